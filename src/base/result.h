@@ -1,0 +1,107 @@
+// Result<T>: a value, or an Error that says what failed and what the caller can do next.
+//
+// pawl's C++ throws nothing (src/ builds with -fno-exceptions): every failing path is visible at its call.
+// Member names follow std::expected, so that it can become an alias when our compilers have it.
+// Thread-safe as any value is.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace pawl {
+
+// Named by what the caller can do next. A new code needs a caller that acts on it.
+enum class Code : unsigned char {
+  invalid,      // the request itself is wrong: fix it
+  not_found,    // no such thing: create it, or ask for another
+  stale,        // it has moved on (generation, revision): look again
+  full,         // no room: free some, or wait
+  timeout,      // the deadline passed: retry, or escalate
+  unreachable,  // the other side is gone: it may be dead
+  corrupt,      // the bytes are wrong: use another source
+  io,           // the system refused: see the cause in `what`
+  cancelled,    // somebody ended it on purpose
+  broken,       // our own mistake: report it
+};
+
+[[nodiscard]] const char* name_of(Code code);
+
+struct Error {
+  Code code = Code::broken;
+  std::string what;  // outermost first: "restore step 1200: seat 7: bucket 3: checksum differs"
+
+  // The same error seen from one call further out.
+  [[nodiscard]] Error within(std::string outer) && {
+    what = std::move(outer) + ": " + what;
+    return std::move(*this);
+  }
+};
+
+// Error{code, what} with strerror(errno_value) appended to `what`.
+[[nodiscard]] Error system_error(std::string what, int errno_value);
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  using value_type = T;
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
+
+  [[nodiscard]] bool has_value() const { return state_.index() == 0; }
+  explicit operator bool() const { return has_value(); }
+  [[nodiscard]] T& value() & { return *std::get_if<0>(&state_); }
+  [[nodiscard]] const T& value() const& { return *std::get_if<0>(&state_); }
+  [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&state_)); }
+  [[nodiscard]] Error& error() & { return *std::get_if<1>(&state_); }
+  [[nodiscard]] const Error& error() const& { return *std::get_if<1>(&state_); }
+  [[nodiscard]] Error&& error() && { return std::move(*std::get_if<1>(&state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+  [[nodiscard]] T value_or(T other) const& { return has_value() ? value() : std::move(other); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  using value_type = void;
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT: implicit by design
+
+  [[nodiscard]] bool has_value() const { return !error_.has_value(); }
+  explicit operator bool() const { return has_value(); }
+  [[nodiscard]] Error& error() & { return *error_; }
+  [[nodiscard]] const Error& error() const& { return *error_; }
+  [[nodiscard]] Error&& error() && { return std::move(*error_); }
+
+ private:
+  std::optional<Error> error_;
+};
+
+using Status = Result<void>;
+
+}  // namespace pawl
+
+#define PAWL_JOIN_(a, b) a##b
+#define PAWL_JOIN(a, b) PAWL_JOIN_(a, b)
+
+// PAWL_TRY(call): returns the error of a failed call to our own caller.
+#define PAWL_TRY(call)                                                  \
+  do {                                                                  \
+    if (auto pawl_status_ = (call); !pawl_status_)                      \
+      return std::move(pawl_status_).error();                           \
+  } while (false)
+
+// PAWL_ASSIGN(auto x, call): the value of the call into x, or its error to our own caller.
+#define PAWL_ASSIGN(declaration, call) PAWL_ASSIGN_(PAWL_JOIN(pawl_result_, __LINE__), declaration, call)
+#define PAWL_ASSIGN_(temporary, declaration, call)            \
+  auto temporary = (call);                                    \
+  if (!temporary) return std::move(temporary).error();        \
+  declaration = std::move(temporary).value()
