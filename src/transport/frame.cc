@@ -1,0 +1,122 @@
+#include "transport/frame.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sys/socket.h>
+
+namespace pawl {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little endian and so are the hosts we support");
+
+void encode_header(FrameHeader header, std::span<std::byte, kFrameHeaderBytes> out) {
+  std::memset(out.data(), 0, out.size());
+  std::memcpy(out.data(), &header.length, 4);
+  std::memcpy(out.data() + 4, &header.kind, 2);
+  std::memcpy(out.data() + 8, &header.id, 8);
+}
+
+Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> in) {
+  FrameHeader header;
+  std::uint16_t zero = 0;
+  std::memcpy(&header.length, in.data(), 4);
+  std::memcpy(&header.kind, in.data() + 4, 2);
+  std::memcpy(&zero, in.data() + 6, 2);
+  std::memcpy(&header.id, in.data() + 8, 8);
+  if (zero != 0 || header.length > kFramePayloadMax) return Error{Code::corrupt, "not a frame of pawl"};
+  return header;
+}
+
+std::string encode_frame(const Frame& frame) {
+  std::string out(kFrameHeaderBytes, '\0');
+  encode_header({static_cast<std::uint32_t>(frame.payload.size()), frame.kind, frame.id},
+                std::span<std::byte, kFrameHeaderBytes>(reinterpret_cast<std::byte*>(out.data()), kFrameHeaderBytes));
+  return out += frame.payload;
+}
+
+Result<bool> FrameReader::next(Frame& frame) {
+  const std::size_t have = buffer_.size() - consumed_;
+  if (have < kFrameHeaderBytes) return false;
+  const auto* begin = reinterpret_cast<const std::byte*>(buffer_.data() + consumed_);
+  PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(begin, kFrameHeaderBytes)));
+  if (have < kFrameHeaderBytes + header.length) return false;
+  frame.kind = header.kind;
+  frame.id = header.id;
+  frame.payload.assign(buffer_, consumed_ + kFrameHeaderBytes, header.length);
+  consumed_ += kFrameHeaderBytes + header.length;
+  if (consumed_ == buffer_.size()) {
+    buffer_.clear();
+    consumed_ = 0;
+  } else if (consumed_ > (1u << 20)) {
+    buffer_.erase(0, consumed_);
+    consumed_ = 0;
+  }
+  return true;
+}
+
+std::string Reader::str() {
+  const std::uint32_t size = u32();
+  if (!ok_ || size > in_.size()) {
+    ok_ = false;
+    return {};
+  }
+  std::string value(in_.substr(0, size));
+  in_.remove_prefix(size);
+  return value;
+}
+
+void Reader::raw(void* p, std::size_t n) {
+  if (!ok_ || n > in_.size()) {
+    ok_ = false;
+    return;
+  }
+  std::memcpy(p, in_.data(), n);
+  in_.remove_prefix(n);
+}
+
+Status send_frame(int fd, const Frame& frame) {
+  const std::string bytes = encode_frame(frame);
+  for (std::size_t sent = 0; sent < bytes.size();) {
+    const ssize_t n = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n > 0) {
+      sent += static_cast<std::size_t>(n);
+    } else if (n < 0 && errno != EINTR) {
+      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+      Error error = system_error("send", errno);
+      error.code = late ? Code::timeout : Code::unreachable;
+      return error;
+    }
+  }
+  return {};
+}
+
+namespace {
+
+Status receive_exactly(int fd, char* into, std::size_t size) {
+  for (std::size_t got = 0; got < size;) {
+    const ssize_t n = ::recv(fd, into + got, size - got, 0);
+    if (n > 0) {
+      got += static_cast<std::size_t>(n);
+    } else if (n == 0) {
+      return Error{Code::unreachable, "the other side closed the connection"};
+    } else if (errno != EINTR) {
+      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+      Error error = system_error("receive", errno);
+      error.code = late ? Code::timeout : Code::unreachable;
+      return error;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Frame> receive_frame(int fd) {
+  std::byte head[kFrameHeaderBytes];
+  PAWL_TRY(receive_exactly(fd, reinterpret_cast<char*>(head), sizeof head));
+  PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
+  Frame frame{header.kind, header.id, std::string(header.length, '\0')};
+  PAWL_TRY(receive_exactly(fd, frame.payload.data(), frame.payload.size()));
+  return frame;
+}
+
+}  // namespace pawl

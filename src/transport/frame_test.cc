@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "transport/frame.h"
+
+namespace pawl {
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& s) {
+  return {reinterpret_cast<const std::byte*>(s.data()), s.size()};
+}
+
+TEST(Frame, ComesOutOfAReaderByteByByte) {
+  const std::string wire = encode_frame({7, 42, "hello"}) + encode_frame({8, 43, ""});
+  FrameReader reader;
+  Frame frame;
+  int frames = 0;
+  for (char c : wire) {
+    const std::string one(1, c);
+    reader.append(bytes_of(one));
+    auto got = reader.next(frame);
+    ASSERT_TRUE(got);
+    if (*got) ++frames;
+  }
+  EXPECT_EQ(frames, 2);
+  EXPECT_EQ(frame.kind, 8);
+  EXPECT_EQ(frame.id, 43u);
+}
+
+TEST(Frame, RefusesAHugeLengthBeforeAllocating) {
+  std::string wire(kFrameHeaderBytes, '\0');
+  const std::uint32_t huge = kFramePayloadMax + 1;
+  std::memcpy(wire.data(), &huge, 4);
+  FrameReader reader;
+  reader.append(bytes_of(wire));
+  Frame frame;
+  auto got = reader.next(frame);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code, Code::corrupt);
+}
+
+TEST(Frame, FieldsRoundTripAndShortPayloadsAreNoticed) {
+  const std::string payload = Writer().u8(1).u32(2).u64(3).str("four").take();
+  Reader reader(payload);
+  EXPECT_EQ(reader.u8(), 1);
+  EXPECT_EQ(reader.u32(), 2u);
+  EXPECT_EQ(reader.u64(), 3u);
+  EXPECT_EQ(reader.str(), "four");
+  EXPECT_TRUE(reader.done());
+  for (std::size_t cut = 0; cut < payload.size(); ++cut) {
+    Reader shorter(std::string_view(payload).substr(0, cut));
+    shorter.u8();
+    shorter.u32();
+    shorter.u64();
+    shorter.str();
+    EXPECT_FALSE(shorter.ok()) << cut;
+  }
+}
+
+TEST(Frame, BlockingCallsCarryAFrameAndNoticeTheEnd) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  ASSERT_TRUE(send_frame(ends[0], {3, 9, "payload"}));
+  auto got = receive_frame(ends[1]);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->payload, "payload");
+  close(ends[0]);
+  auto end = receive_frame(ends[1]);
+  ASSERT_FALSE(end);
+  EXPECT_EQ(end.error().code, Code::unreachable);
+  close(ends[1]);
+}
+
+}  // namespace
+}  // namespace pawl
