@@ -1,0 +1,45 @@
+// Clock: what time it is, and waiting. The seam where a simulation puts its own time.
+//
+// Three times, each since its own zero: never subtract one from another.
+// Pure code takes `now` as an argument and never holds a Clock. Thread-safe.
+#pragma once
+
+#include "base/ids.h"
+
+namespace pawl {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Steady; stands still while the machine sleeps. For deadlines and for measuring (CLOCK_MONOTONIC).
+  [[nodiscard]] virtual Duration now() = 0;
+  // Steady, and runs on while the machine sleeps. For the age of leases (CLOCK_BOOTTIME).
+  [[nodiscard]] virtual Duration boottime() = 0;
+  // Since 1970, UTC; may jump. For people only, never for a decision.
+  [[nodiscard]] virtual Duration wall() = 0;
+  // Returns after `duration` on now(), signals notwithstanding; at once where it is not positive.
+  virtual void sleep(Duration duration) = 0;
+};
+
+[[nodiscard]] Clock& real_clock();
+
+// A moment on real_clock().now() by which something must be done. One deadline is handed through a chain of calls,
+// so their waits don't add up.
+class Deadline {
+ public:
+  [[nodiscard]] static Deadline in(Duration duration);  // that much from now
+  [[nodiscard]] static Deadline at(Duration moment) { return Deadline(moment); }
+  [[nodiscard]] static Deadline never() { return Deadline(Duration::max()); }
+
+  [[nodiscard]] Duration moment() const { return at_; }
+  [[nodiscard]] bool is_never() const { return at_ == Duration::max(); }
+  [[nodiscard]] Duration left() const;         // never negative; Duration::max() for never()
+  [[nodiscard]] int left_for_poll_ms() const;  // as poll(2) wants it: rounded up, -1 for never()
+  [[nodiscard]] bool passed() const { return left() == Duration::zero(); }
+
+ private:
+  explicit Deadline(Duration at) : at_(at) {}
+  Duration at_;
+};
+
+}  // namespace pawl

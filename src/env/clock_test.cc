@@ -1,0 +1,49 @@
+#include "env/clock.h"
+
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+namespace pawl {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Clock, RunsForwardAndKeepsItsThreeTimesApart) {
+  Clock& clock = real_clock();
+  const Duration first = clock.now();
+  EXPECT_GE(clock.now(), first);
+  EXPECT_GE(clock.boottime(), first);  // boot time counts sleep too, so it is never behind
+  EXPECT_NEAR(std::chrono::duration<double>(clock.wall()).count(), static_cast<double>(time(nullptr)), 2.0);
+}
+
+TEST(Clock, SleepsAtLeastAsLongAsAsked) {
+  const Duration before = real_clock().now();
+  real_clock().sleep(3ms);
+  EXPECT_GE(real_clock().now() - before, 3ms);
+  real_clock().sleep(-1s);  // returns at once
+}
+
+TEST(Deadline, CountsDownAndNeverGoesBelowZero) {
+  EXPECT_TRUE(Deadline::in(0s).passed());
+  EXPECT_TRUE(Deadline::in(-5s).passed());
+  EXPECT_EQ(Deadline::in(-5s).left_for_poll_ms(), 0);
+  const Deadline later = Deadline::in(1h);
+  EXPECT_FALSE(later.passed());
+  EXPECT_LE(later.left(), 1h);
+  EXPECT_GT(later.left(), 59min);
+}
+
+TEST(Deadline, NeverIsNever) {
+  EXPECT_TRUE(Deadline::in(Duration::max()).is_never());
+  EXPECT_EQ(Deadline::never().left_for_poll_ms(), -1);
+  EXPECT_FALSE(Deadline::never().passed());
+}
+
+TEST(Deadline, RoundsThePollTimeoutUpSoThatPollNeverSpins) {
+  EXPECT_GE(Deadline::in(100us).left_for_poll_ms(), 0);
+  EXPECT_EQ(Deadline::at(real_clock().now() + std::chrono::hours(24 * 365)).left_for_poll_ms(), 2147483647);
+}
+
+}  // namespace
+}  // namespace pawl

@@ -1,0 +1,115 @@
+#include "env/poller.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+#include "base/text.h"
+#include "env/clock.h"
+
+namespace pawl {
+namespace {
+
+epoll_event event_for(std::uint64_t key, Interest interest) {
+  epoll_event event{};
+  event.events = EPOLLRDHUP;
+  if (interest.read) event.events |= EPOLLIN;
+  if (interest.write) event.events |= EPOLLOUT;
+  event.data.u64 = key;
+  return event;
+}
+
+bool read_counter(int fd) {
+  std::uint64_t count = 0;
+  return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
+}
+
+}  // namespace
+
+Result<Poller> Poller::make() {
+  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return system_error("make a poller", errno);
+  return Poller(std::move(epoll));
+}
+
+Status Poller::add(int fd, std::uint64_t key, Interest interest) {
+  epoll_event event = event_for(key, interest);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return system_error(text("poll descriptor ", fd), errno);
+  return {};
+}
+
+Status Poller::modify(int fd, std::uint64_t key, Interest interest) {
+  epoll_event event = event_for(key, interest);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return system_error(text("poll descriptor ", fd), errno);
+  return {};
+}
+
+void Poller::remove(int fd) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+Status Poller::wait(Duration timeout, std::vector<Ready>& ready) {
+  ready.clear();
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+  const int timeout_ms = timeout < Duration::zero() ? -1 : static_cast<int>(std::min<long>(ms, INT_MAX));
+  epoll_event events[64];
+  const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  if (count < 0 && errno != EINTR) return system_error("wait for descriptors", errno);
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t bits = events[i].events;
+    const bool hung_up = (bits & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+    ready.push_back(
+        {events[i].data.u64, (bits & EPOLLIN) != 0 || hung_up, (bits & (EPOLLOUT | EPOLLERR)) != 0, hung_up});
+  }
+  return {};
+}
+
+Result<Event> Event::make() {
+  Fd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd.valid()) return system_error("make an event", errno);
+  return Event(std::move(fd));
+}
+
+void Event::raise() const {
+  const int saved = errno;  // it may be called from a signal handler
+  const std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(fd_.get(), &one, sizeof one);  // full means it is raised already
+  errno = saved;
+}
+
+bool Event::lower() const {
+  return read_counter(fd_.get());
+}
+
+Result<Timer> Timer::make() {
+  Fd fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!fd.valid()) return system_error("make a timer", errno);
+  return Timer(std::move(fd));
+}
+
+void Timer::arm_at(Duration moment) const {
+  const auto at = std::max<Duration::rep>(moment.count(), 1);  // zero would disarm it
+  itimerspec setting{};
+  setting.it_value.tv_sec = static_cast<time_t>(at / 1'000'000'000);
+  setting.it_value.tv_nsec = static_cast<long>(at % 1'000'000'000);
+  timerfd_settime(fd_.get(), TFD_TIMER_ABSTIME, &setting, nullptr);
+}
+
+void Timer::arm_in(Duration duration) const {
+  arm_at(real_clock().now() + duration);
+}
+
+void Timer::disarm() const {
+  const itimerspec nothing{};
+  timerfd_settime(fd_.get(), 0, &nothing, nullptr);
+}
+
+bool Timer::lower() const {
+  return read_counter(fd_.get());
+}
+
+}  // namespace pawl

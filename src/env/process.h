@@ -1,0 +1,80 @@
+// Processes: starting one, knowing that it ended, and telling it from another that got its number.
+//
+// A child starts with default signal handling, an empty signal mask, /dev/null as standard input, and no descriptor but
+// those it was given. What fails between fork and exec is an error of spawn, not a child that exits oddly.
+// A pid alone is never proof of identity: keep the pidfd, or the pid with its start time.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "env/clock.h"
+#include "env/fd.h"
+
+namespace pawl {
+
+struct InheritedFd {
+  int from = -1;  // ours
+  int to = -1;    // its number in the child
+};
+
+struct SpawnOptions {
+  std::vector<std::string> argv;                        // argv[0] without a slash is looked for in PATH
+  std::optional<std::vector<std::string>> environment;  // "NAME=value", all of it; unset: ours
+  std::string directory;                                // empty: ours
+  std::vector<InheritedFd> inherited_fds;
+  std::vector<int> keep_fds;       // under their own numbers
+  int stdin_fd = -1;               // -1: /dev/null
+  int stdout_fd = -1;              // -1: ours
+  int stderr_fd = -1;              // -1: ours
+  bool new_process_group = false;  // a Ctrl-C at the terminal then doesn't reach it
+  // Sent to the child when the *thread* that called spawn ends: call from one that lives as long as the process.
+  // Once set, a parent that dies at any instant leaves no child behind. 0: none.
+  int parent_death_signal = 0;
+};
+
+struct Process {
+  pid_t pid = 0;
+  Fd pidfd;                      // readable once it has ended
+  std::uint64_t start_time = 0;  // as process_start_time
+};
+
+// Returns when the program runs. The child must be waited for (wait_exit), or it stays a zombie.
+// Fails: `not_found` (program or directory), `invalid` (empty argv, bad descriptor), `full`, `io`.
+[[nodiscard]] Result<Process> spawn(const SpawnOptions& options);
+
+// The program that spawn would run for `name`. Fails: `not_found`.
+[[nodiscard]] Result<std::string> find_program(const std::string& name);
+
+struct Exit {
+  bool known = true;  // false: it ended, but was not our child, so nobody tells us how
+  bool by_signal = false;
+  int number = 0;  // exit status, or signal
+  bool dumped_core = false;
+
+  [[nodiscard]] bool clean() const { return known && !by_signal && number == 0; }
+  [[nodiscard]] std::string describe() const;  // "exited 1", "killed by SIGKILL", "ended"
+};
+
+// Fails: `not_found` when there is no such process.
+[[nodiscard]] Result<Fd> open_pidfd(pid_t pid);
+// Fails: `not_found` when it has ended and been waited for; `io` when it is not ours to signal.
+[[nodiscard]] Status send_signal(int pidfd, int signal);
+// How it ended, and reaps it; nothing while it runs.
+[[nodiscard]] Result<std::optional<Exit>> try_wait_exit(int pidfd);
+// Fails: `timeout`.
+[[nodiscard]] Result<Exit> wait_exit(int pidfd, Deadline deadline);
+
+// In clock ticks since boot. Fails: `not_found`.
+[[nodiscard]] Result<std::uint64_t> process_start_time(pid_t pid);
+// As in /proc: R running, S sleeping, D in a system call that can't be interrupted, T stopped, t traced, Z zombie.
+[[nodiscard]] Result<char> process_state(pid_t pid);
+// This very process runs, or is stopped; a zombie is not alive.
+[[nodiscard]] bool is_alive(pid_t pid, std::uint64_t start_time);
+
+}  // namespace pawl

@@ -1,0 +1,89 @@
+#include "env/shared_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace pawl {
+namespace {
+
+TEST(Segment, IsZeroedAndSharedThroughItsDescriptor) {
+  Result<Fd> segment = create_segment("pawl_test", 3 << 20);
+  ASSERT_TRUE(segment) << segment.error().what;
+  EXPECT_EQ(*segment_size_bytes(segment->get()), std::uint64_t{3} << 20);
+  Result<Mapping> first = map_segment(segment->get(), 3 << 20, {.populate = true});
+  Result<Mapping> second = map_segment(segment->get(), 4096, {.read_only = true});
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(std::ranges::all_of(first->bytes(), [](std::byte b) { return b == std::byte{0}; }));
+  first->data()[100] = std::byte{42};
+  EXPECT_EQ(second->data()[100], std::byte{42});
+  EXPECT_EQ(second->size_bytes(), 4096U);
+}
+
+TEST(Segment, OutlivesItsMappingsAndItsMaker) {
+  Result<Fd> segment = create_segment("pawl_test", 4096);
+  const pid_t child = fork();
+  if (child == 0) {  // writes, and dies without a word
+    Result<Mapping> mapping = map_segment(segment->get(), 4096);
+    mapping->data()[0] = std::byte{7};
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  Result<Mapping> mapping = map_segment(segment->get(), 4096);
+  EXPECT_EQ(mapping->data()[0], std::byte{7});
+}
+
+TEST(Segment, CanNeitherShrinkNorGrow) {
+  Result<Fd> segment = create_segment("pawl_test", 8192);
+  EXPECT_NE(ftruncate(segment->get(), 4096), 0);
+  EXPECT_NE(ftruncate(segment->get(), 16384), 0);
+  EXPECT_NE(fcntl(segment->get(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(Segment, TooLittleMemoryIsAnErrorNowThatSaysHowMuch) {
+  const std::uint64_t available = available_memory_bytes();
+  ASSERT_GT(available, 0U);
+  const Result<Fd> segment = create_segment("pawl_test", available + (std::uint64_t{64} << 30));
+  ASSERT_FALSE(segment);
+  EXPECT_EQ(segment.error().code, Code::full);
+  EXPECT_NE(segment.error().what.find("needs"), std::string::npos);
+  EXPECT_NE(segment.error().what.find("are available"), std::string::npos);
+}
+
+TEST(Segment, RefusesSizesThatAreWrong) {
+  EXPECT_EQ(create_segment("pawl_test", 0).error().code, Code::invalid);
+  Result<Fd> segment = create_segment("pawl_test", 4096);
+  EXPECT_EQ(map_segment(segment->get(), 0).error().code, Code::invalid);
+  EXPECT_EQ(map_segment(segment->get(), 4097).error().code, Code::invalid);
+}
+
+// A peer that hands us a descriptor of which it can take pages away could end us with SIGBUS.
+TEST(Segment, RefusesMemoryThatIsNotSealed) {
+  const Fd loose(memfd_create("pawl_loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(loose.get(), 4096), 0);
+  EXPECT_EQ(map_segment(loose.get(), 4096).error().code, Code::invalid);
+  const Fd no_memory(open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(map_segment(no_memory.get(), 4096).error().code, Code::invalid);
+}
+
+TEST(Mapping, MovesAndEnds) {
+  Result<Fd> segment = create_segment("pawl_test", 4096);
+  Mapping mapping = *map_segment(segment->get(), 4096);
+  std::byte* const data = mapping.data();
+  Mapping moved = std::move(mapping);
+  EXPECT_EQ(moved.data(), data);
+  EXPECT_EQ(mapping.data(), nullptr);  // NOLINT: what a moved-from Mapping is, is part of its contract
+  moved.reset();
+  EXPECT_EQ(moved.size_bytes(), 0U);
+  unsigned char resident = 0;
+  EXPECT_NE(mincore(data, 4096, &resident), 0);  // nothing is mapped there any more
+}
+
+}  // namespace
+}  // namespace pawl
