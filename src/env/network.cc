@@ -344,6 +344,13 @@ Result<Fd> connect_unix(const std::string& path, Deadline deadline) {
   return fd;
 }
 
+Result<PacketPair> make_packet_pair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return network_error("make a pair of sockets", errno);
+  return PacketPair{Fd(ends[0]), Fd(ends[1])};
+}
+
 Result<PeerCredentials> peer_credentials(int fd) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -472,12 +479,12 @@ Result<std::size_t> receive_with_fds(int fd, std::span<std::byte> buffer, std::v
       continue;
     }
     const std::size_t before = fds.size();
-    if (!take_fds(message, fds)) {
-      fds.resize(before);
-      return Error{Code::corrupt,
-                   "receive: descriptors were lost on the way; raise the limit of open files (ulimit -n)"};
-    }
-    return received;
+    const bool complete = take_fds(message, fds);
+    if (complete && (message.msg_flags & MSG_TRUNC) == 0) return received;
+    fds.resize(before);
+    return Error{Code::corrupt, complete ? text("receive: a packet longer than the buffer of ", buffer.size(), " bytes")
+                                         : "receive: descriptors were lost on the way; raise the limit of open files "
+                                           "(ulimit -n)"};
   }
 }
 

@@ -65,6 +65,14 @@ struct PeerCredentials {
 // Who connected, as the kernel noted it at that time.
 [[nodiscard]] Result<PeerCredentials> peer_credentials(int fd);
 
+// Two connected ends, each send one packet that arrives whole or not at all (SOCK_SEQPACKET): for a parent and its
+// child.
+struct PacketPair {
+  Fd first;
+  Fd second;
+};
+[[nodiscard]] Result<PacketPair> make_packet_pair();
+
 // --- Both kinds.
 // The next waiting connection; an invalid Fd when there is none.
 [[nodiscard]] Result<Fd> try_accept(int listener);
@@ -92,7 +100,7 @@ inline constexpr std::size_t kPassedFdsMax = 253;
                                    Deadline deadline);
 // As receive_some; descriptors that came along are appended to `fds`, close-on-exec. The bytes that one send_with_fds
 // moved are never joined with those of the next. Fails also: `corrupt` when descriptors were lost on the way (our
-// limit of open files); those that came are closed.
+// limit of open files) or a packet is longer than the buffer; descriptors that came are then closed.
 [[nodiscard]] Result<std::size_t> receive_with_fds(int fd, std::span<std::byte> buffer, std::vector<Fd>& fds,
                                                    Deadline deadline);
 

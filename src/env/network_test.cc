@@ -264,6 +264,24 @@ TEST(PassedFds, TwoMessagesStayApart) {
   EXPECT_EQ(fds.size(), 2U);
 }
 
+TEST(Packets, ArriveOneByOneAndWhole) {
+  Result<PacketPair> pair = make_packet_pair();
+  ASSERT_TRUE(pair);
+  ASSERT_TRUE(send_all(pair->first.get(), bytes_of("one"), Deadline::in(5s)));
+  const int passed[] = {pair->first.get()};
+  ASSERT_TRUE(send_with_fds(pair->first.get(), bytes_of("second"), passed, Deadline::in(5s)));
+  ASSERT_TRUE(send_with_fds(pair->first.get(), bytes_of("too long"), passed, Deadline::in(5s)));
+  std::byte buffer[6];
+  std::vector<Fd> fds;
+  EXPECT_EQ(*receive_with_fds(pair->second.get(), buffer, fds, Deadline::in(5s)), 3U);
+  EXPECT_EQ(*receive_with_fds(pair->second.get(), buffer, fds, Deadline::in(5s)), 6U);
+  EXPECT_EQ(fds.size(), 1U);
+  EXPECT_EQ(receive_with_fds(pair->second.get(), buffer, fds, Deadline::in(5s)).error().code, Code::corrupt);
+  EXPECT_EQ(fds.size(), 1U);
+  pair->first.reset();
+  EXPECT_TRUE(is_end_of_stream(receive_with_fds(pair->second.get(), buffer, fds, Deadline::in(5s)).error()));
+}
+
 TEST(PassedFds, NeedAByteAndHaveALimit) {
   const Pair pair = unix_pair();
   const std::vector<int> many(kPassedFdsMax + 1, pair.a.get());
