@@ -9,7 +9,7 @@
 // What always holds: a sealed slot's header and bucket table carry a CRC of their own, its payload matches the table;
 // nothing is read from a slot as sealed unless its word was sealed before and is unchanged after (or it is frozen).
 // Memory belongs to the caller (env/shared_memory.h) and must outlive the Arena, which is a view and may be copied.
-// Calls are thread-safe towards other processes that follow the protocol.
+// Calls are thread-safe, also towards other processes that follow the protocol. Indices must be in range.
 #pragma once
 
 #include <atomic>
@@ -44,13 +44,15 @@ struct ArenaSpec {
 // (release), so that a sender may take the bucket while others are still being captured.
 struct Bucket {
   std::atomic<std::uint64_t> ready;  // SlotWord{generation, step, dirty}.pack(); anything else: not yet
-  std::uint32_t crc32c;
+  std::atomic<std::uint32_t> crc32c;
   std::uint32_t reserved;
 };
 
+inline constexpr std::uint32_t kHoldersMax = 16;  // acknowledgements that a slot has room for
+
 struct SlotHeader;  // arena.cc's; docs/format.md
 
-// One slot of an Arena: a view.
+// One slot of an Arena: a view, valid while the Arena or a copy of it lives.
 class Slot {
  public:
   [[nodiscard]] SlotWord word() const;  // acquire
@@ -65,7 +67,8 @@ class Slot {
   // Stores the CRC and marks the bucket ready. By whoever writes the payload.
   void bucket_done(std::uint32_t index, std::uint32_t crc32c) const;
   [[nodiscard]] bool bucket_ready(std::uint32_t index) const;
-  // Every bucket ready: writes the header's CRC, then dirty -> sealed. False: frozen meanwhile (the step is void).
+  // Every bucket ready: writes the header's CRC, then dirty -> sealed. False: frozen meanwhile (the step is void), or a
+  // bucket is missing. Whoever filled buckets has called bucket_done before.
   [[nodiscard]] bool try_seal(Generation generation, Step step) const;
   // dirty(generation, step) -> empty. False: frozen meanwhile.
   [[nodiscard]] bool try_abandon(Generation generation, Step step) const;
@@ -79,15 +82,22 @@ class Slot {
 
   // Which holders (bit i: i-th holder of redundancy/placement.h) have verified and acknowledged the slot's step.
   [[nodiscard]] std::uint64_t acknowledged() const;
-  void acknowledge(std::uint32_t holder_index) const;
+  // Holder `holder_index` has (generation, step). Each acknowledgement is stored with its identity, so one that comes
+  // late, when the slot has gone on to another step, counts for nothing. False: it is that late.
+  bool acknowledge(Generation generation, Step step, std::uint32_t holder_index) const;
 
-  // Header CRC of a sealed slot. `corrupt` names what differs.
+  // Header and bucket table of a sealed slot. `corrupt` names what differs; `stale`: not sealed, or reopened meanwhile.
   [[nodiscard]] Status verify_header() const;
   // Header, then the payload of every bucket against its CRC. Cost: one read of the payload.
   [[nodiscard]] Status verify() const;
 
  private:
   friend class Arena;
+  void clear(std::uint64_t samples) const;
+  bool all_ready(Generation generation, Step step) const;
+  Status check_header(SlotWord word) const;
+  Status check_payload() const;
+  Status prove(SlotWord before, Status found) const;
   SlotHeader* header_ = nullptr;
   std::byte* payload_ = nullptr;
   const ArenaSpec* spec_ = nullptr;
@@ -96,11 +106,11 @@ class Slot {
 class Arena {
  public:
   Arena() = default;
-  // Bytes of the segment for `spec`. Pure.
+  // Bytes of the segment for `spec`; 0 if a number of it is out of range. Pure.
   [[nodiscard]] static std::uint64_t size_bytes(const ArenaSpec& spec);
   [[nodiscard]] static std::uint32_t bucket_count(const ArenaSpec& spec);
-  // Writes a fresh header: all slots empty. `memory` is zeroed (a new segment) and at least size_bytes(spec).
-  // Fails: `invalid` if a number of the spec is out of range.
+  // Writes a fresh header: all slots empty. `memory` is zeroed (a new segment), page-aligned and at least
+  // size_bytes(spec). Fails: `invalid` if a number of the spec is out of range.
   [[nodiscard]] static Result<Arena> format(std::span<std::byte> memory, const ArenaSpec& spec);
   // A segment that somebody else formatted. Fails: `corrupt` names what is wrong; never reads outside `memory`.
   [[nodiscard]] static Result<Arena> open(std::span<std::byte> memory);
