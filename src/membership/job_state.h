@@ -3,9 +3,11 @@
 // Everything lives under /pawl/<job>/ in the control (etcd's protocol); docs/protocol.md lists the keys and who writes
 // them. The state moves only by compare-and-swap: forming -> restoring -> running -> quiescing -> restoring -> running;
 // a further death opens a further generation from any of the last three. Any daemon may carry it on.
-// Pure: who decides what is in recovery/. Parsing refuses what it does not know (Code::corrupt, naming the field).
+// Pure: who decides what is in recovery/. Parsing refuses what it does not know (Code::corrupt, naming the field): a
+// missing or unknown field, another type, a number out of range, text beyond kRecordBytesMax. It never aborts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,22 +118,35 @@ struct LineageEntry {  // generation g went on from step `resume`: later steps o
   bool operator==(const LineageEntry&) const = default;
 };
 
+// Recoveries of one kind in one place that brought no new committed step: what an escalation counts.
+struct Attempt {
+  FaultKind kind = FaultKind::none;
+  std::optional<Seat> seat;  // the place: a spare inherits it, a node's is its lowest seat; none: nowhere in particular
+  Step resume;               // R of the generation that failed last; a greater one since then is progress
+  std::uint32_t count = 0;
+  bool operator==(const Attempt&) const = default;
+};
+
 struct JobState {
   Generation generation;
   JobPhase phase = JobPhase::forming;
   NodeLife leader;
   std::vector<Member> seats;        // index = seat; in quiescing: the members of before, dead ones included
-  std::vector<NodeLife> evicted;    // since the last `running`; none of these is ever a source or a member again
+  std::vector<NodeLife> evicted;    // by the last recovery; none of these is ever a source or a member again
+  std::vector<NodeLife> departed;   // by earlier ones, the newest 64: a registration that outlives its node is no spare
   std::vector<Struck> struck;       // since the last `running`
-  std::vector<LineageEntry> lineage;
+  std::vector<LineageEntry> lineage;  // generations and steps both grow; the last entry is the last decision's
+  Generation ran;                   // the last generation that reached `running`; 0: none has, nothing was trained
+  Step committed;                   // greatest step known to be committed at the last decision; R once it runs
   Step resume;                      // R; meaningful from `restoring` on
   std::vector<Source> sources;      // one a seat, from `restoring` on
   std::vector<Seat> restart;        // seats whose trainer process must be (or was) started anew on its node
   std::uint64_t plan_digest = 0;
   bool cold = false;                // every trainer starts anew from step 0: a death before the first commit
-  std::vector<Cause> causes;        // since the last `running`, oldest first
+  std::vector<Cause> causes;        // of the last recovery, oldest first
+  std::vector<Attempt> attempts;    // fruitless ones
   std::string waiting;              // for what, if the decision waits ("a spare for seat 2")
-  std::string verdict;              // of finished and failed, a sentence
+  std::string verdict;              // of finished and failed, a sentence; else which committed steps are redone, if any
   bool operator==(const JobState&) const = default;
 };
 
@@ -157,6 +172,8 @@ struct Inventory {
   bool operator==(const Inventory&) const = default;
 };
 
+inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
+
 [[nodiscard]] std::string to_json(const JobSpec&);
 [[nodiscard]] std::string to_json(const NodeRecord&);
 [[nodiscard]] std::string to_json(const JobState&);
@@ -169,6 +186,7 @@ struct Inventory {
 [[nodiscard]] const char* name_of(JobPhase phase);
 [[nodiscard]] const char* name_of(FaultKind kind);
 [[nodiscard]] const char* name_of(SourceKind kind);
+[[nodiscard]] const char* name_of(SlotState state);
 
 // Keys. `job` is checked by `pawl run`: [A-Za-z0-9._-]{1,63}.
 struct JobKeys {
