@@ -19,7 +19,6 @@ if(CCACHE)
 endif()
 
 set(PAWL_SANITIZE "" CACHE STRING "address,undefined or thread")
-option(PAWL_FUZZ "build the fuzzers (clang only)" OFF)
 
 find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
@@ -33,6 +32,10 @@ target_link_libraries(pawl_flags INTERFACE Threads::Threads)
 if(PAWL_SANITIZE)
   add_compile_options(-fsanitize=${PAWL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${PAWL_SANITIZE})
+endif()
+if(PAWL_FUZZ)  # every library is instrumented; only a fuzzer itself gets the main function
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 endif()
 
 # pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ...)
@@ -75,4 +78,8 @@ function(pawl_test test_name test_file)
   endforeach()
   add_test(NAME ${test_name} COMMAND ${test_name})
   set_tests_properties(${test_name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  if(NOT TARGET tests_${ARG_LABEL})  # tests_unit, ...: what one lane needs, without building the rest
+    add_custom_target(tests_${ARG_LABEL})
+  endif()
+  add_dependencies(tests_${ARG_LABEL} ${test_name})
 endfunction()

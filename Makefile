@@ -1,0 +1,49 @@
+# Everything here does its own set-up first, quietly when nothing is missing.
+#
+#   make demo    four nodes and a spare on this machine; one is killed, the training goes on, bit for bit
+#                make demo ARGS="--seed 7 --kills 3 --node leader"
+#   make test    all tests, sanitizers included; the last line counts them
+#   make check   the fast lane: build and unit tests
+#   make build   the command at build/bin/pawl and the library at build/lib
+#   make bench   what protection costs and how long recovery takes, as ratios
+#   make fuzz-smoke   every fuzzer for some seconds (clang)
+#   make format  our sources through the formatter, then the checks of style
+#   make clean   removes build/
+
+JOBS ?= $(shell nproc)
+ARGS ?=
+SECONDS_PER_FUZZER ?= 10
+
+.PHONY: demo test check build bench fuzz-smoke clean format setup
+.DEFAULT_GOAL := build
+
+setup:
+	@tools/setup
+
+build: setup
+	@tools/build main product
+
+demo: build
+	@tools/demo $(ARGS)
+
+test: setup
+	@tools/test all
+
+check: setup
+	@tools/test unit
+
+bench: setup
+	@tools/build main all
+	@tools/bench $(ARGS)
+
+fuzz-smoke:
+	@tools/setup --developer
+	@tools/build fuzz fuzzers
+	@tools/fuzz-smoke build/fuzz/fuzz $(SECONDS_PER_FUZZER)
+
+format:
+	@tools/setup --developer
+	@tools/check-style --fix
+
+clean:
+	rm -rf build

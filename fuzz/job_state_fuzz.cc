@@ -1,0 +1,29 @@
+// The records that a job's members read from the control, which anybody on the network may have written.
+#include <cstdlib>
+#include <string_view>
+
+#include "membership/job_state.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
+
+namespace {
+
+// What is accepted means the same after being written and read again.
+template <class Record>
+void check(pawl::Result<Record> (*parse)(std::string_view), std::string_view json) {
+  const pawl::Result<Record> record = parse(json);
+  if (!record) return;
+  const pawl::Result<Record> again = parse(pawl::to_json(*record));
+  if (!again || !(*again == *record)) std::abort();
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  const std::string_view json(reinterpret_cast<const char*>(data), size);
+  check(&pawl::parse_job_state, json);
+  check(&pawl::parse_job_spec, json);
+  check(&pawl::parse_node_record, json);
+  check(&pawl::parse_inventory, json);
+  return 0;
+}
