@@ -82,7 +82,7 @@ struct WatchEvent {
 struct WatchOptions {
   Revision from_revision = 0;  // the first to deliver; 0: from now on
   // Called when the connection is lost (false) and when it stands again (true), also the first time.
-  std::function<void(bool connected)> on_connection;
+  std::function<void(bool connected)> on_connection = {};
 };
 
 // A watch under way. It reconnects and resumes by itself: each event is delivered once and in order, whatever the
@@ -125,7 +125,7 @@ class Control {
 
 struct ControlOptions {
   std::chrono::milliseconds deadline{2000};  // of each call. Longer: rides out a longer absence of the server
-  std::string token;                         // as the server's
+  std::string token = {};                    // as the server's
 };
 
 // `endpoints`: "host:port" or "unix:/path", several separated by commas. Connects lazily.
