@@ -42,9 +42,14 @@ void read_fields(std::string_view payload) {
   std::size_t read_bytes = 0;
   while (reader.ok() && !reader.done()) {
     switch (reader.u8() % 3) {
-      case 0: reader.u32(); break;
-      case 1: reader.u64(); break;
-      default: read_bytes += reader.str().size();
+      case 0:
+        reader.u32();
+        break;
+      case 1:
+        reader.u64();
+        break;
+      default:
+        read_bytes += reader.str().size();
     }
   }
   if (read_bytes > payload.size()) std::abort();  // more came out than went in
