@@ -10,7 +10,7 @@
 #   make format  our sources through the formatter, then the checks of style
 #   make clean   removes build/
 
-JOBS ?= $(shell nproc)
+export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 
@@ -24,7 +24,7 @@ build: setup
 	@tools/build main product
 
 demo: build
-	@tools/demo $(ARGS)
+	@python3 -B tools/demo/demo.py $(ARGS)
 
 test: setup
 	@tools/test all
@@ -34,7 +34,7 @@ check: setup
 
 bench: setup
 	@tools/build main all
-	@tools/bench $(ARGS)
+	@bench/thread/run $(ARGS)
 
 fuzz-smoke:
 	@tools/setup --developer
