@@ -18,30 +18,33 @@
 
 namespace pawl {
 
-// What everybody may know of one generation: the greatest committed step, and which of the next 24 are void.
+// What everybody may know of one generation: the greatest committed step, and how many after it are void.
+// The steps up to settled() will never be committed any more, except `committed` itself.
 struct Progress {
   Step committed;
-  std::uint32_t voided = 0;  // bit i: step committed+1+i is void for ever in this generation
+  std::uint32_t voided = 0;  // steps committed+1 .. committed+voided are void for ever in this generation; < 2^24
 
   constexpr bool operator==(const Progress&) const = default;
+  [[nodiscard]] constexpr Step settled() const { return Step(committed.value + voided); }
   [[nodiscard]] bool is_void(Step step) const;
-  [[nodiscard]] std::uint64_t pack() const;  // one word of the trainer's page: committed << 24 | voided
+  [[nodiscard]] std::uint64_t pack() const;  // one word, of the trainer's page and on the wire: committed << 24 | voided
   [[nodiscard]] static Progress unpack(std::uint64_t bits);
 };
-inline constexpr std::uint32_t kVoidSpan = 24;
+inline constexpr std::uint32_t kVoidedMax = (1u << 24) - 1;
 
 // Whether the reuse gate lets `word` be overwritten. A frozen slot never.
 [[nodiscard]] bool may_overwrite(SlotWord word, Progress progress);
 
 // The slot to use for a new step: an empty one, else the overwritable one with the least step. nullopt: none; void it.
-// A slot that already holds (generation, step) as dirty is chosen again (a sender that came back).
+// A slot that already holds (generation, step) as dirty is chosen again (a sender that came back); one that holds it
+// sealed is never opened again, nor is another one beside it: nullopt.
 [[nodiscard]] std::optional<std::uint32_t> choose_slot(std::span<const SlotWord> slots, Progress progress,
                                                        Generation generation, Step step);
 
-// Steps base+1 .. base+64 as seen by one seat or a whole subtree. held: every seat below holds it. voided: some seat
-// below has reached that step and will never hold it.
+// What one seat or a whole subtree knows and sees of the steps known.settled()+1 .. known.settled()+64 (bit 0 first).
+// held: every seat below holds it. voided: some seat below has reached that step and will never hold it.
 struct SeatReport {
-  Step base;
+  Progress known;
   std::uint64_t held = 0;
   std::uint64_t voided = 0;
   constexpr bool operator==(const SeatReport&) const = default;
@@ -52,13 +55,17 @@ struct SlotView {
   bool held_by_all = false;  // sealed, and every promised holder has acknowledged
 };
 
-// `reached`: the greatest step whose window this seat has resolved (slot dirty or sealed, or void). Read it before the
-// slots. Slots of older generations count only up to `committed`.
+// Of one seat, from its own slots. Read in this order: `reached` (the greatest step whose window this seat has resolved
+// in this generation: slot dirty or sealed, or void), the slots, `known`. `known` must be no older than what the seat's
+// trainer was told (its page's progress), or a step that it dropped rightly would look void. Slots of other generations
+// do not count.
 [[nodiscard]] SeatReport report_of(std::span<const SlotView> slots, Step reached, Generation generation,
                                    Progress known);
-// AND of held, OR of voided, on the greater base.
-[[nodiscard]] SeatReport combine(SeatReport a, SeatReport b);
+// Of two subtrees: what either knows, held by both, voided by either.
+[[nodiscard]] SeatReport combine(const SeatReport& a, const SeatReport& b);
+// The greater knowledge of two daemons of one generation. An old one may come late: it takes nothing back.
+[[nodiscard]] Progress join(Progress a, Progress b);
 // The root's next Progress. Never goes back.
-[[nodiscard]] Progress advance(Progress known, SeatReport all_seats);
+[[nodiscard]] Progress advance(Progress known, const SeatReport& all_seats);
 
 }  // namespace pawl

@@ -32,7 +32,9 @@ struct TrainerPage {
   PageWord resume_step;           // R of that generation
 
   // The trainer writes.
-  alignas(64) PageWord reached;   // greatest step whose window is resolved: its slot dirty or sealed, or void
+  // Greatest step whose window is resolved in `generation`: its slot dirty or sealed, or void. Set to resume_step by the
+  // trainer before it says that it is restored: a `reached` of an older generation would void steps that will be made.
+  alignas(64) PageWord reached;
   PageWord step;                  // of the current pawl_step_begin
   PageWord updates;               // optimizer steps, counted at pawl_window_open
   PageWord progress_count;
