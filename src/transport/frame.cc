@@ -1,8 +1,8 @@
 #include "transport/frame.h"
 
-#include <cerrno>
 #include <cstring>
-#include <sys/socket.h>
+
+#include "env/network.h"
 
 namespace pawl {
 
@@ -73,49 +73,17 @@ void Reader::raw(void* p, std::size_t n) {
   in_.remove_prefix(n);
 }
 
-Status send_frame(int fd, const Frame& frame) {
+Status send_frame(int fd, const Frame& frame, Deadline deadline) {
   const std::string bytes = encode_frame(frame);
-  for (std::size_t sent = 0; sent < bytes.size();) {
-    const ssize_t n = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (n > 0) {
-      sent += static_cast<std::size_t>(n);
-    } else if (n < 0 && errno != EINTR) {
-      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
-      Error error = system_error("send", errno);
-      error.code = late ? Code::timeout : Code::unreachable;
-      return error;
-    }
-  }
-  return {};
+  return send_all(fd, std::span(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()), deadline);
 }
 
-namespace {
-
-Status receive_exactly(int fd, char* into, std::size_t size) {
-  for (std::size_t got = 0; got < size;) {
-    const ssize_t n = ::recv(fd, into + got, size - got, 0);
-    if (n > 0) {
-      got += static_cast<std::size_t>(n);
-    } else if (n == 0) {
-      return Error{Code::unreachable, "the other side closed the connection"};
-    } else if (errno != EINTR) {
-      const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
-      Error error = system_error("receive", errno);
-      error.code = late ? Code::timeout : Code::unreachable;
-      return error;
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<Frame> receive_frame(int fd) {
+Result<Frame> receive_frame(int fd, Deadline deadline) {
   std::byte head[kFrameHeaderBytes];
-  PAWL_TRY(receive_exactly(fd, reinterpret_cast<char*>(head), sizeof head));
+  PAWL_TRY(receive_all(fd, head, deadline));
   PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
   Frame frame{header.kind, header.id, std::string(header.length, '\0')};
-  PAWL_TRY(receive_exactly(fd, frame.payload.data(), frame.payload.size()));
+  PAWL_TRY(receive_all(fd, std::span(reinterpret_cast<std::byte*>(frame.payload.data()), frame.payload.size()), deadline));
   return frame;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "env/clock.h"
 
 namespace pawl {
 
@@ -78,9 +79,9 @@ class Reader {
   bool ok_ = true;
 };
 
-// Blocking, whole frames, on a stream socket. MSG_NOSIGNAL; EINTR is retried. Fails: `unreachable` on EOF or a reset,
-// `corrupt` as decode_header. No deadline: SO_RCVTIMEO/SO_SNDTIMEO of the socket give one (`timeout`).
-[[nodiscard]] Status send_frame(int fd, const Frame& frame);
-[[nodiscard]] Result<Frame> receive_frame(int fd);
+// Blocking, whole frames, on a stream socket. Fails: `unreachable` on EOF or a reset, `timeout`, `corrupt` as
+// decode_header. After an error the stream is only good for closing.
+[[nodiscard]] Status send_frame(int fd, const Frame& frame, Deadline deadline = Deadline::never());
+[[nodiscard]] Result<Frame> receive_frame(int fd, Deadline deadline = Deadline::never());
 
 }  // namespace pawl

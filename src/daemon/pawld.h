@@ -1,0 +1,210 @@
+// Pawld: the daemon of one node, wiring its parts to the decisions of recovery/ and redundancy/.
+//
+// Everything here runs on the loop's thread. Whatever happens (a key changed, a trainer asked, a neighbour was lost, a
+// timer) is noted, then drive() compares the job's state with what this node has done about it and takes the next step;
+// so any step may be repeated, and a pawld that was killed goes on where the memory says it was.
+// One file a concern: pawld.cc (start, keys, time), generation.cc (causes, freeze, lead), seats.cc (trainers, restore),
+// spread.cc (streams, progress, the store), questions.cc (status).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/control_session.h"
+#include "daemon/daemon.h"
+#include "daemon/fetch.h"
+#include "daemon/keeper_channel.h"
+#include "daemon/memory.h"
+#include "daemon/neighbours.h"
+#include "daemon/replication.h"
+#include "daemon/trainers.h"
+#include "membership/job_state.h"
+#include "recovery/deadlines.h"
+#include "recovery/decide.h"
+#include "redundancy/placement.h"
+#include "redundancy/progress.h"
+
+namespace pawl {
+
+class Pawld {
+ public:
+  explicit Pawld(DaemonOptions options);
+  ~Pawld();
+  [[nodiscard]] Status start();
+  int run();
+
+ private:
+  // --- pawld.cc
+  void join_job();                       // reads spec, state and nodes; asks again until they are there
+  void joined(const Listing& listing);
+  void on_key(const WatchEvent& event);
+  void note_key(const std::string& key, const std::string* value, Revision revision);
+  void tick();
+  void drive();                          // the next step, whatever it is; idempotent
+  void drive_soon(Duration delay);
+  void register_node();
+  [[nodiscard]] NodeRecord node_record() const;
+  void tell_event(const std::string& kind, std::string fields_json);
+  void end_job(int code);
+  void accept_peer();
+  void on_peer_hello(const std::shared_ptr<Connection>& connection, Frame& frame);
+  void fence_if_cut_off();
+
+  // --- generation.cc
+  void consider_forming();
+  void apply_state();
+  void freeze();
+  void begin_running();
+  void lead();
+  void push_causes();
+  void report_cause(Cause cause, std::vector<Struck> struck = {});
+  void swap_state(const JobState& next, const std::string& why);
+  void learn_state(const JobState& state, Revision revision);
+  void watch_members();                  // neighbours, from the state's seats
+  void lost_neighbour(NodeLife life, FaultKind kind, const std::string& detail);
+  void check_leases();
+  [[nodiscard]] bool is_member() const;
+  [[nodiscard]] bool is_evicted(NodeLife life) const;
+  [[nodiscard]] Duration in_state_for() const;
+  [[nodiscard]] bool held_back(const std::string& phase);  // a drill holds this phase
+  void put_inventory();
+
+  // --- seats.cc
+  void on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id, Reader& in);
+  void on_trainer_death(Place& place, const std::string& how);
+  void begin_restore();
+  void import_seat(const Source& source);
+  void imported(Generation generation, Source source, Status status, std::uint64_t bytes, Duration took);
+  void seat_trainers();
+  void answer_restores();
+  void on_layout(Place& place, Reader& in);
+  void grant_arena(Place& place, const ArenaHandle& arena);
+  void on_done(Place& place, Generation generation);
+  void on_fault(Place& place, Generation generation, const std::string& what);
+  void start_missing_trainers();
+  void kill_trainer(Place& place, const std::string& why);
+  void check_trainers();
+  void consider_finish();
+  [[nodiscard]] std::vector<std::string> trainer_environment(const Place& place) const;
+  [[nodiscard]] const Source* source_of(Seat seat) const;
+  [[nodiscard]] Result<ArenaHandle> arena_on_loop(const ArenaSpec& spec, bool keep_sealed);  // any thread; waits
+  [[nodiscard]] Result<ArenaHandle> own_arena(const ArenaSpec& spec);
+
+  // --- spread.cc
+  void start_streams();
+  void end_streams();
+  void on_notice(Place& place);
+  void report_progress();
+  void set_progress(Progress progress);
+  [[nodiscard]] SeatReport local_report();
+  void on_link_up(NodeLife life);
+  void on_link_answer(NodeLife life, Frame& frame);
+  void on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame);
+  void store_set(const std::string& key, const std::string& value);
+  using OnValue = std::function<void(const std::string&)>;
+  void store_get(const std::string& key, OnValue on_value);  // dropped when the generation changes
+  void store_clear();
+  void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
+  void adopt_fetch(const std::shared_ptr<Connection>& connection);
+  [[nodiscard]] std::optional<std::uint32_t> position_of(NodeId node) const;
+  [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
+  [[nodiscard]] RingOptions ring() const;
+  [[nodiscard]] std::uint32_t my_position() const;
+  [[nodiscard]] bool is_root() const;
+  void hold_thread(const char* phase, const std::atomic<bool>& ended);  // any thread
+
+  // --- questions.cc
+  void on_question(const std::shared_ptr<Connection>& connection, const Frame& frame, bool local);
+  [[nodiscard]] std::string answer(const std::string& question, bool local);
+  [[nodiscard]] std::string status_json();
+  [[nodiscard]] std::string hold_json(const std::string& phase, std::uint32_t local_index, std::uint64_t step);
+  void release_holds();
+
+  [[nodiscard]] Hello hello(Purpose purpose) const;
+
+  DaemonOptions options_;
+  NodeLife self_;
+  std::string token_;
+  JobKeys keys_;
+  JobSpec spec_;
+  Deadlines deadlines_{};
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<KeeperChannel> keeper_;
+  std::unique_ptr<ControlSession> session_;
+  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Trainers> trainers_;
+  std::unique_ptr<Neighbours> neighbours_;
+  Fd peer_listener_;
+  int exit_code_ = 0;
+  bool ready_ = false;   // spec, state and nodes are known
+  bool ending_ = false;
+  bool was_member_ = false;
+
+  // What the control says.
+  std::optional<JobState> state_;
+  Revision state_revision_ = 0;
+  Duration state_since_{};
+  std::map<NodeId, NodeRecord> nodes_;
+  std::map<NodeId, Duration> node_gone_since_;
+  std::map<NodeId, Inventory> inventories_;    // of the state's generation
+  std::map<NodeId, Generation> readies_;
+  std::map<Seat, Generation> finishes_;
+  Duration enough_nodes_since_{};
+
+  // What this node has done about it.
+  Generation frozen_;     // slots are frozen for this generation
+  Generation restoring_;
+  Generation running_;
+  Generation ready_put_;
+  bool swapping_ = false;  // a compare-and-swap is under way
+  bool drive_planned_ = false;
+  struct PendingCause {
+    Cause cause;
+    std::vector<Struck> struck;
+  };
+  std::vector<PendingCause> causes_;
+  std::set<Seat> imported_;
+  std::vector<std::shared_ptr<Fetch>> fetches_;
+  std::map<std::uint32_t, int> early_exits_;  // local index -> exits before ever joining
+  std::atomic<std::int64_t> lease_renewed_ns_{0};
+  std::atomic<std::uint32_t> parked_{0};
+
+  // Spread.
+  Workers workers_;
+  StreamContext context_;
+  std::atomic<std::uint64_t> progress_bits_{0};
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  std::atomic<std::uint64_t> bytes_received_{0};
+  Progress progress_;
+  std::map<NodeId, SeatReport> child_reports_;
+  std::optional<SeatReport> last_report_;
+  bool report_planned_ = false;
+  std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
+  std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;
+  std::vector<std::weak_ptr<FetchServer>> fetch_servers_;
+  std::map<std::string, std::string> store_;       // at the root: of the whole job
+  std::map<std::string, std::string> store_mine_;  // what our trainers have set, to repeat to a root that came back
+  struct StoreWait {
+    std::string key;
+    std::uint64_t id = 0;  // of our question to the root
+    OnValue on_value;
+  };
+  std::vector<StoreWait> store_waits_;
+  std::uint64_t next_store_id_ = 1;
+
+  // Drills.
+  std::mutex hold_mutex_;
+  std::condition_variable hold_changed_;
+  std::map<std::string, bool> holds_;  // phase -> somebody is held there
+  std::map<std::shared_ptr<Connection>, int> peers_;  // accepted, not yet known
+};
+
+}  // namespace pawl

@@ -1,0 +1,382 @@
+// Pawld and its seats: what trainers ask, how a seat's state comes into this node's memory, deaths and restarts.
+#include <algorithm>
+#include <cstdlib>
+#include <future>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "daemon/pawld.h"
+#include "env/process.h"
+#include "tensor/layout.h"
+
+namespace pawl {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+namespace {
+constexpr std::uint32_t kInvalidStatus = 3;  // PAWL_INVALID
+constexpr std::uint32_t kIoStatus = 7;       // PAWL_IO
+constexpr int kEarlyExitsMax = 3;
+const std::string kLayoutKey = "pawl/layout";
+
+std::vector<std::string> shared_differences(const std::string& first, const std::string& mine) {
+  auto a = parse_layout(first);
+  auto b = parse_layout(mine);
+  if (!a) return {"seat 0's layout: " + a.error().what};
+  if (!b) return {"this seat's layout: " + b.error().what};
+  return first_differences(shared_text(*a), shared_text(*b));
+}
+}  // namespace
+
+const Source* Pawld::source_of(Seat seat) const {
+  for (const Source& source : state_->sources)
+    if (source.seat == seat) return &source;
+  return nullptr;
+}
+
+void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id, Reader& in) {
+  switch (kind) {
+    case TrainerWire::join: {
+      std::uint32_t parked = 0;
+      for (Place& p : trainers_->places()) parked += p.waits_for(TrainerWire::join) ? 1 : 0;
+      if (parked != parked_.exchange(parked) && !is_member()) session_->register_again();
+      early_exits_.erase(place.index);
+      return drive();
+    }
+    case TrainerWire::layout: return on_layout(place, in);
+    case TrainerWire::restore: return answer_restores();
+    case TrainerWire::restore_bad: {
+      const std::uint32_t index = in.u32();
+      const std::string why = in.str();
+      place.waiting.erase(kind);
+      const ArenaHandle arena = place.seat ? memory_->find(ArenaKind::own, *place.seat) : nullptr;
+      if (!arena || index >= arena->arena.slot_count()) return;
+      const SlotWord word = arena->arena.slot(index).word();
+      return report_cause({FaultKind::corrupt_source, self_, place.seat, "own arena: " + why, 0},
+                          {{self_, *place.seat, SourceKind::own_arena, word.generation, word.step}});
+    }
+    case TrainerWire::done: return on_done(place, Generation(in.u64()));
+    case TrainerWire::fault: {
+      const Generation generation(in.u64());
+      const std::string what = in.str();
+      trainers_->answer(place, kind, TrainerWire::noted, {});
+      return on_fault(place, generation, what);
+    }
+    case TrainerWire::store_set: {
+      const Generation generation(in.u64());
+      const std::string key = in.str();
+      const std::string value = in.str();
+      if (state_ && generation == state_->generation) store_set(key, value);
+      return trainers_->answer(place, kind, TrainerWire::noted, {});
+    }
+    case TrainerWire::store_get: {
+      const Generation generation(in.u64());
+      const std::string key = in.str();
+      if (!state_ || generation != state_->generation) return;
+      return store_get(key, [this, index = place.index, id](const std::string& value) {
+        Place& asking = trainers_->places()[index];
+        auto waiting = asking.waiting.find(TrainerWire::store_get);
+        if (waiting != asking.waiting.end() && waiting->second == id)
+          trainers_->answer(asking, TrainerWire::store_get, TrainerWire::value, Writer().str(value).take());
+      });
+    }
+    case TrainerWire::finish: place.finish_step = Step(in.u64()); return consider_finish();
+    default: place.waiting.erase(kind); return;
+  }
+}
+
+// --- Restoring
+
+void Pawld::begin_restore() {
+  const JobState& state = *state_;
+  restoring_ = state.generation;
+  imported_.clear();
+  fetches_.clear();
+  for (Place& place : trainers_->places()) place.seat.reset();
+  for (const Member& member : state.seats)
+    if (member.life == self_ && member.local_index < trainers_->places().size()) trainers_->places()[member.local_index].seat = member.seat;
+  for (Place& place : trainers_->places())
+    if (state.cold && place.pid != 0 && place.seated.value > 0) kill_trainer(place, "cold restart: no step was committed yet");
+  for (const Member& member : state.seats) {
+    if (!(member.life == self_)) continue;
+    const Source* source = source_of(member.seat);
+    if (source == nullptr || source->kind == SourceKind::nothing) {
+      imported_.insert(member.seat);
+    } else if (source->kind == SourceKind::own_arena && source->from == self_) {
+      imported_.insert(member.seat);
+    } else {
+      import_seat(*source);
+    }
+  }
+  // Trainers that can't be freed in time are killed and started anew in their seats.
+  loop_->after(deadlines_.trainer_free, [this, generation = state.generation] {
+    if (!state_ || state_->generation != generation || ending_) return;
+    for (Place& place : trainers_->places())
+      if (place.seat && place.pid != 0 && place.seated < generation && place.seated.value > 0 && !place.waits_for(TrainerWire::join))
+        kill_trainer(place, "could not be freed within its deadline");
+  });
+  start_missing_trainers();
+}
+
+void Pawld::import_seat(const Source& source) {
+  std::string address;
+  if (source.from == self_) address = options_.address;  // a replica here of a seat that moves here
+  for (const Member& member : state_->seats)
+    if (member.life == source.from) address = member.address;
+  Hello hello_fetch = hello(Purpose::fetch);
+  hello_fetch.expected = source.from.incarnation;
+  const Generation generation = state_->generation;
+  const Duration began = real_clock().now();
+  fetches_.push_back(Fetch::start({.hello = hello_fetch, .address = address, .source = source, .context = context_,
+      .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, true); },
+      .on_done = [this, generation, source, began](Status status, std::uint64_t bytes) {
+        const Duration took = real_clock().now() - began;
+        auto shared = std::make_shared<Status>(std::move(status));
+        loop_->post([this, generation, source, shared, bytes, took] { imported(generation, source, std::move(*shared), bytes, took); });
+      }}));
+}
+
+void Pawld::imported(Generation generation, Source source, Status status, std::uint64_t bytes, Duration took) {
+  if (!state_ || state_->generation != generation || restoring_ != generation) return;
+  if (status) {
+    imported_.insert(source.seat);
+    tell_event("seat_restored", Json{{"seat", source.seat.value}, {"source", name_of(source.kind)}, {"from", source.from.node.value},
+                                     {"bytes", bytes}, {"ms", static_cast<double>(took / 1us) / 1000.0}}.dump());
+    return drive();
+  }
+  if (status.error().code == Code::cancelled) return;
+  if (status.error().code == Code::invalid) return report_cause({FaultKind::layout_conflict, std::nullopt, source.seat, status.error().what, 0});
+  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why", status.error().what);
+  report_cause({FaultKind::corrupt_source, source.from, source.seat, text(name_of(source.kind), " at node ", source.from.node, ": ", status.error().what), 0},
+               {{source.from, source.seat, source.kind, source.slot_generation, source.step}});
+}
+
+void Pawld::seat_trainers() {
+  for (Place& place : trainers_->places()) {
+    if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join)) continue;
+    if (held_back("seated")) return;
+    place.seated = state_->generation;
+    trainers_->answer(place, TrainerWire::join, TrainerWire::seated,
+                      Writer().u64(state_->generation.value).u32(place.seat->value).u32(static_cast<std::uint32_t>(state_->seats.size()))
+                          .u32(place.index).u64(state_->resume.value).str(text("g", state_->generation)).take());
+  }
+  answer_restores();
+}
+
+void Pawld::answer_restores() {
+  if (!state_ || state_->phase != JobPhase::restoring || restoring_ != state_->generation) return;
+  for (Place& place : trainers_->places()) {
+    if (!place.seat || !place.waits_for(TrainerWire::restore) || imported_.count(*place.seat) == 0) continue;
+    const Source* source = source_of(*place.seat);
+    const ArenaHandle arena = memory_->find(ArenaKind::own, *place.seat);
+    Slot slot;
+    std::uint32_t index = 0;
+    if (source == nullptr || !arena || !find_sealed(arena->arena, source->slot_generation, source->step, slot, index)) {
+      trainers_->answer(place, TrainerWire::restore, TrainerWire::refused, Writer().u32(kInvalidStatus).str("there is no step to restore").take());
+      continue;
+    }
+    trainers_->answer(place, TrainerWire::restore, TrainerWire::slot,
+                      Writer().u32(index).u64(source->slot_generation.value).u64(source->step.value).take());
+  }
+}
+
+Result<ArenaHandle> Pawld::arena_on_loop(const ArenaSpec& spec, bool keep_sealed) {
+  auto promise = std::make_shared<std::promise<Result<ArenaHandle>>>();
+  auto future = promise->get_future();
+  loop_->post([this, spec, keep_sealed, promise] { promise->set_value(keep_sealed ? own_arena(spec) : memory_->arena_for(spec)); });
+  return future.get();
+}
+
+// The own arena for `spec`; never in the place of one that may be needed and has another layout.
+Result<ArenaHandle> Pawld::own_arena(const ArenaSpec& spec) {
+  const ArenaHandle held = memory_->find(ArenaKind::own, spec.seat);
+  if (held && held->arena.spec().layout_digest != spec.layout_digest) {
+    bool sealed = false;
+    for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) sealed |= held->arena.slot(i).word().state == SlotState::sealed;
+    if (sealed && !(state_ && state_->cold)) {
+      std::string differences = "the layout of its snapshot differs from what the trainer declares";
+      for (const std::string& difference : first_differences(held->arena.spec().layout, spec.layout, 5)) differences += "; " + difference;
+      return Error{Code::invalid, differences};
+    }
+  }
+  return memory_->arena_for(spec);
+}
+
+void Pawld::on_layout(Place& place, Reader& in) {
+  ArenaSpec spec;
+  spec.job = options_.job;
+  spec.kind = ArenaKind::own;
+  spec.payload_bytes = in.u64();
+  spec.stable_bytes = in.u64();
+  spec.bucket_bytes = in.u32();
+  spec.layout_digest = in.u64();
+  spec.layout = in.str();
+  if (!in.done() || !place.seat)
+    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused, Writer().u32(kInvalidStatus).str("a layout before a seat").take());
+  spec.seat = *place.seat;
+  auto arena = own_arena(spec);
+  if (!arena) {
+    log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
+    const std::uint32_t status = arena.error().code == Code::invalid ? kInvalidStatus : kIoStatus;
+    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused, Writer().u32(status).str(arena.error().what).take());
+  }
+  // Seats must agree on what they share. A snapshot that is restored has its layout with it; at a fresh start seat 0's is
+  // the yardstick.
+  if (state_->resume.value > 0 || spec.seat.value == 0) {
+    if (state_->resume.value == 0) store_set(kLayoutKey, spec.layout);
+    return grant_arena(place, *arena);
+  }
+  store_get(kLayoutKey, [this, index = place.index, mine = spec.layout, held = *arena](const std::string& first) {
+    Place& asking = trainers_->places()[index];
+    const std::vector<std::string> differences = shared_differences(first, mine);
+    if (differences.empty()) return grant_arena(asking, held);
+    std::string why = "the seats declare different shared state (seat 0 first):";
+    for (const std::string& difference : differences) why += " " + difference + ";";
+    log_error("layout_refused", "seat", *asking.seat, "why", why);
+    trainers_->answer(asking, TrainerWire::layout, TrainerWire::refused, Writer().u32(kInvalidStatus).str(why).take());
+    report_cause({FaultKind::layout_conflict, std::nullopt, asking.seat, why, 0});
+  });
+}
+
+void Pawld::grant_arena(Place& place, const ArenaHandle& arena) {
+  const int fds[] = {arena->fd.get()};
+  trainers_->answer(place, TrainerWire::layout, TrainerWire::arena, Writer().u64(arena->mapping.size_bytes()).take(), fds);
+  if (state_ && running_ == state_->generation) start_streams();
+}
+
+void Pawld::on_done(Place& place, Generation generation) {
+  if (!state_ || generation != state_->generation) return;
+  place.done = generation;
+  if (state_->phase == JobPhase::running) {  // we were away when the others went on
+    return trainers_->answer(place, TrainerWire::done, TrainerWire::running, Writer().u64(generation.value).take());
+  }
+  const bool all = std::all_of(trainers_->places().begin(), trainers_->places().end(),
+                               [&](const Place& p) { return !p.seat || p.done == generation; });
+  if (!all || ready_put_ == generation) return;
+  ready_put_ = generation;
+  session_->call<Revision>([key = keys_.ready(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
+                           [this, generation, index = place.index](Result<Revision> put) {
+                             if (put || ending_) return;
+                             ready_put_ = Generation(0);
+                             loop_->after(20ms, [this, generation, index] { on_done(trainers_->places()[index], generation); });
+                           });
+}
+
+void Pawld::on_fault(Place& place, Generation generation, const std::string& what) {
+  log_info("trainer_reports_fault", "place", place.index, "generation", generation, "what", what);
+  if (!state_ || generation != state_->generation || !place.seat) return;
+  // A death shows within the grace and is then the cause; else the group is rolled back in place.
+  loop_->after(deadlines_.communication_grace, [this, generation, seat = *place.seat, what] {
+    if (!state_ || state_->generation != generation || ending_) return;
+    if (state_->phase == JobPhase::running || state_->phase == JobPhase::restoring)
+      report_cause({FaultKind::communication, std::nullopt, seat, what, 0});
+  });
+}
+
+// --- Deaths and restarts
+
+void Pawld::on_trainer_death(Place& place, const std::string& how) {
+  if (ending_) return;
+  const bool confirmed = !how.empty();
+  log_warn("trainer_died", "place", place.index, "seat", place.seat ? text(*place.seat) : "-", "how", confirmed ? how : "robust mutex");
+  const std::optional<Seat> seat = place.seat;
+  const bool over = state_ && (state_->phase == JobPhase::finished || state_->phase == JobPhase::failed);
+  if (over) return drive();
+  if (confirmed) {
+    const bool joined_before = place.seated.value > 0 || place.page != nullptr;
+    if (!joined_before && ++early_exits_[place.index] >= kEarlyExitsMax) {
+      const std::string verdict = text("the trainer of node ", self_.node, " ends before it joins (", how, "): see the log of its node");
+      JobState failed = state_ ? *state_ : JobState{};
+      failed.phase = JobPhase::failed;
+      failed.verdict = verdict;
+      return swap_state(failed, verdict);
+    }
+    loop_->after(place.seated.value > 0 ? 0ms : 100ms, [this] { start_missing_trainers(); });
+  }
+  if (!seat || !is_member() || place.seated != state_->generation) return;
+  const Generation generation = state_->generation;
+  // If the whole node is dying, this one will not live to say so: wait a moment rather than cost two generations.
+  loop_->after(deadlines_.trainer_exit_grace, [this, generation, seat, how] {
+    if (ending_ || !state_ || state_->generation != generation) return;
+    if (state_->phase == JobPhase::running || state_->phase == JobPhase::restoring)
+      report_cause({FaultKind::trainer_exit, std::nullopt, seat, how.empty() ? "its process died" : how, 0});
+  });
+}
+
+void Pawld::start_missing_trainers() {
+  if (ending_) return;
+  for (Place& place : trainers_->places()) {
+    if (place.pid != 0) continue;
+    place.pid = ~std::uint64_t{0};  // asked for; the keeper's answer has the real one
+    place.seated = place.done = Generation(0);
+    place.page = nullptr;
+    keeper_->spawn_trainer(place.index, trainer_environment(place));
+  }
+}
+
+void Pawld::kill_trainer(Place& place, const std::string& why) {
+  if (place.pid == 0 || place.dying) return;
+  log_warn("trainer_killed", "place", place.index, "why", why);
+  place.dying = true;
+  place.waiting.clear();
+  keeper_->kill_trainer(place.index);
+}
+
+std::vector<std::string> Pawld::trainer_environment(const Place& place) const {
+  const Seat seat = place.seat.value_or(Seat(place.index));
+  const std::uint32_t world = spec_.node_count * spec_.seats_per_node;
+  const std::uint32_t group = seat.value / spec_.seats_per_node;
+  std::vector<std::string> environment = {
+      text("RANK=", seat), text("LOCAL_RANK=", place.index), text("WORLD_SIZE=", world),
+      text("LOCAL_WORLD_SIZE=", spec_.seats_per_node), text("GROUP_RANK=", group), text("GROUP_WORLD_SIZE=", spec_.node_count),
+      text("ROLE_RANK=", seat), text("ROLE_WORLD_SIZE=", world), "ROLE_NAME=default", "TORCHELASTIC_RUN_ID=" + options_.job,
+      text("TORCHELASTIC_RESTART_COUNT=", state_ && state_->generation.value > 0 ? state_->generation.value - 1 : 0)};
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) environment.push_back("OMP_NUM_THREADS=1");
+  return environment;
+}
+
+void Pawld::check_trainers() {
+  if (!state_ || state_->phase != JobPhase::running || running_ != state_->generation) return;
+  for (Place& place : trainers_->places()) {
+    if (!place.seat || place.page == nullptr || place.pid == 0 || place.dying || place.finished) continue;
+    TrainerView view;
+    const Duration last(static_cast<std::int64_t>(place.page->progress_at_ns.load()));
+    view.since_progress = std::max(Duration::zero(), real_clock().now() - last);
+    if (view.since_progress < 500ms) continue;
+    view.phase = static_cast<std::uint32_t>(place.page->phase.load());
+    auto process = process_state(static_cast<pid_t>(place.pid));
+    view.stopped = process && (*process == 'T' || *process == 't');
+    view.in_step = view.phase != 8 && view.phase != 9;  // not aside, not finishing
+    if (place.page->held.load() != 0 || !hangs(view, std::chrono::milliseconds(spec_.hang_ms), deadlines_)) continue;
+    report_cause({FaultKind::trainer_hang, std::nullopt, place.seat,
+                  text("no progress for ", view.since_progress / 1ms, " ms", view.stopped ? ", the process is stopped" : ""), 0});
+  }
+}
+
+// --- The end
+
+void Pawld::consider_finish() {
+  if (!state_ || state_->phase != JobPhase::running || running_ != state_->generation) return;
+  for (Place& place : trainers_->places()) {
+    if (!place.seat || !place.waits_for(TrainerWire::finish) || place.page == nullptr) continue;
+    if (progress_.committed < place.finish_step) continue;
+    auto told = finishes_.find(*place.seat);
+    if (told != finishes_.end() && told->second == state_->generation) continue;
+    finishes_[*place.seat] = state_->generation;
+    session_->call<Revision>([key = keys_.finish(*place.seat), value = Json{{"generation", state_->generation.value}}.dump()](
+                                 Control& control) { return control.put(key, value); },
+                             [this, seat = *place.seat](Result<Revision> put) {
+                               if (!put) finishes_.erase(seat);
+                             });
+  }
+  if (!is_root() || swapping_) return;
+  std::vector<Seat> finished;
+  for (const auto& [seat, generation] : finishes_)
+    if (generation == state_->generation) finished.push_back(seat);
+  const Decision decision = decide_finished(*state_, finished, self_);
+  if (const Move* move = std::get_if<Move>(&decision)) swap_state(move->next, move->why);
+}
+
+}  // namespace pawl

@@ -1,0 +1,90 @@
+// Trainers: this node's trainer processes, as places 0..seats_per_node-1. On the loop's thread.
+//
+// Owns what lies between pawld and one process: the connection, its page, the two event descriptors, the watch on the
+// robust mutex (which tells of a death at once, long before its memory is gone; the keeper's `exited` confirms it).
+// What a request means is decided by whoever gets on_request (daemon/pawld.h); requests that cannot be answered yet are
+// remembered here by kind, since a trainer has at most one of each.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/connection.h"
+#include "daemon/loop.h"
+#include "env/shared_memory.h"
+#include "snapshot/trainer_page.h"
+#include "trainer/wire.h"
+
+namespace pawl {
+
+struct Place {
+  std::uint32_t index = 0;
+  std::uint64_t pid = 0;         // 0: none runs
+  std::uint64_t start_time = 0;
+  bool dying = false;            // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  bool finished = false;         // detached in good order
+  std::optional<Seat> seat;
+  std::shared_ptr<Connection> connection;  // nullptr: not attached
+  Fd page_fd;
+  std::shared_ptr<Mapping> page_mapping;
+  TrainerPage* page = nullptr;
+  std::optional<Event> event;    // we raise it
+  std::optional<Event> notices;  // the trainer raises it
+  std::uint64_t notice_watch = 0;
+  bool watched = false;          // its death is watched through the mutex
+  std::map<TrainerWire, std::uint64_t> waiting;  // kind -> request id
+  Generation seated;             // generation in which it was last told its seat
+  Generation done;               // generation in which it last said done
+  Step finish_step;              // its last step, once it waits in finish
+
+  [[nodiscard]] bool waits_for(TrainerWire kind) const { return waiting.count(kind) > 0; }
+};
+
+class Trainers {
+ public:
+  struct Handlers {
+    std::function<void(Place&, TrainerWire kind, std::uint64_t id, Reader&)> on_request;
+    std::function<void(Place&)> on_notice;
+    std::function<void(Place&, const std::string& how)> on_death;
+    std::function<void(std::shared_ptr<Connection>, const Frame&)> on_question;
+    std::function<void(const std::string& name, int fd)> hold;  // for the keeper
+  };
+  Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
+  ~Trainers();
+
+  [[nodiscard]] std::vector<Place>& places() { return places_; }
+  [[nodiscard]] Place* at_seat(Seat seat);
+  [[nodiscard]] Status adopt_page(std::uint32_t index, Fd fd);  // from the keeper
+
+  // The keeper's news.
+  void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
+  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
+
+  void answer(Place& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload, std::span<const int> fds = {});
+  void answer_id(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
+  // Wakes the trainer: a recovery to `generation` is pending.
+  void interrupt(Place& place, Generation generation);
+  void stop(Place& place);
+
+ private:
+  void accept_all();
+  void on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame);
+  void attach(const std::shared_ptr<Connection>& connection, Frame& frame);
+  [[nodiscard]] Status make_page(Place& place);
+  void on_frame(std::uint32_t index, Frame& frame);
+  void watch_death(Place& place);
+
+  Loop& loop_;
+  std::string job_;
+  Fd listener_;
+  Handlers handlers_;
+  std::vector<Place> places_;
+  std::map<Connection*, std::shared_ptr<Connection>> strangers_;  // have not said who they are
+  std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace pawl
