@@ -33,8 +33,8 @@ class RealClock final : public Clock {
 }  // namespace
 
 Clock& real_clock() {
-  static RealClock clock;
-  return clock;
+  static RealClock* clock = new RealClock;  // never destroyed: threads may still ask while the process exits
+  return *clock;
 }
 
 Deadline Deadline::in(Duration duration) {
