@@ -1,0 +1,267 @@
+"""What the process tests stand on: a real job on this machine, a stranger who kills, and the undisturbed run beside it.
+
+Programs come from build/bin, or are named by $PAWL, $CHARLM and $CHARLM_PLAIN. $PAWL_SEEDS says how often each seeded
+case is run (default 1; the long lane says 20). References are kept in $PAWL_TEST_CACHE.
+After each job nothing may be left: no process, no shared memory, no network device, no directory.
+"""
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from xml.etree import ElementTree
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOOLS = os.path.join(ROOT, "tools", "demo")
+sys.path.insert(0, TOOLS)
+sys.dont_write_bytecode = True
+
+import job as jobs  # noqa: E402  (from tools/demo)
+import record  # noqa: E402
+import verdict  # noqa: E402
+from processes import Victims  # noqa: E402
+from reference import Reference  # noqa: E402
+
+CACHE = os.environ.get("PAWL_TEST_CACHE", os.path.join(ROOT, "build", "reference-cache"))
+PAWL, CHARLM, CHARLM_PLAIN = (
+    os.path.abspath(os.environ.get(name.upper(), os.path.join(ROOT, "build", "bin", name)))
+    for name in ("pawl", "charlm", "charlm_plain"))
+SMALL = {"steps": 240, "batch": 32, "hidden": 64}
+
+
+def seeds():
+    return range(1, int(os.environ.get("PAWL_SEEDS", "1")) + 1)
+
+
+def trainer_flags(seed, steps, batch, hidden):
+    return ["--steps", str(steps), "--seed", str(seed), "--batch", str(batch), "--hidden", str(hidden)]
+
+
+def reference_run(seed, world, **size):
+    """The undisturbed run of this configuration; made once per build of the trainer."""
+    flags = trainer_flags(seed, **size)
+    build = os.stat(CHARLM_PLAIN)
+    key = hashlib.sha256(f"{flags} {world} {build.st_mtime_ns} {build.st_size}".encode()).hexdigest()[:16]
+    directory = os.path.join(CACHE, key)
+    if not os.path.isdir(directory):
+        os.makedirs(CACHE, exist_ok=True)
+        fresh = tempfile.mkdtemp(prefix="making-", dir=CACHE)
+        Reference([CHARLM_PLAIN, *flags], fresh, world).start().wait(120)
+        try:
+            os.rename(fresh, directory)
+        except OSError:  # another test was faster
+            shutil.rmtree(fresh)
+    return record.read_run(directory)
+
+
+class TestedJob(jobs.Job):
+    """A job with a record, and what a test asks about it."""
+
+    def __init__(self, run_root, name, flags, command, node_count, environment=None):
+        super().__init__(PAWL, run_root, name, flags, command, environment)
+        self.node_count = node_count
+        self.record_directory = os.path.join(run_root, "record")
+        self.kills_path = os.path.join(run_root, "kills.jsonl")
+
+    def run(self):
+        return record.read_run(self.record_directory)
+
+    def wait_running(self, generation_above=-1, timeout_s=30.0):
+        """All seats at work in a later generation than that; the nodes' status."""
+        return self.wait_until(lambda nodes: jobs.running(nodes, self.node_count)
+                               and len(jobs.seats(nodes)) == self.node_count
+                               and jobs.generation(nodes) > generation_above,
+                               f"the job to run in a generation after {generation_above}", timeout_s)[1]
+
+    def wait_step(self, step, timeout_s=30.0):
+        return self.wait_until(lambda nodes: jobs.committed(nodes) >= step, f"step {step} to be committed", timeout_s)[1]
+
+    def wait_spare(self, count=1, timeout_s=30.0):
+        return self.wait_until(lambda nodes: len(jobs.spares(nodes)) >= count, f"{count} spare(s)", timeout_s)[1]
+
+    def node_of_seat(self, seat):
+        return jobs.seats(self.nodes())[seat]["node"]
+
+    def hold(self, node, phase, step=None):
+        self.ask(node, {"ask": "hold", "phase": phase} | ({} if step is None else {"local_index": 0, "step": step}))
+
+    def release(self, node):
+        self.ask(node, {"ask": "release"})
+
+    def wait_held(self, node, phase, timeout_s=30.0):
+        def held(nodes):
+            return jobs.is_held(nodes.get(node, {}), phase)
+        return self.wait_until(held, f"node {node} to be held in {phase}", timeout_s, 0.01)[1]
+
+    def kill_node(self, node):
+        """The whole node at once, by the pids that `pawl status` gives to anyone; answers when (monotonic ns)."""
+        self.remember()
+        status = next(status for status in self.status()["nodes"] if status["node"] == node and "role" in status)
+        with Victims(jobs.node_processes(status)) as victims:
+            at_ns = victims.send()
+            if not victims.wait_ended():
+                raise AssertionError(f"node {node} did not die")
+        return at_ns
+
+    def stranger(self, seed, phase, kills=1, node="any"):
+        """killer.py, a process of its own that knows the job's name; (kills, what was seen after them)."""
+        done = subprocess.run(
+            [sys.executable, os.path.join(TOOLS, "killer.py"), "--pawl", PAWL, "--job", self.name, "--run-dir",
+             self.run_root, "--seed", str(seed), "--kills", str(kills), "--node", node, "--phase", phase,
+             "--steps", str(SMALL["steps"]), "--nodes", str(self.node_count), "--out", self.kills_path],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False)
+        self.remember()
+        if done.returncode != 0:
+            raise AssertionError(f"{done.stdout}{done.stderr}\n{self.tail()}\n{self.logs()}")
+        return verdict.read_kills(self.kills_path)
+
+    def logs(self, lines=12):
+        """The end of each node's log, for a failure's message."""
+        found = []
+        for node in self.node_ids():
+            with contextlib.suppress(OSError), open(os.path.join(self.directory, f"node-{node}", "log"),
+                                                    encoding="utf-8", errors="replace") as file:
+                found.append(f"--- node {node}\n" + "".join(file.readlines()[-lines:]))
+        return "\n".join(found)
+
+
+class JobTest(unittest.TestCase):
+    maxDiff = None
+
+    @contextlib.contextmanager
+    def job(self, *flags, nodes=4, spares=1, seed=1, size=None, command=None, wait=True, environment=None, hooks=True,
+            prefix=()):
+        """A standalone job of charlm, running (unless `wait` is False); ended, and its leftovers looked for, at the end."""
+        run_root = tempfile.mkdtemp(prefix="pawl-test-")
+        devices, shared = os.listdir("/sys/class/net"), set(os.listdir("/dev/shm"))
+        size = {**SMALL, **(size or {})}
+        command = command or [CHARLM, *trainer_flags(seed, **size), "--record", os.path.join(run_root, "record")]
+        all_flags = ["--standalone", "--nnodes", str(nodes), "--spares", str(spares), *flags]
+        if hooks:
+            all_flags.append("--test-hooks")
+        job = TestedJob(run_root, "test-" + os.path.basename(run_root)[10:], all_flags, command, nodes, environment)
+        job.seed, job.size, job.prefix = seed, size, list(prefix)
+        try:
+            job.start()
+            if wait:
+                job.wait_running()
+            yield job
+            job.stop()
+            self.assert_nothing_left(job, devices, shared)
+        except BaseException:
+            print(f"\n{self.id()}: {job.name}\n{job.tail()}\n{job.logs()}", file=sys.stderr)
+            raise
+        finally:
+            job.end_now()
+            if os.environ.get("PAWL_TEST_KEEP"):
+                print(f"kept: {run_root}", file=sys.stderr)
+            else:
+                shutil.rmtree(run_root, ignore_errors=True)
+
+    def assert_nothing_left(self, job, devices, shared):
+        deadline = time.monotonic() + 3.0
+        while job.left_over() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual([], sorted(who.pid for who in job.left_over()), "processes were left over")
+        self.assertEqual(sorted(devices), sorted(os.listdir("/sys/class/net")), "network devices were left over")
+        self.assertEqual([], [name for name in set(os.listdir("/dev/shm")) - shared if job.name in name],
+                         "shared memory was left over")
+
+    def finish(self, job, recoveries=0, timeout_s=120.0):
+        """To the end; then everything must be bit for bit what the undisturbed run has."""
+        self.assertEqual(0, job.wait_end(timeout_s), job.tail())
+        run = job.run()
+        compared = record.compare(run, reference_run(job.seed, job.node_count, **job.size), job.size["steps"],
+                                  job.node_count)
+        self.assertEqual([], compared.differences)
+        self.assertTrue(compared.equal())
+        self.assertEqual([], record.updates_accounted(run, recoveries))
+        return run
+
+    def assert_survivors(self, before, after, but=()):
+        """Every seat that did not sit on the nodes `but` is served by the same process as before."""
+        for seat, was in jobs.seats(before).items():
+            if was["node"] in but:
+                continue
+            now = jobs.seats(after)[seat]
+            for key in ("node", "pid", "start_time", "nonce"):
+                self.assertEqual(was[key], now[key], f"seat {seat}: {key}")
+            self.assertGreaterEqual(now["updates"], was["updates"], f"seat {seat}: updates")
+
+    def assert_refused(self, job, *seats, after_ns, timeout_s=60.0):
+        """The job stops with exit code 1, names the lost shards, and nobody has finished a step after that instant."""
+        self.assertEqual(1, job.wait_end(timeout_s), job.tail())
+        for seat in seats:
+            self.assertIn(f"seat {seat}", job.output())
+        late = [line for line in job.run().lines if line["t_ns"] > after_ns]
+        self.assertEqual([], late, "trained on after a loss")
+        self.assertEqual({}, job.run().finals)
+
+    def assert_says(self, text, *words):
+        for word in words:
+            self.assertIn(word.lower(), text.lower())
+
+
+def run_pawl(*arguments, timeout_s=30.0, environment=None):
+    """One command to its end: (exit code, everything it said)."""
+    done = subprocess.run([PAWL, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          timeout=timeout_s, env={**os.environ, **(environment or {})})
+    return done.returncode, done.stdout + done.stderr
+
+
+def load(text):
+    return json.loads(text)
+
+
+def main():
+    """As unittest.main(); where GTEST_OUTPUT names a folder, also writes a report there as our other tests do."""
+    program = unittest.main(module="__main__", exit=False, verbosity=2, testRunner=unittest.TextTestRunner(
+        stream=sys.stdout, resultclass=Counted, verbosity=2))
+    folder = os.environ.get("GTEST_OUTPUT", "").removeprefix("xml:")
+    if folder:
+        name = os.environ.get("PAWL_TEST_NAME", os.path.splitext(os.path.basename(sys.argv[0]))[0])
+        program.result.write(os.path.join(folder, name + ".xml"))
+    sys.exit(0 if program.result.wasSuccessful() else 1)
+
+
+class Counted(unittest.TextTestResult):
+    """Remembers every test with what became of it."""
+
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+        self.cases = {}  # id -> None, ("failure", text) or ("skipped", text)
+
+    def stopTest(self, test):
+        self.cases.setdefault(test.id(), None)
+        super().stopTest(test)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.cases[test.id()] = ("failure", self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.cases[test.id()] = ("failure", self.errors[-1][1])
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self.cases[test.id()] = ("failure", str(err[1]))
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.cases[test.id()] = ("skipped", "\n" + reason)
+
+    def write(self, path):
+        suite = ElementTree.Element("testsuite")
+        for test, outcome in self.cases.items():
+            case = ElementTree.SubElement(suite, "testcase", name=test.rsplit(".", 1)[-1],
+                                          classname=test.split(".", 1)[-1].rsplit(".", 1)[0], status="run")
+            if outcome:
+                ElementTree.SubElement(case, outcome[0], message=outcome[1])
+        ElementTree.ElementTree(suite).write(path)

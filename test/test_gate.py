@@ -1,0 +1,46 @@
+"""The reuse gate: nobody overwrites what could still be the only committed step.
+
+The holder of B's replica keeps its acknowledgements back. The others seal the step, train on and reach the next window;
+then B dies. With the gate they have kept the step before, and the job goes on from there. Without it (a test-only flag)
+they have overwritten it, and no common step is left.
+"""
+import time
+
+import harness
+from harness import JobTest, jobs
+
+SEAT = 1
+
+
+class GateTest(JobTest):
+    def starve_and_kill(self, job):
+        """(status before, the newest committed step, when B died)"""
+        job.wait_step(10)
+        before = job.wait_spare()
+        holder = job.node_of_seat(SEAT + 1)
+        job.hold(holder, "ack")
+        held = job.wait_held(holder, "ack")
+        kept = jobs.committed(held)
+        job.wait_until(lambda nodes: jobs.members(nodes) and min(
+            trainer["step"] for trainer in jobs.seats(nodes).values()) >= kept + 4, "everybody to train on", 20)
+        time.sleep(0.1)
+        self.assertEqual(kept, jobs.committed(job.nodes()), "a step was committed without its replica")
+        return before, kept, job.kill_node(job.node_of_seat(SEAT))
+
+    def test_the_step_before_is_kept(self):
+        with self.job() as job:
+            before, kept, at_ns = self.starve_and_kill(job)
+            after = job.wait_running(jobs.generation(before))
+            resumes = {status["resume"] for status in jobs.members(after).values()}
+            self.assertTrue(all(kept <= resume <= kept + 1 for resume in resumes), (kept, resumes))
+            self.assertLess(max(resumes), max(line["step"] for line in job.run().lines if line["t_ns"] < at_ns))
+            self.finish(job, recoveries=1)
+
+    def test_without_the_gate_it_is_lost(self):
+        with self.job("--gate-off") as job:
+            _, _, at_ns = self.starve_and_kill(job)
+            self.assert_refused(job, SEAT, after_ns=at_ns + 2_000_000_000)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,327 @@
+"""The demo: a training loses whole nodes and ends bit for bit as if nothing had happened.
+
+Starts `pawl run` with four nodes and a spare, lets a stranger (killer.py) kill nodes while it trains, runs the same
+training undisturbed and without pawl, and compares everything. Exit code 0: all that was promised held; 1: something
+did not; 2: usage. Ctrl-C ends it all.
+"""
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import job as jobs
+import killer
+import record
+import verdict
+from processes import namespace
+from reference import Reference, ReferenceFailed
+from show import bytes_text, draw_losses, event_text, line, ms_text, paint
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="make demo ARGS=", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    built = os.path.join(ROOT, "build", "bin")
+    parser.add_argument("--pawl", default=os.path.join(built, "pawl"), help=argparse.SUPPRESS)
+    parser.add_argument("--charlm", default=os.path.join(built, "charlm"), help=argparse.SUPPRESS)
+    parser.add_argument("--charlm-plain", default=os.path.join(built, "charlm_plain"), help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=1, help="of the training and of the killer: victim, instant, phase")
+    parser.add_argument("--kills", type=int, default=1, help="how many times a node is killed; 0: none")
+    parser.add_argument("--node", default="any", help="any, leader, or a node's number")
+    parser.add_argument("--phase", default="random", choices=(*killer.PHASES, "any"),
+                        help="park the victim there before the kill; random: wherever it is")
+    parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--batch", type=int, default=64, help="samples per node and step")
+    parser.add_argument("--hidden", type=int, default=512, help="width of the model's layers")
+    parser.add_argument("--data", help="a text file, or a folder of them; by default text that ships with the machine")
+    parser.add_argument("--record", help="where the record goes (JSON); by default out/demo-<seed>/record.json")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep what the trainers wrote down, and the job's logs")
+    parser.add_argument("--reference-only", action="store_true", help="only the undisturbed run")
+    options = parser.parse_args()
+    if options.node not in ("any", "leader") and not options.node.isdigit():
+        parser.error("--node must be any, leader, or a number")
+    for name in ("steps", "batch", "hidden", "nodes"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    for path in (options.pawl, options.charlm, options.charlm_plain):
+        if not os.access(path, os.X_OK):
+            parser.error(f"{path} is not there; `make build` makes it")
+    if options.data and not os.path.exists(options.data):
+        parser.error(f"--data {options.data}: there is no such file or folder")
+    return options
+
+
+class Demo:
+    def __init__(self, options):
+        self.options = options
+        self.out = os.path.join(ROOT, "out", f"demo-{options.seed}")
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.makedirs(self.out)
+        self.run_root = os.environ.get("PAWL_RUN_DIR") or f"/tmp/pawl-{os.getuid()}"  # where `pawl status` looks
+        self.job = self.follower = self.killer = self.reference = None
+        self.nodes = {}
+        self.kill_count = 0
+        self.lock = threading.Lock()
+
+    # The run -------------------------------------------------------------------------------------------------------
+
+    def training(self, program):
+        options = self.options
+        data = ["--data", os.path.abspath(options.data)] if options.data else []
+        return [program, "--steps", str(options.steps), "--seed", str(options.seed), "--batch", str(options.batch),
+                "--hidden", str(options.hidden), *data]
+
+    def path(self, *parts):
+        return os.path.join(self.out, *parts)
+
+    def start_job(self):
+        options = self.options
+        command = [*self.training(os.path.abspath(options.charlm)), "--record", self.path("pawl")]
+        flags = ["--standalone", "--nnodes", str(options.nodes), "--spares", str(options.spares), "--test-hooks"]
+        if options.keep:
+            flags.append("--keep")
+        name = f"demo-{options.seed}-{secrets.token_hex(2)}"
+        self.job = jobs.Job(os.path.abspath(options.pawl), self.run_root, name, flags, command,
+                            output_path=self.path("pawl-run.out")).start()
+        nodes = self.job.wait_until(lambda nodes: len(nodes) >= options.nodes and jobs.running(nodes, options.nodes),
+                                    "all nodes to run", 60.0)[1]
+        self.follower = jobs.Follower(self.job, self.on_event)
+        self.introduce(nodes)
+
+    def introduce(self, nodes):
+        own = os.readlink("/proc/self/ns/net")
+        apart = {namespace(status["keeper_pid"], "net") for status in nodes.values()}
+        separate = own not in apart and len(apart) == len(nodes)
+        where = "each in its own network, IPC and mount namespace" if separate else \
+            "NOT in namespaces of their own (not allowed here): loopback addresses"
+        options = self.options
+        line(paint("pawl demo", "bold") + f"  seed {options.seed}, {options.nodes} nodes + {options.spares} spare, {where}")
+        line(f"job {self.job.name}; look at it from another terminal: {os.path.relpath(self.job.pawl)} status")
+        line()
+
+    def start_killer(self):
+        options = self.options
+        with open(self.path("killer.out"), "wb") as output:
+            self.killer = subprocess.Popen(
+                [sys.executable, os.path.join(HERE, "killer.py"), "--pawl", self.job.pawl, "--job", self.job.name,
+                 "--run-dir", self.run_root, "--seed", str(options.seed), "--kills", str(options.kills),
+                 "--node", options.node, "--phase", options.phase, "--steps", str(options.steps),
+                 "--nodes", str(options.nodes), "--out", self.path("kills.jsonl")],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+    def watch(self):
+        """One line a second until the job ends; its exit code."""
+        last_step, last_at = 0, time.monotonic()
+        while not self.job.ended():
+            nodes = self.job.nodes()
+            self.job.remember()
+            self.show_kills()
+            if jobs.members(nodes):
+                self.nodes = nodes
+            if time.monotonic() - last_at >= 1.0:
+                last_step = self.show_step(nodes, last_step, time.monotonic() - last_at)
+                last_at = time.monotonic()
+            time.sleep(0.2)
+        self.show_kills()
+        return self.job.process.returncode
+
+    def show_step(self, nodes, last_step, seconds):
+        trainers = jobs.seats(nodes).values()
+        if not trainers:
+            return last_step
+        step = max(trainer.get("step", 0) for trainer in trainers)
+        waits = [trainer.get("fence_wait_ms", {}).get("last", 0.0) for trainer in trainers]
+        loss = self.last_loss()
+        with self.lock:
+            line(f"step {step:4d}/{self.options.steps}  loss {loss}  protected {jobs.committed(nodes):4d}  "
+                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} steps/s", "dim"))
+        return step
+
+    def last_loss(self):
+        lines = record.read_run(self.path("pawl")).steps(0) if os.path.isdir(self.path("pawl")) else []
+        return f"{lines[-1]['loss']:.4f}" if lines else "   –  "
+
+    def show_kills(self):
+        path = self.path("kills.jsonl")
+        kills = verdict.read_kills(path)[0] if os.path.exists(path) else []
+        for kill in kills[self.kill_count:]:
+            with self.lock:
+                line(paint(f"  ✂ node {kill['node']} killed", "red") + f" in {kill['phase']} of step {kill['step']}"
+                     f" (seat {kill['seat']}, {kill['role']}; processes {' '.join(map(str, kill['pids']))})")
+        self.kill_count = len(kills)
+
+    def on_event(self, event):
+        said = event_text(event)
+        self.show_kills()
+        if said and self.kill_count:
+            path = self.path("kills.jsonl")
+            since = event.get("at_ms", 0) - verdict.read_kills(path)[0][-1]["wall_ms"]
+            with self.lock:
+                line(f"    {since:+7.0f} ms  {said}")
+
+    def run_job(self):
+        self.start_job()
+        if self.options.kills > 0:
+            self.start_killer()
+        code = self.watch()
+        killer_code = self.killer.wait(30) if self.killer else 0
+        time.sleep(0.1)
+        self.follower.close()
+        self.job.stop()
+        return code, killer_code
+
+    def run_reference(self):
+        line("\nthe same training undisturbed, without pawl:")
+        self.reference = Reference(self.training(os.path.abspath(self.options.charlm_plain)), self.path("plain"),
+                                   self.options.nodes).start()
+        run = self.reference.wait()
+        times = record.step_times_ms(run)
+        line(f"{self.options.steps} steps, {sum(times) / 1e3:.1f} s, last loss {run.steps(0)[-1]['loss']:.4f}")
+        return run
+
+    # The verdict ---------------------------------------------------------------------------------------------------
+
+    def judge(self, code, killer_code, reference):
+        options = self.options
+        run = record.read_run(self.path("pawl"))
+        kills, afters = verdict.read_kills(self.path("kills.jsonl")) if options.kills else ([], [])
+        compared = record.compare(run, reference, options.steps, options.nodes)
+        told = []
+        for kill in kills:
+            stall = verdict.stall(kill, self.follower.events, run)
+            told.append({**{key: kill[key] for key in ("node", "seat", "role", "phase", "step", "held", "committed",
+                                                       "pids")},
+                         **stall, "steps_redone": verdict.redone(kill, run, stall["resume"])})
+        survivor_faults = verdict.survivor_faults(kills, afters, run)
+        other_faults = verdict.spare_faults(kills, afters, run) + record.updates_accounted(run, len(kills))
+        if code != 0:
+            other_faults.append(f"pawl run ended with {code}")
+        if killer_code != 0 or len(kills) < options.kills:
+            other_faults.append(f"only {len(kills)} of {options.kills} kills: " + self.text_of("killer.out"))
+        if self.reference.pawl_mapped is not False:
+            other_faults.append("the reference had libpawl in its maps, or was not seen")
+        left = [who.pid for who in self.job.left_over()]
+        if left:
+            other_faults.append(f"processes were left over: {left}")
+        windows = [kill["window_ns"] for kill in told if "window_ns" in kill]
+        equal = compared.equal() and not survivor_faults and not other_faults
+        return {
+            "verdict": "bitwise equal" if equal else "NOT AS PROMISED",
+            "losses_equal": compared.losses_equal, "losses_compared": compared.losses_compared,
+            "tensors_equal": compared.tensors_equal, "tensors_compared": compared.tensors_compared,
+            "tensor_roles": compared.roles, "samples_exact": compared.samples_exact,
+            "survivors_same_process": not survivor_faults, "steps_redone": len(record.steps_redone(run)),
+            "kills": told, **verdict.overhead(run, reference, windows), "fence_wait_ms": verdict.fence_waits(run),
+            "wire_bytes": sum(status.get("wire_bytes", {}).get("sent", 0) for status in self.nodes.values()),
+            "faults": compared.differences + survivor_faults + other_faults,
+            "seed": options.seed, "nodes": options.nodes, "spares": options.spares, "steps": options.steps,
+            "events": self.follower.events}
+
+    def text_of(self, name):
+        try:
+            with open(self.path(name), encoding="utf-8", errors="replace") as file:
+                return file.read().strip()[-600:]
+        except OSError:
+            return ""
+
+    def summary(self, told, pictures):
+        yes = lambda good: paint("equal", "green") if good else paint("DIFFERENT", "red")
+        line("\n" + paint("what was lost and found", "bold"))
+        line(f"  losses     {yes(told['losses_equal'])}   {told['losses_compared']} compared: every step of every rank, by "
+             f"bits; {told['steps_redone']} steps done again")
+        line(f"  tensors    {yes(told['tensors_equal'])}   {told['tensors_compared']} compared: "
+             f"{', '.join(told['tensor_roles'])}")
+        line(f"  samples    {'exact' if told['samples_exact'] else paint('NOT exact', 'red')}")
+        if told["kills"]:
+            same = "the same processes, before and after" if told["survivors_same_process"] else \
+                paint("NOT the same processes", "red")
+            line(f"  survivors  {same}")
+        for kill in told["kills"]:
+            parts = "  ".join(f"{part} {ms_text(kill['stall_ms'][part])}" for part in verdict.PARTS)
+            line(f"  node {kill['node']}     {kill['phase']} of step {kill['step']}: {ms_text(kill['total_ms'])} from the "
+                 f"kill to the next step done\n             {parts}")
+        wait = told["fence_wait_ms"]
+        line(f"  step       {told['step_ms']:.1f} ms with pawl, {told['reference_step_ms']:.1f} ms without: "
+             f"{told['overhead_ratio']:.3f}x on {os.cpu_count()} cores (median; the reference ran after it, over loopback)")
+        line(f"  fence      waited {wait['p50']:.3f} ms in the middle, {wait['p95']:.3f} at 95 %, {wait['max']:.2f} at most")
+        line(f"  wire       {bytes_text(told['wire_bytes'])} between nodes for protection and recovery")
+        for path in pictures:
+            line(f"  see        {os.path.relpath(path)}")
+        for fault in told["faults"]:
+            line(paint(f"  ! {fault}", "red"))
+        line()
+        good = told["verdict"] == "bitwise equal"
+        line(paint(f"verdict: {told['verdict']}", "green" if good else "red"))
+
+    def run(self):
+        options = self.options
+        if options.reference_only:
+            self.run_reference()
+            return 0
+        code, killer_code = self.run_job()
+        if code != 0:
+            line(paint(f"\npawl run ended with {code}:\n", "red") + self.job.tail())
+        reference = self.run_reference()
+        told = self.judge(code, killer_code, reference)
+        pictures = []
+        picture = self.path("loss.png")
+        if draw_losses(picture, record.curve(record.read_run(self.path("pawl"))), record.curve(reference), told["kills"],
+                       f"charlm, seed {options.seed}: {len(told['kills'])} node(s) killed"):
+            pictures.append(picture)
+        target = options.record or self.path("record.json")
+        with open(target, "w", encoding="utf-8") as file:
+            json.dump(told, file, indent=1)
+            file.write("\n")
+        self.summary(told, [*pictures, target])
+        return 0 if told["verdict"] == "bitwise equal" else 1
+
+    def close(self):
+        """Nothing stays, whatever happened."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self.killer and self.killer.poll() is None:
+            self.killer.kill()
+            self.killer.wait()
+        if self.follower:
+            self.follower.close()
+        if self.job:
+            self.job.stop(5.0)
+        if self.reference:
+            self.reference.stop()
+        if self.options.keep:
+            line(f"kept: {self.job.directory if self.job else ''} {self.out}")
+            return
+        if self.job:
+            shutil.rmtree(self.job.directory, ignore_errors=True)
+        for name in ("pawl", "plain"):
+            shutil.rmtree(self.path(name), ignore_errors=True)
+
+
+def main():
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    demo = Demo(options)
+    try:
+        return demo.run()
+    except KeyboardInterrupt:
+        line("\nstopped")
+        return 130
+    except (jobs.JobError, ReferenceFailed, OSError, subprocess.SubprocessError) as error:
+        line(paint(f"\n{error}", "red"))
+        return 1
+    finally:
+        demo.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""The killer: a process that is no part of the job and knows only its name.
+
+Victim, instant and phase come from the seed. Pids come from `pawl status -o json`, deaths from SIGKILL to a whole node:
+keeper, pawld and trainers at once. Where a phase is named, a test hook parks the victim in it (`pawl drill`, or a hold
+set on a daemon); where none is, the instant is random and the phase is the one that was observed right before.
+Before each kill the job must have committed a step, nothing may be exposed, and a spare must wait.
+Writes one JSON line per kill to --out.
+"""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import job as jobs
+from processes import Victims
+
+STEP_PHASES = ("compute", "allreduce", "fence", "update", "allgather")  # of a trainer
+DAEMON_PHASES = ("ack",)                                              # of the holder of somebody's replica
+RECOVERY_PHASES = ("import", "seated", "decide", "frozen")            # need a first death
+PHASES = ("random", *STEP_PHASES, *DAEMON_PHASES, *RECOVERY_PHASES, "after-swap")
+
+
+class Killer:
+    def __init__(self, view, options, out):
+        self.view, self.options, self.out = view, options, out
+        self.random = random.Random(options.seed)
+        self.count = 0               # kills so far
+        self.seat_count = 0
+        self.generation_before = 0   # of the last kill
+
+    def run(self):
+        for index in range(self.options.kills):
+            begun = self.count
+            phase = self.options.phase
+            if phase == "any":
+                phase = self.random.choice(PHASES)
+            if index > 0 or phase != "after-swap":
+                self.wait_sound(after_swap=phase == "after-swap" and index > 0)
+            self.wait_share(index)
+            if phase in RECOVERY_PHASES:
+                self.kill_in_recovery(phase)
+            elif phase in STEP_PHASES + DAEMON_PHASES:
+                self.kill_held(phase)
+            elif phase == "after-swap":
+                self.kill_after_swap()
+            else:
+                self.kill_at_random()
+            self.look_afterwards(begun)
+
+    def look_afterwards(self, begun):
+        """Who sits where once the job runs again: survivors must be who they were."""
+        generation = self.generation_before
+        nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
+                          and jobs.generation(nodes) > generation and len(jobs.seats(nodes)) == self.seat_count,
+                          "the job to run again")
+        self.write({"after": list(range(begun, self.count)), "at_ns": time.monotonic_ns(),
+                    "seats": {str(seat): survivor(trainer) for seat, trainer in jobs.seats(nodes).items()}})
+
+    # When ----------------------------------------------------------------------------------------------------------
+
+    def wait_sound(self, after_swap=False):
+        """A step is committed, every seat sits, nothing is exposed, a spare waits. Right after a swap the first two do."""
+        def sound(nodes):
+            if not jobs.running(nodes, self.options.nodes) or jobs.committed(nodes) < 1:
+                return False
+            return after_swap or (jobs.spares(nodes) and not self.view.exposed())
+        return self.wait(sound, "a committed step with nothing exposed and a spare waiting", pause_s=0.1)
+
+    def wait_share(self, index):
+        """Kills share the run between them: each waits for a step of its own part of it."""
+        first, last = 0.12, 0.8
+        part = (last - first) / self.options.kills
+        step = int(self.options.steps * (first + part * index + part * 0.6 * self.random.random()))
+        pause_s = self.random.uniform(0.0, 0.25)
+        self.wait(lambda nodes: jobs.committed(nodes) >= max(step, 1), f"step {step}")
+        time.sleep(pause_s)
+
+    def wait(self, condition, what, timeout_s=90.0, pause_s=0.05):
+        deadline = time.monotonic() + timeout_s
+        while True:
+            nodes = self.view.nodes()
+            if condition(nodes):
+                return nodes
+            if time.monotonic() > deadline:
+                raise jobs.JobError(f"killer: waited {timeout_s:.0f} s in vain for {what}")
+            time.sleep(pause_s)
+
+    # Whom ----------------------------------------------------------------------------------------------------------
+
+    def status(self):
+        """{node: status} from `pawl status -o json`, as any stranger gets it."""
+        return {status["node"]: status for status in self.view.status()["nodes"] if "role" in status}
+
+    def choose(self, nodes, but=()):
+        sitting = sorted(node for node in jobs.members(nodes) if node not in but)
+        if self.options.node == "leader":
+            return self.leader(sitting)
+        if self.options.node == "any":
+            return self.random.choice(sitting)
+        if int(self.options.node) in sitting:
+            return int(self.options.node)
+        return self.random.choice(sitting)  # it sits nowhere any more: killed before
+
+    def leader(self, sitting):
+        """Who led the job's last decision."""
+        leader = self.view.status().get("leader")
+        return leader if leader in sitting else sitting[0]
+
+    # How -----------------------------------------------------------------------------------------------------------
+
+    def kill_at_random(self):
+        nodes = self.status()
+        self.kill(nodes, self.choose(nodes), "random")
+
+    def kill_after_swap(self):
+        """A first death, and at once after the swap a second, elsewhere."""
+        self.kill_at_random()
+        generation = jobs.generation(self.view.nodes())
+        nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
+                          and jobs.generation(nodes) > generation and jobs.spares(nodes), "the swap")
+        self.kill(nodes, self.choose(nodes), "after-swap")
+
+    def kill_held(self, phase):
+        """Parks the victim in the phase, then kills its whole node."""
+        nodes = self.status()
+        node = self.choose(nodes)
+        hold = {"ask": "hold", "phase": phase}
+        if phase in STEP_PHASES:
+            step = jobs.committed(nodes) + self.random.randint(3, 6)
+            hold |= {"local_index": 0, "step": step}
+        self.view.ask(node, hold)
+        self.wait(lambda nodes: jobs.is_held(nodes.get(node, {}), phase), f"node {node} to be held in {phase}", pause_s=0.01)
+        self.kill(self.status(), node, phase, held=True)
+
+    def kill_in_recovery(self, phase):
+        """A first node dies at random; a second is held in a phase of that recovery and dies there."""
+        nodes = self.status()
+        first = self.choose(nodes)
+        if phase in ("import", "seated"):
+            candidates = jobs.spares(nodes)
+        elif phase == "frozen":  # not next to the first on the ring: that would be beyond the policy
+            ring = sorted(jobs.seats(nodes).items())
+            where = [seat for seat, trainer in ring if trainer["node"] == first][0]
+            candidates = [trainer["node"] for seat, trainer in ring
+                          if (seat - where) % len(ring) not in (0, 1, len(ring) - 1)]
+        else:
+            candidates = [node for node in jobs.members(nodes) if node != first]
+        for node in candidates:
+            self.view.ask(node, {"ask": "hold", "phase": phase})
+        self.kill(nodes, first, "random")
+        held = []
+
+        def parked(nodes):
+            held[:] = [node for node in candidates if jobs.is_held(nodes.get(node, {}), phase)]
+            return held
+        self.wait(parked, f"a node held in {phase}", pause_s=0.01)
+        for node in candidates:
+            if node != held[0]:
+                try:
+                    self.view.ask(node, {"ask": "release"})
+                except (OSError, jobs.JobError):
+                    pass
+        self.kill(self.status(), held[0], phase, held=True)
+
+    def kill(self, nodes, node, phase, held=False):
+        status = nodes[node]
+        trainers = status.get("trainers", [])
+        with Victims(jobs.node_processes(status)) as victims:
+            began_ns = victims.send()
+            wall_ms = time.time() * 1e3 - (time.monotonic_ns() - began_ns) / 1e6
+            pids = sorted(who.pid for who in victims.fds)
+        observed = trainers[0].get("phase", "?") if trainers else "?"
+        self.generation_before = jobs.generation(nodes)
+        self.seat_count = max(self.seat_count, len(jobs.seats(nodes)))
+        self.write({
+            "kill": self.count, "node": node, "seat": trainers[0].get("seat") if trainers else None,
+            "role": status.get("role"), "phase": phase if held else observed, "drawn": phase, "held": held,
+            "step": trainers[0].get("step") if trainers else None, "committed": jobs.committed(nodes),
+            "generation": jobs.generation(nodes), "pids": pids, "at_ns": began_ns, "wall_ms": wall_ms,
+            "before": {str(seat): survivor(trainer) for seat, trainer in jobs.seats(nodes).items()}})
+        self.count += 1
+
+    def write(self, entry):
+        self.out.write(json.dumps(entry) + "\n")
+        self.out.flush()
+
+
+def survivor(trainer):
+    return {key: trainer.get(key) for key in ("node", "pid", "start_time", "nonce", "updates", "step")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pawl", required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="of the whole run, to spread the kills over it")
+    parser.add_argument("--nodes", type=int, default=4, help="members")
+    parser.add_argument("--kills", type=int, default=1)
+    parser.add_argument("--node", default="any")
+    parser.add_argument("--phase", default="random", choices=(*PHASES, "any"))
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+    with open(options.out, "a", encoding="utf-8") as out:
+        try:
+            Killer(jobs.View(options.pawl, options.run_dir, options.job), options, out).run()
+        except (jobs.JobError, OSError, ValueError, KeyError, IndexError, subprocess.TimeoutExpired) as error:
+            print(f"killer: {type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.pop("PAWL_RUN_DIR", None)
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What happened around each kill, and whether the survivors are who they were.
+
+Kills come from the killer's own record, times of a recovery from the job's events, ends of steps from the trainers'
+record. Trainers write monotonic time and daemons wall time; the killer notes both at each kill, which ties them.
+"""
+import json
+import statistics
+
+import record
+
+PARTS = ("detect", "freeze", "decide", "rebuild", "restore", "resume")
+
+
+def read_kills(path):
+    """(kills in order, what was seen after them)."""
+    with open(path, encoding="utf-8") as file:
+        entries = [json.loads(line) for line in file]
+    return [entry for entry in entries if "kill" in entry], [entry for entry in entries if "after" in entry]
+
+
+def wall_ms(kill, t_ns):
+    return kill["wall_ms"] + (t_ns - kill["at_ns"]) / 1e6
+
+
+def stall(kill, events, run):
+    """{"stall_ms": {part: ms}, "total_ms", "resume"} from the kill to the next step done on every seat; a part that
+    left no trace is None. Parts of recoveries that run into each other are counted from each one's own kill."""
+    after = sorted((event for event in events if event.get("at_ms", 0) >= int(kill["wall_ms"])),
+                   key=lambda event: event["at_ms"])
+    runs = [event for event in after if event["kind"] == "running"]
+    if not runs:
+        return {"stall_ms": dict.fromkeys(PARTS), "total_ms": None, "resume": None}
+    running = runs[0]
+    marks = {}
+    for event in after:
+        if event["at_ms"] > running["at_ms"]:
+            break
+        if event["kind"] == "fault_detected":
+            marks.setdefault("detect", event["at_ms"])
+        elif event["kind"] == "frozen":
+            marks["freeze"] = event["at_ms"]
+        elif event["kind"] == "restore_decided":
+            marks["decide"] = event["at_ms"]
+        elif event["kind"] == "seat_restored":
+            marks["rebuild"] = event["at_ms"]
+    marks["restore"] = running["at_ms"]
+    done = [min((wall_ms(kill, line["t_ns"]) for line in run.steps(seat)
+                 if wall_ms(kill, line["t_ns"]) > running["at_ms"]), default=None) for seat in run.seats()]
+    marks["resume"] = max(done) if done and None not in done else None
+    parts, last = {}, kill["wall_ms"]
+    for part in PARTS:
+        mark = marks.get(part)
+        parts[part] = None if mark is None else round(max(0.0, mark - last), 1)
+        last = last if mark is None else max(mark, last)
+    total = None if marks["resume"] is None else round(marks["resume"] - kill["wall_ms"], 1)
+    return {"stall_ms": parts, "total_ms": total, "resume": running.get("resume"),
+            "window_ns": (kill["at_ns"], kill["at_ns"] + int((total or 0) * 1e6))}
+
+
+def redone(kill, run, resume):
+    """How many steps this kill made somebody do again, counted from what had been finished before it."""
+    if resume is None:
+        return None
+    before = [line["step"] for line in run.lines if line["t_ns"] <= kill["at_ns"]]
+    return max(0, max(before, default=0) - resume)
+
+
+def survivor_faults(kills, afters, run):
+    """Sentences about survivors that are not the same process as before, or whose updates do not add up."""
+    faults = []
+    for after in afters:
+        of_it = [kills[index] for index in after["after"]]
+        dead_pids = {pid for kill in of_it for pid in kill["pids"]}
+        for seat, was in of_it[0]["before"].items():
+            if was["pid"] in dead_pids:
+                continue
+            now = after["seats"].get(seat, {})
+            for key in ("pid", "start_time", "nonce"):
+                if now.get(key) != was[key]:
+                    faults.append(f"seat {seat}: {key} was {was[key]}, is {now.get(key)}")
+            faults += process_faults(seat, now, after, kills, run)
+    return faults
+
+
+def process_faults(seat, now, after, kills, run):
+    start = run.starts.get(now.get("pid"))
+    if start is None or start["start_time"] != now.get("start_time"):
+        return [f"seat {seat}: process {now.get('pid')} did not record this start time"]
+    lines = [line for line in run.lines if line["pid"] == now["pid"]]
+    if any(line["nonce"] != start["nonce"] for line in lines):
+        return [f"seat {seat}: the memory of process {now['pid']} is not the one it began with"]
+    recorded = sum(line["t_ns"] <= after["at_ns"] for line in lines)
+    if abs(now.get("updates", 0) - recorded) > len(kills) + 2:
+        return [f"seat {seat}: {now.get('updates')} updates counted from outside, {recorded} steps recorded"]
+    return []
+
+
+def spare_faults(kills, afters, run):
+    """Whoever took a dead node's seat must be older than the kill. Where two nodes died in one recovery the second may
+    have been the spare itself, and the seat's heir a node that came later: such kills say nothing."""
+    faults = []
+    for after in afters:
+        if len(after["after"]) != 1:
+            continue
+        kill = kills[after["after"][0]]
+        heir = after["seats"].get(str(kill["seat"]))
+        start = run.starts.get(heir["pid"]) if heir else None
+        if start is None or start["started_ns"] > kill["at_ns"]:
+            faults.append(f"seat {kill['seat']}: its new process began after the kill; no parked spare took it")
+    return faults
+
+
+def overhead(run, reference, windows):
+    """Median time of a step with pawl, outside the stalls, and without; the seats' medians are averaged."""
+    mine = [record.step_times_ms(run, seat, windows) for seat in run.seats()]
+    theirs = [record.step_times_ms(reference, seat) for seat in reference.seats()]
+    with_ms = statistics.mean(statistics.median(times) for times in mine if times)
+    without_ms = statistics.mean(statistics.median(times) for times in theirs if times)
+    return {"step_ms": round(with_ms, 3), "reference_step_ms": round(without_ms, 3),
+            "overhead_ratio": round(with_ms / without_ms, 4),
+            "how": "median step of each run, mean over seats; the reference ran alone after it, over loopback"}
+
+
+def fence_waits(run):
+    waits = sorted(line["fence_wait_ns"] / 1e6 for line in run.lines)
+    return {"p50": at(waits, 0.5), "p95": at(waits, 0.95), "max": round(waits[-1], 4),
+            "mean": round(statistics.mean(waits), 4)}
+
+
+def at(ordered, share):
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 4)
