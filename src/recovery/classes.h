@@ -23,7 +23,7 @@ struct ClassRow {
   FailureClass failure_class;
   Action action;
   Action escalation;             // after `attempts_max` recoveries of this kind in the same place without a new commit
-  std::uint32_t attempts_max;
+  std::uint32_t attempts_max;    // after twice as many: stop. 0: never escalates
   const char* remedy;            // for the operator, a sentence
 };
 [[nodiscard]] std::span<const ClassRow> failure_classes();

@@ -15,10 +15,11 @@
 
 #include "base/ids.h"
 #include "membership/job_state.h"
+#include "recovery/lineage.h"
 
 namespace pawl {
 
-// The first generation: enough healthy nodes with parked trainers. The lowest node ids become members, in order.
+// The first generation (1, restoring from step 0): enough healthy nodes with parked trainers. The lowest node ids become members, in order.
 struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;
@@ -40,8 +41,15 @@ using Decision = std::variant<Wait, Move>;
 // g+1 because of `cause`. Dead or silent nodes of the cause are evicted, its trainer goes to `restart`. The answer is a
 // Wait (with no `late`) where the state already accounts for the cause (node evicted, or not a member any more; seat
 // already in `restart` of this generation) or the job has ended. What happened before in the same recovery (evicted,
-// struck, restart, causes) is carried over.
+// struck, restart, causes) is carried over. Also a Wait: a communication fault while quiescing (all roll back anyway),
+// and a corrupt source that names no new one. classes.h says what follows from a kind: roll back in place, restart,
+// evict, or Move to failed (in the same generation). A leader that is no member is replaced without a new generation.
+// Of a communication fault `seat` is who reports it and `node` the suspect, if there is one (replaced on escalation).
+// `cause` must be of the current generation, but nodes are recognised by their lives. The next leader is `self`.
 [[nodiscard]] Decision open_generation(const JobState& state, const Cause& cause, NodeLife self,
+                                       std::span<const Struck> struck = {});
+// The same for several at once, in one generation: two members missed one deadline.
+[[nodiscard]] Decision open_generation(const JobState& state, std::span<const Cause> causes, NodeLife self,
                                        std::span<const Struck> struck = {});
 
 struct QuiescingView {
@@ -52,15 +60,15 @@ struct QuiescingView {
 };
 // Wait, or Move to restoring, or Move to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted and has enough parked trainers (lowest node id first).
+// R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who could know, it is refused.
+// R below a known committed step (beyond the policy, or sources struck out) goes on, and `verdict` says what is redone.
+// A seat whose living node reports no living trainer for it joins `restart`.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 
-// All members ready -> running.
+// All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.
 [[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self);
 
 // After all seats have finished.
 [[nodiscard]] Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self);
-
-// A slot (generation, step) belongs to the lineage as decided so far: no later generation went on from before it.
-[[nodiscard]] bool in_lineage(std::span<const LineageEntry> lineage, Generation slot_generation, Step step);
 
 }  // namespace pawl

@@ -20,20 +20,26 @@ struct PlanInput {
   std::span<const LineageEntry> lineage;
   std::span<const Struck> struck;
   std::span<const NodeLife> evicted;
+  Step committed;                               // known to be committed besides what the inventories say
+  std::span<const Member> seats;                // who sat where, index = seat; only to name places. May be empty
 };
 
 struct Plan {
   Step resume;                     // 0: no step; see `lost`
-  Step committed;                  // greatest step any survivor knew to be committed
+  Step committed;                  // greatest step anybody knew to be committed; resume < committed: steps are redone
   std::vector<Source> sources;     // one a seat when resume > 0
   std::vector<std::string> lost;   // why not `committed` or any: "seat 2: no sealed copy of step 41 (own: node 2 evicted; replica at node 3: struck out)"
+  std::vector<std::string> notes;  // odd, though no reason to stop: "seat 2: replica at node 3 has another layout than ..."
 };
+// A source is: sealed, of a seat of the job, of a step > 0 in the lineage, not struck out, on a node not evicted.
+// Equal for equal sets of inventories, in whatever order. Cost: O(items log items).
 [[nodiscard]] Plan plan_restore(const PlanInput& input);
 
 // For `pawl exposure --if NODE,...`: what would be lost if these nodes died now, from real inventories (of all members,
 // unfrozen, so a lower bound). Same code as above with the nodes' inventories left out.
+// `newest_step`: the greatest step that the caller knows to be committed now.
 struct Exposure {
-  bool recoverable = false;
+  bool recoverable = false;        // the job goes on; from 0 if nothing was committed yet and anybody is left
   Step resume;                     // to which the job would go back
   std::uint64_t steps_lost = 0;    // committed step now minus resume
   std::vector<std::string> lost;

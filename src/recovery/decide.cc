@@ -1,0 +1,91 @@
+// The first generation, and the ends of a recovery and of the job.
+#include "recovery/decide.h"
+
+#include <map>
+
+#include "base/text.h"
+#include "recovery/members.h"
+#include "recovery/planner.h"
+
+namespace pawl {
+namespace {
+
+// Nodes that can be members, by id. Of two lives of one node only the later counts.
+std::vector<NodeRecord> able_nodes(const FormingView& view) {
+  std::map<NodeId, NodeRecord> latest;
+  for (const NodeRecord& node : view.nodes) {
+    NodeRecord& known = latest.try_emplace(node.life.node, node).first->second;
+    if (node.life.incarnation > known.life.incarnation) known = node;
+  }
+  std::vector<NodeRecord> able;
+  for (const auto& [id, node] : latest)
+    if (node.healthy && node.parked >= view.spec.seats_per_node) able.push_back(node);
+  return able;
+}
+
+// Whether a node of a lower id may still come and should then be a member. Not for ever.
+bool expects_lower(const FormingView& view, const std::vector<NodeRecord>& able) {
+  const bool dense = able[view.spec.node_count - 1].life.node.value == view.spec.node_count - 1;
+  const bool all_there = able.size() >= std::uint64_t{view.spec.node_count} + view.spec.spare_count;
+  return !dense && !all_there && view.waited_ms < view.spec.deadline_ms;
+}
+
+}  // namespace
+
+Decision decide_forming(const FormingView& view, NodeLife self) {
+  const JobSpec& spec = view.spec;
+  const std::vector<NodeRecord> able = able_nodes(view);
+  if (able.size() < spec.node_count)
+    return Wait{text(able.size(), " of ", spec.node_count, " nodes"), {}, true};
+  if (spec.node_count == 0) return Wait{"a job of at least one node", {}, true};
+  if (expects_lower(view, able)) return Wait{"nodes of lower ids that may still come", {}, true};
+
+  JobState next;
+  next.generation = Generation(1);
+  next.phase = JobPhase::restoring;
+  next.leader = self;
+  for (std::uint32_t node = 0; node < spec.node_count; ++node) {
+    for (std::uint32_t local = 0; local < spec.seats_per_node; ++local) {
+      const Seat seat(node * spec.seats_per_node + local);
+      next.seats.push_back({seat, able[node].life, able[node].address, local});
+      next.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
+    }
+  }
+  next.lineage = {{next.generation, Step(0)}};
+  next.plan_digest = digest_of(next.sources, next.resume);
+  return Move{next, text("generation 1: formed of nodes ", numbers_of(lives_of(next.seats)))};
+}
+
+Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self) {
+  if (state.phase != JobPhase::restoring) return Wait{text("a decision (the job is ", name_of(state.phase), ")"), {}, true};
+  std::vector<NodeLife> late = lives_of(state.seats);
+  std::erase_if(late, [ready](NodeLife life) { return contains(ready, life); });
+  if (!late.empty()) {
+    std::string what = text("node ", numbers_of(late), " to be ready");
+    return Wait{std::move(what), std::move(late), false};
+  }
+  JobState next = state;
+  next.phase = JobPhase::running;
+  next.leader = self;
+  next.ran = state.generation;
+  next.committed = state.resume;
+  next.struck.clear();
+  next.restart.clear();
+  next.waiting.clear();
+  return Move{next, text("generation ", state.generation, ": runs from step ", state.resume)};
+}
+
+Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self) {
+  if (state.phase != JobPhase::running) return Wait{text("the job to run (it is ", name_of(state.phase), ")"), {}, true};
+  std::vector<Seat> missing;
+  for (const Member& member : state.seats)
+    if (!contains(finished, member.seat)) missing.push_back(member.seat);
+  if (!missing.empty()) return Wait{text("seat ", numbers_of(missing), " to finish"), {}, true};
+  JobState next = state;
+  next.phase = JobPhase::finished;
+  next.leader = self;
+  next.verdict = text("all ", state.seats.size(), " seats have finished");
+  return Move{next, next.verdict};
+}
+
+}  // namespace pawl

@@ -1,0 +1,221 @@
+#include "recovery/planner.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "base/text.h"
+#include "recovery/lineage.h"
+#include "recovery/members.h"
+
+namespace pawl {
+namespace {
+
+struct Candidate {
+  NodeLife at;
+  const InventoryItem* item = nullptr;
+};
+
+bool is_struck(std::span<const Struck> struck, NodeLife at, const InventoryItem& item) {
+  return contains(struck, Struck{at, item.seat, item.kind, item.slot_generation, item.step});
+}
+
+bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
+  return item.state == SlotState::sealed && item.seat.value < input.seat_count && item.step > Step(0) &&
+         (item.kind == SourceKind::own_arena || item.kind == SourceKind::replica) &&
+         in_lineage(input.lineage, item.slot_generation, item.step) && !is_struck(input.struck, at, item);
+}
+
+// The nearer one; ties broken by ids only, so that every node plans the same. Two generations of one step in the lineage
+// are the same state: the later generation went on from that step or a greater one.
+bool nearer(const Candidate& a, const Candidate& b) {
+  const auto rank = [](const Candidate& c) {
+    return std::tuple(c.item->kind != SourceKind::own_arena, c.at, ~c.item->slot_generation.value);
+  };
+  return rank(a) < rank(b);
+}
+
+struct StepSources {
+  std::vector<Candidate> nearest;  // index = seat
+  std::uint32_t covered = 0;
+};
+using Steps = std::map<Step, StepSources, std::greater<>>;
+
+std::string place_of(NodeLife at, SourceKind kind) {
+  return text(kind == SourceKind::own_arena ? "own copy" : "replica", " at node ", at.node);
+}
+
+Steps sound_sources(const PlanInput& input) {
+  Steps steps;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items) {
+      if (!is_sound(input, inventory.life, item)) continue;
+      StepSources& step = steps[item.step];
+      step.nearest.resize(input.seat_count);
+      Candidate& best = step.nearest[item.seat.value];
+      if (best.item == nullptr) ++step.covered;
+      const Candidate candidate{inventory.life, &item};
+      if (best.item == nullptr || nearer(candidate, best)) best = candidate;
+    }
+  }
+  return steps;
+}
+
+// Why these copies of the seat (of one kind, in one memory) cannot give `step`. Empty: there are none.
+std::string why_not(const PlanInput& input, const Inventory& inventory, Seat seat, SourceKind kind, Step step) {
+  std::string others;
+  bool any = false;
+  for (const InventoryItem& item : inventory.items) {
+    if (item.seat != seat || item.kind != kind) continue;
+    any = true;
+    if (item.step != step || item.state == SlotState::empty) {
+      if (item.state == SlotState::sealed) others += text(others.empty() ? "holds step " : ",", item.step);
+      continue;
+    }
+    if (item.state == SlotState::dirty) return "only partly written";
+    if (is_struck(input.struck, inventory.life, item)) return "struck out";
+    return text("of an abandoned history, generation ", item.slot_generation);
+  }
+  if (!any) return "";
+  return others.empty() ? "holds no sealed step" : others;
+}
+
+std::string lost_sentence(const PlanInput& input, Seat seat, Step step) {
+  std::string places;
+  const auto add = [&places](std::string_view place) { places += text(places.empty() ? "" : "; ", place); };
+  bool own_named = false;
+  bool replica_named = false;
+  for (const SourceKind kind : {SourceKind::own_arena, SourceKind::replica}) {
+    bool& named = kind == SourceKind::own_arena ? own_named : replica_named;
+    for (const Inventory& inventory : input.inventories) {
+      if (contains(input.evicted, inventory.life)) continue;
+      const std::string why = why_not(input, inventory, seat, kind, step);
+      if (why.empty()) continue;
+      named = true;
+      add(text(kind == SourceKind::own_arena ? "own" : "replica", " at node ", inventory.life.node, ": ", why));
+    }
+    if (kind == SourceKind::own_arena && !own_named && seat.value < input.seats.size()) {
+      const NodeLife& life = input.seats[seat.value].life;
+      add(text("own: node ", life.node, contains(input.evicted, life) ? " evicted" : " holds nothing of it"));
+      own_named = true;
+    }
+  }
+  if (!own_named) add("own: in no survivor's memory");
+  if (!replica_named) add("replica: in no survivor's memory");
+  std::string gone;
+  for (const NodeLife& life : input.evicted)
+    if (seat.value >= input.seats.size() || life != input.seats[seat.value].life)
+      gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
+  if (!gone.empty()) add(gone);
+  return text("seat ", seat, ": no sealed copy of step ", step, " (", places, ")");
+}
+
+// Each seat without a source of `step`.
+std::vector<std::string> lost_at(const PlanInput& input, const Steps& steps, Step step) {
+  std::vector<std::string> lost;
+  const auto found = steps.find(step);
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
+    if (found == steps.end() || found->second.nearest[seat].item == nullptr)
+      lost.push_back(lost_sentence(input, Seat(seat), step));
+  return lost;
+}
+
+std::vector<Source> sources_of(const StepSources& step) {
+  std::vector<Source> sources;
+  for (const Candidate& candidate : step.nearest)
+    sources.push_back({candidate.item->seat, candidate.item->kind, candidate.at, candidate.item->slot_generation,
+                       candidate.item->step});
+  return sources;
+}
+
+// Sound copies of a chosen step whose layout is not that of the chosen copy.
+std::vector<std::string> other_layouts(const PlanInput& input, Step step, const StepSources& chosen) {
+  std::vector<std::string> notes;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step || !is_sound(input, inventory.life, item)) continue;
+      const Candidate& used = chosen.nearest[item.seat.value];
+      if (used.item->layout_digest != item.layout_digest)
+        notes.push_back(text("seat ", item.seat, ": ", place_of(inventory.life, item.kind), " has another layout than the ",
+                             place_of(used.at, used.item->kind), " at step ", step, ", which is used"));
+    }
+  }
+  std::sort(notes.begin(), notes.end());
+  return notes;
+}
+
+}  // namespace
+
+Plan plan_restore(const PlanInput& input) {
+  Plan plan;
+  plan.committed = input.committed;
+  for (const Inventory& inventory : input.inventories)
+    if (!contains(input.evicted, inventory.life)) plan.committed = std::max(plan.committed, inventory.committed);
+
+  const Steps steps = sound_sources(input);  // the greatest first
+  const auto whole = std::find_if(steps.begin(), steps.end(), [&](const auto& step) {
+    return step.second.covered == input.seat_count;
+  });
+  if (whole != steps.end()) {
+    plan.resume = whole->first;
+    plan.sources = sources_of(whole->second);
+    plan.notes = other_layouts(input, whole->first, whole->second);
+  }
+  if (plan.resume < plan.committed) {
+    plan.lost = lost_at(input, steps, plan.committed);
+  } else if (plan.resume == Step(0) && !steps.empty()) {
+    plan.lost = lost_at(input, steps, steps.begin()->first);
+  }
+  return plan;
+}
+
+Exposure exposure_if(const PlanInput& input, std::span<const NodeId> dead, Step newest_step) {
+  std::vector<NodeLife> evicted(input.evicted.begin(), input.evicted.end());
+  Step committed = std::max(input.committed, newest_step);
+  bool anybody = false;
+  const auto dies = [dead](NodeLife life) { return contains(dead, life.node); };
+  for (const Inventory& inventory : input.inventories) {
+    committed = std::max(committed, inventory.committed);
+    if (dies(inventory.life)) {
+      evicted.push_back(inventory.life);
+    } else if (!contains(input.evicted, inventory.life)) {
+      anybody = true;
+    }
+  }
+  for (const Member& member : input.seats)
+    if (dies(member.life) && !contains(evicted, member.life)) evicted.push_back(member.life);
+
+  PlanInput after = input;
+  after.evicted = evicted;
+  after.committed = committed;
+  Plan plan = plan_restore(after);
+  Exposure exposure;
+  exposure.resume = plan.resume;
+  exposure.recoverable = plan.resume > Step(0) || (committed == Step(0) && anybody);
+  exposure.steps_lost = committed > plan.resume ? committed.value - plan.resume.value : 0;
+  exposure.lost = std::move(plan.lost);
+  return exposure;
+}
+
+std::uint64_t digest_of(std::span<const Source> sources, Step resume) {
+  std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a over whole words
+  const auto mix = [&digest](std::uint64_t word) {
+    digest = (digest ^ word) * 0x100000001b3u;
+    digest ^= digest >> 29;
+  };
+  mix(resume.value);
+  for (const Source& source : sources) {
+    mix(source.seat.value);
+    mix(static_cast<std::uint64_t>(source.kind));
+    mix(source.from.node.value);
+    mix(source.from.incarnation.value);
+    mix(source.slot_generation.value);
+    mix(source.step.value);
+  }
+  return digest;
+}
+
+}  // namespace pawl
