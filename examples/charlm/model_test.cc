@@ -121,6 +121,23 @@ TEST_F(Gradient, AgreesWithFiniteDifferences) {
   for (std::size_t i = model_.parameter_count(); i < gradients.size(); ++i) EXPECT_EQ(gradients[i], 0.0f);  // padding
 }
 
+// And single weights: the first, the last, and some between.
+TEST_F(Gradient, AgreesOnSingleWeights) {
+  std::vector<float> gradients(weights_.size(), NAN);
+  loss_at(weights_, &gradients);
+  for (const Parameter& parameter : model_.parameters()) {
+    for (std::size_t pick = 0; pick < 12; ++pick) {
+      const std::size_t within = pick == 0 ? 0 : pick == 1 ? parameter.count - 1 : random_at(21, pick) % parameter.count;
+      const std::size_t at = parameter.offset + within;
+      auto ahead = weights_, behind = weights_;
+      ahead[at] += 5e-3f;
+      behind[at] -= 5e-3f;
+      const double slope = (loss_at(ahead, nullptr) - loss_at(behind, nullptr)) / (ahead[at] - behind[at]);
+      EXPECT_NEAR(slope, gradients[at], 3e-3 + 0.02 * std::fabs(slope)) << parameter.name << " element " << within;
+    }
+  }
+}
+
 TEST_F(Gradient, DropoutStateDecidesAndMovesOn) {
   std::vector<float> gradients(weights_.size());
   model_.derive(weights_);

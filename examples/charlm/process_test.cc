@@ -182,6 +182,9 @@ TEST_F(Processes, PawlSwitchedOffChangesNothing) {
 TEST_F(Processes, DeathOfARankEndsThePlainJobWithASentence) {
   const auto pids = start_all(CHARLM_PLAIN, "killed", {"--steps", "1000000", "--batch", "8", "--hidden", "32"});
   for (int waited = 0; lines_of("killed", 2).size() < 3 && waited < 3000; ++waited) std::this_thread::sleep_for(10ms);
+  const std::string maps = content_of("/proc/" + std::to_string(pids[2]) + "/maps");
+  EXPECT_NE(maps.find("charlm_plain"), std::string::npos);
+  EXPECT_EQ(maps.find("libpawl"), std::string::npos) << "the reference has libpawl in its maps";
   kill(pids[2], SIGKILL);
   EXPECT_EQ(wait_for(pids[2]), 128 + SIGKILL);
   for (const int rank : {0, 1, 3}) {
