@@ -16,7 +16,8 @@ bool Pawld::is_member() const {
 }
 
 bool Pawld::is_evicted(NodeLife life) const {
-  return state_ && std::find(state_->evicted.begin(), state_->evicted.end(), life) != state_->evicted.end();
+  auto among = [&](const std::vector<NodeLife>& lives) { return std::find(lives.begin(), lives.end(), life) != lives.end(); };
+  return state_ && (among(state_->evicted) || among(state_->departed));
 }
 
 Duration Pawld::in_state_for() const { return real_clock().now() - state_since_; }
@@ -53,8 +54,16 @@ void Pawld::learn_state(const JobState& state, Revision revision) {
   if (new_phase) {
     state_since_ = real_clock().now();
     log_info("state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader", state.leader.node);
+    take_seats();
     watch_members();
   }
+}
+
+void Pawld::take_seats() {
+  for (Place& place : trainers_->places()) place.seat.reset();
+  for (const Member& member : state_->seats)
+    if (member.life == self_ && member.local_index < trainers_->places().size())
+      trainers_->places()[member.local_index].seat = member.seat;
 }
 
 void Pawld::swap_state(const JobState& next, const std::string& why) {

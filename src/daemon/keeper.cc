@@ -229,7 +229,7 @@ Status Keeper::start_daemon() {
   PAWL_ASSIGN(daemon_, spawn(spawn_options));
   daemon_running_ = true;
   daemon_started_ = clock_.boottime();
-  daemon_alive_until_ = daemon_started_ + 3 * options_.silence;  // its first word: it scans its segments before
+  daemon_alive_until_ = daemon_started_ + 3 * options_.daemon_silence;  // its first word: it scans its segments before
   log_info("pawld_started", "pid", daemon_.pid, "held", held_.size());
   for (const auto& [local_index, trainer] : trainers_) tell_about(local_index);
   return {};
@@ -268,7 +268,7 @@ void Keeper::on_message(std::string_view message, std::vector<Fd> fds) {
   std::string_view rest = message;
   const std::string_view word = take_word(rest);
   if (word == "alive") {
-    daemon_alive_until_ = clock_.boottime() + options_.silence;
+    daemon_alive_until_ = clock_.boottime() + options_.daemon_silence;
   } else if (word == "hold" && fds.size() == 1 && !rest.empty()) {
     std::erase_if(held_, [&](const Held& held) { return held.name == rest; });
     held_.push_back({std::string(rest), std::move(fds.front())});
@@ -421,7 +421,7 @@ void Keeper::check_daemon_alive(Duration now) {
   if (!daemon_running_ || now <= daemon_alive_until_) return;
   log_warn("pawld_silent", "pid", daemon_.pid);
   (void)send_signal(daemon_.pidfd.get(), SIGKILL);
-  daemon_alive_until_ = now + options_.silence;  // its exit comes by its pidfd
+  daemon_alive_until_ = now + options_.daemon_silence;  // its exit comes by its pidfd
 }
 
 // SIGTERM first where `grace` is positive, then SIGKILL, then waits until all are gone.

@@ -27,7 +27,8 @@ struct KeeperOptions {
   std::string run_dir;                    // the job's directory: <run root>/<job>; ours is node-<id> in it
   Address listen;                         // port 0: any free one
   std::uint32_t seats_per_node = 1;
-  Duration silence = std::chrono::seconds(1);  // without a sign of life from pawld, or of our own
+  Duration silence = std::chrono::seconds(1);         // of our own: the others have gone on without us
+  Duration daemon_silence = std::chrono::seconds(1);  // of pawld: it is started anew
   std::vector<std::string> daemon_argv;   // what to start as pawld, before its flags: {"/proc/self/exe", "daemon"}
   std::vector<std::string> trainer_argv;
   std::string log_dir;                    // empty: trainers write to the node's log

@@ -106,7 +106,7 @@ class KeeperTest : public testing::Test {
     options_.control = "127.0.0.1:1";
     options_.run_dir = directory_;
     options_.listen = {"127.0.0.1", 0};
-    options_.silence = milliseconds(400);
+    options_.silence = options_.daemon_silence = milliseconds(400);
     options_.daemon_argv = {"/proc/self/exe", "--toy-daemon"};
     options_.trainer_argv = {"/bin/sleep", "1000"};
   }

@@ -245,7 +245,10 @@ void Pawld::tell_event(const std::string& kind, std::string fields_json) {
   event["node"] = self_.node.value;
   if (!event.contains("generation")) event["generation"] = state_ ? state_->generation.value : 0;
   const std::string key = keys_.event(static_cast<std::uint64_t>(real_clock().wall().count()), self_.node);
-  session_->tell([key, value = event.dump()](Control& control) { (void)control.put(key, value); });
+  // A little later: what is told must not stand in the way of what is decided.
+  loop_->after(20ms, [this, key, value = event.dump()] {
+    session_->tell([key, value](Control& control) { (void)control.put(key, value); });
+  });
 }
 
 void Pawld::end_job(int code) {
@@ -308,6 +311,9 @@ void Pawld::on_peer_hello(const std::shared_ptr<Connection>& connection, Frame& 
   }
   if (!state_ || hello.generation > state_->generation) return refuse(PeerRefusal::later, "not yet in that generation");
   if (hello.generation < state_->generation) return refuse(PeerRefusal::stale, "that generation is over");
+  const bool seated = hello.purpose != Purpose::data ||
+                      (hello.seat.value < state_->seats.size() && state_->seats[hello.seat.value].life == NodeLife{hello.node, hello.incarnation});
+  if (!seated) return refuse(PeerRefusal::stale, "that seat is not yours");
   if (hello.purpose == Purpose::data) return adopt_data(connection, hello);
   if (hello.purpose == Purpose::fetch) return adopt_fetch(connection);
   refuse(PeerRefusal::never, "unknown purpose");

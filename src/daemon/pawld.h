@@ -67,6 +67,7 @@ class Pawld {
   void report_cause(Cause cause, std::vector<Struck> struck = {});
   void swap_state(const JobState& next, const std::string& why);
   void learn_state(const JobState& state, Revision revision);
+  void take_seats();                     // our places, from the state's seats
   void watch_members();                  // neighbours, from the state's seats
   void lost_neighbour(NodeLife life, FaultKind kind, const std::string& detail);
   void check_leases();

@@ -94,9 +94,6 @@ void Pawld::begin_restore() {
   restoring_ = state.generation;
   imported_.clear();
   fetches_.clear();
-  for (Place& place : trainers_->places()) place.seat.reset();
-  for (const Member& member : state.seats)
-    if (member.life == self_ && member.local_index < trainers_->places().size()) trainers_->places()[member.local_index].seat = member.seat;
   for (Place& place : trainers_->places())
     if (state.cold && place.pid != 0 && place.seated.value > 0) kill_trainer(place, "cold restart: no step was committed yet");
   for (const Member& member : state.seats) {

@@ -101,6 +101,7 @@ void Trainers::answer_id(Place& place, std::uint64_t id, TrainerWire answer_kind
 }
 
 void Trainers::interrupt(Place& place, Generation generation) {
+  place.waiting.erase(TrainerWire::layout);
   place.waiting.erase(TrainerWire::restore);
   place.waiting.erase(TrainerWire::done);
   place.waiting.erase(TrainerWire::finish);
@@ -179,6 +180,7 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   connection->send_with(frame_of(TrainerWire::attached, frame.id,
                                  Writer().u32(kTrainerWireVersion).u32(place.seat ? place.seat->value : kNoSeat).take()), fds);
   if (same) {
+    place.seated = generation;  // as the pawld before us told it
     place.event->raise();  // it may have missed one
     watch_death(place);
     handlers_.on_notice(place);
