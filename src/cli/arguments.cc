@@ -1,0 +1,262 @@
+// The command line: parsed here, and only here; carried out by commands.h.
+//
+// CLI11 throws, so this is the one file that is compiled with exceptions; none leaves run_command_line.
+#include "cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "base/text.h"
+#include "cli/commands.h"
+
+namespace pawl {
+namespace {
+
+constexpr const char* kDescription =
+    "pawl keeps a training job going when its nodes die.\n"
+    "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 degraded.";
+
+// "--nproc-per-node" -> also with underscores, as torchrun spells it.
+std::string both(const std::string& flag) {
+  std::string underscored = flag;
+  std::replace(underscored.begin() + 2, underscored.end(), '-', '_');
+  return underscored == flag ? flag : flag + "," + underscored;
+}
+
+struct Everything {
+  RunOptions run;
+  std::string nnodes = "1", nproc = "1", namespaces = "auto", tee = "0", redirects;
+  std::uint32_t node_rank = 0, spares = 0, drill_timeout_s = 60;
+  std::string rdzv_id;
+  KeeperCommandOptions keeper;
+  DaemonCommandOptions daemon;
+  ControlCommandOptions control;
+  StatusOptions status;
+  ExposureOptions exposure;
+  EventsOptions events;
+  DrillOptions drill;
+  DoctorOptions doctor;
+  std::uint64_t at_step = 0;
+  std::vector<std::string> after_dashes;  // what came behind "--"
+  std::function<int()> chosen;
+};
+
+// torchrun's bits: "0", "1", "2", "3"; also its per-rank form is refused, with a sentence.
+void read_stream_bits(const std::string& flag, const std::string& value, std::uint32_t& bits) {
+  if (value.size() == 1 && value[0] >= '0' && value[0] <= '3') bits = static_cast<std::uint32_t>(value[0] - '0');
+  else throw CLI::ValidationError(flag, "0 (nothing), 1 (stdout), 2 (stderr) or 3 (both) is possible, for all ranks alike");
+}
+
+void read_node_count(Everything& all) {
+  const std::size_t colon = all.nnodes.find(':');
+  std::uint32_t most = 0;
+  const std::string least = all.nnodes.substr(0, colon);
+  const bool good = parse_number(std::string_view(least), all.run.node_count) &&
+                    (colon == std::string::npos || parse_number(std::string_view(all.nnodes).substr(colon + 1), most));
+  if (!good) throw CLI::ValidationError("--nnodes", text("\"", all.nnodes, "\": expected N, or N:M with M-N spares"));
+  if (colon != std::string::npos) all.run.node_count_max = most;
+}
+
+void add_job(CLI::App& app, JobOptions& job) {
+  app.add_option("--job", job.job, "the job; by default the only one that runs here");
+  app.add_option("--control", job.control, "HOST:PORT[,HOST:PORT]; by default as the job's launcher here knows it");
+  app.add_option("--token-file", job.token_file, "the job's secret; by default PAWL_TOKEN_FILE, or the job's own file here");
+}
+
+void add_output(CLI::App& app, bool& as_json) {
+  app.add_option_function<std::string>(
+         "-o,--output", [&as_json](const std::string& form) { as_json = form == "json"; }, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+}
+
+void add_without_effect(CLI::App& app, RunOptions& run, const std::string& flag) {
+  app.add_option_function<std::string>(
+         both(flag), [&run, flag](const std::string&) { run.without_effect.push_back(flag); },
+         "torchrun's; accepted, without effect here")
+      ->group("torchrun's flags without effect");
+}
+
+void add_run(CLI::App& app, Everything& all) {
+  CLI::App* run = app.add_subcommand("run", "start a job: one node here, or with --standalone all of them");
+  run->footer("Everything behind -- (or from the first word that is no flag) is the trainer and its arguments.");
+  run->prefix_command();
+  RunOptions& o = all.run;
+  run->add_option("--nnodes", all.nnodes, "members N; N:M means M-N spares besides")->capture_default_str();
+  run->add_option(both("--nproc-per-node"), all.nproc, "trainers (seats) a node")->capture_default_str();
+  CLI::Option* rank = run->add_option(both("--node-rank"), all.node_rank, "which node this machine is; N and above are spares");
+  CLI::Option* spares = run->add_option("--spares", all.spares, "nodes that wait until one dies");
+  run->add_flag("--standalone", o.standalone, "all nodes on this machine, with a control of their own (default without --control)");
+  run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`, the same on every machine");
+  run->add_option("--job", o.job, "its name; by default one is made up");
+  run->add_option("--replicas", o.replica_count, "copies of each seat's state on other nodes")->capture_default_str();
+  run->add_option("--deadline-ms", o.deadline_ms, "within which a lost node must be noticed; all other waits follow from it")->capture_default_str();
+  run->add_option("--hang-ms", o.hang_ms, "a trainer without progress for so long, outside a collective, hangs")->capture_default_str();
+  run->add_flag("--no-wait", o.no_wait, "without a spare, stop the job instead of waiting for one");
+  run->add_option("--token-file", o.token_file, "a secret that all nodes share (or PAWL_TOKEN_FILE); with --control only");
+  run->add_option("--listen", o.listen, "HOST:PORT for the other nodes; port 0: any; by default the address towards the control");
+  run->add_option("--namespaces", all.namespaces, "auto, require or off: whether each node here gets a network of its own")
+      ->check(CLI::IsMember({"auto", "require", "off"}))->capture_default_str();
+  run->add_flag_function("--no-namespaces", [&all](std::int64_t) { all.namespaces = "off"; }, "as --namespaces off");
+  run->add_flag_function("--restart-dead-nodes,!--no-restart-dead-nodes", [&o](std::int64_t n) { o.restart_dead_nodes = n > 0; },
+                         "a node that died comes back as a spare (default with --standalone)");
+  run->add_flag("--keep", o.keep, "keep the run directory, with the logs, after a clean end");
+  run->add_option(both("--log-dir"), o.log_dir, "trainers' output goes to files here, instead of the node's log");
+  run->add_option("-t,--tee", all.tee, "also to this terminal: 0 nothing, 1 stdout, 2 stderr, 3 both")->capture_default_str();
+  run->add_option("-r,--redirects", all.redirects, "torchrun's; output goes to the logs always")->group("torchrun's flags without effect");
+  run->add_flag("-m,--module", o.module, "the trainer is a Python module");
+  run->add_flag(both("--no-python"), o.no_python, "the trainer is a program, even if it ends in .py");
+  run->add_flag("--test-hooks", o.test_hooks, "let drills park trainers and daemons in named phases");
+  run->add_flag("--gate-off", o.gate_off)->group("");
+  run->add_option("--daemon-command", o.daemon_command)->group("");
+  run->add_option(both("--rdzv-id"), all.rdzv_id, "torchrun's; as --job");
+  for (const char* flag : {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
+                           "--role", "--master-addr", "--master-port", "--local-addr", "--logs-specs", "--local-ranks-filter"})
+    add_without_effect(*run, o, flag);
+  run->callback([&all, run, rank, spares] {
+    RunOptions& o = all.run;
+    read_node_count(all);
+    if (!parse_number(std::string_view(all.nproc), o.seats_per_node))
+      throw CLI::ValidationError("--nproc-per-node", text("\"", all.nproc, "\": expected a number"));
+    read_stream_bits("--tee", all.tee, o.tee);
+    if (!all.redirects.empty()) o.without_effect.emplace_back("--redirects");
+    if (rank->count() > 0) o.node_rank = all.node_rank;
+    if (spares->count() > 0) o.spare_count = all.spares;
+    if (o.job.empty()) o.job = all.rdzv_id;
+    if (all.namespaces == "require") o.namespaces = Namespaces::require;
+    if (all.namespaces == "off") o.namespaces = Namespaces::off;
+    o.command = run->remaining();
+    if (!o.command.empty() && o.command.front().starts_with("-"))
+      throw CLI::ValidationError(o.command.front(), "there is no such flag; see pawl run --help");
+    o.command.insert(o.command.end(), all.after_dashes.begin(), all.after_dashes.end());
+    all.chosen = [&all] { return command_run(all.run); };
+  });
+}
+
+void add_keeper_and_daemon(CLI::App& app, Everything& all) {
+  CLI::App* keeper = app.add_subcommand("keeper", "a node's parent process; `pawl run` starts it")->group("Started by pawl itself");
+  KeeperCommandOptions& k = all.keeper;
+  keeper->add_option("--job", k.job)->required();
+  keeper->add_option("--node", k.node)->required();
+  keeper->add_option("--control", k.control)->required();
+  keeper->add_option("--run-dir", k.run_dir, "the job's directory")->required();
+  keeper->add_option("--listen", k.listen, "HOST:PORT")->required();
+  keeper->add_option("--nproc-per-node", k.seats_per_node)->required();
+  keeper->add_option("--deadline-ms", k.deadline_ms)->capture_default_str();
+  keeper->add_option("--log-dir", k.log_dir);
+  keeper->add_option("--tee", k.tee);
+  keeper->add_option("--tee-fd", k.tee_fd);
+  keeper->add_option("--netns-fd", k.netns_fd);
+  keeper->add_option("--hosts-file", k.hosts_file);
+  keeper->add_option("--daemon-command", k.daemon_command)->group("");
+  keeper->callback([&all] {
+    all.keeper.command = all.after_dashes;
+    if (all.keeper.command.empty()) throw CLI::ValidationError("--", "the trainer command is missing behind --");
+    all.chosen = [&all] { return command_keeper(all.keeper); };
+  });
+
+  CLI::App* daemon = app.add_subcommand("daemon", "pawld, a node's agent; its keeper starts it")->group("Started by pawl itself");
+  DaemonCommandOptions& d = all.daemon;
+  daemon->add_option("--node", d.node)->required();
+  daemon->add_option("--incarnation", d.incarnation)->required();
+  daemon->add_option("--job", d.job)->required();
+  daemon->add_option("--control", d.control)->required();
+  daemon->add_option("--address", d.address, "HOST:PORT of the inherited socket")->required();
+  daemon->add_option("--run-dir", d.run_dir, "the job's directory")->required();
+  daemon->add_option("--keeper-fd", d.keeper_fd)->required();
+  daemon->add_option("--listen-fd", d.listen_fd)->required();
+  daemon->add_option("--local-fd", d.local_fd)->required();
+  daemon->add_option("--held", d.held, "NAME:FD,...");
+  daemon->add_option("--nproc-per-node", d.seats_per_node)->required();
+  daemon->callback([&all] { all.chosen = [&all] { return command_daemon(all.daemon); }; });
+}
+
+void add_control(CLI::App& app, Everything& all) {
+  CLI::App* control = app.add_subcommand("control", "serve etcd's protocol from this machine, until SIGTERM");
+  control->add_option("--listen", all.control.listen, "HOST:PORT or unix:/path, several with commas")->capture_default_str();
+  control->add_option("--data-dir", all.control.data_dir, "where what it answered is kept")->required();
+  control->add_option("--token-file", all.control.token_file, "a secret without which nobody is served");
+  control->callback([&all] { all.chosen = [&all] { return command_control(all.control); }; });
+}
+
+void add_views(CLI::App& app, Everything& all) {
+  CLI::App* status = app.add_subcommand("status", "nodes, seats, the protected step, waits at the fence");
+  add_job(*status, all.status.job);
+  add_output(*status, all.status.job.json);
+  status->add_flag("-w,--watch", all.status.watch, "again every second");
+  status->callback([&all] { all.chosen = [&all] { return command_status(all.status); }; });
+
+  CLI::App* exposure = app.add_subcommand("exposure", "what would be lost if nodes died now, from what memory really holds");
+  add_job(*exposure, all.exposure.job);
+  add_output(*exposure, all.exposure.job.json);
+  exposure->add_option("--if", all.exposure.dead_nodes, "NODE[,NODE] that die at once; by default each node by itself")->delimiter(',');
+  exposure->callback([&all] { all.chosen = [&all] { return command_exposure(all.exposure); }; });
+
+  CLI::App* events = app.add_subcommand("events", "what happened to the job");
+  add_job(*events, all.events.job);
+  add_output(*events, all.events.job.json);
+  events->add_flag("-f,--follow", all.events.follow, "go on as they happen, until the job ends");
+  events->callback([&all] { all.chosen = [&all] { return command_events(all.events); }; });
+
+  CLI::App* doctor = app.add_subcommand("doctor", "whether this machine has what pawl needs");
+  add_output(*doctor, all.doctor.json);
+  doctor->callback([&all] { all.chosen = [&all] { return command_doctor(all.doctor); }; });
+}
+
+void add_drill(CLI::App& app, Everything& all) {
+  CLI::App* drill = app.add_subcommand("drill", "hurt a running job on purpose, from outside");
+  DrillOptions& o = all.drill;
+  drill->add_option("action", o.action, "kill, stop, continue, cut or heal (a node's cable)")->required()
+      ->check(CLI::IsMember({"kill", "stop", "continue", "cut", "heal"}));
+  drill->add_option("target", o.target, "node N, trainer SEAT, daemon N, control, launcher")->required()
+      ->check(CLI::IsMember({"node", "trainer", "daemon", "control", "launcher"}));
+  drill->add_option("which", o.which, "the node's number, `leader`, or the seat");
+  add_job(*drill, o.job);
+  add_output(*drill, o.job.json);
+  drill->add_flag("--json", o.job.json, "as -o json");
+  CLI::Option* step = drill->add_option("--at-step", all.at_step, "not before the victim is in this step");
+  drill->add_option("--phase", o.phase, "once it is parked in this phase (the job needs --test-hooks)");
+  drill->add_option("--timeout", all.drill_timeout_s, "seconds to wait for step and phase")->capture_default_str();
+  drill->callback([&all, step] {
+    if (step->count() > 0) all.drill.at_step = all.at_step;
+    all.drill.timeout_ms = all.drill_timeout_s * 1000ull;
+    all.chosen = [&all] { return command_drill(all.drill); };
+  });
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  Everything all;
+  CLI::App app(kDescription, "pawl");
+  app.set_version_flag("--version", PAWL_VERSION_TEXT);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) { return text("pawl: ", error.what(), "\n"); });
+  add_run(app, all);
+  add_views(app, all);
+  add_drill(app, all);
+  add_control(app, all);
+  add_keeper_and_daemon(app, all);
+
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  if (dashes != words.end()) all.after_dashes.assign(dashes + 1, words.end());
+  words.erase(dashes, words.end());
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(words);
+    return all.chosen();
+  } catch (const CLI::Success& help) {
+    return app.exit(help);  // --help, --version
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return kExitUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "pawl: %s\n", error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace pawl

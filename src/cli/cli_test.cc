@@ -1,0 +1,82 @@
+// What the command decides without touching the world.
+#include <gtest/gtest.h>
+
+#include "cli/launcher.h"
+#include "cli/namespaces.h"
+#include "cli/output.h"
+#include "cli/run_directory.h"
+#include "cli/trainer_command.h"
+
+namespace pawl {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(TrainerCommand, ProgramsAreFoundInThePath) {
+  RunOptions options;
+  options.command = {"sh", "-c", "x.py"};
+  const auto command = trainer_command(options);
+  ASSERT_TRUE(command) << command.error().what;
+  EXPECT_TRUE(command->front().ends_with("/sh"));
+  EXPECT_EQ(Words(command->begin() + 1, command->end()), (Words{"-c", "x.py"}));
+}
+
+TEST(TrainerCommand, ScriptsAndModulesGetTheInterpreter) {
+  setenv("PYTHON_EXEC", "/bin/sh", 1);
+  RunOptions options;
+  options.module = true;
+  options.command = {"package.train", "--flag"};
+  EXPECT_EQ(*trainer_command(options), (Words{"/bin/sh", "-u", "-m", "package.train", "--flag"}));
+  options.module = false;
+  options.command = {"/no/such/script.py"};
+  EXPECT_EQ(trainer_command(options).error().code, Code::not_found);
+  unsetenv("PYTHON_EXEC");
+}
+
+TEST(TrainerCommand, RefusesNothingAndTheUnknown) {
+  RunOptions options;
+  EXPECT_EQ(trainer_command(options).error().code, Code::invalid);
+  options.command = {"/no/such/program"};
+  EXPECT_EQ(trainer_command(options).error().code, Code::not_found);
+}
+
+TEST(JobName, IsADirectoryAndAKey) {
+  EXPECT_TRUE(check_job_name("run-7_a.b"));
+  for (const char* bad : {"", "a/b", "..", ".hidden", "a b", "0123456789012345678901234567890123456789012345678901234567890123"})
+    EXPECT_FALSE(check_job_name(bad)) << bad;
+}
+
+TEST(SpecDifference, NamesEveryFieldThatDiffers) {
+  JobSpec ours;
+  ours.job = "x";
+  EXPECT_EQ(spec_difference(ours, ours), "");
+  JobSpec theirs = ours;
+  theirs.node_count = 4;
+  theirs.token_digest = "00";
+  const std::string difference = spec_difference(ours, theirs);
+  EXPECT_NE(difference.find("--nnodes is 4 there and 1 here"), std::string::npos) << difference;
+  EXPECT_NE(difference.find("the token is another"), std::string::npos) << difference;
+  EXPECT_EQ(difference.find("deadline"), std::string::npos) << difference;
+}
+
+TEST(LauncherRecord, ComesBackFromItsText) {
+  LauncherRecord record{12, 34, "x", "10.77.0.1:2379", 56, "/proc/12/ns/net", {{NodeId(3), 78, "10.77.0.13:7000", "/proc/12/fd/9", "pn3"}}};
+  const auto back = parse_launcher_record(to_json(record));
+  ASSERT_TRUE(back) << back.error().what;
+  EXPECT_EQ(to_json(*back), to_json(record));
+  EXPECT_FALSE(parse_launcher_record("{}"));
+  EXPECT_FALSE(parse_launcher_record("[1"));
+}
+
+TEST(TokenDigest, TellsTokensApart) {
+  EXPECT_EQ(token_digest("a").size(), 16u);
+  EXPECT_NE(token_digest("a"), token_digest("b"));
+  EXPECT_NE(random_hex(16), random_hex(16));
+}
+
+TEST(Table, AlignsAndTrims) { EXPECT_EQ(table({{"A", "LONG"}, {"wide", "x"}}), "A     LONG\nwide  x\n"); }
+
+TEST(FabricHosts, NameEveryNode) { EXPECT_NE(fabric_hosts(2).find("10.77.0.11 node-1\n"), std::string::npos); }
+
+}  // namespace
+}  // namespace pawl
