@@ -55,7 +55,7 @@ Code code_of(int errno_value) {
   }
 }
 
-Error network_error(std::string what, int errno_value) {
+Error network_error(std::string_view what, int errno_value) {
   const char* name = strerrorname_np(errno_value);
   return Error{code_of(errno_value),
                text(what, ": ", strerrordesc_np(errno_value), " (", name != nullptr ? name : "errno", ")")};
