@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,26 +17,9 @@
 #include "env/process.h"
 #include "membership/control.h"
 #include "membership/server.h"
+#include "membership/temporary_directory.h"
 
 namespace pawl {
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = std::filesystem::temp_directory_path() / "pawl-control-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline int free_port() {
   const Fd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

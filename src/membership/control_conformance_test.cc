@@ -314,12 +314,11 @@ TEST_P(ControlConformance, AnAbsentServerIsUnreachableAndFoundAgain) {
   EXPECT_EQ(hasty->lease_grant(seconds(5)).error().code, Code::unreachable);
   EXPECT_EQ(hasty->lease_keep_alive_once(1).error().code, Code::unreachable);
   { const auto watch = hasty->watch(root_, {}, [](const WatchEvent&) {}); }  // ends although nobody is there
-  std::thread restarter([&] {
-    std::this_thread::sleep_for(milliseconds(200));
-    backend_->start();
-  });
-  const auto got = control_->get(key("a"));  // rides it out inside its deadline
-  restarter.join();
+  Result<KeyValue> got = Error{};
+  std::thread reader([&] { got = control_->get(key("a")); });  // rides it out inside its deadline
+  std::this_thread::sleep_for(milliseconds(200));
+  backend_->start();  // here, on the main thread: a child ends with the thread that started it
+  reader.join();
   ASSERT_TRUE(got) << got.error().what;
   EXPECT_EQ(got->value, "1");
 }

@@ -75,9 +75,9 @@ class EtcdWatch final : public Watch {
 
   // False: the stream is of no more use.
   bool take(ControlEndpoint& endpoint, const WatchResponse& response) {
-    const Revision now = response.header().revision();
     if (response.compact_revision() > 0) {
-      resync(std::max(now + 1, response.compact_revision()));
+      // The header need not be of now; whoever lists after this sees at least what we ask for here.
+      if (const Revision newest = ask_revision(endpoint); newest > 0) resync(newest + 1);
       return false;
     }
     if (response.canceled()) return false;

@@ -27,52 +27,76 @@ const mvccpb::KeyValue kAbsent;
 
 grpc::Status no_key() { return {StatusCode::INVALID_ARGUMENT, "etcdserver: key is not provided"}; }
 
-// What the two branches of a transaction may touch; a put may meet no other put or delete of the same branch.
+grpc::Status check_form(const PutRequest& request) {
+  if (request.key().empty()) return no_key();
+  if (request.ignore_value() && !request.value().empty())
+    return {StatusCode::INVALID_ARGUMENT, "etcdserver: value is provided"};
+  if (request.ignore_lease() && request.lease() != 0)
+    return {StatusCode::INVALID_ARGUMENT, "etcdserver: lease is provided"};
+  return grpc::Status::OK;
+}
+
+// What the operations of one branch may touch. No put may meet another put or a delete of the same branch.
 struct Touched {
   std::set<std::string> puts;
   std::vector<std::pair<std::string, std::string>> deletes;
 };
 
-bool touches_twice(const Touched& touched, const std::string& key) {
-  return touched.puts.contains(key) ||
-         std::any_of(touched.deletes.begin(), touched.deletes.end(),
-                     [&](const auto& range) { return key_in_range(key, range.first, range.second); });
+using Ops = google::protobuf::RepeatedPtrField<RequestOp>;
+
+bool is_free(const Touched& touched, const std::string& key) {
+  return !touched.puts.contains(key) &&
+         std::none_of(touched.deletes.begin(), touched.deletes.end(),
+                      [&](const auto& range) { return key_in_range(key, range.first, range.second); });
 }
 
-bool add_touched(const google::protobuf::RepeatedPtrField<RequestOp>& ops, Touched* touched);
+bool collect(const Ops& ops, Touched* touched);
 
-bool add_nested(const TxnRequest& txn, Touched* touched) {
-  Touched nested;
-  for (const auto* branch : {&txn.success(), &txn.failure()}) {
-    Touched one;
-    if (!add_touched(*branch, &one)) return false;
-    nested.puts.merge(one.puts);
-    nested.deletes.insert(nested.deletes.end(), one.deletes.begin(), one.deletes.end());
+// Of the two branches of a nested transaction only one will run, so they may meet each other.
+bool collect_nested(const TxnRequest& txn, Touched* touched) {
+  Touched won, lost;
+  if (!collect(txn.success(), &won) || !collect(txn.failure(), &lost)) return false;
+  for (const auto* puts : {&won.puts, &lost.puts})
+    for (const std::string& key : *puts)
+      if (!is_free(*touched, key)) return false;
+  for (auto* branch : {&won, &lost}) {
+    touched->puts.merge(branch->puts);
+    touched->deletes.insert(touched->deletes.end(), branch->deletes.begin(), branch->deletes.end());
   }
-  for (const std::string& key : nested.puts)
-    if (touches_twice(*touched, key)) return false;
-  for (const std::string& key : touched->puts)
-    if (touches_twice({{}, nested.deletes}, key)) return false;
-  touched->puts.merge(nested.puts);
-  touched->deletes.insert(touched->deletes.end(), nested.deletes.begin(), nested.deletes.end());
   return true;
 }
 
-bool add_touched(const google::protobuf::RepeatedPtrField<RequestOp>& ops, Touched* touched) {
+// In etcd's order, which lets a nested delete pass that meets only a put of an earlier nested transaction.
+bool collect(const Ops& ops, Touched* touched) {
+  for (const RequestOp& op : ops)
+    if (op.has_request_delete_range())
+      touched->deletes.emplace_back(op.request_delete_range().key(), op.request_delete_range().range_end());
+  for (const RequestOp& op : ops)
+    if (op.has_request_txn() && !collect_nested(op.request_txn(), touched)) return false;
   for (const RequestOp& op : ops) {
-    if (op.has_request_put()) {
-      if (touches_twice(*touched, op.request_put().key())) return false;
-      touched->puts.insert(op.request_put().key());
-    } else if (op.has_request_delete_range()) {
-      const auto& range = op.request_delete_range();
-      for (const std::string& key : touched->puts)
-        if (key_in_range(key, range.key(), range.range_end())) return false;
-      touched->deletes.emplace_back(range.key(), range.range_end());
-    } else if (op.has_request_txn() && !add_nested(op.request_txn(), touched)) {
-      return false;
-    }
+    if (!op.has_request_put()) continue;
+    if (!is_free(*touched, op.request_put().key())) return false;
+    touched->puts.insert(op.request_put().key());
   }
   return true;
+}
+
+// What is wrong with a transaction whatever the store holds, in either branch.
+grpc::Status check_form(const TxnRequest& request) {
+  for (int count : {request.compare_size(), request.success_size(), request.failure_size()})
+    if (count > kTxnOpsMax) return {StatusCode::INVALID_ARGUMENT, "etcdserver: too many operations in txn request"};
+  for (const Compare& compare : request.compare())
+    if (compare.key().empty()) return no_key();
+  for (const auto* branch : {&request.success(), &request.failure()})
+    for (const RequestOp& op : *branch) {
+      grpc::Status checked = grpc::Status::OK;
+      if (op.has_request_range() && op.request_range().key().empty()) checked = no_key();
+      if (op.has_request_put()) checked = check_form(op.request_put());
+      if (op.has_request_delete_range() && op.request_delete_range().key().empty()) checked = no_key();
+      if (op.has_request_txn()) checked = check_form(op.request_txn());
+      if (!checked.ok()) return checked;
+    }
+  return grpc::Status::OK;
 }
 
 template <class Value>
@@ -157,7 +181,9 @@ grpc::Status KvStore::check_range(const RangeRequest& request) const {
 grpc::Status KvStore::range(const RangeRequest& request, RangeResponse* response) const {
   if (auto checked = check_range(request); !checked.ok()) return checked;
   KvMap old;
-  const bool of_past = request.revision() > 0 && request.revision() < revision_;
+  // Inside a transaction that has written, even the newest finished revision is the past.
+  const bool of_past =
+      request.revision() > 0 && !history_.empty() && history_.back().kv().mod_revision() > request.revision();
   if (of_past) old = view_at(request.revision(), request.key(), request.range_end());
   const KvMap& kvs = of_past ? old : kvs_;
   const auto [first, last] = bounds(kvs, request.key(), request.range_end());
@@ -181,38 +207,32 @@ grpc::Status KvStore::range(const RangeRequest& request, RangeResponse* response
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::check_put(const PutRequest& request) const {
-  if (request.key().empty()) return no_key();
-  if (request.ignore_value() && !request.value().empty())
-    return {StatusCode::INVALID_ARGUMENT, "etcdserver: value is provided"};
-  if (request.ignore_lease() && request.lease() != 0)
-    return {StatusCode::INVALID_ARGUMENT, "etcdserver: lease is provided"};
-  if ((request.ignore_value() || request.ignore_lease()) && !kvs_.contains(request.key()))
-    return {StatusCode::INVALID_ARGUMENT, "etcdserver: key not found"};
+grpc::Status KvStore::check_lease(const PutRequest& request) const {
   if (request.lease() != 0 && !leases_.contains(request.lease()))
     return {StatusCode::NOT_FOUND, "etcdserver: requested lease not found"};
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStore::check_put(const PutRequest& request) const {
+  if ((request.ignore_value() || request.ignore_lease()) && !kvs_.contains(request.key()))
+    return {StatusCode::INVALID_ARGUMENT, "etcdserver: key not found"};
+  if (auto checked = check_lease(request); !checked.ok()) return checked;
   if (state_bytes_ + request.key().size() + request.value().size() > options_.state_bytes_max)
     return {StatusCode::RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded"};
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::check_txn(const TxnRequest& request) const {
-  for (int count : {request.compare_size(), request.success_size(), request.failure_size()})
-    if (count > kTxnOpsMax) return {StatusCode::INVALID_ARGUMENT, "etcdserver: too many operations in txn request"};
-  for (const Compare& compare : request.compare())
-    if (compare.key().empty()) return no_key();
-  for (const auto* branch : {&request.success(), &request.failure()}) {
-    Touched touched;
-    if (!add_touched(*branch, &touched))
-      return {StatusCode::INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"};
-    for (const RequestOp& op : *branch) {
-      grpc::Status checked = grpc::Status::OK;
-      if (op.has_request_range()) checked = check_range(op.request_range());
-      if (op.has_request_put()) checked = check_put(op.request_put());
-      if (op.has_request_delete_range() && op.request_delete_range().key().empty()) checked = no_key();
-      if (op.has_request_txn()) checked = check_txn(op.request_txn());
-      if (!checked.ok()) return checked;
-    }
+// Decides each branch, and whether the operations on it can be done.
+grpc::Status KvStore::take_path(const TxnRequest& request, Path* path) const {
+  const bool won = std::all_of(request.compare().begin(), request.compare().end(),
+                               [&](const Compare& compare) { return holds(compare); });
+  path->push_back(won);
+  for (const RequestOp& op : won ? request.success() : request.failure()) {
+    grpc::Status checked = grpc::Status::OK;
+    if (op.has_request_range()) checked = check_range(op.request_range());
+    if (op.has_request_put()) checked = check_put(op.request_put());
+    if (op.has_request_txn()) checked = take_path(op.request_txn(), path);
+    if (!checked.ok()) return checked;
   }
   return grpc::Status::OK;
 }
@@ -259,9 +279,8 @@ void KvStore::do_delete(const DeleteRangeRequest& request, DeleteRangeResponse* 
   response->mutable_header()->set_revision(revision_ + (commit->events_size() > 0 ? 1 : 0));
 }
 
-void KvStore::do_txn(const TxnRequest& request, TxnResponse* response, Commit* commit) {
-  const bool won = std::all_of(request.compare().begin(), request.compare().end(),
-                               [&](const Compare& compare) { return holds(compare); });
+void KvStore::do_txn(const TxnRequest& request, TxnResponse* response, Path::const_iterator* path, Commit* commit) {
+  const bool won = *(*path)++;
   response->set_succeeded(won);
   for (const RequestOp& op : won ? request.success() : request.failure()) {
     auto* out = response->add_responses();
@@ -269,12 +288,14 @@ void KvStore::do_txn(const TxnRequest& request, TxnResponse* response, Commit* c
     if (op.has_request_put()) do_put(op.request_put(), out->mutable_response_put(), commit);
     if (op.has_request_delete_range())
       do_delete(op.request_delete_range(), out->mutable_response_delete_range(), commit);
-    if (op.has_request_txn()) do_txn(op.request_txn(), out->mutable_response_txn(), commit);
+    if (op.has_request_txn()) do_txn(op.request_txn(), out->mutable_response_txn(), path, commit);
   }
   response->mutable_header()->set_revision(revision_ + (commit->events_size() > 0 ? 1 : 0));
 }
 
 grpc::Status KvStore::put(const PutRequest& request, PutResponse* response, Log* log) {
+  if (auto checked = check_form(request); !checked.ok()) return checked;
+  if (auto checked = check_lease(request); !checked.ok()) return checked;  // first here, last in a transaction, as etcd
   if (auto checked = check_put(request); !checked.ok()) return checked;
   Commit commit;
   do_put(request, response, &commit);
@@ -291,9 +312,15 @@ grpc::Status KvStore::delete_range(const DeleteRangeRequest& request, DeleteRang
 }
 
 grpc::Status KvStore::txn(const TxnRequest& request, TxnResponse* response, Log* log) {
-  if (auto checked = check_txn(request); !checked.ok()) return checked;
+  if (auto checked = check_form(request); !checked.ok()) return checked;
+  Touched touched[2];
+  if (!collect(request.success(), &touched[0]) || !collect(request.failure(), &touched[1]))
+    return {StatusCode::INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"};
+  Path path;
+  if (auto checked = take_path(request, &path); !checked.ok()) return checked;
   Commit commit;
-  do_txn(request, response, &commit);
+  Path::const_iterator taken = path.begin();
+  do_txn(request, response, &taken, &commit);
   finish(std::move(commit), log);
   return grpc::Status::OK;
 }

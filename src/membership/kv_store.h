@@ -101,8 +101,12 @@ class KvStore {
   static auto bounds(Map& map, const std::string& key, const std::string& range_end);
   KvMap view_at(Revision revision, const std::string& key, const std::string& range_end) const;
   grpc::Status check_range(const etcdserverpb::RangeRequest& request) const;
+  grpc::Status check_lease(const etcdserverpb::PutRequest& request) const;
   grpc::Status check_put(const etcdserverpb::PutRequest& request) const;
-  grpc::Status check_txn(const etcdserverpb::TxnRequest& request) const;
+  // The branches that a transaction takes, its own first and then those nested in it, in order. All compares are
+  // decided by the store as it is before the transaction, as etcd does.
+  using Path = std::vector<bool>;
+  grpc::Status take_path(const etcdserverpb::TxnRequest& request, Path* path) const;
   bool holds(const etcdserverpb::Compare& compare) const;
 
   // These can't fail: they run after the checks, and write into one commit of the revision after the present one.
@@ -111,7 +115,7 @@ class KvStore {
   void do_delete(const etcdserverpb::DeleteRangeRequest& request, etcdserverpb::DeleteRangeResponse* response,
                  pawl::control::Commit* commit);
   void do_txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse* response,
-              pawl::control::Commit* commit);
+              Path::const_iterator* path, pawl::control::Commit* commit);
   void record(const mvccpb::Event& event);
   void finish(pawl::control::Commit commit, Log* log);
   void revoke(LeaseId id, pawl::control::Commit* commit);

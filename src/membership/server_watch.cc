@@ -52,7 +52,7 @@ class WatchStream final : public grpc::ServerBidiReactor<WatchRequest, WatchResp
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return end(grpc::Status::OK);
+    if (!ok) return;  // the client says no more, but it may still listen, as etcd lets it; OnCancel tells its end
     {
       std::lock_guard lock(mutex_);
       take(request_);
