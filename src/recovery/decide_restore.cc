@@ -103,7 +103,7 @@ std::string beyond_recovery(const JobSpec& spec, const Plan& plan, bool anybody)
   if (!anybody)
     return "cannot recover: no member is left, so nobody holds the state or knows which step was committed; start the job "
            "again from a checkpoint, and spread more replicas (--replicas) if so many can die at once";
-  return text("cannot recover: step ", plan.committed, " was committed and no step is whole any more: ",
+  return text("cannot recover: step ", plan.committed, " was committed, and neither it nor any other step is whole: ",
               joined(plan.lost, "; "), "; start the job again from a checkpoint, and ",
               spec.replica_count == 0 ? "keep a replica (--replicas 1)" : "raise --replicas",
               " to survive such a loss");

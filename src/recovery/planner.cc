@@ -63,62 +63,98 @@ Steps sound_sources(const PlanInput& input) {
   return steps;
 }
 
+using Inventories = std::vector<const Inventory*>;
+
+// Those that count, by life, so that a sentence reads the same on every node.
+Inventories sorted_inventories(const PlanInput& input) {
+  Inventories sorted;
+  for (const Inventory& inventory : input.inventories)
+    if (!contains(input.evicted, inventory.life)) sorted.push_back(&inventory);
+  std::sort(sorted.begin(), sorted.end(), [](const Inventory* a, const Inventory* b) { return a->life < b->life; });
+  return sorted;
+}
+
 // Why these copies of the seat (of one kind, in one memory) cannot give `step`. Empty: there are none.
 std::string why_not(const PlanInput& input, const Inventory& inventory, Seat seat, SourceKind kind, Step step) {
-  std::string others;
   bool any = false;
+  bool struck = false;
+  bool dirty = false;
+  std::optional<Generation> abandoned;
+  std::vector<Step> sound;
   for (const InventoryItem& item : inventory.items) {
     if (item.seat != seat || item.kind != kind) continue;
     any = true;
-    if (item.step != step || item.state == SlotState::empty) {
-      if (item.state == SlotState::sealed) others += text(others.empty() ? "holds step " : ",", item.step);
-      continue;
+    if (is_sound(input, inventory.life, item)) {
+      sound.push_back(item.step);
+    } else if (item.step == step && item.state == SlotState::dirty) {
+      dirty = true;
+    } else if (item.step == step && is_struck(input.struck, inventory.life, item)) {
+      struck = true;
+    } else if (item.step == step && item.state == SlotState::sealed) {
+      abandoned = std::max(abandoned, std::optional(item.slot_generation));
     }
-    if (item.state == SlotState::dirty) return "only partly written";
-    if (is_struck(input.struck, inventory.life, item)) return "struck out";
-    return text("of an abandoned history, generation ", item.slot_generation);
   }
-  if (!any) return "";
-  return others.empty() ? "holds no sealed step" : others;
+  if (struck) return "struck out";
+  if (abandoned) return text("of an abandoned history, generation ", *abandoned);
+  if (dirty) return "only partly written";
+  if (sound.empty()) return any ? "holds no sealed step" : "";
+  std::sort(sound.begin(), sound.end());
+  std::string held;
+  for (const Step one : sound) held += text(held.empty() ? "holds step " : ",", one);
+  return held;
 }
 
-std::string lost_sentence(const PlanInput& input, Seat seat, Step step) {
+std::string lost_sentence(const PlanInput& input, const Inventories& inventories, Seat seat, Step step) {
   std::string places;
   const auto add = [&places](std::string_view place) { places += text(places.empty() ? "" : "; ", place); };
-  bool own_named = false;
-  bool replica_named = false;
-  for (const SourceKind kind : {SourceKind::own_arena, SourceKind::replica}) {
-    bool& named = kind == SourceKind::own_arena ? own_named : replica_named;
-    for (const Inventory& inventory : input.inventories) {
-      if (contains(input.evicted, inventory.life)) continue;
-      const std::string why = why_not(input, inventory, seat, kind, step);
+  const auto add_kind = [&](SourceKind kind, std::string_view name) {
+    bool any = false;
+    for (const Inventory* inventory : inventories) {
+      const std::string why = why_not(input, *inventory, seat, kind, step);
       if (why.empty()) continue;
-      named = true;
-      add(text(kind == SourceKind::own_arena ? "own" : "replica", " at node ", inventory.life.node, ": ", why));
+      any = true;
+      add(text(name, " at node ", inventory->life.node, ": ", why));
     }
-    if (kind == SourceKind::own_arena && !own_named && seat.value < input.seats.size()) {
-      const NodeLife& life = input.seats[seat.value].life;
-      add(text("own: node ", life.node, contains(input.evicted, life) ? " evicted" : " holds nothing of it"));
-      own_named = true;
+    return any;
+  };
+  const bool seated = seat.value < input.seats.size();
+  const NodeLife owner = seated ? input.seats[seat.value].life : NodeLife();
+  if (!add_kind(SourceKind::own_arena, "own")) {
+    if (seated) {
+      add(text("own: node ", owner.node, contains(input.evicted, owner) ? " evicted" : " holds nothing of it"));
+    } else {
+      add("own: in no survivor's memory");
     }
   }
-  if (!own_named) add("own: in no survivor's memory");
-  if (!replica_named) add("replica: in no survivor's memory");
+  if (!add_kind(SourceKind::replica, "replica")) add("replica: in no survivor's memory");
   std::string gone;
   for (const NodeLife& life : input.evicted)
-    if (seat.value >= input.seats.size() || life != input.seats[seat.value].life)
-      gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
+    if (!seated || life != owner) gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
   if (!gone.empty()) add(gone);
   return text("seat ", seat, ": no sealed copy of step ", step, " (", places, ")");
 }
 
+// Of what should still be there, the step that is nearly whole (the least such): what it lacks is what was lost. What
+// is known to be committed may lag behind, and its slots may long hold later steps.
+Step nearly_whole(const Steps& steps, Step committed) {
+  Step best = committed;
+  std::uint32_t covered = 0;
+  for (const auto& [step, sources] : steps) {
+    if (step < committed || sources.covered < covered) continue;
+    best = step;
+    covered = sources.covered;
+  }
+  return best;
+}
+
 // Each seat without a source of `step`.
 std::vector<std::string> lost_at(const PlanInput& input, const Steps& steps, Step step) {
+  const Inventories inventories = sorted_inventories(input);
   std::vector<std::string> lost;
   const auto found = steps.find(step);
   for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
     if (found == steps.end() || found->second.nearest[seat].item == nullptr)
-      lost.push_back(lost_sentence(input, Seat(seat), step));
+      lost.push_back(lost_sentence(input, inventories, Seat(seat), step));
   return lost;
 }
 
@@ -164,11 +200,9 @@ Plan plan_restore(const PlanInput& input) {
     plan.sources = sources_of(whole->second);
     plan.notes = other_layouts(input, whole->first, whole->second);
   }
-  if (plan.resume < plan.committed) {
-    plan.lost = lost_at(input, steps, plan.committed);
-  } else if (plan.resume == Step(0) && !steps.empty()) {
-    plan.lost = lost_at(input, steps, steps.begin()->first);
-  }
+  const bool nothing_ever = plan.committed == Step(0) && steps.empty();
+  if (plan.resume < plan.committed || (plan.resume == Step(0) && !nothing_ever))
+    plan.lost = lost_at(input, steps, nearly_whole(steps, plan.committed));
   return plan;
 }
 

@@ -28,8 +28,10 @@ struct Plan {
   Step resume;                     // 0: no step; see `lost`
   Step committed;                  // greatest step anybody knew to be committed; resume < committed: steps are redone
   std::vector<Source> sources;     // one a seat when resume > 0
-  std::vector<std::string> lost;   // why not `committed` or any: "seat 2: no sealed copy of step 41 (own: node 2 evicted; replica at node 3: struck out)"
-  std::vector<std::string> notes;  // odd, though no reason to stop: "seat 2: replica at node 3 has another layout than ..."
+  // Why not `committed`, or not any: what the step from `committed` on that is nearly whole lacks, a sentence a seat,
+  // "seat 2: no sealed copy of step 41 (own: node 2 evicted; replica at node 3: struck out)".
+  std::vector<std::string> lost;
+  std::vector<std::string> notes;  // odd, though no reason to stop: copies whose layout is not that of the chosen one
 };
 // A source is: sealed, of a seat of the job, of a step > 0 in the lineage, not struck out, on a node not evicted.
 // Equal for equal sets of inventories, in whatever order. Cost: O(items log items).

@@ -345,7 +345,7 @@ class Model {
       } else if (is_dirty(*there) && is_sealed(own)) {
         State next = state_;
         next.nodes[h].replica[static_cast<std::size_t>(there - holder.replica.begin())].state = 2;
-        next.nodes[i].own[o].acknowledged = 1;
+        next.nodes[i].own[o].acknowledged = options_.stale_reports ? 2 : 1;  // late reports are as late as acknowledgements
         add(next);
       }
     }
@@ -585,7 +585,10 @@ class Model {
   }
 
   bool expect(bool holds, const char* what) {
-    if (!holds && !outcome_.broken) outcome_.broken = std::string(what) + way_to(now_);
+    if (!holds && !outcome_.broken) {
+      outcome_.broken = std::string(what) + way_to(now_);
+      if (checked_ != nullptr) *outcome_.broken += "\n  then " + text_of(*checked_);
+    }
     return holds;
   }
 
@@ -603,8 +606,9 @@ class Model {
   }
 
   void check(const State& state) {
+    checked_ = &state;
     // A lineage's greatest committed step: of this generation, else where it went on.
-    const std::uint32_t base = state.generation == 1 ? 0 : state.mode == Mode::running ? state.resume : base_of(state);
+    const std::uint32_t base = state.generation == 1 ? 0 : base_of(state);
     std::uint32_t committed = base;
     for (std::uint32_t step = 1; step <= options_.last_step; ++step) {
       if ((state.held >> step & 1) != 0) committed = std::max(committed, step);
@@ -617,12 +621,12 @@ class Model {
       expect((state.held >> step & 1) == 0, "the root calls void what was committed");
     }
     expect(recoverable(state, kSeatsMax) >= committed, "LOST: a committed step cannot be recovered");
-    if (state.spent) return;
     for (std::uint32_t dead = 0; dead < options_.seats; ++dead) {
-      if (state.nodes[dead].alive) {
+      if (state.nodes[dead].alive && !state.spent) {
         expect(recoverable(state, dead) >= committed, "LOST: a committed step would not survive one death");
       }
     }
+    checked_ = nullptr;
   }
   // Where the generation that is being left had begun.
   [[nodiscard]] static std::uint32_t base_of(const State& state) {
@@ -630,18 +634,29 @@ class Model {
     return base == 15 ? 0 : base;
   }
 
+  // States that no future can tell apart become one: what the gate gives up is as good as empty (never the last copy of
+  // a commit, or check() would have found it), and a report says nothing beside what the root knows already.
+  void simplify(State& state) const {
+    for (std::uint32_t i = 0; i < options_.seats; ++i) {
+      Node& node = state.nodes[i];
+      const SeatReport known{state.root, ~std::uint64_t{0}, 0};
+      if (options_.stale_reports && state.mode != Mode::restoring) node.report = combine(node.report, known);
+      if (!node.alive || node.frozen) continue;
+      for (Copy& copy : node.own) {
+        if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
+      }
+      for (Copy& copy : node.replica) {
+        if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
+      }
+    }
+  }
+
   void add(const State& next) { add(next, now_); }
   void add(State next, std::uint32_t parent) {
     note_held(next);
-    if (set_.insert(pack(next, options_.seats), parent)) {
-      now_ = parent;
-      const std::size_t before = set_.size() - 1;
-      check(next);
-      if (outcome_.broken && !told_) {
-        told_ = true;
-        *outcome_.broken += "\n  then " + text_of(unpack(set_.at(before), options_.seats));
-      }
-    }
+    check(next);
+    simplify(next);
+    (void)set_.insert(pack(next, options_.seats), parent);
   }
 
   [[nodiscard]] std::string way_to(std::uint32_t at) const {
@@ -675,8 +690,8 @@ class Model {
   StateSet set_;
   State state_;
   std::uint32_t now_ = 0;
+  const State* checked_ = nullptr;
   Outcome outcome_;
-  bool told_ = false;
 };
 
 Model::Outcome search(const char* name, Options options) {
