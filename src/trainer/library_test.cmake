@@ -23,7 +23,7 @@ foreach(line ${lines})
 endforeach()
 # And all that pawl.h declares is there.
 file(READ ${HEADER} header)
-string(REGEX MATCHALL "PAWL_API [^;]*" declarations "${header}")
+string(REGEX MATCHALL "\nPAWL_API [^;]*" declarations "${header}")
 list(LENGTH declarations declared_count)
 list(LENGTH lines defined_count)
 if(NOT declared_count EQUAL defined_count OR defined_count LESS 20)
