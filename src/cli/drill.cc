@@ -130,7 +130,10 @@ bool is_trainer_phase(const std::string& phase) {
   return std::find(kPhases.begin(), kPhases.end(), phase) != kPhases.end();
 }
 
-bool holds(const json& status, const std::string& phase) {
+bool is_parked(const json& status, const std::string& phase, std::uint32_t local_index) {
+  if (is_trainer_phase(phase))
+    for (const json& trainer : array_in(status, "trainers"))
+      if (number_in(trainer, "local_index") == local_index) return flag_in(trainer, "held");
   for (const json& hold : array_in(status, "holds"))
     if (string_in(hold, "phase") == phase && flag_in(hold, "held")) return true;
   return false;
@@ -145,7 +148,7 @@ Status park(const DrillOptions& options, const JobAccess& access, const NodeReco
   const Deadline deadline = Deadline::in(std::chrono::milliseconds(options.timeout_ms));
   while (!deadline.passed()) {
     const Result<json> status = ask_daemon(record, access.token, {{"ask", "status"}});
-    if (status && holds(*status, options.phase)) return {};
+    if (status && is_parked(*status, options.phase, victim.local_index.value_or(0))) return {};
     real_clock().sleep(std::chrono::milliseconds(2));
   }
   (void)ask_daemon(record, access.token, {{"ask", "release"}});

@@ -22,7 +22,7 @@ std::string node_table(const json& document) {
     std::string trainers;
     for (const json& trainer : array_in(node, "trainers")) trainers += text(trainers.empty() ? "" : ",", number_in(trainer, "pid"));
     const bool answered = member_of(node, "lease_age_ms").is_number();
-    rows.push_back({number(node, "node"), name(node, "role"), answered ? text(number_in(node, "lease_age_ms"), " ms ago") : "-",
+    rows.push_back({number(node, "node"), name(node, "role"), answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
                     number(node, "keeper_pid"), number(node, "pawld_pid"), trainers.empty() ? "-" : trainers,
                     name(node, "address"), string_in(node, "error")});
   }
