@@ -75,7 +75,9 @@ WindowResult Capture::fence(FenceOptions options) {
     } else if (options.deadline.passed()) {
       cancel("the fence's deadline passed (PAWL_FENCE_DEADLINE_MS)");
     }
-    // A cancelled window is resolved within the copy of one bucket.
+    // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the copy
+    // of one bucket.
+    source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
     changed_.wait_for(lock, std::min(options.deadline.left(), kInterruptionInterval) + microseconds(10));
   }
   stage_ = Stage::idle;

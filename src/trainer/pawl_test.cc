@@ -169,7 +169,7 @@ using Steps = std::vector<std::uint64_t>;
 TEST_F(Pawl, StepsAreSealedAndARecoveryRestoresThemBitForBit) {
   training.start(directory.socket());
   EXPECT_EQ(training.seat.world, 1u);
-  EXPECT_STREQ(training.seat.store_prefix, "g1/");
+  EXPECT_STREQ(training.seat.store_prefix, "g1");
   pawl_seat known{};
   EXPECT_EQ(pawl_identity(training.t, &known), PAWL_OK);
   EXPECT_EQ(known.generation, 1u);

@@ -187,7 +187,7 @@ class TestDaemon {
       case TrainerWire::join:
         return say(frame, TrainerWire::seated,
                    Writer().u64(seating.generation).u32(seating.seat).u32(seating.world).u32(0).u64(seating.resume_step)
-                       .str("g" + std::to_string(seating.generation) + "/").take());
+                       .str("g" + std::to_string(seating.generation)).take());
       case TrainerWire::layout: return layout(frame, seating);
       case TrainerWire::restore: return restore(frame, seating);
       case TrainerWire::restore_bad: {

@@ -378,7 +378,7 @@ Status Trainer::finish() {
 Status Trainer::store_set(const std::string& key, std::string value) {
   PAWL_TRY(require_joined());
   Writer payload;
-  payload.u64(session_->joined().value).str(seat_->store_prefix + key).str(value);
+  payload.u64(session_->joined().value).str(text(seat_->store_prefix, '/', key)).str(value);
   Result<Answer> answer = session_->request(TrainerWire::store_set, payload.take(), TrainerWire::noted);
   if (!answer) return std::move(answer).error();
   return {};
@@ -387,7 +387,7 @@ Status Trainer::store_set(const std::string& key, std::string value) {
 Result<std::string> Trainer::store_get(const std::string& key, Deadline deadline) {
   PAWL_TRY(require_joined());
   Writer payload;
-  payload.u64(session_->joined().value).str(seat_->store_prefix + key);
+  payload.u64(session_->joined().value).str(text(seat_->store_prefix, '/', key));
   Result<Answer> answer = session_->request(TrainerWire::store_get, payload.take(), TrainerWire::value, {.deadline = deadline});
   if (!answer) return std::move(answer).error().within(text("key ", key));
   Reader in(answer->payload);
