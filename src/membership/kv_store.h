@@ -76,7 +76,8 @@ class KvStore {
 
   void expire_leases(Time now, Log* log);             // revokes those whose deadline is past, one revision each
   [[nodiscard]] std::optional<Time> next_deadline() const;
-  void postpone_leases(std::chrono::nanoseconds by);  // for time in which nobody could renew
+  // For time in which nobody could renew. Never beyond the full time from now.
+  void postpone_leases(std::chrono::nanoseconds by, Time now);
 
   [[nodiscard]] EventSlice events(const EventQuery& query, std::size_t bytes_max) const;
 

@@ -153,9 +153,10 @@ std::optional<KvStore::Time> KvStore::next_deadline() const {
   return deadlines_.begin()->first;
 }
 
-void KvStore::postpone_leases(std::chrono::nanoseconds by) {
+void KvStore::postpone_leases(std::chrono::nanoseconds by, Time now) {
   for (auto& [id, lease] : leases_)
-    set_deadline(id, lease, lease.deadline + std::chrono::duration_cast<Time::duration>(by));
+    set_deadline(id, lease, std::min(lease.deadline + std::chrono::duration_cast<Time::duration>(by),
+                                     now + std::chrono::seconds(lease.ttl_s)));
 }
 
 EventSlice KvStore::events(const EventQuery& query, std::size_t bytes_max) const {

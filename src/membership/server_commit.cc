@@ -9,8 +9,10 @@
 namespace pawl {
 namespace {
 
-constexpr auto kTick = std::chrono::seconds(1);           // the longest sleep while leases run
+constexpr auto kTick = std::chrono::milliseconds(250);    // the longest sleep while leases run
 constexpr auto kStoodStill = std::chrono::milliseconds(500);  // waking later than this is no mere scheduling delay
+
+constexpr auto kNever = Committer::Time::max() - std::chrono::hours(1);
 
 std::vector<std::string> serialized(const std::vector<KvStore::Log>& logs) {
   std::vector<std::string> payloads;
@@ -101,27 +103,27 @@ Revision Committer::compacted() {
 
 void Committer::wait_for_work(std::unique_lock<std::mutex>& lock) {
   const auto ready = [&] { return stopping_ || !waiting_.empty() || queued_.changes_size() > 0; };
+  expire_leases();  // however busy we are
   while (!ready()) {
-    const auto deadline = store_.next_deadline();
-    if (!deadline) {
-      awake_by_ = Time::max() - kStoodStill;
+    if (const auto deadline = store_.next_deadline()) {
+      awake_by_ = std::min(*deadline, awake_at_ + kTick);
+      work_ready_.wait_until(lock, awake_by_);
+    } else {
+      awake_by_ = kNever;
       work_ready_.wait(lock);
-      continue;
     }
-    awake_by_ = std::min(*deadline, std::chrono::steady_clock::now() + kTick);
-    work_ready_.wait_until(lock, awake_by_);
     expire_leases();
   }
-  expire_leases();  // however busy we are
 }
 
 void Committer::expire_leases() {
   const Time now = std::chrono::steady_clock::now();
-  if (now > awake_by_ + kStoodStill) {
-    log_warn("control_stood_still", "ms", std::chrono::duration_cast<std::chrono::milliseconds>(now - awake_by_).count());
-    store_.postpone_leases(now - awake_by_);
+  if (now > awake_by_ + kStoodStill && store_.next_deadline()) {
+    const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - awake_at_);
+    log_warn("leases_postponed", "cause", "this process or its disk stood still", "ms", late.count());
+    store_.postpone_leases(now - awake_at_, now);
   }
-  awake_by_ = Time::max() - kStoodStill;
+  awake_at_ = awake_by_ = now;
   if (failed_) store_.expire_leases(now, &queued_);
 }
 
@@ -148,7 +150,6 @@ void Committer::run() {
     const Revision revision = store_.revision();
     Status durable = failed_;
     writing_ = true;
-    awake_by_ = std::chrono::steady_clock::now();
     lock.unlock();
 
     if (durable) durable = write(batch, snapshot);
