@@ -11,6 +11,10 @@ namespace pawl {
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
+namespace {
+constexpr std::size_t kEventsMax = 4096;
+}  // namespace
+
 bool Pawld::is_member() const {
   return state_ && std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == self_; });
 }
@@ -289,7 +293,19 @@ void Pawld::begin_running() {
     trainers_->answer(place, TrainerWire::done, TrainerWire::running, Writer().u64(state.generation.value).take());
   }
   start_streams();
-  if (state.leader == self_) tell_event("running", Json{{"resume", state.resume.value}}.dump());
+  if (state.leader != self_) return;
+  tell_event("running", Json{{"resume", state.resume.value}}.dump());
+  tidy_keys();
+}
+
+void Pawld::tidy_keys() {
+  session_->tell([keys = keys_, generation = state_->generation](Control& control) {
+    (void)control.erase_prefix(keys.inventories(generation));
+    (void)control.erase_prefix(keys.readies(generation));
+    auto events = control.list(keys.events());
+    if (!events) return;
+    for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) (void)control.erase(events->kvs[i].key);
+  });
 }
 
 }  // namespace pawl

@@ -76,11 +76,13 @@ class Pawld {
   [[nodiscard]] Duration in_state_for() const;
   [[nodiscard]] bool held_back(const std::string& phase);  // a drill holds this phase
   void put_inventory();
+  void tidy_keys();                      // of recoveries that are over
 
   // --- seats.cc
   void on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id, Reader& in);
   void on_trainer_death(Place& place, const std::string& how);
   void begin_restore();
+  void start_imports();
   void import_seat(const Source& source);
   void imported(Generation generation, Source source, Status status, std::uint64_t bytes, Duration took);
   void seat_trainers();
@@ -173,6 +175,7 @@ class Pawld {
   };
   std::vector<PendingCause> causes_;
   std::set<Seat> imported_;
+  std::vector<Source> imports_waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
   std::map<std::uint32_t, int> early_exits_;  // local index -> exits before ever joining
   std::atomic<std::int64_t> lease_renewed_ns_{0};

@@ -93,6 +93,7 @@ void Pawld::begin_restore() {
   const JobState& state = *state_;
   restoring_ = state.generation;
   imported_.clear();
+  imports_waiting_.clear();
   fetches_.clear();
   for (Place& place : trainers_->places())
     if (state.cold && place.pid != 0 && place.seated.value > 0) kill_trainer(place, "cold restart: no step was committed yet");
@@ -104,7 +105,7 @@ void Pawld::begin_restore() {
     } else if (source->kind == SourceKind::own_arena && source->from == self_) {
       imported_.insert(member.seat);
     } else {
-      import_seat(*source);
+      imports_waiting_.push_back(*source);
     }
   }
   // Trainers that can't be freed in time are killed and started anew in their seats.
@@ -115,6 +116,21 @@ void Pawld::begin_restore() {
         kill_trainer(place, "could not be freed within its deadline");
   });
   start_missing_trainers();
+}
+
+// A seat is filled from elsewhere only once no copy thread of its trainer can touch the arena: it has joined, or is gone.
+void Pawld::start_imports() {
+  std::vector<Source> waiting;
+  for (const Source& source : imports_waiting_) {
+    const Place* place = trainers_->at_seat(source.seat);
+    const bool may_copy = place != nullptr && place->pid != 0 && place->seated.value > 0 && !place->waits_for(TrainerWire::join);
+    if (may_copy) {
+      waiting.push_back(source);
+    } else {
+      import_seat(source);
+    }
+  }
+  imports_waiting_.swap(waiting);
 }
 
 void Pawld::import_seat(const Source& source) {
@@ -151,6 +167,7 @@ void Pawld::imported(Generation generation, Source source, Status status, std::u
 }
 
 void Pawld::seat_trainers() {
+  start_imports();
   for (Place& place : trainers_->places()) {
     if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join)) continue;
     if (held_back("seated")) return;
