@@ -26,9 +26,9 @@ constexpr std::array kNames<JobPhase>{"forming", "restoring", "running", "quiesc
 template <>
 constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica"};
 template <>
-constexpr std::array kNames<FaultKind>{"none",          "node_lost",      "node_silent", "trainer_exit",
-                                       "trainer_hang",  "trainer_stuck",  "communication", "corrupt_source",
-                                       "leader_lost",   "operator_stop",  "layout_conflict"};
+constexpr std::array kNames<FaultKind>{"none",         "node_lost",     "node_silent",    "trainer_exit",
+                                       "trainer_hang", "trainer_stuck", "communication",  "corrupt_source",
+                                       "leader_lost",  "operator_stop", "layout_conflict"};
 template <>
 constexpr std::array kNames<SlotState>{"empty", "dirty", "sealed"};
 
@@ -106,19 +106,25 @@ void fields(Io& io, Record& r) {
 struct Writer {
   json& object;
   template <class Value>
-  void operator()(const char* name, const Value& value) { object[name] = encode(value); }
+  void operator()(const char* name, const Value& value) {
+    object[name] = encode(value);
+  }
 
   static json encode(const std::string& value) { return value; }
   template <class Number>
-    requires std::is_arithmetic_v<Number>
+  requires std::is_arithmetic_v<Number>
   static json encode(Number value) { return value; }
   template <class Enum>
-    requires std::is_enum_v<Enum>
+  requires std::is_enum_v<Enum>
   static json encode(Enum value) { return text_of(value); }
   template <class Tag, class Integer>
-  static json encode(Id<Tag, Integer> id) { return id.value; }
+  static json encode(Id<Tag, Integer> id) {
+    return id.value;
+  }
   template <class Value>
-  static json encode(const std::optional<Value>& value) { return value ? encode(*value) : json(nullptr); }
+  static json encode(const std::optional<Value>& value) {
+    return value ? encode(*value) : json(nullptr);
+  }
   template <class Value>
   static json encode(const std::vector<Value>& values) {
     json list = json::array();
@@ -126,7 +132,7 @@ struct Writer {
     return list;
   }
   template <class Record>
-    requires std::is_class_v<Record>
+  requires std::is_class_v<Record>
   static json encode(const Record& record) {
     json object = json::object();
     Writer writer{object};
@@ -193,7 +199,9 @@ class Reader {
     number(source, out, std::numeric_limits<Number>::max());
   }
   template <class Tag, class Integer>
-  void decode(const json& source, Id<Tag, Integer>& out) { number(source, out.value, std::numeric_limits<Integer>::max()); }
+  void decode(const json& source, Id<Tag, Integer>& out) {
+    number(source, out.value, std::numeric_limits<Integer>::max());
+  }
   void decode(const json& source, Generation& out) { number(source, out.value, kGenerationMax); }
   void decode(const json& source, Step& out) { number(source, out.value, kStepMax); }
 
@@ -206,7 +214,7 @@ class Reader {
   }
 
   template <class Enum>
-    requires std::is_enum_v<Enum>
+  requires std::is_enum_v<Enum>
   void decode(const json& source, Enum& out) {
     const auto* value = source.get_ptr<const json::string_t*>();
     if (value == nullptr) return fail("not a text");
@@ -234,7 +242,7 @@ class Reader {
     }
   }
   template <class Record>
-    requires std::is_class_v<Record>
+  requires std::is_class_v<Record>
   void decode(const json& source, Record& out) { record(source, out); }
 
   const json* object_;
@@ -306,32 +314,78 @@ Result<Record> read(std::string_view what, std::string_view source) {
 
 }  // namespace
 
-std::string to_json(const JobSpec& spec) { return write(spec); }
-std::string to_json(const NodeRecord& record) { return write(record); }
-std::string to_json(const JobState& state) { return write(state); }
-std::string to_json(const Inventory& inventory) { return write(inventory); }
-Result<JobSpec> parse_job_spec(std::string_view json) { return read<JobSpec>("job spec", json); }
-Result<NodeRecord> parse_node_record(std::string_view json) { return read<NodeRecord>("node record", json); }
-Result<JobState> parse_job_state(std::string_view json) { return read<JobState>("job state", json); }
-Result<Inventory> parse_inventory(std::string_view json) { return read<Inventory>("inventory", json); }
+std::string to_json(const JobSpec& spec) {
+  return write(spec);
+}
+std::string to_json(const NodeRecord& record) {
+  return write(record);
+}
+std::string to_json(const JobState& state) {
+  return write(state);
+}
+std::string to_json(const Inventory& inventory) {
+  return write(inventory);
+}
+Result<JobSpec> parse_job_spec(std::string_view json) {
+  return read<JobSpec>("job spec", json);
+}
+Result<NodeRecord> parse_node_record(std::string_view json) {
+  return read<NodeRecord>("node record", json);
+}
+Result<JobState> parse_job_state(std::string_view json) {
+  return read<JobState>("job state", json);
+}
+Result<Inventory> parse_inventory(std::string_view json) {
+  return read<Inventory>("inventory", json);
+}
 
-const char* name_of(JobPhase phase) { return text_of(phase); }
-const char* name_of(FaultKind kind) { return text_of(kind); }
-const char* name_of(SourceKind kind) { return text_of(kind); }
-const char* name_of(SlotState state) { return text_of(state); }
+const char* name_of(JobPhase phase) {
+  return text_of(phase);
+}
+const char* name_of(FaultKind kind) {
+  return text_of(kind);
+}
+const char* name_of(SourceKind kind) {
+  return text_of(kind);
+}
+const char* name_of(SlotState state) {
+  return text_of(state);
+}
 
 JobKeys::JobKeys(std::string_view job) : root(text("/pawl/", job, "/")) {}
-std::string JobKeys::spec() const { return root + "spec"; }
-std::string JobKeys::state() const { return root + "state"; }
-std::string JobKeys::nodes() const { return root + "nodes/"; }
-std::string JobKeys::node(NodeId node) const { return text(nodes(), node); }
-std::string JobKeys::inventories(Generation generation) const { return text(root, "inventory/", generation, "/"); }
-std::string JobKeys::inventory(Generation generation, NodeId node) const { return text(inventories(generation), node); }
-std::string JobKeys::readies(Generation generation) const { return text(root, "ready/", generation, "/"); }
-std::string JobKeys::ready(Generation generation, NodeId node) const { return text(readies(generation), node); }
-std::string JobKeys::finishes() const { return root + "finish/"; }
-std::string JobKeys::finish(Seat seat) const { return text(finishes(), seat); }
-std::string JobKeys::events() const { return root + "events/"; }
+std::string JobKeys::spec() const {
+  return root + "spec";
+}
+std::string JobKeys::state() const {
+  return root + "state";
+}
+std::string JobKeys::nodes() const {
+  return root + "nodes/";
+}
+std::string JobKeys::node(NodeId node) const {
+  return text(nodes(), node);
+}
+std::string JobKeys::inventories(Generation generation) const {
+  return text(root, "inventory/", generation, "/");
+}
+std::string JobKeys::inventory(Generation generation, NodeId node) const {
+  return text(inventories(generation), node);
+}
+std::string JobKeys::readies(Generation generation) const {
+  return text(root, "ready/", generation, "/");
+}
+std::string JobKeys::ready(Generation generation, NodeId node) const {
+  return text(readies(generation), node);
+}
+std::string JobKeys::finishes() const {
+  return root + "finish/";
+}
+std::string JobKeys::finish(Seat seat) const {
+  return text(finishes(), seat);
+}
+std::string JobKeys::events() const {
+  return root + "events/";
+}
 std::string JobKeys::event(std::uint64_t wall_ns, NodeId node) const {
   const std::string digits = text(wall_ns);  // padded, so that the order of the keys is that of time
   return text(events(), std::string(20 - digits.size(), '0'), digits, ".", node);

@@ -23,7 +23,9 @@ JobSpec full_spec() {
   return spec;
 }
 
-NodeLife life(std::uint32_t node, std::uint64_t incarnation) { return {NodeId(node), Incarnation(incarnation)}; }
+NodeLife life(std::uint32_t node, std::uint64_t incarnation) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
 
 JobState full_state() {
   JobState state;
@@ -45,13 +47,16 @@ JobState full_state() {
   state.cold = true;
   state.causes = {{FaultKind::node_lost, life(1, 9), std::nullopt, "refused\n", 1234567890123},
                   {FaultKind::trainer_exit, std::nullopt, Seat(1), "killed by SIGSEGV", 0}};
-  state.attempts = {{FaultKind::trainer_exit, Seat(1), Step(40), 2}, {FaultKind::communication, std::nullopt, Step(0), 1}};
+  state.attempts = {{FaultKind::trainer_exit, Seat(1), Step(40), 2},
+                    {FaultKind::communication, std::nullopt, Step(0), 1}};
   state.waiting = "a spare for seat 1";
   state.verdict = "steps 41 to 42 are redone";
   return state;
 }
 
-NodeRecord full_record() { return {life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true}; }
+NodeRecord full_record() {
+  return {life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true};
+}
 
 Inventory full_inventory() {
   Inventory inventory;
@@ -130,14 +135,18 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_state(replaced(state, "\"cold\":true,", "")), "cold: missing");
   expect_corrupt(parse_job_state(replaced(state, "\"cold\":true", "\"cold\":1")), "cold: not true or false");
   expect_corrupt(parse_job_state(replaced(state, "\"cold\":true", "\"cold\":true,\"warm\":1")), "does not know");
-  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":-2")), "attempts[0].count: not a whole number");
-  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":2.0")), "attempts[0].count: not a whole number");
-  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":4294967296")), "attempts[0].count: out of range");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":-2")),
+                 "attempts[0].count: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":2.0")),
+                 "attempts[0].count: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":4294967296")),
+                 "attempts[0].count: out of range");
   expect_corrupt(parse_job_state(replaced(state, "\"node\":4}", "\"node\":\"4\"}")), "seats[1].life.node: not a whole");
   expect_corrupt(parse_job_state(replaced(state, "\"trainer_exit\"", "\"sulks\"")), "attempts[0].kind: unknown");
   expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":[2]")), "restart[0]: out of range");
   expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":{}")), "restart: not a list");
-  expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":[{}]")), "restart[0]: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":[{}]")),
+                 "restart[0]: not a whole number");
   expect_corrupt(parse_job_state(replaced(state, "\"generation\":2097151", "\"generation\":2097152")),
                  "generation: out of range");
   expect_corrupt(parse_job_state(replaced(state, "1099511627775", "1099511627776")), "resume: out of range");
@@ -163,13 +172,15 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_spec(to_json(spec)), "node_count: out of range");
   spec.seats_per_node = 0;
   expect_corrupt(parse_job_spec(to_json(spec)), "seats_per_node: out of range");
-  expect_corrupt(parse_inventory(replaced(to_json(full_inventory()), "\"dirty\"", "\"clean\"")), "items[0].state: unknown");
-  expect_corrupt(parse_node_record(replaced(to_json(full_record()), "\"healthy\":true", "\"healthy\":null")), "healthy");
+  expect_corrupt(parse_inventory(replaced(to_json(full_inventory()), "\"dirty\"", "\"clean\"")),
+                 "items[0].state: unknown");
+  expect_corrupt(parse_node_record(replaced(to_json(full_record()), "\"healthy\":true", "\"healthy\":null")),
+                 "healthy");
 }
 
 TEST(JobState, HostileTextIsRefused) {
-  for (const std::string_view source : {"", " ", "null", "[]", "7", "\"x\"", "{", "{}", "{\"generation\":", "\xff", "nan",
-                                        "{\"generation\":1,\"generation\":2}", "true", "[{}]"}) {
+  for (const std::string_view source : {"", " ", "null", "[]", "7", "\"x\"", "{", "{}", "{\"generation\":", "\xff",
+                                        "nan", "{\"generation\":1,\"generation\":2}", "true", "[{}]"}) {
     EXPECT_EQ(parse_job_state(source).error().code, Code::corrupt) << source;
     EXPECT_EQ(parse_job_spec(source).error().code, Code::corrupt) << source;
     EXPECT_EQ(parse_inventory(source).error().code, Code::corrupt) << source;
@@ -196,10 +207,17 @@ TEST(JobState, DamagedTextNeverAborts) {
     for (int flips = 1 + static_cast<int>(random() % 3); flips > 0; --flips) {
       const std::size_t at = random() % damaged.size();
       switch (random() % 4) {
-        case 0: damaged[at] = static_cast<char>(random()); break;
-        case 1: damaged.erase(at, 1 + random() % 20); break;
-        case 2: damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40)); break;
-        default: damaged[at] = "{}[],:\"0-e\\nt"[random() % 13];
+        case 0:
+          damaged[at] = static_cast<char>(random());
+          break;
+        case 1:
+          damaged.erase(at, 1 + random() % 20);
+          break;
+        case 2:
+          damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40));
+          break;
+        default:
+          damaged[at] = "{}[],:\"0-e\\nt"[random() % 13];
       }
       if (damaged.empty()) damaged = "x";
     }

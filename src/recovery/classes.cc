@@ -42,7 +42,9 @@ static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(layout_c
 
 }  // namespace
 
-std::span<const ClassRow> failure_classes() { return kClasses; }
+std::span<const ClassRow> failure_classes() {
+  return kClasses;
+}
 
 const ClassRow& class_of(FaultKind kind) {
   const auto index = static_cast<std::size_t>(kind);

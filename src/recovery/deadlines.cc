@@ -30,8 +30,7 @@ bool must_fence(const FenceView& view, const Deadlines& deadlines) {
   if (view.now_boottime - view.lease_renewed_boottime <= deadlines.lease) return false;
   const bool stalled = view.now_boottime - view.last_tick_boottime > deadlines.silence;
   // Beats come far more often than renewals, so "since the last renewal" would see the last beats before a cut.
-  const bool cut_off =
-      view.has_neighbours && view.now_boottime - view.neighbour_heard_boottime > deadlines.silence;
+  const bool cut_off = view.has_neighbours && view.now_boottime - view.neighbour_heard_boottime > deadlines.silence;
   return stalled || cut_off;
 }
 

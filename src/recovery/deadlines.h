@@ -14,16 +14,16 @@ namespace pawl {
 struct Deadlines {
   // Of the budget                  at 3 s
   Duration heartbeat_interval;   // 1/60    50 ms  between neighbours
-  Duration silence;              // 1       3 s    no word from an accepting neighbour: pawld restarts within this, or the
-                                 //                node is silent
+  Duration silence;              // 1       3 s    no word from an accepting neighbour: pawld restarts within this, or
+                                 //                the node is silent
   Duration communication_grace;  // 1/10    300 ms a collective failed: how long a death may take to show before rolling
                                  //                back in place
   Duration trainer_exit_grace;   // 1/150   20 ms  a trainer died: how long the rest of its node may take to die with it
   Duration inventory;            // 1       3 s    a member that has not reported its frozen inventory is evicted
   Duration trainer_free;         // 10/3    10 s   a trainer that has not joined is killed and restarted in its seat
   Duration restore;              // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
-  Duration lease;                // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at which
-                                 //                a cut-off node fences itself
+  Duration lease;                // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
+                                 //                which a cut-off node fences itself
   Duration fence;                // 10/3    10 s   a window not copied out by then is void
 };
 // budget: JobSpec::deadline_ms.

@@ -47,7 +47,9 @@ class Fence : public testing::Test {
   FenceView view{seconds(100), seconds(99), seconds(100) - milliseconds(50), seconds(100) - milliseconds(40), true};
 };
 
-TEST_F(Fence, ASoundNodeGoesOn) { EXPECT_FALSE(must_fence(view, deadlines)); }
+TEST_F(Fence, ASoundNodeGoesOn) {
+  EXPECT_FALSE(must_fence(view, deadlines));
+}
 TEST_F(Fence, TheControlAloneBeingAwayFencesNobody) {
   view.lease_renewed_boottime = seconds(10);
   EXPECT_FALSE(must_fence(view, deadlines));
@@ -102,7 +104,9 @@ TEST(Classes, EveryKindHasItsRow) {
 }
 
 TEST(Classes, Escalate) {
-  const auto action = [](FaultKind kind, std::uint32_t attempts) { return action_for({kind, {}, {}, "", 0}, attempts); };
+  const auto action = [](FaultKind kind, std::uint32_t attempts) {
+    return action_for({kind, {}, {}, "", 0}, attempts);
+  };
   EXPECT_EQ(action(FaultKind::trainer_exit, 0), Action::restart_trainer);
   EXPECT_EQ(action(FaultKind::trainer_exit, 2), Action::restart_trainer);
   EXPECT_EQ(action(FaultKind::trainer_exit, 3), Action::replace_node);

@@ -35,8 +35,7 @@ bool expects_lower(const FormingView& view, const std::vector<NodeRecord>& able)
 Decision decide_forming(const FormingView& view, NodeLife self) {
   const JobSpec& spec = view.spec;
   const std::vector<NodeRecord> able = able_nodes(view);
-  if (able.size() < spec.node_count)
-    return Wait{text(able.size(), " of ", spec.node_count, " nodes"), {}, true};
+  if (able.size() < spec.node_count) return Wait{text(able.size(), " of ", spec.node_count, " nodes"), {}, true};
   if (spec.node_count == 0) return Wait{"a job of at least one node", {}, true};
   if (expects_lower(view, able)) return Wait{"nodes of lower ids that may still come", {}, true};
 
@@ -57,7 +56,8 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
 }
 
 Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self) {
-  if (state.phase != JobPhase::restoring) return Wait{text("a decision (the job is ", name_of(state.phase), ")"), {}, true};
+  if (state.phase != JobPhase::restoring)
+    return Wait{text("a decision (the job is ", name_of(state.phase), ")"), {}, true};
   std::vector<NodeLife> late = lives_of(state.seats);
   std::erase_if(late, [ready](NodeLife life) { return contains(ready, life); });
   if (!late.empty()) {
@@ -76,7 +76,8 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
 }
 
 Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self) {
-  if (state.phase != JobPhase::running) return Wait{text("the job to run (it is ", name_of(state.phase), ")"), {}, true};
+  if (state.phase != JobPhase::running)
+    return Wait{text("the job to run (it is ", name_of(state.phase), ")"), {}, true};
   std::vector<Seat> missing;
   for (const Member& member : state.seats)
     if (!contains(finished, member.seat)) missing.push_back(member.seat);

@@ -19,7 +19,8 @@
 
 namespace pawl {
 
-// The first generation (1, restoring from step 0): enough healthy nodes with parked trainers. The lowest node ids become members, in order.
+// The first generation (1, restoring from step 0): enough healthy nodes with parked trainers. The lowest node ids
+// become members, in order.
 struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;

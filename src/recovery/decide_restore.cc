@@ -101,18 +101,20 @@ std::vector<Seat> restarts(const JobState& state, const std::vector<Inventory>& 
 
 std::string beyond_recovery(const JobSpec& spec, const Plan& plan, bool anybody) {
   if (!anybody)
-    return "cannot recover: no member is left, so nobody holds the state or knows which step was committed; start the job "
+    return "cannot recover: no member is left, so nobody holds the state or knows which step was committed; start the "
+           "job "
            "again from a checkpoint, and spread more replicas (--replicas) if so many can die at once";
-  return text("cannot recover: step ", plan.committed, " was committed, and neither it nor any other step is whole: ",
-              joined(plan.lost, "; "), "; start the job again from a checkpoint, and ",
+  return text("cannot recover: step ", plan.committed,
+              " was committed, and neither it nor any other step is whole: ", joined(plan.lost, "; "),
+              "; start the job again from a checkpoint, and ",
               spec.replica_count == 0 ? "keep a replica (--replicas 1)" : "raise --replicas",
               " to survive such a loss");
 }
 
 std::string redone_steps(const Plan& plan) {
   if (plan.resume >= plan.committed) return "";
-  return text("steps ", plan.resume.value + 1, " to ", plan.committed, " were committed and are redone: ",
-              joined(plan.lost, "; "));
+  return text("steps ", plan.resume.value + 1, " to ", plan.committed,
+              " were committed and are redone: ", joined(plan.lost, "; "));
 }
 
 std::string why_restoring(const JobState& next, const Plan& plan, const Seating& seating) {
@@ -156,7 +158,8 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
 
 Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
-  if (state.phase != JobPhase::quiescing) return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
+  if (state.phase != JobPhase::quiescing)
+    return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
   const std::vector<Inventory> inventories = valid_inventories(view);
   if (std::vector<NodeLife> late = missing_of(state, inventories); !late.empty()) {
     std::string what = text("inventory of node ", numbers_of(late));
@@ -184,8 +187,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   if (!seating.unseated.empty()) {
     const std::string what = text("a spare for seat ", numbers_of(seating.unseated));
     if (view.spec.wait_for_spare) return Wait{what, {}, true};
-    std::string verdict = text("cannot go on: no healthy node is free to be ", what,
-                               ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
+    std::string verdict =
+        text("cannot go on: no healthy node is free to be ", what,
+             ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
     return Move{failed(state, self, verdict), verdict};
   }
   JobState next = restoring(view, plan, seating, restarts(state, inventories, seating), self);

@@ -7,7 +7,9 @@
 namespace pawl {
 namespace {
 
-NodeLife life(std::uint32_t node, std::uint64_t incarnation = 1) { return {NodeId(node), Incarnation(incarnation)}; }
+NodeLife life(std::uint32_t node, std::uint64_t incarnation = 1) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
 NodeRecord record(std::uint32_t node, std::uint32_t parked, std::uint64_t incarnation = 1) {
   NodeRecord out;
   out.life = life(node, incarnation);
@@ -33,7 +35,9 @@ Wait waits(const Decision& decision) {
   EXPECT_NE(wait, nullptr) << (wait == nullptr ? std::get<Move>(decision).why : "");
   return wait == nullptr ? Wait{} : *wait;
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // --- forming
 
@@ -122,8 +126,10 @@ class Recovery : public testing::Test {
       if (contains(state.evicted, at)) continue;
       Inventory inventory{at, state.generation, Step(committed), {}, {Seat(i)}, 0};
       if ((at.node.value == i || spares_hold) && step > 0) {
-        inventory.items.push_back({Seat(i), SourceKind::own_arena, Generation(generation), Step(step), SlotState::sealed, 7});
-        inventory.items.push_back({Seat((i + 2) % 3), SourceKind::replica, Generation(generation), Step(step), SlotState::sealed, 7});
+        inventory.items.push_back(
+            {Seat(i), SourceKind::own_arena, Generation(generation), Step(step), SlotState::sealed, 7});
+        inventory.items.push_back(
+            {Seat((i + 2) % 3), SourceKind::replica, Generation(generation), Step(step), SlotState::sealed, 7});
       }
       inventories.push_back(inventory);
     }
@@ -440,8 +446,10 @@ TEST_F(Recovery, AllSeatsOfANodeGoToOneSpareAndNoSpareGetsTwoNodes) {
   for (const std::uint32_t node : {0u, 2u}) {
     Inventory inventory{life(node), state.generation, Step(9), {}, {Seat(2 * node), Seat(2 * node + 1)}, 0};
     for (std::uint32_t local = 0; local < 2; ++local) {
-      inventory.items.push_back({Seat(2 * node + local), SourceKind::own_arena, Generation(1), Step(9), SlotState::sealed, 1});
-      inventory.items.push_back({Seat((2 * node + 6 + local) % 8), SourceKind::replica, Generation(1), Step(9), SlotState::sealed, 1});
+      inventory.items.push_back(
+          {Seat(2 * node + local), SourceKind::own_arena, Generation(1), Step(9), SlotState::sealed, 1});
+      inventory.items.push_back(
+          {Seat((2 * node + 6 + local) % 8), SourceKind::replica, Generation(1), Step(9), SlotState::sealed, 1});
     }
     inventories.push_back(inventory);
   }

@@ -168,7 +168,8 @@ Decision open_generation(const JobState& state, std::span<const Cause> causes, N
     same.leader = self;
     return Move{same, text("generation ", state.generation, ": node ", self.node, " leads, the leader is gone")};
   }
-  if (verdict.empty() && next.generation.value > kGenerationMax) verdict = "stopped: no further generation can be numbered";
+  if (verdict.empty() && next.generation.value > kGenerationMax)
+    verdict = "stopped: no further generation can be numbered";
   if (!verdict.empty()) {
     JobState ended = failed(state, self, verdict);
     ended.causes = next.causes;

@@ -27,8 +27,8 @@ bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
          in_lineage(input.lineage, item.slot_generation, item.step) && !is_struck(input.struck, at, item);
 }
 
-// The nearer one; ties broken by ids only, so that every node plans the same. Two generations of one step in the lineage
-// are the same state: the later generation went on from that step or a greater one.
+// The nearer one; ties broken by ids only, so that every node plans the same. Two generations of one step in the
+// lineage are the same state: the later generation went on from that step or a greater one.
 bool nearer(const Candidate& a, const Candidate& b) {
   const auto rank = [](const Candidate& c) {
     return std::tuple(c.item->kind != SourceKind::own_arena, c.at, ~c.item->slot_generation.value);
@@ -175,8 +175,9 @@ std::vector<std::string> other_layouts(const PlanInput& input, Step step, const 
       if (item.step != step || !is_sound(input, inventory.life, item)) continue;
       const Candidate& used = chosen.nearest[item.seat.value];
       if (used.item->layout_digest != item.layout_digest)
-        notes.push_back(text("seat ", item.seat, ": ", place_of(inventory.life, item.kind), " has another layout than the ",
-                             place_of(used.at, used.item->kind), " at step ", step, ", which is used"));
+        notes.push_back(text("seat ", item.seat, ": ", place_of(inventory.life, item.kind),
+                             " has another layout than the ", place_of(used.at, used.item->kind), " at step ", step,
+                             ", which is used"));
     }
   }
   std::sort(notes.begin(), notes.end());
@@ -192,9 +193,8 @@ Plan plan_restore(const PlanInput& input) {
     if (!contains(input.evicted, inventory.life)) plan.committed = std::max(plan.committed, inventory.committed);
 
   const Steps steps = sound_sources(input);  // the greatest first
-  const auto whole = std::find_if(steps.begin(), steps.end(), [&](const auto& step) {
-    return step.second.covered == input.seat_count;
-  });
+  const auto whole = std::find_if(steps.begin(), steps.end(),
+                                  [&](const auto& step) { return step.second.covered == input.seat_count; });
   if (whole != steps.end()) {
     plan.resume = whole->first;
     plan.sources = sources_of(whole->second);

@@ -10,7 +10,9 @@
 namespace pawl {
 namespace {
 
-NodeLife life(std::uint32_t node) { return {NodeId(node), Incarnation(node + 100)}; }
+NodeLife life(std::uint32_t node) {
+  return {NodeId(node), Incarnation(node + 100)};
+}
 InventoryItem item(std::uint32_t seat, SourceKind kind, std::uint64_t step, SlotState state = SlotState::sealed,
                    std::uint64_t generation = 1, std::uint64_t digest = 7) {
   return {Seat(seat), kind, Generation(generation), Step(step), state, digest};
@@ -26,8 +28,10 @@ class Planner : public testing::Test {
       inventories.push_back({life(node), Generation(2), Step(40), {}, {}, 0});
       const std::uint32_t ward = (node + 2) % 3;
       for (const std::uint64_t step : {40u, 41u}) {
-        inventories[node].items.push_back(item(node, kOwn, step, step == 41 && node == 2 ? SlotState::dirty : SlotState::sealed));
-        inventories[node].items.push_back(item(ward, kReplica, step, step == 41 && ward == 2 ? SlotState::empty : SlotState::sealed));
+        inventories[node].items.push_back(
+            item(node, kOwn, step, step == 41 && node == 2 ? SlotState::dirty : SlotState::sealed));
+        inventories[node].items.push_back(
+            item(ward, kReplica, step, step == 41 && ward == 2 ? SlotState::empty : SlotState::sealed));
       }
       seats.push_back({Seat(node), life(node), "", 0});
     }
@@ -39,7 +43,8 @@ class Planner : public testing::Test {
     evicted.push_back(life(node));
   }
   Inventory& at(std::uint32_t node) {
-    return *std::find_if(inventories.begin(), inventories.end(), [&](const Inventory& i) { return i.life == life(node); });
+    return *std::find_if(inventories.begin(), inventories.end(),
+                         [&](const Inventory& i) { return i.life == life(node); });
   }
 
   std::vector<Inventory> inventories;
@@ -96,9 +101,10 @@ TEST_F(Planner, WardAndHolderTogetherAreLost) {
   const Plan p = plan();
   EXPECT_EQ(p.resume, Step(0));
   ASSERT_EQ(p.lost.size(), 1u);  // seat 2 is at node 0; seat 1's replica was at node 2
-  EXPECT_EQ(p.lost[0],
-            "seat 1: no sealed copy of step 40 (own: node 1 evicted; replica: in no survivor's memory; evicted besides: "
-            "node 2)");
+  EXPECT_EQ(
+      p.lost[0],
+      "seat 1: no sealed copy of step 40 (own: node 1 evicted; replica: in no survivor's memory; evicted besides: "
+      "node 2)");
 }
 
 TEST_F(Planner, SaysWhyEachPlaceWillNotDo) {
@@ -127,8 +133,7 @@ TEST_F(Planner, GoesBackToAnOlderWholeStepRatherThanStop) {
   EXPECT_EQ(p.committed, Step(41));
   EXPECT_EQ(p.sources.size(), 3u);
   ASSERT_EQ(p.lost.size(), 1u);
-  EXPECT_EQ(p.lost[0],
-            "seat 1: no sealed copy of step 41 (own at node 1: struck out; replica at node 2: struck out)");
+  EXPECT_EQ(p.lost[0], "seat 1: no sealed copy of step 41 (own at node 1: struck out; replica at node 2: struck out)");
 }
 
 TEST_F(Planner, WhatTheCallerKnowsToBeCommittedCounts) {
@@ -139,8 +144,8 @@ TEST_F(Planner, WhatTheCallerKnowsToBeCommittedCounts) {
 }
 
 TEST_F(Planner, StrikesAreExact) {
-  struck.push_back({life(2), Seat(2), kOwn, Generation(2), Step(40)});    // another generation
-  struck.push_back({life(2), Seat(2), kReplica, Generation(1), Step(40)});  // another kind
+  struck.push_back({life(2), Seat(2), kOwn, Generation(2), Step(40)});                      // another generation
+  struck.push_back({life(2), Seat(2), kReplica, Generation(1), Step(40)});                  // another kind
   struck.push_back({{NodeId(2), Incarnation(1)}, Seat(2), kOwn, Generation(1), Step(40)});  // another life
   EXPECT_EQ(plan().sources[2].kind, kOwn);
   struck.push_back({life(2), Seat(2), kOwn, Generation(1), Step(40)});
@@ -158,7 +163,7 @@ TEST_F(Planner, AnotherLayoutIsMentionedAndTheOwnCopyPreferred) {
 
 TEST_F(Planner, HostileInventoriesAreNoSources) {
   inventories.push_back({life(9), Generation(2), Step(0), {}, {}, 0});
-  at(9).items = {item(3, kOwn, 41), item(4000000000u, kReplica, 41), item(2, SourceKind::nothing, 41),
+  at(9).items = {item(3, kOwn, 41), item(4000000000u, kReplica, 41),         item(2, SourceKind::nothing, 41),
                  item(2, kOwn, 0),  item(2, kReplica, 41, SlotState::empty), item(2, static_cast<SourceKind>(9), 41)};
   EXPECT_EQ(plan().resume, Step(40));
   inventories.clear();

@@ -1,7 +1,7 @@
-// A small world without processes around the shipped decisions: nodes with two slots a seat and kind, filled as the slot
-// protocol allows, that die, rot and return at any point of a recovery. The same walk is driven by a seed (many worlds)
-// and by an odometer over all choices (small worlds). What must hold is computed here anew, from a history of steps that
-// knows nothing of lineages, and by looking at every slot.
+// A small world without processes around the shipped decisions: nodes with two slots a seat and kind, filled as the
+// slot protocol allows, that die, rot and return at any point of a recovery. The same walk is driven by a seed (many
+// worlds) and by an odometer over all choices (small worlds). What must hold is computed here anew, from a history of
+// steps that knows nothing of lineages, and by looking at every slot.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,7 +99,8 @@ class World {
     spec_.spare_count = options.spare_count;
     spec_.replica_count = options.replica_count;
     spec_.wait_for_spare = options.wait_for_spare;
-    for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id) nodes_[{NodeId(id), Incarnation(1)}];
+    for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id)
+      nodes_[{NodeId(id), Incarnation(1)}];
   }
 
   void live() {
@@ -129,7 +130,8 @@ class World {
   }
   // On the line of steps that the job goes on with.
   bool valid(const Slot& slot) const {
-    return slot.step > Step(0) && slot.step.value <= history_.size() && history_[slot.step.value - 1] == slot.generation;
+    return slot.step > Step(0) && slot.step.value <= history_.size() &&
+           history_[slot.step.value - 1] == slot.generation;
   }
   bool struck(NodeLife at, Seat seat, SourceKind kind, const Slot& slot) const {
     return contains(state_.struck, Struck{at, seat, kind, slot.generation, slot.step});
@@ -178,13 +180,15 @@ class World {
       const Seat seat(i);
       Slots& own = nodes_.at(state_.seats[i].life).memory[{seat, SourceKind::own_arena}];
       const bool further = fill(own, base, commits, true);
-      if (options_.replica_count > 0) fill(nodes_.at(holder_of(seat)).memory[{seat, SourceKind::replica}], base, commits, further);
+      if (options_.replica_count > 0)
+        fill(nodes_.at(holder_of(seat)).memory[{seat, SourceKind::replica}], base, commits, further);
     }
     committed_ = base;
     if (held_by_all(Step(base.value + 1))) committed_ = Step(base.value + 1);
     for (const Member& member : state_.seats) {
       const std::uint64_t lag = committed_.value - state_.resume.value;
-      nodes_.at(member.life).known = Step(state_.resume.value + (choices_.exhaustive() ? lag : choices_.pick(static_cast<std::uint32_t>(lag) + 1)));
+      nodes_.at(member.life).known = Step(
+          state_.resume.value + (choices_.exhaustive() ? lag : choices_.pick(static_cast<std::uint32_t>(lag) + 1)));
     }
     if (!options_.within_policy) rot();
   }
@@ -195,9 +199,15 @@ class World {
     Slot& other = other_than(slots, base);
     const Generation generation = history_[base.value];
     switch (choices_.pick(choices_.exhaustive() ? 2 : 4)) {
-      case 0: other = {generation, base.next(), SlotState::dirty}; break;
-      case 1: other = {generation, base.next(), may_seal ? SlotState::sealed : SlotState::dirty}; break;
-      case 2: if (commits) other = {}; break;
+      case 0:
+        other = {generation, base.next(), SlotState::dirty};
+        break;
+      case 1:
+        other = {generation, base.next(), may_seal ? SlotState::sealed : SlotState::dirty};
+        break;
+      case 2:
+        if (commits) other = {};
+        break;
       default:  // what was there before, or the step before base
         if (commits && base > Step(1)) other = {history_[base.value - 2], Step(base.value - 1), SlotState::sealed};
     }
@@ -237,7 +247,8 @@ class World {
       record.address = text("host", life.node, ":", life.incarnation);
       record.parked = lowest_seat_of(state_, life) ? 0 : options_.seats_per_node;
       record.healthy = true;
-      const auto known = std::find_if(out.begin(), out.end(), [&](const NodeRecord& r) { return r.life.node == life.node; });
+      const auto known = std::find_if(out.begin(), out.end(),
+                                      [&record](const NodeRecord& r) { return r.life.node == record.life.node; });
       if (known == out.end()) {
         out.push_back(record);
       } else {
@@ -286,14 +297,20 @@ class World {
   void first_fault() {
     const std::vector<NodeLife> members = survivors_of_running();
     switch (choices_.pick(3)) {
-      case 0: return fault({FaultKind::communication, {}, {}, "", 0});
-      case 1: return fault({FaultKind::trainer_exit, {}, Seat(choices_.pick(seat_count())), "", 0});
+      case 0:
+        return fault({FaultKind::communication, {}, {}, "", 0});
+      case 1:
+        return fault({FaultKind::trainer_exit, {}, Seat(choices_.pick(seat_count())), "", 0});
       default: {
         const NodeLife victim = members[choices_.pick(static_cast<std::uint32_t>(members.size()))];
         kill(victim);
         const bool led = choices_.rarely(3);
         if (led) state_.leader = victim;
-        return fault({led ? FaultKind::leader_lost : FaultKind::node_lost, led ? std::nullopt : std::optional(victim), {}, "", 0});
+        return fault({led ? FaultKind::leader_lost : FaultKind::node_lost,
+                      led ? std::nullopt : std::optional(victim),
+                      {},
+                      "",
+                      0});
       }
     }
   }
@@ -372,7 +389,8 @@ class World {
       if (!back) nodes_[{gone.node, Incarnation(++incarnation_)}];
     }
     for (std::uint32_t id = options_.node_count; id < options_.node_count + options_.spare_count; ++id)
-      if (std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& n) { return n.first.node.value == id && n.second.alive; }))
+      if (std::none_of(nodes_.begin(), nodes_.end(),
+                       [&](const auto& n) { return n.first.node.value == id && n.second.alive; }))
         nodes_[{NodeId(id), Incarnation(++incarnation_)}];
   }
 
@@ -414,12 +432,14 @@ class World {
     Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
     const Slot* found = nullptr;
     for (const Slot& slot : there)
-      if (slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed) found = &slot;
+      if (slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed)
+        found = &slot;
     EXPECT_NE(found, nullptr) << "a source that does not exist";
     if (found == nullptr) std::abort();
     if (found->rotten) {
       const Struck strike{source.from, source.seat, source.kind, source.slot_generation, source.step};
-      EXPECT_TRUE(tried_.insert({strike.at, strike.seat, strike.kind, strike.step}).second) << "the same bad source twice";
+      EXPECT_TRUE(tried_.insert({strike.at, strike.seat, strike.kind, strike.step}).second)
+          << "the same bad source twice";
       fault({FaultKind::corrupt_source, {}, source.seat, "", 0}, {strike});
       return true;
     }
@@ -505,7 +525,8 @@ class World {
       positions[member.life].insert(seat / options_.seats_per_node);
       if (member.life != state_.seats[seat].life) {
         ASSERT_TRUE(contains(state_.evicted, state_.seats[seat].life)) << "a survivor lost its seat";
-        ASSERT_TRUE(std::any_of(view.nodes.begin(), view.nodes.end(), [&](const NodeRecord& r) { return r.life == member.life; }));
+        ASSERT_TRUE(std::any_of(view.nodes.begin(), view.nodes.end(),
+                                [&](const NodeRecord& r) { return r.life == member.life; }));
       }
     }
     ASSERT_EQ(positions.size(), options_.node_count);
@@ -549,7 +570,8 @@ class World {
     for (std::uint64_t step = known().value; step <= history_.size(); ++step)
       if (copies(Step(step)) > copies(best)) best = Step(step);
     for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
-      const bool named = next.verdict.find(text("seat ", seat, ": no sealed copy of step ", best, " ")) != std::string::npos;
+      const bool named =
+          next.verdict.find(text("seat ", seat, ": no sealed copy of step ", best, " ")) != std::string::npos;
       ASSERT_EQ(named, !has_copy(Seat(seat), best)) << next.verdict;
     }
   }
