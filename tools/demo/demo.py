@@ -166,7 +166,7 @@ class Demo:
         self.show_kills()
         if said and self.kill_count:
             path = self.path("kills.jsonl")
-            since = event.get("at_ms", 0) - verdict.read_kills(path)[0][-1]["wall_ms"]
+            since = verdict.since_ms(verdict.read_kills(path)[0][-1], event["at_monotonic_ns"])
             with self.lock:
                 line(f"    {since:+7.0f} ms  {said}")
 

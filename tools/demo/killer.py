@@ -53,10 +53,12 @@ class Killer:
     def look_afterwards(self, begun):
         """Who sits where once the job runs again: survivors must be who they were."""
         generation = self.generation_before
-        nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
-                          and jobs.generation(nodes) > generation and len(jobs.seats(nodes)) == self.seat_count,
-                          "the job to run again")
-        self.write({"after": list(range(begun, self.count)), "at_ns": time.monotonic_ns(),
+        self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
+                  and jobs.generation(nodes) > generation and len(jobs.seats(nodes)) == self.seat_count,
+                  "the job to run again")
+        asked_ns = time.monotonic_ns()
+        nodes = self.view.nodes()
+        self.write({"after": list(range(begun, self.count)), "asked_ns": asked_ns, "answered_ns": time.monotonic_ns(),
                     "seats": {str(seat): survivor(trainer) for seat, trainer in jobs.seats(nodes).items()}})
 
     # When ----------------------------------------------------------------------------------------------------------
@@ -170,7 +172,6 @@ class Killer:
         trainers = status.get("trainers", [])
         with Victims(jobs.node_processes(status)) as victims:
             began_ns = victims.send()
-            wall_ms = time.time() * 1e3 - (time.monotonic_ns() - began_ns) / 1e6
             pids = sorted(who.pid for who in victims.fds)
         observed = trainers[0].get("phase", "?") if trainers else "?"
         self.generation_before = jobs.generation(nodes)
@@ -179,7 +180,7 @@ class Killer:
             "kill": self.count, "node": node, "seat": trainers[0].get("seat") if trainers else None,
             "role": status.get("role"), "phase": phase if held else observed, "drawn": phase, "held": held,
             "step": trainers[0].get("step") if trainers else None, "committed": jobs.committed(nodes),
-            "generation": jobs.generation(nodes), "pids": pids, "at_ns": began_ns, "wall_ms": wall_ms,
+            "generation": jobs.generation(nodes), "pids": pids, "at_ns": began_ns,
             "before": {str(seat): survivor(trainer) for seat, trainer in jobs.seats(nodes).items()}})
         self.count += 1
 

@@ -33,35 +33,21 @@ def event_text(event):
     """An event of the job in a few words; None: not worth a line."""
     kind, node = event.get("kind"), event.get("node")
     if kind == "fault_detected":
-        victim = event.get("victim")
-        return paint(f"node {node} sees it: {str(event.get('fault', 'fault')).replace('_', ' ')}", "yellow") + \
-            (f", {victim_text(victim)}" if victim not in (None, "", {}) else "")
+        who = [f"{key} {event['victim_' + key]}" for key in ("node", "seat") if event.get("victim_" + key) is not None]
+        return paint(f"node {node} sees it: {event.get('fault', 'fault').replace('_', ' ')}", "yellow") + \
+            f" ({' '.join(who)}: {event.get('detail', '')})"
     if kind == "frozen":
         return f"node {node} has frozen its slots"
     if kind == "restore_decided":
         return f"node {node} decides: generation {event.get('generation')} goes on from step {event.get('resume')}"
     if kind == "seat_restored":
-        parts = [f"seat {event.get('seat')} restored"]
-        if event.get("source"):
-            parts.append(f"from {source_text(event['source'])}")
-        if event.get("bytes"):
-            parts.append(bytes_text(event["bytes"]))
-        return ", ".join(parts)
+        return (f"seat {event.get('seat')} restored from the {str(event.get('source')).replace('_', ' ')} on node "
+                f"{event.get('from')}: {bytes_text(event.get('bytes', 0))} in {ms_text(event.get('ms'))}")
     if kind == "running":
         return paint(f"running again, generation {event.get('generation')}", "green")
     if kind in ("node_joined", "node_evicted", "spare_waiting", "job_failed"):
         return f"node {node}: {kind.replace('_', ' ')}" + (f": {event['verdict']}" if event.get("verdict") else "")
     return None
-
-
-def victim_text(victim):
-    return f"node {victim}" if isinstance(victim, int) else str(victim)
-
-
-def source_text(source):
-    if isinstance(source, dict):
-        return f"{source.get('kind', '?')} on node {source.get('from', source.get('node', '?'))}"
-    return str(source).replace("_", " ")
 
 
 def draw_losses(path, ours, reference, kills, title):

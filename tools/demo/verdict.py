@@ -1,7 +1,7 @@
 """What happened around each kill, and whether the survivors are who they were.
 
 Kills come from the killer's own record, times of a recovery from the job's events, ends of steps from the trainers'
-record. Trainers write monotonic time and daemons wall time; the killer notes both at each kill, which ties them.
+record: all of them in this machine's monotonic time.
 """
 import json
 import statistics
@@ -18,43 +18,37 @@ def read_kills(path):
     return [entry for entry in entries if "kill" in entry], [entry for entry in entries if "after" in entry]
 
 
-def wall_ms(kill, t_ns):
-    return kill["wall_ms"] + (t_ns - kill["at_ns"]) / 1e6
+def since_ms(kill, at_ns):
+    return (at_ns - kill["at_ns"]) / 1e6
 
 
 def stall(kill, events, run):
     """{"stall_ms": {part: ms}, "total_ms", "resume"} from the kill to the next step done on every seat; a part that
     left no trace is None. Parts of recoveries that run into each other are counted from each one's own kill."""
-    after = sorted((event for event in events if event.get("at_ms", 0) >= int(kill["wall_ms"])),
-                   key=lambda event: event["at_ms"])
-    runs = [event for event in after if event["kind"] == "running"]
-    if not runs:
+    after = sorted((event for event in events if event["at_monotonic_ns"] >= kill["at_ns"]),
+                   key=lambda event: event["at_monotonic_ns"])
+    running = next((event for event in after if event["kind"] == "running"), None)
+    if running is None:
         return {"stall_ms": dict.fromkeys(PARTS), "total_ms": None, "resume": None}
-    running = runs[0]
-    marks = {}
-    for event in after:
-        if event["at_ms"] > running["at_ms"]:
-            break
-        if event["kind"] == "fault_detected":
-            marks.setdefault("detect", event["at_ms"])
-        elif event["kind"] == "frozen":
-            marks["freeze"] = event["at_ms"]
-        elif event["kind"] == "restore_decided":
-            marks["decide"] = event["at_ms"]
-        elif event["kind"] == "seat_restored":
-            marks["rebuild"] = event["at_ms"]
-    marks["restore"] = running["at_ms"]
-    done = [min((wall_ms(kill, line["t_ns"]) for line in run.steps(seat)
-                 if wall_ms(kill, line["t_ns"]) > running["at_ms"]), default=None) for seat in run.seats()]
-    marks["resume"] = max(done) if done and None not in done else None
-    parts, last = {}, kill["wall_ms"]
+    until = [event for event in after if event["at_monotonic_ns"] <= running["at_monotonic_ns"]]
+
+    def times(kind, before_ns=running["at_monotonic_ns"]):
+        return [event["at_monotonic_ns"] for event in until
+                if event["kind"] == kind and event["at_monotonic_ns"] <= before_ns]
+    decided = max(times("restore_decided"), default=None)
+    done = [min((line["t_ns"] for line in run.steps(seat) if line["t_ns"] > running["at_monotonic_ns"]), default=None)
+            for seat in run.seats()]
+    marks = {"detect": min(times("fault_detected"), default=None),
+             "freeze": max(times("frozen", decided or running["at_monotonic_ns"]), default=None),
+             "decide": decided, "rebuild": max(times("seat_restored"), default=None),
+             "restore": running["at_monotonic_ns"], "resume": max(done) if done and None not in done else None}
+    parts, last = {}, kill["at_ns"]
     for part in PARTS:
-        mark = marks.get(part)
-        parts[part] = None if mark is None else round(max(0.0, mark - last), 1)
-        last = last if mark is None else max(mark, last)
-    total = None if marks["resume"] is None else round(marks["resume"] - kill["wall_ms"], 1)
+        parts[part] = None if marks[part] is None else round(max(0, marks[part] - last) / 1e6, 2)
+        last = max(last, marks[part] or 0)
+    total = None if marks["resume"] is None else round(since_ms(kill, marks["resume"]), 2)
     return {"stall_ms": parts, "total_ms": total, "resume": running.get("resume"),
-            "window_ns": (kill["at_ns"], kill["at_ns"] + int((total or 0) * 1e6))}
+            "window_ns": (kill["at_ns"], marks["resume"] or running["at_monotonic_ns"])}
 
 
 def redone(kill, run, resume):
@@ -89,9 +83,9 @@ def process_faults(seat, now, after, kills, run):
     lines = [line for line in run.lines if line["pid"] == now["pid"]]
     if any(line["nonce"] != start["nonce"] for line in lines):
         return [f"seat {seat}: the memory of process {now['pid']} is not the one it began with"]
-    recorded = sum(line["t_ns"] <= after["at_ns"] for line in lines)
-    if abs(now.get("updates", 0) - recorded) > len(kills) + 2:
-        return [f"seat {seat}: {now.get('updates')} updates counted from outside, {recorded} steps recorded"]
+    least, most = (sum(line["t_ns"] <= after[key] for line in lines) for key in ("asked_ns", "answered_ns"))
+    if not least - 1 <= now["updates"] <= most + len(kills) + 1:
+        return [f"seat {seat}: {now['updates']} updates counted from outside, {least} to {most} steps recorded by then"]
     return []
 
 
