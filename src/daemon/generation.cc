@@ -51,6 +51,8 @@ void Pawld::learn_state(const JobState& state, Revision revision) {
   const bool new_phase = new_generation || state.phase != state_->phase;
   state_revision_ = revision;
   state_ = state;
+  for (const Struck& struck : state.struck)
+    if (struck.at == self_ && std::find(struck_here_.begin(), struck_here_.end(), struck) == struck_here_.end()) struck_here_.push_back(struck);
   if (new_generation) {
     inventories_.clear();
     readies_.clear();
@@ -142,7 +144,7 @@ void Pawld::put_inventory() {
   Inventory inventory;
   inventory.life = self_;
   inventory.generation = state.generation;
-  inventory.committed = progress_.committed;
+  inventory.committed = known_committed();
   inventory.items = memory_->inventory();
   inventory.frozen_wall_ms = static_cast<std::uint64_t>(real_clock().wall() / 1ms);
   for (Place& place : trainers_->places())
@@ -155,6 +157,14 @@ void Pawld::put_inventory() {
         inventories_.erase(self_.node);  // again, at the next drive
         drive_soon(20ms);
       });
+}
+
+// Also of the pawld before us: it wrote what it knew into the trainers' pages.
+Step Pawld::known_committed() const {
+  Step known = progress_.committed;
+  for (const Place& place : trainers_->places())
+    if (place.page != nullptr) known = std::max(known, Progress::unpack(place.page->progress.load()).committed);
+  return known;
 }
 
 void Pawld::lead() {
@@ -198,7 +208,8 @@ void Pawld::lead() {
     return swap_state(next, "waiting for " + wait.what);
   }
   if (!wait.without_deadline && !wait.late.empty() && in_state_for() > patience)
-    report_cause({FaultKind::node_silent, wait.late.front(), std::nullopt, "missed the deadline: " + wait.what, 0});
+    for (const NodeLife& late : wait.late)
+      report_cause({FaultKind::node_silent, late, std::nullopt, "missed the deadline: " + wait.what, 0});
 }
 
 void Pawld::report_cause(Cause cause, std::vector<Struck> struck) {
@@ -218,12 +229,16 @@ void Pawld::report_cause(Cause cause, std::vector<Struck> struck) {
 
 void Pawld::push_causes() {
   if (swapping_ || !is_member()) return;
-  while (!causes_.empty()) {
-    const PendingCause& first = causes_.front();
-    const Decision decision = open_generation(*state_, first.cause, self_, first.struck);
-    if (const Move* move = std::get_if<Move>(&decision)) return swap_state(move->next, move->why);
-    causes_.erase(causes_.begin());  // the state accounts for it
+  if (causes_.empty()) return;
+  std::vector<Cause> causes;
+  std::vector<Struck> struck;
+  for (const PendingCause& pending : causes_) {
+    causes.push_back(pending.cause);
+    struck.insert(struck.end(), pending.struck.begin(), pending.struck.end());
   }
+  const Decision decision = open_generation(*state_, causes, self_, struck);
+  if (const Move* move = std::get_if<Move>(&decision)) return swap_state(move->next, move->why);
+  causes_.clear();  // the state accounts for them
 }
 
 void Pawld::lost_neighbour(NodeLife life, FaultKind kind, const std::string& detail) {
@@ -265,7 +280,8 @@ void Pawld::watch_members() {
 
 void Pawld::begin_running() {
   const JobState& state = *state_;
-  memory_->unfreeze_all(state.lineage);
+  memory_->unfreeze_all(state.lineage, struck_here_);
+  struck_here_.clear();
   running_ = state.generation;
   frozen_ = std::max(frozen_, state.generation);
   Progress progress{state.resume, 0};

@@ -1,5 +1,7 @@
 #include "daemon/memory.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "recovery/decide.h"
 
@@ -67,12 +69,15 @@ void Memory::freeze_all() {
     for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) held->arena.slot(i).freeze();
 }
 
-void Memory::unfreeze_all(std::span<const LineageEntry> lineage) {
+void Memory::unfreeze_all(std::span<const LineageEntry> lineage, std::span<const Struck> struck) {
   for (auto& [key, held] : arenas_)
     for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
       const Slot slot = held->arena.slot(i);
       const SlotWord word = slot.word();
-      slot.unfreeze(word.state == SlotState::sealed && in_lineage(lineage, word.generation, word.step));
+      const bool wrong = std::any_of(struck.begin(), struck.end(), [&](const Struck& s) {
+        return s.seat == key.second && s.kind == source_kind(key.first) && s.slot_generation == word.generation && s.step == word.step;
+      });
+      slot.unfreeze(word.state == SlotState::sealed && !wrong && in_lineage(lineage, word.generation, word.step));
     }
 }
 

@@ -44,8 +44,8 @@ class Memory {
   void drop_all();
 
   void freeze_all();
-  // At `running`: what is sealed and in the lineage stays, all else becomes empty.
-  void unfreeze_all(std::span<const LineageEntry> lineage);
+  // At `running`: what is sealed, in the lineage and not struck out stays, all else becomes empty.
+  void unfreeze_all(std::span<const LineageEntry> lineage, std::span<const Struck> struck);
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
   [[nodiscard]] std::uint64_t bytes() const;
 

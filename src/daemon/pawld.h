@@ -76,6 +76,7 @@ class Pawld {
   [[nodiscard]] Duration in_state_for() const;
   [[nodiscard]] bool held_back(const std::string& phase);  // a drill holds this phase
   void put_inventory();
+  [[nodiscard]] Step known_committed() const;
   void tidy_keys();                      // of recoveries that are over
 
   // --- seats.cc
@@ -175,6 +176,7 @@ class Pawld {
   };
   std::vector<PendingCause> causes_;
   std::set<Seat> imported_;
+  std::vector<Struck> struck_here_;       // slots of ours that proved wrong and were not filled anew: emptied at running
   std::vector<Source> imports_waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
   std::map<std::uint32_t, int> early_exits_;  // local index -> exits before ever joining

@@ -155,6 +155,7 @@ void Pawld::imported(Generation generation, Source source, Status status, std::u
   if (!state_ || state_->generation != generation || restoring_ != generation) return;
   if (status) {
     imported_.insert(source.seat);
+    std::erase_if(struck_here_, [&](const Struck& s) { return s.seat == source.seat && s.kind == SourceKind::own_arena; });
     tell_event("seat_restored", Json{{"seat", source.seat.value}, {"source", name_of(source.kind)}, {"from", source.from.node.value},
                                      {"bytes", bytes}, {"ms", static_cast<double>(took / 1us) / 1000.0}}.dump());
     return drive();
@@ -315,7 +316,7 @@ void Pawld::on_trainer_death(Place& place, const std::string& how) {
   loop_->after(deadlines_.trainer_exit_grace, [this, generation, seat, how] {
     if (ending_ || !state_ || state_->generation != generation) return;
     if (state_->phase == JobPhase::running || state_->phase == JobPhase::restoring)
-      report_cause({FaultKind::trainer_exit, std::nullopt, seat, how.empty() ? "its process died" : how, 0});
+      report_cause({FaultKind::trainer_exit, self_, seat, how.empty() ? "its process died" : how, 0});
   });
 }
 
@@ -364,7 +365,7 @@ void Pawld::check_trainers() {
     view.stopped = process && (*process == 'T' || *process == 't');
     view.in_step = view.phase != 8 && view.phase != 9;  // not aside, not finishing
     if (place.page->held.load() != 0 || !hangs(view, std::chrono::milliseconds(spec_.hang_ms), deadlines_)) continue;
-    report_cause({FaultKind::trainer_hang, std::nullopt, place.seat,
+    report_cause({FaultKind::trainer_hang, self_, place.seat,
                   text("no progress for ", view.since_progress / 1ms, " ms", view.stopped ? ", the process is stopped" : ""), 0});
   }
 }
