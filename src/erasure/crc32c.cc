@@ -71,8 +71,8 @@ constexpr ShiftTable make_shift_table(std::uint64_t bytes) {
   for (std::uint32_t place = 0; place < 4; ++place) {
     for (std::uint32_t byte = 1; byte < 256; ++byte) {
       const std::uint32_t rest = byte & (byte - 1);  // linear: the entry without its lowest bit, plus that bit's own
-      table[place][byte] = rest != 0 ? table[place][rest] ^ table[place][byte ^ rest]
-                                     : multiply(factor, byte << (8 * place));
+      table[place][byte] =
+          rest != 0 ? table[place][rest] ^ table[place][byte ^ rest] : multiply(factor, byte << (8 * place));
     }
   }
   return table;
@@ -90,19 +90,18 @@ enum class Store { none, plain, stream };
 
 // `store`, `load` and `sum` are macros and not functions because a function is inlined into a kernel only if it has the
 // same target and sanitizer attributes, which compilers judge differently.
-#define PAWL_LANE(lane, state)                                                             \
-  do {                                                                                     \
-    const Word word_ = *reinterpret_cast<const Word*>(from + (lane) + i);                  \
-    (state) = _mm_crc32_u64((state), static_cast<unsigned long long>(word_));              \
-    if constexpr (kStore == Store::plain) *reinterpret_cast<Word*>(to + (lane) + i) = word_; \
-    if constexpr (kStore == Store::stream)                                                 \
-      _mm_stream_si64(reinterpret_cast<long long*>(to + (lane) + i), word_);               \
+#define PAWL_LANE(lane, state)                                                                                    \
+  do {                                                                                                            \
+    const Word word_ = *reinterpret_cast<const Word*>(from + (lane) + i);                                         \
+    (state) = _mm_crc32_u64((state), static_cast<unsigned long long>(word_));                                     \
+    if constexpr (kStore == Store::plain) *reinterpret_cast<Word*>(to + (lane) + i) = word_;                      \
+    if constexpr (kStore == Store::stream) _mm_stream_si64(reinterpret_cast<long long*>(to + (lane) + i), word_); \
   } while (false)
 
 template <Store kStore, std::size_t kLane>
 __attribute__((target("sse4.2"))) PAWL_RACY std::uint32_t run_lanes(std::byte*& to, const std::byte*& from,
-                                                                           std::size_t& size, std::uint32_t state,
-                                                                           const ShiftTable& table) {
+                                                                    std::size_t& size, std::uint32_t state,
+                                                                    const ShiftTable& table) {
   while (size >= 3 * kLane) {
     std::uint64_t a = state, b = 0, c = 0;
     for (std::size_t i = 0; i < kLane; i += 8) {

@@ -12,7 +12,9 @@
 namespace pawl {
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);

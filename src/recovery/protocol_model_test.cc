@@ -1,14 +1,14 @@
 // The slot protocol, searched exhaustively: every interleaving of two and of three seats on a ring with one replica.
 //
-// The model's memory is slot words; what decides is the shipped code: choose_slot (the gate), report_of, combine, advance,
-// plan_restore, in_lineage, append_lineage. Nothing orders the seats but the protocol itself: no collective anywhere.
-// A state is packed into four words; breadth first, so that a counter-example is the shortest one.
+// The model's memory is slot words; what decides is the shipped code: choose_slot (the gate), report_of, combine,
+// advance, plan_restore, in_lineage, append_lineage. Nothing orders the seats but the protocol itself: no collective
+// anywhere. A state is packed into four words; breadth first, so that a counter-example is the shortest one.
 //
 // What may happen, at any instant: a window opens, waits for a slot, is captured, is void; a replica is opened, sealed,
 // abandoned, acknowledged (late); a seat's report reaches the root (late); a seat learns the root's progress (late, any
-// older one meanwhile); a node dies (its memory is gone), once until the next commit; a recovery begins without a death;
-// nodes freeze one by one while the others still run; the leader decides; spares are filled from their sources; nodes
-// thaw one by one; a death in the middle of that opens a further generation over the same slots.
+// older one meanwhile); a node dies (its memory is gone), once until the next commit; a recovery begins without a
+// death; nodes freeze one by one while the others still run; the leader decides; spares are filled from their sources;
+// nodes thaw one by one; a death in the middle of that opens a further generation over the same slots.
 //
 // What must hold in every state: the greatest committed step can be recovered now and after any one (further) death;
 // the root commits only what every seat holds, and calls nothing void that was committed.
@@ -39,18 +39,18 @@ struct Options {
   std::uint32_t seats = 2;
   std::uint32_t last_step = 4;
   std::uint32_t last_generation = 2;
-  bool stale_reports = true;   // the root combines whatever arrived last from each seat; else what is so now
+  bool stale_reports = true;           // the root combines whatever arrived last from each seat; else what is so now
   bool late_acknowledgements = false;  // on their way for a while; a late report is as good
   bool own_gate = true;
   bool replica_gate = true;
-  bool spurious = true;        // recoveries without a death
+  bool spurious = true;               // recoveries without a death
   bool death_after_spurious = false;  // before the next commit: beyond the promise, see docs/failure-model.md
 };
 
 enum class Phase : std::uint8_t { idle, waiting, capturing };
 enum class Mode : std::uint8_t { running, quiescing, restoring };
 
-struct Copy {  // a slot
+struct Copy {                                                          // a slot
   std::uint8_t generation = 0, step = 0, state = 0, acknowledged = 0;  // acknowledged: 1 on its way, 2 arrived
   bool operator==(const Copy&) const = default;
 };
@@ -61,20 +61,20 @@ struct Node {
   std::uint8_t step = 0;  // of the trainer: its greatest window
   Progress known;
   std::array<Copy, kSlots> own, replica;
-  SeatReport report;      // the last that reached the root
+  SeatReport report;  // the last that reached the root
 };
 
 struct State {
   std::array<Node, kSeatsMax> nodes;
-  std::uint8_t generation = 1;   // in which windows open
-  std::uint8_t pending = 1;      // of the recovery, when not running
+  std::uint8_t generation = 1;  // in which windows open
+  std::uint8_t pending = 1;     // of the recovery, when not running
   Mode mode = Mode::running;
-  std::uint8_t resume = 0;       // as decided last
-  std::uint8_t base = 0;         // where this generation began
+  std::uint8_t resume = 0;                                                // as decided last
+  std::uint8_t base = 0;                                                  // where this generation began
   std::array<std::uint8_t, kGenerationsMax + 1> lineage{15, 15, 15, 15};  // [g]: R; 15: none
   Progress root;
-  std::uint8_t held = 0;         // bit s: step s of this generation was held by every seat at some instant
-  bool spent = false;            // the one death was had
+  std::uint8_t held = 0;  // bit s: step s of this generation was held by every seat at some instant
+  bool spent = false;     // the one death was had
 };
 
 using Packed = std::array<std::uint64_t, 4>;
@@ -231,8 +231,12 @@ class StateSet {
 SlotWord word_of(const Copy& copy, bool frozen) {
   return SlotWord{Generation(copy.generation), Step(copy.step), static_cast<SlotState>(copy.state), frozen};
 }
-bool is_sealed(const Copy& copy) { return copy.state == 2; }
-bool is_dirty(const Copy& copy) { return copy.state == 1; }
+bool is_sealed(const Copy& copy) {
+  return copy.state == 2;
+}
+bool is_dirty(const Copy& copy) {
+  return copy.state == 1;
+}
 bool is(const Copy& copy, std::uint8_t generation, std::uint8_t step) {
   return copy.state != 0 && copy.generation == generation && copy.step == step;
 }
@@ -243,7 +247,7 @@ class Model {
 
   struct Outcome {
     std::size_t states = 0;
-    std::size_t decisions = 0;   // recoveries decided
+    std::size_t decisions = 0;  // recoveries decided
     std::uint32_t greatest_commit = 0;
     std::optional<std::string> broken;  // what, and the shortest way there
   };
@@ -300,8 +304,10 @@ class Model {
         next.nodes[i].phase = Phase::idle;
         for (Copy& copy : next.nodes[i].own) {
           if (!is_dirty(copy)) continue;
-          if (in_time) copy.state = 2;
-          else copy = Copy{};
+          if (in_time)
+            copy.state = 2;
+          else
+            copy = Copy{};
         }
         add(next);
       }
@@ -344,7 +350,8 @@ class Model {
         add(next);
       }
       if (own.acknowledged != 0) continue;
-      const auto there = std::ranges::find_if(holder.replica, [&](const Copy& c) { return is(c, own.generation, own.step); });
+      const auto there =
+          std::ranges::find_if(holder.replica, [&](const Copy& c) { return is(c, own.generation, own.step); });
       if (there == holder.replica.end()) {
         if (!busy) open_replica(i, h, own);
       } else if (is_dirty(*there) && is_sealed(own)) {
@@ -477,7 +484,8 @@ class Model {
     std::vector<LineageEntry> lineage = lineage_of(state_);
     append_lineage(lineage, {Generation(state_.pending), plan.resume});
     next.lineage.fill(15);
-    for (const LineageEntry& entry : lineage) next.lineage[entry.generation.value] = static_cast<std::uint8_t>(entry.resume.value);
+    for (const LineageEntry& entry : lineage)
+      next.lineage[entry.generation.value] = static_cast<std::uint8_t>(entry.resume.value);
     add(next);
   }
 
@@ -549,7 +557,8 @@ class Model {
       const Seat ward((n + options_.seats - 1) % options_.seats);
       const auto list = [&](const Copy& copy, Seat seat, SourceKind kind) {
         if (copy.state == 0) return;
-        inventory.items.push_back({seat, kind, Generation(copy.generation), Step(copy.step), static_cast<SlotState>(copy.state), 1});
+        inventory.items.push_back(
+            {seat, kind, Generation(copy.generation), Step(copy.step), static_cast<SlotState>(copy.state), 1});
       };
       for (const Copy& copy : node.own) list(copy, Seat(n), SourceKind::own_arena);
       for (const Copy& copy : node.replica) list(copy, ward, SourceKind::replica);
@@ -565,7 +574,8 @@ class Model {
 
   // --- What must hold
 
-  // The greatest step that every seat has somewhere, should node `dead` be gone too. Beside the planner, on plain memory.
+  // The greatest step that every seat has somewhere, should node `dead` be gone too. Beside the planner, on plain
+  // memory.
   [[nodiscard]] std::uint32_t recoverable(const State& state, std::uint32_t dead) const {
     const auto usable = [&](const Copy& c, std::uint32_t step) {
       if (!is_sealed(c) || c.step != step) return false;
@@ -603,8 +613,8 @@ class Model {
       bool all = true;
       for (std::uint32_t i = 0; i < options_.seats; ++i) {
         all = all && std::ranges::any_of(state.nodes[i].own, [&](const Copy& c) {
-          return is_sealed(c) && is(c, state.generation, static_cast<std::uint8_t>(step)) && c.acknowledged == 2;
-        });
+                return is_sealed(c) && is(c, state.generation, static_cast<std::uint8_t>(step)) && c.acknowledged == 2;
+              });
       }
       if (all) state.held |= static_cast<std::uint8_t>(1u << step);
     }
@@ -717,14 +727,16 @@ TEST(SlotProtocol, TwoSeatsLoseNothingThroughARecovery) {
 }
 
 TEST(SlotProtocol, TwoSeatsLoseNothingThroughTwoRecoveriesAndADeathInOne) {
-  const auto outcome = search("two seats, two steps, two recoveries", {.seats = 2, .last_step = 2, .last_generation = 3});
+  const auto outcome =
+      search("two seats, two steps, two recoveries", {.seats = 2, .last_step = 2, .last_generation = 3});
   EXPECT_FALSE(outcome.broken) << *outcome.broken;
   EXPECT_GT(outcome.decisions, 0u);
 }
 
 TEST(SlotProtocol, LateAcknowledgementsChangeNothing) {
-  const auto outcome = search("two seats, three steps, a recovery, late acknowledgements",
-                              {.seats = 2, .last_step = 3, .last_generation = 2, .stale_reports = false, .late_acknowledgements = true});
+  const auto outcome =
+      search("two seats, three steps, a recovery, late acknowledgements",
+             {.seats = 2, .last_step = 3, .last_generation = 2, .stale_reports = false, .late_acknowledgements = true});
   EXPECT_FALSE(outcome.broken) << *outcome.broken;
 }
 
@@ -751,10 +763,11 @@ TEST(SlotProtocol, TwoSlotsWithALocalFenceOnlyLoseAStep) {
   }
 }
 
-// Also found: what the protocol does not promise. A recovery in which nobody died may go on from a step that lies nowhere
-// twice; until the next commit one death is one too many, as it is after a death.
+// Also found: what the protocol does not promise. A recovery in which nobody died may go on from a step that lies
+// nowhere twice; until the next commit one death is one too many, as it is after a death.
 TEST(SlotProtocol, BetweenARecoveryAndTheNextCommitADeathIsNotCovered) {
-  const auto outcome = search("a death after a recovery without one", {.last_step = 3, .last_generation = 2, .death_after_spurious = true});
+  const auto outcome = search("a death after a recovery without one",
+                              {.last_step = 3, .last_generation = 2, .death_after_spurious = true});
   ASSERT_TRUE(outcome.broken);
   EXPECT_EQ(outcome.broken->substr(0, 4), kLost) << *outcome.broken;
 }

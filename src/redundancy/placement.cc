@@ -5,7 +5,9 @@
 namespace pawl {
 namespace {
 
-std::uint32_t node_count(const RingOptions& options) { return options.seat_count / options.seats_per_node; }
+std::uint32_t node_count(const RingOptions& options) {
+  return options.seat_count / options.seats_per_node;
+}
 
 }  // namespace
 
@@ -20,7 +22,9 @@ Status check_ring(const RingOptions& options) {
   return {};
 }
 
-std::uint32_t ring_position(Seat seat, const RingOptions& options) { return seat.value / options.seats_per_node; }
+std::uint32_t ring_position(Seat seat, const RingOptions& options) {
+  return seat.value / options.seats_per_node;
+}
 
 std::vector<std::uint32_t> holder_positions(Seat seat, const RingOptions& options) {
   std::vector<std::uint32_t> positions;

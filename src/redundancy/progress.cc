@@ -17,7 +17,8 @@ Progress settled_at(Step committed, Step settled) {
   return progress;
 }
 
-// `bits` relative to `from`, made relative to `to`, which is not before it. What leaves is settled; what enters, unknown.
+// `bits` relative to `from`, made relative to `to`, which is not before it. What leaves is settled; what enters,
+// unknown.
 std::uint64_t shifted(std::uint64_t bits, Step from, Step to) {
   const std::uint64_t distance = to.value - from.value;
   return distance < kWindow ? bits >> distance : 0;
@@ -39,9 +40,13 @@ Progress settle(std::span<const SlotView> slots, Step reached, Generation genera
 
 }  // namespace
 
-bool Progress::is_void(Step step) const { return step > committed && step <= settled(); }
+bool Progress::is_void(Step step) const {
+  return step > committed && step <= settled();
+}
 
-std::uint64_t Progress::pack() const { return committed.value << 24 | voided; }
+std::uint64_t Progress::pack() const {
+  return committed.value << 24 | voided;
+}
 
 Progress Progress::unpack(std::uint64_t bits) {
   return Progress{Step(bits >> 24), static_cast<std::uint32_t>(bits & kVoidedMax)};
@@ -50,9 +55,11 @@ Progress Progress::unpack(std::uint64_t bits) {
 bool may_overwrite(SlotWord word, Progress progress) {
   if (word.frozen) return false;
   switch (word.state) {
-    case SlotState::empty: return true;
+    case SlotState::empty:
+      return true;
     case SlotState::dirty:
-    case SlotState::sealed: return word.step < progress.committed || progress.is_void(word.step);
+    case SlotState::sealed:
+      return word.step < progress.committed || progress.is_void(word.step);
   }
   return false;  // no state at all: flipped bits. Left for whoever looks into it
 }

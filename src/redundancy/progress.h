@@ -27,7 +27,8 @@ struct Progress {
   constexpr bool operator==(const Progress&) const = default;
   [[nodiscard]] constexpr Step settled() const { return Step(committed.value + voided); }
   [[nodiscard]] bool is_void(Step step) const;
-  [[nodiscard]] std::uint64_t pack() const;  // one word, of the trainer's page and on the wire: committed << 24 | voided
+  // One word, of the trainer's page and on the wire: committed << 24 | voided.
+  [[nodiscard]] std::uint64_t pack() const;
   [[nodiscard]] static Progress unpack(std::uint64_t bits);
 };
 inline constexpr std::uint32_t kVoidedMax = (1u << 24) - 1;

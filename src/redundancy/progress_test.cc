@@ -14,8 +14,12 @@ namespace {
 SlotWord word_of(std::uint64_t step, SlotState state, bool frozen = false, std::uint64_t generation = 1) {
   return SlotWord{Generation(generation), Step(step), state, frozen};
 }
-SlotWord sealed(std::uint64_t step) { return word_of(step, SlotState::sealed); }
-SlotWord dirty(std::uint64_t step) { return word_of(step, SlotState::dirty); }
+SlotWord sealed(std::uint64_t step) {
+  return word_of(step, SlotState::sealed);
+}
+SlotWord dirty(std::uint64_t step) {
+  return word_of(step, SlotState::dirty);
+}
 
 constexpr Generation kNow{1};
 
@@ -50,10 +54,11 @@ TEST(ReuseGate, ChoosesEmptyThenTheLeast) {
   EXPECT_EQ(choose({sealed(4), sealed(2), sealed(3)}, {Step(4)}, 5), 1u);
   EXPECT_EQ(choose({sealed(4), sealed(5)}, {Step(4)}, 6), std::nullopt);
   EXPECT_EQ(choose({sealed(4), sealed(5)}, {Step(4), 1}, 6), 1u);
-  EXPECT_EQ(choose({SlotWord{}, dirty(5)}, {Step(4)}, 5), 1u);            // the sender came back
-  EXPECT_EQ(choose({SlotWord{}, sealed(5)}, {Step(4)}, 5), std::nullopt);  // it is there
+  EXPECT_EQ(choose({SlotWord{}, dirty(5)}, {Step(4)}, 5), 1u);                                 // the sender came back
+  EXPECT_EQ(choose({SlotWord{}, sealed(5)}, {Step(4)}, 5), std::nullopt);                      // it is there
   EXPECT_EQ(choose({word_of(5, SlotState::sealed, false, 0), SlotWord{}}, {Step(5)}, 5), 1u);  // another generation's
-  EXPECT_EQ(choose({word_of(0, SlotState::empty, true), word_of(5, SlotState::dirty, true)}, {Step(9)}, 5), std::nullopt);
+  EXPECT_EQ(choose({word_of(0, SlotState::empty, true), word_of(5, SlotState::dirty, true)}, {Step(9)}, 5),
+            std::nullopt);
 }
 
 TEST(Report, SaysWhatIsHeldAndWhatIsVoid) {
@@ -75,8 +80,8 @@ TEST(Report, TheRootCommitsTheGreatestHeldByAll) {
   const SeatReport b{{Step(10)}, 0b0010, 0b0001};
   EXPECT_EQ(advance({Step(10)}, combine(a, b)), Progress{Step(12)});
   EXPECT_EQ(advance({Step(10)}, combine(a, {{Step(10)}, 0, 0b0001})), (Progress{Step(10), 1}));
-  EXPECT_EQ(advance({Step(14), 3}, combine(a, b)), (Progress{Step(14), 3}));           // never back
-  EXPECT_EQ(advance({}, {Progress{Step(14), 3}, 0, 0}), (Progress{Step(14), 3}));      // a root that has forgotten
+  EXPECT_EQ(advance({Step(14), 3}, combine(a, b)), (Progress{Step(14), 3}));       // never back
+  EXPECT_EQ(advance({}, {Progress{Step(14), 3}, 0, 0}), (Progress{Step(14), 3}));  // a root that has forgotten
   EXPECT_EQ(advance({Step(10)}, combine({{Step(11)}, 1, 0}, {{Step(10)}, 2, 0})), Progress{Step(12)});
 }
 
@@ -87,7 +92,8 @@ TEST(Report, FarBeyondTheWindowIsReachedInAFewRounds) {
   Progress progress{Step(10)};
   int rounds = 0;
   while (progress != Progress{Step(10), 1000} && ++rounds < 10) {
-    progress = advance(progress, combine(report_of(a, Step(1010), kNow, progress), report_of(b, Step(1010), kNow, progress)));
+    progress =
+        advance(progress, combine(report_of(a, Step(1010), kNow, progress), report_of(b, Step(1010), kNow, progress)));
   }
   EXPECT_LE(rounds, 3);
   EXPECT_TRUE(may_overwrite(sealed(11), progress));
@@ -118,12 +124,24 @@ class RandomJob {
       Member& seat = seats_[random_() % seats_.size()];
       switch (random_() % 7) {
         case 0:
-        case 1: train(seat, quiet); break;
-        case 2: seal_or_abandon(seat, quiet); break;
-        case 3: acknowledge(seat); break;
-        case 4: report(seat); break;
-        case 5: if (quiet || random_() % 8 == 0) lead(); break;
-        case 6: if (quiet || random_() % 8 == 0) seat.known = join(seat.known, root_); break;
+        case 1:
+          train(seat, quiet);
+          break;
+        case 2:
+          seal_or_abandon(seat, quiet);
+          break;
+        case 3:
+          acknowledge(seat);
+          break;
+        case 4:
+          report(seat);
+          break;
+        case 5:
+          if (quiet || random_() % 8 == 0) lead();
+          break;
+        case 6:
+          if (quiet || random_() % 8 == 0) seat.known = join(seat.known, root_);
+          break;
       }
     }
   }
@@ -150,7 +168,8 @@ class RandomJob {
     std::uint64_t least = seat.step;
     for (const Member& other : seats_) least = std::min(least, other.step);
     if (seat.step > least + 2) return;  // a collective somewhere
-    for (SlotView& slot : seat.slots) if (slot.word.state == SlotState::dirty) seal(slot);  // fence
+    for (SlotView& slot : seat.slots)
+      if (slot.word.state == SlotState::dirty) seal(slot);  // fence
     std::vector<SlotWord> words;
     for (const SlotView& slot : seat.slots) words.push_back(slot.word);
     const std::uint64_t step = ++seat.step;
@@ -169,8 +188,10 @@ class RandomJob {
   void seal_or_abandon(Member& seat, bool quiet) {
     for (SlotView& slot : seat.slots) {
       if (slot.word.state != SlotState::dirty) continue;
-      if (!quiet && random_() % 4 == 0) slot = {};
-      else seal(slot);
+      if (!quiet && random_() % 4 == 0)
+        slot = {};
+      else
+        seal(slot);
     }
   }
   void acknowledge(Member& seat) {
@@ -178,7 +199,8 @@ class RandomJob {
     for (const SlotView& mine : seat.slots) {
       const std::uint64_t step = mine.word.step.value;
       const auto holds = [&](const Member& m) {
-        return std::ranges::any_of(m.slots, [&](const SlotView& s) { return s.held_by_all && s.word.step.value == step; });
+        return std::ranges::any_of(m.slots,
+                                   [&](const SlotView& s) { return s.held_by_all && s.word.step.value == step; });
       };
       if (mine.held_by_all && std::ranges::all_of(seats_, holds)) committed_.insert(step);
     }
@@ -186,8 +208,9 @@ class RandomJob {
   [[nodiscard]] bool is_void(std::uint64_t step) const {
     if (committed_.contains(step)) return false;
     return std::ranges::any_of(seats_, [&](const Member& m) {
-      return m.reached >= step &&
-             std::ranges::none_of(m.slots, [&](const SlotView& s) { return s.word.state != SlotState::empty && s.word.step.value == step; });
+      return m.reached >= step && std::ranges::none_of(m.slots, [&](const SlotView& s) {
+               return s.word.state != SlotState::empty && s.word.step.value == step;
+             });
     });
   }
   void report(Member& seat) {

@@ -25,7 +25,7 @@ struct SlotHeader {
   std::atomic<std::uint32_t> bucket_count;
   std::atomic<std::uint32_t> table_crc32c;  // of the buckets' crc32c, one after another
   std::atomic<std::uint32_t> header_crc32c;
-  char job[64];  // zero-filled; written once, by Arena::format
+  char job[64];                                              // zero-filled; written once, by Arena::format
   std::atomic<std::uint64_t> acknowledgements[kHoldersMax];  // [i]: SlotWord{generation, step, sealed} that i has
 };
 
@@ -98,14 +98,20 @@ static_assert(offsetof(SlotHeader, acknowledgements) == 128);
 static_assert(sizeof(SlotHeader) == 256);
 static_assert(offsetof(Bucket, ready) == 0 && offsetof(Bucket, crc32c) == 8 && sizeof(Bucket) == 16);
 
-constexpr std::uint64_t to_page(std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+constexpr std::uint64_t to_page(std::uint64_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
 
 // Where things are, for a spec that check_spec let pass (nothing overflows then).
-std::uint64_t slot_offset_of(const ArenaSpec& spec) { return kPage + to_page(spec.layout.size()); }
+std::uint64_t slot_offset_of(const ArenaSpec& spec) {
+  return kPage + to_page(spec.layout.size());
+}
 std::uint64_t payload_offset_of(const ArenaSpec& spec) {  // within a slot
   return kPage + to_page(std::uint64_t{Arena::bucket_count(spec)} * sizeof(Bucket));
 }
-std::uint64_t slot_bytes_of(const ArenaSpec& spec) { return payload_offset_of(spec) + to_page(spec.payload_bytes); }
+std::uint64_t slot_bytes_of(const ArenaSpec& spec) {
+  return payload_offset_of(spec) + to_page(spec.payload_bytes);
+}
 
 Status check_spec(const ArenaSpec& spec) {
   if (spec.job.size() >= sizeof(ArenaHeader::job) || spec.job.find('\0') != std::string::npos) {
@@ -121,7 +127,8 @@ Status check_spec(const ArenaSpec& spec) {
     return Error{Code::invalid, text("payload of ", spec.payload_bytes, " bytes; must be 1..2^46")};
   }
   if (spec.stable_bytes > spec.payload_bytes) {
-    return Error{Code::invalid, text("stable part of ", spec.stable_bytes, " bytes in a payload of ", spec.payload_bytes)};
+    return Error{Code::invalid,
+                 text("stable part of ", spec.stable_bytes, " bytes in a payload of ", spec.payload_bytes)};
   }
   if (spec.bucket_bytes < kBucketBytesMin || spec.bucket_bytes > kBucketBytesMax || spec.bucket_bytes % kPage != 0) {
     return Error{Code::invalid, text("buckets of ", spec.bucket_bytes, " bytes; must be 4 KiB..16 MiB, whole pages")};
@@ -137,7 +144,9 @@ std::uint32_t crc_of(const void* bytes, std::size_t size, std::uint32_t seed = 0
   return crc32c(std::span(static_cast<const std::byte*>(bytes), size), seed);
 }
 
-Error corrupt(std::string what) { return Error{Code::corrupt, std::move(what)}; }
+Error corrupt(std::string what) {
+  return Error{Code::corrupt, std::move(what)};
+}
 
 // A reader that may meet a reopened slot proves afterwards that the word stood still (verify). For that, whoever sees a
 // byte written by the new opener must also see the new word: a release fence between the two. Tsan knows no fences; the
@@ -215,9 +224,13 @@ void write_seal(SlotHeader& header, const ArenaSpec& spec, Generation generation
 
 }  // namespace
 
-SlotWord Slot::word() const { return SlotWord::unpack(header_->word.load(std::memory_order_acquire)); }
+SlotWord Slot::word() const {
+  return SlotWord::unpack(header_->word.load(std::memory_order_acquire));
+}
 
-std::span<std::byte> Slot::payload() const { return {payload_, spec_->payload_bytes}; }
+std::span<std::byte> Slot::payload() const {
+  return {payload_, spec_->payload_bytes};
+}
 
 std::span<std::byte> Slot::bucket(std::uint32_t index) const {
   const std::uint64_t begin = std::uint64_t{index} * spec_->bucket_bytes;
@@ -230,7 +243,9 @@ std::span<Bucket> Slot::buckets() const {
   return {table, Arena::bucket_count(*spec_)};
 }
 
-std::uint64_t Slot::samples() const { return header_->samples.load(std::memory_order_relaxed); }
+std::uint64_t Slot::samples() const {
+  return header_->samples.load(std::memory_order_relaxed);
+}
 
 void Slot::clear(std::uint64_t samples) const {
   order_open_before_writes();
@@ -327,7 +342,8 @@ std::uint64_t Slot::acknowledged() const {
 
 bool Slot::acknowledge(Generation generation, Step step, std::uint32_t holder_index) const {
   const SlotWord now = word();
-  if (holder_index >= kHoldersMax || now.state == SlotState::empty || now.generation != generation || now.step != step) {
+  if (holder_index >= kHoldersMax || now.state == SlotState::empty || now.generation != generation ||
+      now.step != step) {
     return false;
   }
   // Should the slot be reopened right here, what is stored names a step that it no longer holds.
@@ -338,7 +354,8 @@ bool Slot::acknowledge(Generation generation, Step step, std::uint32_t holder_in
 // The header and the table of a slot that was sealed as `word`.
 Status Slot::check_header(SlotWord word) const {
   const SealRecord record = read_seal(*header_);
-  if (crc_of(record) != header_->header_crc32c.load(std::memory_order_relaxed)) return corrupt("header: checksum differs");
+  if (crc_of(record) != header_->header_crc32c.load(std::memory_order_relaxed))
+    return corrupt("header: checksum differs");
   if (record.generation != word.generation.value || record.step != word.step.value) {
     return corrupt(text("header is of generation ", record.generation, " step ", record.step, ", the slot's word of ",
                         word.generation, " step ", word.step));

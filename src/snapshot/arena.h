@@ -1,10 +1,10 @@
 // Arena: the memory that holds one seat's snapshots, as an owner's or as a replica holder's. One format for both.
 //
 // A segment of shared memory: header page, layout text, then `slot_count` slots of equal size. A slot is a header (the
-// SlotWord first), a table with the CRC32C of each bucket, and the payload: the seat's stable tensors one after another in
-// declared order, then its volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of the
-// payload (the last may be shorter). Every number is little endian, every offset a static_assert in arena.cc, all of it
-// in docs/format.md.
+// SlotWord first), a table with the CRC32C of each bucket, and the payload: the seat's stable tensors one after another
+// in declared order, then its volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of
+// the payload (the last may be shorter). Every number is little endian, every offset a static_assert in arena.cc, all
+// of it in docs/format.md.
 //
 // What always holds: a sealed slot's header and bucket table carry a CRC of their own, its payload matches the table;
 // nothing is read from a slot as sealed unless its word was sealed before and is unchanged after (or it is frozen).
@@ -29,15 +29,15 @@ namespace pawl {
 enum class ArenaKind : std::uint32_t { own = 1, replica = 2 };
 
 struct ArenaSpec {
-  std::string job;                     // at most 63 characters
-  Seat seat;                           // whose state
+  std::string job;  // at most 63 characters
+  Seat seat;        // whose state
   ArenaKind kind = ArenaKind::own;
-  std::uint32_t slot_count = 2;        // ping-pong; 2..4
+  std::uint32_t slot_count = 2;  // ping-pong; 2..4
   std::uint64_t payload_bytes = 0;
-  std::uint64_t stable_bytes = 0;      // the payload's first part; the rest is volatile
+  std::uint64_t stable_bytes = 0;          // the payload's first part; the rest is volatile
   std::uint32_t bucket_bytes = 256 << 10;  // 4 KiB..16 MiB, a multiple of 4 KiB
-  std::uint64_t layout_digest = 0;     // of `layout`; a restore must find it equal
-  std::string layout;                  // canonical text (tensor/layout.h)
+  std::uint64_t layout_digest = 0;         // of `layout`; a restore must find it equal
+  std::string layout;                      // canonical text (tensor/layout.h)
 };
 
 // A bucket's line in the table. `ready` is the slot's (generation, step) once the bytes and `crc32c` are in place
@@ -76,7 +76,7 @@ class Slot {
   SlotWord freeze() const;
   // Frozen -> as it was (keep) or empty. Only by the daemon, at `running`.
   void unfreeze(bool keep) const;
-  // Only by a daemon that fills a slot on recovery while frozen: frozen|anything -> frozen|dirty, then -> frozen|sealed.
+  // Only by a daemon that fills a slot in a recovery: frozen|anything -> frozen|dirty, then -> frozen|sealed.
   void open_frozen(Generation generation, Step step, std::uint64_t samples) const;
   [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
 

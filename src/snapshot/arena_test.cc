@@ -194,7 +194,7 @@ TEST_F(ArenaTest, EveryFlippedBitOfASealedSlotIsSeen) {
   const auto first = static_cast<std::size_t>(slot_.payload().data() - begin);
   const auto table = static_cast<std::size_t>(reinterpret_cast<std::byte*>(slot_.buckets().data()) - begin);
   std::vector<std::size_t> places;
-  for (std::size_t i = 8; i < 128; ++i) places.push_back(table - 4096 + i);           // header
+  for (std::size_t i = 8; i < 128; ++i) places.push_back(table - 4096 + i);                 // header
   for (std::size_t i = 0; i < 5; ++i) places.push_back(table + 16 * i + 8 + random() % 4);  // table
   for (int i = 0; i < 200; ++i) places.push_back(first + random() % 20'000);
   for (const std::size_t place : places) {
@@ -249,7 +249,8 @@ TEST(Arena, HostileMemoryIsCorrupt) {
   ASSERT_TRUE(Arena::open(segment.memory()));
   EXPECT_EQ(Arena::open(segment.memory().first(segment.memory().size() - 4096)).error().code, Code::corrupt);
 
-  // Each byte of the header and of the layout, wrong: refused. With the CRC made right again: refused, or within memory.
+  // Each byte of the header and of the layout, wrong: refused. With the CRC made right again: refused, or within
+  // memory.
   std::byte* const begin = segment.memory().data();
   const std::vector<std::byte> sound(begin, begin + 8192);
   std::mt19937_64 random(3);
@@ -264,7 +265,8 @@ TEST(Arena, HostileMemoryIsCorrupt) {
   int opened = 0;
   for (int round = 0; round < 200'000; ++round) {
     const std::size_t place = 12 + random() % 80 / 4 * 4;
-    const std::uint64_t extremes[] = {0, 1, 2, 4, 4095, 4096, 8192, 0xFFFFFFFF, ~std::uint64_t{0}, random(), random() % 70'000};
+    const std::uint64_t extremes[] = {
+        0, 1, 2, 4, 4095, 4096, 8192, 0xFFFFFFFF, ~std::uint64_t{0}, random(), random() % 70'000};
     const std::uint64_t value = extremes[random() % std::size(extremes)];
     std::memcpy(begin + place, &value, random() % 2 == 0 ? 4 : 8);
     const std::uint32_t crc = crc32c({begin, 160});

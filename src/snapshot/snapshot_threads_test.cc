@@ -1,6 +1,6 @@
 // Threads of one process play a trainer (with its copy threads), a daemon that freezes at random instants, and a reader
-// that verifies whatever it finds. What must hold: nothing torn ever verifies, what was sealed before a freeze is whole,
-// and nothing is sealed after one. Run under tsan too.
+// that verifies whatever it finds. What must hold: nothing torn ever verifies, what was sealed before a freeze is
+// whole, and nothing is sealed after one. Run under tsan too.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,10 +28,10 @@ std::uint64_t content(Generation generation, Step step, std::size_t word) {
 
 struct Job {
   Arena arena;
-  std::atomic<std::uint64_t> pending{1};   // recover_generation
-  std::atomic<std::uint64_t> running{1};   // the generation in which windows may be opened
-  std::atomic<std::uint64_t> resume{0};    // R
-  std::atomic<std::uint64_t> joined{0};    // the trainer is out of the arena, for this generation
+  std::atomic<std::uint64_t> pending{1};  // recover_generation
+  std::atomic<std::uint64_t> running{1};  // the generation in which windows may be opened
+  std::atomic<std::uint64_t> resume{0};   // R
+  std::atomic<std::uint64_t> joined{0};   // the trainer is out of the arena, for this generation
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> sealed_count{0}, voided_count{0};
 
@@ -43,13 +43,15 @@ struct Job {
   std::atomic<std::uint32_t> next_bucket{0};
 };
 
-void fill_buckets(const Slot& slot, SlotWord identity, std::atomic<std::uint32_t>& next, std::vector<std::uint64_t>& live) {
+void fill_buckets(const Slot& slot, SlotWord identity, std::atomic<std::uint32_t>& next,
+                  std::vector<std::uint64_t>& live) {
   const std::uint32_t count = static_cast<std::uint32_t>(slot.buckets().size());
   for (std::uint32_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
     const std::span<std::byte> bucket = slot.bucket(i);
     const std::size_t first = static_cast<std::size_t>(bucket.data() - slot.payload().data()) / 8;
     live.resize(bucket.size() / 8);
-    for (std::size_t word = 0; word < live.size(); ++word) live[word] = content(identity.generation, identity.step, first + word);
+    for (std::size_t word = 0; word < live.size(); ++word)
+      live[word] = content(identity.generation, identity.step, first + word);
     // Every second bucket by plain stores, which tsan watches; the others by the shipped kernel, which it does not.
     std::uint32_t crc = 0;
     if (i % 2 == 0) {
@@ -188,7 +190,8 @@ TEST(SnapshotThreads, NothingTornEverVerifies) {
   spec.payload_bytes = 9 * 4096 + 808;
   spec.bucket_bytes = 4096;
   const std::uint64_t size = (Arena::size_bytes(spec) + 4095) / 4096 * 4096;
-  std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(std::aligned_alloc(4096, size)), &std::free);
+  std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(std::aligned_alloc(4096, size)),
+                                                          &std::free);
   std::fill_n(memory.get(), size, std::byte{0});
   Job job;
   job.arena = *Arena::format({memory.get(), size}, spec);

@@ -74,7 +74,8 @@ Result<TrainerPage*> initialise_page(std::span<std::byte> memory) {
 Result<TrainerPage*> open_page(std::span<std::byte> memory) {
   if (!fits(memory)) return Error{Code::corrupt, text("trainer page in ", memory.size(), " bytes")};
   auto* page = reinterpret_cast<TrainerPage*>(memory.data());
-  if (page->magic.load(std::memory_order_acquire) != kMagic) return Error{Code::corrupt, "no trainer page (wrong magic)"};
+  if (page->magic.load(std::memory_order_acquire) != kMagic)
+    return Error{Code::corrupt, "no trainer page (wrong magic)"};
   const std::uint64_t version = page->version.load(std::memory_order_relaxed);
   if (version != kVersion) return Error{Code::corrupt, text("trainer page of version ", version, ", not ", kVersion)};
   return page;

@@ -21,7 +21,7 @@ namespace pawl {
 using PageWord = std::atomic<std::uint64_t>;
 
 struct TrainerPage {
-  PageWord magic;    // written last by initialise_page
+  PageWord magic;  // written last by initialise_page
   PageWord version;
 
   // pawld writes.
@@ -32,17 +32,18 @@ struct TrainerPage {
   PageWord resume_step;           // R of that generation
 
   // The trainer writes.
-  // Greatest step whose window is resolved in `generation`: its slot dirty or sealed, or void. Set to resume_step by the
-  // trainer before it says that it is restored: a `reached` of an older generation would void steps that will be made.
+  // Greatest step whose window is resolved in `generation`: its slot dirty or sealed, or void. Set to resume_step by
+  // the trainer before it says that it is restored: a `reached` of an older generation would void steps that will be
+  // made.
   alignas(64) PageWord reached;
-  PageWord step;                  // of the current pawl_step_begin
-  PageWord updates;               // optimizer steps, counted at pawl_window_open
+  PageWord step;     // of the current pawl_step_begin
+  PageWord updates;  // optimizer steps, counted at pawl_window_open
   PageWord progress_count;
-  PageWord progress_at_ns;        // CLOCK_MONOTONIC
-  PageWord phase;                 // pawl_phase
-  PageWord nonce;                 // drawn once by the process that owns the model: proves that it is the same one
+  PageWord progress_at_ns;  // CLOCK_MONOTONIC
+  PageWord phase;           // pawl_phase
+  PageWord nonce;           // drawn once by the process that owns the model: proves that it is the same one
   PageWord pid;
-  PageWord start_time;            // of the process, clock ticks since boot, as /proc/PID/stat has it
+  PageWord start_time;  // of the process, clock ticks since boot, as /proc/PID/stat has it
   PageWord samples;
 
   // The trainer writes: statistics since attach.
@@ -53,7 +54,7 @@ struct TrainerPage {
   PageWord windows_captured;
   PageWord windows_voided;
   PageWord captured_bytes_total;
-  PageWord copy_ns_total;         // over all copy threads
+  PageWord copy_ns_total;  // over all copy threads
 
   // Drills and tests. A trainer that enters phase hold_phase at a step >= hold_step sets held = 1 and sleeps in slices
   // of 1 ms until hold_phase is 0.
@@ -69,8 +70,8 @@ struct TrainerPage {
 
 inline constexpr std::size_t kTrainerPageBytes = 4096;
 
-// Makes `memory` (page-aligned, at least kTrainerPageBytes, nobody else's yet) a page with every field 0. The page lives
-// in `memory`. Fails: `invalid` if it is too small or unaligned; `io` if the system refuses the mutex.
+// Makes `memory` (page-aligned, at least kTrainerPageBytes, nobody else's yet) a page with every field 0. The page
+// lives in `memory`. Fails: `invalid` if it is too small or unaligned; `io` if the system refuses the mutex.
 [[nodiscard]] Result<TrainerPage*> initialise_page(std::span<std::byte> memory);
 // The page that somebody else initialised. Fails: `corrupt` if it is none, or of another version.
 [[nodiscard]] Result<TrainerPage*> open_page(std::span<std::byte> memory);

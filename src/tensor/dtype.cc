@@ -15,9 +15,13 @@ static_assert(std::size(kRows) == kDTypeCount);
 
 }  // namespace
 
-std::string_view name_of(DType dtype) { return kRows[static_cast<std::uint8_t>(dtype)].name; }
+std::string_view name_of(DType dtype) {
+  return kRows[static_cast<std::uint8_t>(dtype)].name;
+}
 
-std::uint32_t size_bytes(DType dtype) { return kRows[static_cast<std::uint8_t>(dtype)].size; }
+std::uint32_t size_bytes(DType dtype) {
+  return kRows[static_cast<std::uint8_t>(dtype)].size;
+}
 
 std::optional<DType> dtype_named(std::string_view name) {
   for (std::uint32_t i = 0; i < kDTypeCount; ++i) {

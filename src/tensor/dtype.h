@@ -26,8 +26,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr std::uint32_t kDTypeCount = 13;
 
-[[nodiscard]] std::string_view name_of(DType dtype);   // "float32", ..., "bool"
-[[nodiscard]] std::uint32_t size_bytes(DType dtype);   // of one element
+[[nodiscard]] std::string_view name_of(DType dtype);  // "float32", ..., "bool"
+[[nodiscard]] std::uint32_t size_bytes(DType dtype);  // of one element
 [[nodiscard]] std::optional<DType> dtype_named(std::string_view name);
 [[nodiscard]] std::optional<DType> dtype_numbered(std::uint32_t number);  // from C or the wire
 

@@ -13,9 +13,13 @@ constexpr std::string_view kFirstSharedLine = "pawl-shared-layout\t1\t";
 constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 46;
 constexpr std::size_t kEntriesMax = 1 << 22;
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kEntryAlignment - 1) / kEntryAlignment * kEntryAlignment; }
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + kEntryAlignment - 1) / kEntryAlignment * kEntryAlignment;
+}
 
-std::string label_of(const LayoutEntry& entry) { return text("tensor ", entry.name, " (", entry.role, ")"); }
+std::string label_of(const LayoutEntry& entry) {
+  return text("tensor ", entry.name, " (", entry.role, ")");
+}
 
 Result<std::uint64_t> bytes_of(const LayoutEntry& entry) {
   PAWL_TRY(element_count(entry.shape));
@@ -37,9 +41,13 @@ Status check_entry(const LayoutEntry& entry, std::size_t mesh_count) {
   return {};
 }
 
-std::string offset_text(std::uint64_t offset) { return offset == kNotCaptured ? "-" : text(offset); }
+std::string offset_text(std::uint64_t offset) {
+  return offset == kNotCaptured ? "-" : text(offset);
+}
 
-std::string mesh_text(std::uint32_t mesh) { return mesh == kNoMesh ? "-" : text(mesh); }
+std::string mesh_text(std::uint32_t mesh) {
+  return mesh == kNoMesh ? "-" : text(mesh);
+}
 
 void append_meshes(std::string& out, const SeatLayout& layout) {
   for (const Mesh& mesh : layout.meshes) {
@@ -130,9 +138,12 @@ std::string_view name_of(TensorPlacement placement) {
 
 std::string_view name_of(Lifetime lifetime) {
   switch (lifetime) {
-    case Lifetime::stable: return "stable";
-    case Lifetime::volatile_: return "volatile";
-    case Lifetime::derived: return "derived";
+    case Lifetime::stable:
+      return "stable";
+    case Lifetime::volatile_:
+      return "volatile";
+    case Lifetime::derived:
+      return "derived";
   }
   return "derived";
 }
@@ -199,9 +210,10 @@ std::string text_of(const SeatLayout& layout) {
   std::string out = text(kFirstLine, layout.world, '\n');
   append_meshes(out, layout);
   for (const LayoutEntry& e : layout.entries) {
-    out += text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
-                text_of(e.region.offset), '\t', text_of(e.region.shape), '\t', mesh_text(e.mesh), '\t',
-                name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes, '\n');
+    out +=
+        text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
+             text_of(e.region.offset), '\t', text_of(e.region.shape), '\t', mesh_text(e.mesh), '\t',
+             name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes, '\n');
   }
   return out;
 }
@@ -248,8 +260,8 @@ std::string shared_text(const SeatLayout& layout) {
   append_meshes(out, layout);
   for (const LayoutEntry& e : layout.entries) {
     if (e.placement != TensorPlacement::replicate) continue;
-    out += text("tensor\t", e.name, '\t', e.role, '\t', text_of(e.shape), '\t', name_of(e.dtype), '\t', name_of(e.lifetime),
-                "\tmesh ", mesh_text(e.mesh), '\n');
+    out += text("tensor\t", e.name, '\t', e.role, '\t', text_of(e.shape), '\t', name_of(e.dtype), '\t',
+                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), '\n');
   }
   return out;
 }
@@ -288,7 +300,8 @@ std::vector<std::string> first_differences(std::string_view here, std::string_vi
     const auto found = theirs.find(line.label);
     const bool missing = found == theirs.end();
     if (missing || found->second != line.value) {
-      differences.push_back(text(line.label, ": ", line.value, " here, ", missing ? "missing" : found->second, " there"));
+      differences.push_back(
+          text(line.label, ": ", line.value, " here, ", missing ? "missing" : found->second, " there"));
     }
     if (!missing) theirs.erase(found);
   }

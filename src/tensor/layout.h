@@ -1,12 +1,11 @@
 // SeatLayout: what one seat declared, and where each piece lies in its snapshot's payload.
 //
-// What always holds of a built or parsed one: (name, role) pairs are unique; each region lies inside its tensor's shape,
-// and is all of it where the tensor is replicated; each mesh covers the world. The payload is the stable entries in
-// declared order, then the volatile ones and blobs in declared order, each at a multiple of 64 bytes; the bytes between
-// are zero. Derived entries are listed and not captured.
-// Pure. The canonical text is what travels and what lies in the arena; equal layouts have equal texts and digests. It
-// is strict both ways: parse_layout takes exactly what text_of writes.
-// Other placements (shard, flat, averaged) come with src/reshape. Used by libpawl and pawld alike.
+// What always holds of a built or parsed one: (name, role) pairs are unique; each region lies inside its tensor's
+// shape, and is all of it where the tensor is replicated; each mesh covers the world. The payload is the stable entries
+// in declared order, then the volatile ones and blobs in declared order, each at a multiple of 64 bytes; the bytes
+// between are zero. Derived entries are listed and not captured. Pure. The canonical text is what travels and what lies
+// in the arena; equal layouts have equal texts and digests. It is strict both ways: parse_layout takes exactly what
+// text_of writes. Other placements (shard, flat, averaged) come with src/reshape. Used by libpawl and pawld alike.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +27,17 @@ enum class Lifetime : std::uint8_t { stable = 0, volatile_ = 1, derived = 2 };
 [[nodiscard]] std::string_view name_of(TensorPlacement placement);
 [[nodiscard]] std::string_view name_of(Lifetime lifetime);
 
-inline constexpr std::uint32_t kNoMesh = ~0u;                       // of blobs
-inline constexpr std::uint64_t kNotCaptured = ~std::uint64_t{0};    // offset of derived entries
+inline constexpr std::uint32_t kNoMesh = ~0u;                     // of blobs
+inline constexpr std::uint64_t kNotCaptured = ~std::uint64_t{0};  // offset of derived entries
 inline constexpr std::uint64_t kEntryAlignment = 64;
-inline constexpr std::uint64_t kBlobHeaderBytes = 8;                // u64: how many of the bytes after it count
+inline constexpr std::uint64_t kBlobHeaderBytes = 8;  // u64: how many of the bytes after it count
 
 struct LayoutEntry {
   std::string name;
   std::string role;  // "blob" for a blob
   DType dtype = DType::float32;
-  Shape shape;       // global
-  Region region;     // what this seat holds
+  Shape shape;    // global
+  Region region;  // what this seat holds
   std::uint32_t mesh = kNoMesh;
   TensorPlacement placement = TensorPlacement::replicate;
   Lifetime lifetime = Lifetime::stable;

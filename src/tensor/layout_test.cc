@@ -111,7 +111,8 @@ TEST(Layout, RefusesWhatIsWrong) {
   LayoutBuilder nothing(1);
   EXPECT_EQ(nothing.build().error().code, Code::invalid);
   LayoutBuilder too_much = builder_of_four();
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(too_much.add(entry_of(std::to_string(i), "weight", {std::uint64_t{1} << 44})));
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(too_much.add(entry_of(std::to_string(i), "weight", {std::uint64_t{1} << 44})));
   EXPECT_EQ(too_much.build().error().code, Code::invalid);
 }
 
@@ -131,8 +132,10 @@ TEST(Layout, HostileTextIsCorruptAndHarmless) {
   for (std::size_t end = 0; end < sound.size(); ++end) {
     // Whole lines less are a smaller sound layout, unless offsets no longer agree; anything else is corrupt.
     const auto layout = parse_layout(sound.substr(0, end));
-    if (layout) ASSERT_EQ(text_of(*layout), sound.substr(0, end));
-    else ASSERT_EQ(layout.error().code, Code::corrupt) << end;
+    if (layout)
+      ASSERT_EQ(text_of(*layout), sound.substr(0, end));
+    else
+      ASSERT_EQ(layout.error().code, Code::corrupt) << end;
   }
   std::mt19937_64 random(1);
   const std::string alphabet = "\t\n[],-019amx\xFF";
@@ -141,13 +144,18 @@ TEST(Layout, HostileTextIsCorruptAndHarmless) {
     for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes) {
       const std::size_t at = random() % text.size();
       const char c = random() % 4 == 0 ? static_cast<char>(random()) : alphabet[random() % alphabet.size()];
-      if (random() % 3 == 0) text.insert(at, 1, c);
-      else if (random() % 3 == 0) text.erase(at, 1 + random() % 20);
-      else text[at] = c;
+      if (random() % 3 == 0)
+        text.insert(at, 1, c);
+      else if (random() % 3 == 0)
+        text.erase(at, 1 + random() % 20);
+      else
+        text[at] = c;
     }
     const auto layout = parse_layout(text);
-    if (layout) ASSERT_EQ(text_of(*layout), text);
-    else ASSERT_EQ(layout.error().code, Code::corrupt) << layout.error().what;
+    if (layout)
+      ASSERT_EQ(text_of(*layout), text);
+    else
+      ASSERT_EQ(layout.error().code, Code::corrupt) << layout.error().what;
     (void)first_differences(text, sound);
   }
 }
@@ -177,7 +185,8 @@ TEST(Layout, DifferencesNameTensorsWithBothShapes) {
   const auto differences = first_differences(a, b);
   ASSERT_EQ(differences.size(), 4u);
   EXPECT_EQ(differences[0], "mesh dense: dp 2 tp 2 here, dp 4 there");
-  EXPECT_EQ(differences[1], "tensor wte (weight): [50304,768] float32 stable mesh 0 here, [50257,768] float32 stable mesh 0 there");
+  EXPECT_EQ(differences[1],
+            "tensor wte (weight): [50304,768] float32 stable mesh 0 here, [50257,768] float32 stable mesh 0 there");
   EXPECT_EQ(differences[2], "tensor head (weight): [2] float32 stable mesh 0 here, missing there");
   EXPECT_EQ(differences[3], "tensor bias (weight): missing here, [2] float32 volatile mesh 0 there");
   EXPECT_EQ(first_differences(a, b, 2).size(), 2u);

@@ -30,7 +30,8 @@ Status check_mesh(const Mesh& mesh, std::uint32_t world) {
     if (__builtin_mul_overflow(product, axis.size, &product)) product = 0;
   }
   if (world == 0 || product != world) {
-    return Error{Code::invalid, text("mesh ", mesh.name, ": the sizes of its axes do not multiply to the world of ", world)};
+    return Error{Code::invalid,
+                 text("mesh ", mesh.name, ": the sizes of its axes do not multiply to the world of ", world)};
   }
   return {};
 }

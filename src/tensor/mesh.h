@@ -15,7 +15,8 @@ namespace pawl {
 inline constexpr std::size_t kNameBytesMax = 512;
 inline constexpr std::size_t kAxesMax = 8;
 
-// Names of meshes, axes, tensors and roles: 1..512 bytes, without control characters (no newline, no tab). UTF-8 passes.
+// Names of meshes, axes, tensors and roles: 1..512 bytes, without control characters (no newline, no tab). UTF-8
+// passes.
 [[nodiscard]] bool is_name(std::string_view name);
 
 struct Mesh {

@@ -33,7 +33,8 @@ TEST(DType, SoHaveLifetimeAndPlacement) {
 }
 
 TEST(DType, NamesAndSizes) {
-  for (std::uint32_t i = 0; i < kDTypeCount; ++i) EXPECT_EQ(dtype_named(name_of(static_cast<DType>(i))), static_cast<DType>(i));
+  for (std::uint32_t i = 0; i < kDTypeCount; ++i)
+    EXPECT_EQ(dtype_named(name_of(static_cast<DType>(i))), static_cast<DType>(i));
   EXPECT_EQ(dtype_named("float31"), std::nullopt);
   EXPECT_EQ(size_bytes(DType::bfloat16), 2u);
   EXPECT_EQ(size_bytes(DType::uint64), 8u);
@@ -62,8 +63,8 @@ TEST(Region, ShapesAsText) {
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{1, 2, 3}, Shape(8, ~std::uint64_t{0})}) {
     EXPECT_EQ(*parse_shape(text_of(shape)), shape);
   }
-  for (const char* wrong : {"", "[", "]", "4", "[4", "[4,]", "[,4]", "[,]", "[04]", "[-1]", "[ 4]", "[1,1,1,1,1,1,1,1,1]",
-                            "[18446744073709551616]", "[[4]]"}) {
+  for (const char* wrong : {"", "[", "]", "4", "[4", "[4,]", "[,4]", "[,]", "[04]", "[-1]", "[ 4]",
+                            "[1,1,1,1,1,1,1,1,1]", "[18446744073709551616]", "[[4]]"}) {
     EXPECT_FALSE(parse_shape(wrong)) << wrong;
   }
 }
