@@ -1,16 +1,17 @@
-/* pawl.h from C, against the shared library as installed: with PAWL=off a training loop runs, and nothing else is needed. */
+/* pawl.h from C, against the shared library as installed: with PAWL=off a training loop runs, and nothing else is
+ * needed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pawl/pawl.h"
 
-#define EXPECT(condition)                                                        \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
-      return 1;                                                                  \
-    }                                                                            \
+#define EXPECT(condition)                                                     \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                               \
+    }                                                                         \
   } while (0)
 
 int main(void) {

@@ -19,7 +19,9 @@ constexpr Duration kChooseIntervalLater = milliseconds(1);
 constexpr int kChooseSoonCount = 100;
 constexpr Duration kInterruptionInterval = milliseconds(2);
 
-void add(PageWord& word, std::uint64_t value) { word.fetch_add(value, std::memory_order_relaxed); }
+void add(PageWord& word, std::uint64_t value) {
+  word.fetch_add(value, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -75,8 +77,8 @@ WindowResult Capture::fence(FenceOptions options) {
     } else if (options.deadline.passed()) {
       cancel("the fence's deadline passed (PAWL_FENCE_DEADLINE_MS)");
     }
-    // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the copy
-    // of one bucket.
+    // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the
+    // copy of one bucket.
     source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
     changed_.wait_for(lock, std::min(options.deadline.left(), kInterruptionInterval) + microseconds(10));
   }
@@ -173,7 +175,8 @@ std::optional<Slot> Capture::choose(std::unique_lock<std::mutex>& lock) {
 std::optional<Slot> Capture::try_choose() const {
   TrainerPage& page = source_.page();
   Progress known = Progress::unpack(page.progress.load(std::memory_order_acquire));
-  if (page.gate_off.load(std::memory_order_relaxed) != 0) known = Progress{Step(kStepMax), 0};  // a test's, see the page
+  if (page.gate_off.load(std::memory_order_relaxed) != 0)
+    known = Progress{Step(kStepMax), 0};  // a test's, see the page
   std::vector<SlotWord> words;
   for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) words.push_back(arena_.slot(i).word());
   const std::optional<std::uint32_t> chosen = choose_slot(words, known, generation_, step_);

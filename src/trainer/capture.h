@@ -29,10 +29,10 @@ namespace pawl {
 // What the capture needs of the trainer. All of it must outlive the Capture.
 struct CaptureSource {
   const CopyPlan* plan = nullptr;
-  EntryBases bases;                     // stable entries: live; volatile ones: staged
-  std::function<TrainerPage&()> page;   // any thread
-  std::function<void()> notify;         // tells pawld that there is something new in the arena; any thread
-  std::function<bool()> interrupted;    // a recovery or a stop is pending; any thread, cheap
+  EntryBases bases;                    // stable entries: live; volatile ones: staged
+  std::function<TrainerPage&()> page;  // any thread
+  std::function<void()> notify;        // tells pawld that there is something new in the arena; any thread
+  std::function<bool()> interrupted;   // a recovery or a stop is pending; any thread, cheap
 };
 
 struct CaptureOptions {

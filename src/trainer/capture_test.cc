@@ -117,7 +117,8 @@ class Scene {
 
 using Steps = std::vector<std::uint64_t>;
 
-// The training thread writes at once after each fence, while the copy threads would still be at it if they were not done.
+// The training thread writes at once after each fence, while the copy threads would still be at it if they were not
+// done.
 void train(Scene& scene, std::uint64_t steps) {
   for (std::uint64_t step = 1; step <= steps; ++step) {
     scene.write_state(step);

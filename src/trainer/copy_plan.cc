@@ -70,9 +70,8 @@ std::uint32_t gather(std::span<const Piece> pieces, const CopyKernel& kernel, En
 std::uint32_t scatter(std::span<const Piece> pieces, const CopyKernel& kernel, const std::byte* from, EntryBases to) {
   std::uint32_t sum = 0;
   for (const Piece& piece : pieces) {
-    const std::uint32_t part = piece.entry == kPadding
-                                   ? crc32c({from, piece.bytes})
-                                   : kernel.copy(to[piece.entry] + piece.offset, from, piece.bytes);
+    const std::uint32_t part = piece.entry == kPadding ? crc32c({from, piece.bytes})
+                                                       : kernel.copy(to[piece.entry] + piece.offset, from, piece.bytes);
     sum = joined(sum, &piece == pieces.data(), part, piece.bytes);
     from += piece.bytes;
   }

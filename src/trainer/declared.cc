@@ -8,7 +8,9 @@
 namespace pawl {
 namespace {
 
-Error too_late() { return Error{Code::invalid, "the layout is sealed: declarations come before pawl_layout_seal"}; }
+Error too_late() {
+  return Error{Code::invalid, "the layout is sealed: declarations come before pawl_layout_seal"};
+}
 
 }  // namespace
 
@@ -111,9 +113,11 @@ Status Declared::load_blob(std::uint32_t index, const std::byte* from) const {
   const BlobCallbacks& blob = places_[index].blob;
   std::uint64_t size = 0;
   std::memcpy(&size, from, sizeof size);
-  if (size > entry.bytes - kBlobHeaderBytes) return Error{Code::corrupt, text("blob ", entry.name, ": ", size, " bytes")};
+  if (size > entry.bytes - kBlobHeaderBytes)
+    return Error{Code::corrupt, text("blob ", entry.name, ": ", size, " bytes")};
   const int failed = blob.load(blob.context, from + kBlobHeaderBytes, size);
-  if (failed != 0) return Error{Code::invalid, text("blob ", entry.name, ": load answered ", failed, " to ", size, " bytes")};
+  if (failed != 0)
+    return Error{Code::invalid, text("blob ", entry.name, ": load answered ", failed, " to ", size, " bytes")};
   return {};
 }
 

@@ -1,8 +1,9 @@
 // Declared: the state that the trainer told us of, where it lies, and the staging copy of what is volatile.
 //
-// Tensors are the trainer's memory, read by the copy threads between window_open and fence, written by restore. Volatile
-// tensors and blobs are copied by the training thread into the staging buffer; capture and restore go by way of that.
-// Not thread-safe: the training thread's, except that copy threads read bases() between start and end of a capture.
+// Tensors are the trainer's memory, read by the copy threads between window_open and fence, written by restore.
+// Volatile tensors and blobs are copied by the training thread into the staging buffer; capture and restore go by way
+// of that. Not thread-safe: the training thread's, except that copy threads read bases() between start and end of a
+// capture.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +48,8 @@ class Declared {
 
   // Volatile state as it is now, into the staging buffer. Fails: `invalid` where a blob's save declines.
   [[nodiscard]] Status stage();
-  // From the staging buffer, which a restore has filled, to where it lives. Fails: `invalid` where a blob's load declines.
+  // From the staging buffer, which a restore has filled, to where it lives. Fails: `invalid` where a blob's load
+  // declines.
   [[nodiscard]] Status unstage();
 
  private:

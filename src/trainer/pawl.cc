@@ -1,4 +1,5 @@
-// The C border: NULL checks, strings and arrays in and out, Result to pawl_status with its sentence. No logic of its own.
+// The C border: NULL checks, strings and arrays in and out, Result to pawl_status with its sentence. No logic of its
+// own.
 #include "pawl/pawl.h"
 
 #include <pthread.h>
@@ -41,7 +42,9 @@ thread_local std::string attach_error;
 
 // fork() copies the handle but neither threads nor the right to the arena. Counted, since pids come back.
 std::atomic<std::uint64_t> this_process{1};
-void in_forked_child() { ++this_process; }
+void in_forked_child() {
+  ++this_process;
+}
 
 bool forked(const pawl_trainer* trainer) {
   return !trainer->off() && trainer->process != this_process.load(std::memory_order_relaxed);
@@ -76,7 +79,9 @@ pawl_status enter(pawl_trainer* trainer) {
   return kGoOn;
 }
 
-pawl_status invalid(pawl_trainer* trainer, const char* why) { return failed(trainer, Error{Code::invalid, why}); }
+pawl_status invalid(pawl_trainer* trainer, const char* why) {
+  return failed(trainer, Error{Code::invalid, why});
+}
 
 std::uint32_t number_of(const char* name, std::uint32_t otherwise) {
   const char* value = std::getenv(name);
@@ -100,7 +105,8 @@ Result<pawl::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   const std::uint32_t count = tensor.dimension_count;
   if (count > pawl::kDimensionsMax) return wrong("more than 8 dimensions");
   if (count > 0 && tensor.shape == nullptr) return wrong("shape is NULL");
-  if (tensor.region_offset != nullptr && tensor.region_shape == nullptr) return wrong("region_offset without region_shape");
+  if (tensor.region_offset != nullptr && tensor.region_shape == nullptr)
+    return wrong("region_offset without region_shape");
   const auto dtype = pawl::dtype_numbered(static_cast<std::uint32_t>(tensor.dtype));
   if (!dtype) return wrong("unknown dtype");
   if (tensor.placement != PAWL_REPLICATE && tensor.placement != PAWL_UNIQUE) return wrong("unknown placement");
@@ -197,7 +203,8 @@ pawl_status pawl_mesh_add(pawl_trainer* trainer, const char* name, const char* c
   const pawl_status entered = enter(trainer);
   if (entered == PAWL_OK) return ignore_declaration(trainer, mesh);
   if (entered != kGoOn) return entered;
-  if (name == nullptr || axes == nullptr || sizes == nullptr) return invalid(trainer, "a mesh's name, axes or sizes are NULL");
+  if (name == nullptr || axes == nullptr || sizes == nullptr)
+    return invalid(trainer, "a mesh's name, axes or sizes are NULL");
   if (axis_count > pawl::kAxesMax) return invalid(trainer, "a mesh of more than 8 axes");
   pawl::Mesh made{name, {}};
   for (uint32_t i = 0; i < axis_count; ++i) {
@@ -226,7 +233,8 @@ pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capaci
                           pawl_blob_load load, void* context) {
   const pawl_status entered = enter(trainer);
   if (entered != kGoOn) return entered;
-  if (name == nullptr || save == nullptr || load == nullptr) return invalid(trainer, "a blob's name, save or load is NULL");
+  if (name == nullptr || save == nullptr || load == nullptr)
+    return invalid(trainer, "a blob's name, save or load is NULL");
   return answer_id(trainer, trainer->trainer->add_blob(name, capacity, {save, load, context}), nullptr);
 }
 
@@ -336,14 +344,16 @@ pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, 
     return PAWL_UNREACHABLE;
   }
   if (entered != kGoOn) return entered;
-  if (key == nullptr || size == nullptr || (value == nullptr && *size > 0)) return invalid(trainer, "key, value or size is NULL");
+  if (key == nullptr || size == nullptr || (value == nullptr && *size > 0))
+    return invalid(trainer, "key, value or size is NULL");
   const Result<std::string> got =
       trainer->trainer->store_get(key, pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
   if (!got) return failed(trainer, got.error());
   const size_t capacity = *size;
   *size = got->size();
   if (got->size() > capacity) {
-    return failed(trainer, Error{Code::invalid, text("key ", key, ": a value of ", got->size(), " bytes for ", capacity)});
+    return failed(trainer,
+                  Error{Code::invalid, text("key ", key, ": a value of ", got->size(), " bytes for ", capacity)});
   }
   if (!got->empty()) std::memcpy(value, got->data(), got->size());
   return PAWL_OK;

@@ -66,8 +66,8 @@ struct Training {
     return 0;
   }
   template <class T>
-  pawl_status add(const char* name, const char* role, pawl_dtype dtype, T* data, std::uint64_t count, pawl_placement placement,
-                  pawl_lifetime lifetime) {
+  pawl_status add(const char* name, const char* role, pawl_dtype dtype, T* data, std::uint64_t count,
+                  pawl_placement placement, pawl_lifetime lifetime) {
     pawl_tensor tensor{};
     tensor.name = name;
     tensor.role = role;
@@ -88,7 +88,8 @@ struct Training {
     ASSERT_EQ(add("w", "weight", PAWL_FLOAT32, weights.data(), weights.size(), PAWL_REPLICATE, PAWL_STABLE), PAWL_OK);
     ASSERT_EQ(add("rng", "rng", PAWL_UINT64, rng, 4, PAWL_UNIQUE, PAWL_VOLATILE), PAWL_OK);
     ASSERT_EQ(add("flat", "exp_avg", PAWL_FLOAT64, moments.data(), moments.size(), PAWL_UNIQUE, PAWL_STABLE), PAWL_OK);
-    ASSERT_EQ(add("wt", "transposed", PAWL_FLOAT32, derived.data(), derived.size(), PAWL_REPLICATE, PAWL_DERIVED), PAWL_OK);
+    ASSERT_EQ(add("wt", "transposed", PAWL_FLOAT32, derived.data(), derived.size(), PAWL_REPLICATE, PAWL_DERIVED),
+              PAWL_OK);
     ASSERT_EQ(pawl_blob_add(t, "sampler", 64, &save, &load, this), PAWL_OK);
     ASSERT_EQ(pawl_layout_seal(t), PAWL_OK) << pawl_error(t);
   }
@@ -106,7 +107,8 @@ struct Training {
   // What the state is after the update of `step`, and what volatile state is when the next step begins.
   void update(std::uint64_t step) {
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(step * 1000 + i % 997);
-    for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<double>(step) + 1.0 / static_cast<double>(i + 1);
+    for (std::size_t i = 0; i < moments.size(); ++i)
+      moments[i] = static_cast<double>(step) + 1.0 / static_cast<double>(i + 1);
   }
   void evaluate(std::uint64_t step) {
     for (std::uint64_t i = 0; i < 4; ++i) rng[i] = step * 77 + i;
@@ -301,8 +303,8 @@ TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
 // Each wait ends with PAWL_RECOVER by the page alone, though pawld never answers.
 TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   training.start(directory.socket());
-  for (const TrainerWire kind : {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store_set,
-                                 TrainerWire::fault}) {
+  for (const TrainerWire kind :
+       {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store_set, TrainerWire::fault}) {
     daemon.withhold(kind);
   }
   std::uint64_t generation = 1;
@@ -506,7 +508,8 @@ TEST_F(Pawl, ARefusedLayoutSaysWhatPawldSays) {
   const char* axis = "dp";
   const std::uint64_t one = 1;
   ASSERT_EQ(pawl_mesh_add(training.t, "data", &axis, &one, 1, nullptr), PAWL_OK);
-  ASSERT_EQ(training.add("w", "weight", PAWL_FLOAT32, training.weights.data(), 4, PAWL_REPLICATE, PAWL_STABLE), PAWL_OK);
+  ASSERT_EQ(training.add("w", "weight", PAWL_FLOAT32, training.weights.data(), 4, PAWL_REPLICATE, PAWL_STABLE),
+            PAWL_OK);
   EXPECT_EQ(pawl_layout_seal(training.t), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(training.t)).find("[5] float32 there"), std::string::npos) << pawl_error(training.t);
 }
@@ -595,7 +598,8 @@ TEST_F(Pawl, AForkedChildIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     const bool refused = pawl_store_set(training.t, "key", "", 0) == PAWL_INVALID &&
-                         pawl_progress(training.t, PAWL_PHASE_COMPUTE) == PAWL_INVALID && pawl_event_fd(training.t) == -1 &&
+                         pawl_progress(training.t, PAWL_PHASE_COMPUTE) == PAWL_INVALID &&
+                         pawl_event_fd(training.t) == -1 &&
                          std::strstr(pawl_error(training.t), "forked child") != nullptr;
     pawl_detach(training.t);
     _exit(refused ? 0 : 1);

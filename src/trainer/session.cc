@@ -42,12 +42,21 @@ bool lock_alive(pthread_mutex_t* mutex) {
 }
 
 void copy_trainer_fields(const TrainerPage& from, TrainerPage& to) {
-  constexpr PageWord TrainerPage::*fields[] = {
-      &TrainerPage::reached, &TrainerPage::step, &TrainerPage::updates, &TrainerPage::progress_count,
-      &TrainerPage::progress_at_ns, &TrainerPage::phase, &TrainerPage::samples, &TrainerPage::fence_count,
-      &TrainerPage::fence_wait_ns_last, &TrainerPage::fence_wait_ns_total, &TrainerPage::fence_wait_ns_max,
-      &TrainerPage::windows_captured, &TrainerPage::windows_voided, &TrainerPage::captured_bytes_total,
-      &TrainerPage::copy_ns_total};
+  constexpr PageWord TrainerPage::*fields[] = {&TrainerPage::reached,
+                                               &TrainerPage::step,
+                                               &TrainerPage::updates,
+                                               &TrainerPage::progress_count,
+                                               &TrainerPage::progress_at_ns,
+                                               &TrainerPage::phase,
+                                               &TrainerPage::samples,
+                                               &TrainerPage::fence_count,
+                                               &TrainerPage::fence_wait_ns_last,
+                                               &TrainerPage::fence_wait_ns_total,
+                                               &TrainerPage::fence_wait_ns_max,
+                                               &TrainerPage::windows_captured,
+                                               &TrainerPage::windows_voided,
+                                               &TrainerPage::captured_bytes_total,
+                                               &TrainerPage::copy_ns_total};
   for (auto field : fields) (to.*field).store((from.*field).load());
 }
 
@@ -162,7 +171,8 @@ void Session::set_joined(Generation generation, Seat seat) {
 void Session::notify() {
   const std::uint64_t one = 1;
   std::lock_guard lock(notice_mutex_);
-  if (notice_.valid()) [[maybe_unused]] ssize_t written = ::write(notice_.get(), &one, sizeof one);
+  if (notice_.valid()) [[maybe_unused]]
+    ssize_t written = ::write(notice_.get(), &one, sizeof one);
 }
 
 // --- Events.
@@ -256,7 +266,8 @@ void Session::wait_for_work() {
 
 void Session::connect() {
   connect_again_at_ = real_clock().now() + kConnectInterval;
-  if (Result<Fd> socket = connect_unix(options_.socket_path, Deadline::in(milliseconds(5)))) begin_attach(std::move(*socket));
+  if (Result<Fd> socket = connect_unix(options_.socket_path, Deadline::in(milliseconds(5))))
+    begin_attach(std::move(*socket));
 }
 
 void Session::begin_attach(Fd socket) {

@@ -128,8 +128,8 @@ class Session {
   std::uint64_t attach_id_ = 0;
   Duration connect_again_at_{};
   Fd daemon_event_;
-  std::vector<Mapping> mappings_;            // all pages we had; kept, since others may still look
-  std::vector<pthread_mutex_t*> locked_;     // by the service thread
+  std::vector<Mapping> mappings_;         // all pages we had; kept, since others may still look
+  std::vector<pthread_mutex_t*> locked_;  // by the service thread
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

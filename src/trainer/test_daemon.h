@@ -1,5 +1,6 @@
-// TestDaemon: the pawld of libpawl's tests. A peer that speaks trainer/wire.h over a real socket with real segments, and
-// does what it is told: it answers at once or withholds, dies without a word, and comes back with what a keeper kept.
+// TestDaemon: the pawld of libpawl's tests. A peer that speaks trainer/wire.h over a real socket with real segments,
+// and does what it is told: it answers at once or withholds, dies without a word, and comes back with what a keeper
+// kept.
 #pragma once
 
 #include <poll.h>
@@ -77,9 +78,18 @@ class TestDaemon {
     listener_.reset();
   }
 
-  void set_seating(Seating seating) { std::lock_guard lock(mutex_); seating_ = seating; }
-  void withhold(TrainerWire kind) { std::lock_guard lock(mutex_); withheld_.insert(kind); }
-  void allow(TrainerWire kind) { std::lock_guard lock(mutex_); withheld_.erase(kind); }
+  void set_seating(Seating seating) {
+    std::lock_guard lock(mutex_);
+    seating_ = seating;
+  }
+  void withhold(TrainerWire kind) {
+    std::lock_guard lock(mutex_);
+    withheld_.insert(kind);
+  }
+  void allow(TrainerWire kind) {
+    std::lock_guard lock(mutex_);
+    withheld_.erase(kind);
+  }
   void refuse(TrainerWire kind, std::uint32_t status, std::string why) {
     std::lock_guard lock(mutex_);
     refusals_[kind] = {status, std::move(why)};
@@ -92,7 +102,10 @@ class TestDaemon {
   void wait_for(TrainerWire kind, int times = 1) {
     while (count(kind) < times) real_clock().sleep(std::chrono::milliseconds(1));
   }
-  std::string last_text() { std::lock_guard lock(mutex_); return last_text_; }
+  std::string last_text() {
+    std::lock_guard lock(mutex_);
+    return last_text_;
+  }
 
   void commit(std::uint64_t step) {
     kept_.page->progress.store(Progress{Step(step), 0}.pack());
@@ -154,8 +167,8 @@ class TestDaemon {
         const auto kind = static_cast<TrainerWire>(it->kind);
         Reader in(it->payload);
         (void)in.u64();
-        const bool waits = withheld_.count(kind) > 0 ||
-                           (kind == TrainerWire::store_get && kept_.store.count(in.str()) == 0);
+        const bool waits =
+            withheld_.count(kind) > 0 || (kind == TrainerWire::store_get && kept_.store.count(in.str()) == 0);
         if (waits) {
           ++it;
         } else {
@@ -183,13 +196,22 @@ class TestDaemon {
     if (refusal) return say(frame, TrainerWire::refused, Writer().u32(refusal->first).str(refusal->second).take());
     if (nonsense_ && kind != TrainerWire::attach) return say(frame, TrainerWire::attached, "?");
     switch (kind) {
-      case TrainerWire::attach: return attach(frame);
+      case TrainerWire::attach:
+        return attach(frame);
       case TrainerWire::join:
         return say(frame, TrainerWire::seated,
-                   Writer().u64(seating.generation).u32(seating.seat).u32(seating.world).u32(0).u64(seating.resume_step)
-                       .str("g" + std::to_string(seating.generation)).take());
-      case TrainerWire::layout: return layout(frame, seating);
-      case TrainerWire::restore: return restore(frame, seating);
+                   Writer()
+                       .u64(seating.generation)
+                       .u32(seating.seat)
+                       .u32(seating.world)
+                       .u32(0)
+                       .u64(seating.resume_step)
+                       .str("g" + std::to_string(seating.generation))
+                       .take());
+      case TrainerWire::layout:
+        return layout(frame, seating);
+      case TrainerWire::restore:
+        return restore(frame, seating);
       case TrainerWire::restore_bad: {
         (void)in.u32();
         std::lock_guard lock(mutex_);
@@ -214,8 +236,10 @@ class TestDaemon {
       case TrainerWire::store_get:
         (void)in.u64();
         return say(frame, TrainerWire::value, Writer().str(kept_.store[in.str()]).take());
-      case TrainerWire::finish: return say(frame, TrainerWire::finished, {});
-      default: return;
+      case TrainerWire::finish:
+        return say(frame, TrainerWire::finished, {});
+      default:
+        return;
     }
   }
   void attach(const Frame& frame) {

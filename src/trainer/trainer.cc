@@ -67,7 +67,8 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
   PAWL_ASSIGN(const std::uint64_t threads,
               number_in_environment("PAWL_COPY_THREADS", 1, 64, std::clamp<std::uint64_t>(cores / 4, 1, 2)));
   PAWL_ASSIGN(const std::uint64_t bucket, number_in_environment("PAWL_BUCKET_BYTES", 4 << 10, 16 << 20, 256 << 10));
-  if (bucket % 4096 != 0) return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
+  if (bucket % 4096 != 0)
+    return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
   options.session.local_index = static_cast<std::uint32_t>(index);
   options.fence_deadline = milliseconds(deadline_ms);
   options.copy_thread_count = static_cast<std::uint32_t>(threads);
@@ -211,7 +212,8 @@ Status Trainer::open_window(Step step, std::uint64_t samples) {
     // Whether stable state has changed under the open window, nobody can know: what it copies is not to be used.
     capture_->fail("the next window was opened without a fence");
     const WindowResult open = capture_->fence({});
-    return Error{Code::invalid, text("the window of step ", open.step, " was open: pawl_fence comes before the update")};
+    return Error{Code::invalid,
+                 text("the window of step ", open.step, " was open: pawl_fence comes before the update")};
   }
   now.step.store(step.value);
   now.samples.store(samples);
@@ -252,7 +254,8 @@ Result<pawl_fence_report> Trainer::fence() {
 Status Trainer::report_fault(std::string what) {
   PAWL_TRY(require_joined());
   const Generation joined = session_->joined();
-  Result<Answer> answer = session_->request(TrainerWire::fault, Writer().u64(joined.value).str(what).take(), TrainerWire::noted);
+  Result<Answer> answer =
+      session_->request(TrainerWire::fault, Writer().u64(joined.value).str(what).take(), TrainerWire::noted);
   if (!answer) return std::move(answer).error();
   return {};
 }
@@ -289,8 +292,8 @@ Result<pawl_seat> Trainer::join() {
 }
 
 Result<Slot> Trainer::restore_source() {
-  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::restore, Writer().u64(session_->joined().value).take(),
-                                                     TrainerWire::slot));
+  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::restore,
+                                                     Writer().u64(session_->joined().value).take(), TrainerWire::slot));
   Reader in(answer.payload);
   restore_slot_ = in.u32();
   const Generation generation(in.u64());
@@ -320,8 +323,7 @@ Status Trainer::restore() {
 Status Trainer::copy_out(const Slot& slot) {
   const CopyPlan& plan = declared_->plan();
   for (std::uint32_t i = 0; i < plan.bucket_count(); ++i) {
-    const std::uint32_t sum =
-        scatter(plan.bucket(i), default_copy_kernel(), slot.bucket(i).data(), declared_->bases());
+    const std::uint32_t sum = scatter(plan.bucket(i), default_copy_kernel(), slot.bucket(i).data(), declared_->bases());
     if (sum != slot.buckets()[i].crc32c.load(std::memory_order_relaxed)) {
       return Error{Code::corrupt, text("bucket ", i, " changed while it was restored")};
     }
@@ -388,7 +390,8 @@ Result<std::string> Trainer::store_get(const std::string& key, Deadline deadline
   PAWL_TRY(require_joined());
   Writer payload;
   payload.u64(session_->joined().value).str(text(seat_->store_prefix, '/', key));
-  Result<Answer> answer = session_->request(TrainerWire::store_get, payload.take(), TrainerWire::value, {.deadline = deadline});
+  Result<Answer> answer =
+      session_->request(TrainerWire::store_get, payload.take(), TrainerWire::value, {.deadline = deadline});
   if (!answer) return std::move(answer).error().within(text("key ", key));
   Reader in(answer->payload);
   std::string value = in.str();
@@ -403,11 +406,14 @@ std::string Trainer::status_json() const {
   if (seat_) {
     out += text("\"seat\":", seat_->seat, ",\"world\":", seat_->world, ",\"resume_step\":", seat_->resume_step, ",");
   }
-  out += text("\"generation\":", session_->joined(), ",\"step\":", now.step.load(), ",\"committed\":", committed_step());
+  out +=
+      text("\"generation\":", session_->joined(), ",\"step\":", now.step.load(), ",\"committed\":", committed_step());
   out += text(",\"fence_wait_ms\":{\"count\":", now.fence_count.load(), ",\"last\":", ms(now.fence_wait_ns_last),
               ",\"total\":", ms(now.fence_wait_ns_total), ",\"max\":", ms(now.fence_wait_ns_max), "}");
-  out += text(",\"windows\":{\"captured\":", now.windows_captured.load(), ",\"voided\":", now.windows_voided.load(), "}");
-  out += text(",\"captured_bytes\":", now.captured_bytes_total.load(), ",\"copy_ms_total\":", ms(now.copy_ns_total), "}");
+  out +=
+      text(",\"windows\":{\"captured\":", now.windows_captured.load(), ",\"voided\":", now.windows_voided.load(), "}");
+  out +=
+      text(",\"captured_bytes\":", now.captured_bytes_total.load(), ",\"copy_ms_total\":", ms(now.copy_ns_total), "}");
   return out;
 }
 
