@@ -80,7 +80,10 @@ Status admit(Control& control, const LaunchPlan& plan) {
   const Result<Swapped> swap = control.compare_and_swap(JobKeys(plan.spec.job).spec(), 0, to_json(plan.spec));
   if (!swap) {
     const bool away = swap.error().code == Code::unreachable || swap.error().code == Code::timeout;
-    const char* remedy = away ? ": start it there (`pawl control` or etcd), or check --control and the network" : "";
+    const bool token = swap.error().what.find("auth token") != std::string::npos;
+    const char* remedy = away    ? ": start it there (`pawl control` or etcd), or check --control and the network"
+                         : token ? ": it was started with another token; use the same --token-file"
+                                 : "";
     return Error{swap.error().code, text("control ", plan.own_endpoints, ": ", swap.error().what, remedy)};
   }
   if (swap->won) return {};

@@ -383,8 +383,10 @@ int Launcher::conclude() {
 
 int Launcher::run() {
   int code = kExitFailed;
+  bool nothing_ran = false;
   if (Status begun = begin(); !begun) {
     code = report_error(begun.error());
+    nothing_ran = over() && plan_.control_argv.empty();
     signal_keepers(SIGKILL);
     for (Node& node : nodes_)
       if (node.running) (void)wait_exit(node.keeper.pidfd.get(), Deadline::in(seconds(5)));
@@ -396,7 +398,7 @@ int Launcher::run() {
   watch_.reset();
   control_.reset();
   stop_control();
-  const bool clean = code == kExitOk || code == 130;
+  const bool clean = code == kExitOk || code == 130 || nothing_ran;
   if (clean && !plan_.keep) {
     if (Status removed = remove_tree(run_root(), plan_.directory); !removed) say(removed.error().what);
   } else {

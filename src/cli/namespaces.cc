@@ -89,9 +89,8 @@ Status lay_cables(Fabric& fabric, const Fd& self) {
   return {};
 }
 
-Result<Fabric> make_fabric_here(std::uint32_t node_count) {
+Result<Fabric> make_fabric_in(const Fd& self, std::uint32_t node_count) {
   Fabric fabric;
-  PAWL_ASSIGN(const Fd self, new_network());
   for (std::uint32_t i = 0; i < node_count; ++i) {
     PAWL_ASSIGN(Fd node, new_network());
     fabric.nodes.push_back(std::move(node));
@@ -113,7 +112,8 @@ std::string fabric_hosts(std::uint32_t node_count) {
 
 Result<Fabric> make_fabric(std::uint32_t node_count) {
   PAWL_ASSIGN(const Fd before, own_network());
-  Result<Fabric> fabric = make_fabric_here(node_count);
+  PAWL_ASSIGN(const Fd self, new_network());
+  Result<Fabric> fabric = make_fabric_in(self, node_count);
   if (!fabric) PAWL_TRY(enter_network(before));
   return fabric;
 }

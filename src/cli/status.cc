@@ -47,7 +47,9 @@ std::string seat_table(const json& document) {
 
 std::string job_lines(const json& document, const std::vector<std::string>& why) {
   std::string out = text("job ", string_in(document, "job"), ": ", string_in(document, "phase"), ", generation ",
-                         number_in(document, "generation"), ", protected step ", number_in(document, "committed"));
+                         number_in(document, "generation"));
+  const bool ended = string_in(document, "phase") == "finished" || string_in(document, "phase") == "failed";
+  if (!ended) out += text(", protected step ", number_in(document, "committed"));
   if (number_in(document, "resume") > 0) out += text(", last resumed from ", number_in(document, "resume"));
   if (const std::string waiting = string_in(document, "waiting"); !waiting.empty()) out += text("\nwaiting for ", waiting);
   if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);
