@@ -130,6 +130,7 @@ void Pawld::freeze() {
   memory_->freeze_all();
   frozen_ = state.generation;
   store_clear();
+  take_early_frames();
   for (Place& place : trainers_->places()) {
     trainers_->interrupt(place, state.generation);
     const bool restart = place.seat && std::find(state.restart.begin(), state.restart.end(), *place.seat) != state.restart.end();

@@ -115,6 +115,7 @@ class Pawld {
   using OnValue = std::function<void(const std::string&)>;
   void store_get(const std::string& key, OnValue on_value);  // dropped when the generation changes
   void store_clear();
+  void take_early_frames();
   void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void adopt_fetch(const std::shared_ptr<Connection>& connection);
   [[nodiscard]] std::optional<std::uint32_t> position_of(NodeId node) const;
@@ -204,6 +205,13 @@ class Pawld {
     OnValue on_value;
   };
   std::vector<StoreWait> store_waits_;
+  struct EarlyFrame {  // of a generation that its sender has entered and this daemon has not: taken up when it has
+    Generation generation;
+    NodeLife life;
+    std::weak_ptr<Connection> connection;
+    Frame frame;
+  };
+  std::vector<EarlyFrame> early_frames_;
   std::uint64_t next_store_id_ = 1;
 
   // Drills.

@@ -14,6 +14,7 @@ namespace {
 Frame frame_of(PeerWire kind, std::string payload, std::uint64_t id = 0) {
   return Frame{static_cast<std::uint16_t>(kind), id, std::move(payload)};
 }
+constexpr std::size_t kEarlyFramesMax = 4096;
 bool is_kind(const Frame& frame, PeerWire kind) { return frame.kind == static_cast<std::uint16_t>(kind); }
 }  // namespace
 
@@ -204,6 +205,11 @@ void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& c
   if (is_kind(frame, PeerWire::beat)) return connection->send(frame_of(PeerWire::beat_back, {}));
   Reader in(frame.payload);
   const Generation generation(in.u64());
+  const bool rendezvous = is_kind(frame, PeerWire::store_set) || is_kind(frame, PeerWire::store_get);
+  if (rendezvous && generation > std::max(frozen_, running_)) {
+    if (early_frames_.size() < kEarlyFramesMax) early_frames_.push_back({generation, life, connection, frame});
+    return;
+  }
   if (!state_ || generation != state_->generation) return;  // of another generation: its sender repeats what matters
   if (is_kind(frame, PeerWire::report)) {
     const Progress known = Progress::unpack(in.u64());
@@ -233,6 +239,18 @@ void Pawld::store_clear() {
   store_.clear();
   store_mine_.clear();
   store_waits_.clear();
+}
+
+void Pawld::take_early_frames() {
+  std::vector<EarlyFrame> early;
+  early.swap(early_frames_);
+  for (EarlyFrame& one : early) {
+    if (one.generation > frozen_) {
+      early_frames_.push_back(std::move(one));
+    } else if (auto alive = one.connection.lock()) {
+      on_link_incoming(one.life, alive, one.frame);
+    }
+  }
 }
 
 void Pawld::store_set(const std::string& key, const std::string& value) {
