@@ -31,7 +31,7 @@ CACHE = os.environ.get("PAWL_TEST_CACHE", os.path.join(ROOT, "build", "reference
 PAWL, CHARLM, CHARLM_PLAIN = (
     os.path.abspath(os.environ.get(name.upper(), os.path.join(ROOT, "build", "bin", name)))
     for name in ("pawl", "charlm", "charlm_plain"))
-SMALL = {"steps": 240, "batch": 32, "hidden": 64}
+SMALL = {"steps": 300, "batch": 128, "hidden": 64}
 
 
 def seeds():

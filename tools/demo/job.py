@@ -231,6 +231,8 @@ class Job(View):
         self.end_now()
 
     def end_now(self):
+        if self.process is None:
+            return
         self.remember()
         if self.process.poll() is None:
             self.process.kill()
