@@ -329,10 +329,9 @@ Status Slot::seal_frozen(Generation generation, Step step) const {
   return {};
 }
 
-std::uint64_t Slot::acknowledged() const {
-  const SlotWord now = word();
-  if (now.state == SlotState::empty) return 0;
-  const std::uint64_t bits = acknowledgement_bits(now.generation, now.step);
+std::uint64_t Slot::acknowledged(SlotWord of) const {
+  if (of.state == SlotState::empty) return 0;
+  const std::uint64_t bits = acknowledgement_bits(of.generation, of.step);
   std::uint64_t holders = 0;
   for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
     if (header_->acknowledgements[i].load(std::memory_order_acquire) == bits) holders |= std::uint64_t{1} << i;

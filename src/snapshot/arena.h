@@ -81,7 +81,10 @@ class Slot {
   [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
 
   // Which holders (bit i: i-th holder of redundancy/placement.h) have verified and acknowledged the slot's step.
-  [[nodiscard]] std::uint64_t acknowledged() const;
+  [[nodiscard]] std::uint64_t acknowledged() const { return acknowledged(word()); }
+  // Of the step that `of` names, which was this slot's word: whoever needs both must ask like this, for the slot may be
+  // reopened between two looks at it.
+  [[nodiscard]] std::uint64_t acknowledged(SlotWord of) const;
   // Holder `holder_index` has (generation, step). Each acknowledgement is stored with its identity, so one that comes
   // late, when the slot has gone on to another step, counts for nothing. False: it is that late.
   bool acknowledge(Generation generation, Step step, std::uint32_t holder_index) const;

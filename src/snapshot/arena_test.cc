@@ -180,8 +180,11 @@ TEST_F(ArenaTest, AcknowledgementsBelongToTheirStep) {
   slot_.freeze();
   EXPECT_EQ(slot_.acknowledged(), 3u);
   slot_.unfreeze(true);
+  const SlotWord before = slot_.word();
+  EXPECT_EQ(slot_.acknowledged(before), 3u);
   seal(1, 3);
   EXPECT_EQ(slot_.acknowledged(), 0u);
+  EXPECT_EQ(slot_.acknowledged(before), 0u);
   EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));  // too late
   EXPECT_FALSE(slot_.acknowledge(Generation(2), Step(3), 0));
   EXPECT_EQ(slot_.acknowledged(), 0u);
