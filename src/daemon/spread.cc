@@ -129,8 +129,8 @@ SeatReport Pawld::local_report() {
       std::vector<SlotView> slots;
       for (std::uint32_t i = 0; i < arena->arena.slot_count(); ++i) {
         const Slot slot = arena->arena.slot(i);
-        const std::uint64_t acknowledged = slot.acknowledged();
-        slots.push_back({slot.word(), (acknowledged & every_holder) == every_holder});
+        const SlotWord word = slot.word();  // one look: acknowledgements of another step must not count for this one
+        slots.push_back({word, (slot.acknowledged(word) & every_holder) == every_holder});
       }
       report = report_of(slots, reached, state_->generation, progress_);
     }
