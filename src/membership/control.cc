@@ -28,10 +28,18 @@ void fill_prefix(std::string_view prefix, auto* request) {
 void fill_compare(const KeyCompare& wanted, etcdserverpb::Compare* compare) {
   compare->set_key(wanted.key);
   switch (wanted.is) {
-    case KeyCompare::Is::equal: compare->set_result(etcdserverpb::Compare::EQUAL); break;
-    case KeyCompare::Is::not_equal: compare->set_result(etcdserverpb::Compare::NOT_EQUAL); break;
-    case KeyCompare::Is::less: compare->set_result(etcdserverpb::Compare::LESS); break;
-    case KeyCompare::Is::greater: compare->set_result(etcdserverpb::Compare::GREATER); break;
+    case KeyCompare::Is::equal:
+      compare->set_result(etcdserverpb::Compare::EQUAL);
+      break;
+    case KeyCompare::Is::not_equal:
+      compare->set_result(etcdserverpb::Compare::NOT_EQUAL);
+      break;
+    case KeyCompare::Is::less:
+      compare->set_result(etcdserverpb::Compare::LESS);
+      break;
+    case KeyCompare::Is::greater:
+      compare->set_result(etcdserverpb::Compare::GREATER);
+      break;
   }
   if (wanted.field == KeyCompare::Field::mod_revision) {
     compare->set_target(etcdserverpb::Compare::MOD);
@@ -44,9 +52,12 @@ void fill_compare(const KeyCompare& wanted, etcdserverpb::Compare* compare) {
 
 void fill_change(const KeyChange& change, RequestOp* op) {
   switch (change.kind) {
-    case KeyChange::Kind::put: return fill_put(op->mutable_request_put(), change.key, change.value, change.lease);
-    case KeyChange::Kind::erase: return op->mutable_request_delete_range()->set_key(change.key);
-    case KeyChange::Kind::erase_prefix: return fill_prefix(change.key, op->mutable_request_delete_range());
+    case KeyChange::Kind::put:
+      return fill_put(op->mutable_request_put(), change.key, change.value, change.lease);
+    case KeyChange::Kind::erase:
+      return op->mutable_request_delete_range()->set_key(change.key);
+    case KeyChange::Kind::erase_prefix:
+      return fill_prefix(change.key, op->mutable_request_delete_range());
   }
 }
 

@@ -3,11 +3,11 @@
 //
 // Every modification makes one revision, greater than all before; whoever wins a compare-and-swap is the only one.
 // A call blocks until it is answered, at most `deadline`; while the server is away or an endpoint is down it is tried
-// again inside that time. All calls are thread-safe. One implementation: the etcd v3 protocol, to a cluster of etcd or to pawl's embedded server (server.h).
-// Failures of every call: `unreachable` (no server answered in time: try again), `timeout` (one took it and did not
-// answer), `invalid` (the request or the token), `full`, and those named below.
-// A modification that fails with `unreachable` or `timeout` may still have happened: look before acting on it.
-// What the keys mean is not here (job_state.h, docs/protocol.md).
+// again inside that time. All calls are thread-safe. One implementation: the etcd v3 protocol, to a cluster of etcd or
+// to pawl's embedded server (server.h). Failures of every call: `unreachable` (no server answered in time: try again),
+// `timeout` (one took it and did not answer), `invalid` (the request or the token), `full`, and those named below. A
+// modification that fails with `unreachable` or `timeout` may still have happened: look before acting on it. What the
+// keys mean is not here (job_state.h, docs/protocol.md).
 #pragma once
 
 #include <chrono>
@@ -70,9 +70,9 @@ struct Transacted {
 
 struct WatchEvent {
   enum class Kind : unsigned char {
-    put,      // kv is the new pair
-    erased,   // kv.key, and kv.mod_revision is the revision of the erasure; also when a lease ended
-    resync,   // some events are lost for good: list again; kv is empty. Events after `revision` follow
+    put,     // kv is the new pair
+    erased,  // kv.key, and kv.mod_revision is the revision of the erasure; also when a lease ended
+    resync,  // some events are lost for good: list again; kv is empty. Events after `revision` follow
   };
   Kind kind = Kind::put;
   KeyValue kv;
@@ -103,14 +103,15 @@ class Control {
 
   // `not_found` if the lease is gone.
   virtual Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease = 0) = 0;
-  virtual Result<std::int64_t> erase(std::string_view key) = 0;         // how many there were: 0 or 1
+  virtual Result<std::int64_t> erase(std::string_view key) = 0;  // how many there were: 0 or 1
   virtual Result<std::int64_t> erase_prefix(std::string_view prefix) = 0;
 
   // Puts `value` if the key's mod_revision is `expected`; 0: if there is no such key. Losing is no error.
   virtual Result<Swapped> compare_and_swap(std::string_view key, Revision expected, std::string_view value,
-                                        LeaseId lease = 0) = 0;
+                                           LeaseId lease = 0) = 0;
   // All changes in one revision if all compares hold, else none. No key twice; at most 128 of each.
-  virtual Result<Transacted> transact(const std::vector<KeyCompare>& compares, const std::vector<KeyChange>& changes) = 0;
+  virtual Result<Transacted> transact(const std::vector<KeyCompare>& compares,
+                                      const std::vector<KeyChange>& changes) = 0;
 
   // The server may grant a longer time than asked (etcd: 2 s at least). Keys put with it are erased when it ends.
   virtual Result<LeaseId> lease_grant(std::chrono::seconds time_to_live) = 0;

@@ -2,8 +2,8 @@
 // a real one-member etcd. For tests.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -123,9 +123,25 @@ class EtcdBackend final : public ProcessBackend {
  protected:
   std::vector<std::string> arguments() override {
     const std::string client = "http://" + address_;
-    return {"etcd", "--data-dir", data_directory(), "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peer_, "--initial-advertise-peer-urls", peer_, "--initial-cluster",
-            "default=" + peer_, "--logger", "zap", "--log-level", "fatal", "--log-outputs", "stderr"};
+    return {"etcd",
+            "--data-dir",
+            data_directory(),
+            "--listen-client-urls",
+            client,
+            "--advertise-client-urls",
+            client,
+            "--listen-peer-urls",
+            peer_,
+            "--initial-advertise-peer-urls",
+            peer_,
+            "--initial-cluster",
+            "default=" + peer_,
+            "--logger",
+            "zap",
+            "--log-level",
+            "fatal",
+            "--log-outputs",
+            "stderr"};
   }
 
  private:
@@ -178,7 +194,11 @@ class ControlConformance : public testing::TestWithParam<const char*> {
   }
 };
 
-inline auto all_backends() { return testing::Values("embedded", "embedded_process", "etcd"); }
-inline std::string backend_name(const testing::TestParamInfo<const char*>& info) { return info.param; }
+inline auto all_backends() {
+  return testing::Values("embedded", "embedded_process", "etcd");
+}
+inline std::string backend_name(const testing::TestParamInfo<const char*>& info) {
+  return info.param;
+}
 
 }  // namespace pawl

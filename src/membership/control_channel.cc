@@ -10,7 +10,7 @@
 namespace pawl {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(20);      // between two attempts
+constexpr auto kPause = std::chrono::milliseconds(20);       // between two attempts
 constexpr auto kStateSlice = std::chrono::milliseconds(50);  // how often a failed connection is tried anew by a call
 
 grpc::ChannelArguments arguments() {
@@ -33,19 +33,28 @@ bool is_away(const grpc::Status& status) {
 
 Code code_of(grpc::StatusCode code) {
   switch (code) {
-    case grpc::StatusCode::UNAVAILABLE: return Code::unreachable;
-    case grpc::StatusCode::DEADLINE_EXCEEDED: return Code::timeout;
-    case grpc::StatusCode::CANCELLED: return Code::cancelled;
-    case grpc::StatusCode::NOT_FOUND: return Code::not_found;
-    case grpc::StatusCode::OUT_OF_RANGE: return Code::stale;
-    case grpc::StatusCode::RESOURCE_EXHAUSTED: return Code::full;
-    case grpc::StatusCode::DATA_LOSS: return Code::corrupt;
+    case grpc::StatusCode::UNAVAILABLE:
+      return Code::unreachable;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return Code::timeout;
+    case grpc::StatusCode::CANCELLED:
+      return Code::cancelled;
+    case grpc::StatusCode::NOT_FOUND:
+      return Code::not_found;
+    case grpc::StatusCode::OUT_OF_RANGE:
+      return Code::stale;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return Code::full;
+    case grpc::StatusCode::DATA_LOSS:
+      return Code::corrupt;
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::FAILED_PRECONDITION:
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
-    case grpc::StatusCode::UNIMPLEMENTED: return Code::invalid;
-    default: return Code::io;
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return Code::invalid;
+    default:
+      return Code::io;
   }
 }
 
@@ -66,7 +75,9 @@ Error error_of(const grpc::Status& status, std::string_view what, std::string_vi
                text("control ", what, " at ", address, ": ", std::string_view(status.error_message()))};
 }
 
-std::string prefix_begin(std::string_view prefix) { return prefix.empty() ? std::string(1, '\0') : std::string(prefix); }
+std::string prefix_begin(std::string_view prefix) {
+  return prefix.empty() ? std::string(1, '\0') : std::string(prefix);
+}
 
 std::string prefix_end(std::string_view prefix) {
   std::string end(prefix);

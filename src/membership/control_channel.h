@@ -45,7 +45,7 @@ class ControlChannel {
   CallOutcome call(const Attempt& attempt);
 
   [[nodiscard]] ControlEndpoint& current() { return *endpoints_[current_.load() % endpoints_.size()]; }
-  void pass_over(const ControlEndpoint& endpoint);  // the next call begins with another one, if there is one
+  void pass_over(const ControlEndpoint& endpoint);   // the next call begins with another one, if there is one
   void prepare(grpc::ClientContext* context) const;  // the token
   // Connected before `until`? Gives up earlier if the attempt failed and there is another endpoint to try.
   bool wait_connected(ControlEndpoint& endpoint, Clock::time_point until, bool in_a_hurry);

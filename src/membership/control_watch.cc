@@ -13,7 +13,7 @@ using etcdserverpb::WatchResponse;
 
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(20);        // before the stream is opened again
+constexpr auto kPause = std::chrono::milliseconds(20);          // before the stream is opened again
 constexpr auto kConnectSlice = std::chrono::milliseconds(100);  // the longest that the end of a watch waits for
 constexpr auto kLookMax = std::chrono::seconds(2);
 
@@ -21,8 +21,12 @@ class EtcdWatch final : public Watch {
  public:
   EtcdWatch(std::shared_ptr<ControlChannel> channel, std::string prefix, WatchOptions options,
             std::function<void(const WatchEvent&)> on_event)
-      : channel_(std::move(channel)), prefix_(std::move(prefix)), options_(std::move(options)),
-        on_event_(std::move(on_event)), next_(options_.from_revision), thread_([this] { run(); }) {}
+      : channel_(std::move(channel)),
+        prefix_(std::move(prefix)),
+        options_(std::move(options)),
+        on_event_(std::move(on_event)),
+        next_(options_.from_revision),
+        thread_([this] { run(); }) {}
 
   ~EtcdWatch() override {
     PAWL_CHECK(thread_.get_id() != std::this_thread::get_id(), "a watch may not be destroyed by its own callback");
@@ -150,7 +154,7 @@ class EtcdWatch final : public Watch {
   const std::string prefix_;
   const WatchOptions options_;
   const std::function<void(const WatchEvent&)> on_event_;
-  Revision next_;                // the thread's own, as are the next two
+  Revision next_;  // the thread's own, as are the next two
   std::uint64_t cluster_id_ = 0;
   bool connected_ = false;
 

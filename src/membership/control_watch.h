@@ -10,7 +10,6 @@
 namespace pawl {
 
 [[nodiscard]] std::unique_ptr<Watch> start_watch(std::shared_ptr<ControlChannel> channel, std::string prefix,
-                                                 WatchOptions options,
-                                                 std::function<void(const WatchEvent&)> on_event);
+                                                 WatchOptions options, std::function<void(const WatchEvent&)> on_event);
 
 }  // namespace pawl

@@ -25,7 +25,9 @@ namespace {
 constexpr int kTxnOpsMax = 128;  // etcd's own default, so that what works here works there
 const mvccpb::KeyValue kAbsent;
 
-grpc::Status no_key() { return {StatusCode::INVALID_ARGUMENT, "etcdserver: key is not provided"}; }
+grpc::Status no_key() {
+  return {StatusCode::INVALID_ARGUMENT, "etcdserver: key is not provided"};
+}
 
 grpc::Status check_form(const PutRequest& request) {
   if (request.key().empty()) return no_key();
@@ -102,40 +104,58 @@ grpc::Status check_form(const TxnRequest& request) {
 template <class Value>
 bool compare_values(const Value& left, const Value& right, Compare::CompareResult result) {
   switch (result) {
-    case Compare::EQUAL: return left == right;
-    case Compare::GREATER: return left > right;
-    case Compare::LESS: return left < right;
-    case Compare::NOT_EQUAL: return left != right;
-    default: return false;
+    case Compare::EQUAL:
+      return left == right;
+    case Compare::GREATER:
+      return left > right;
+    case Compare::LESS:
+      return left < right;
+    case Compare::NOT_EQUAL:
+      return left != right;
+    default:
+      return false;
   }
 }
 
 bool holds_of(const Compare& compare, const mvccpb::KeyValue& kv) {
   switch (compare.target()) {
-    case Compare::VERSION: return compare_values(kv.version(), compare.version(), compare.result());
-    case Compare::CREATE: return compare_values(kv.create_revision(), compare.create_revision(), compare.result());
-    case Compare::MOD: return compare_values(kv.mod_revision(), compare.mod_revision(), compare.result());
-    case Compare::VALUE: return compare_values(kv.value(), compare.value(), compare.result());
-    case Compare::LEASE: return compare_values(kv.lease(), compare.lease(), compare.result());
-    default: return false;
+    case Compare::VERSION:
+      return compare_values(kv.version(), compare.version(), compare.result());
+    case Compare::CREATE:
+      return compare_values(kv.create_revision(), compare.create_revision(), compare.result());
+    case Compare::MOD:
+      return compare_values(kv.mod_revision(), compare.mod_revision(), compare.result());
+    case Compare::VALUE:
+      return compare_values(kv.value(), compare.value(), compare.result());
+    case Compare::LEASE:
+      return compare_values(kv.lease(), compare.lease(), compare.result());
+    default:
+      return false;
   }
 }
 
 bool less_by(RangeRequest::SortTarget target, const mvccpb::KeyValue& a, const mvccpb::KeyValue& b) {
   switch (target) {
-    case RangeRequest::VERSION: return a.version() < b.version();
-    case RangeRequest::CREATE: return a.create_revision() < b.create_revision();
-    case RangeRequest::MOD: return a.mod_revision() < b.mod_revision();
-    case RangeRequest::VALUE: return a.value() < b.value();
-    default: return a.key() < b.key();
+    case RangeRequest::VERSION:
+      return a.version() < b.version();
+    case RangeRequest::CREATE:
+      return a.create_revision() < b.create_revision();
+    case RangeRequest::MOD:
+      return a.mod_revision() < b.mod_revision();
+    case RangeRequest::VALUE:
+      return a.value() < b.value();
+    default:
+      return a.key() < b.key();
   }
 }
 
 void sort_as_asked(const RangeRequest& request, std::vector<const mvccpb::KeyValue*>* kvs) {
   const auto less = [&](const auto* a, const auto* b) { return less_by(request.sort_target(), *a, *b); };
   const auto more = [&](const auto* a, const auto* b) { return less(b, a); };
-  if (request.sort_order() == RangeRequest::DESCEND) std::stable_sort(kvs->begin(), kvs->end(), more);
-  else if (request.sort_target() != RangeRequest::KEY) std::stable_sort(kvs->begin(), kvs->end(), less);
+  if (request.sort_order() == RangeRequest::DESCEND)
+    std::stable_sort(kvs->begin(), kvs->end(), more);
+  else if (request.sort_target() != RangeRequest::KEY)
+    std::stable_sort(kvs->begin(), kvs->end(), less);
 }
 
 bool passes_filters(const RangeRequest& request, const mvccpb::KeyValue& kv) {
@@ -163,8 +183,10 @@ KvStore::KvMap KvStore::view_at(Revision revision, const std::string& key, const
   KvMap view(first, last);
   for (auto event = history_.rbegin(); event != history_.rend() && event->kv().mod_revision() > revision; ++event) {
     if (!key_in_range(event->kv().key(), key, range_end)) continue;
-    if (event->has_prev_kv()) view[event->kv().key()] = event->prev_kv();
-    else view.erase(event->kv().key());
+    if (event->has_prev_kv())
+      view[event->kv().key()] = event->prev_kv();
+    else
+      view.erase(event->kv().key());
   }
   return view;
 }

@@ -31,9 +31,9 @@ using Revision = std::int64_t;
 using LeaseId = std::int64_t;
 
 struct KvStoreOptions {
-  std::size_t history_events_max = 20'000;        // more: watches may be away for longer
+  std::size_t history_events_max = 20'000;  // more: watches may be away for longer
   std::size_t history_bytes_max = 16ull << 20;
-  std::size_t state_bytes_max = 256ull << 20;     // puts beyond it are refused
+  std::size_t state_bytes_max = 256ull << 20;  // puts beyond it are refused
 };
 
 // Which events a watch wants: [key, range_end) from revision `from` on, up to `through`.
@@ -48,8 +48,8 @@ struct EventQuery {
 };
 
 struct EventSlice {
-  bool compacted = false;  // `from` is below compacted(): nothing is returned
-  Revision next = 0;       // ask from here next
+  bool compacted = false;             // `from` is below compacted(): nothing is returned
+  Revision next = 0;                  // ask from here next
   std::vector<mvccpb::Event> events;  // whole revisions only
 };
 
@@ -74,7 +74,7 @@ class KvStore {
                           etcdserverpb::LeaseTimeToLiveResponse* response) const;
   void lease_list(etcdserverpb::LeaseLeasesResponse* response) const;
 
-  void expire_leases(Time now, Log* log);             // revokes those whose deadline is past, one revision each
+  void expire_leases(Time now, Log* log);  // revokes those whose deadline is past, one revision each
   [[nodiscard]] std::optional<Time> next_deadline() const;
   // For time in which nobody could renew. Never beyond the full time from now.
   void postpone_leases(std::chrono::nanoseconds by, Time now);
@@ -115,8 +115,8 @@ class KvStore {
               pawl::control::Commit* commit);
   void do_delete(const etcdserverpb::DeleteRangeRequest& request, etcdserverpb::DeleteRangeResponse* response,
                  pawl::control::Commit* commit);
-  void do_txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse* response,
-              Path::const_iterator* path, pawl::control::Commit* commit);
+  void do_txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse* response, Path::const_iterator* path,
+              pawl::control::Commit* commit);
   void record(const mvccpb::Event& event);
   void finish(pawl::control::Commit commit, Log* log);
   void revoke(LeaseId id, pawl::control::Commit* commit);

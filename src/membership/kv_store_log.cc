@@ -18,10 +18,16 @@ constexpr std::int64_t kTtlMax = 9'000'000'000;  // etcd's, seconds
 constexpr std::uint32_t kLogFormat = 1;
 constexpr int kChangesPerBatch = 1000;
 
-std::size_t size_of(const mvccpb::KeyValue& kv) { return kv.key().size() + kv.value().size() + 64; }
-std::size_t size_of(const mvccpb::Event& event) { return size_of(event.kv()) + size_of(event.prev_kv()); }
+std::size_t size_of(const mvccpb::KeyValue& kv) {
+  return kv.key().size() + kv.value().size() + 64;
+}
+std::size_t size_of(const mvccpb::Event& event) {
+  return size_of(event.kv()) + size_of(event.prev_kv());
+}
 
-Error does_not_follow(std::string what) { return Error{Code::corrupt, text("the log contradicts itself: ", what)}; }
+Error does_not_follow(std::string what) {
+  return Error{Code::corrupt, text("the log contradicts itself: ", what)};
+}
 
 }  // namespace
 
@@ -30,7 +36,8 @@ void KvStore::record(const mvccpb::Event& event) {
   const mvccpb::KeyValue& kv = event.kv();
   mvccpb::Event remembered = event;
   if (const auto old = kvs_.find(kv.key()); old != kvs_.end()) {
-    if (const auto lease = leases_.find(old->second.lease()); lease != leases_.end()) lease->second.keys.erase(kv.key());
+    if (const auto lease = leases_.find(old->second.lease()); lease != leases_.end())
+      lease->second.keys.erase(kv.key());
     state_bytes_ -= size_of(old->second);
     *remembered.mutable_prev_kv() = std::move(old->second);
     kvs_.erase(old);
@@ -155,8 +162,9 @@ std::optional<KvStore::Time> KvStore::next_deadline() const {
 
 void KvStore::postpone_leases(std::chrono::nanoseconds by, Time now) {
   for (auto& [id, lease] : leases_)
-    set_deadline(id, lease, std::min(lease.deadline + std::chrono::duration_cast<Time::duration>(by),
-                                     now + std::chrono::seconds(lease.ttl_s)));
+    set_deadline(id, lease,
+                 std::min(lease.deadline + std::chrono::duration_cast<Time::duration>(by),
+                          now + std::chrono::seconds(lease.ttl_s)));
 }
 
 EventSlice KvStore::events(const EventQuery& query, std::size_t bytes_max) const {
@@ -167,9 +175,8 @@ EventSlice KvStore::events(const EventQuery& query, std::size_t bytes_max) const
   }
   std::size_t bytes = 0;
   slice.next = std::max(query.from, query.through + 1);
-  auto event = std::lower_bound(history_.begin(), history_.end(), query.from, [](const auto& e, Revision revision) {
-    return e.kv().mod_revision() < revision;
-  });
+  auto event = std::lower_bound(history_.begin(), history_.end(), query.from,
+                                [](const auto& e, Revision revision) { return e.kv().mod_revision() < revision; });
   Revision previous = 0;
   for (; event != history_.end() && event->kv().mod_revision() <= query.through; ++event) {
     const Revision revision = event->kv().mod_revision();
@@ -207,7 +214,8 @@ Status KvStore::begin(const Begin& begin, Time now) {
 
 Status KvStore::apply(const Change& change, Time now) {
   switch (change.what_case()) {
-    case Change::kBegin: return begin(change.begin(), now);
+    case Change::kBegin:
+      return begin(change.begin(), now);
     case Change::kLeaseGranted: {
       const auto& granted = change.lease_granted();
       const auto [lease, is_new] = leases_.try_emplace(granted.id());
@@ -241,7 +249,8 @@ Status KvStore::apply(const Change& change, Time now) {
       trim_history();
       return {};
     }
-    default: return does_not_follow("a change of an unknown kind");
+    default:
+      return does_not_follow("a change of an unknown kind");
   }
 }
 

@@ -1,9 +1,9 @@
 // The wire protocol itself: the embedded server answers what etcd answers.
 //
 // Random requests go to both and every answer is compared, field by field; the streams are played by hand.
-#include <gtest/gtest.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 
 #include <random>
 
@@ -18,8 +18,10 @@ using namespace etcdserverpb;  // NOLINT: its words are what is tested
 
 struct Client {
   explicit Client(const std::string& address)
-      : channel(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())), kv(KV::NewStub(channel)),
-        lease(etcdserverpb::Lease::NewStub(channel)), watch(etcdserverpb::Watch::NewStub(channel)),
+      : channel(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
+        kv(KV::NewStub(channel)),
+        lease(etcdserverpb::Lease::NewStub(channel)),
+        watch(etcdserverpb::Watch::NewStub(channel)),
         maintenance(Maintenance::NewStub(channel)) {}
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<KV::Stub> kv;
@@ -113,17 +115,31 @@ class RandomRequests {
     if (one_in(4)) compare->set_range_end(end());
     compare->set_result(static_cast<etcdserverpb::Compare::CompareResult>(below(4)));
     switch (below(5)) {
-      case 0: compare->set_target(etcdserverpb::Compare::VERSION); return compare->set_version(below(4));
-      case 1: compare->set_target(etcdserverpb::Compare::CREATE); return compare->set_create_revision(near_revision());
-      case 2: compare->set_target(etcdserverpb::Compare::MOD); return compare->set_mod_revision(near_revision());
-      case 3: compare->set_target(etcdserverpb::Compare::VALUE); return compare->set_value(std::to_string(below(4)));
-      default: compare->set_target(etcdserverpb::Compare::LEASE); return compare->set_lease(one_in(2) ? 7 : 0);
+      case 0:
+        compare->set_target(etcdserverpb::Compare::VERSION);
+        return compare->set_version(below(4));
+      case 1:
+        compare->set_target(etcdserverpb::Compare::CREATE);
+        return compare->set_create_revision(near_revision());
+      case 2:
+        compare->set_target(etcdserverpb::Compare::MOD);
+        return compare->set_mod_revision(near_revision());
+      case 3:
+        compare->set_target(etcdserverpb::Compare::VALUE);
+        return compare->set_value(std::to_string(below(4)));
+      default:
+        compare->set_target(etcdserverpb::Compare::LEASE);
+        return compare->set_lease(one_in(2) ? 7 : 0);
     }
   }
   void fill(RequestOp* op, int depth) {
     switch (below(depth > 0 ? 4 : 3)) {
-      case 0: *op->mutable_request_range() = range(); break;
-      case 1: *op->mutable_request_put() = put(); break;
+      case 0:
+        *op->mutable_request_range() = range();
+        break;
+      case 1:
+        *op->mutable_request_put() = put();
+        break;
       case 2: {
         *op->mutable_request_delete_range() = erase();
         // etcd does not see that an open end covers a put of the same transaction; we refuse that too.
@@ -131,7 +147,9 @@ class RandomRequests {
           op->mutable_request_delete_range()->set_range_end("kz");
         break;
       }
-      default: *op->mutable_request_txn() = txn(depth - 1); break;
+      default:
+        *op->mutable_request_txn() = txn(depth - 1);
+        break;
     }
   }
   std::mt19937 random_;
@@ -156,15 +174,18 @@ class Comparison {
     // Of several faults in one transaction either may be named.
     if (std::is_same_v<Request, TxnRequest> && !their_status.ok() && !our_status.ok()) return;
     ASSERT_EQ(their_status.error_code(), our_status.error_code())
-        << their_status.error_message() << " | " << our_status.error_message() << "\n" << request.DebugString();
+        << their_status.error_message() << " | " << our_status.error_message() << "\n"
+        << request.DebugString();
     if (!our_status.ok()) {
       EXPECT_EQ(their_status.error_message(), our_status.error_message()) << request.DebugString();
       return;
     }
     forget_who(theirs, false);
     forget_who(&ours, false);
-    ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*theirs, ours))
-        << "request:\n" << request.DebugString() << "etcd:\n" << theirs->DebugString() << "ours:\n" << ours.DebugString();
+    ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*theirs, ours)) << "request:\n"
+                                                                                   << request.DebugString() << "etcd:\n"
+                                                                                   << theirs->DebugString() << "ours:\n"
+                                                                                   << ours.DebugString();
   }
 
   KvStore& store() { return store_; }
@@ -199,34 +220,39 @@ TEST(Protocol, RandomRequestsAreAnsweredAsByEtcd) {
   grant.set_id(7);
   grant.set_ttl(600);
   LeaseGrantResponse granted;
-  both.ask(grant, &granted, [](Client& c, auto* x, auto& q, auto* a) { return c.lease->LeaseGrant(x, q, a); },
-           [](KvStore& s, auto& q, auto* a, auto* log) { return s.lease_grant(q, {}, a, log); });
+  both.ask(
+      grant, &granted, [](Client& c, auto* x, auto& q, auto* a) { return c.lease->LeaseGrant(x, q, a); },
+      [](KvStore& s, auto& q, auto* a, auto* log) { return s.lease_grant(q, {}, a, log); });
   for (int i = 0; i < 2000 && !testing::Test::HasFatalFailure(); ++i) {
     random.saw(both.store().revision());
     switch (random.below(8)) {
       case 0: {
         RangeResponse answer;
-        both.ask(random.range(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Range(x, q, a); },
-                 [](KvStore& s, auto& q, auto* a, auto*) { return s.range(q, a); });
+        both.ask(
+            random.range(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Range(x, q, a); },
+            [](KvStore& s, auto& q, auto* a, auto*) { return s.range(q, a); });
         break;
       }
-      case 1: case 2: {
+      case 1:
+      case 2: {
         PutResponse answer;
-        both.ask(random.put(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Put(x, q, a); },
-                 [](KvStore& s, auto& q, auto* a, auto* log) { return s.put(q, a, log); });
+        both.ask(
+            random.put(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Put(x, q, a); },
+            [](KvStore& s, auto& q, auto* a, auto* log) { return s.put(q, a, log); });
         break;
       }
       case 3: {
         DeleteRangeResponse answer;
-        both.ask(random.erase(), &answer,
-                 [](Client& c, auto* x, auto& q, auto* a) { return c.kv->DeleteRange(x, q, a); },
-                 [](KvStore& s, auto& q, auto* a, auto* log) { return s.delete_range(q, a, log); });
+        both.ask(
+            random.erase(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->DeleteRange(x, q, a); },
+            [](KvStore& s, auto& q, auto* a, auto* log) { return s.delete_range(q, a, log); });
         break;
       }
       default: {
         TxnResponse answer;
-        both.ask(random.txn(2), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Txn(x, q, a); },
-                 [](KvStore& s, auto& q, auto* a, auto* log) { return s.txn(q, a, log); });
+        both.ask(
+            random.txn(2), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Txn(x, q, a); },
+            [](KvStore& s, auto& q, auto* a, auto* log) { return s.txn(q, a, log); });
       }
     }
   }
@@ -336,9 +362,9 @@ TEST_P(ProtocolStreams, AWatchThatComesTooLateIsToldSo) {
   EXPECT_EQ(compact(first + 4), grpc::StatusCode::OUT_OF_RANGE);
   EXPECT_EQ(compact(first + 400), grpc::StatusCode::OUT_OF_RANGE);
 
-  for (const auto& [revision, code] : {std::pair(first + 3, grpc::StatusCode::OUT_OF_RANGE),
-                                       std::pair(first + 4, grpc::StatusCode::OK),
-                                       std::pair(first + 6, grpc::StatusCode::OUT_OF_RANGE)}) {
+  for (const auto& [revision, code] :
+       {std::pair(first + 3, grpc::StatusCode::OUT_OF_RANGE), std::pair(first + 4, grpc::StatusCode::OK),
+        std::pair(first + 6, grpc::StatusCode::OUT_OF_RANGE)}) {
     grpc::ClientContext context;
     RangeRequest request;
     RangeResponse response;

@@ -64,7 +64,8 @@ Status check_unix(const std::string& address) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof name.sun_path)
-    return Error{Code::invalid, text("listen on ", address, ": a socket path has 1 to ", sizeof name.sun_path - 1, " bytes")};
+    return Error{Code::invalid,
+                 text("listen on ", address, ": a socket path has 1 to ", sizeof name.sun_path - 1, " bytes")};
   std::memcpy(name.sun_path, path.data(), path.size());
   Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0)
@@ -84,7 +85,8 @@ Status check_tcp(const std::string& address) {
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   if (const int why = ::getaddrinfo(host.c_str(), text(port).c_str(), &hints, &found); why != 0)
-    return Error{Code::invalid, text("listen on ", address, ": ", gai_strerror(why), "; give a name or number of this machine")};
+    return Error{Code::invalid,
+                 text("listen on ", address, ": ", gai_strerror(why), "; give a name or number of this machine")};
   Fd probe(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -170,9 +172,9 @@ ControlServer::~ControlServer() {
     parts_->hub.close();
     parts_->server->Shutdown(std::chrono::system_clock::now() + kStopMax);
     parts_->server->Wait();
+    parts_->committer.reset();  // its thread may still be on its way out of the last call's answer
     parts_->server.reset();
   }
-  if (parts_) parts_->committer.reset();  // its last announcement still finds the hub
   parts_.reset();
   if (failed_fd_ >= 0) ::close(failed_fd_);
 }

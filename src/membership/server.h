@@ -26,7 +26,7 @@ struct ControlServerOptions {
   bool fsync = true;           // false only where losing acknowledged writes with the machine's power is no loss
   std::uint64_t log_bytes_max = 64ull << 20;
   KvStoreOptions store;
-  Files* files = nullptr;      // borrowed; null: the real ones
+  Files* files = nullptr;  // borrowed; null: the real ones
 };
 
 class ControlServer {

@@ -9,7 +9,7 @@
 namespace pawl {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(250);    // the longest sleep while leases run
+constexpr auto kTick = std::chrono::milliseconds(250);        // the longest sleep while leases run
 constexpr auto kStoodStill = std::chrono::milliseconds(500);  // waking later than this is no mere scheduling delay
 
 constexpr auto kNever = Committer::Time::max() - std::chrono::hours(1);
@@ -159,8 +159,10 @@ void Committer::run() {
     writing_ = false;
     const bool failed_now = failed_ && !durable;
     const bool moved = durable && revision > durable_revision_;
-    if (durable) durable_revision_ = revision;
-    else failed_ = durable;
+    if (durable)
+      durable_revision_ = revision;
+    else
+      failed_ = durable;
     lock.unlock();
     for (const Done& done : dones) done(durable);
     if (moved) options_.on_durable(revision);

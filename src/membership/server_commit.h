@@ -4,7 +4,8 @@
 // every answer that may show that change, waits until the log has synced it. One thread writes: all that queued up
 // during one sync goes into the next as one frame, so concurrent writers share an fsync. Leases expire on that thread.
 // When the log fails, nothing more is answered but the failure: memory is ahead of the disk and must be dropped.
-// Time in which this process or its disk stood still is given back to the leases, since nobody could renew them meanwhile.
+// Time in which this process or its disk stood still is given back to the leases, since nobody could renew them
+// meanwhile.
 #pragma once
 
 #include <atomic>
@@ -71,13 +72,13 @@ class Committer {
   std::mutex mutex_;  // guards all below
   std::condition_variable work_ready_;
   KvStore store_;
-  KvStore::Log queued_;            // in the store, not yet given to the log
-  std::vector<Done> waiting_;      // for all queued so far
+  KvStore::Log queued_;        // in the store, not yet given to the log
+  std::vector<Done> waiting_;  // for all queued so far
   bool writing_ = false;
   bool stopping_ = false;
   Status failed_;
   Revision durable_revision_ = 0;
-  Time awake_at_;  // when the thread was last known to run
+  Time awake_at_;                                        // when the thread was last known to run
   Time awake_by_ = Time::max() - std::chrono::hours(1);  // the thread is late if it runs only after it
   std::thread thread_;
 };

@@ -85,8 +85,10 @@ class KvService final : public KV::CallbackService {
 class KeepAliveStream final : public grpc::ServerBidiReactor<LeaseKeepAliveRequest, LeaseKeepAliveResponse> {
  public:
   KeepAliveStream(const Served& served, CallbackServerContext* context) : committer_(served.committer) {
-    if (auto allowed = check_token(*context, served.token); allowed.ok()) StartRead(&request_);
-    else Finish(allowed);
+    if (auto allowed = check_token(*context, served.token); allowed.ok())
+      StartRead(&request_);
+    else
+      Finish(allowed);
   }
 
   void OnReadDone(bool ok) override {
@@ -100,14 +102,18 @@ class KeepAliveStream final : public grpc::ServerBidiReactor<LeaseKeepAliveReque
           fill_header(*committer_, store.revision(), response_.mutable_header());
         },
         [this](const pawl::Status& durable) {
-          if (durable) StartWrite(&response_);
-          else Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, durable.error().what));
+          if (durable)
+            StartWrite(&response_);
+          else
+            Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, durable.error().what));
         });
   }
 
   void OnWriteDone(bool ok) override {
-    if (ok) StartRead(&request_);
-    else Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+    if (ok)
+      StartRead(&request_);
+    else
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
   }
 
   void OnDone() override { delete this; }
@@ -122,8 +128,7 @@ class LeaseService final : public etcdserverpb::Lease::CallbackService {
  public:
   explicit LeaseService(Served served) : served_(std::move(served)) {}
 
-  ServerUnaryReactor* LeaseGrant(CallbackServerContext* c, const LeaseGrantRequest* q,
-                                 LeaseGrantResponse* a) override {
+  ServerUnaryReactor* LeaseGrant(CallbackServerContext* c, const LeaseGrantRequest* q, LeaseGrantResponse* a) override {
     return served_.unary(c, q, a,
                          [=](KvStore& s, Committer::Time now, auto* log) { return s.lease_grant(*q, now, a, log); });
   }

@@ -223,7 +223,7 @@ TEST_F(ServerTest, NoAcknowledgedWriteIsLostWhicheverDiskCallFails) {
       if (!server) {
         EXPECT_TRUE(files.failed()) << server.error().what;
       } else {
-        const auto control = connect(**server, {.deadline = milliseconds(150)});
+        const auto control = connect(**server, {.deadline = milliseconds(100)});
         bool all = true;
         for (int i = 0; i < 8 && all; ++i) {
           const auto swap = control->compare_and_swap(text("key", i), 0, "1");
@@ -350,11 +350,11 @@ TEST_F(ServerTest, LeasesOutliveATimeInWhichTheServerStoodStill) {
   ASSERT_TRUE(lease);
   ASSERT_TRUE(control->put("node", "1", *lease));
   ASSERT_TRUE(send_signal(process->pidfd.get(), SIGSTOP));
-  std::this_thread::sleep_for(milliseconds(2500));  // nobody could renew
+  std::this_thread::sleep_for(milliseconds(1800));  // nobody could renew
   ASSERT_TRUE(send_signal(process->pidfd.get(), SIGCONT));
   EXPECT_TRUE(control->lease_keep_alive_once(*lease));
   EXPECT_TRUE(control->get("node"));
-  std::this_thread::sleep_for(milliseconds(2200));  // now somebody could have
+  std::this_thread::sleep_for(milliseconds(1600));  // now somebody could have
   EXPECT_EQ(control->get("node").error().code, Code::not_found);
   ASSERT_TRUE(send_signal(process->pidfd.get(), SIGKILL));
   ASSERT_TRUE(wait_exit(process->pidfd.get(), Deadline::in(seconds(10))));

@@ -39,8 +39,10 @@ class WatchStream final : public grpc::ServerBidiReactor<WatchRequest, WatchResp
         return;
       }
     }
-    if (finished_) Finish(*end_);  // set once, before this; nobody writes it any more
-    else StartWrite(&response_);
+    if (finished_)
+      Finish(*end_);  // set once, before this; nobody writes it any more
+    else
+      StartWrite(&response_);
   }
 
   void end(grpc::Status status) {
@@ -157,8 +159,8 @@ class WatchStream final : public grpc::ServerBidiReactor<WatchRequest, WatchResp
 
   WatchHub* hub_;
   Committer* committer_;
-  WatchRequest request_;  // the read under way's
-  std::mutex mutex_;      // before the committer's own
+  WatchRequest request_;    // the read under way's
+  std::mutex mutex_;        // before the committer's own
   WatchResponse response_;  // the write under way's, while writing_
   std::map<std::int64_t, EventQuery> watches_;
   std::deque<WatchResponse> answers_;
@@ -179,8 +181,10 @@ grpc::ServerBidiReactor<WatchRequest, WatchResponse>* WatchHub::Watch(grpc::Call
     if (closed_) refused = grpc::Status(grpc::StatusCode::UNAVAILABLE, "pawl control is stopping");
     streams_.insert(stream);
   }
-  if (refused) stream->end(*refused);
-  else stream->begin();
+  if (refused)
+    stream->end(*refused);
+  else
+    stream->begin();
   return stream.get();
 }
 

@@ -17,7 +17,9 @@ static_assert(std::endian::native == std::endian::little, "the log is little-end
 constexpr std::uint32_t kMagic = 0x314c5750;  // "PWL1"
 constexpr std::size_t kSectorBytes = 512;     // the least a disk writes whole
 
-std::uint32_t crc_of(std::string_view bytes) { return crc32c(std::as_bytes(std::span(bytes))); }
+std::uint32_t crc_of(std::string_view bytes) {
+  return crc32c(std::as_bytes(std::span(bytes)));
+}
 
 struct Header {
   std::uint32_t magic = kMagic;
@@ -62,8 +64,7 @@ bool any_frame_after(std::string_view log, std::size_t offset) {
 bool is_torn(std::string_view log, std::size_t offset, const std::optional<Header>& header) {
   const std::size_t left = log.size() - offset;
   if (left < kWalHeaderBytes) return true;
-  if (!header)
-    return has_zero_sector(log, offset, offset + kWalHeaderBytes) && !any_frame_after(log, offset + 1);
+  if (!header) return has_zero_sector(log, offset, offset + kWalHeaderBytes) && !any_frame_after(log, offset + 1);
   const std::size_t frame_bytes = kWalHeaderBytes + header->length;
   if (frame_bytes > left) return true;
   return frame_bytes == left && has_zero_sector(log, offset, offset + frame_bytes);
@@ -72,7 +73,8 @@ bool is_torn(std::string_view log, std::size_t offset, const std::optional<Heade
 }  // namespace
 
 Wal::Wal(WalOptions options)
-    : options_(std::move(options)), files_(options_.files ? options_.files : &real_files()),
+    : options_(std::move(options)),
+      files_(options_.files ? options_.files : &real_files()),
       path_(join_path(options_.directory, "control.wal")) {}
 
 Result<std::string> Wal::read_log() {

@@ -24,9 +24,9 @@
 namespace pawl {
 
 struct WalOptions {
-  std::string directory;    // exists, and is ours alone
-  bool fsync = true;        // false: a crash of the machine (not of the process) may lose acknowledged writes
-  Files* files = nullptr;   // borrowed for the log's life; null: the real ones
+  std::string directory;   // exists, and is ours alone
+  bool fsync = true;       // false: a crash of the machine (not of the process) may lose acknowledged writes
+  Files* files = nullptr;  // borrowed for the log's life; null: the real ones
 };
 
 inline constexpr std::size_t kWalHeaderBytes = 24;

@@ -31,12 +31,15 @@ struct Opened {
 
 Opened open_wal(const std::string& directory, Files* files = nullptr) {
   Opened opened;
-  auto wal = Wal::open({.directory = directory, .fsync = files != nullptr, .files = files}, [&](std::string_view payload) -> Status {
-    opened.replayed.emplace_back(payload);
-    return {};
-  });
-  if (wal) opened.wal = std::move(*wal);
-  else opened.status = std::move(wal).error();
+  auto wal = Wal::open({.directory = directory, .fsync = files != nullptr, .files = files},
+                       [&](std::string_view payload) -> Status {
+                         opened.replayed.emplace_back(payload);
+                         return {};
+                       });
+  if (wal)
+    opened.wal = std::move(*wal);
+  else
+    opened.status = std::move(wal).error();
   return opened;
 }
 
