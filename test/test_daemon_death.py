@@ -89,7 +89,7 @@ class DaemonDeathTest(JobTest):
             deadline = time.monotonic() + 10
             while job.left_over() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            self.assertEqual([], job.left_over())
+            self.assertEqual(set(), job.left_over())
 
     def test_interrupts(self):
         for count, most_s in ((1, 10.0), (2, 5.0)):

@@ -25,7 +25,9 @@ class GateTest(JobTest):
             trainer["step"] for trainer in jobs.seats(nodes).values()) >= kept + 4, "everybody to train on", 20)
         time.sleep(0.1)
         self.assertEqual(kept, jobs.committed(job.nodes()), "a step was committed without its replica")
-        return before, kept, job.kill_node(job.node_of_seat(SEAT))
+        at_ns = job.kill_node(job.node_of_seat(SEAT))
+        job.release(holder)
+        return before, kept, at_ns
 
     def test_the_step_before_is_kept(self):
         with self.job() as job:
