@@ -1,0 +1,268 @@
+#include "tensor/enumerate.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tensor/layout.h"
+
+namespace pawl {
+namespace {
+
+using Kind = DTensorPlacement::Kind;
+using Split = AxisPattern::Split;
+
+Mesh mesh_of(std::vector<Mesh::Axis> axes) {
+  return {"mesh", std::move(axes)};
+}
+
+std::uint32_t world_of(const Mesh& mesh) {
+  std::uint64_t world = 1;
+  for (const Mesh::Axis& axis : mesh.axes) world *= axis.size;
+  return static_cast<std::uint32_t>(world);
+}
+
+JobLayout layout_of(Mesh mesh, std::vector<JobTensor> tensors, std::vector<FlatGroup> groups = {}) {
+  const std::uint32_t world = world_of(mesh);
+  return {world, {std::move(mesh)}, std::move(tensors), std::move(groups)};
+}
+
+JobTensor tensor_of(std::string name, Shape shape, std::vector<AxisPattern> patterns = {}) {
+  return {std::move(name), "weight", DType::float32, std::move(shape), {}, {0, std::move(patterns)}};
+}
+
+std::vector<TensorPiece> pieces_of(const JobLayout& layout, std::uint32_t tensor, std::uint32_t rank) {
+  EXPECT_TRUE(check_layout(layout)) << check_layout(layout).error().what;
+  std::vector<TensorPiece> pieces;
+  Enumeration(layout).append_pieces(tensor, rank, pieces);
+  return pieces;
+}
+
+// "[2,3] at [0,4] from 7": a piece's size, where it lies in the tensor, and where in the buffer.
+std::vector<std::string> said(const std::vector<TensorPiece>& pieces) {
+  std::vector<std::string> lines;
+  for (const TensorPiece& piece : pieces) {
+    const Region region = region_of(piece.box);
+    lines.push_back(text_of(region.shape) + " at " + text_of(region.offset) + " from " + std::to_string(piece.offset));
+  }
+  return lines;
+}
+using Said = std::vector<std::string>;
+
+TEST(Placement, ChunksAsTorchDoes) {
+  const auto lengths = [](std::uint64_t extent, std::uint64_t parts) {
+    const Mesh mesh = mesh_of({{"dp", parts}});
+    std::vector<std::uint64_t> out;
+    for (std::uint64_t i = 0; i < parts; ++i) {
+      LocalArray array;
+      EXPECT_TRUE(local_array({0, {AxisPattern::shard(0, 0)}}, mesh, {extent}, {i}, array));
+      out.push_back(array.shape()[0]);
+    }
+    return out;
+  };
+  using Lengths = std::vector<std::uint64_t>;
+  EXPECT_EQ(lengths(8, 4), (Lengths{2, 2, 2, 2}));
+  EXPECT_EQ(lengths(10, 4), (Lengths{3, 3, 3, 1}));
+  EXPECT_EQ(lengths(5, 4), (Lengths{2, 2, 1, 0}));
+  EXPECT_EQ(lengths(6, 5), (Lengths{2, 2, 2, 0, 0}));
+  EXPECT_EQ(lengths(1, 3), (Lengths{1, 0, 0}));
+  EXPECT_EQ(lengths(0, 3), (Lengths{0, 0, 0}));
+}
+
+// Column-parallel under FSDP2: weight [10,3], tp 2 cuts rows to 5 + 5, then dp 2 cuts each to 3 + 2.
+// Torch: mesh (dp, tp), placements (_StridedShard(0, split_factor=2), Shard(0)).
+TEST(Placement, StridedShardCutsAfterTensorParallel) {
+  const Mesh mesh = mesh_of({{"dp", 2}, {"tp", 2}});
+  const auto patterns = patterns_of(mesh, {{Kind::strided_shard, 0, 2}, {Kind::shard, 0}});
+  ASSERT_TRUE(patterns);
+  EXPECT_EQ(*patterns, (std::vector{AxisPattern::shard(1, 0), AxisPattern::shard(0, 0)}));
+  const JobLayout layout = layout_of(mesh, {tensor_of("w", {10, 3}, *patterns)});
+  EXPECT_EQ(said(pieces_of(layout, 0, 0)), Said{"[3,3] at [0,0] from 0"});  // dp 0, tp 0
+  EXPECT_EQ(said(pieces_of(layout, 0, 1)), Said{"[3,3] at [5,0] from 0"});  // dp 0, tp 1
+  EXPECT_EQ(said(pieces_of(layout, 0, 2)), Said{"[2,3] at [3,0] from 0"});  // dp 1, tp 0
+  EXPECT_EQ(said(pieces_of(layout, 0, 3)), Said{"[2,3] at [8,0] from 0"});  // dp 1, tp 1
+
+  // Without the stride, dp cuts first: 5 + 5, and tp cuts each to 3 + 2.
+  const auto plain = patterns_of(mesh, {{Kind::shard, 0}, {Kind::shard, 0}});
+  ASSERT_TRUE(plain);
+  const JobLayout other = layout_of(mesh, {tensor_of("w", {10, 3}, *plain)});
+  EXPECT_EQ(said(pieces_of(other, 0, 1)), Said{"[2,3] at [3,0] from 0"});
+  EXPECT_EQ(said(pieces_of(other, 0, 2)), Said{"[3,3] at [5,0] from 0"});
+}
+
+TEST(Placement, OrdersThreeAxesByTheirSplitFactors) {
+  const Mesh mesh = mesh_of({{"pod", 2}, {"dp", 3}, {"tp", 5}});
+  const auto order = [&](std::vector<DTensorPlacement> placements) {
+    std::vector<std::uint32_t> axes;
+    const auto patterns = patterns_of(mesh, placements);
+    if (!patterns) return axes;
+    for (const AxisPattern& pattern : *patterns) axes.push_back(pattern.axis);
+    return axes;
+  };
+  using Axes = std::vector<std::uint32_t>;
+  EXPECT_EQ(order({{Kind::shard, 0}, {Kind::shard, 0}, {Kind::shard, 0}}), (Axes{0, 1, 2}));
+  EXPECT_EQ(order({{Kind::strided_shard, 0, 15}, {Kind::strided_shard, 0, 5}, {Kind::shard, 0}}), (Axes{2, 1, 0}));
+  EXPECT_EQ(order({{Kind::strided_shard, 0, 3}, {Kind::shard, 0}, {Kind::shard, 0}}), (Axes{1, 0, 2}));
+  EXPECT_EQ(order({{Kind::replicate}, {Kind::strided_shard, 0, 5}, {Kind::shard, 0}}), (Axes{2, 1}));
+  EXPECT_EQ(order({{Kind::shard, 1}, {Kind::strided_shard, 0, 5}, {Kind::shard, 0}}).size(), 3u);
+  EXPECT_EQ(order({{Kind::strided_shard, 0, 7}, {Kind::shard, 0}, {Kind::shard, 0}}), Axes{});
+  EXPECT_EQ(order({{Kind::shard, 0}}), Axes{});
+}
+
+// Grouped-query attention: 8 query rows, 2 key rows, 2 value rows, fused; tp 2 cuts each of the three.
+TEST(Placement, CutsEachSegmentOfAFusedTensor) {
+  const JobLayout layout =
+      layout_of(mesh_of({{"tp", 2}}), {tensor_of("qkv", {12, 4}, {AxisPattern::shard_segments(0, 0, {8, 2, 2})})});
+  EXPECT_EQ(said(pieces_of(layout, 0, 0)),
+            (Said{"[4,4] at [0,0] from 0", "[1,4] at [8,0] from 16", "[1,4] at [10,0] from 20"}));
+  EXPECT_EQ(said(pieces_of(layout, 0, 1)),
+            (Said{"[4,4] at [4,0] from 0", "[1,4] at [9,0] from 16", "[1,4] at [11,0] from 20"}));
+}
+
+// Fused experts: [experts, gate and up, hidden]; experts over ep, each half over tp.
+TEST(Placement, CutsFusedExperts) {
+  const JobLayout layout = layout_of(
+      mesh_of({{"ep", 2}, {"tp", 2}}),
+      {tensor_of("experts", {4, 6, 5}, {AxisPattern::shard(0, 0), AxisPattern::shard_segments(1, 1, {4, 2})})});
+  const auto pieces = pieces_of(layout, 0, 3);
+  EXPECT_EQ(said(pieces), (Said{"[2,2,5] at [2,2,0] from 0", "[2,1,5] at [2,5,0] from 10"}));
+  EXPECT_EQ(pieces[0].stride, (PerDimension{15, 5, 1}));
+}
+
+TEST(Placement, TakesGivenSizes) {
+  const JobLayout layout =
+      layout_of(mesh_of({{"tp", 3}}), {tensor_of("w", {2, 7}, {AxisPattern::shard_sizes(0, 1, {3, 0, 4})})});
+  EXPECT_EQ(said(pieces_of(layout, 0, 0)), Said{"[2,3] at [0,0] from 0"});
+  EXPECT_EQ(said(pieces_of(layout, 0, 1)), Said{});
+  EXPECT_EQ(said(pieces_of(layout, 0, 2)), Said{"[2,4] at [0,3] from 0"});
+}
+
+TEST(Placement, RefusesWhatIsNotDefined) {
+  const Mesh mesh = mesh_of({{"dp", 2}, {"tp", 3}});
+  const auto refused = [&](std::vector<AxisPattern> patterns, const Shape& shape) {
+    const Status status = check_placement({0, std::move(patterns)}, mesh, shape);
+    return status ? "" : status.error().what;
+  };
+  EXPECT_EQ(refused({}, {7}), "");
+  EXPECT_EQ(refused({AxisPattern::shard(2, 0)}, {6}), "no axis 2");
+  EXPECT_EQ(refused({AxisPattern::shard(0, 1)}, {6}), "axis dp: no dimension 1");
+  EXPECT_EQ(refused({AxisPattern::shard(0, 0)}, {}), "axis dp: no dimension 0");
+  EXPECT_EQ(refused({AxisPattern::shard(0, 0), AxisPattern::averaged(0)}, {6}), "two patterns on axis dp");
+  EXPECT_EQ(refused({AxisPattern::shard(1, 0, Split::even)}, {7}), "axis tp: 7 does not divide into 3 even parts");
+  EXPECT_EQ(refused({AxisPattern::shard_sizes(1, 0, {3, 4})}, {7}), "axis tp: 2 sizes for 1 segments of 3 parts");
+  EXPECT_EQ(refused({AxisPattern::shard_sizes(0, 0, {3, 5})}, {7}), "axis dp: sizes [3,5] do not add up to 7");
+  EXPECT_EQ(refused({AxisPattern::shard_sizes(0, 0, {8, ~std::uint64_t{0}})}, {7}),
+            "axis dp: sizes [8,18446744073709551615] do not add up to 7");
+  EXPECT_EQ(refused({AxisPattern::shard_segments(0, 0, {4, 2})}, {7}), "axis dp: segments [4,2] do not add up to 7");
+  EXPECT_EQ(refused({AxisPattern::only(0, {})}, {7}), "axis dp: holders [] are not ascending indices of an axis of 2");
+  EXPECT_EQ(refused({AxisPattern::only(0, {0, 2})}, {7}),
+            "axis dp: holders [0,2] are not ascending indices of an axis of 2");
+  EXPECT_EQ(refused({AxisPattern::only(0, {1, 0})}, {7}),
+            "axis dp: holders [1,0] are not ascending indices of an axis of 2");
+  // dp leaves 4 and 3: sizes can fit only one of them.
+  EXPECT_EQ(refused({AxisPattern::shard(0, 0), AxisPattern::shard_sizes(1, 0, {2, 1, 1})}, {7}),
+            "axis tp: sizes [2,1,1] do not add up to 3");
+}
+
+TEST(Enumeration, UniqueAveragedAndReplicated) {
+  const JobLayout layout =
+      layout_of(mesh_of({{"pp", 3}, {"tp", 2}}), {
+                                                     tensor_of("tied", {4}, {AxisPattern::only(0, {0, 2})}),
+                                                     tensor_of("norm", {4}, {AxisPattern::averaged(1)}),
+                                                 });
+  const Enumeration enumeration(layout);
+  EXPECT_TRUE(pieces_of(layout, 0, 2).empty());
+  EXPECT_EQ(said(pieces_of(layout, 0, 5)), Said{"[4] at [0] from 0"});
+  EXPECT_EQ(pieces_of(layout, 0, 5)[0].copy, 5u);
+  EXPECT_EQ(pieces_of(layout, 1, 3)[0].version, 1u);
+  EXPECT_EQ(pieces_of(layout, 1, 3)[0].copy, 1u);
+  EXPECT_EQ(enumeration.versions_of(0), 1u);
+  EXPECT_EQ(enumeration.versions_of(1), 2u);
+  EXPECT_EQ(enumeration.buffers_of(2), (std::vector<Buffer>{{1, DType::float32, 4}}));
+}
+
+// A vocabulary of 10 padded to 12: the last rank's buffer has rows of which no piece speaks.
+TEST(Enumeration, LeavesVocabularyPaddingOut) {
+  JobTensor wte = tensor_of("wte", {10, 2}, {AxisPattern::shard(0, 0, Split::even)});
+  wte.padded = {12, 2};
+  const JobLayout layout = layout_of(mesh_of({{"tp", 4}}), {wte});
+  EXPECT_EQ(said(pieces_of(layout, 0, 2)), Said{"[3,2] at [6,0] from 0"});
+  EXPECT_EQ(said(pieces_of(layout, 0, 3)), Said{"[1,2] at [9,0] from 0"});
+  EXPECT_EQ(Enumeration(layout).buffers_of(3)[0].size, 6u);
+}
+
+// Two parameters, [2,3] and [4], with gaps to multiples of 4: 0..5, 8..11; 12 padded to 16 (pad 8), 4 ranks of 4.
+TEST(Enumeration, FlatGroupsCutAcrossTensors) {
+  const JobLayout layout = layout_of(mesh_of({{"dp", 4}}), {tensor_of("a", {2, 3}), tensor_of("b", {4})},
+                                     {{.name = "zero",
+                                       .mesh = 0,
+                                       .axes = {0},
+                                       .form = FlatGroup::Form::joined,
+                                       .align = 4,
+                                       .pad = 8,
+                                       .members = {{0, 0}, {1, 0}}}});
+  EXPECT_EQ(said(pieces_of(layout, 0, 0)), (Said{"[1,3] at [0,0] from 0", "[1,1] at [1,0] from 3"}));
+  EXPECT_EQ(said(pieces_of(layout, 0, 1)), (Said{"[1,2] at [1,1] from 0"}));
+  EXPECT_EQ(said(pieces_of(layout, 1, 1)), Said{});
+  EXPECT_EQ(said(pieces_of(layout, 1, 2)), (Said{"[4] at [0] from 0"}));
+  EXPECT_EQ(said(pieces_of(layout, 1, 3)), Said{});
+  EXPECT_EQ(Enumeration(layout).buffers_of(3), (std::vector<Buffer>{{2, DType::float32, 4}}));
+}
+
+// ZeRO-3: every parameter padded by itself; 5 over 2 ranks: 3 + 2, then 4: 2 + 2.
+TEST(Enumeration, EachMemberCutByItself) {
+  const JobLayout layout = layout_of(
+      mesh_of({{"dp", 2}}), {tensor_of("a", {5}), tensor_of("b", {4})},
+      {{.name = "zero3", .mesh = 0, .axes = {0}, .form = FlatGroup::Form::each_member, .members = {{0, 0}, {1, 0}}}});
+  EXPECT_EQ(said(pieces_of(layout, 0, 1)), (Said{"[2] at [3] from 0"}));
+  EXPECT_EQ(said(pieces_of(layout, 1, 1)), (Said{"[2] at [2] from 3"}));
+  EXPECT_EQ(Enumeration(layout).buffers_of(1)[0].size, 5u);
+}
+
+TEST(JobLayout, RefusesGroupsThatDoNotHold) {
+  const auto refused = [](auto change) {
+    JobLayout layout = layout_of(mesh_of({{"dp", 2}, {"tp", 2}}),
+                                 {tensor_of("a", {4}), tensor_of("b", {4}, {AxisPattern::shard(1, 0)})},
+                                 {{.name = "g", .mesh = 0, .axes = {0}, .members = {{0, 0}, {1, 0}}}});
+    change(layout);
+    const Status status = check_layout(layout);
+    return status ? "" : status.error().what;
+  };
+  EXPECT_EQ(refused([](JobLayout&) {}), "");
+  EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].axes = {1}; }),
+            "flat group g: tensor b (weight) has a pattern on an axis of the group");
+  EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].members[1].tensor = 0; }),
+            "flat group g: tensor a (weight) is a member twice");
+  EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].members[1].tensor = 2; }), "flat group g: no tensor 2");
+  EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].align = 0; }), "flat group g: align and pad must be 1..2^31");
+  EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].members[0].gap = ~std::uint64_t{0}; }),
+            "flat group g: more than 2^62 elements");
+  EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].dtype = DType::float16; }),
+            "flat group g: tensor b (weight) has another dtype");
+  EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].name = "a"; }), "tensor a (weight): is there twice");
+  EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].padded = {3}; }),
+            "tensor b (weight): shape [4] does not fit into [3]");
+}
+
+TEST(JobLayout, HasACanonicalText) {
+  JobTensor qkv = tensor_of("qkv", {12, 4}, {AxisPattern::shard_segments(1, 0, {8, 2, 2})});
+  JobTensor wte = tensor_of("wte", {10, 4}, {AxisPattern::only(0, {0}), AxisPattern::shard(1, 0)});
+  wte.padded = {16, 4};
+  const JobLayout layout = layout_of(mesh_of({{"dp", 2}, {"tp", 2}}), {qkv, wte, tensor_of("norm", {4})},
+                                     {{.name = "g", .mesh = 0, .axes = {0}, .align = 64, .members = {{2, 3}}}});
+  EXPECT_EQ(text_of(layout),
+            "pawl-job-layout\t1\t4\n"
+            "mesh\tmesh\tdp\t2\ttp\t2\n"
+            "tensor\tqkv\tweight\tfloat32\t[12,4]\t[12,4]\t0\t1:shard(0,even,segments[8,2,2])\n"
+            "tensor\twte\tweight\tfloat32\t[10,4]\t[16,4]\t0\t0:only[0];1:shard(0,chunk)\n"
+            "tensor\tnorm\tweight\tfloat32\t[4]\t[4]\t0\treplicate\n"
+            "flat\tg\t0\t[0]\tjoined\t64\t1\n"
+            "member\t2\t3\n");
+  JobLayout other = layout;
+  EXPECT_EQ(digest_of(other), digest_of(layout));
+  other.groups[0].members[0].gap = 4;
+  EXPECT_NE(digest_of(other), digest_of(layout));
+}
+
+}  // namespace
+}  // namespace pawl
