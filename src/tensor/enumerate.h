@@ -46,11 +46,11 @@ struct FlatGroup {
   };
   std::string name;
   std::uint32_t mesh = 0;
-  std::vector<std::uint32_t> axes;  // row-major: the last runs fastest. A member has no pattern on these
+  std::vector<std::uint32_t> axes = {};  // row-major: the last runs fastest. A member has no pattern on these
   Form form = Form::joined;
   std::uint64_t align = 1;  // each member begins at a multiple (joined: of the whole; each_member: of a rank's part)
   std::uint64_t pad = 1;    // joined: the whole is padded to a multiple of this and of the parts' number
-  std::vector<Member> members;  // in the order in which they are joined
+  std::vector<Member> members = {};  // in the order in which they are joined
   bool operator==(const FlatGroup&) const = default;
 };
 

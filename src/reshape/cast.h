@@ -1,0 +1,36 @@
+// Casts among float32, float16 and bfloat16, and the mean of versions: the scalar reference of what a plan describes.
+//
+// To fewer bits: to nearest, ties to even. NaN stays NaN (its sign and as much of its payload as fits, quiet), infinity
+// stays infinity. A finite number too large for the target becomes infinity, and is counted: the caller reports it.
+// Pure. Faster kernels are tested against these.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "tensor/dtype.h"
+
+namespace pawl {
+
+[[nodiscard]] float float32_of_float16(std::uint16_t bits);
+[[nodiscard]] float float32_of_bfloat16(std::uint16_t bits);
+[[nodiscard]] std::uint16_t float16_of(float value);
+[[nodiscard]] std::uint16_t bfloat16_of(float value);
+
+// Between equal dtypes, and among float32, float16 and bfloat16.
+[[nodiscard]] bool can_cast(DType from, DType to);
+// The three above and float64.
+[[nodiscard]] bool can_average(DType dtype);
+
+// Casts the elements in `from` to `to`; both hold the same number of them, at any address, without overlap. can_cast.
+// Returns how many finite numbers became infinite.
+[[nodiscard]] std::uint64_t cast(DType from_dtype, std::span<const std::byte> from, DType to_dtype,
+                                 std::span<std::byte> to);
+
+// The arithmetic mean of `versions`, which are `count` elements each, into `to`: summed in the given order and divided
+// in the tensor's own dtype, so a 16-bit sum is rounded after each step. can_average; at least one version.
+void average(DType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to);
+
+}  // namespace pawl

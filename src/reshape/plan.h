@@ -1,0 +1,87 @@
+// Reshaping is intersection: what one layout holds, cut by what another wants, is a list of copies.
+//
+// What always holds of a plan: each element that the target holds is written exactly once, from a source that holds it;
+// elements of a target's buffer that no copy writes are padding (to be zeroed by whoever runs the plan). Where several
+// sources hold a region, the one that has given the fewest bytes so far is taken. What cannot be covered is an error
+// that names the first tensors; never a guess.
+// Pure, and streamed: one copy at a time, one tensor's pieces in memory. Does not move bytes. Equal arguments give
+// equal plans. A plan is for one thread; several may run at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/enumerate.h"
+
+namespace pawl {
+
+struct SourceTensor {
+  std::string name;
+  std::string role;
+  DType dtype = DType::float32;
+  Shape shape;
+  std::uint32_t versions = 1;  // > 1: the value is the mean of so many
+};
+
+// What a source holds: another layout's ranks, or files as their reader found them.
+struct ReshapeSource {
+  std::vector<SourceTensor> tensors;
+  // Appends all pieces of tensors[i]. Pure, and as thread-safe as the source's user needs.
+  std::function<void(std::uint32_t tensor, std::vector<TensorPiece>& out)> append_pieces;
+  bool disjoint = false;  // pieces of one version and copy are known not to overlap; else the plan checks
+};
+
+// The ranks of `enumeration` (which outlives the source) for which `is_alive` is true; empty: all of them.
+[[nodiscard]] ReshapeSource source_of(const Enumeration& enumeration, std::vector<bool> is_alive = {});
+
+struct CopyEnd {
+  std::uint32_t holder = 0;
+  std::uint32_t buffer = 0;
+  std::uint64_t offset = 0;  // of the box's first element, in elements of this end's dtype
+  PerDimension stride{};
+  bool operator==(const CopyEnd&) const = default;
+};
+
+struct ReshapeCopy {
+  std::uint32_t tensor = 0;     // in the target's layout
+  DType from = DType::float32;  // unequal: cast (reshape/cast.h)
+  DType to = DType::float32;
+  Box box;                       // of the tensor
+  std::vector<CopyEnd> sources;  // one; or all versions in rank order: average(), then cast()
+  CopyEnd target;
+};
+using CopySink = std::function<void(const ReshapeCopy&)>;
+
+struct ReshapeOptions {
+  bool may_drop_tensors = false;  // the source may have tensors that the target does not name
+  bool prefer_own_rank = false;   // holders of the source are the target's ranks: what a rank has need not travel
+};
+
+class ReshapePlan {
+ public:
+  // Matches tensors by name and role. Both must outlive the plan. Fails: `invalid`, naming up to five tensors that are
+  // unknown on one side, differ in shape (with both), or have dtypes that cannot be cast or averaged.
+  [[nodiscard]] static Result<ReshapePlan> create(const ReshapeSource& source, const Enumeration& target,
+                                                  ReshapeOptions options = {});
+
+  // The copies that fill the buffers of one rank, or of all, tensor after tensor. Each call balances anew.
+  // Fails: `not_found`, naming up to five tensors with a region that nobody holds; `corrupt` if pieces of one copy
+  // overlap. What the sink has got by then is no plan.
+  [[nodiscard]] Status plan_rank(std::uint32_t rank, const CopySink& sink) const;
+  [[nodiscard]] Status plan_all(const CopySink& sink) const;
+
+ private:
+  ReshapePlan(const ReshapeSource& source, const Enumeration& target, ReshapeOptions options)
+      : source_(&source), target_(&target), options_(options) {}
+  [[nodiscard]] Status plan_ranks(std::uint32_t first, std::uint32_t count, const CopySink& sink) const;
+
+  const ReshapeSource* source_;
+  const Enumeration* target_;
+  ReshapeOptions options_;
+  std::vector<std::uint32_t> source_of_;  // of each target tensor: its index in the source
+};
+
+}  // namespace pawl
