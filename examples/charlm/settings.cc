@@ -24,6 +24,7 @@ Outcome parse_value(std::string_view flag, std::string_view value, Settings* set
   if (flag == "--seed") return parse_within<std::uint64_t>(flag, value, 0, UINT64_MAX, &settings->seed);
   if (flag == "--batch") return parse_within<std::uint64_t>(flag, value, 1, 65536, &settings->batch);
   if (flag == "--hidden") return parse_within<std::uint64_t>(flag, value, 4, 8192, &settings->hidden);
+  if (flag == "--device-ms") return parse_within<std::uint64_t>(flag, value, 0, 60'000, &settings->device_ms);
   if (flag == "--learning-rate") return parse_within(flag, value, 1e-9, 10.0, &settings->learning_rate);
   if (flag != "--data" && flag != "--record") {
     return Outcome::refused("unknown flag " + std::string(flag) + "; --help lists them");
@@ -62,6 +63,7 @@ const char* usage() {
          "  --seed N            of weights, samples and dropout (1)\n"
          "  --batch N           samples per seat and step (384)\n"
          "  --hidden N          width of the two hidden layers (512)\n"
+         "  --device-ms N       wait so long in each step, as for a device that computes while the cores are free (0)\n"
          "  --learning-rate X   of Adam, after 20 steps of warm-up (0.003)\n"
          "  --data FILE|DIR     text to learn; a folder with all below it (the Python standard library's sources)\n"
          "  --record DIR        write losses, and the state after the last step, to this folder\n"

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -248,6 +249,8 @@ class Training {
     const double samples = static_cast<double>(settings_.batch) * seat_.world;
     const double loss = model_.forward_backward(weights_, text_.bytes, slice.places, static_cast<float>(1.0 / samples),
                                                 dropout_, gradients_);
+
+    if (settings_.device_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(settings_.device_ms));
 
     CHARLM_TRY_STATUS(enter(Phase::allreduce));
     CHARLM_TRY_STATUS(reached(ring_.reduce_scatter(gradients_, watch_)));
