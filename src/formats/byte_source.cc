@@ -1,0 +1,65 @@
+#include "formats/byte_source.h"
+
+#include <cstring>
+
+#include "base/text.h"
+
+namespace pawl {
+namespace {
+
+Status inside(std::uint64_t offset_bytes, std::uint64_t count, std::uint64_t size_bytes) {
+  if (offset_bytes <= size_bytes && count <= size_bytes - offset_bytes) return {};
+  return Error{Code::corrupt, text("bytes ", offset_bytes, " + ", count, " pass the end at ", size_bytes)};
+}
+
+class FileBytes final : public ByteSource {
+ public:
+  FileBytes(std::string path, std::unique_ptr<File> file, std::uint64_t size_bytes)
+      : path_(std::move(path)), file_(std::move(file)), size_bytes_(size_bytes) {}
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
+  [[nodiscard]] Status read(std::uint64_t offset_bytes, std::span<std::byte> buffer) override {
+    if (Status fits = inside(offset_bytes, buffer.size(), size_bytes_); !fits)
+      return std::move(fits).error().within(path_);
+    PAWL_ASSIGN(const std::size_t got, file_->read_at(offset_bytes, buffer));
+    if (got != buffer.size()) return Error{Code::corrupt, text(path_, ": shorter than when it was opened")};
+    return {};
+  }
+
+ private:
+  std::string path_;
+  std::unique_ptr<File> file_;
+  std::uint64_t size_bytes_;
+};
+
+}  // namespace
+
+Result<std::string> read_text(ByteSource& source, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  PAWL_TRY(inside(offset_bytes, size_bytes, source.size_bytes()));
+  std::string out(size_bytes, '\0');
+  PAWL_TRY(source.read(offset_bytes, std::as_writable_bytes(std::span(out))));
+  return out;
+}
+
+Result<std::unique_ptr<ByteSource>> open_bytes(const std::string& path, Files& files) {
+  PAWL_ASSIGN(std::unique_ptr<File> file, files.open(path, {}));
+  PAWL_ASSIGN(const std::uint64_t size, file->size());
+  return std::unique_ptr<ByteSource>(std::make_unique<FileBytes>(path, std::move(file), size));
+}
+
+Status MemoryBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer) {
+  PAWL_TRY(inside(offset_bytes, buffer.size(), bytes_.size()));
+  if (!buffer.empty()) std::memcpy(buffer.data(), bytes_.data() + offset_bytes, buffer.size());
+  return {};
+}
+
+Result<WindowBytes> WindowBytes::open(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  PAWL_TRY(inside(offset_bytes, size_bytes, whole.size_bytes()));
+  return WindowBytes(whole, offset_bytes, size_bytes);
+}
+
+Status WindowBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer) {
+  PAWL_TRY(inside(offset_bytes, buffer.size(), size_bytes_));
+  return whole_->read(offset_bytes_ + offset_bytes, buffer);
+}
+
+}  // namespace pawl

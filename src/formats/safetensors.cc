@@ -1,0 +1,241 @@
+#include "formats/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/text.h"
+#include "formats/json_scan.h"
+
+namespace pawl {
+namespace {
+
+constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // the library's own limit
+constexpr std::uint64_t kIndexBytesMax = 256 << 20;
+constexpr std::size_t kDimensionsStoredMax = 64;
+
+Error damaged(std::string why) {
+  return Error{Code::corrupt, text("safetensors: ", why)};
+}
+
+std::optional<std::uint64_t> bytes_needed(ElementType type, const std::vector<std::uint64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::uint64_t extent : shape)
+    if (__builtin_mul_overflow(count, extent, &count)) return std::nullopt;
+  return size_bytes(type, count);
+}
+
+// {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+bool scan_entry(JsonScan& scan, SafetensorsEntry& entry) {
+  bool has_type = false, has_shape = false, has_range = false;
+  std::string key, word;
+  scan.begin_object();
+  while (scan.next_key(key)) {
+    if (key == "dtype" && !has_type) {
+      has_type = true;
+      if (!scan.string(word)) return false;
+      const std::optional<ElementType> type = element_type_of_safetensors(word);
+      if (!type) return scan.fail(text("tensor ", entry.name, ": type ", word, " is not known"));
+      entry.type = *type;
+    } else if (key == "shape" && !has_shape) {
+      has_shape = true;
+      scan.begin_array();
+      while (scan.next_item()) {
+        std::uint64_t extent = 0;
+        if (!scan.number(extent)) return false;
+        if (entry.shape.size() == kDimensionsStoredMax) return scan.fail("too many dimensions");
+        entry.shape.push_back(extent);
+      }
+    } else if (key == "data_offsets" && !has_range) {
+      has_range = true;
+      std::uint64_t end = 0;
+      scan.begin_array();
+      if (!scan.next_item() || !scan.number(entry.offset_bytes) || !scan.next_item() || !scan.number(end) ||
+          scan.next_item())
+        return scan.fail("data_offsets are two numbers");
+      if (scan.failed()) return false;
+      if (end < entry.offset_bytes) return scan.fail(text("tensor ", entry.name, ": its range ends before it begins"));
+      entry.size_bytes = end - entry.offset_bytes;
+    } else {
+      return scan.fail(text("tensor ", entry.name, ": field ", key, " is unknown, or there twice"));
+    }
+  }
+  if (scan.failed()) return false;
+  if (!has_type || !has_shape || !has_range) return scan.fail(text("tensor ", entry.name, ": a field is missing"));
+  const std::optional<std::uint64_t> needed = bytes_needed(entry.type, entry.shape);
+  if (!needed) return scan.fail(text("tensor ", entry.name, ": no number of bytes holds its shape"));
+  if (*needed != entry.size_bytes)
+    return scan.fail(text("tensor ", entry.name, ": ", entry.size_bytes, " bytes, and its shape needs ", *needed));
+  return true;
+}
+
+bool scan_metadata(JsonScan& scan, SafetensorsFile& file) {
+  std::string key, value;
+  std::unordered_set<std::string> seen;
+  scan.begin_object();
+  while (scan.next_key(key)) {
+    if (!scan.string(value)) return false;
+    if (!seen.insert(key).second) return scan.fail(text("metadata ", key, " is there twice"));
+    file.metadata.emplace_back(key, value);
+  }
+  return !scan.failed();
+}
+
+bool scan_header(JsonScan& scan, SafetensorsFile& file) {
+  std::string key;
+  bool has_metadata = false;
+  scan.begin_object();
+  while (scan.next_key(key)) {
+    if (key == "__metadata__") {
+      if (has_metadata) return scan.fail("metadata twice");
+      has_metadata = true;
+      if (!scan_metadata(scan, file)) return false;
+      continue;
+    }
+    SafetensorsEntry entry;
+    entry.name = key;
+    if (!scan_entry(scan, entry)) return false;
+    file.tensors.push_back(std::move(entry));
+  }
+  return scan.finish();
+}
+
+Status check_names(const SafetensorsFile& file) {
+  std::unordered_set<std::string_view> names;
+  names.reserve(file.tensors.size());
+  for (const SafetensorsEntry& entry : file.tensors)
+    if (!names.insert(entry.name).second) return damaged(text("tensor ", entry.name, " is there twice"));
+  return {};
+}
+
+// In the order of the bytes, each range begins where the one before ended, and the last ends with the file.
+Status check_cover(SafetensorsFile& file, std::uint64_t data_bytes) {
+  std::ranges::sort(file.tensors, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::tie(a.offset_bytes, a.size_bytes, a.name) < std::tie(b.offset_bytes, b.size_bytes, b.name);
+  });
+  std::uint64_t at = 0;
+  for (SafetensorsEntry& entry : file.tensors) {
+    if (entry.offset_bytes != at)
+      return damaged(text("tensor ", entry.name, " begins at ", entry.offset_bytes, " of the data, ",
+                          entry.offset_bytes < at ? "inside another that ends at " : "after a hole from ", at));
+    if (entry.size_bytes > data_bytes - at) return damaged(text("tensor ", entry.name, " passes the end of the file"));
+    at += entry.size_bytes;
+    entry.offset_bytes += file.header_bytes;
+  }
+  if (at != data_bytes) return damaged(text(data_bytes - at, " bytes after the last tensor"));
+  return {};
+}
+
+bool is_file_name(std::string_view name) {
+  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
+  return std::ranges::none_of(
+      name, [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+}
+
+void add_to(CheckpointView& view, const SafetensorsEntry& entry, std::uint32_t file) {
+  if (entry.shape.size() > kDimensionsMax || size_bits(entry.type) % 8 != 0) {
+    view.notes.push_back(text("tensor ", entry.name, " has ", entry.shape.size(), " dimensions of ",
+                              name_of(entry.type), ", and is left out"));
+    return;
+  }
+  StoredPiece piece{Region::whole(entry.shape), file, entry.offset_bytes, entry.size_bytes, {}, false};
+  view.tensors.push_back({entry.name, "weight", entry.type, entry.shape, {std::move(piece)}});
+}
+
+}  // namespace
+
+Result<SafetensorsFile> read_safetensors(ByteSource& source) {
+  const std::uint64_t size = source.size_bytes();
+  if (size < 8) return damaged(text(size, " bytes are no file"));
+  PAWL_ASSIGN(const std::string head, read_text(source, 0, 8));
+  std::uint64_t length = 0;
+  std::memcpy(&length, head.data(), 8);
+  if (length > kHeaderBytesMax) return damaged(text("offset 0: a header of ", length, " bytes"));
+  if (length > size - 8) return damaged(text("offset 0: a header of ", length, " bytes in a file of ", size));
+  PAWL_ASSIGN(const std::string header, read_text(source, 8, length));
+  if (!header.starts_with('{')) return damaged("offset 8: the header does not begin with {");
+  SafetensorsFile file;
+  file.header_bytes = 8 + length;
+  JsonScan scan(header);
+  if (!scan_header(scan, file)) return scan.error().within("safetensors: header");
+  PAWL_TRY(check_names(file));
+  PAWL_TRY(check_cover(file, size - file.header_bytes));
+  return file;
+}
+
+Result<SafetensorsFile> open_safetensors(const std::string& path, Files& files) {
+  PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files));
+  Result<SafetensorsFile> file = read_safetensors(*source);
+  if (!file) return std::move(file).error().within(path);
+  return file;
+}
+
+Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json) {
+  JsonScan scan(json);
+  HuggingFaceIndex index;
+  std::string key, tensor, file;
+  std::unordered_set<std::string> seen;
+  bool has_map = false;
+  scan.begin_object();
+  while (scan.next_key(key)) {
+    if (key != "weight_map") {
+      (void)scan.skip();
+      continue;
+    }
+    if (has_map) (void)scan.fail("weight_map twice");
+    has_map = true;
+    scan.begin_object();
+    while (scan.next_key(tensor)) {
+      if (!scan.string(file)) break;
+      if (!is_file_name(file)) (void)scan.fail(text("tensor ", tensor, " lies in a file whose name is no plain name"));
+      if (!seen.insert(tensor).second) (void)scan.fail(text("tensor ", tensor, " is there twice"));
+      index.file_of.emplace_back(tensor, file);
+      index.files.push_back(file);
+    }
+  }
+  if (!scan.finish()) return scan.error().within("index");
+  if (!has_map) return Error{Code::corrupt, "index: no weight_map"};
+  std::ranges::sort(index.files);
+  index.files.erase(std::unique(index.files.begin(), index.files.end()), index.files.end());
+  return index;
+}
+
+Result<CheckpointView> view_safetensors(const std::string& path, Files& files) {
+  PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(path, files));
+  CheckpointView view;
+  view.files.push_back(path);
+  for (const SafetensorsEntry& entry : file.tensors) add_to(view, entry, 0);
+  return view;
+}
+
+Result<CheckpointView> view_huggingface(const std::string& index_path, Files& files) {
+  PAWL_ASSIGN(const std::string json, read_file(index_path, kIndexBytesMax, files));
+  Result<HuggingFaceIndex> index = parse_huggingface_index(json);
+  if (!index) return std::move(index).error().within(index_path);
+  std::unordered_map<std::string_view, std::string_view> wanted;  // tensor -> file
+  for (const auto& [tensor, file] : index->file_of) wanted.emplace(tensor, file);
+  CheckpointView view;
+  for (const std::string& name : index->files) {
+    const auto number = static_cast<std::uint32_t>(view.files.size());
+    view.files.push_back(join_path(parent_path(index_path), name));
+    PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(view.files.back(), files));
+    for (const SafetensorsEntry& entry : file.tensors) {
+      const auto place = wanted.find(entry.name);
+      if (place == wanted.end() || place->second != name) {
+        view.notes.push_back(text("tensor ", entry.name, " of ", name, " is not in the index"));
+        continue;
+      }
+      add_to(view, entry, number);
+      wanted.erase(place);
+    }
+  }
+  if (!wanted.empty())
+    return Error{Code::corrupt,
+                 text(index_path, ": tensor ", wanted.begin()->first, " is not in ", wanted.begin()->second)};
+  return view;
+}
+
+}  // namespace pawl

@@ -1,0 +1,98 @@
+// TorchFile: the tensors inside one file of torch.save, and where their bytes lie. Zip files and the older stream.
+//
+// Each tensor has a path (the keys, indices and attributes that lead to it), its type, shape, strides, and a storage,
+// which is a range of the file; tensors that share a storage name the same one. The whole object stays at hand as a
+// Pickle: what isn't a tensor is read there by whoever knows what it means. Executes nothing (formats/pickle.h).
+//
+// What always holds of an opened one: every storage lies inside the file and has the size its elements need; every
+// element of every tensor lies inside its storage. Names need not differ ("a.b" may be a key, and a path): paths do.
+// Not read yet: deflated records (refused).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/byte_source.h"
+#include "formats/checkpoint_view.h"
+#include "formats/element_type.h"
+#include "formats/pickle.h"
+#include "formats/zip.h"
+
+namespace pawl {
+
+struct PathStep {
+  enum class Kind : std::uint8_t { key, index, attribute };  // ["a"], [0] (of a list, or a key that is no string), .a
+  Kind kind = Kind::key;
+  std::string text;
+  bool operator==(const PathStep&) const = default;
+};
+
+struct TorchStorage {
+  std::string key;
+  std::optional<ElementType> type;  // nothing: untyped
+  std::uint64_t offset_bytes = 0;   // in the file
+  std::uint64_t size_bytes = 0;
+  bool has_data = true;  // not on the device "meta"
+};
+
+inline constexpr std::uint32_t kNoStorage = ~0u;
+
+struct TorchTensor {
+  std::vector<PathStep> path;  // empty: it is the whole object
+  ElementType type = ElementType::float32;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> strides;  // in elements
+  std::uint64_t storage_offset = 0;    // in elements
+  std::uint32_t storage = kNoStorage;  // index in storages(); none: see `layout`
+  std::string layout;  // empty: strided. Else sparse_coo, sparse_csr, ..., nested, meta, wrapper: its parts are tensors
+                       // of their own, with paths below this one
+  std::string class_name;  // "torch.Tensor", or the subclass: "torch.distributed.tensor.DTensor"
+  bool requires_grad = false;
+  bool is_parameter = false;
+  bool conjugated = false;  // the values are the conjugates of what is stored
+  bool negated = false;     // likewise
+  Pickle::Value value = Pickle::kNothing;
+};
+
+class TorchFile {
+ public:
+  // Reads the directory and the pickle, no tensor's bytes. `source` is used during the call only.
+  // Fails: `corrupt` with offset and reason; `invalid` for what we know and don't read; `full` past a limit; `io`.
+  [[nodiscard]] static Result<TorchFile> read(ByteSource& source);
+  // As read, of a file; errors name it.
+  [[nodiscard]] static Result<TorchFile> open(const std::string& path, Files& files = real_files());
+
+  [[nodiscard]] const Pickle& pickle() const { return pickle_; }
+  [[nodiscard]] const std::vector<TorchTensor>& tensors() const { return tensors_; }  // in the order of the object
+  [[nodiscard]] const std::vector<TorchStorage>& storages() const { return storages_; }
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+  [[nodiscard]] bool is_big_endian() const { return big_endian_; }
+  // Where the storages' records lie, for those who want to prove checksums. Empty for a stream.
+  [[nodiscard]] const std::vector<ZipRecord>& records() const { return records_; }
+
+ private:
+  friend class TorchReader;
+  Pickle pickle_;
+  std::vector<TorchTensor> tensors_;
+  std::vector<TorchStorage> storages_;
+  std::vector<std::string> notes_;
+  std::vector<ZipRecord> records_;
+  bool big_endian_ = false;
+};
+
+[[nodiscard]] std::string name_of(const std::vector<PathStep>& path);      // "model.0.weight"
+[[nodiscard]] std::string accessor_of(const std::vector<PathStep>& path);  // "['model'][0].weight"
+
+// The tensor's elements, row-major and little-endian, conjugated and negated as it says.
+// Fails: `invalid` without a storage; `full` if they are more than `size_bytes_max`; `corrupt`, `io`.
+[[nodiscard]] Result<std::string> read_elements(ByteSource& source, const TorchFile& file, const TorchTensor& tensor,
+                                                std::uint64_t size_bytes_max);
+// Its tensors as pieces of one file, each whole. What has no bytes of its own, or more than eight dimensions, becomes a
+// note.
+[[nodiscard]] CheckpointView view_of(const TorchFile& file, const std::string& path);
+
+}  // namespace pawl
