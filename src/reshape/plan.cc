@@ -146,7 +146,8 @@ class Cover {
   // False, and `hole` says where, if a part of `wanted` is held by nobody.
   [[nodiscard]] bool plan(const TensorPiece& wanted, DType to, const CopySink& sink, Box& hole) {
     ReshapeCopy copy{wanted.tensor, dtype_, to, wanted.box, {}, {}};
-    return plan_version(0, wanted, copy, sink, hole);
+    chosen_.clear();
+    return plan_version(wanted, copy, sink, hole);
   }
 
  private:
@@ -183,17 +184,21 @@ class Cover {
     return chosen;
   }
 
-  // Finds this version of copy.box, split as its sources need it, and goes on to the next version with each part.
-  bool plan_version(std::uint32_t version, const TensorPiece& wanted, ReshapeCopy& copy, const CopySink& sink,
-                    Box& hole) {
-    if (version == versions_) {
-      copy.target = end_of(wanted, copy.box);
-      sink(copy);
+  void emit(const TensorPiece& wanted, ReshapeCopy& copy, const CopySink& sink) const {
+    copy.sources.clear();
+    for (const TensorPiece* piece : chosen_) copy.sources.push_back(end_of(*piece, copy.box));
+    copy.target = end_of(wanted, copy.box);
+    sink(copy);
+  }
+
+  // Finds the next version of copy.box, split as its sources need it, and goes on to the one after it with each part.
+  bool plan_version(const TensorPiece& wanted, ReshapeCopy& copy, const CopySink& sink, Box& hole) {
+    if (chosen_.size() == versions_) {
+      emit(wanted, copy, sink);
       return true;
     }
-    const Box all = copy.box;
-    std::vector<Box> missing{all};
-    for (const TensorPiece* piece : candidates(version, all, wanted.holder)) {
+    std::vector<Box> missing{copy.box};
+    for (const TensorPiece* piece : candidates(static_cast<std::uint32_t>(chosen_.size()), copy.box, wanted.holder)) {
       std::vector<Box> still;
       for (const Box& box : missing) {
         const Box part = intersection(box, piece->box);
@@ -203,17 +208,17 @@ class Cover {
         }
         append_difference(box, part, still);
         loads_.add(piece->holder, volume(part) * size_bytes(dtype_));
-        copy.sources.push_back(end_of(*piece, part));
+        chosen_.push_back(piece);
         copy.box = part;
-        const bool covered = plan_version(version + 1, wanted, copy, sink, hole);
-        copy.sources.pop_back();
+        const bool covered = plan_version(wanted, copy, sink, hole);
+        chosen_.pop_back();
         if (!covered) return false;
       }
       missing = std::move(still);
       if (missing.empty()) return true;
     }
     hole = missing.front();
-    return missing.empty();
+    return false;
   }
 
   const PieceIndex& index_;
@@ -221,6 +226,7 @@ class Cover {
   DType dtype_;
   ReshapeOptions options_;
   Loads& loads_;
+  std::vector<const TensorPiece*> chosen_;  // for the versions so far
 };
 
 // What speaks against making `target` from `source`; empty: nothing.

@@ -187,5 +187,27 @@ TEST(ReshapePlan, BringsAllVersionsOfAnAveragedTensorInRankOrder) {
   EXPECT_EQ(copies, 2u);
 }
 
+// Of two versions cut at different places, [0,4) [4,6) and [0,1) [1,6), the copies are [0,1) [1,4) [4,6).
+TEST(ReshapePlan, SplitsVersionsWhereAnyOfThemIsCut) {
+  const JobLayout to = layout_of(1, {tensor_of("norm", {6})});
+  const Enumeration target(to);
+  ReshapeSource source;
+  source.tensors = {{"norm", "weight", DType::float32, {6}, 2}};
+  source.append_pieces = [](std::uint32_t, std::vector<TensorPiece>& out) {
+    out.push_back({.holder = 0, .version = 0, .box = {1, {0}, {4}}, .offset = 10, .stride = {1}});
+    out.push_back({.holder = 1, .version = 0, .box = {1, {4}, {2}}, .offset = 20, .stride = {1}});
+    out.push_back({.holder = 2, .version = 1, .box = {1, {0}, {1}}, .offset = 30, .stride = {1}});
+    out.push_back({.holder = 3, .version = 1, .box = {1, {1}, {5}}, .offset = 40, .stride = {1}});
+  };
+  const auto plan = ReshapePlan::create(source, target);
+  ASSERT_TRUE(plan);
+  std::vector<std::vector<std::uint64_t>> copies;  // begin, size, both sources' offsets, the target's
+  ASSERT_TRUE(plan->plan_rank(0, [&](const ReshapeCopy& copy) {
+    copies.push_back(
+        {copy.box.begin[0], copy.box.size[0], copy.sources[0].offset, copy.sources[1].offset, copy.target.offset});
+  }));
+  EXPECT_EQ(copies, (std::vector<std::vector<std::uint64_t>>{{0, 1, 10, 30, 0}, {1, 3, 11, 40, 1}, {4, 2, 20, 43, 4}}));
+}
+
 }  // namespace
 }  // namespace pawl

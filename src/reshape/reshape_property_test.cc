@@ -1,7 +1,7 @@
 // Random layouts to random layouts, against a reference that shares no enumeration code: it materialises every tensor
 // as an array of element numbers and cuts that by selecting indices, one by one.
 //
-// PAWL_CASES: how many (default 2500). PAWL_SEED: the first seed; a failure prints its own.
+// PAWL_CASES: how many (default 6000). PAWL_SEED: the first seed; a failure prints its own.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -554,7 +554,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
 }
 
 TEST(Reshape, AnyLayoutToAnyOther) {
-  const std::uint64_t cases = number_from("PAWL_CASES", 2500);
+  const std::uint64_t cases = number_from("PAWL_CASES", 6000);
   const std::uint64_t seed = number_from("PAWL_SEED", 1);
   Counts counts;
   for (std::uint64_t i = 0; i < cases; ++i) {
