@@ -1,5 +1,6 @@
 #include "formats/byte_source.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
@@ -38,6 +39,12 @@ Result<std::string> read_text(ByteSource& source, std::uint64_t offset_bytes, st
   std::string out(size_bytes, '\0');
   PAWL_TRY(source.read(offset_bytes, std::as_writable_bytes(std::span(out))));
   return out;
+}
+
+bool is_plain_file_name(std::string_view name) {
+  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
+  return std::ranges::none_of(
+      name, [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
 }
 
 Result<std::unique_ptr<ByteSource>> open_bytes(const std::string& path, Files& files) {

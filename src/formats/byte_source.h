@@ -26,6 +26,9 @@ class ByteSource {
 // As read, into a string. Fails before it allocates if the bytes aren't there.
 [[nodiscard]] Result<std::string> read_text(ByteSource& source, std::uint64_t offset_bytes, std::uint64_t size_bytes);
 
+// Whether a name that a file gives to another names one in its own folder: no way up, no folder, no control character.
+[[nodiscard]] bool is_plain_file_name(std::string_view name);
+
 // A file; its size is taken now.
 [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_bytes(const std::string& path, Files& files = real_files());
 

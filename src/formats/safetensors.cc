@@ -129,12 +129,6 @@ Status check_cover(SafetensorsFile& file, std::uint64_t data_bytes) {
   return {};
 }
 
-bool is_file_name(std::string_view name) {
-  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
-  return std::ranges::none_of(
-      name, [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-}
-
 void add_to(CheckpointView& view, const SafetensorsEntry& entry, std::uint32_t file) {
   if (entry.shape.size() > kDimensionsMax || size_bits(entry.type) % 8 != 0) {
     view.notes.push_back(text("tensor ", entry.name, " has ", entry.shape.size(), " dimensions of ",
@@ -190,7 +184,8 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json) {
     scan.begin_object();
     while (scan.next_key(tensor)) {
       if (!scan.string(file)) break;
-      if (!is_file_name(file)) (void)scan.fail(text("tensor ", tensor, " lies in a file whose name is no plain name"));
+      if (!is_plain_file_name(file))
+        (void)scan.fail(text("tensor ", tensor, " lies in a file whose name is no plain name"));
       if (!seen.insert(tensor).second) (void)scan.fail(text("tensor ", tensor, " is there twice"));
       index.file_of.emplace_back(tensor, file);
       index.files.push_back(file);

@@ -24,30 +24,6 @@ Error damaged(std::string why) {
   return Error{Code::corrupt, std::move(why)};
 }
 
-Result<std::vector<std::uint64_t>> numbers_of(const Pickle& pickle, Value value, std::string_view what) {
-  // torch.Size is a call with one tuple.
-  if (pickle.is(value, PickleKind::object) && pickle.class_of(value).is("torch", "Size")) {
-    const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);
-    value = arguments.size() == 1 ? arguments[0] : kNothing;
-  }
-  if (!pickle.is(value, PickleKind::tuple) && !pickle.is(value, PickleKind::list))
-    return damaged(text("a tensor's ", what, " is ", pickle.describe(value)));
-  const std::span<const Value> items = pickle.items(value);
-  if (items.size() > kTorchDimensionsMax) return damaged(text("a tensor of ", items.size(), " dimensions"));
-  std::vector<std::uint64_t> out;
-  for (const Value item : items) {
-    const std::optional<std::uint64_t> number = pickle.unsigned_(item);
-    if (!number) return damaged(text("a tensor's ", what, " holds ", pickle.describe(item)));
-    out.push_back(*number);
-  }
-  return out;
-}
-
-std::optional<ElementType> type_of(const Pickle& pickle, Value value) {
-  const PickleSymbol& symbol = pickle.symbol(value);
-  return symbol.module == "torch" ? element_type_named(symbol.name) : std::nullopt;
-}
-
 std::string layout_name(const Pickle& pickle, Value value) {  // torch.serialization._get_layout('torch.sparse_coo')
   const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);
   std::string_view name = arguments.empty() ? std::string_view() : pickle.text(arguments[0]);
@@ -102,6 +78,30 @@ bool is_key(std::string_view key) {
 }
 
 }  // namespace
+
+Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Value value, std::string_view what) {
+  // torch.Size is a call with one tuple.
+  if (pickle.is(value, PickleKind::object) && pickle.class_of(value).is("torch", "Size")) {
+    const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);
+    value = arguments.size() == 1 ? arguments[0] : kNothing;
+  }
+  if (!pickle.is(value, PickleKind::tuple) && !pickle.is(value, PickleKind::list))
+    return damaged(text(what, " is ", pickle.describe(value)));
+  const std::span<const Value> items = pickle.items(value);
+  if (items.size() > kTorchDimensionsMax) return damaged(text("a tensor of ", items.size(), " dimensions"));
+  std::vector<std::uint64_t> out;
+  for (const Value item : items) {
+    const std::optional<std::uint64_t> number = pickle.unsigned_(item);
+    if (!number) return damaged(text(what, " holds ", pickle.describe(item)));
+    out.push_back(*number);
+  }
+  return out;
+}
+
+std::optional<ElementType> torch_type(const Pickle& pickle, Value value) {
+  const PickleSymbol& symbol = pickle.symbol(value);
+  return symbol.module == "torch" ? element_type_named(symbol.name) : std::nullopt;
+}
 
 class TorchReader {
  public:
@@ -379,7 +379,7 @@ Status TorchReader::build(Value value, const PickleSymbol& function, std::span<c
       for (const Value item : pickle().items(arguments[4]))
         parts_of_[value].push_back({{PathStep::Kind::attribute, text("quantizer_", parts_of_[value].size())}, item});
     } else if (function.name == "_rebuild_tensor_v3") {
-      const std::optional<ElementType> type = arguments.size() > 6 ? type_of(pickle(), arguments[6]) : std::nullopt;
+      const std::optional<ElementType> type = arguments.size() > 6 ? torch_type(pickle(), arguments[6]) : std::nullopt;
       if (!type) return damaged("_rebuild_tensor_v3 without a type we know");
       out.type = *type;
       if (arguments.size() > 7) read_metadata(arguments[7], out);
@@ -418,12 +418,12 @@ Status TorchReader::build(Value value, const PickleSymbol& function, std::span<c
   }
   if (utils && function.name == "_rebuild_wrapper_subclass") return build_wrapper(arguments, out);
   if (utils && function.name == "_rebuild_meta_tensor_no_storage") {  // (type, size, strides, requires_grad)
-    const std::optional<ElementType> type = arguments.size() == 4 ? type_of(pickle(), arguments[0]) : std::nullopt;
+    const std::optional<ElementType> type = arguments.size() == 4 ? torch_type(pickle(), arguments[0]) : std::nullopt;
     if (!type) return damaged("_rebuild_meta_tensor_no_storage without a type we know");
     out.type = *type;
     out.layout = "meta";
-    PAWL_ASSIGN(out.shape, numbers_of(pickle(), arguments[1], "size"));
-    PAWL_ASSIGN(out.strides, numbers_of(pickle(), arguments[2], "stride"));
+    PAWL_ASSIGN(out.shape, torch_sizes(pickle(), arguments[1], "size"));
+    PAWL_ASSIGN(out.strides, torch_sizes(pickle(), arguments[2], "stride"));
     out.requires_grad = flag(3);
     return {};
   }
@@ -439,8 +439,8 @@ Status TorchReader::build_strided(std::span<const Value> arguments, TorchTensor&
   const std::optional<std::uint64_t> offset = pickle().unsigned_(arguments[1]);
   if (!offset) return damaged(text("a tensor's offset is ", pickle().describe(arguments[1])));
   out.storage_offset = *offset;
-  PAWL_ASSIGN(out.shape, numbers_of(pickle(), arguments[2], "size"));
-  PAWL_ASSIGN(out.strides, numbers_of(pickle(), arguments[3], "stride"));
+  PAWL_ASSIGN(out.shape, torch_sizes(pickle(), arguments[2], "size"));
+  PAWL_ASSIGN(out.strides, torch_sizes(pickle(), arguments[3], "stride"));
   out.type = file_.storages_[out.storage].type.value_or(ElementType::uint8);
   return {};
 }
@@ -463,18 +463,18 @@ Status TorchReader::build_sparse(Value value, std::span<const Value> arguments, 
     out.type = part->second.type;
     parts_of_[value].push_back({{PathStep::Kind::attribute, std::string(names[i])}, parts[i]});
   }
-  PAWL_ASSIGN(out.shape, numbers_of(pickle(), parts[names.size()], "size"));
+  PAWL_ASSIGN(out.shape, torch_sizes(pickle(), parts[names.size()], "size"));
   return {};
 }
 
 // (class, type, size, stride, storage_offset, layout, device, requires_grad)
 Status TorchReader::build_wrapper(std::span<const Value> arguments, TorchTensor& out) {
-  const std::optional<ElementType> type = arguments.size() >= 8 ? type_of(pickle(), arguments[1]) : std::nullopt;
+  const std::optional<ElementType> type = arguments.size() >= 8 ? torch_type(pickle(), arguments[1]) : std::nullopt;
   if (!type) return damaged("_rebuild_wrapper_subclass without a type we know");
   out.type = *type;
   out.layout = "wrapper";
-  PAWL_ASSIGN(out.shape, numbers_of(pickle(), arguments[2], "size"));
-  PAWL_ASSIGN(out.strides, numbers_of(pickle(), arguments[3], "stride"));
+  PAWL_ASSIGN(out.shape, torch_sizes(pickle(), arguments[2], "size"));
+  PAWL_ASSIGN(out.strides, torch_sizes(pickle(), arguments[3], "stride"));
   out.requires_grad = pickle().boolean(arguments[7]);
   return {};
 }

@@ -91,6 +91,12 @@ class TorchFile {
 // Fails: `invalid` without a storage; `full` if they are more than `size_bytes_max`; `corrupt`, `io`.
 [[nodiscard]] Result<std::string> read_elements(ByteSource& source, const TorchFile& file, const TorchTensor& tensor,
                                                 std::uint64_t size_bytes_max);
+// What torch's own values say, for readers of other pickles: a torch.Size (or a tuple of sizes), at most 64 long; and a
+// global such as torch.bfloat16. `what` names it in errors, which are `corrupt`.
+[[nodiscard]] Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Pickle::Value value,
+                                                             std::string_view what);
+[[nodiscard]] std::optional<ElementType> torch_type(const Pickle& pickle, Pickle::Value value);
+
 // Its tensors as pieces of one file, each whole. What has no bytes of its own, or more than eight dimensions, becomes a
 // note.
 [[nodiscard]] CheckpointView view_of(const TorchFile& file, const std::string& path);

@@ -1,0 +1,67 @@
+// Dcp: a folder of torch.distributed.checkpoint: which boxes of which tensors lie where. Executes nothing.
+//
+// Reads .metadata, or, of a save without collectives, every __<rank>.metadata, and joins them. What always holds of one
+// that was read: every box lies inside its tensor and has a place; every place lies inside a file of the folder. That
+// the boxes cover a tensor is not promised: where their elements don't add up, a note says so. Boxes that are there
+// twice (replicas that several ranks listed) stay, as copies that should be equal. Stale files are not looked at.
+// Not read yet: items behind a transform (zstd): they have a place, and locate refuses them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "env/files.h"
+#include "formats/byte_source.h"
+#include "formats/checkpoint_view.h"
+#include "formats/element_type.h"
+#include "tensor/region.h"
+
+namespace pawl {
+
+struct DcpPlace {
+  std::uint32_t file = 0;          // index in DcpCheckpoint::files
+  std::uint64_t offset_bytes = 0;  // of an item: a whole file of torch.save, or as `transforms` say
+  std::uint64_t length_bytes = 0;
+  std::vector<std::string> transforms;  // of the writer's stream: "stream.zstd/1"
+};
+
+struct DcpChunk {
+  Region region;
+  DcpPlace place;
+};
+
+struct DcpTensor {
+  std::string key;                // flat: "model.layers.0.weight"
+  std::vector<std::string> path;  // the keys it was made of, where the planner said; else empty
+  ElementType type = ElementType::float32;
+  Shape shape;
+  std::vector<DcpChunk> chunks;
+};
+
+struct DcpObject {  // anything but a tensor: torch.save of it
+  std::string key;
+  std::vector<std::string> path;
+  DcpPlace place;
+};
+
+struct DcpCheckpoint {
+  std::vector<std::string> files;  // paths, as they can be opened
+  std::vector<DcpTensor> tensors;  // in the order of the metadata
+  std::vector<DcpObject> objects;
+  std::vector<std::string> notes;
+};
+
+// Fails: `not_found` without metadata, or where a file is missing; `corrupt` with file, offset and reason; `invalid`
+// for more than eight dimensions; `full`; `io`.
+[[nodiscard]] Result<DcpCheckpoint> open_dcp(const std::string& folder, Files& files = real_files());
+
+// Where the elements of a chunk lie, by a look at its item. `source` is the chunk's file, whole.
+// Fails: `corrupt` if the item is no single tensor of that type and shape; `invalid` behind a transform.
+[[nodiscard]] Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
+
+// All tensors, located: reads the head of every item.
+[[nodiscard]] Result<CheckpointView> view_dcp(const std::string& folder, Files& files = real_files());
+
+}  // namespace pawl
