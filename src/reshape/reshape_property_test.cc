@@ -352,7 +352,7 @@ JobLayout random_layout(Random& random, std::vector<Plain> tensors) {
     JobTensor tensor{plain.name, "weight", plain.is_integer ? DType::int64 : dtype, plain.shape, {}, {}};
     if (!plain.shape.empty() && random.one_in(4)) {
       tensor.padded = plain.shape;
-      tensor.padded[random.below(plain.shape.size())] += random.between(0, 7);
+      tensor.padded[random.below(plain.shape.size())] += random.between(1, 8);
     }
     tensor.placement.mesh = static_cast<std::uint32_t>(random.below(layout.meshes.size()));
     std::vector<std::uint32_t> kept_free;
@@ -395,6 +395,9 @@ std::uint64_t address(std::uint64_t offset, const PerDimension& stride, const Pe
 // Pieces, written out element by element, are what the reference holds.
 void expect_enumerated(const JobLayout& layout, const Buffers& reference) {
   ASSERT_TRUE(check_layout(layout)) << check_layout(layout).error().what;
+  const auto again = parse_job_layout(text_of(layout));
+  ASSERT_TRUE(again) << again.error().what;
+  ASSERT_EQ(*again, layout);
   const Enumeration enumeration(layout);
   Buffers found;
   for (std::uint32_t rank = 0; rank < layout.world; ++rank) {

@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "base/text.h"
-#include "tensor/layout.h"
 
 namespace pawl {
 namespace {
@@ -175,39 +174,14 @@ class PieceWriter {
 // Which version and which copy a rank has: its coordinates along the averaged axes, and along those that cut nothing.
 void number_versions(const JobTensor& tensor, const Mesh& mesh, const Coordinates& coordinates, const FlatGroup* group,
                      TensorPiece& piece) {
-  std::vector<std::uint32_t> averaged;
-  std::vector<std::uint32_t> free;
   for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (group != nullptr && std::ranges::count(group->axes, axis) != 0) continue;
     const auto pattern = std::ranges::find(tensor.placement.patterns, axis, &AxisPattern::axis);
-    const bool some = pattern != tensor.placement.patterns.end();
-    if (some && pattern->kind == AxisPattern::Kind::averaged) {
-      averaged.push_back(axis);
-    } else if (!(some && pattern->kind == AxisPattern::Kind::shard) &&
-               !(group != nullptr && std::ranges::count(group->axes, axis) != 0)) {
-      free.push_back(axis);
-    }
+    const bool replicates = pattern == tensor.placement.patterns.end();
+    if (!replicates && pattern->kind == AxisPattern::Kind::shard) continue;
+    std::uint32_t& index = !replicates && pattern->kind == AxisPattern::Kind::averaged ? piece.version : piece.copy;
+    index = static_cast<std::uint32_t>(index * mesh.axes[axis].size + coordinates[axis]);
   }
-  piece.version = static_cast<std::uint32_t>(index_along(averaged, mesh, coordinates));
-  piece.copy = static_cast<std::uint32_t>(index_along(free, mesh, coordinates));
-}
-
-// --- text ---------------------------------------------------------------------------------------------------------
-
-std::string text_of(const AxisPattern& pattern) {
-  const std::string axis = text(pattern.axis, ':');
-  if (pattern.kind == AxisPattern::Kind::only) return axis + text("only", pawl::text_of(pattern.holders));
-  if (pattern.kind == AxisPattern::Kind::averaged) return axis + "averaged";
-  constexpr std::string_view kSplits[] = {"chunk", "even", "given"};
-  std::string out = axis + text("shard(", pattern.dimension, ',', kSplits[static_cast<std::size_t>(pattern.split)]);
-  if (!pattern.segments.empty()) out += text(",segments", pawl::text_of(pattern.segments));
-  if (!pattern.sizes.empty()) out += text(",sizes", pawl::text_of(pattern.sizes));
-  return out + ')';
-}
-
-std::string text_of(const MeshPlacement& placement) {
-  std::string out;
-  for (const AxisPattern& pattern : placement.patterns) out += text(out.empty() ? "" : ";", text_of(pattern));
-  return out.empty() ? "replicate" : out;
 }
 
 }  // namespace
@@ -233,30 +207,6 @@ Status check_layout(const JobLayout& layout) {
     }
   }
   return {};
-}
-
-std::string text_of(const JobLayout& layout) {
-  std::string out = text("pawl-job-layout\t1\t", layout.world, '\n');
-  for (const Mesh& mesh : layout.meshes) {
-    out += text("mesh\t", mesh.name);
-    for (const Mesh::Axis& axis : mesh.axes) out += text('\t', axis.name, '\t', axis.size);
-    out += '\n';
-  }
-  for (const JobTensor& t : layout.tensors) {
-    out += text("tensor\t", t.name, '\t', t.role, '\t', name_of(t.dtype), '\t', text_of(t.shape), '\t',
-                text_of(t.placed_shape()), '\t', t.placement.mesh, '\t', text_of(t.placement), '\n');
-  }
-  for (const FlatGroup& g : layout.groups) {
-    const std::string axes = text_of(Shape(g.axes.begin(), g.axes.end()));
-    out += text("flat\t", g.name, '\t', g.mesh, '\t', axes, '\t',
-                g.form == FlatGroup::Form::joined ? "joined" : "each_member", '\t', g.align, '\t', g.pad, '\n');
-    for (const FlatGroup::Member& member : g.members) out += text("member\t", member.tensor, '\t', member.gap, '\n');
-  }
-  return out;
-}
-
-std::uint64_t digest_of(const JobLayout& layout) {
-  return digest_of(text_of(layout));
 }
 
 Enumeration::Enumeration(const JobLayout& layout) : layout_(layout), membership_(layout.tensors.size()) {

@@ -66,9 +66,12 @@ struct JobLayout {
 [[nodiscard]] std::string label_of(std::string_view name, std::string_view role);
 // Fails: `invalid`, naming the tensor or group.
 [[nodiscard]] Status check_layout(const JobLayout& layout);
-// The canonical text, for manifests: equal layouts have equal texts. Grammar: one line a mesh, tensor, group and
-// member, columns parted by tabs. Its digest is digest_of (tensor/layout.h).
+
+// The canonical text, for manifests: equal layouts have equal texts (tensor/job_text.cc has the grammar).
 [[nodiscard]] std::string text_of(const JobLayout& layout);
+// Exactly what text_of writes of a layout that check_layout takes. Fails: `corrupt`, with the line's number.
+[[nodiscard]] Result<JobLayout> parse_job_layout(std::string_view text);
+// As of SeatLayouts: tells layouts apart by accident, not against an attacker.
 [[nodiscard]] std::uint64_t digest_of(const JobLayout& layout);
 
 struct TensorPiece {

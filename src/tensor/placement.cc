@@ -80,6 +80,22 @@ bool adds_up(const std::uint64_t* numbers, std::size_t count, std::uint64_t sum)
   return rest == 0;
 }
 
+// Indices whose parts have every length that occurs. Chunks change their length where a segment ends, and only there.
+std::set<std::uint64_t> telling_indices(const AxisPattern& pattern, const Numbers& segments, std::uint64_t parts) {
+  std::set<std::uint64_t> indices{0};
+  if (pattern.split == AxisPattern::Split::given) {
+    for (std::uint64_t index = 1; index < parts; ++index) indices.insert(index);
+    return indices;
+  }
+  for (const std::uint64_t segment : segments) {
+    if (segment == 0) continue;
+    const std::uint64_t whole_chunks = segment / ((segment + parts - 1) / parts);
+    if (whole_chunks < parts) indices.insert(whole_chunks);
+    if (whole_chunks + 1 < parts) indices.insert(whole_chunks + 1);
+  }
+  return indices;
+}
+
 // Checks one cut of a dimension that is `extent` long, and adds the lengths that it leaves.
 Status check_cut(const AxisPattern& pattern, std::uint64_t parts, std::uint64_t extent, std::set<std::uint64_t>& left) {
   const Numbers whole{extent};
@@ -103,7 +119,7 @@ Status check_cut(const AxisPattern& pattern, std::uint64_t parts, std::uint64_t 
       return Error{Code::invalid, text("sizes ", text_of(pattern.sizes), " do not add up to ", segments[s])};
     }
   }
-  for (std::uint64_t index = 0; index < parts; ++index) {
+  for (const std::uint64_t index : telling_indices(pattern, segments, parts)) {
     std::uint64_t length = 0;
     for (std::size_t s = 0; s < segments.size(); ++s) {
       const Range part = part_of(pattern, s, segments[s], parts, index);
