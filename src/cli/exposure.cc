@@ -80,7 +80,8 @@ int command_exposure(const ExposureOptions& options) {
     inventories.push_back(std::move(inventory).value());
   }
   const PlanInput input{static_cast<std::uint32_t>(view->state->seats.size()), inventories, view->state->lineage,
-                        view->state->struck, view->state->evicted, view->state->committed, view->state->seats};
+                        view->state->struck, view->state->evicted, view->state->committed, view->state->seats,
+                        view->spec.seats_per_node, view->spec.replica_count};
   std::vector<Case> cases;
   if (!options.dead_nodes.empty()) {
     cases.emplace_back();

@@ -61,9 +61,9 @@ struct QuiescingView {
 };
 // Wait, or Move to restoring, or Move to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted and has enough parked trainers (lowest node id first).
-// R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who could know, it is refused.
-// R below a known committed step (beyond the policy, or sources struck out) goes on, and `verdict` says what is redone.
-// A seat whose living node reports no living trainer for it joins `restart`.
+// Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
+// could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
+// `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 
 // All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.

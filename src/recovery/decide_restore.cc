@@ -123,6 +123,7 @@ std::string why_restoring(const JobState& next, const Plan& plan, const Seating&
                    : text("resume from step ", next.resume, " (committed ", plan.committed, ")");
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
   if (!next.restart.empty() && !next.cold) why += text("; new trainer for seat ", numbers_of(next.restart));
+  if (!plan.single_copies.empty()) why += text("; one copy only of seat ", numbers_of(plan.single_copies));
   if (!next.verdict.empty()) why += text("; ", next.verdict);
   if (!plan.notes.empty()) why += text("; ", joined(plan.notes, "; "));
   return why;
@@ -174,6 +175,8 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   input.evicted = state.evicted;
   input.committed = state.committed;
   input.seats = state.seats;
+  input.seats_per_node = view.spec.seats_per_node;
+  input.replica_count = view.spec.replica_count;
   const Plan plan = plan_restore(input);
   // Step 0 needs no source, but only who was there can say that nothing was committed.
   const bool anybody = !inventories.empty() || state.ran == Generation(0);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "recovery/lineage.h"
 #include "recovery/members.h"
+#include "redundancy/placement.h"
 
 namespace pawl {
 namespace {
@@ -61,6 +62,84 @@ Steps sound_sources(const PlanInput& input) {
     }
   }
   return steps;
+}
+
+// Where copies are promised: [seat * each] the own arena's node, then the holders, nearest first.
+struct Promised {
+  std::size_t each = 0;
+  std::vector<NodeLife> at;
+};
+
+Promised promised_copies(const PlanInput& input) {
+  if (input.seats.size() != input.seat_count) return {};
+  RingOptions ring{input.seat_count, input.seats_per_node, input.replica_count};
+  if (!check_ring(ring)) ring.replica_count = 0;
+  Promised promised{std::size_t{1} + ring.replica_count, {}};
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat) {
+    promised.at.push_back(input.seats[seat].life);
+    for (const std::uint32_t position : holder_positions(Seat(seat), ring))
+      promised.at.push_back(input.seats[position * ring.seats_per_node].life);
+  }
+  return promised;
+}
+
+using Copies = std::vector<bool>;  // index as in Promised::at
+
+// Of the promised copies that did not die with their node, those that are not there at `step`.
+Copies lacking(const PlanInput& input, const Promised& promised, Step step) {
+  Copies lacking;
+  for (const NodeLife& life : promised.at) lacking.push_back(!contains(input.evicted, life));
+  if (promised.at.empty()) return lacking;
+  for (const Inventory& inventory : input.inventories) {
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step || !is_sound(input, inventory.life, item)) continue;
+      const std::size_t own = item.seat.value * promised.each;
+      const bool is_own = item.kind == SourceKind::own_arena;
+      const std::size_t end = own + (is_own ? 1 : promised.each);
+      for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
+        if (promised.at[i] == inventory.life) lacking[i] = false;
+    }
+  }
+  return lacking;
+}
+
+bool is_within(const Copies& part, const Copies& all) {
+  for (std::size_t i = 0; i < part.size(); ++i)
+    if (part[i] && !all[i]) return false;
+  return true;
+}
+
+// The climb that planner.h describes. 0: nothing is whole, or nothing was committed and no later step is kept as well.
+Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
+  const Promised promised = promised_copies(input);
+  std::optional<Copies> reached;
+  if (floor == Step(0)) reached.emplace(promised.at.size(), false);
+  Step resume;
+  Step greatest_whole;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (step->second.covered != input.seat_count) continue;
+    greatest_whole = step->first;
+    if (step->first < floor) continue;
+    Copies lacks = lacking(input, promised, step->first);
+    if (reached && !is_within(lacks, *reached)) continue;
+    resume = step->first;
+    reached = std::move(lacks);
+  }
+  return reached ? resume : greatest_whole;
+}
+
+// Seats with one sound copy of `step` among all that the survivors hold.
+std::vector<Seat> single_copies(const PlanInput& input, Step step) {
+  std::vector<std::uint32_t> copies(input.seat_count);
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items)
+      if (item.step == step && is_sound(input, inventory.life, item)) ++copies[item.seat.value];
+  }
+  std::vector<Seat> single;
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
+    if (copies[seat] == 1) single.emplace_back(seat);
+  return single;
 }
 
 using Inventories = std::vector<const Inventory*>;
@@ -192,13 +271,14 @@ Plan plan_restore(const PlanInput& input) {
   for (const Inventory& inventory : input.inventories)
     if (!contains(input.evicted, inventory.life)) plan.committed = std::max(plan.committed, inventory.committed);
 
+  Step floor = plan.committed;
+  if (!input.lineage.empty()) floor = std::max(floor, input.lineage.back().resume);
   const Steps steps = sound_sources(input);  // the greatest first
-  const auto whole = std::find_if(steps.begin(), steps.end(),
-                                  [&](const auto& step) { return step.second.covered == input.seat_count; });
-  if (whole != steps.end()) {
-    plan.resume = whole->first;
-    plan.sources = sources_of(whole->second);
-    plan.notes = other_layouts(input, whole->first, whole->second);
+  plan.resume = choose_resume(input, steps, floor);
+  if (const auto chosen = steps.find(plan.resume); chosen != steps.end()) {
+    plan.sources = sources_of(chosen->second);
+    if (input.replica_count > 0) plan.single_copies = single_copies(input, plan.resume);
+    plan.notes = other_layouts(input, plan.resume, chosen->second);
   }
   const bool nothing_ever = plan.committed == Step(0) && steps.empty();
   if (plan.resume < plan.committed || (plan.resume == Step(0) && !nothing_ever))

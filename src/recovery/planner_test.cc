@@ -36,12 +36,15 @@ class Planner : public testing::Test {
       seats.push_back({Seat(node), life(node), "", 0});
     }
   }
-  PlanInput input() const { return {3, inventories, lineage, struck, evicted, committed, seats}; }
+  PlanInput input() const { return {3, inventories, lineage, struck, evicted, committed, seats, 1, replica_count}; }
   Plan plan() const { return plan_restore(input()); }
   void lose(std::uint32_t node) {
     std::erase_if(inventories, [&](const Inventory& inventory) { return inventory.life == life(node); });
     evicted.push_back(life(node));
   }
+  // Step 41 of seat 2: the copies that the constructor leaves out.
+  void seal_own_41() { at(2).items[2].state = SlotState::sealed; }
+  void seal_replica_41() { at(0).items[3].state = SlotState::sealed; }
   Inventory& at(std::uint32_t node) {
     return *std::find_if(inventories.begin(), inventories.end(),
                          [&](const Inventory& i) { return i.life == life(node); });
@@ -53,6 +56,7 @@ class Planner : public testing::Test {
   std::vector<NodeLife> evicted;
   Step committed;
   std::vector<Member> seats;
+  std::uint32_t replica_count = 1;
 };
 
 TEST_F(Planner, TakesTheGreatestWholeStepFromTheNearestSources) {
@@ -67,9 +71,115 @@ TEST_F(Planner, TakesTheGreatestWholeStepFromTheNearestSources) {
 }
 
 TEST_F(Planner, TakesAnUncommittedStepThatIsSealedEverywhere) {
-  at(2).items[2].state = SlotState::sealed;
+  seal_own_41();
+  seal_replica_41();
   EXPECT_EQ(plan().resume, Step(41));
   EXPECT_EQ(plan().committed, Step(40));
+  EXPECT_TRUE(plan().single_copies.empty());
+}
+
+TEST_F(Planner, LeavesAWholeStepThatIsKeptLessWell) {
+  seal_own_41();
+  EXPECT_EQ(plan().resume, Step(40));
+  replica_count = 0;  // then nothing more is promised
+  EXPECT_EQ(plan().resume, Step(41));
+  EXPECT_TRUE(plan().single_copies.empty());
+}
+
+TEST_F(Planner, WhatDiedWithItsNodeIsNotMissed) {
+  seal_own_41();
+  lose(0);  // with it the place of the replica
+  const Plan p = plan();
+  EXPECT_EQ(p.resume, Step(41));
+  EXPECT_EQ(p.single_copies, (std::vector<Seat>{Seat(0), Seat(2)}));
+}
+
+TEST_F(Planner, AReplicaElsewhereIsASourceButNotThePromisedCopy) {
+  seal_own_41();
+  at(1).items.push_back(item(2, kReplica, 41));
+  EXPECT_EQ(plan().resume, Step(40));
+}
+
+TEST_F(Planner, WithAnOwnCopyMissingTheReplicaIsNotEnough) {
+  seal_replica_41();
+  EXPECT_EQ(plan().resume, Step(40));
+  lose(2);
+  EXPECT_EQ(plan().resume, Step(41));
+}
+
+// After a swap the new node holds no replica yet: what it lacks of every step speaks against none.
+TEST_F(Planner, AfterASwapALaterStepIsTakenIfNothingElseIsMissing) {
+  std::erase_if(at(0).items, [](const InventoryItem& i) { return i.kind == kReplica; });
+  EXPECT_EQ(plan().resume, Step(40));
+  EXPECT_EQ(plan().single_copies, std::vector<Seat>{Seat(2)});
+  seal_own_41();  // 41 now lacks just what 40 lacks
+  EXPECT_EQ(plan().resume, Step(41));
+  at(1).items[3].state = SlotState::dirty;  // but not if seat 0 would lose its second copy
+  EXPECT_EQ(plan().resume, Step(40));
+}
+
+// What was committed is found at its full width, even if all who knew of it have died and what is known lies whole.
+TEST_F(Planner, ClimbsToTheStepThatIsPromisedAndNoFurther) {
+  for (std::uint32_t node = 0; node < 3; ++node) {
+    Inventory& there = at(node);
+    there.committed = Step(39);
+    there.items.push_back(item(node, kOwn, 39));  // whole, each once
+    there.items[2].state = SlotState::sealed;     // 41: the same
+    there.items[3].state = SlotState::dirty;
+  }
+  EXPECT_EQ(plan().resume, Step(40));
+}
+
+TEST_F(Planner, BeforeTheFirstCommitStepZeroIsKeptBest) {
+  seal_own_41();
+  for (Inventory& inventory : inventories) {
+    inventory.committed = Step(0);
+    std::erase_if(inventory.items, [](const InventoryItem& i) { return i.step == Step(40); });
+  }
+  const Plan p = plan();
+  EXPECT_EQ(p.resume, Step(0));
+  EXPECT_EQ(p.committed, Step(0));
+  EXPECT_TRUE(p.sources.empty());
+  at(0).items[1].state = SlotState::sealed;
+  EXPECT_EQ(plan().resume, Step(41));
+}
+
+// A spare that was seated by this recovery has nothing, or R alone. What was decided stays, or a committed step of
+// which nobody knows would be given up for one that is known.
+TEST_F(Planner, AFurtherGenerationKeepsWhatTheRecoveryDecided) {
+  for (Inventory& inventory : inventories) inventory.committed = Step(0);
+  lose(2);
+  EXPECT_EQ(plan().resume, Step(40));
+  lineage.push_back({Generation(2), Step(40)});
+  seats[2].life = life(7);
+  inventories.push_back({life(7), Generation(3), Step(0), {}, {}, 0});
+  EXPECT_EQ(plan().resume, Step(40));
+  at(7).items.push_back(item(2, kOwn, 40));
+  EXPECT_EQ(plan().resume, Step(40));
+  EXPECT_EQ(plan().single_copies, std::vector<Seat>{Seat(1)});
+}
+
+// What was decided may be committed, though nobody knows it: not given up while another source is there.
+TEST_F(Planner, AStruckCopyIsNoReasonToGoFurtherBack) {
+  seal_own_41();
+  seal_replica_41();
+  lineage.push_back({Generation(2), plan().resume});
+  struck.push_back({life(2), Seat(2), kOwn, Generation(1), Step(41)});
+  const Plan p = plan();
+  EXPECT_EQ(p.resume, Step(41));
+  EXPECT_EQ(p.sources[2].kind, kReplica);
+  EXPECT_EQ(p.single_copies, std::vector<Seat>{Seat(2)});
+}
+
+TEST_F(Planner, NumbersThatAreNoRingPromiseTheOwnSlotsOnly) {
+  replica_count = 3;
+  seal_own_41();
+  EXPECT_EQ(plan().resume, Step(41));
+  PlanInput odd = input();
+  odd.seats_per_node = 0;
+  EXPECT_EQ(plan_restore(odd).resume, Step(41));
+  odd.seats_per_node = 2;
+  EXPECT_EQ(plan_restore(odd).resume, Step(41));
 }
 
 TEST_F(Planner, TakesTheReplicaOfADeadNode) {
@@ -204,6 +314,13 @@ TEST_F(Planner, ExposureIsThePlanWithoutTheDead) {
   EXPECT_TRUE(exposure_if(input(), two, Step(0)).recoverable);
   const std::vector<NodeId> all{NodeId(0), NodeId(1), NodeId(2)};
   EXPECT_FALSE(exposure_if(input(), all, Step(0)).recoverable);
+}
+
+TEST_F(Planner, ExposureResumesAsARecoveryWould) {
+  seal_own_41();
+  EXPECT_EQ(exposure_if(input(), {}, Step(40)).resume, Step(40));
+  const std::vector<NodeId> holder{NodeId(0)};
+  EXPECT_EQ(exposure_if(input(), holder, Step(40)).resume, Step(41));
 }
 
 TEST_F(Planner, TheDigestTellsPlansApart) {

@@ -87,7 +87,8 @@ struct Options {
   std::uint32_t replica_count = 1;
   std::uint32_t epochs = 1;
   std::uint32_t events_max = 3;  // besides the first fault of a recovery
-  bool within_policy = true;     // at most one node that holds state dies for each commit, nothing rots
+  bool within_policy = true;     // at most one node that holds state dies for each commit, nothing rots; a recovery
+                                 // without a death may be followed by another without a commit
   bool wait_for_spare = true;
 };
 
@@ -111,8 +112,11 @@ class World {
       recover();
       if (testing::Test::HasFatalFailure()) return;
       if (options_.within_policy) {
+        if (holder_deaths_left_ < 0) return;  // a death, and an escalation besides that replaced another node
         ASSERT_EQ(state_.phase, JobPhase::running) << state_.verdict;
         ASSERT_GE(state_.resume, committed_);
+        commit_owed_ = holder_deaths_left_ == 0;
+        if (!commit_owed_) check_any_death_is_survived();
       }
     }
   }
@@ -150,12 +154,47 @@ class World {
     for (std::uint32_t seat = 0; seat < seat_count(); ++seat) seats += has_copy(Seat(seat), step) ? 1 : 0;
     return seats;
   }
-  // The greatest step that the survivors still hold whole, by brute force.
-  Step recoverable() const {
-    for (std::uint64_t step = history_.size(); step > 0; --step) {
-      if (copies(Step(step)) == seat_count()) return Step(step);
+  using Place = std::tuple<NodeLife, Seat, SourceKind>;
+  bool has(const Place& place, Step step) const {
+    const NodeLife at = std::get<0>(place);
+    const Seat seat = std::get<1>(place);
+    const SourceKind kind = std::get<2>(place);
+    const auto memory = nodes_.at(at).memory.find({seat, kind});
+    if (memory == nodes_.at(at).memory.end()) return false;
+    return std::any_of(memory->second.begin(), memory->second.end(), [&](const Slot& slot) {
+      return slot.step == step && slot.state == SlotState::sealed && valid(slot) && !struck(at, seat, kind, slot);
+    });
+  }
+  // The copies of `step` that survivors owe, by who sits where.
+  std::set<Place> owed(Step step) const {
+    std::set<Place> owed;
+    for (std::uint32_t i = 0; i < seat_count(); ++i) {
+      const Seat seat(i);
+      owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
+      if (options_.replica_count > 0) owed.insert({holder_of(seat), seat, SourceKind::replica});
     }
-    return Step(0);
+    std::erase_if(
+        owed, [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
+    return owed;
+  }
+  // By brute force: from the step that must not be given up, on to whole steps while nothing more is owed; failing
+  // that, the greatest that is whole.
+  Step recoverable() const {
+    const Step floor = std::max(known(), state_.lineage.empty() ? Step(0) : state_.lineage.back().resume);
+    Step best;
+    Step any;
+    std::optional<std::set<Place>> least;
+    if (floor == Step(0)) least.emplace();
+    for (std::uint64_t s = 1; s <= history_.size(); ++s) {
+      const Step step(s);
+      if (copies(step) < seat_count()) continue;
+      any = step;
+      const std::set<Place> more = owed(step);
+      if (step < floor || (least && !std::includes(least->begin(), least->end(), more.begin(), more.end()))) continue;
+      best = step;
+      least = more;
+    }
+    return least ? best : any;
   }
   Step known() const {
     Step known = state_.committed;
@@ -170,10 +209,12 @@ class World {
     return slots[first ? 1 : 0];
   }
 
-  // After this, `committed_` is whole in every own arena and at every holder, and some seats are further.
+  // After this some seats are further than `committed_`, which is whole in every own arena and at every holder, or the
+  // step from which this generation went on.
   void train() {
-    const std::uint32_t advance = choices_.exhaustive() ? 1 : choices_.pick(5);
-    const bool commits = advance > 0 || options_.within_policy;
+    const bool first = history_.empty();
+    const std::uint32_t advance = choices_.exhaustive() ? (first ? 1 : 0) : choices_.pick(5);
+    const bool commits = advance > 0 || (options_.within_policy && commit_owed_);
     const Step base(state_.resume.value + (commits ? std::max(advance, 1u) : 0));
     while (history_.size() < base.value + 1) history_.push_back(state_.generation);
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
@@ -465,6 +506,17 @@ class World {
 
   // --- what must hold
 
+  // Nobody died since the last commit: what was resumed from is committed, and promised like any other such step.
+  void check_any_death_is_survived() {
+    if (state_.resume == Step(0)) return;
+    for (const NodeLife& dead : lives_of(state_.seats)) {
+      state_.evicted.push_back(dead);
+      ASSERT_EQ(copies(state_.resume), seat_count())
+          << text("step ", state_.resume, " would die with node ", dead.node);
+      state_.evicted.pop_back();
+    }
+  }
+
   NodeLife any_self() { return {NodeId(100 + ++selves_ % 7), Incarnation(1)}; }
 
   void take(const JobState& next) {
@@ -478,8 +530,10 @@ class World {
     }
     if (next.generation != state_.generation) inventories_.clear();
     state_ = next;
-    for (const NodeLife& life : state_.evicted)
-      if (const auto node = nodes_.find(life); node != nodes_.end()) node->second.alive = false;  // it resets itself
+    for (const NodeLife& life : state_.evicted) {
+      const auto node = nodes_.find(life);
+      if (node != nodes_.end() && node->second.alive) kill(life);  // an escalation: it lives, and resets itself
+    }
   }
 
   // I1: whoever decides, and in whatever order he heard, all decide alike.
@@ -588,6 +642,7 @@ class World {
   std::set<std::tuple<NodeLife, Seat, SourceKind, Step>> tried_;
   std::uint32_t events_left_ = 0;
   std::int64_t holder_deaths_left_ = 0;
+  bool commit_owed_ = false;  // somebody died since the last commit
   std::uint64_t incarnation_ = 1;
   std::uint64_t selves_ = 0;
   std::uint64_t decisions_ = 0;
@@ -656,6 +711,14 @@ TEST(RecoveryModel, EveryWalkOfTwoNodesWithinThePolicy) {
   Options options;
   options.spare_count = 2;
   options.events_max = 2;
+  walk_all(options, 5000);
+}
+
+// The second begins before anything was committed after the first.
+TEST(RecoveryModel, EveryWalkOfTwoRecoveriesOfTwoNodesWithinThePolicy) {
+  Options options;
+  options.epochs = 2;
+  options.events_max = 0;
   walk_all(options, 5000);
 }
 
