@@ -124,6 +124,9 @@ class Control {
                                                      std::function<void(const WatchEvent&)> on_event) = 0;
 };
 
+// Under which the token travels. Not etcd's own "token": an etcd without authentication refuses whoever sends that.
+inline constexpr const char* kControlTokenKey = "pawl-token";
+
 struct ControlOptions {
   std::chrono::milliseconds deadline{2000};  // of each call. Longer: rides out a longer absence of the server
   std::string token = {};                    // as the server's

@@ -116,7 +116,7 @@ void ControlChannel::pass_over(const ControlEndpoint& endpoint) {
 }
 
 void ControlChannel::prepare(grpc::ClientContext* context) const {
-  if (!options_.token.empty()) context->AddMetadata("token", options_.token);
+  if (!options_.token.empty()) context->AddMetadata(kControlTokenKey, options_.token);
 }
 
 bool ControlChannel::wait_connected(ControlEndpoint& endpoint, Clock::time_point until, bool in_a_hurry) {

@@ -1,6 +1,7 @@
 #include "membership/server_services.h"
 
 #include "base/text.h"
+#include "membership/control.h"
 
 namespace pawl {
 
@@ -10,7 +11,7 @@ using namespace etcdserverpb;  // NOLINT: the services are written in its words
 
 grpc::Status check_token(const CallbackServerContext& context, const std::string& token) {
   if (token.empty()) return grpc::Status::OK;
-  const auto [first, last] = context.client_metadata().equal_range(kTokenKey);
+  const auto [first, last] = context.client_metadata().equal_range(kControlTokenKey);
   for (auto it = first; it != last; ++it)
     if (std::string_view(it->second.data(), it->second.size()) == token) return grpc::Status::OK;
   return {grpc::StatusCode::UNAUTHENTICATED, "etcdserver: invalid auth token"};

@@ -12,8 +12,6 @@
 
 namespace pawl {
 
-inline constexpr const char* kTokenKey = "token";  // as etcd's clients send it
-
 // UNAUTHENTICATED unless the call carries `token`; an empty token admits everybody.
 [[nodiscard]] grpc::Status check_token(const grpc::CallbackServerContext& context, const std::string& token);
 void fill_header(const Committer& committer, Revision revision, etcdserverpb::ResponseHeader* header);
