@@ -249,7 +249,14 @@ void Pawld::lost_neighbour(NodeLife life, FaultKind kind, const std::string& det
 
 // A member whose registration ended: decided by its neighbours while a link to it stands; else by whoever notices.
 void Pawld::check_leases() {
-  if (!state_ || !is_member() || state_->phase == JobPhase::finished || state_->phase == JobPhase::failed) return;
+  if (!state_ || state_->phase == JobPhase::finished || state_->phase == JobPhase::failed) return;
+  if (!is_member()) return consider_orphaned_job();
+  // A leader without a seat (it has evicted itself, or was a spare) is nobody's neighbour: only its lease tells.
+  const NodeLife leader = state_->leader;
+  const bool sits = std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == leader; });
+  const bool led = state_->phase == JobPhase::quiescing || state_->phase == JobPhase::restoring;
+  if (led && (is_evicted(leader) || (!sits && !is_registered(leader))))
+    report_cause({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
   for (const Member& member : state_->seats) {
     const NodeLife life = member.life;
     if (life == self_ || is_evicted(life) || neighbours_->is_up(life.node)) continue;
@@ -260,6 +267,30 @@ void Pawld::check_leases() {
     if (gone != node_gone_since_.end() && real_clock().now() - gone->second > deadlines_.silence / 2)
       report_cause({FaultKind::node_lost, life, std::nullopt, "its lease ended", 0});
   }
+}
+
+bool Pawld::is_registered(NodeLife life) const {
+  const auto record = nodes_.find(life.node);
+  return record != nodes_.end() && record->second.life == life;
+}
+
+// All who sat in the job are gone at once, so none of them says so: the lowest of the others does, and leads.
+void Pawld::consider_orphaned_job() {
+  std::vector<Cause> causes;
+  bool orphaned = state_->phase == JobPhase::running || !is_registered(state_->leader);
+  for (const Member& member : state_->seats) {
+    if (is_evicted(member.life)) continue;
+    orphaned = orphaned && !is_registered(member.life);
+    causes.push_back({FaultKind::node_lost, member.life, std::nullopt, "its lease ended", 0});
+  }
+  const bool mine = !nodes_.empty() && nodes_.begin()->first == self_.node;
+  const Duration now = real_clock().now();
+  if (!orphaned || !mine) orphaned_since_ = Duration::zero();
+  else if (orphaned_since_ == Duration::zero()) orphaned_since_ = now;
+  if (orphaned_since_ == Duration::zero() || now - orphaned_since_ < deadlines_.silence) return;
+  if (causes.empty()) causes.push_back({FaultKind::leader_lost, state_->leader, std::nullopt, "no member is left", 0});
+  const Decision decision = open_generation(*state_, causes, self_);
+  if (const Move* move = std::get_if<Move>(&decision)) swap_state(move->next, move->why);
 }
 
 void Pawld::watch_members() {
@@ -283,6 +314,7 @@ void Pawld::begin_running() {
   const JobState& state = *state_;
   memory_->unfreeze_all(state.lineage, struck_here_);
   struck_here_.clear();
+  restore_exits_.clear();
   running_ = state.generation;
   frozen_ = std::max(frozen_, state.generation);
   Progress progress{state.resume, 0};

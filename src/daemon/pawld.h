@@ -71,6 +71,8 @@ class Pawld {
   void watch_members();                  // neighbours, from the state's seats
   void lost_neighbour(NodeLife life, FaultKind kind, const std::string& detail);
   void check_leases();
+  void consider_orphaned_job();
+  [[nodiscard]] bool is_registered(NodeLife life) const;
   [[nodiscard]] bool is_member() const;
   [[nodiscard]] bool is_evicted(NodeLife life) const;
   [[nodiscard]] Duration in_state_for() const;
@@ -180,7 +182,10 @@ class Pawld {
   std::vector<Struck> struck_here_;       // slots of ours that proved wrong and were not filled anew: emptied at running
   std::vector<Source> imports_waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
-  std::map<std::uint32_t, int> early_exits_;  // local index -> exits before ever joining
+  std::map<std::uint32_t, int> early_exits_;    // local index -> exits before ever joining
+  std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
+  std::string layout_refusal_;                  // why the last layout was refused for want of memory
+  Duration orphaned_since_{};                   // the job has had no living member since then; 0: it has
   std::atomic<std::int64_t> lease_renewed_ns_{0};
   std::atomic<std::uint32_t> parked_{0};
 

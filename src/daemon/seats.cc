@@ -234,6 +234,7 @@ void Pawld::on_layout(Place& place, Reader& in) {
   auto arena = own_arena(spec);
   if (!arena) {
     log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
+    layout_refusal_ = arena.error().what;
     const std::uint32_t status = arena.error().code == Code::invalid ? kInvalidStatus : kIoStatus;
     return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused, Writer().u32(status).str(arena.error().what).take());
   }
@@ -311,6 +312,11 @@ void Pawld::on_trainer_death(Place& place, const std::string& how) {
     loop_->after(place.seated.value > 0 ? 0ms : 100ms, [this] { start_missing_trainers(); });
   }
   if (!seat || !is_member() || place.seated != state_->generation) return;
+  // A new process in a seat that ends again and again before the job runs: this node is no place for it.
+  if (confirmed && state_->phase == JobPhase::restoring && ++restore_exits_[place.index] >= kEarlyExitsMax)
+    return report_cause({FaultKind::node_lost, self_, std::nullopt,
+                         text("its trainer ended ", restore_exits_[place.index], " times before the job ran (", how, ")",
+                              layout_refusal_.empty() ? "" : ": ", layout_refusal_), 0});
   const Generation generation = state_->generation;
   // If the whole node is dying, this one will not live to say so: wait a moment rather than cost two generations.
   loop_->after(deadlines_.trainer_exit_grace, [this, generation, seat, how] {

@@ -57,7 +57,7 @@ std::uint64_t control_group_left_bytes() {
 
 Error too_little_memory(const std::string& name, std::uint64_t size_bytes) {
   return Error{Code::full,
-               text("segment ", name, ": needs ", size_bytes >> 20, " MiB of memory, ", available_memory_bytes() >> 20,
+               text("segment ", name, ": needs ", (size_bytes + (1 << 20) - 1) >> 20, " MiB of memory, ", available_memory_bytes() >> 20,
                     " MiB are available: free memory, raise the memory limit of the container, or protect "
                     "less state per node")};
 }
