@@ -3,6 +3,7 @@ import base64
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 import urllib.request
 
 from harness import CHARLM, PAWL, SMALL, TestedJob, jobs, run_pawl, trainer_flags
+from processes import environment_has
 from reference import free_port
 
 
@@ -85,22 +87,29 @@ def token_file(text="0123456789abcdef0123456789abcdef"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class Machine(TestedJob):
+    """One machine's part of a job; the others carry the same name, so what is ours is told by the run directory."""
+
+    def left_over(self):
+        return {who for who in super().left_over() if environment_has(who.pid, f"PAWL_RUN_DIR={self.run_root}")}
+
+
 class Cluster:
     """Machines of one job, each with a run directory of its own."""
 
-    def __init__(self, folder, control_address, token, node_count, spares=0, name="cluster", size=None):
+    def __init__(self, folder, control_address, token, node_count, spares=0, name=None, size=None):
         self.folder, self.control, self.token = folder, control_address, token
-        self.node_count, self.spares, self.name = node_count, spares, name
+        self.node_count, self.spares, self.name = node_count, spares, name or f"cluster-{secrets.token_hex(4)}"
         self.size = {**SMALL, **(size or {})}
         self.record_directory = os.path.join(folder, "record")
         self.machines = {}
 
     def start(self, rank, *flags, token=None, command=None):
         command = command or [CHARLM, *trainer_flags(1, **self.size), "--record", self.record_directory]
-        machine = TestedJob(os.path.join(self.folder, f"machine-{rank}"), self.name,
-                            ["--control", self.control, "--node-rank", str(rank), "--nnodes", str(self.node_count),
-                             "--spares", str(self.spares), "--token-file", token or self.token, *flags],
-                            command, self.node_count)
+        machine = Machine(os.path.join(self.folder, f"machine-{rank}"), self.name,
+                          ["--control", self.control, "--node-rank", str(rank), "--nnodes", str(self.node_count),
+                           "--spares", str(self.spares), "--token-file", token or self.token, *flags],
+                          command, self.node_count)
         machine.record_directory = self.record_directory
         self.machines[rank] = machine.start()
         return machine

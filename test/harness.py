@@ -38,8 +38,12 @@ def seeds():
     return range(1, int(os.environ.get("PAWL_SEEDS", "1")) + 1)
 
 
-def trainer_flags(seed, steps, batch, hidden):
-    return ["--steps", str(steps), "--seed", str(seed), "--batch", str(batch), "--hidden", str(hidden)]
+def trainer_flags(seed, **size):
+    """size: charlm's flags by name, as steps, batch, hidden, device_ms."""
+    flags = ["--seed", str(seed)]
+    for name, value in size.items():
+        flags += ["--" + name.replace("_", "-"), str(value)]
+    return flags
 
 
 def reference_run(seed, world, **size):
@@ -70,6 +74,17 @@ class TestedJob(jobs.Job):
 
     def run(self):
         return record.read_run(self.record_directory)
+
+    def hold_end(self, step):
+        """Parks the trainers of now before this late step, so that a slow machine cannot end the job under a test."""
+        for trainer in jobs.seats(self.nodes()).values():
+            self.hold(trainer["node"], "compute", step)
+
+    def wait_end(self, timeout_s=120.0):
+        for node in self.node_ids():
+            with contextlib.suppress(OSError, jobs.JobError):
+                self.release(node)
+        return super().wait_end(timeout_s)
 
     def wait_running(self, generation_above=-1, timeout_s=30.0):
         """All seats at work in a later generation than that; the nodes' status."""
@@ -135,7 +150,7 @@ class JobTest(unittest.TestCase):
 
     @contextlib.contextmanager
     def job(self, *flags, nodes=4, spares=1, seed=1, size=None, command=None, wait=True, environment=None, hooks=True,
-            prefix=()):
+            hold_end=True):
         """A standalone job of charlm, running (unless `wait` is False); ended, and its leftovers looked for, at the end."""
         run_root = tempfile.mkdtemp(prefix="pawl-test-")
         devices, shared = os.listdir("/sys/class/net"), set(os.listdir("/dev/shm"))
@@ -145,11 +160,13 @@ class JobTest(unittest.TestCase):
         if hooks:
             all_flags.append("--test-hooks")
         job = TestedJob(run_root, "test-" + os.path.basename(run_root)[10:], all_flags, command, nodes, environment)
-        job.seed, job.size, job.prefix = seed, size, list(prefix)
+        job.seed, job.size = seed, size
         try:
             job.start()
             if wait:
                 job.wait_running()
+                if hooks and hold_end:
+                    job.hold_end(size["steps"] - 5)
             yield job
             job.stop()
             self.assert_nothing_left(job, devices, shared)

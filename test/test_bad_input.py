@@ -124,37 +124,13 @@ class BadInputTest(JobTest):
             self.finish(job, recoveries=1)
 
     def test_too_little_memory(self):
-        """In a control group with a small limit of memory."""
-        with memory_group(420 << 20) as group:
-            if group is None:
-                self.skipTest("privilege: no control group with a memory limit can be made here")
-            with self.job(nodes=2, spares=0, wait=False, size={"hidden": 2048, "batch": 2},
-                          prefix=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"']) as job:
-                self.assertEqual(1, job.wait_end(60))
-                self.assert_says(job.output() + job.logs(400), "memory")
-
-
-class memory_group:
-    """A control group (version 2) below the root, with a limit; None where that is not allowed."""
-
-    def __init__(self, limit_bytes):
-        self.path, self.limit = f"/sys/fs/cgroup/pawl-test-{os.getpid()}", limit_bytes
-
-    def __enter__(self):
-        try:
-            os.mkdir(self.path)
-            with open(os.path.join(self.path, "memory.max"), "w", encoding="ascii") as file:
-                file.write(str(self.limit))
-        except OSError:
-            self.__exit__()
-            return None
-        return self.path
-
-    def __exit__(self, *_):
-        try:
-            os.rmdir(self.path)
-        except OSError:
-            pass
+        """The limit on the size of files counts for memory segments as well; here it is less than an arena."""
+        daemon = os.path.join(self.run_root, "daemon")
+        with open(os.open(daemon, os.O_WRONLY | os.O_CREAT, 0o700), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\ntrap "" XFSZ\nulimit -f 1000\nexec {PAWL} daemon "$@"\n')
+        with self.job("--daemon-command", daemon, nodes=2, spares=0, wait=False) as job:
+            self.assertEqual(1, job.wait_end(60))
+            self.assert_says(job.output() + job.logs(400), "MiB of memory", "free memory")
 
 
 if __name__ == "__main__":

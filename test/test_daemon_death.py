@@ -17,7 +17,7 @@ def kill(pid):
 
 class DaemonDeathTest(JobTest):
     def test_pawld_alone_then_its_node(self):
-        with self.job(size={"steps": 500}) as job:
+        with self.job() as job:
             job.wait_step(10)
             before = job.wait_spare()
             node = job.node_of_seat(1)
@@ -36,7 +36,7 @@ class DaemonDeathTest(JobTest):
             self.assertEqual([], longer_waits(run))
 
     def test_pawld_of_the_holder_then_the_ward(self):
-        with self.job(size={"steps": 500}) as job:
+        with self.job() as job:
             job.wait_step(10)
             before = job.wait_spare()
             kill(before[job.node_of_seat(2)]["pawld_pid"])

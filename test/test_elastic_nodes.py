@@ -89,7 +89,7 @@ class MachinesTest(JobTest):
             machines.start(0)
             machines.wait_said(0, "1 of 2")
             for rank, flags, words in ((1, ["--deadline-ms", "5000"], ["--deadline-ms", "5000", "3000"]),
-                                       (2, ["--nnodes", "2", "--replicas", "0"], ["--replicas"])):
+                                       (2, ["--replicas", "0"], ["--replicas"])):
                 machine = machines.start(rank, *flags)
                 self.assertIn(machine.wait_end(20), (1, 2))
                 self.assert_says(machine.output(), "not the same", *words)
@@ -98,8 +98,8 @@ class MachinesTest(JobTest):
             self.assert_says(stranger.output(), "token")
 
     def test_another_version_is_told(self):
-        with self.cluster(cluster.etcd, node_count=1, name="old") as machines:
-            cluster.put(machines.control, "/pawl/old/spec", '{"version": 99, "job": "old", "shape": "unknown"}')
+        with self.cluster(cluster.etcd, node_count=1) as machines:
+            cluster.put(machines.control, f"/pawl/{machines.name}/spec", '{"version": 99, "shape": "unknown"}')
             machine = machines.start(0)
             self.assertIn(machine.wait_end(20), (1, 2))
             self.assert_says(machine.output(), "version")

@@ -7,7 +7,6 @@ import harness
 from harness import JobTest, jobs
 
 DEADLINE_MS = 1500
-LONG = {"steps": 700}
 
 
 class HangTest(JobTest):
@@ -34,12 +33,12 @@ class HangTest(JobTest):
         self.finish(job, recoveries=1)
 
     def test_a_stopped_node(self):
-        with self.job("--deadline-ms", str(DEADLINE_MS), size=LONG) as job:
+        with self.job("--deadline-ms", str(DEADLINE_MS)) as job:
             self.replaced_and_back(job, 2, lambda node: job.drill("stop", "node", str(node)),
                                    lambda node: job.drill("continue", "node", str(node)))
 
     def test_a_cut_cable(self):
-        with self.job("--deadline-ms", str(DEADLINE_MS), size=LONG) as job:
+        with self.job("--deadline-ms", str(DEADLINE_MS)) as job:
             status = next(iter(job.nodes().values()))
             if os.readlink(f"/proc/{status['keeper_pid']}/ns/net") == os.readlink("/proc/self/ns/net"):
                 self.skipTest("privilege: no network namespaces here, so there is no cable to cut")
@@ -47,7 +46,8 @@ class HangTest(JobTest):
                                    lambda node: job.drill("heal", "node", str(node)))
 
     def test_a_trainer_that_hangs(self):
-        with self.job("--deadline-ms", str(DEADLINE_MS), "--hang-ms", "2000", size=LONG) as job:
+        with self.job("--deadline-ms", str(DEADLINE_MS), "--hang-ms", "2000", size={"steps": 700},
+                      hold_end=False) as job:
             before = job.wait_step(5)
             trainer = jobs.seats(before)[2]
             os.kill(trainer["pid"], signal.SIGSTOP)

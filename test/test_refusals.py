@@ -44,6 +44,16 @@ class RefusalTest(JobTest):
                 at_ns = victims.send()
             self.assert_refused(job, SEAT, after_ns=at_ns + 1_000_000_000)
 
+    def test_all_members_killed_at_once(self):
+        """The spare has seen nothing and cannot know what was committed: it says so, and does not begin anew."""
+        with self.job() as job:
+            job.wait_step(5)
+            nodes = job.wait_spare()
+            with Victims([who for node in jobs.members(nodes) for who in jobs.node_processes(nodes[node])]) as victims:
+                at_ns = victims.send()
+            self.assert_refused(job, after_ns=at_ns + 500_000_000)
+            self.assert_says(job.output(), "cannot recover")
+
     def flip_and_kill(self, job, shares):
         """All trainers stand still; bits of the only replica of the seat flip; its owner dies. (before, when)"""
         before = job.wait_spare()

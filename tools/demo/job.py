@@ -160,7 +160,6 @@ class Job(View):
         super().__init__(pawl, run_root, name)
         self.flags, self.trainer_command = list(flags), list(command)
         self.extra_environment = environment or {}
-        self.prefix = []  # a command that runs the launcher
         self.process = None
         self.output_path = output_path or os.path.join(run_root, f"{name}.out")
         self.seen = set()  # identities of everything that ever belonged to it
@@ -169,7 +168,7 @@ class Job(View):
         os.makedirs(self.run_root, mode=0o700, exist_ok=True)
         with open(self.output_path, "ab") as output:
             self.process = subprocess.Popen(
-                [*self.prefix, self.pawl, "run", "--job", self.name, *self.flags, "--", *self.trainer_command],
+                [self.pawl, "run", "--job", self.name, *self.flags, "--", *self.trainer_command],
                 env={**self.environment(), **self.extra_environment}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
         return self

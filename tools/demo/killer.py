@@ -68,7 +68,8 @@ class Killer:
         def sound(nodes):
             if not jobs.running(nodes, self.options.nodes) or jobs.committed(nodes) < 1:
                 return False
-            return after_swap or (jobs.spares(nodes) and not self.view.exposed())
+            return after_swap or (jobs.spares(nodes) and not any(status["exposed"] for status in nodes.values())
+                                  and not self.view.exposed())
         return self.wait(sound, "a committed step with nothing exposed and a spare waiting", pause_s=0.1)
 
     def wait_share(self, index):
