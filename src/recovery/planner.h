@@ -11,9 +11,9 @@
 //
 // Begin at the least whole step >= floor (at 0 if the floor is 0: it needs no copies), and climb to each greater whole
 // step that lacks nothing which the step reached so far does not lack. Hence R >= every committed step, known or not:
-// it lacked nothing when this recovery first decided. And R survives whatever the step at which the climb began would have
-// survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest whole
-// step: going on is better than stopping.
+// it lacked nothing when this recovery first decided. And R survives whatever the step at which the climb began would
+// have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
+// whole step: going on is better than stopping.
 //
 // Sources in order of nearness: own arena on a living member, then a replica. A seat's regions may later come from
 // several places (data-parallel paths, parity, storage): this is the one place that knows. Pure.

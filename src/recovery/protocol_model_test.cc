@@ -620,8 +620,8 @@ class Model {
     return 0;
   }
 
-  // The step to resume from: from the floor up, the next that is whole and lacks no copy that the one before it has, among
-  // the living. A bit a copy.
+  // The step to resume from: from the floor up, the next that is whole and lacks no copy that the one before it has,
+  // among the living. A bit a copy.
   [[nodiscard]] std::uint32_t redundant(const State& state) const {
     std::uint32_t floor = state.base;
     for (std::uint32_t n = 0; n < options_.seats; ++n) {
