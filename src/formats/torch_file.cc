@@ -31,12 +31,14 @@ std::string layout_name(const Pickle& pickle, Value value) {  // torch.serializa
   return std::string(name);
 }
 
-// How many elements there are, and the number of the last one touched. Nothing where 63 bits don't hold them.
+// How many elements there are, and the number of the last one touched. Nothing where 63 bits don't hold them, or where
+// the tensor has no strides.
 struct Reach {
   std::uint64_t count = 1;
   std::uint64_t last = 0;
 };
 std::optional<Reach> reach_of(const TorchTensor& tensor) {
+  if (tensor.shape.size() != tensor.strides.size()) return std::nullopt;  // a sparse tensor, or a wrapper
   Reach reach{1, tensor.storage_offset};
   const bool empty = std::ranges::find(tensor.shape, std::uint64_t{0}) != tensor.shape.end();
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
