@@ -154,6 +154,8 @@ TEST(Placement, RefusesWhatIsNotDefined) {
   EXPECT_EQ(refused({AxisPattern::shard_sizes(0, 0, {8, ~std::uint64_t{0}})}, {7}),
             "axis dp: sizes [8,18446744073709551615] do not add up to 7");
   EXPECT_EQ(refused({AxisPattern::shard_segments(0, 0, {4, 2})}, {7}), "axis dp: segments [4,2] do not add up to 7");
+  EXPECT_EQ(refused({AxisPattern::shard_segments(0, 0, AxisPattern::Numbers(4097))}, {7}),
+            "axis dp: 4097 segments; at most 4096");
   EXPECT_EQ(refused({AxisPattern::only(0, {})}, {7}), "axis dp: holders [] are not ascending indices of an axis of 2");
   EXPECT_EQ(refused({AxisPattern::only(0, {0, 2})}, {7}),
             "axis dp: holders [0,2] are not ascending indices of an axis of 2");

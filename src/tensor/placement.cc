@@ -81,12 +81,8 @@ bool adds_up(const std::uint64_t* numbers, std::size_t count, std::uint64_t sum)
 }
 
 // Indices whose parts have every length that occurs. Chunks change their length where a segment ends, and only there.
-std::set<std::uint64_t> telling_indices(const AxisPattern& pattern, const Numbers& segments, std::uint64_t parts) {
+std::set<std::uint64_t> telling_indices(const Numbers& segments, std::uint64_t parts) {
   std::set<std::uint64_t> indices{0};
-  if (pattern.split == AxisPattern::Split::given) {
-    for (std::uint64_t index = 1; index < parts; ++index) indices.insert(index);
-    return indices;
-  }
   for (const std::uint64_t segment : segments) {
     if (segment == 0) continue;
     const std::uint64_t whole_chunks = segment / ((segment + parts - 1) / parts);
@@ -96,10 +92,32 @@ std::set<std::uint64_t> telling_indices(const AxisPattern& pattern, const Number
   return indices;
 }
 
+// The lengths that a checked cut leaves.
+void add_lengths(const AxisPattern& pattern, const Numbers& segments, std::uint64_t parts,
+                 std::set<std::uint64_t>& left) {
+  if (pattern.split == AxisPattern::Split::given) {
+    Numbers lengths(parts);
+    for (std::size_t i = 0; i < pattern.sizes.size(); ++i) lengths[i % parts] += pattern.sizes[i];
+    left.insert(lengths.begin(), lengths.end());
+    return;
+  }
+  for (const std::uint64_t index : telling_indices(segments, parts)) {
+    std::uint64_t length = 0;
+    for (const std::uint64_t segment : segments) {
+      const Range part = chunk(segment, parts, index);
+      length += part.end - part.begin;
+    }
+    left.insert(length);
+  }
+}
+
 // Checks one cut of a dimension that is `extent` long, and adds the lengths that it leaves.
 Status check_cut(const AxisPattern& pattern, std::uint64_t parts, std::uint64_t extent, std::set<std::uint64_t>& left) {
   const Numbers whole{extent};
   const Numbers& segments = pattern.segments.empty() ? whole : pattern.segments;
+  if (segments.size() > kSegmentsMax) {
+    return Error{Code::invalid, text(segments.size(), " segments; at most ", kSegmentsMax)};
+  }
   if (!adds_up(segments.data(), segments.size(), extent)) {
     return Error{Code::invalid, text("segments ", text_of(segments), " do not add up to ", extent)};
   }
@@ -119,14 +137,7 @@ Status check_cut(const AxisPattern& pattern, std::uint64_t parts, std::uint64_t 
       return Error{Code::invalid, text("sizes ", text_of(pattern.sizes), " do not add up to ", segments[s])};
     }
   }
-  for (const std::uint64_t index : telling_indices(pattern, segments, parts)) {
-    std::uint64_t length = 0;
-    for (std::size_t s = 0; s < segments.size(); ++s) {
-      const Range part = part_of(pattern, s, segments[s], parts, index);
-      length += part.end - part.begin;
-    }
-    left.insert(length);
-  }
+  add_lengths(pattern, segments, parts, left);
   return {};
 }
 

@@ -18,6 +18,8 @@
 
 namespace pawl {
 
+inline constexpr std::size_t kSegmentsMax = 4096;  // of one fused tensor
+
 struct AxisPattern {
   enum class Kind : std::uint8_t {
     only,      // these indices along the axis hold all of it, the others nothing: a pipeline stage, a tied embedding
