@@ -73,15 +73,16 @@ def step_medians(run):
     return [statistics.median(record.step_times_ms(run, seat)[10:]) for seat in run.seats()]
 
 
-def bench_steps(options, folder):
-    size = {"steps": options.steps, "batch": options.batch, "hidden": options.hidden}
+def bench_steps(options, folder, device_ms):
+    """device_ms > 0: each step waits so long as if a device computed, so that the cores are free meanwhile."""
+    size = {"steps": options.steps, "batch": options.batch, "hidden": options.hidden, "device_ms": device_ms}
     ratios, with_ms, without_ms, waits, copies, wire, voided = [], [], [], [], [], [], []
     for index in range(options.rounds):
         order = (0, 1) if index % 2 == 0 else (1, 0)  # neither is always the one on a warm machine
         found = {}
         for which in order:
             path = os.path.join(folder, f"round-{index}-{which}")
-            os.makedirs(path)
+            os.makedirs(path, mode=0o700)
             found[which] = protected_round(path, size, options.nodes, []) if which == 0 else \
                 plain_round(path, size, options.nodes)
             shutil.rmtree(path)
@@ -101,7 +102,8 @@ def bench_steps(options, folder):
     waits.sort()
     return [
         f"### A step with pawl against one without ({options.nodes} nodes, {options.steps} steps a round, "
-        f"{options.rounds} rounds each, taking turns; {os.cpu_count()} cores)", "",
+        f"{options.rounds} rounds each, taking turns; {os.cpu_count()} cores, "
+        + (f"free for {device_ms} ms of each step, as with a device)" if device_ms else "all of them computing)"), "",
         "| | median (10 % .. 90 %) |", "|---|---|",
         f"| ratio, with : without | **{spread(ratios)}** |",
         f"| step with pawl, ms | {spread(with_ms)} |",
@@ -213,6 +215,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--device-ms", type=int, default=150, help="of the steps whose cores are free")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--kills", type=int, default=20, help="0: none; 200 for published numbers")
     parser.add_argument("--seed", type=int, default=1)
@@ -231,7 +234,8 @@ def main():
     rows = []
     try:
         if options.rounds > 0:
-            rows += bench_steps(options, folder)
+            for device_ms in (0, options.device_ms):
+                rows += bench_steps(options, folder, device_ms)
         if options.kills > 0:
             rows += bench_kills(options, folder)
     except (jobs.JobError, subprocess.SubprocessError) as error:
