@@ -115,7 +115,6 @@ class TorchReader {
   Status read_legacy();
   Status read_folder(const ZipDirectory& directory, std::string& folder);
   Result<Pickle> next_pickle(std::uint64_t& at);
-  Status place_legacy(Value keys, std::uint64_t at);
 
   // From values to storages and tensors.
   Status find_storages();

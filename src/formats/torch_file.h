@@ -5,7 +5,8 @@
 // Pickle: what isn't a tensor is read there by whoever knows what it means. Executes nothing (formats/pickle.h).
 //
 // What always holds of an opened one: every storage lies inside the file and has the size its elements need; every
-// element of every tensor lies inside its storage. Names need not differ ("a.b" may be a key, and a path): paths do.
+// element of every tensor lies inside its storage. Neither names ("a.b" may be a key, and a path) nor,
+// in odd files, paths need differ: whoever wants one tensor a name checks.
 // Not read yet: deflated records (refused).
 #pragma once
 
