@@ -230,7 +230,7 @@ void Pawld::report_cause(Cause cause, std::vector<Struck> struck) {
 
 void Pawld::push_causes() {
   if (swapping_ || !is_member()) return;
-  if (causes_.empty()) return;
+  if (causes_.empty() || held_back("suspect")) return;
   std::vector<Cause> causes;
   std::vector<Struck> struck;
   for (const PendingCause& pending : causes_) {

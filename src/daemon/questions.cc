@@ -143,7 +143,7 @@ std::string Pawld::status_json() {
 }
 
 std::string Pawld::hold_json(const std::string& phase, std::uint32_t local_index, std::uint64_t step) {
-  for (const char* known : {"ack", "frozen", "decide", "import", "seated"}) {
+  for (const char* known : {"suspect", "ack", "frozen", "decide", "import", "seated"}) {
     if (phase != known) continue;
     std::lock_guard lock(hold_mutex_);
     holds_[phase] = false;

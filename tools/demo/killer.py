@@ -120,11 +120,14 @@ class Killer:
 
     def kill_after_swap(self):
         """A first death, and at once after the swap a second, elsewhere."""
-        self.kill_at_random()
-        generation = jobs.generation(self.view.nodes())
+        before = self.status()
+        first = self.choose(before)
+        self.kill(before, first, "random")
+        generation = jobs.generation(before)
+        first_seat = min(seat for seat, trainer in jobs.seats(before).items() if trainer["node"] == first)
         nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
                           and jobs.generation(nodes) > generation and jobs.spares(nodes), "the swap")
-        self.kill(nodes, self.choose(nodes), "after-swap")
+        self.kill(nodes, self.random.choice(far_from(jobs.seats(nodes)[first_seat]["node"], nodes)), "after-swap")
 
     def kill_held(self, phase):
         """Parks the victim in the phase, then kills its whole node."""
@@ -142,17 +145,12 @@ class Killer:
         """A first node dies at random; a second is held in a phase of that recovery and dies there."""
         nodes = self.status()
         first = self.choose(nodes)
-        if phase in ("import", "seated"):
-            candidates = jobs.spares(nodes)
-        elif phase == "frozen":  # not next to the first on the ring: that would be beyond the policy
-            ring = sorted(jobs.seats(nodes).items())
-            where = [seat for seat, trainer in ring if trainer["node"] == first][0]
-            candidates = [trainer["node"] for seat, trainer in ring
-                          if (seat - where) % len(ring) not in (0, 1, len(ring) - 1)]
-        else:
-            candidates = [node for node in jobs.members(nodes) if node != first]
+        candidates = jobs.spares(nodes) if phase in ("import", "seated") else far_from(first, nodes)
         for node in candidates:
             self.view.ask(node, {"ask": "hold", "phase": phase})
+        near = [node for node in jobs.members(nodes) if phase == "decide" and node != first and node not in candidates]
+        for node in near:  # so that one of the candidates leads
+            self.view.ask(node, {"ask": "hold", "phase": "suspect"})
         self.kill(nodes, first, "random")
         held = []
 
@@ -160,7 +158,7 @@ class Killer:
             held[:] = [node for node in candidates if jobs.is_held(nodes.get(node, {}), phase)]
             return held
         self.wait(parked, f"a node held in {phase}", pause_s=0.01)
-        for node in candidates:
+        for node in candidates + near:
             if node != held[0]:
                 try:
                     self.view.ask(node, {"ask": "release"})
@@ -188,6 +186,14 @@ class Killer:
     def write(self, entry):
         self.out.write(json.dumps(entry) + "\n")
         self.out.flush()
+
+
+def far_from(node, nodes):
+    """Members that are not next to `node` on the ring: they hold no copy of its state, nor it of theirs, so that losing
+    both at once is within the policy of one replica."""
+    ring = sorted(jobs.seats(nodes).items())
+    where = [seat for seat, trainer in ring if trainer["node"] == node][0]
+    return [trainer["node"] for seat, trainer in ring if (seat - where) % len(ring) not in (0, 1, len(ring) - 1)]
 
 
 def survivor(trainer):
