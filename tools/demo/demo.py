@@ -39,7 +39,7 @@ def parse():
     parser.add_argument("--node", default="any", help="any, leader, or a node's number")
     parser.add_argument("--phase", default="random", choices=(*killer.PHASES, "any"),
                         help="park the victim there before the kill; random: wherever it is")
-    parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=64, help="samples per node and step")
     parser.add_argument("--hidden", type=int, default=512, help="width of the model's layers")
     parser.add_argument("--data", help="a text file, or a folder of them; by default text that ships with the machine")
@@ -149,8 +149,8 @@ class Demo:
         return step
 
     def last_loss(self):
-        lines = record.read_run(self.path("pawl")).steps(0) if os.path.isdir(self.path("pawl")) else []
-        return f"{lines[-1]['loss']:.4f}" if lines else "   –  "
+        last = record.last_line(self.path("pawl"), seat=0)
+        return f"{last['loss']:.4f}" if last else "   –  "
 
     def show_kills(self):
         path = self.path("kills.jsonl")
@@ -239,7 +239,7 @@ class Demo:
         yes = lambda good: paint("equal", "green") if good else paint("DIFFERENT", "red")
         line("\n" + paint("what was lost and found", "bold"))
         line(f"  losses     {yes(told['losses_equal'])}   {told['losses_compared']} compared: every step of every rank, by "
-             f"bits; {told['steps_redone']} steps done again")
+             f"bits; {told['steps_redone']} finished steps done again")
         line(f"  tensors    {yes(told['tensors_equal'])}   {told['tensors_compared']} compared: "
              f"{', '.join(told['tensor_roles'])}")
         line(f"  samples    {'exact' if told['samples_exact'] else paint('NOT exact', 'red')}")

@@ -38,6 +38,17 @@ def read_lines(path):
     return found
 
 
+def last_line(directory, seat):
+    """What the seat has written down last, over all its processes; None: nothing yet. Reads the files' ends only."""
+    found = []
+    for path in glob.glob(os.path.join(directory, f"loss.{seat}.*.jsonl")):
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 4096))
+            whole = [line for line in file.read().split(b"\n")[:-1] if line.startswith(b"{")]
+        found += [json.loads(line) for line in whole[-1:]]
+    return max(found, key=lambda line: line["t_ns"], default=None)
+
+
 def read_run(directory):
     run = Run(directory=directory)
     for path in glob.glob(os.path.join(directory, "loss.*.jsonl")):
