@@ -4,25 +4,9 @@ import os
 import harness
 from harness import JobTest, jobs
 from processes import Victims
+from segment import SEALED, replica_slots
 
 SEAT = 1
-
-
-def replica_segments(pid, seat):
-    """[(begin, size)] of the mapped replicas of that seat."""
-    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
-        lines = [line.split() for line in file if f"replica.{seat}" in line]
-    ranges = [[int(edge, 16) for edge in line[0].split("-")] for line in lines]
-    return [(begin, end - begin) for begin, end in ranges]
-
-
-def flip_bit(pid, address):
-    """In another process's memory, as a bad memory cell would."""
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        memory.seek(address)
-        byte = memory.read(1)[0]
-        memory.seek(address)
-        memory.write(bytes([byte ^ 0x10]))
 
 
 class RefusalTest(JobTest):
@@ -54,40 +38,52 @@ class RefusalTest(JobTest):
             self.assert_refused(job, after_ns=at_ns + 500_000_000)
             self.assert_says(job.output(), "cannot recover")
 
-    def flip_and_kill(self, job, shares):
-        """All trainers stand still; bits of the only replica of the seat flip; its owner dies. (before, when)"""
-        before = job.wait_spare()
-        step = jobs.committed(before) + 8
+    def flip_and_kill(self, job, which):
+        """All trainers stand still; a bit flips in slots of the only replica of the seat; then its owner dies.
+        (the steps that the replica held, when it died)"""
+        step = jobs.committed(job.wait_spare()) + 8
         owner, holder = job.node_of_seat(SEAT), job.node_of_seat(SEAT + 1)
         job.hold(owner, "compute", step)
         job.wait_held(owner, "compute")
         nodes = job.wait_step(step - 1)
-        segments = replica_segments(nodes[holder]["pawld_pid"], SEAT)
-        self.assertEqual(1, len(segments), segments)
-        begin, size = segments[0]
+        slots = replica_slots(nodes[holder]["pawld_pid"], SEAT)
+        self.assertEqual([(SEALED, step - 2), (SEALED, step - 1)], [(slot.state, slot.step) for slot in slots])
         try:
-            for share in shares:
-                flip_bit(nodes[holder]["pawld_pid"], begin + int(size * share))
+            for slot in slots[which]:
+                slot.flip_bit()
         except PermissionError:
             self.skipTest("privilege: another process's memory may not be written here (ptrace)")
-        return nodes, job.kill_node(owner)
+        return [slot.step for slot in slots], job.kill_node(owner)
 
     def test_bits_flipped_in_every_slot_of_the_only_replica(self):
         with self.job() as job:
             job.wait_step(5)
-            _, at_ns = self.flip_and_kill(job, (0.25, 0.75))
+            _, at_ns = self.flip_and_kill(job, slice(0, 2))
             self.assert_refused(job, SEAT, after_ns=at_ns + 1_000_000_000)
 
-    def test_a_bit_flipped_in_one_slot(self):
-        """The other slot may still hold a step that all have: then it goes on from there, and bit for bit."""
-        for share in (0.25, 0.75):
-            with self.subTest(share=share), self.job() as job:
-                job.wait_step(5)
-                _, at_ns = self.flip_and_kill(job, (share,))
-                if job.wait_end() == 0:
-                    self.finish(job, recoveries=3)
-                else:
-                    self.assert_refused(job, SEAT, after_ns=at_ns + 1_000_000_000)
+    def test_a_bit_flipped_in_the_older_slot(self):
+        """Nobody needs it."""
+        with self.job() as job:
+            job.wait_step(5)
+            before = job.nodes()
+            steps, _ = self.flip_and_kill(job, slice(0, 1))
+            after = job.wait_running(jobs.generation(before))
+            self.assertEqual({steps[1]}, {status["resume"] for status in jobs.members(after).values()})
+            self.finish(job, recoveries=1)
+
+    def test_a_bit_flipped_in_the_newest_slot(self):
+        """It is found before it is used. The step before may be whole everywhere: then it goes on from there, bit for
+        bit; else it is refused."""
+        with self.job() as job:
+            job.wait_step(5)
+            before = job.nodes()
+            steps, at_ns = self.flip_and_kill(job, slice(1, 2))
+            if job.wait_until(lambda nodes: jobs.running(nodes, 4) and jobs.generation(nodes) > jobs.generation(before)
+                              or job.ended(), "a decision", 30)[0] and not job.ended():
+                self.assertEqual({steps[0]}, {status["resume"] for status in jobs.members(job.nodes()).values()})
+                self.finish(job, recoveries=3)
+            else:
+                self.assert_refused(job, SEAT, after_ns=at_ns + 1_000_000_000)
 
     def test_no_checkpoint_directory_is_made(self):
         with self.job() as job:

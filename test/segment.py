@@ -1,0 +1,56 @@
+"""A snapshot segment in another process's memory, read and damaged from outside; the bytes are those of docs/format.md."""
+import struct
+from dataclasses import dataclass
+
+PAGE = 4096
+SEALED = 2
+
+
+@dataclass
+class Slot:
+    pid: int
+    state: int
+    generation: int
+    step: int
+    payload_address: int
+    payload_bytes: int
+
+    def flip_bit(self, share=0.5):
+        """One bit of the payload, as a bad memory cell would. PermissionError where that is not allowed."""
+        address = self.payload_address + int(self.payload_bytes * share)
+        with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(address)
+            byte = memory.read(1)[0]
+            memory.seek(address)
+            memory.write(bytes([byte ^ 0x10]))
+
+
+def pages_up(size):
+    return -(-size // PAGE) * PAGE
+
+
+def replica_slots(pid, seat):
+    """The slots of the seat's replica in the pawld `pid`, oldest step first; empty where it holds none."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        begins = [int(line.split("-")[0], 16) for line in file if f".replica.{seat} " in line]
+    return sorted((slot for begin in begins[:1] for slot in slots_at(pid, begin)), key=lambda slot: slot.step)
+
+
+def slots_at(pid, begin):
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        def read(offset, form):
+            memory.seek(begin + offset)
+            return struct.unpack(form, memory.read(struct.calcsize(form)))
+        magic, = read(0, "<8s")
+        if magic != b"PAWLARN1":
+            raise ValueError(f"process {pid}: no segment of pawl at {begin:#x}")
+        slot_count, payload_bytes = read(20, "<IQ")
+        bucket_count, = read(44, "<I")
+        slot_offset, slot_bytes = read(64, "<QQ")
+        slots = []
+        for index in range(slot_count):
+            offset = slot_offset + index * slot_bytes
+            word, = read(offset, "<Q")
+            slots.append(Slot(pid, word & 3, word >> 3 & (1 << 21) - 1, word >> 24,
+                              begin + offset + PAGE + pages_up(16 * bucket_count), payload_bytes))
+        return slots
