@@ -280,6 +280,7 @@ class Demo:
                        f"charlm, seed {options.seed}: {len(told['kills'])} node(s) killed"):
             pictures.append(picture)
         target = options.record or self.path("record.json")
+        os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
         with open(target, "w", encoding="utf-8") as file:
             json.dump(told, file, indent=1)
             file.write("\n")
