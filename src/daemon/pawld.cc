@@ -122,6 +122,7 @@ void Pawld::joined(const Listing& listing) {
   for (const KeyValue& kv : listing.kvs) note_key(kv.key, &kv.value, kv.mod_revision);
   watch_ = session_->watch(keys_.root, listing.revision + 1, [this](const WatchEvent& event) { on_key(event); });
   loop_->watch(peer_listener_.get(), kRead, [this](const Ready&) { accept_peer(); });
+  trainers_->open();
   start_missing_trainers();
   register_node();
   log_info("daemon_ready", "address", options_.address, "incarnation", self_.incarnation, "memory_bytes", memory_->bytes());

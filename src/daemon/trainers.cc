@@ -42,6 +42,9 @@ Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd li
     : loop_(loop), job_(std::move(job)), listener_(std::move(listener)), handlers_(std::move(handlers)),
       places_(place_count) {
   for (std::uint32_t i = 0; i < place_count; ++i) places_[i].index = i;
+}
+
+void Trainers::open() {
   loop_.watch(listener_.get(), kRead, [this](const Ready&) { accept_all(); });
 }
 

@@ -54,6 +54,8 @@ class Trainers {
     std::function<void(const std::string& name, int fd)> hold;  // for the keeper
   };
   Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
+  // From now on who connects is heard: once the job's state is known, or a request would be judged without it.
+  void open();
   ~Trainers();
 
   [[nodiscard]] std::vector<Place>& places() { return places_; }
