@@ -45,6 +45,22 @@ class DaemonDeathTest(JobTest):
             self.assert_survivors(before, after, but=[jobs.seats(before)[1]["node"]])
             self.finish(job, recoveries=2)
 
+    def test_pawld_of_the_joining_spare(self):
+        """Its trainer is on the way into a seat: no request of it may be judged before the new pawld knows the job."""
+        with self.job() as job:
+            job.wait_step(10)
+            before = job.wait_spare()
+            spare = jobs.spares(before)[0]
+            victim = job.node_of_seat(1)
+            job.hold(spare, "seated")
+            job.kill_node(victim)
+            job.wait_held(spare, "seated")
+            kill(before[spare]["pawld_pid"])
+            after = job.wait_running(jobs.generation(before))
+            self.assert_survivors(before, after, but=[victim])
+            self.assertEqual(spare, jobs.seats(after)[1]["node"])
+            self.finish(job, recoveries=2)
+
     def test_a_trainer_alone(self):
         with self.job() as job:
             before = job.wait_step(10)
