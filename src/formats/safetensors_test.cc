@@ -61,7 +61,8 @@ TEST(Safetensors, EveryValidFormIsRead) {
 TEST(Safetensors, HostileFilesAreRefused) {
   for (const std::string& set : fixtures::sets()) {
     const std::string folder = set + "/torch/I7_hostile";
-    for (const auto& [name, expected] : fixtures::golden(folder)["files"].items()) {
+    const json golden = fixtures::golden(folder);
+    for (const auto& [name, expected] : golden["files"].items()) {
       SCOPED_TRACE(folder + "/" + name);
       const std::string rule = expected["expected"];
       const bool is_index = fixtures::is_folder(folder + "/" + name);
