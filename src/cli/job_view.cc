@@ -24,15 +24,6 @@ Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& loc
   return connect_tcp(address, deadline);
 }
 
-Result<Frame> receive_answer(int fd, Deadline deadline) {
-  std::byte head[kFrameHeaderBytes];
-  PAWL_TRY(receive_all(fd, head, deadline));
-  PAWL_ASSIGN(const FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
-  Frame frame{header.kind, header.id, std::string(header.length, '\0')};
-  PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(frame.payload)), deadline));
-  return frame;
-}
-
 void ask_all(JobView& view, const std::string& token, const char* question) {
   std::vector<std::thread> threads;
   for (NodeView& node : view.nodes) {
@@ -91,7 +82,7 @@ Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json
   if (!local) question["token"] = token;
   const std::string request = encode_frame({kQuestion, 1, question.dump()});
   PAWL_TRY(send_all(fd.get(), std::as_bytes(std::span(request)), deadline));
-  PAWL_ASSIGN(const Frame frame, receive_answer(fd.get(), deadline));
+  PAWL_ASSIGN(const Frame frame, receive_frame(fd.get(), deadline));
   json answer = json::parse(frame.payload, nullptr, false);
   if (frame.kind != kAnswer || !answer.is_object())
     return Error{Code::corrupt, text("node ", record.life.node, ": its answer is not understood")};

@@ -1,8 +1,25 @@
 #include "daemon/connection.h"
 
+#include <sys/socket.h>
+
 #include <chrono>
 
 namespace pawl {
+
+namespace {
+
+// A script on this machine may ask without checksums; what comes over a network may not.
+FrameSums sums_on(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  const bool local = ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+  return local ? FrameSums::optional : FrameSums::required;
+}
+
+}  // namespace
+
+Connection::Connection(Loop& loop, Fd fd, Handlers handlers)
+    : loop_(loop), fd_(std::move(fd)), handlers_(std::move(handlers)), reader_(sums_on(fd_.get())) {}
 
 std::shared_ptr<Connection> Connection::make(Loop& loop, Fd fd, Handlers handlers) {
   std::shared_ptr<Connection> made(new Connection(loop, std::move(fd), std::move(handlers)));

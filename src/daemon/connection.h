@@ -35,8 +35,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] int fd() const { return fd_.get(); }
 
  private:
-  Connection(Loop& loop, Fd fd, Handlers handlers)
-      : loop_(loop), fd_(std::move(fd)), handlers_(std::move(handlers)) {}
+  Connection(Loop& loop, Fd fd, Handlers handlers);
   void ready(const Ready& event);
   void read_all();
   void write_queued();

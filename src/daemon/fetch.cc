@@ -11,6 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr int kDamagedMax = 3;
+
 Frame frame_of(PeerWire kind, std::string payload = {}) {
   return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
 }
@@ -67,6 +69,7 @@ void Fetch::end() {
 
 Status Fetch::run(std::uint64_t& bytes) {
   PAWL_ASSIGN(Address address, Address::parse(options_.address));
+  int damaged = 0;
   for (;;) {  // a source that restarts its pawld, or has not seen the generation yet, answers a little later
     if (ended_) return Error{Code::cancelled, "a further generation began"};
     auto fd = connect_tcp(address, Deadline::in(500ms));
@@ -74,8 +77,11 @@ Status Fetch::run(std::uint64_t& bytes) {
       fd_ = fd->get();
       Status received = receive_slot(fd->get(), bytes);
       fd_ = -1;
-      const bool again = !received && (received.error().code == Code::unreachable || received.error().code == Code::stale);
-      if (!again) return received;
+      const Code code = received ? Code::invalid : received.error().code;
+      // Bytes may also have been damaged on the way: a source is at fault only if they come wrong again.
+      const bool once_more = code == Code::corrupt && ++damaged < kDamagedMax;
+      if (once_more) log_warn("fetch_again", "seat", options_.source.seat, "why", received.error().what);
+      if (code != Code::unreachable && code != Code::stale && !once_more) return received;
     }
     std::this_thread::sleep_for(10ms);
   }
@@ -99,6 +105,7 @@ Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
   PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
   const Slot slot = slot_to_fill(arena->arena, generation, step);
   slot.open_frozen(generation, step, samples);
+  bytes = 0;
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::byte sum_bytes[4];
     PAWL_TRY(receive_all(fd, sum_bytes, Deadline::never()));

@@ -166,9 +166,11 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
       wait_notice(5ms);
     }
     const auto bytes = slot.bucket(i);
-    const std::string fields = Writer().u32(i).u32(slot.buckets()[i].crc32c).take();
+    const std::uint32_t sum = slot.buckets()[i].crc32c;
+    const std::string fields = Writer().u32(i).u32(sum).take();
     std::byte head[kFrameHeaderBytes];
-    encode_header({static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(PeerWire::bucket), 0}, head);
+    encode_header({static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(PeerWire::bucket), 0,
+                   crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())}, head);
     PAWL_TRY(send_all(fd, {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
                       Deadline::never()));
     *options_.context.bytes_sent += bytes.size();
@@ -225,6 +227,7 @@ Status ReplicaReceiver::serve() {
     }
     Frame frame{header.kind, header.id, std::string(header.length, '\0')};
     PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(frame.payload)), Deadline::never()));
+    PAWL_TRY(check_payload(header, frame.payload));
     if (is_kind(frame, PeerWire::open)) {
       PAWL_TRY(on_open(frame));
     } else if (is_kind(frame, PeerWire::seal)) {
@@ -279,8 +282,11 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   if (header.length - sizeof fields != place.size()) return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
   PAWL_TRY(receive_all(fd, place, Deadline::never()));
   *options_.context.bytes_received += place.size();
-  // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed.
-  if (crc32c(place) == sum) slot_.bucket_done(index, sum);
+  // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the fields,
+  // too: right bytes under a wrong index are wrong.
+  const std::uint32_t found = crc32c(place);
+  const bool right = found == sum && crc32c_combine(crc32c(fields), found, place.size()) == header.payload_crc32c;
+  if (right) slot_.bucket_done(index, sum);
   return {};
 }
 

@@ -32,14 +32,44 @@ TEST(Frame, ComesOutOfAReaderByteByByte) {
 
 TEST(Frame, RefusesAHugeLengthBeforeAllocating) {
   std::string wire(kFrameHeaderBytes, '\0');
-  const std::uint32_t huge = kFramePayloadMax + 1;
-  std::memcpy(wire.data(), &huge, 4);
+  encode_header({kFramePayloadMax + 1, 7, 0}, std::span<std::byte, kFrameHeaderBytes>(
+                                                  reinterpret_cast<std::byte*>(wire.data()), kFrameHeaderBytes));
   FrameReader reader;
   reader.append(bytes_of(wire));
   Frame frame;
   auto got = reader.next(frame);
   ASSERT_FALSE(got);
   EXPECT_EQ(got.error().code, Code::corrupt);
+}
+
+TEST(Frame, AnyFlippedBitIsNoticed) {
+  const std::string wire = encode_frame({7, 42, "held 17"}) + encode_frame({8, 43, "after it"});
+  const std::size_t first = kFrameHeaderBytes + 7;
+  for (std::size_t bit = 0; bit < first * 8; ++bit) {
+    std::string damaged = wire;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    FrameReader reader;
+    reader.append(bytes_of(damaged));
+    Frame frame;
+    auto got = reader.next(frame);
+    ASSERT_FALSE(got) << "bit " << bit;
+    EXPECT_EQ(got.error().code, Code::corrupt);
+  }
+}
+
+TEST(Frame, SumsMayBeLeftOutOnALocalSocketOnly) {
+  std::string wire = encode_frame({100, 1, "{}"});
+  std::memset(wire.data() + 16, 0, 8);
+  Frame frame;
+  FrameReader strict;
+  strict.append(bytes_of(wire));
+  EXPECT_FALSE(strict.next(frame));
+  FrameReader local(FrameSums::optional);
+  local.append(bytes_of(wire));
+  auto got = local.next(frame);
+  ASSERT_TRUE(got);
+  EXPECT_TRUE(*got);
+  EXPECT_EQ(frame.payload, "{}");
 }
 
 TEST(Frame, FieldsRoundTripAndShortPayloadsAreNoticed) {

@@ -14,7 +14,7 @@ import time
 
 from processes import Identity, Victims, command_line, descendants, environment_has, identity, lives, pids
 
-FRAME = struct.Struct("<IHHQ")  # length, kind, zero, id
+FRAME = struct.Struct("<IHHQII")  # length, kind, zero, id, two checksums (0: left out, as a local socket allows)
 KIND_ASK, KIND_ANSWER = 100, 101
 
 
@@ -28,8 +28,8 @@ def ask(socket_path, question, timeout_s=2.0):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         connection.connect(socket_path)
-        connection.sendall(FRAME.pack(len(payload), KIND_ASK, 0, 1) + payload)
-        length, kind, _, _ = FRAME.unpack(receive(connection, FRAME.size))
+        connection.sendall(FRAME.pack(len(payload), KIND_ASK, 0, 1, 0, 0) + payload)
+        length, kind, *_ = FRAME.unpack(receive(connection, FRAME.size))
         answer = json.loads(receive(connection, length))
     if kind != KIND_ANSWER or "error" in answer:
         raise JobError(f"{socket_path}: {answer.get('error', 'an answer of another kind')}")
