@@ -1,7 +1,8 @@
 """The demo: a training loses whole nodes and ends bit for bit as if nothing had happened.
 
 Starts `pawl run` with four nodes and a spare, lets a stranger (killer.py) kill nodes while it trains, runs the same
-training undisturbed and without pawl, and compares everything. Exit code 0: all that was promised held; 1: something
+training undisturbed and without pawl, and compares everything. It trains a GPT in PyTorch; where PyTorch can't be had, or
+with `--trainer cpp`, a character model in C++. Exit code 0: all that was promised held; 1: something
 did not; 2: usage. Ctrl-C ends it all.
 """
 import argparse
@@ -18,6 +19,7 @@ import time
 import job as jobs
 import killer
 import record
+import trainers
 import verdict
 from processes import namespace
 from reference import Reference, ReferenceFailed
@@ -32,16 +34,17 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     built = os.path.join(ROOT, "build", "bin")
     parser.add_argument("--pawl", default=os.path.join(built, "pawl"), help=argparse.SUPPRESS)
-    parser.add_argument("--charlm", default=os.path.join(built, "charlm"), help=argparse.SUPPRESS)
-    parser.add_argument("--charlm-plain", default=os.path.join(built, "charlm_plain"), help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--trainer", choices=sorted(trainers.TRAINERS),
+                        help="gpt: in PyTorch, the default; cpp: in C++, also where PyTorch can't be had")
     parser.add_argument("--seed", type=int, default=1, help="of the training and of the killer: victim, instant, phase")
     parser.add_argument("--kills", type=int, default=1, help="how many times a node is killed; 0: none")
     parser.add_argument("--node", default="any", help="any, leader, or a node's number")
-    parser.add_argument("--phase", default="random", choices=(*killer.PHASES, "any"),
+    parser.add_argument("--phase", default="random", choices=(*killer.PHASES, *killer.TORCH_PHASES, "any"),
                         help="park the victim there before the kill; random: wherever it is")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--batch", type=int, default=64, help="samples per node and step")
-    parser.add_argument("--hidden", type=int, default=512, help="width of the model's layers")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int, help="samples per node and step")
+    parser.add_argument("--width", "--hidden", type=int, help="of the model's layers")
     parser.add_argument("--data", help="a text file, or a folder of them; by default text that ships with the machine")
     parser.add_argument("--record", help="where the record goes (JSON); by default out/demo-<seed>/record.json")
     parser.add_argument("--nodes", type=int, default=4)
@@ -51,12 +54,18 @@ def parse():
     options = parser.parse_args()
     if options.node not in ("any", "leader") and not options.node.isdigit():
         parser.error("--node must be any, leader, or a number")
-    for name in ("steps", "batch", "hidden", "nodes"):
+    if not os.access(options.pawl, os.X_OK):
+        parser.error(f"{options.pawl} is not there; `make build` makes it")
+    try:
+        options.trainer, options.notice = trainers.choose(options.trainer, os.path.dirname(os.path.abspath(options.pawl)))
+    except trainers.TrainerMissing as missing:
+        parser.error(str(missing))
+    for name, value in options.trainer.defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    for name in ("steps", "batch", "width", "nodes"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
-    for path in (options.pawl, options.charlm, options.charlm_plain):
-        if not os.access(path, os.X_OK):
-            parser.error(f"{path} is not there; `make build` makes it")
     if options.data and not os.path.exists(options.data):
         parser.error(f"--data {options.data}: there is no such file or folder")
     return options
@@ -64,8 +73,8 @@ def parse():
 
 class Demo:
     def __init__(self, options):
-        self.options = options
-        self.out = os.path.join(ROOT, "out", f"demo-{options.seed}")
+        self.options, self.trainer = options, options.trainer
+        self.out = options.out or os.path.join(ROOT, "out", f"demo-{options.seed}")
         shutil.rmtree(self.out, ignore_errors=True)
         os.makedirs(self.out)
         self.run_root = os.environ.get("PAWL_RUN_DIR") or f"/tmp/pawl-{os.getuid()}"  # where `pawl status` looks
@@ -76,26 +85,24 @@ class Demo:
 
     # The run -------------------------------------------------------------------------------------------------------
 
-    def training(self, program):
-        options = self.options
-        data = ["--data", os.path.abspath(options.data)] if options.data else []
-        return [program, "--steps", str(options.steps), "--seed", str(options.seed), "--batch", str(options.batch),
-                "--hidden", str(options.hidden), *data]
-
     def path(self, *parts):
         return os.path.join(self.out, *parts)
 
     def start_job(self):
         options = self.options
-        command = [*self.training(os.path.abspath(options.charlm)), "--record", self.path("pawl")]
+        command = [*self.trainer.with_pawl(options), "--record", self.path("pawl")]
         flags = ["--standalone", "--nnodes", str(options.nodes), "--spares", str(options.spares), "--test-hooks"]
         if options.keep:
             flags.append("--keep")
         name = f"demo-{options.seed}-{secrets.token_hex(2)}"
+        if options.notice:
+            line(paint(f"Not the GPT but the C++ trainer: {options.notice}\n", "yellow"))
+        if self.trainer.starting:
+            line(paint(f"starting: {self.trainer.starting}", "dim"))
         self.job = jobs.Job(os.path.abspath(options.pawl), self.run_root, name, flags, command,
-                            output_path=self.path("pawl-run.out")).start()
+                            self.trainer.environment, self.path("pawl-run.out")).start()
         nodes = self.job.wait_until(lambda nodes: len(nodes) >= options.nodes and jobs.running(nodes, options.nodes),
-                                    "all nodes to run", 60.0)[1]
+                                    "all nodes to run", self.trainer.start_timeout_s)[1]
         self.follower = jobs.Follower(self.job, self.on_event)
         self.introduce(nodes)
 
@@ -106,7 +113,8 @@ class Demo:
         where = "each in its own network, IPC and mount namespace" if separate else \
             "NOT in namespaces of their own (not allowed here): loopback addresses"
         options = self.options
-        line(paint("pawl demo", "bold") + f"  seed {options.seed}, {options.nodes} nodes + {options.spares} spare, {where}")
+        line(paint("pawl demo", "bold") + f"  {self.trainer.title}, seed {options.seed}, {options.nodes} nodes + "
+             f"{options.spares} spare, {where}")
         line(f"job {self.job.name}; look at it from another terminal: {os.path.relpath(self.job.pawl)} status")
         line()
 
@@ -183,8 +191,8 @@ class Demo:
 
     def run_reference(self):
         line("\nthe same training undisturbed, without pawl:")
-        self.reference = Reference(self.training(os.path.abspath(self.options.charlm_plain)), self.path("plain"),
-                                   self.options.nodes).start()
+        self.reference = Reference(self.trainer.plain(self.options), self.path("plain"), self.options.nodes,
+                                   self.trainer.plain_environment).start()
         run = self.reference.wait()
         times = record.step_times_ms(run)
         line(f"{self.options.steps} steps, {sum(times) / 1e3:.1f} s, last loss {run.steps(0)[-1]['loss']:.4f}")
@@ -211,6 +219,7 @@ class Demo:
             other_faults.append(f"only {len(kills)} of {options.kills} kills: " + self.text_of("killer.out"))
         if self.reference.pawl_mapped is not False:
             other_faults.append("the reference had libpawl in its maps, or was not seen")
+        other_faults += self.trainer.start_faults(run, reference)
         left = [who.pid for who in self.job.left_over()]
         if left:
             other_faults.append(f"processes were left over: {left}")
@@ -225,7 +234,7 @@ class Demo:
             "kills": told, **verdict.overhead(run, reference, windows), "fence_wait_ms": verdict.fence_waits(run),
             "wire_bytes": sum(status.get("wire_bytes", {}).get("sent", 0) for status in self.nodes.values()),
             "faults": compared.differences + survivor_faults + other_faults,
-            "seed": options.seed, "nodes": options.nodes, "spares": options.spares, "steps": options.steps,
+            "trainer": self.trainer.name, "seed": options.seed, "nodes": options.nodes, "spares": options.spares, "steps": options.steps,
             "events": self.follower.events}
 
     def text_of(self, name):
@@ -277,7 +286,7 @@ class Demo:
         pictures = []
         picture = self.path("loss.png")
         if draw_losses(picture, record.curve(record.read_run(self.path("pawl"))), record.curve(reference), told["kills"],
-                       f"charlm, seed {options.seed}: {len(told['kills'])} node(s) killed"):
+                       f"{self.trainer.title}, seed {options.seed}: {len(told['kills'])} node(s) killed"):
             pictures.append(picture)
         target = options.record or self.path("record.json")
         os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)

@@ -21,6 +21,7 @@ STEP_PHASES = ("compute", "allreduce", "fence", "update", "allgather")  # of a t
 DAEMON_PHASES = ("ack",)                                              # of the holder of somebody's replica
 RECOVERY_PHASES = ("import", "seated", "decide", "frozen")            # need a first death
 PHASES = ("random", *STEP_PHASES, *DAEMON_PHASES, *RECOVERY_PHASES, "after-swap")
+TORCH_PHASES = ("exchange",)  # of a trainer in PyTorch alone: its own part is updated, nothing of it shared yet
 
 
 class Killer:
@@ -42,7 +43,7 @@ class Killer:
             self.wait_share(index)
             if phase in RECOVERY_PHASES:
                 self.kill_in_recovery(phase)
-            elif phase in STEP_PHASES + DAEMON_PHASES:
+            elif phase in STEP_PHASES + TORCH_PHASES + DAEMON_PHASES:
                 self.kill_held(phase)
             elif phase == "after-swap":
                 self.kill_after_swap()
@@ -134,7 +135,7 @@ class Killer:
         nodes = self.status()
         node = self.choose(nodes)
         hold = {"ask": "hold", "phase": phase}
-        if phase in STEP_PHASES:
+        if phase in STEP_PHASES + TORCH_PHASES:
             step = jobs.committed(nodes) + self.random.randint(3, 6)
             hold |= {"local_index": 0, "step": step}
         self.view.ask(node, hold)
@@ -210,7 +211,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=4, help="members")
     parser.add_argument("--kills", type=int, default=1)
     parser.add_argument("--node", default="any")
-    parser.add_argument("--phase", default="random", choices=(*PHASES, "any"))
+    parser.add_argument("--phase", default="random", choices=(*PHASES, *TORCH_PHASES, "any"))
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     with open(options.out, "a", encoding="utf-8") as out:

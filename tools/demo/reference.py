@@ -19,10 +19,11 @@ def free_port():
 
 
 class Reference:
-    """`command` is charlm_plain with its flags; --record is added."""
+    """`command` is the plain trainer with its flags; --record is added, and `environment` to what torchrun would set."""
 
-    def __init__(self, command, directory, world=4):
+    def __init__(self, command, directory, world=4, environment=None):
         self.command, self.directory, self.world = list(command), directory, world
+        self.environment = environment or {}
         self.processes = []
         self.pawl_mapped = None  # whether any process had libpawl in its maps; None: not looked at yet
 
@@ -30,7 +31,7 @@ class Reference:
         os.makedirs(self.directory, exist_ok=True)
         port = free_port()
         output = open(os.path.join(self.directory, "output"), "ab")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PAWL")}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PAWL")} | self.environment
         for rank in range(self.world):
             self.processes.append(subprocess.Popen(
                 [*self.command, "--record", self.directory], stdin=subprocess.DEVNULL, stdout=output,
@@ -64,7 +65,7 @@ class Reference:
         if len(trained) == self.world and self.pawl_mapped is None:
             seen = [path for pid in trained for _, _, _, path in maps(pid)]
             if seen:
-                self.pawl_mapped = any("libpawl" in path for path in seen)
+                self.pawl_mapped = any("libpawl" in path or "pawl_c10d" in path for path in seen)
 
     def stop(self):
         living = [identity(process.pid) or Identity(process.pid, 0) for process in self.processes
