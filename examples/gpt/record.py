@@ -33,14 +33,18 @@ class Record:
             os.makedirs(folder, exist_ok=True)
             self._replace(f"start.{os.getpid()}.json", self._start())
 
+    def updated(self, step: int) -> None:
+        """The optimizer has done the step; it may yet be lost."""
+        self.updates += not is_rehearsal(step)
+
     def step(self, step: int, loss: Tensor, batches: Batches) -> None:
-        """A step is done. Nothing is kept of a spare's rehearsal: those steps are nobody's."""
-        if not self.folder or getattr(step, "rehearsal", False):
+        """A step is done."""
+        if not self.folder or is_rehearsal(step):
             return
         value = float(loss.detach())
         line = {"step": int(step), "loss": round(value, 6), "loss_bits": struct.pack(">d", value).hex(),
                 "samples_hash": batches.hash, "pid": os.getpid(), "nonce": NONCE, "updates": self.updates,
-                "t_ns": time.monotonic_ns(), "fence_wait_ns": int(getattr(step, "fence_wait_ns", 0))}
+                "t_ns": time.monotonic_ns()}
         path = os.path.join(self.folder, f"loss.{dist.get_rank()}.{os.getpid()}.jsonl")
         with open(path, "ab", buffering=0) as file:
             file.write(json.dumps(line).encode() + b"\n")
@@ -77,6 +81,11 @@ class Record:
         with open(f"{path}.{os.getpid()}", "wb") as file:
             file.write(content)
         os.replace(f"{path}.{os.getpid()}", path)
+
+
+def is_rehearsal(step: int) -> bool:
+    """Whether a spare is warming up: those steps are nobody's, and nothing of them is written down."""
+    return bool(getattr(step, "rehearsal", False))
 
 
 def held(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> Iterator[tuple[str, str, Tensor]]:

@@ -94,7 +94,7 @@ def main() -> None:
             scaler.step(optimizer)
             scaler.update()
             scheduler.step()
-            record.updates += 1
+            record.updated(number)
         if job and step.lost:  # pawl
             continue  # pawl
         record.step(number, loss, batches)
@@ -102,8 +102,7 @@ def main() -> None:
             print(f"step {int(number)} loss {loss.item():.4f} lr {scheduler.get_last_lr()[0]:.2e}", flush=True)
 
     record.final(options.steps, model, optimizer, scheduler, scaler, batches)
-    if not job:  # pawl
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

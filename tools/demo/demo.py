@@ -231,7 +231,7 @@ class Demo:
             "tensors_equal": compared.tensors_equal, "tensors_compared": compared.tensors_compared,
             "tensor_roles": compared.roles, "samples_exact": compared.samples_exact,
             "survivors_same_process": not survivor_faults, "steps_redone": len(record.steps_redone(run)),
-            "kills": told, **verdict.overhead(run, reference, windows), "fence_wait_ms": verdict.fence_waits(run),
+            "kills": told, **verdict.overhead(run, reference, windows), "fence_wait_ms": verdict.fence_waits(run, self.nodes),
             "wire_bytes": sum(status.get("wire_bytes", {}).get("sent", 0) for status in self.nodes.values()),
             "faults": compared.differences + survivor_faults + other_faults,
             "trainer": self.trainer.name, "seed": options.seed, "nodes": options.nodes, "spares": options.spares, "steps": options.steps,
@@ -263,7 +263,9 @@ class Demo:
         wait = told["fence_wait_ms"]
         line(f"  step       {told['step_ms']:.1f} ms with pawl, {told['reference_step_ms']:.1f} ms without: "
              f"{told['overhead_ratio']:.3f}x on {os.cpu_count()} cores (median; the reference ran after it, over loopback)")
-        line(f"  fence      waited {wait['p50']:.3f} ms in the middle, {wait['p95']:.3f} at 95 %, {wait['max']:.2f} at most")
+        if wait["mean"] is not None:
+            spread = f", {wait['p50']:.3f} in the middle, {wait['p95']:.3f} at 95 %" if "p50" in wait else ""
+            line(f"  fence      waited {wait['mean']:.3f} ms on average{spread}, {wait['max']:.2f} at most")
         line(f"  wire       {bytes_text(told['wire_bytes'])} between nodes for protection and recovery")
         for path in pictures:
             line(f"  see        {os.path.relpath(path)}")

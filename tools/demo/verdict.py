@@ -115,10 +115,17 @@ def overhead(run, reference, windows):
             "how": "median step of each run, mean over seats; the reference ran alone after it, over loopback"}
 
 
-def fence_waits(run):
-    waits = sorted(line["fence_wait_ns"] / 1e6 for line in run.lines)
-    return {"p50": at(waits, 0.5), "p95": at(waits, 0.95), "max": round(waits[-1], 4),
-            "mean": round(statistics.mean(waits), 4)}
+def fence_waits(run, nodes):
+    """From the trainers' own records; where they keep none (a script in PyTorch) what pawld counted, without the spread."""
+    waits = sorted(line["fence_wait_ns"] / 1e6 for line in run.lines if "fence_wait_ns" in line)
+    if waits:
+        return {"p50": at(waits, 0.5), "p95": at(waits, 0.95), "max": round(waits[-1], 4),
+                "mean": round(statistics.mean(waits), 4)}
+    told = [trainer["fence_wait_ms"] for status in nodes.values() for trainer in status.get("trainers", [])
+            if trainer.get("fence_wait_ms", {}).get("count")]
+    count = sum(wait["count"] for wait in told)
+    return {"mean": round(sum(wait["total"] for wait in told) / count, 4) if count else None,
+            "max": max((wait["max"] for wait in told), default=None)}
 
 
 def at(ordered, share):
