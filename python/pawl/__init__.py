@@ -1,0 +1,43 @@
+"""pawl: fault tolerance for training large models.
+
+    import pawl
+
+    job = pawl.init()
+    job.protect(model, optimizer, scheduler, sampler)
+    for step in job.steps(total):
+        with step:
+            ...
+        if step.lost: continue
+
+Importing this loads nothing and has no side effect; names are loaded when they are used. PyTorch is needed by init().
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pawl.errors import PawlError, Refused, StepLost
+    from pawl.job import Job, Step
+    from pawl.sampler import ElasticSampler
+    from pawl.start import init, resilient
+
+__version__ = "0.1.0"
+version = __version__
+__all__ = ["ElasticSampler", "Job", "PawlError", "Refused", "Step", "StepLost", "__version__", "init", "resilient",
+           "version"]
+
+_HOMES = {"ElasticSampler": "sampler", "Job": "job", "PawlError": "errors", "Refused": "errors", "Step": "job",
+          "StepLost": "errors", "init": "start", "resilient": "start"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pawl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"pawl.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

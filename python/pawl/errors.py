@@ -1,0 +1,36 @@
+"""What pawl raises.
+
+`Refused` is a mistake of whoever wrote or started the script: a sentence with cause and remedy, shown without a
+traceback. `StepLost` is no mistake: the step in flight was undone by somebody's death and will be done again; only
+functions under `@pawl.resilient` ever see it. `PawlError` is everything else that pawl can't do.
+`Recover` and `Stop` are what libpawl answers; they stay inside the package.
+"""
+from __future__ import annotations
+
+
+class PawlError(RuntimeError):
+    """Something that pawl can't do, or that the system refused."""
+
+
+class Refused(PawlError):
+    """The script or its start is wrong in a way that pawl can name; trying again can't help."""
+
+
+class StepLost(PawlError):
+    """The step in flight is undone and will be done again. Rises at the step's own edges only."""
+
+
+class Unreachable(PawlError):
+    """There is no pawld to talk to."""
+
+
+class TimedOut(PawlError):
+    """A named wait passed its deadline."""
+
+
+class Recover(Exception):
+    """A member was lost or is suspected: drop the step in flight and join again."""
+
+
+class Stop(Exception):
+    """The job ends; the text says why."""

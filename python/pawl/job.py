@@ -1,0 +1,153 @@
+"""Job and Step: the user's loop, and what each of its edges does.
+
+    job = pawl.init()
+    job.protect(model, optimizer, scheduler, sampler)
+    for step in job.steps(total):
+        with step:
+            ...
+        if step.lost: continue
+
+Job is the plain training: a script without `pawl run` gets this one, and every method does what it would mean there. Its
+two kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls are the training
+thread's. Importing this needs no torch.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pawl.errors import PawlError
+
+if TYPE_CHECKING:
+    import torch
+
+_current: Job | None = None
+
+
+def current_job() -> Job | None:
+    """What pawl.init() has made in this process; None before."""
+    return _current
+
+
+def set_current_job(job: Job | None) -> None:
+    global _current
+    _current = job
+
+
+class Step(int):
+    """One training iteration: its number, from 1, and the block in which it happens.
+
+    `lost`: somebody's death undid it; skip what comes after the block, the step will be done again. `rehearsal`: a spare
+    or a new process warms up; nothing that it does counts. Both are for code inside the loop.
+    """
+
+    lost: bool
+    rehearsal: bool
+
+    def __new__(cls, number: int, job: Job, rehearsal: bool = False) -> Step:
+        step = super().__new__(cls, number)
+        step._job, step._entered = job, False
+        step.lost, step.rehearsal = False, rehearsal
+        return step
+
+    _job: Job
+    _entered: bool
+
+    def __enter__(self) -> Step:
+        if self._entered:
+            raise PawlError(f"step {int(self)} was entered before: each step has one block")
+        self._entered = True
+        self._job._enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 _traceback: TracebackType | None) -> bool:
+        return self._job._exit(self, error)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)  # kept or sent, it is a number
+
+    def on_commit(self, act: Callable[[], Any]) -> None:
+        """Calls `act` once the step can't be lost any more: for logs and files that must not repeat.
+
+        In the training thread, at a later step's begin. Never for a step that was lost, and not in a rehearsal; not at all
+        if this process dies before.
+        """
+        self._job._on_commit(self, act)
+
+
+class Job:
+    """A training without pawl: as torchrun's environment says, or alone."""
+
+    raises_lost = False  # of all jobs: under @pawl.resilient a lost step raises StepLost
+
+    def __init__(self, rank: int, world_size: int, local_rank: int, device: torch.device) -> None:
+        self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
+        self.generation = 0  # version of the membership
+        self._done = 0       # the last step that was finished
+        self._stop_step = 0  # the last one to do; 0: as many as the loop says
+        self._inside: Step | None = None
+        self._after_block: list[Callable[[], Any]] = []
+
+    @property
+    def rehearsal(self) -> bool:
+        """Nothing that is done now counts."""
+        return False
+
+    def protect(self, *things: Any, state: Any = None) -> None:
+        """Declares what is protected, in any order: models, optimizers, schedulers, the scaler, samplers, generators, and
+        everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or an object.
+        """
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps 1 to `total`, as far as they are not done. Recovery happens in here; then the next is R+1."""
+        while self._done < min(total, self._stop_step or total):
+            step = Step(self._done + 1, self)
+            yield step
+            if not step._entered:
+                raise PawlError(f"step {int(step)} has no block: write `with step:` in the loop")
+
+    def stop(self) -> None:
+        """The job ends, on all seats after the same step: this one or the one after it."""
+        self._stop_step = self._stop_step or self._done + 1
+
+    @contextlib.contextmanager
+    def aside(self, name: str = "aside") -> Iterator[None]:
+        """Evaluation between steps: random numbers drawn inside leave the training's alone, and a hang is noticed."""
+        from pawl.state import load_random, save_random
+        before = save_random()
+        try:
+            yield
+        finally:
+            load_random(before)
+
+    def loss_pending(self) -> bool:
+        """Whether what just went wrong is the consequence of somebody's death."""
+        return False
+
+    def finish_loop(self) -> bool:
+        """The loop was left: the job ends after the last step that was done. False: that was lost, go on with the loop."""
+        return True
+
+    # What a Step calls.
+
+    def _enter(self, step: Step) -> None:
+        self._inside = step
+
+    def _exit(self, step: Step, error: BaseException | None) -> bool:
+        self._inside = None
+        if error is not None:
+            return False
+        self._done = int(step)
+        actions, self._after_block = self._after_block, []
+        for act in actions:
+            act()
+        return False
+
+    def _on_commit(self, step: Step, act: Callable[[], Any]) -> None:
+        if self._inside is step:
+            self._after_block.append(act)
+        else:
+            act()

@@ -1,0 +1,283 @@
+"""Rehearsal: a process warms up on the user's own loop before it matters.
+
+A parked spare runs the whole script once inside its outer pawl.init(), as provisional seat 0 with loopback groups, until
+the lazy state of the first steps is there; then it unwinds out of steps() and stays parked, with everything imported,
+allocated and compiled. When it is given a seat, the outer init returns and the script runs for real, in the same process.
+What a rehearsal prints is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names; files it opened for writing are
+listed there. It can't hurt the job: a rehearsal that fails says so and leaves a cold spare.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from pawl import script
+from pawl._library import Role, Seat, Trainer
+from pawl.errors import Refused
+from pawl.job import Job, Step, set_current_job
+from pawl.protect import SETTLE_STEPS_MAX, OptimizerWatch, Protected
+from pawl.state import load_random, save_random
+
+FORMING_POLL_S = 0.02
+
+
+class RehearsalEnded(BaseException):
+    """Unwinds the script out of its loop. No Exception, so that scripts don't catch it."""
+
+
+def rehearsal_steps(job: Job, protected: Protected) -> Iterator[Step]:
+    """Steps that don't count, until all lazy state is there."""
+    if protected.empty():
+        raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
+    for number in range(1, SETTLE_STEPS_MAX + 1):
+        step = Step(number, job, rehearsal=True)
+        yield step
+        if not step._entered:
+            raise Refused(f"step {number} has no block: write `with step:` in the loop")
+        if number >= 2 and protected.settled():
+            return
+    raise Refused(f"{SETTLE_STEPS_MAX} steps were rehearsed and these protected optimizers have not stepped once: "
+                  f"{protected.unsettled()}")
+
+
+class RehearsalJob(Job):
+    """The job as the rehearsing script sees it. Nothing here talks to libpawl but to see whether a seat has come."""
+
+    def __init__(self, world: int, joining: Joining) -> None:
+        import torch
+        super().__init__(0, world, 0, torch.device("cpu"))
+        self._joining = joining
+        self._protected = Protected(0, world)
+        self._watch = OptimizerWatch(self._protected, lambda: None)
+
+    @property
+    def rehearsal(self) -> bool:
+        return True
+
+    def protect(self, *things: Any, state: Any = None) -> None:
+        self._protected.add(things, state)
+
+    def steps(self, total: int) -> Iterator[Step]:
+        for step in rehearsal_steps(self, self._protected):
+            self._unwind_if_seated()
+            yield step
+        raise RehearsalEnded
+
+    def stop(self) -> None:
+        pass
+
+    def _exit(self, step: Step, error: BaseException | None) -> bool:
+        self._inside = None
+        step.lost = True
+        return False
+
+    def _on_commit(self, step: Step, act: Any) -> None:
+        pass
+
+    def _unwind_if_seated(self) -> None:
+        if self._joining.done.is_set():
+            raise RehearsalEnded
+
+    def close(self) -> None:
+        self._watch.close()
+
+
+class Joining(threading.Thread):
+    """Waits for a seat beside the rehearsal."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__(name="pawl-join", daemon=True)
+        self._trainer = trainer
+        self._seat: Seat | None = None
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._seat = self._trainer.recover_join()
+        except BaseException as error:
+            self._error = error
+        self.done.set()
+
+    def seat(self) -> Seat:
+        """Waits for it. Raises what recover_join raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        assert self._seat is not None
+        return self._seat
+
+
+def wait_for_seat(trainer: Trainer, rehearse: bool, timeout: timedelta) -> Seat:
+    """recover_join for the first time; a spare rehearses meanwhile."""
+    joining = Joining(trainer)
+    joining.start()
+    while not joining.done.wait(FORMING_POLL_S):
+        if trainer.role() is Role.SPARE:
+            if rehearse:
+                _rehearse(trainer.world(), joining, timeout)
+            break
+    return joining.seat()
+
+
+def _rehearse(world: int, joining: Joining, timeout: timedelta) -> None:
+    job = RehearsalJob(world, joining)
+    written = WrittenFiles()
+    try:
+        with _process_kept(), captured_output(), written.collected():
+            set_current_job(job)
+            _begin_loopback(world, timeout)
+            _run_script()
+        _tell_failure("it ended without calling job.steps()", None)
+    except RehearsalEnded:
+        pass
+    except Refused as refused:
+        _tell_failure(str(refused), None)
+    except SystemExit as exits:
+        _tell_failure(f"it exited with code {exits.code}", exits)
+    except Exception as error:
+        _tell_failure(f"{type(error).__name__}: {error}", error)
+    finally:
+        set_current_job(None)
+        job.close()
+        _end_loopback()
+    _tell_files(written.paths)
+
+
+def _run_script() -> None:
+    """The script again, inside itself."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        runpy.run_module(spec.name.removesuffix(".__main__"), run_name="__main__", alter_sys=True)
+    elif getattr(main, "__file__", None):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        raise Refused("there is no file that could be run a second time")
+
+
+def _begin_loopback(world: int, timeout: timedelta) -> None:
+    import torch.distributed as dist
+    from pawl import groups
+    groups.register()
+    groups.set_loopback(True)
+    dist.init_process_group("pawl", store=groups.PawlStore(timeout), rank=0, world_size=world)
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world))
+
+
+def _end_loopback() -> None:
+    """Everything of the rehearsal goes: groups, model, optimizer. What was imported stays, which is the point."""
+    import torch.distributed as dist
+    from pawl import groups
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    groups.set_loopback(False)
+    gc.collect()
+
+
+@contextlib.contextmanager
+def _process_kept() -> Iterator[None]:
+    """Random numbers, arguments, environment and folder afterwards as before."""
+    random, arguments, path, hook = save_random(), list(sys.argv), list(sys.path), sys.excepthook
+    environment, folder = dict(os.environ), os.getcwd()
+    try:
+        yield
+    finally:
+        load_random(random)
+        sys.argv[:], sys.path[:], sys.excepthook = arguments, path, hook
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+
+
+def _tell_failure(why: str, error: BaseException | None) -> None:
+    script.say(f"the rehearsal of this spare failed: {why}; it stays parked and starts cold when it gets a seat "
+               f"(pawl.init(rehearse=False) keeps it from trying)")
+    log = os.environ.get("PAWL_REHEARSAL_LOG")
+    if error is not None and log:
+        with open(log, "a", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+    if error is not None:
+        error.__traceback__ = None  # it holds the frames, and with them the model
+
+
+def _tell_files(paths: list[str]) -> None:
+    if not paths:
+        return
+    lines = [f"pawl: the rehearsal opened for writing: {path}" for path in paths]
+    log = os.environ.get("PAWL_REHEARSAL_LOG")
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    else:
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+# What a rehearsal may touch ---------------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[None]:
+    """Standard output of the whole process, also that of C code, goes to $PAWL_REHEARSAL_LOG, or nowhere."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    target = os.open(os.environ.get("PAWL_REHEARSAL_LOG") or os.devnull, flags, 0o600)
+    _flush()
+    kept = os.dup(1)
+    os.dup2(target, 1)
+    os.close(target)
+    try:
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+class WrittenFiles:
+    """Paths that were opened for writing while collected. Hooks of the interpreter can't be removed: it is one, made
+    once, that does nothing outside."""
+
+    _collecting: list[WrittenFiles] = []
+    _hooked = False
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        if not WrittenFiles._hooked:
+            WrittenFiles._hooked = True
+            sys.addaudithook(WrittenFiles._see)
+        WrittenFiles._collecting.append(self)
+        try:
+            yield
+        finally:
+            WrittenFiles._collecting.remove(self)
+
+    @staticmethod
+    def _see(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not WrittenFiles._collecting:
+            return
+        path, _, flags = arguments
+        if not isinstance(path, (str, bytes)) or not isinstance(flags, int):
+            return
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            text = os.fsdecode(path)
+            if text != os.devnull and "__pycache__" not in text:
+                for each in WrittenFiles._collecting:
+                    if text not in each.paths:
+                        each.paths.append(text)

@@ -1,0 +1,168 @@
+"""ElasticSampler: which samples a step trains on, as a function of one global position.
+
+The job consumes samples 0, 1, 2, ... of an endless row: epoch after epoch, each a permutation of the data set by the
+seed. A step takes the next `global_batch` of them, whoever trains; rank r the r-th slice. Hence after a recovery no
+sample is skipped and none is seen twice, and `hash` proves it: over all ids that this rank has consumed, within a step
+independent of their order. A permutation is computed, not stored: memory doesn't grow with the data set.
+Protected, its position is part of the state. It reads no data, and needs no torch.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from pawl.errors import Refused
+
+_MASK = (1 << 64) - 1
+
+
+def _mixed(value: int) -> int:
+    """64 bits to 64 bits, one to one, each bit depending on all (the finaliser of splitmix64)."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class Permutation:
+    """A permutation of range(size) by its keys: a Feistel network over the next power of two, walked until inside."""
+
+    ROUNDS = 6
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None:
+        self.size = size
+        bits = max(2, (size - 1).bit_length())
+        self._low_bits, self._high_bits = bits // 2, bits - bits // 2
+        root = _mixed(seed * 0x9E3779B97F4A7C15 + epoch)
+        self._keys = [_mixed(root + number) for number in range(self.ROUNDS)]
+
+    def __getitem__(self, index: int) -> int:
+        if self.size == 1:
+            return 0
+        while True:  # the network is one to one on the power of two, so the walk ends inside, and elsewhere for each
+            index = self._network(index)
+            if index < self.size:
+                return index
+
+    def _network(self, value: int) -> int:
+        low_bits, high_bits = self._low_bits, self._high_bits
+        high, low = value >> low_bits, value & ((1 << low_bits) - 1)
+        for key in self._keys:  # the halves change places each round, and with them their widths
+            high, low = low, high ^ (_mixed(low ^ key) & ((1 << high_bits) - 1))
+            low_bits, high_bits = high_bits, low_bits
+        return (high << low_bits) | low
+
+
+class ElasticSampler:
+    """`dataset`: its size, or anything with a length. `rank` and `world`: by default those of the job.
+
+    `batch(step)` is for loops of one's own; handed to a DataLoader as `batch_sampler` (with num_workers=0, since workers
+    fetch ahead of the step) it gives the same batches. `shuffle=False` takes the samples in their order.
+    """
+
+    def __init__(self, dataset: int | Sized, global_batch: int, seed: int = 0, *, rank: int | None = None,
+                 world: int | None = None, shuffle: bool = True) -> None:
+        from pawl.job import current_job  # not above: job is a chapter after this one
+        job = current_job()
+        self.dataset_size = dataset if isinstance(dataset, int) else len(dataset)
+        self.global_batch, self.seed, self.shuffle = global_batch, seed, shuffle
+        self.rank = rank if rank is not None else job.rank if job else 0
+        self.world = world if world is not None else job.world_size if job else 1
+        if self.dataset_size < 1:
+            raise Refused("ElasticSampler: the data set is empty")
+        if global_batch < 1 or global_batch % self.world != 0:
+            raise Refused(f"ElasticSampler: the global batch of {global_batch} can't be cut evenly over {self.world} "
+                          f"ranks: take a multiple of {self.world}")
+        self.position = 0  # samples that the whole job has consumed
+        self.hash = 0      # over the ids that this rank has consumed
+        self._last: tuple[int, list[int]] | None = None  # the step drawn last, and what it got
+        self._permutation: tuple[int, Permutation] | None = None  # of one epoch
+
+    @property
+    def epoch(self) -> int:
+        """Of the next sample."""
+        return self.position // self.dataset_size
+
+    def batch(self, step: int) -> list[int]:
+        """This rank's indices of the step. The same again if asked again; steps in their order otherwise."""
+        if getattr(step, "rehearsal", False):
+            return self._slice(0)
+        number = int(step)
+        if self._last is not None and self._last[0] == number:
+            return list(self._last[1])
+        if (number - 1) * self.global_batch != self.position:
+            raise Refused(f"ElasticSampler: step {number} was asked for at sample {self.position}, where step "
+                          f"{self.position // self.global_batch + 1} is next: hand the sampler to job.protect(), and "
+                          f"draw one batch in each step")
+        return self._consume(number)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        _refuse_workers()
+        return _Batches(self)
+
+    def __len__(self) -> int:
+        """Steps in an epoch, the last one begun counted; iteration itself never ends."""
+        return -(-self.dataset_size // self.global_batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "hash": self.hash, "dataset_size": self.dataset_size,
+                "global_batch": self.global_batch, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("dataset_size", "global_batch", "seed"):
+            if state[name] != getattr(self, name):
+                raise Refused(f"ElasticSampler: the state has {name} {state[name]}, this one {getattr(self, name)}")
+        self.position, self.hash = state["position"], state["hash"]
+        self._last = None
+
+    def _next(self) -> list[int]:
+        """The next batch, for iteration."""
+        from pawl.job import current_job
+        job = current_job()
+        if job is not None and job.rehearsal:
+            return self._slice(0)
+        return self._consume(self.position // self.global_batch + 1)
+
+    def _consume(self, number: int) -> list[int]:
+        ids = self._slice(self.position)
+        self.position += self.global_batch
+        self.hash = _mixed(self.hash + _mixed(number) + sum(map(_mixed, ids)))
+        self._last = (number, ids)
+        return list(ids)
+
+    def _slice(self, position: int) -> list[int]:
+        each = self.global_batch // self.world
+        begin = position + self.rank * each
+        return [self._sample(begin + i) for i in range(each)]
+
+    def _sample(self, position: int) -> int:
+        epoch, index = divmod(position, self.dataset_size)
+        if not self.shuffle:
+            return index
+        if self._permutation is None or self._permutation[0] != epoch:
+            self._permutation = (epoch, Permutation(self.dataset_size, self.seed, epoch))
+        return self._permutation[1][index]
+
+
+class _Batches(Iterator[list[int]]):
+    """Goes on where the sampler is, also after a recovery."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        self._sampler = sampler
+
+    def __next__(self) -> list[int]:
+        return self._sampler._next()
+
+
+def _refuse_workers() -> None:
+    """A DataLoader with workers draws batches ahead of the step: after a recovery those would be lost."""
+    frame = sys._getframe(2)
+    for _ in range(4):
+        loader = frame.f_locals.get("loader") if frame is not None else None
+        if getattr(loader, "num_workers", 0) > 0:
+            raise Refused(f"ElasticSampler: this DataLoader has {loader.num_workers} workers, which fetch ahead of the "
+                          f"step: use num_workers=0")
+        if frame is None or frame.f_back is None:
+            return
+        frame = frame.f_back

@@ -1,0 +1,147 @@
+"""The user's script as a process: which one it is, how its loop was left, and how it ends.
+
+Every seat runs the same script with the same arguments. A mistake of whoever wrote or started it ends the process with a
+sentence and no traceback. A loop that was left by `break` or `return`, or a script that ends with exit code 0, ends the
+job, on all seats after the same step; an exception, or another exit code, ends this process only: it is started anew in
+its seat.
+"""
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import opcode
+import os
+import sys
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pawl.errors import Refused
+
+if TYPE_CHECKING:
+    from pawl._library import Trainer
+    from pawl.managed import ManagedJob
+
+KEY = "pawl/script"
+SHOWN_MAX = 300  # characters of a command line in a sentence
+
+_failed = False  # this process ends because something went wrong
+_job: ManagedJob | None = None
+
+
+# Which script -----------------------------------------------------------------------------------------------------
+
+def agree(trainer: Trainer, rank: int) -> None:
+    """Once in each generation. Fails: Refused, if another seat runs another script."""
+    mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX]}
+    found = json.loads(trainer.store_compare_set(KEY, b"", json.dumps(mine).encode()))
+    if found["digest"] != mine["digest"]:
+        raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
+                      f"`{mine['command']}`, or their files differ: start every node with the same script and arguments")
+
+
+def digest() -> str:
+    """Of the script's content and its arguments."""
+    known = hashlib.sha256(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
+    try:
+        with open(sys.argv[0], "rb") as file:
+            known.update(file.read())
+    except OSError:
+        pass  # no file: an interactive session, or python -c
+    return known.hexdigest()
+
+
+# How it was left --------------------------------------------------------------------------------------------------
+
+def left_by_break(frame: FrameType | None) -> bool:
+    """Whether this frame drops the loop's iterator because of `break` or `return`, not because of an exception.
+
+    An exception leaves the frame at the instruction that raised it; POP_TOP (POP_ITER) raises nothing.
+    """
+    if frame is None or frame.f_lasti < 0:
+        return False
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
+
+
+def note_failure(error: BaseException) -> None:
+    """Something left the loop that will most probably end the process."""
+    global _failed
+    _failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+
+
+def forget_failure() -> None:
+    """The script has caught it and goes on."""
+    global _failed
+    _failed = False
+
+
+# How it ends ------------------------------------------------------------------------------------------------------
+
+def say(sentence: str) -> None:
+    print(f"pawl: {sentence}", file=sys.stderr, flush=True)
+
+
+def end_stopped(why: str) -> NoReturn:
+    """The job has ended beneath the script."""
+    note_failure(Refused(why))
+    say(why)
+    raise SystemExit(1)
+
+
+def exit_now(why: str) -> NoReturn:
+    """From where an exception would be lost: while the loop's iterator is being dropped, or at exit."""
+    say(why)
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def watch(job: ManagedJob) -> None:
+    """From now on the end of this process is seen. After init_process_group, which has a hook of its own."""
+    global _job
+    if _job is None:
+        atexit.register(_at_exit)
+    _job = job
+    show_sentences()
+    _see_exit_codes()
+
+
+def show_sentences() -> None:
+    """What is Refused is shown without a traceback. Idempotent."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        note_failure(error)
+        if isinstance(error, Refused):
+            say(str(error))
+        else:
+            shown(kind, error, traceback)
+
+    if not getattr(shown, "shows_sentences", False):
+        show.shows_sentences = True  # type: ignore[attr-defined]
+        sys.excepthook = show
+
+
+def _see_exit_codes() -> None:
+    """SystemExit passes by every hook, and whether its code is 0 decides what becomes of the job."""
+    exits = sys.exit
+
+    def exit_seen(code: Any = None) -> NoReturn:
+        note_failure(SystemExit(code))
+        exits(code)
+
+    if not getattr(exits, "seen_by_pawl", False):
+        exit_seen.seen_by_pawl = True  # type: ignore[attr-defined]
+        sys.exit = exit_seen
+
+
+def _at_exit() -> None:
+    job = _job
+    if job is None:
+        return
+    if not _failed:
+        if not job.looped:
+            say("the script has ended and never called job.steps(), so nothing was trained: write `for step in "
+                "job.steps(total):` and `with step:` around the training step")
+        else:
+            job.finish_or_exit()
+    job.close()

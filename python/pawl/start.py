@@ -1,0 +1,140 @@
+"""pawl.init() and @pawl.resilient: how a script gets its job, and how a framework's loop is entered again."""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from pawl import script, state
+from pawl.errors import Recover, Refused, StepLost, Stop
+from pawl.job import Job, current_job, set_current_job
+
+TORCH_VERSION_MIN = (2, 6)
+GROUP_TIMEOUT_S = 60.0  # for making groups; past it the generation is given up
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def init(*, rehearse: bool = True, state_bytes: int = state.BLOB_BYTES, group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
+    """This process's job, with its default process group. Again: the same job.
+
+    Under `pawl run` it waits here for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False. Without
+    `pawl run`, or with PAWL=off, it is plain training, as torchrun's environment says or alone. `state_bytes`: room for
+    schedulers, generators, samplers and `state` objects together.
+    """
+    known = current_job()
+    if known is not None:
+        return known
+    script.show_sentences()
+    _check_torch()
+    if os.environ.get("PAWL") == "off" or not os.environ.get("PAWL_SOCKET"):
+        job = _init_plain()
+    else:
+        job = _init_managed(rehearse, state_bytes, timedelta(seconds=group_timeout_s))
+    set_current_job(job)
+    return job
+
+
+def _check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise Refused("PyTorch is not installed in this interpreter: pip install torch")
+    import torch
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < TORCH_VERSION_MIN:
+        raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_VERSION_MIN))} or later")
+    if not torch.distributed.is_available():
+        raise Refused(f"PyTorch {torch.__version__} was built without torch.distributed, which pawl needs")
+
+
+def _init_plain() -> Job:
+    import torch
+    import torch.distributed as dist
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        backend = "nccl" if on_gpu else "gloo"
+        if "MASTER_ADDR" in os.environ:
+            dist.init_process_group(backend)
+        elif world == 1:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            raise Refused(f"WORLD_SIZE is {world}, but MASTER_ADDR is not set and pawl is off: start with torchrun, or "
+                          f"with `pawl run` and without PAWL=off")
+    return Job(dist.get_rank(), dist.get_world_size(), local_rank, device)
+
+
+def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
+    from pawl import groups
+    from pawl._library import Trainer
+    from pawl.managed import ManagedJob
+    from pawl.rehearsal import wait_for_seat
+    trainer = Trainer()
+    try:
+        seat = wait_for_seat(trainer, rehearse, timeout)
+        while True:
+            try:
+                job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout)
+                break
+            except (Recover, groups.GroupsFailed):  # before the script has built anything: simply once more
+                groups.close_generation()
+                seat = trainer.recover_join()
+    except Stop as stop:
+        _end_before_seated(str(stop))
+    _set_environment(job)
+    script.watch(job)
+    return job
+
+
+def _end_before_seated(why: str) -> None:
+    """The job is over and this trainer, a spare mostly, was never needed."""
+    script.say(why)
+    raise SystemExit(0)
+
+
+def _set_environment(job: Job) -> None:
+    """What scripts read who don't ask the job: a spare was started without knowing its seat."""
+    os.environ.update(RANK=str(job.rank), WORLD_SIZE=str(job.world_size), LOCAL_RANK=str(job.local_rank))
+
+
+def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """For loops that a framework owns: enters `function` again after a lost step.
+
+    Inside, a lost step raises StepLost at the step's end instead of going on with the loop, so that the framework's loop is
+    unwound; job.steps() then goes on from the step to which everyone was restored. What is protected must be made outside.
+    """
+    @functools.wraps(function)
+    def entered(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        before, Job.raises_lost = Job.raises_lost, True
+        try:
+            while True:
+                try:
+                    result = function(*arguments, **keywords)
+                    if _finished():
+                        return result
+                except StepLost:
+                    pass
+                except Exception:
+                    if not _loss_pending():
+                        raise
+        finally:
+            Job.raises_lost = before
+    return entered
+
+
+def _finished() -> bool:
+    """The function has returned: the job ends here, if it isn't lost right now."""
+    job: Any = current_job()
+    return job is None or job.finish_loop()
+
+
+def _loss_pending() -> bool:
+    job: Any = current_job()
+    return job is not None and job.loss_pending()
