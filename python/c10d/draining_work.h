@@ -1,0 +1,103 @@
+// Work that never raises, and the list of all work that is still to be checked.
+//
+// DrainingWork wraps the inner backend's work. When that fails, the wait and the future swallow the error, the open
+// generation fails with it (generation.h), and the outputs that are only received are zero-filled, so that the step runs
+// out on defined numbers. An exception out of the middle of backward would leave DDP and FSDP broken.
+// LocalWork is complete from the start: what a collective gives in loopback or while draining.
+//
+// Every DrainingWork is on the list from its issue until it was checked once, by a wait, by its future or by `wait_all`;
+// so none is forgotten whose handle the user dropped.
+//
+// Threads: as with any Work, all calls from any thread. Nothing here needs Python's lock.
+#pragma once
+
+#include <list>
+#include <mutex>
+
+#include "torch_headers.h"
+
+namespace pawl {
+
+// The phases of libpawl's hang watch that collectives report (see collective_phase in groups.py).
+void set_collective_phase(int before, int waiting);
+void report_before_collective();
+void report_waiting();
+
+class LocalWork final : public ::c10d::Work {
+ public:
+  LocalWork(::c10d::OpType type, Tensors outputs, int source_rank);
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return true; }
+  int sourceRank() const override { return source_rank_; }
+  Tensors result() override { return outputs_; }
+  void synchronize() override {}
+  bool wait(std::chrono::milliseconds timeout) override { return true; }
+  void abort() override {}
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  Tensors outputs_;
+  int source_rank_;
+};
+
+class DrainingWork final : public ::c10d::Work {
+ public:
+  struct Issue {
+    ::c10d::OpType type;
+    const char* name;          // of the collective; outlives the work
+    std::uint64_t generation;  // whose failure an error is
+    int source_rank;           // what a failed receive from anyone reports
+  };
+  // `received`: outputs that hold nothing of this rank, zero-filled at an error.
+  DrainingWork(WorkPointer inner, const Issue& issue, Tensors outputs, Tensors received);
+
+  bool isCompleted() override;
+  bool isSuccess() const override { return true; }
+  std::exception_ptr exception() const override { return nullptr; }
+  int sourceRank() const override;
+  Tensors result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  float getDuration() const override { return inner_->getDuration(); }
+  std::uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+
+ private:
+  friend class OutstandingWorks;
+  // Checked: `error` is null if it succeeded. Only the first call counts; it has returned before any other does.
+  void settle(const char* error);
+
+  const WorkPointer inner_;
+  const Issue issue_;
+  const Tensors outputs_;
+  const Tensors received_;
+  std::once_flag settled_;
+  std::atomic<bool> failed_{false};
+  std::list<c10::intrusive_ptr<DrainingWork>>::iterator place_;  // on the list, until settled
+};
+
+class OutstandingWorks {
+ public:
+  static OutstandingWorks& all();
+
+  OutstandingWorks(const OutstandingWorks&) = delete;
+  OutstandingWorks& operator=(const OutstandingWorks&) = delete;
+
+  void add(const c10::intrusive_ptr<DrainingWork>& work);
+  void remove(DrainingWork& work);
+  // Waits until every work that is on the list now was checked. Not with Python's lock held.
+  void wait_all();
+  // Frees who waits for a send or a receive: shutting sockets down does not end a receive from anyone.
+  void abort_point_to_point();
+  [[nodiscard]] std::size_t count() const;
+
+ private:
+  OutstandingWorks() = default;
+  [[nodiscard]] std::vector<c10::intrusive_ptr<DrainingWork>> now() const;
+
+  mutable std::mutex mutex_;
+  std::list<c10::intrusive_ptr<DrainingWork>> works_;
+};
+
+}  // namespace pawl

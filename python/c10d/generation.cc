@@ -1,0 +1,57 @@
+#include "generation.h"
+
+namespace pawl {
+
+Generation& Generation::current() {
+  static auto* generation = new Generation;  // never destroyed: threads may still ask when the process ends
+  return *generation;
+}
+
+Generation::State Generation::state() const {
+  const std::uint64_t state = state_.load(std::memory_order_acquire);
+  return {Mode(state & 3), state >> 2};
+}
+
+void Generation::enter(Mode mode, std::uint64_t number) {
+  state_.store(number << 2 | static_cast<std::uint64_t>(mode), std::memory_order_release);
+}
+
+std::optional<std::string> Generation::failed() const {
+  if (state().mode != Mode::draining) return std::nullopt;  // asked at each object collective: no lock
+  std::lock_guard lock(mutex_);
+  if (state().mode != Mode::draining) return std::nullopt;
+  return why_;
+}
+
+void Generation::open(std::uint64_t number) {
+  std::lock_guard lock(mutex_);
+  why_.clear();
+  enter(Mode::open, number);
+}
+
+void Generation::close() {
+  std::lock_guard lock(mutex_);
+  if (state().mode == Mode::open) enter(Mode::closed, state().number);
+}
+
+void Generation::set_loopback(bool loopback) {
+  std::lock_guard lock(mutex_);
+  if (loopback) {
+    enter(Mode::loopback, 0);
+  } else if (state().mode == Mode::loopback) {
+    enter(Mode::closed, 0);
+  }
+}
+
+bool Generation::fail(std::uint64_t number, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state().mode != Mode::open || state().number != number) return false;
+    why_ = why;
+    enter(Mode::draining, number);
+  }
+  if (react_) react_();
+  return true;
+}
+
+}  // namespace pawl

@@ -1,0 +1,167 @@
+#include "inner_group.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "generation.h"
+
+namespace pawl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// gloo's own message at the deadline says which peer did not connect: it is worth a moment.
+constexpr std::chrono::milliseconds kGrace{300};
+
+struct Makers {
+  py::object device, gloo, nccl;
+};
+Makers* makers = nullptr;  // never freed: Python may be gone when the process ends
+
+// One group that is being made.
+struct Making {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  bool left_behind = false;
+  InnerGroup group;
+  std::string why;
+
+  void interrupt() {
+    std::lock_guard lock(mutex);
+    if (group.sockets) group.sockets->shut_down();
+    changed.notify_all();
+  }
+};
+
+std::mutex all_making_mutex;
+std::list<std::shared_ptr<Making>> all_making;  // those whose thread runs
+std::mutex device_mutex;                        // one new event loop at a time, so that it is known whose it is
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+double seconds_until(Clock::time_point deadline) {
+  return std::max(0.001, std::chrono::duration<double>(deadline - Clock::now()).count());
+}
+
+BackendPointer build(const InnerOrder& order, Making& making) {
+  std::unique_lock one_device(device_mutex);  // before Python's lock, which others need to leave this section
+  const py::gil_scoped_acquire python;
+  try {
+    py::object group;
+    if (order.device == at::kCPU) {
+      const std::set<int> before = WatchedSockets::event_loops();
+      const py::object device = makers->device(order.address);
+      {
+        std::lock_guard lock(making.mutex);
+        making.group.sockets = WatchedSockets::made_since(before);
+      }
+      one_device.unlock();
+      group = makers->gloo(device, order.store, order.rank, order.size, seconds_until(order.deadline));
+    } else {
+      one_device.unlock();
+      const double seconds = std::chrono::duration<double>(order.timeout).count();
+      group = makers->nccl(order.store, order.rank, order.size, seconds);
+    }
+    return group.cast<BackendPointer>();
+  } catch (const py::error_already_set& error) {  // it must be read and freed while Python's lock is held
+    throw std::runtime_error(first_line(error.what()));
+  }
+}
+
+template <class Backend>
+void set_timeout(Backend& backend, std::chrono::milliseconds timeout) {
+  if constexpr (requires { backend.setTimeout(timeout); }) backend.setTimeout(timeout);
+}
+
+template <class Backend>
+void abort(Backend& backend) {
+  if constexpr (requires { backend.abort(); }) backend.abort();
+}
+
+void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
+  BackendPointer backend;
+  std::string why;
+  try {
+    backend = build(order, *making);
+    set_timeout(*backend, order.timeout);
+  } catch (const std::exception& error) {
+    why = first_line(error.what());
+  }
+  {
+    std::lock_guard lock(making->mutex);
+    if (!making->left_behind) {
+      making->group.backend = std::move(backend);
+      making->why = why;
+      making->done = true;
+      making->changed.notify_all();
+    }
+  }
+  backend.reset();
+  std::lock_guard lock(all_making_mutex);
+  all_making.remove(making);
+}
+
+bool still_open(std::uint64_t generation) {
+  const Generation::State state = Generation::current().state();
+  return state.mode == Mode::open && state.number == generation;
+}
+
+std::string why_left(const InnerOrder& order) {
+  if (const auto failed = Generation::current().failed()) return *failed;
+  return "a peer did not connect within " + std::to_string(order.deadline_after.count()) + " ms";
+}
+
+}  // namespace
+
+void InnerGroup::interrupt() const {
+  if (sockets) sockets->shut_down();
+  if (!sockets && backend) abort(*backend);
+}
+
+void set_makers(py::object device, py::object gloo, py::object nccl) {
+  if (makers == nullptr) makers = new Makers;
+  *makers = {std::move(device), std::move(gloo), std::move(nccl)};
+}
+
+std::vector<at::DeviceType> made_devices() {
+  if (makers == nullptr) return {};
+  if (makers->nccl.ptr() == nullptr || makers->nccl.ptr() == Py_None) return {at::kCPU};
+  return {at::kCPU, at::kCUDA};
+}
+
+InnerAnswer make_inner_group(const InnerOrder& order) {
+  const auto making = std::make_shared<Making>();
+  {
+    std::lock_guard lock(all_making_mutex);
+    all_making.push_back(making);
+  }
+  std::thread([order, making] { run(order, making); }).detach();
+  std::unique_lock lock(making->mutex);
+  making->changed.wait_until(lock, order.deadline + kGrace,
+                             [&] { return making->done || !still_open(order.generation); });
+  if (making->done && making->group.backend) return {std::make_shared<InnerGroup>(std::move(making->group)), ""};
+  if (making->done) return {nullptr, making->why};
+  making->left_behind = true;
+  if (making->group.sockets) making->group.sockets->shut_down();
+  return {nullptr, why_left(order)};
+}
+
+void interrupt_making() {
+  std::list<std::shared_ptr<Making>> now;
+  {
+    std::lock_guard lock(all_making_mutex);
+    now = all_making;
+  }
+  for (const auto& making : now) making->interrupt();
+}
+
+std::size_t making_count() {
+  std::lock_guard lock(all_making_mutex);
+  return all_making.size();
+}
+
+}  // namespace pawl

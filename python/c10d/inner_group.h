@@ -1,0 +1,57 @@
+// InnerGroup: the real group (gloo or NCCL) behind a managed one, for one generation; and how it is made.
+//
+// Its constructor is Python's (gloo's own headers are not in torch's wheels) and it blocks until all peers have
+// connected, with nothing in it that could be cancelled. So each is made on a thread of its own, and who asked for it
+// waits for that thread, for the deadline, or for the generation to fail, whichever is first. A thread that is left
+// behind ends by itself, at the latest at the deadline: its sockets are shut down, its store's calls are cancelled.
+//
+// Threads: make from any thread that does not hold Python's lock; interrupt from any thread.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "sockets.h"
+#include "torch_headers.h"
+
+namespace pawl {
+
+struct InnerGroup {
+  BackendPointer backend;
+  std::optional<WatchedSockets> sockets;  // none with NCCL, which is aborted instead
+
+  // Ends what blocks in it, for good. Any thread.
+  void interrupt() const;
+};
+
+struct InnerOrder {
+  at::DeviceType device = at::kCPU;  // of the tensors
+  StorePointer store;                // with the group's own prefix
+  int rank = 0;
+  int size = 1;
+  std::string address;                             // of this node; gloo binds to it
+  std::chrono::milliseconds timeout{0};            // of each collective
+  std::chrono::milliseconds deadline_after{0};     // how long it may take, for the message
+  std::chrono::steady_clock::time_point deadline;  // when it must be made
+  std::uint64_t generation = 0;
+};
+
+struct InnerAnswer {
+  std::shared_ptr<InnerGroup> group;  // null: it could not be made
+  std::string why;
+};
+
+// Python's constructors, called with the interpreter lock held:
+//   device(address) -> gloo device;  gloo(device, store, rank, size, seconds) -> Backend
+//   nccl(store, rank, size, seconds) -> Backend, or None where torch has no NCCL or the machine no GPU
+void set_makers(py::object device, py::object gloo, py::object nccl);
+// Device types that inner groups are made for.
+std::vector<at::DeviceType> made_devices();
+
+InnerAnswer make_inner_group(const InnerOrder& order);
+// Ends the wait of everyone in make_inner_group whose generation has failed. Any thread.
+void interrupt_making();
+// Threads that are making a group, also those that were left behind.
+std::size_t making_count();
+
+}  // namespace pawl

@@ -1,0 +1,466 @@
+#include "managed_group.h"
+
+#include <algorithm>
+
+#include "draining_work.h"
+#include "generation.h"
+#include "interrupt.h"
+#include "loopback.h"
+
+namespace pawl {
+namespace {
+
+using ::c10d::OpType;
+
+Tensors flat(const TensorLists& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+at::DeviceType device_of(const Tensors& tensors) { return tensors.empty() ? at::kCPU : tensors[0].device().type(); }
+
+std::size_t place_of(at::DeviceType device) { return device == at::kCPU ? 0 : 1; }
+
+// Runs of consecutive ranks, as 0-3,6,8-9.
+std::string text_of(const std::vector<int64_t>& ranks, int size) {
+  std::string text;
+  if (ranks.empty()) return size == 1 ? "0" : "0-" + std::to_string(size - 1);
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += std::to_string(ranks[i]);
+    if (last > i) text += '-' + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<ManagedGroup> ManagedGroup::make(int rank, int size, std::vector<int64_t> ranks,
+                                                    std::chrono::milliseconds timeout) {
+  auto group = c10::make_intrusive<ManagedGroup>(rank, size, text_of(ranks, size), timeout);
+  Groups::all().join(group);
+  if (const auto order = Groups::all().order()) {
+    if (const auto why = group->connect(*order)) Generation::current().fail(order->generation, *why);
+  }
+  return group;
+}
+
+ManagedGroup::ManagedGroup(int rank, int size, std::string ranks, std::chrono::milliseconds timeout)
+    : Backend(rank, size), ranks_(std::move(ranks)), timeout_(timeout) {
+  init();
+}
+
+ManagedGroup::~ManagedGroup() { release_resources(); }
+
+void ManagedGroup::release_resources() {
+  Groups::all().leave(this);
+  disconnect();
+}
+
+std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
+  order.rank = rank_;
+  order.size = size_;
+  const std::string prefix =
+      std::to_string(order.generation) + '/' + ranks_ + '/' + std::to_string(occurrence_) + '/';
+  const StorePointer store = order.store;
+  for (const at::DeviceType device : made_devices()) {
+    order.device = device;
+    order.store = c10::make_intrusive<::c10d::PrefixStore>(prefix + (device == at::kCPU ? "cpu" : "cuda"), store);
+    {
+      std::lock_guard lock(mutex_);
+      if (destroyed_) return std::nullopt;
+      order.timeout = timeout_;
+    }
+    InnerAnswer answer = make_inner_group(order);
+    if (!answer.group) return "the group of ranks " + ranks_ + " could not be made: " + answer.why;
+    std::lock_guard lock(mutex_);
+    inner_[place_of(device)] = std::move(answer.group);
+  }
+  return std::nullopt;
+}
+
+void ManagedGroup::disconnect() {
+  std::array<std::shared_ptr<InnerGroup>, 2> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    dropped.swap(inner_);
+  }
+  if (!dropped[0] && !dropped[1]) return;
+  // Ending gloo waits for its threads, and those may want Python's lock for a callback.
+  std::optional<py::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked.emplace();
+  dropped = {};
+}
+
+void ManagedGroup::interrupt() {
+  // Under the lock, since no reference may be taken here: a thread of the inner group that dropped the last one would
+  // wait for its own end.
+  std::lock_guard lock(mutex_);
+  for (const auto& group : inner_) {
+    if (group) group->interrupt();
+  }
+}
+
+BackendPointer ManagedGroup::inner(at::DeviceType device) const {
+  std::lock_guard lock(mutex_);
+  const auto& group = inner_[place_of(device)];
+  return group ? group->backend : BackendPointer();
+}
+
+BackendPointer ManagedGroup::inner_or_throw(const Collective& collective) const {
+  BackendPointer backend = inner(collective.device);
+  if (backend) return backend;
+  std::lock_guard lock(mutex_);
+  TORCH_CHECK(!destroyed_, "pawl: ", collective.name, " on a group that was destroyed");
+  TORCH_CHECK(false, "pawl: ", collective.name, " of a tensor on ", collective.device,
+              ": the managed group works on CPU tensors, and on CUDA tensors where torch has NCCL");
+}
+
+template <class Issue, class Local>
+WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
+  const Generation::State state = Generation::current().state();
+  const auto completed = [&]() -> WorkPointer {
+    return c10::make_intrusive<LocalWork>(collective.type, std::move(collective.outputs), other_rank());
+  };
+  const auto drained = [&]() -> WorkPointer {
+    loopback::zero(collective.received);
+    return completed();
+  };
+  if (state.mode == Mode::loopback) {
+    local();
+    return completed();
+  }
+  if (state.mode == Mode::draining) return drained();
+  TORCH_CHECK(state.mode == Mode::open, "pawl: ", collective.name,
+              " before the groups were connected: collectives work between pawl.init() and the end of the job");
+  const BackendPointer backend = inner_or_throw(collective);
+  try {
+    report_before_collective();
+    WorkPointer work = issue(*backend);
+    report_waiting();
+    const DrainingWork::Issue about{collective.type, collective.name, state.number, other_rank()};
+    auto draining = c10::make_intrusive<DrainingWork>(std::move(work), about, std::move(collective.outputs),
+                                                      std::move(collective.received));
+    OutstandingWorks::all().add(draining);
+    return draining;
+  } catch (const c10::DistError& error) {
+    Generation::current().fail(state.number, std::string(collective.name) + ": " + error.what_without_backtrace());
+  } catch (const c10::Error&) {
+    // Before anything was sent: the caller's mistake, unless the group was cut off just now.
+    if (Generation::current().state().mode == Mode::open) throw;
+  } catch (const std::exception& error) {
+    Generation::current().fail(state.number, std::string(collective.name) + ": " + error.what());
+  }
+  return drained();
+}
+
+WorkPointer ManagedGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
+  return run({OpType::BROADCAST, "broadcast", device_of(tensors), tensors,
+              options.rootRank == rank_ ? Tensors() : tensors},
+             [&](Backend& inner) { return inner.broadcast(tensors, options); }, [] {});
+}
+
+WorkPointer ManagedGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
+  return run({OpType::ALLREDUCE, "all-reduce", device_of(tensors), tensors, {}},
+             [&](Backend& inner) { return inner.allreduce(tensors, options); }, [] {});
+}
+
+WorkPointer ManagedGroup::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
+  return run({OpType::_ALLREDUCE_SPARSE, "sparse all-reduce", device_of(tensors), tensors, {}},
+             [&](Backend& inner) { return inner.allreduce_sparse(tensors, options); }, [] {});
+}
+
+WorkPointer ManagedGroup::allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& options) {
+  return run({OpType::ALLREDUCE_COALESCED, "coalesced all-reduce", device_of(tensors), tensors, {}},
+             [&](Backend& inner) { return inner.allreduce_coalesced(tensors, options); }, [] {});
+}
+
+WorkPointer ManagedGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
+  return run({OpType::REDUCE, "reduce", device_of(tensors), tensors, {}},
+             [&](Backend& inner) { return inner.reduce(tensors, options); }, [] {});
+}
+
+WorkPointer ManagedGroup::allgather(TensorLists& outputs, Tensors& inputs,
+                                    const ::c10d::AllgatherOptions& options) {
+  return run({OpType::ALLGATHER, "all-gather", device_of(inputs), flat(outputs), flat(outputs)},
+             [&](Backend& inner) { return inner.allgather(outputs, inputs, options); },
+             [&] { loopback::all_gather(outputs, inputs); });
+}
+
+WorkPointer ManagedGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                          const ::c10d::AllgatherOptions& options) {
+  return run({OpType::_ALLGATHER_BASE, "all-gather into a tensor", input.device().type(), {output}, {output}},
+             [&](Backend& inner) { return inner._allgather_base(output, input, options); },
+             [&] { loopback::all_gather_into(output, input, size_); });
+}
+
+WorkPointer ManagedGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                              const ::c10d::AllgatherOptions& options) {
+  return run({OpType::ALLGATHER_COALESCED, "coalesced all-gather", device_of(inputs), flat(outputs), flat(outputs)},
+             [&](Backend& inner) { return inner.allgather_coalesced(outputs, inputs, options); },
+             [&] { loopback::all_gather_coalesced(outputs, inputs); });
+}
+
+WorkPointer ManagedGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const ::c10d::AllgatherOptions& options) {
+  return run({OpType::ALLGATHER_COALESCED, "coalesced all-gather into tensors", device_of(inputs), outputs, outputs},
+             [&](Backend& inner) { return inner.allgather_into_tensor_coalesced(outputs, inputs, options); },
+             [&] {
+               for (std::size_t i = 0; i < outputs.size(); ++i) {
+                 loopback::all_gather_into(outputs[i], inputs.at(i), size_);
+               }
+             });
+}
+
+WorkPointer ManagedGroup::gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) {
+  return run({OpType::GATHER, "gather", device_of(inputs), flat(outputs), flat(outputs)},
+             [&](Backend& inner) { return inner.gather(outputs, inputs, options); },
+             [&] { loopback::all_gather(outputs, inputs); });
+}
+
+WorkPointer ManagedGroup::scatter(Tensors& outputs, TensorLists& inputs, const ::c10d::ScatterOptions& options) {
+  return run({OpType::SCATTER, "scatter", device_of(outputs), outputs, outputs},
+             [&](Backend& inner) { return inner.scatter(outputs, inputs, options); },
+             [&] { loopback::scatter(outputs, inputs, rank_); });
+}
+
+WorkPointer ManagedGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                         const ::c10d::ReduceScatterOptions& options) {
+  return run({OpType::REDUCE_SCATTER, "reduce-scatter", device_of(outputs), outputs, outputs},
+             [&](Backend& inner) { return inner.reduce_scatter(outputs, inputs, options); },
+             [&] { loopback::reduce_scatter(outputs, inputs, rank_); });
+}
+
+WorkPointer ManagedGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                               const ::c10d::ReduceScatterOptions& options) {
+  return run({OpType::_REDUCE_SCATTER_BASE, "reduce-scatter of a tensor", input.device().type(), {output}, {output}},
+             [&](Backend& inner) { return inner._reduce_scatter_base(output, input, options); },
+             [&] { loopback::reduce_scatter_from(output, input, rank_, size_); });
+}
+
+WorkPointer ManagedGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const ::c10d::ReduceScatterOptions& options) {
+  return run({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
+             [&](Backend& inner) { return inner.reduce_scatter_tensor_coalesced(outputs, inputs, options); },
+             [&] {
+               for (std::size_t i = 0; i < outputs.size(); ++i) {
+                 loopback::reduce_scatter_from(outputs[i], inputs.at(i), rank_, size_);
+               }
+             });
+}
+
+WorkPointer ManagedGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                        std::vector<int64_t>& input_splits,
+                                        const ::c10d::AllToAllOptions& options) {
+  return run(
+      {OpType::ALLTOALL_BASE, "all-to-all of a tensor", input.device().type(), {output}, {output}},
+      [&](Backend& inner) { return inner.alltoall_base(output, input, output_splits, input_splits, options); },
+      [&] { loopback::all_to_all_single(output, input, output_splits, input_splits, rank_, size_); });
+}
+
+WorkPointer ManagedGroup::alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) {
+  return run({OpType::ALLTOALL, "all-to-all", device_of(inputs), outputs, outputs},
+             [&](Backend& inner) { return inner.alltoall(outputs, inputs, options); },
+             [&] { loopback::all_to_all(outputs, inputs, rank_); });
+}
+
+WorkPointer ManagedGroup::send(Tensors& tensors, int rank, int tag) {
+  return run({OpType::SEND, "send", device_of(tensors), tensors, {}},
+             [&](Backend& inner) { return inner.send(tensors, rank, tag); }, [] {});
+}
+
+WorkPointer ManagedGroup::recv(Tensors& tensors, int rank, int tag) {
+  return run({OpType::RECV, "receive", device_of(tensors), tensors, tensors},
+             [&](Backend& inner) { return inner.recv(tensors, rank, tag); }, [&] { loopback::zero(tensors); });
+}
+
+WorkPointer ManagedGroup::recvAnysource(Tensors& tensors, int tag) {
+  return run({OpType::RECVANYSOURCE, "receive from anyone", device_of(tensors), tensors, tensors},
+             [&](Backend& inner) { return inner.recvAnysource(tensors, tag); }, [&] { loopback::zero(tensors); });
+}
+
+WorkPointer ManagedGroup::barrier(const ::c10d::BarrierOptions& options) {
+  const at::DeviceType device = options.device_ids.empty() ? at::kCPU : at::kCUDA;
+  return run({OpType::BARRIER, "barrier", device, {}, {}}, [&](Backend& inner) { return inner.barrier(options); },
+             [] {});
+}
+
+void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
+  run({OpType::BARRIER, "monitored barrier", at::kCPU, {}, {}},
+      [&](Backend& inner) -> WorkPointer {
+        try {
+          inner.monitoredBarrier(options, wait_all_ranks);
+        } catch (const c10::Error& error) {  // here not a mistake of the caller: a rank did not come
+          throw std::runtime_error(error.what_without_backtrace());
+        }
+        return c10::make_intrusive<LocalWork>(OpType::BARRIER, Tensors(), other_rank());
+      },
+      [] {})
+      ->wait();
+}
+
+bool ManagedGroup::supportsCoalescing() const {
+  const BackendPointer backend = inner(at::kCUDA);
+  return backend && backend->supportsCoalescing();
+}
+
+void ManagedGroup::startCoalescing() {
+  if (Generation::current().state().mode != Mode::open) return;
+  const BackendPointer backend = inner(at::kCUDA);
+  TORCH_CHECK(backend, "pawl: coalescing needs NCCL: the CPU's backend has none");
+  backend->startCoalescing();
+}
+
+WorkPointer ManagedGroup::endCoalescing() {
+  return run({OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}},
+             [](Backend& inner) { return inner.endCoalescing(); }, [] {});
+}
+
+uint64_t ManagedGroup::getSequenceNumberForGroup() {
+  const BackendPointer backend = inner(at::kCPU);
+  return backend ? backend->getSequenceNumberForGroup() : 0;
+}
+
+void ManagedGroup::eagerConnectSingleDevice(at::Device device) {
+  if (const BackendPointer backend = inner(device.type())) backend->eagerConnectSingleDevice(device);
+}
+
+c10::intrusive_ptr<ManagedGroup::Options> ManagedGroup::getBackendOptions() {
+  std::lock_guard lock(mutex_);
+  return c10::make_intrusive<Options>("pawl", timeout_);
+}
+
+void ManagedGroup::setTimeout(std::chrono::milliseconds timeout) {
+  std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+  for (const auto& group : inner_) {
+    if (!group) continue;
+    [&](auto& backend) {
+      if constexpr (requires { backend.setTimeout(timeout); }) backend.setTimeout(timeout);
+    }(*group->backend);
+  }
+}
+
+void ManagedGroup::abort() {
+  const Generation::State state = Generation::current().state();
+  Generation::current().fail(state.number, "the group of ranks " + ranks_ + " was aborted");
+}
+
+void ManagedGroup::shutdown() {
+  {
+    std::lock_guard lock(mutex_);
+    destroyed_ = true;
+  }
+  Groups::all().leave(this);
+  disconnect();
+}
+
+Groups& Groups::all() {
+  static auto* groups = new Groups;  // never destroyed: groups may be freed when the process ends
+  return *groups;
+}
+
+Groups::Groups() {
+  Generation::current().on_failure([this] { interrupt_all(); });
+}
+
+std::optional<std::string> Groups::open(std::uint64_t generation, StorePointer store, std::string address,
+                                        std::chrono::milliseconds timeout) {
+  close();
+  InnerOrder order;
+  {
+    std::lock_guard lock(mutex_);
+    order_.store = std::move(store);
+    order_.address = std::move(address);
+    order_.deadline_after = timeout;
+    order_.generation = generation;
+    order = order_;
+  }
+  order.deadline = std::chrono::steady_clock::now() + timeout;
+  Generation::current().open(generation);
+  InterruptThread::check();  // the generation may be past already
+  for (const auto& group : living()) {
+    if (const auto failed = Generation::current().failed()) return failed;
+    if (const auto why = group->connect(order)) {
+      Generation::current().fail(generation, *why);
+      return Generation::current().failed();
+    }
+  }
+  return Generation::current().failed();
+}
+
+void Groups::close() {
+  const bool cut_off = Generation::current().state().mode == Mode::draining || OutstandingWorks::all().count() > 0;
+  Generation::current().close();
+  if (cut_off) {
+    interrupt_all();
+    OutstandingWorks::all().wait_all();
+  }
+  for (const auto& group : living()) group->disconnect();
+  std::lock_guard lock(mutex_);
+  order_.store.reset();
+}
+
+void Groups::interrupt_all() {
+  {
+    std::lock_guard lock(mutex_);  // keeps them alive: a group leaves before it is freed
+    for (const Entry& entry : entries_) entry.group->interrupt();
+  }
+  interrupt_making();
+  OutstandingWorks::all().abort_point_to_point();
+}
+
+void Groups::join(const c10::intrusive_ptr<ManagedGroup>& group) {
+  std::lock_guard lock(mutex_);
+  int occurrence = 0;
+  const auto taken = [&](const Entry& entry) {
+    return entry.group->ranks_text() == group->ranks_text() && entry.group->occurrence() == occurrence;
+  };
+  while (std::any_of(entries_.begin(), entries_.end(), taken)) ++occurrence;
+  group->set_occurrence(occurrence);
+  entries_.push_back({group.get(), c10::weak_intrusive_ptr<ManagedGroup>(group)});
+  ++created_;
+}
+
+void Groups::leave(const ManagedGroup* group) {
+  std::vector<Entry> left;  // freed after the lock
+  std::lock_guard lock(mutex_);
+  const auto gone = std::stable_partition(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.group != group; });
+  std::move(gone, entries_.end(), std::back_inserter(left));
+  entries_.erase(gone, entries_.end());
+}
+
+std::optional<InnerOrder> Groups::order() const {
+  if (Generation::current().state().mode != Mode::open) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  if (!order_.store) return std::nullopt;
+  InnerOrder order = order_;
+  order.deadline = std::chrono::steady_clock::now() + order.deadline_after;
+  return order;
+}
+
+std::vector<c10::intrusive_ptr<ManagedGroup>> Groups::living() const {
+  std::vector<c10::intrusive_ptr<ManagedGroup>> groups;
+  std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (auto group = entry.reference.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+std::size_t Groups::live_count() const {
+  std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+std::size_t Groups::created_count() const {
+  std::lock_guard lock(mutex_);
+  return created_;
+}
+
+}  // namespace pawl

@@ -1,0 +1,76 @@
+// The extension as Python sees it; python/pawl/groups.py says what each call promises.
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "draining_work.h"
+#include "generation.h"
+#include "interrupt.h"
+#include "library.h"
+#include "managed_group.h"
+#include "store.h"
+
+// Read out of the file before it is loaded: _extension.py refuses one that was built for another torch or Python.
+extern "C" __attribute__((used, visibility("default"))) const char pawl_c10d_built_for[] =
+    "pawl_c10d built for torch=" PAWL_TORCH_VERSION " abi=" PAWL_TORCH_ABI " python=" PAWL_PYTHON_ABI ";";
+
+namespace pawl {
+namespace {
+
+void use_library(const std::optional<std::string>& path, std::uintptr_t handle) {
+  const py::gil_scoped_release unlocked;
+  InterruptThread::only().stop();
+  Library::loaded().detach();
+  if (!path || handle == 0) return;
+  Library::loaded().attach(*path, handle);
+  InterruptThread::only().start();
+}
+
+void fail(const std::string& why) {
+  Generation::current().fail(Generation::current().state().number, why);
+}
+
+bool in_loopback() { return Generation::current().state().mode == Mode::loopback; }
+
+void set_loopback(bool loopback) {
+  if (loopback) Groups::all().close();
+  Generation::current().set_loopback(loopback);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(pawl_c10d, module) {
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::module_::import("torch.distributed");  // whose types are our bases
+  module.attr("torch_version") = PAWL_TORCH_VERSION;
+
+  py::class_<ManagedGroup, c10::intrusive_ptr<ManagedGroup>, ::c10d::Backend>(module, "ManagedGroup")
+      .def(py::init(&ManagedGroup::make), py::arg("rank"), py::arg("size"), py::arg("ranks"), py::arg("timeout"),
+           Unlocked())
+      .def_property_readonly("key", [](const ManagedGroup& group) {
+        return group.ranks_text() + "/" + std::to_string(group.occurrence());
+      });
+  py::class_<PawlStore, c10::intrusive_ptr<PawlStore>, ::c10d::Store>(module, "PawlStore")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout"));
+
+  module.def("set_makers", &set_makers, py::arg("device"), py::arg("gloo"), py::arg("nccl"));
+  module.def("use_library", &use_library, py::arg("path"), py::arg("handle"));
+  module.def("set_loopback", &set_loopback, py::arg("loopback"), Unlocked());
+  module.def("in_loopback", &in_loopback);
+  module.def("open_generation",
+             [](std::uint64_t generation, StorePointer store, std::string address, std::chrono::milliseconds timeout) {
+               return Groups::all().open(generation, std::move(store), std::move(address), timeout);
+             },
+             py::arg("generation"), py::arg("store"), py::arg("address"), py::arg("timeout"), Unlocked());
+  module.def("close_generation", [] { Groups::all().close(); }, Unlocked());
+  module.def("failed", [] { return Generation::current().failed(); }, Unlocked());
+  module.def("fail", &fail, py::arg("why"), Unlocked());
+  module.def("wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
+  module.def("outstanding_count", [] { return OutstandingWorks::all().count(); }, Unlocked());
+  module.def("collective_phase", &set_collective_phase, py::arg("before"), py::arg("waiting"));
+  module.def("live_count", [] { return Groups::all().live_count(); });
+  module.def("created_count", [] { return Groups::all().created_count(); });
+  module.def("making_count", &making_count);
+}
+
+}  // namespace pawl

@@ -1,0 +1,172 @@
+#include "store.h"
+
+#include "generation.h"
+#include "interrupt.h"
+#include "library.h"
+
+namespace pawl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Bytes = LocalKeys::Bytes;
+
+// libpawl takes one store call at a time: a wait is cut into slices, so that other threads' calls come in between.
+constexpr std::chrono::milliseconds kSlice{100};
+constexpr std::size_t kUsualSize = 4096;
+
+bool in_loopback() { return Generation::current().state().mode == Mode::loopback; }
+
+[[noreturn]] void fail(const char* call, const std::string& key, Answer answer) {
+  const std::string error = Library::loaded().error();
+  if (answer == Answer::recover || answer == Answer::stop) InterruptThread::check();
+  C10_THROW_ERROR(DistStoreError, std::string("pawl: store ") + call + " of " + key + ": " + error);
+}
+
+void require(const char* call, const std::string& key, Answer answer) {
+  if (answer != Answer::ok) fail(call, key, answer);
+}
+
+// Reads a value of unknown size by `read(buffer, size)`, which says the true size where the buffer is too small.
+template <class Read>
+std::pair<Answer, Bytes> read_value(Read read) {
+  Bytes value(kUsualSize);
+  for (;;) {
+    std::size_t size = value.size();
+    const Answer answer = read(value.data(), size);
+    if (answer == Answer::invalid && size > value.size()) {
+      value.resize(size);
+      continue;
+    }
+    value.resize(answer == Answer::ok ? size : 0);
+    return {answer, std::move(value)};
+  }
+}
+
+}  // namespace
+
+void LocalKeys::set(const std::string& key, Bytes value) {
+  std::lock_guard lock(mutex_);
+  values_[key] = std::move(value);
+  changed_.notify_all();
+}
+
+std::optional<Bytes> LocalKeys::get(const std::string& key, Until until) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_until(lock, until, [&] { return values_.count(key) != 0; })) return std::nullopt;
+  return values_[key];
+}
+
+Bytes LocalKeys::compare_set(const std::string& key, const Bytes& expected, const Bytes& desired) {
+  std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  if (found == values_.end() && !expected.empty()) return expected;
+  if (found != values_.end() && found->second != expected) return found->second;
+  values_[key] = desired;
+  changed_.notify_all();
+  return desired;
+}
+
+std::int64_t LocalKeys::add(const std::string& key, std::int64_t amount) {
+  std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  if (found != values_.end()) amount += std::stoll(std::string(found->second.begin(), found->second.end()));
+  const std::string text = std::to_string(amount);
+  values_[key] = Bytes(text.begin(), text.end());
+  changed_.notify_all();
+  return amount;
+}
+
+bool LocalKeys::remove(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  return values_.erase(key) != 0;
+}
+
+bool LocalKeys::has(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  return values_.count(key) != 0;
+}
+
+std::int64_t LocalKeys::count() {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::int64_t>(values_.size());
+}
+
+c10::intrusive_ptr<::c10d::Store> PawlStore::clone() { return c10::make_intrusive<PawlStore>(*this); }
+
+void PawlStore::set(const std::string& key, const Bytes& value) {
+  if (in_loopback()) return local_->set(key, value);
+  require("set", key, Library::loaded().store_set(key, value.data(), value.size()));
+}
+
+Bytes PawlStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
+  if (in_loopback()) return local_->compare_set(key, expected, desired);
+  auto [answer, value] = read_value([&](void* buffer, std::size_t& size) {
+    return Library::loaded().store_compare_set(key, expected.data(), expected.size(), desired.data(), desired.size(),
+                                               buffer, size);
+  });
+  require("compare-and-set", key, answer);
+  return value;
+}
+
+Bytes PawlStore::get(const std::string& key) { return wait_for(key, timeout_); }
+
+std::int64_t PawlStore::add(const std::string& key, std::int64_t amount) {
+  if (in_loopback()) return local_->add(key, amount);
+  std::int64_t sum = 0;
+  require("add", key, Library::loaded().store_add(key, amount, sum));
+  return sum;
+}
+
+bool PawlStore::deleteKey(const std::string& key) {
+  if (in_loopback()) return local_->remove(key);
+  bool deleted = false;
+  require("delete", key, Library::loaded().store_delete(key, deleted));
+  return deleted;
+}
+
+bool PawlStore::check(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (in_loopback()) {
+      if (!local_->has(key)) return false;
+      continue;
+    }
+    const auto [answer, value] = read_value(
+        [&](void* buffer, std::size_t& size) { return Library::loaded().store_try_get(key, buffer, size); });
+    if (answer == Answer::timeout) return false;
+    require("check", key, answer);
+  }
+  return true;
+}
+
+std::int64_t PawlStore::getNumKeys() {
+  if (in_loopback()) return local_->count();
+  C10_THROW_ERROR(NotImplementedError, "pawl: the store of a job does not count its keys");
+}
+
+void PawlStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+  const Clock::time_point until = Clock::now() + timeout;
+  for (const std::string& key : keys) {
+    wait_for(key, std::max(std::chrono::milliseconds(0),
+                           std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now())));
+  }
+}
+
+Bytes PawlStore::wait_for(const std::string& key, std::chrono::milliseconds timeout) {
+  const Clock::time_point until = Clock::now() + timeout;
+  if (in_loopback()) {
+    if (auto value = local_->get(key, until)) return *value;
+  }
+  while (!in_loopback()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kSlice).count());
+    auto [answer, value] = read_value(
+        [&](void* buffer, std::size_t& size) { return Library::loaded().store_get(key, buffer, size, slice); });
+    if (answer == Answer::ok) return value;
+    if (answer != Answer::timeout) fail("get", key, answer);
+    if (left <= kSlice) break;
+  }
+  C10_THROW_ERROR(DistStoreError, "pawl: store get of " + key + ": no rank has set it within " +
+                                      std::to_string(timeout.count()) + " ms");
+}
+
+}  // namespace pawl

@@ -1,0 +1,219 @@
+"""The managed groups: backend `pawl` of torch.distributed, whose group objects live through the death of a peer.
+
+Each group forwards to an inner one (gloo; NCCL for CUDA tensors where torch has it) that `open_generation` makes anew.
+After a failure the open generation *drains*: nothing raises, works complete, collectives are local no-ops, outputs that
+are only received are zero; `failed()` says why, until the next generation opens. Object collectives raise `GroupsFailed`
+instead, since there is no object that they could hand out. In *loopback* no peer is needed: gathers give own copies,
+receives zeros, object collectives the own objects.
+
+A group is known by its ranks and its place among groups of equal ranks: all members make and destroy groups in the same
+order, as torch demands anyway. All the work is done in C++ (python/c10d); this module needs torch only when called.
+Threads: any, but open_generation, close_generation, set_loopback and use_library one at a time.
+"""
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pawl import _extension
+from pawl.errors import PawlError, Refused
+
+if TYPE_CHECKING:
+    from torch.distributed import Backend, Store
+
+BACKEND = "pawl"
+_OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+                       "send_object_list", "recv_object_list")
+
+
+class GroupsFailed(PawlError):
+    """The groups of this generation can't be used: the text says what failed first."""
+
+
+@functools.cache
+def register() -> None:
+    """Makes backend `pawl` known to torch, and object collectives of its groups safe. Idempotent."""
+    import torch.distributed as dist
+
+    c10d = _extension.load()
+    nccl = _make_nccl if _has_nccl() else None
+    c10d.set_makers(_make_device, _make_gloo, nccl)
+    dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"] if nccl else ["cpu"])
+    for name in _OBJECT_COLLECTIVES:
+        _guard(name)
+    atexit.register(c10d.close_generation)
+
+
+def use_library(path: str | None, handle: int) -> None:
+    """libpawl's file and the trainer's handle: progress inside waits, the event thread, the store. (None, 0) detaches;
+    afterwards the handle may be freed."""
+    _extension.load().use_library(path, handle)
+
+
+def PawlStore(timeout: timedelta) -> Store:
+    """A c10d store over libpawl, cancelled when the generation changes; in loopback one in this process's memory."""
+    return _extension.load().PawlStore(timeout)
+
+
+def set_loopback(loopback: bool) -> None:
+    """In loopback each collective is a local no-op of the right shape. Ends the open generation."""
+    _extension.load().set_loopback(loopback)
+
+
+def open_generation(generation: int, store: Store, address: str, timeout: timedelta) -> None:
+    """Makes the inner groups of all living groups, and lets those made later have theirs; gloo binds to `address`.
+
+    `store` is new for this generation, or at least its keys `generation/...` are. `GroupsFailed` where they are not all
+    made within `timeout`, or a recovery began; the generation is then draining.
+    """
+    why = _extension.load().open_generation(generation, store, address, timeout)
+    if why is not None:
+        raise GroupsFailed(why)
+
+
+def close_generation() -> None:
+    """Drops the inner groups; those of a failed generation are cut off first. A draining one goes on draining."""
+    _extension.load().close_generation()
+
+
+def failed() -> str | None:
+    """Why the current generation is draining; None while it is not."""
+    return _extension.load().failed()
+
+
+def fail(why: str) -> None:
+    """Lets the open generation drain: whoever waits in a collective, here and on the peers, goes on within milliseconds."""
+    _extension.load().fail(why)
+
+
+def wait_all() -> None:
+    """Every Work issued so far has completed, and its error, if any, is known to `failed()`."""
+    _extension.load().wait_all()
+
+
+def collective_phase(before: int, waiting: int) -> None:
+    """libpawl's phases from now on: `before` once, right before the next collective; `waiting` from then on."""
+    _extension.load().collective_phase(before, waiting)
+
+
+def live_count() -> int:
+    """Managed groups that were made and not destroyed."""
+    return _extension.load().live_count()
+
+
+def created_count() -> int:
+    """Managed groups that were ever made."""
+    return _extension.load().created_count()
+
+
+def _has_nccl() -> bool:
+    import torch
+    import torch.distributed as dist
+
+    return bool(dist.is_nccl_available() and torch.cuda.is_available())
+
+
+def _make_group(options: Any, _backend_options: Any = None) -> Backend:
+    import torch.distributed as dist
+
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        raise Refused("TORCH_DISTRIBUTED_DEBUG=DETAIL puts a gloo group of torch's own before each group, which could not "
+                      "live through a recovery: unset it, or set it to INFO")
+    return _extension.load().ManagedGroup(
+        rank=options.group_rank, size=options.group_size, ranks=list(options.global_ranks_in_group),
+        timeout=options.timeout)
+
+
+def _make_device(address: str) -> Any:
+    from torch.distributed import ProcessGroupGloo
+
+    return ProcessGroupGloo.create_device(hostname=address)
+
+
+def _make_gloo(device: Any, store: Store, rank: int, size: int, seconds: float) -> Backend:
+    from torch.distributed import ProcessGroupGloo
+
+    options = ProcessGroupGloo._Options()
+    options._devices = [device]
+    options._timeout = timedelta(seconds=seconds)
+    return ProcessGroupGloo(store, rank, size, options)
+
+
+def _make_nccl(store: Store, rank: int, size: int, seconds: float) -> Backend:
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=seconds)
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+def _guard(name: str) -> None:
+    """Puts our check around torch's object collective `name`, wherever the name is known already."""
+    import torch.distributed.distributed_c10d as torch_c10d
+
+    original = getattr(torch_c10d, name)
+    guarded = _guarded(original)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is original:
+            setattr(module, name, guarded)
+
+
+def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        if not _is_managed(bound.arguments.get("group")):
+            return original(*args, **kwargs)
+        if _extension.load().in_loopback():
+            return _own_objects(original, bound)
+        _refuse_drained(original.__name__)
+        try:
+            answer = original(*args, **kwargs)
+        except Exception:
+            _refuse_drained(original.__name__)  # it stumbled over what a failed transfer left behind
+            raise
+        _refuse_drained(original.__name__)
+        return answer
+
+    return collective
+
+
+def _refuse_drained(name: str) -> None:
+    why = failed()
+    if why is not None:
+        raise GroupsFailed(f"{name}: the groups of this generation have failed: {why}")
+
+
+def _is_managed(group: Any) -> bool:
+    """Whether the object collectives of `group` (None: all ranks) run on a managed group."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_object_coll_device
+
+    if not dist.is_initialized() or group == dist.GroupMember.NON_GROUP_MEMBER:
+        return False
+    group = group or dist.group.WORLD
+    backend = group._get_backend(torch.device(_get_object_coll_device(group)))
+    return isinstance(backend, _extension.load().ManagedGroup)
+
+
+def _own_objects(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """What an object collective gives in loopback: every rank's object is our own."""
+    name, given = original.__name__, bound.arguments
+    if name in ("all_gather_object", "gather_object"):
+        return original(*bound.args, **bound.kwargs)  # torch's own, over gathers that give own copies
+    if name == "scatter_object_list" and given.get("scatter_object_input_list"):
+        import torch.distributed as dist
+
+        given["scatter_object_output_list"][0] = given["scatter_object_input_list"][dist.get_rank(given.get("group"))]
+    if name == "recv_object_list":
+        source = given.get("src") if given.get("src") is not None else given.get("group_src")
+        return source if source is not None else 0
+    return None
