@@ -49,6 +49,10 @@ class PlainTrainer {
   [[nodiscard]] int event_fd() const { return -1; }
   Status event_next(pawl::Event*) { return Status::timeout; }
   [[nodiscard]] bool interrupted() const { return false; }
+  Status identity(pawl::Seat* seat) const {
+    *seat = seat_;
+    return Status::ok;
+  }
   Status store_set(const std::string&, const std::string&) { return Status::unreachable; }
   Status store_get(const std::string&, std::string*, std::chrono::milliseconds) { return Status::unreachable; }
 

@@ -79,8 +79,9 @@ class StoreRendezvous : public Rendezvous {
 
   Outcome exchange(std::uint32_t rank, std::uint32_t world, const Address& mine, Watch& watch, Address* next) override {
     status_ = trainer_.store_set(key(rank), mine.host + " " + mine.port);
-    has_store_ = status_ != Status::unreachable;
-    if (!has_store_) {
+    pawl::Seat seat{};
+    has_store_ = status_ != Status::unreachable && trainer_.identity(&seat) == Status::ok && seat.generation > 0;
+    if (!has_store_) {  // or one of this process alone
       status_ = Status::ok;
       return MasterRendezvous({environment_or("MASTER_ADDR", ""), environment_or("MASTER_PORT", "")})
           .exchange(rank, world, mine, watch, next);

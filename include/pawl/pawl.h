@@ -1,8 +1,20 @@
 /* pawl: the C interface, all that a trainer ever includes.
  *
  * One handle per process, one training thread per handle: unless a call says otherwise it belongs to the thread that
- * runs the training loop. Nothing here throws, prints, forks or installs a signal handler. With PAWL=off in the
- * environment every call is a no-op that answers PAWL_OK, and the identity is read from RANK and WORLD_SIZE.
+ * runs the training loop. Nothing here throws, prints, forks or installs a signal handler.
+ *
+ * With PAWL=off in the environment every call is a no-op that answers PAWL_OK, but: the identity is read from RANK,
+ * WORLD_SIZE and LOCAL_RANK (generation 0), the role is PAWL_ROLE_SEATED, pawl_event_fd answers -1, pawl_event_next
+ * PAWL_TIMEOUT, and pawl_committed_step and pawl_interrupted 0. The store is a working one of this process alone, for
+ * its threads: ranks don't meet in it. pawl_stop_after agrees with itself.
+ *
+ * Environment, besides PAWL; `pawl run` sets the first two:
+ *   PAWL_SOCKET             where this node's pawld listens
+ *   PAWL_LOCAL_INDEX        which of the node's trainers this process is
+ *   PAWL_FENCE_DEADLINE_MS  a window that is not copied out so long after pawl_fence began is void; 1 to 86400000 (10000)
+ *   PAWL_COPY_THREADS       that capture; 1 to 64 (a quarter of the cores, at most 2)
+ *   PAWL_BUCKET_BYTES       that are copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). Equal on all
+ *                           seats of a job
  *
  * The loop (docs/protocol.md follows one step and one recovery through it):
  *
@@ -22,6 +34,11 @@
  *     }
  *     pawl_finish(t);                        // the last step is committed on every seat
  *     pawl_detach(t);
+ *
+ * The layout may be sealed later where resume_step is 0: while the job runs, between two steps, on all seats after the
+ * same one. Until then steps are unprotected: pawl_step_begin, pawl_fence and pawl_progress do what they can, and
+ * pawl_window_open is for after the seal. A death before the first commit starts every trainer process of the job anew,
+ * from step 0: the only case in which survivors change process.
  *
  * Any call may answer PAWL_RECOVER: drop the step in flight, close the connections to the other ranks, go to `join`.
  * Any call may answer PAWL_STOP: the job ends; clean up and leave. pawl_error() has the sentence.
@@ -88,8 +105,16 @@ typedef enum pawl_phase {
   PAWL_PHASE_JOIN = 6,        /* set by pawl: in pawl_recover_join (parked, or waiting for a decision) */
   PAWL_PHASE_RESTORE = 7,     /* set by pawl: in pawl_restore, and until pawl_recover_done returns */
   PAWL_PHASE_ASIDE = 8,       /* evaluation, logging: outside a step */
-  PAWL_PHASE_FINISH = 9       /* set by pawl: in pawl_finish */
+  PAWL_PHASE_FINISH = 9,      /* set by pawl: in pawl_finish */
+  PAWL_PHASE_EXCHANGE = 10    /* own part of the update is done; the first collective that shares it has not begun */
 } pawl_phase;
+
+/* What a trainer is to the job, also before it has a seat. */
+typedef enum pawl_role {
+  PAWL_ROLE_UNKNOWN = 0, /* the job has not formed yet */
+  PAWL_ROLE_SEATED = 1,  /* a seat is or was just given to it: pawl_recover_join answers without waiting for a death */
+  PAWL_ROLE_SPARE = 2    /* the job has formed and this trainer has no seat */
+} pawl_role;
 
 typedef struct pawl_attach_options {
   const char* socket_path; /* NULL: PAWL_SOCKET from the environment, which `pawl run` sets */
@@ -140,10 +165,15 @@ typedef int (*pawl_blob_load)(void* context, const void* buffer, size_t size);
 PAWL_API pawl_status pawl_attach(const pawl_attach_options* options, pawl_trainer** trainer);
 /* Ends the copy threads, disconnects, frees the handle. Never waits for another rank. */
 PAWL_API void pawl_detach(pawl_trainer* trainer);
-/* Why the last call failed, in a sentence; valid until the next call. Never NULL. Also for a NULL trainer (attach). */
+/* Why this thread's last call failed, in a sentence; valid until its next call. Never NULL. Also for a NULL trainer
+ * (attach). */
 PAWL_API const char* pawl_error(const pawl_trainer* trainer);
 /* The seat as of the last pawl_recover_join. PAWL_INVALID before the first. */
 PAWL_API pawl_status pawl_identity(const pawl_trainer* trainer, pawl_seat* seat);
+/* This trainer's role now. Any thread; one load. */
+PAWL_API pawl_role pawl_role_of(const pawl_trainer* trainer);
+/* Seats of the job, also while parked; 0: not known yet. Any thread; one load. */
+PAWL_API uint32_t pawl_world(const pawl_trainer* trainer);
 
 /* A grid of ranks with named axes; `sizes` multiply to the world. Before pawl_layout_seal. */
 PAWL_API pawl_status pawl_mesh_add(pawl_trainer* trainer, const char* name, const char* const* axes,
@@ -156,17 +186,19 @@ PAWL_API pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void
 PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capacity, pawl_blob_save save,
                                    pawl_blob_load load, void* context);
 /* Declarations are complete: agrees with the other seats (their replicated tensors and meshes must be equal; the
- * error names the first that differ), gets the arena. PAWL_INVALID: they differ. PAWL_IO: no memory for the arena. */
+ * error names the first that differ), gets the arena. PAWL_INVALID: they differ. PAWL_IO: no memory for the arena.
+ * Between pawl_recover_join and pawl_recover_done, or where resume_step is 0 also later, between two steps. */
 PAWL_API pawl_status pawl_layout_seal(pawl_trainer* trainer);
 
-/* Step `step` begins: copies the volatile state that belongs to step-1. */
+/* Step `step` begins: copies the volatile state that belongs to step-1. Before the layout is sealed: just counts. */
 PAWL_API pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step);
 /* Waits until the open window is copied out and sealed; afterwards stable state may change. Running out of time, or no
- * free slot, voids the window and answers PAWL_OK. `report` may be NULL. */
+ * free slot, voids the window and answers PAWL_OK, as where no window is open. `report` may be NULL. */
 PAWL_API pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report);
 /* Stable state is now that of `step`; capture starts. `samples`: global samples consumed so far (for status). */
 PAWL_API pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples);
-/* The hang watch: something is alive and in this phase. Cheap (no system call). Any thread. */
+/* The hang watch: something is alive and in this phase. Cheap (no system call). Any thread. A trainer that drains a
+ * lost step is given more time to come to pawl_recover_join while it says so. */
 PAWL_API pawl_status pawl_progress(pawl_trainer* trainer, pawl_phase phase);
 /* Greatest step known to be committed on every seat. Any thread. */
 PAWL_API uint64_t pawl_committed_step(const pawl_trainer* trainer);
@@ -181,21 +213,51 @@ PAWL_API int pawl_interrupted(const pawl_trainer* trainer);
 PAWL_API pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what);
 
 /* Joins the copy threads, tells pawld, and waits: for a seat (parked), for the first forming, or for the decision of a
- * recovery. PAWL_OK with the seat; PAWL_STOP. */
+ * recovery. PAWL_OK with the seat; PAWL_STOP. A parked trainer may wait here in a second thread, while its main thread
+ * (which rehearses) calls nothing but pawl_role_of, pawl_world, pawl_progress, pawl_committed_step and
+ * pawl_interrupted. */
 PAWL_API pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat);
 /* State of resume_step into the declared tensors and blobs, each bucket verified before it is used. Needs the layout
- * sealed. PAWL_RECOVER also where the source proved corrupt and another is sought. */
+ * sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also where the source proved corrupt and
+ * another is sought. */
 PAWL_API pawl_status pawl_restore(pawl_trainer* trainer);
-/* This seat is ready; waits until all are. */
+/* This seat is ready; waits until all are. Needs the layout sealed, unless resume_step is 0. */
 PAWL_API pawl_status pawl_recover_done(pawl_trainer* trainer);
-/* Waits until the last window is committed on every seat and every seat has finished. */
+/* Waits until the last window is committed on every seat and every seat has finished. All seats finish after the same
+ * step: if one waits here and another has begun a later step, the job fails and says who. */
 PAWL_API pawl_status pawl_finish(pawl_trainer* trainer);
 
+/* Proposes that the job ends after `step`; the first proposal of all seats counts and is the answer in *agreed (which
+ * may be NULL). Returns when every seat sees it in pawl_stop_step; since nobody gets past a step without this seat, all
+ * can then end at the same one: look after each step whether pawl_stop_step is it. Others may have begun the step after
+ * the last that this seat has begun, so that one is the earliest. PAWL_RECOVER: ask again afterwards; what was agreed
+ * stays. */
+PAWL_API pawl_status pawl_stop_after(pawl_trainer* trainer, uint64_t step, uint64_t* agreed);
+/* After which step the job ends; 0: nobody has asked for an end. Any thread; one load. */
+PAWL_API uint64_t pawl_stop_step(const pawl_trainer* trainer);
+
 /* Rendezvous: a small key-value store of this generation, shared by all seats, cancelled (PAWL_RECOVER) when the
- * generation changes. get waits for the key; *size is the capacity of `value` on entry, the length on return. */
+ * generation changes. Every seat sees what any seat was told is done; nothing is lost or done twice because a pawld was
+ * restarted. Between pawl_recover_join and the next; any thread (what changes something is done one at a time), as long
+ * as none is in it when the handle is detached. Values have at most 16 MiB.
+ * *size is the capacity of `value` on entry, the length on return; PAWL_INVALID if that is greater: ask again (but a
+ * compare_set has been done). PAWL_INVALID also without a seat. */
 PAWL_API pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* value, size_t size);
+/* Waits for the key; PAWL_TIMEOUT if it is not there in time. */
 PAWL_API pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size,
                                     uint32_t timeout_ms);
+/* PAWL_TIMEOUT at once if the key is not there. */
+PAWL_API pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size);
+/* The value is a decimal number (0 if the key is not there) and grows by `amount`; the sum in *sum (which may be NULL).
+ * PAWL_INVALID: what is there is no number. */
+PAWL_API pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum);
+/* Where the key has the value `expected`, or is not there and `expected` is empty, it has `desired` afterwards. `value`:
+ * what it has now; of a key that is not there, `expected`. */
+PAWL_API pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const void* expected,
+                                            size_t expected_size, const void* desired, size_t desired_size, void* value,
+                                            size_t* size);
+/* *deleted (which may be NULL): whether the key was there. */
+PAWL_API pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted);
 
 /* A JSON object: seat, generation, step, committed, fence waits, voided windows. The string lives until the next call. */
 PAWL_API const char* pawl_status_json(pawl_trainer* trainer);

@@ -71,7 +71,10 @@ enum class Phase : int {
   update = PAWL_PHASE_UPDATE,
   allgather = PAWL_PHASE_ALLGATHER,
   aside = PAWL_PHASE_ASIDE,
+  exchange = PAWL_PHASE_EXCHANGE,
 };
+
+enum class Role : int { unknown = PAWL_ROLE_UNKNOWN, seated = PAWL_ROLE_SEATED, spare = PAWL_ROLE_SPARE };
 
 using Seat = pawl_seat;
 using FenceReport = pawl_fence_report;
@@ -173,6 +176,11 @@ class Trainer {
   [[nodiscard]] const char* error() const { return pawl_error(handle_); }
 
   Status identity(Seat* seat) const { return call([&] { return pawl_identity(handle_, seat); }); }
+  // Any thread: this trainer's role, and how many seats the job has (0: not known yet).
+  [[nodiscard]] Role role() const {
+    return handle_ == nullptr ? Role::unknown : static_cast<Role>(pawl_role_of(handle_));
+  }
+  [[nodiscard]] std::uint32_t world() const { return handle_ == nullptr ? 0 : pawl_world(handle_); }
 
   // The axes' sizes multiply to the world. `mesh` may be null: the first mesh is 0, the next 1, ...
   Status mesh_add(const std::string& name, const std::vector<Axis>& axes, std::uint32_t* mesh = nullptr) {
@@ -256,7 +264,13 @@ class Trainer {
   Status restore() { return call([&] { return pawl_restore(handle_); }); }
   Status recover_done() { return call([&] { return pawl_recover_done(handle_); }); }
   Status finish() { return call([&] { return pawl_finish(handle_); }); }
+  // `agreed` may be null.
+  Status stop_after(std::uint64_t step, std::uint64_t* agreed = nullptr) {
+    return call([&] { return pawl_stop_after(handle_, step, agreed); });
+  }
+  [[nodiscard]] std::uint64_t stop_step() const { return handle_ == nullptr ? 0 : pawl_stop_step(handle_); }
 
+  // The store: any thread.
   Status store_set(const std::string& key, const std::string& value) {
     return call([&] { return pawl_store_set(handle_, key.c_str(), value.data(), value.size()); });
   }
@@ -270,6 +284,36 @@ class Trainer {
     });
     value->resize(got == Status::ok && size <= capacity ? size : 0);
     return got;
+  }
+  // `timeout` at once if the key is not there.
+  Status store_try_get(const std::string& key, std::string* value, std::size_t capacity = 4096) {
+    value->resize(capacity);
+    std::size_t size = capacity;
+    const Status got = call([&] { return pawl_store_try_get(handle_, key.c_str(), &(*value)[0], &size); });
+    value->resize(got == Status::ok && size <= capacity ? size : 0);
+    return got;
+  }
+  // `sum` may be null.
+  Status store_add(const std::string& key, std::int64_t amount, std::int64_t* sum = nullptr) {
+    return call([&] { return pawl_store_add(handle_, key.c_str(), amount, sum); });
+  }
+  Status store_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                           std::string* value, std::size_t capacity = 4096) {
+    value->resize(capacity);
+    std::size_t size = capacity;
+    const Status there = call([&] {
+      return pawl_store_compare_set(handle_, key.c_str(), expected.data(), expected.size(), desired.data(),
+                                    desired.size(), &(*value)[0], &size);
+    });
+    value->resize(there == Status::ok && size <= capacity ? size : 0);
+    return there;
+  }
+  // `deleted` may be null.
+  Status store_delete(const std::string& key, bool* deleted = nullptr) {
+    int there = 0;
+    const Status done = call([&] { return pawl_store_delete(handle_, key.c_str(), &there); });
+    if (deleted != nullptr) *deleted = there != 0;
+    return done;
   }
   [[nodiscard]] std::string status_json() { return handle_ == nullptr ? "{}" : pawl_status_json(handle_); }
 

@@ -126,7 +126,7 @@ const NodeView* node_view(const JobView& view, NodeId node) {
 }
 
 bool is_trainer_phase(const std::string& phase) {
-  static const std::vector<std::string> kPhases = {"compute", "allreduce", "fence", "update", "allgather", "join", "restore"};
+  static const std::vector<std::string> kPhases = {"compute", "allreduce", "fence", "update", "exchange", "allgather", "join", "restore"};
   return std::find(kPhases.begin(), kPhases.end(), phase) != kPhases.end();
 }
 

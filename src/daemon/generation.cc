@@ -70,6 +70,7 @@ void Pawld::take_seats() {
   for (const Member& member : state_->seats)
     if (member.life == self_ && member.local_index < trainers_->places().size())
       trainers_->places()[member.local_index].seat = member.seat;
+  for (Place& place : trainers_->places()) write_page(place);
 }
 
 void Pawld::swap_state(const JobState& next, const std::string& why) {
@@ -129,8 +130,7 @@ void Pawld::freeze() {
   end_streams();
   memory_->freeze_all();
   frozen_ = state.generation;
-  store_clear();
-  take_early_frames();
+  enter_store();
   for (Place& place : trainers_->places()) {
     trainers_->interrupt(place, state.generation);
     const bool restart = place.seat && std::find(state.restart.begin(), state.restart.end(), *place.seat) != state.restart.end();
@@ -317,6 +317,7 @@ void Pawld::begin_running() {
   restore_exits_.clear();
   running_ = state.generation;
   frozen_ = std::max(frozen_, state.generation);
+  enter_store();
   Progress progress{state.resume, 0};
   for (Place& place : trainers_->places()) {
     if (!place.seat) continue;
@@ -351,6 +352,7 @@ void Pawld::tidy_keys() {
   session_->tell([keys = keys_, generation = state_->generation](Control& control) {
     (void)control.erase_prefix(keys.inventories(generation));
     (void)control.erase_prefix(keys.readies(generation));
+    (void)control.erase_prefix(keys.stop_acks(Generation(generation.value - 1)));
     auto events = control.list(keys.events());
     if (!events) return;
     for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) (void)control.erase(events->kvs[i].key);

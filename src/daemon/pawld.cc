@@ -55,12 +55,16 @@ Status Pawld::start() {
           .on_notice = [this](Place& p) { on_notice(p); },
           .on_death = [this](Place& p, const std::string& how) { on_trainer_death(p, how); },
           .on_question = [this](std::shared_ptr<Connection> c, const Frame& f) { on_question(c, f, true); },
-          .hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); }});
+          .hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); },
+          .on_page = [this](Place& p) { write_page(p); }});
+  store_log_ = std::make_unique<StoreLog>(options_.job, [this](const std::string& name, int fd) { keeper_->hold(name, fd); });
   for (auto& [name, fd] : options_.held) {
     Status adopted;
     std::uint32_t index = 0;
     if (name.rfind("page.", 0) == 0 && parse_number(std::string_view(name).substr(5), index)) {
       adopted = trainers_->adopt_page(index, Fd(fd));
+    } else if (name == StoreLog::kName) {
+      adopted = store_log_->adopt(Fd(fd));
     } else {
       adopted = memory_->adopt(name, Fd(fd));
     }
@@ -119,7 +123,7 @@ void Pawld::joined(const Listing& listing) {
           .on_answer = [this](NodeLife life, Frame& frame) { on_link_answer(life, frame); },
           .generation = [this] { return state_ ? state_->generation : Generation(0); }});
   ready_ = true;
-  for (const KeyValue& kv : listing.kvs) note_key(kv.key, &kv.value, kv.mod_revision);
+  note_all(listing);
   watch_ = session_->watch(keys_.root, listing.revision + 1, [this](const WatchEvent& event) { on_key(event); });
   loop_->watch(peer_listener_.get(), kRead, [this](const Ready&) { accept_peer(); });
   trainers_->open();
@@ -135,7 +139,7 @@ void Pawld::on_key(const WatchEvent& event) {
     session_->call<Listing>([root = keys_.root](Control& control) { return control.list(root); },
                             [this](Result<Listing> listing) {
                               if (!listing) return;
-                              for (const KeyValue& kv : listing->kvs) note_key(kv.key, &kv.value, kv.mod_revision);
+                              note_all(*listing);
                               drive();
                             });
     return;
@@ -143,6 +147,14 @@ void Pawld::on_key(const WatchEvent& event) {
   const bool put = event.kind == WatchEvent::Kind::put;
   note_key(event.kv.key, put ? &event.kv.value : nullptr, event.revision);
   if (event.kv.key.rfind(keys_.events(), 0) != 0) drive();
+}
+
+// The state first: what the others say belongs to its generation.
+void Pawld::note_all(const Listing& listing) {
+  for (const KeyValue& kv : listing.kvs)
+    if (kv.key == keys_.state()) note_key(kv.key, &kv.value, kv.mod_revision);
+  for (const KeyValue& kv : listing.kvs)
+    if (kv.key != keys_.state()) note_key(kv.key, &kv.value, kv.mod_revision);
 }
 
 void Pawld::note_key(const std::string& key, const std::string* value, Revision revision) {
@@ -169,6 +181,12 @@ void Pawld::note_key(const std::string& key, const std::string* value, Revision 
     if (auto inventory = parse_inventory(*value)) inventories_[inventory->life.node] = *inventory;
   } else if (value != nullptr && state_ && number_after(keys_.readies(state_->generation), number)) {
     readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
+  } else if (value != nullptr && key == keys_.stop()) {
+    const Json json = Json::parse(*value, nullptr, false);
+    if (json.is_object() && json.contains("step") && json["step"].is_number_unsigned()) stop_step_ = Step(json["step"].get<std::uint64_t>());
+    for (Place& place : trainers_->places()) write_page(place);
+  } else if (value != nullptr && state_ && number_after(keys_.stop_acks(state_->generation), number)) {
+    stop_acks_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
   } else if (value != nullptr && number_after(keys_.finishes(), number)) {
     const Json json = Json::parse(*value, nullptr, false);
     if (json.is_object() && json.contains("generation") && json["generation"].is_number_unsigned())
@@ -183,6 +201,7 @@ void Pawld::drive() {
   if (ending_) return;
   push_causes();
   if (state_->leader == self_) lead();
+  consider_stop();
   consider_finish();
 }
 

@@ -24,12 +24,14 @@
 #include "daemon/memory.h"
 #include "daemon/neighbours.h"
 #include "daemon/replication.h"
+#include "daemon/store_log.h"
 #include "daemon/trainers.h"
 #include "membership/job_state.h"
 #include "recovery/deadlines.h"
 #include "recovery/decide.h"
 #include "redundancy/placement.h"
 #include "redundancy/progress.h"
+#include "transport/store.h"
 
 namespace pawl {
 
@@ -45,6 +47,7 @@ class Pawld {
   void join_job();                       // reads spec, state and nodes; asks again until they are there
   void joined(const Listing& listing);
   void on_key(const WatchEvent& event);
+  void note_all(const Listing& listing);
   void note_key(const std::string& key, const std::string* value, Revision revision);
   void tick();
   void drive();                          // the next step, whatever it is; idempotent
@@ -91,6 +94,7 @@ class Pawld {
   void seat_trainers();
   void answer_restores();
   void on_layout(Place& place, Reader& in);
+  void on_store(Place& place, std::uint64_t id, Reader& in);
   void grant_arena(Place& place, const ArenaHandle& arena);
   void on_done(Place& place, Generation generation);
   void on_fault(Place& place, Generation generation, const std::string& what);
@@ -98,6 +102,9 @@ class Pawld {
   void kill_trainer(Place& place, const std::string& why);
   void check_trainers();
   void consider_finish();
+  void consider_stop();
+  void propose_stop(Step step);
+  void write_page(Place& place);
   [[nodiscard]] std::vector<std::string> trainer_environment(const Place& place) const;
   [[nodiscard]] const Source* source_of(Seat seat) const;
   [[nodiscard]] Result<ArenaHandle> arena_on_loop(const ArenaSpec& spec, bool keep_sealed);  // any thread; waits
@@ -113,10 +120,12 @@ class Pawld {
   void on_link_up(NodeLife life);
   void on_link_answer(NodeLife life, Frame& frame);
   void on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame);
-  void store_set(const std::string& key, const std::string& value);
-  using OnValue = std::function<void(const std::string&)>;
-  void store_get(const std::string& key, OnValue on_value);  // dropped when the generation changes
-  void store_clear();
+  using OnStoreAnswer = std::function<void(const StoreAnswer&)>;
+  void ask_store(StoreRequest request, OnStoreAnswer on_answer);  // dropped when the generation changes
+  void serve_store(StoreRequest request, OnStoreAnswer on_answer);  // at the root
+  void send_to_root(std::uint64_t id, const StoreRequest& request);
+  void enter_store();                    // of the state's generation; a returning root goes on with what it did
+  void drop_late_store_waits();
   void take_early_frames();
   void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void adopt_fetch(const std::shared_ptr<Connection>& connection);
@@ -164,6 +173,8 @@ class Pawld {
   std::map<NodeId, Inventory> inventories_;    // of the state's generation
   std::map<NodeId, Generation> readies_;
   std::map<Seat, Generation> finishes_;
+  Step stop_step_;                             // the job's last; 0: nobody has asked for an end
+  std::map<NodeId, Generation> stop_acks_;     // whose trainers see it, as of which generation
   Duration enough_nodes_since_{};
 
   // What this node has done about it.
@@ -171,6 +182,7 @@ class Pawld {
   Generation restoring_;
   Generation running_;
   Generation ready_put_;
+  bool proposing_stop_ = false;
   bool swapping_ = false;  // a compare-and-swap is under way
   bool drive_planned_ = false;
   struct PendingCause {
@@ -202,14 +214,15 @@ class Pawld {
   std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
   std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;
   std::vector<std::weak_ptr<FetchServer>> fetch_servers_;
-  std::map<std::string, std::string> store_;       // at the root: of the whole job
-  std::map<std::string, std::string> store_mine_;  // what our trainers have set, to repeat to a root that came back
+  Store store_;  // at the root: of the whole job
+  std::unique_ptr<StoreLog> store_log_;
+  Generation store_generation_;
   struct StoreWait {
-    std::string key;
-    std::uint64_t id = 0;  // of our question to the root
-    OnValue on_value;
+    StoreRequest request;
+    OnStoreAnswer on_answer;
+    Duration until{};  // nobody waits any longer
   };
-  std::vector<StoreWait> store_waits_;
+  std::map<std::uint64_t, StoreWait> store_waits_;  // at the root: gets; elsewhere: what the root has not answered
   struct EarlyFrame {  // of a generation that its sender has entered and this daemon has not: taken up when it has
     Generation generation;
     NodeLife life;

@@ -16,7 +16,7 @@ namespace {
 
 double ms_of(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-constexpr const char* kTrainerPhases[] = {"none", "compute", "allreduce", "fence", "update", "allgather", "join", "restore", "aside", "finish"};
+constexpr const char* kTrainerPhases[] = {"none", "compute", "allreduce", "fence", "update", "allgather", "join", "restore", "aside", "finish", "exchange"};
 
 const char* phase_name(std::uint64_t phase) { return phase < std::size(kTrainerPhases) ? kTrainerPhases[phase] : "unknown"; }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "daemon/pawld.h"
 #include "env/process.h"
+#include "pawl/pawl.h"
 #include "tensor/layout.h"
 
 namespace pawl {
@@ -19,7 +20,15 @@ namespace {
 constexpr std::uint32_t kInvalidStatus = 3;  // PAWL_INVALID
 constexpr std::uint32_t kIoStatus = 7;       // PAWL_IO
 constexpr int kEarlyExitsMax = 3;
-const std::string kLayoutKey = "pawl/layout";
+
+// Under a key of pawld's own: trainers' keys have a prefix.
+StoreRequest about_layout(StoreOp op, std::string layout = {}) {
+  StoreRequest request;
+  request.op = op;
+  request.key = "pawl/layout";
+  request.value = std::move(layout);
+  return request;
+}
 
 std::vector<std::string> shared_differences(const std::string& first, const std::string& mine) {
   auto a = parse_layout(first);
@@ -64,23 +73,12 @@ void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id,
       trainers_->answer(place, kind, TrainerWire::noted, {});
       return on_fault(place, generation, what);
     }
-    case TrainerWire::store_set: {
+    case TrainerWire::store: return on_store(place, id, in);
+    case TrainerWire::stop_after: {
       const Generation generation(in.u64());
-      const std::string key = in.str();
-      const std::string value = in.str();
-      if (state_ && generation == state_->generation) store_set(key, value);
-      return trainers_->answer(place, kind, TrainerWire::noted, {});
-    }
-    case TrainerWire::store_get: {
-      const Generation generation(in.u64());
-      const std::string key = in.str();
-      if (!state_ || generation != state_->generation) return;
-      return store_get(key, [this, index = place.index, id](const std::string& value) {
-        Place& asking = trainers_->places()[index];
-        auto waiting = asking.waiting.find(TrainerWire::store_get);
-        if (waiting != asking.waiting.end() && waiting->second == id)
-          trainers_->answer(asking, TrainerWire::store_get, TrainerWire::value, Writer().str(value).take());
-      });
+      place.stop_wanted = Step(in.u64());
+      if (state_ && generation == state_->generation) consider_stop();
+      return;
     }
     case TrainerWire::finish: place.finish_step = Step(in.u64()); return consider_finish();
     default: place.waiting.erase(kind); return;
@@ -241,18 +239,36 @@ void Pawld::on_layout(Place& place, Reader& in) {
   // Seats must agree on what they share. A snapshot that is restored has its layout with it; at a fresh start seat 0's is
   // the yardstick.
   if (state_->resume.value > 0 || spec.seat.value == 0) {
-    if (state_->resume.value == 0) store_set(kLayoutKey, spec.layout);
+    if (state_->resume.value == 0) ask_store(about_layout(StoreOp::set, spec.layout), [](const StoreAnswer&) {});
     return grant_arena(place, *arena);
   }
-  store_get(kLayoutKey, [this, index = place.index, mine = spec.layout, held = *arena](const std::string& first) {
+  ask_store(about_layout(StoreOp::get), [this, index = place.index, mine = spec.layout, held = *arena](const StoreAnswer& first) {
     Place& asking = trainers_->places()[index];
-    const std::vector<std::string> differences = shared_differences(first, mine);
+    const std::vector<std::string> differences = shared_differences(first.value, mine);
     if (differences.empty()) return grant_arena(asking, held);
     std::string why = "the seats declare different shared state (seat 0 first):";
     for (const std::string& difference : differences) why += " " + difference + ";";
     log_error("layout_refused", "seat", *asking.seat, "why", why);
     trainers_->answer(asking, TrainerWire::layout, TrainerWire::refused, Writer().u32(kInvalidStatus).str(why).take());
     report_cause({FaultKind::layout_conflict, std::nullopt, asking.seat, why, 0});
+  });
+}
+
+void Pawld::on_store(Place& place, std::uint64_t id, Reader& in) {
+  const Generation generation(in.u64());
+  StoreRequest request;
+  auto refuse = [&](const char* why) {
+    trainers_->answer_store(place, id, TrainerWire::refused, Writer().u32(kInvalidStatus).str(why).take());
+  };
+  if (!read_store_request(in, request)) return refuse("not a request to the store");
+  if (!state_ || !place.seat || place.page == nullptr) return refuse("the store is for who has a seat");
+  if (generation != state_->generation) return;  // it is over: the trainer will see that in its page
+  request.client = place.page->nonce.load();
+  request.number = id;
+  ask_store(std::move(request), [this, index = place.index, id](const StoreAnswer& answer) {
+    Writer payload;
+    write_store_answer(payload, answer);
+    trainers_->answer_store(trainers_->places()[index], id, TrainerWire::value, payload.take());
   });
 }
 
@@ -377,6 +393,52 @@ void Pawld::check_trainers() {
 }
 
 // --- The end
+
+// What a trainer may know of the job from its page alone.
+void Pawld::write_page(Place& place) {
+  if (place.page == nullptr) return;
+  const bool formed = state_ && state_->generation.value > 0;
+  place.page->world.store(std::uint64_t{spec_.node_count} * spec_.seats_per_node);
+  place.page->role.store(!formed ? PAWL_ROLE_UNKNOWN : place.seat ? PAWL_ROLE_SEATED : PAWL_ROLE_SPARE);
+  place.page->stop_step.store(stop_step_.value, std::memory_order_release);
+}
+
+// The first proposal becomes the key; who asks is answered when every member has it in its trainers' pages, so that no
+// seat can miss it (a new page has it from the first).
+void Pawld::consider_stop() {
+  if (!state_ || !is_member()) return;
+  const Generation generation = state_->generation;
+  const auto acknowledged = [&](NodeId node) {
+    const auto found = stop_acks_.find(node);
+    return found != stop_acks_.end() && found->second == generation;
+  };
+  if (stop_step_.value > 0 && !acknowledged(self_.node)) {
+    stop_acks_[self_.node] = generation;
+    session_->call<Revision>([key = keys_.stop_ack(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
+                             [this](Result<Revision> put) {
+                               if (put) return;
+                               stop_acks_.erase(self_.node);
+                               drive_soon(20ms);
+                             });
+  }
+  bool all = stop_step_.value > 0;
+  for (const Member& member : state_->seats) all = all && acknowledged(member.life.node);
+  for (Place& place : trainers_->places()) {
+    if (!place.waits_for(TrainerWire::stop_after)) continue;
+    if (all) trainers_->answer(place, TrainerWire::stop_after, TrainerWire::stopping, Writer().u64(stop_step_.value).take());
+    else if (stop_step_.value == 0) propose_stop(place.stop_wanted);
+  }
+}
+
+void Pawld::propose_stop(Step step) {
+  if (std::exchange(proposing_stop_, true)) return;
+  session_->call<Swapped>(
+      [key = keys_.stop(), value = Json{{"step", step.value}}.dump()](Control& control) { return control.compare_and_swap(key, 0, value); },
+      [this](Result<Swapped> swap) {
+        proposing_stop_ = false;  // what won, ours or another's, comes as any key does
+        if (!swap) drive_soon(20ms);
+      });
+}
 
 void Pawld::consider_finish() {
   if (!state_ || state_->phase != JobPhase::running || running_ != state_->generation) return;

@@ -186,27 +186,25 @@ void Pawld::on_link_up(NodeLife life) {
   if (const auto position = position_of(life.node); position && (*position == 2 * mine + 1 || *position == 2 * mine + 2))
     neighbours_->send(life.node, frame_of(PeerWire::progress, Writer().u64(running_.value).u64(progress_.pack()).take()));
   if (node_at(0) != life.node) return;
-  for (const auto& [key, value] : store_mine_)
-    neighbours_->send(life.node, frame_of(PeerWire::store_set, Writer().u64(state_->generation.value).str(key).str(value).take()));
-  for (const StoreWait& wait : store_waits_)
-    neighbours_->send(life.node, frame_of(PeerWire::store_get, Writer().u64(state_->generation.value).str(wait.key).take(), wait.id));
+  for (const auto& [id, wait] : store_waits_) send_to_root(id, wait.request);
 }
 
 void Pawld::on_link_answer(NodeLife, Frame& frame) {
-  if (!is_kind(frame, PeerWire::store_value)) return;
-  auto wait = std::find_if(store_waits_.begin(), store_waits_.end(), [&](const StoreWait& w) { return w.id == frame.id; });
-  if (wait == store_waits_.end()) return;
-  const OnValue on_value = std::move(wait->on_value);
+  const auto wait = store_waits_.find(frame.id);
+  if (!is_kind(frame, PeerWire::store_answer) || wait == store_waits_.end()) return;
+  StoreAnswer answer;
+  Reader in(frame.payload);
+  if (!read_store_answer(in, answer)) return;
+  const OnStoreAnswer on_answer = std::move(wait->second.on_answer);
   store_waits_.erase(wait);
-  on_value(Reader(frame.payload).str());
+  on_answer(answer);
 }
 
 void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame) {
   if (is_kind(frame, PeerWire::beat)) return connection->send(frame_of(PeerWire::beat_back, {}));
   Reader in(frame.payload);
   const Generation generation(in.u64());
-  const bool rendezvous = is_kind(frame, PeerWire::store_set) || is_kind(frame, PeerWire::store_get);
-  if (rendezvous && generation > std::max(frozen_, running_)) {
+  if (is_kind(frame, PeerWire::store) && generation > store_generation_) {
     if (early_frames_.size() < kEarlyFramesMax) early_frames_.push_back({generation, life, connection, frame});
     return;
   }
@@ -223,29 +221,35 @@ void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& c
     if (!in.done() || running_ != generation || progress == progress_) return;
     set_progress(progress);
     report_progress();
-  } else if (is_kind(frame, PeerWire::store_set)) {
-    const std::string key = in.str();
-    store_set(key, in.str());
-  } else if (is_kind(frame, PeerWire::store_get)) {
-    store_get(in.str(), [weak = std::weak_ptr<Connection>(connection), id = frame.id](const std::string& value) {
-      if (auto alive = weak.lock()) alive->send(frame_of(PeerWire::store_value, Writer().str(value).take(), id));
+  } else if (is_kind(frame, PeerWire::store)) {
+    StoreRequest request;
+    if (!read_store_request(in, request) || !is_root()) return;
+    serve_store(std::move(request), [weak = std::weak_ptr<Connection>(connection), id = frame.id](const StoreAnswer& answer) {
+      Writer payload;
+      write_store_answer(payload, answer);
+      if (auto alive = weak.lock()) alive->send(frame_of(PeerWire::store_answer, payload.take(), id));
     });
   }
 }
 
 // --- The rendezvous store
 
-void Pawld::store_clear() {
-  store_.clear();
-  store_mine_.clear();
+// Entered once a generation is known here, before anybody of it is answered; what came early is taken up then.
+void Pawld::enter_store() {
+  if (store_generation_ == state_->generation) return;
+  store_generation_ = state_->generation;
+  store_ = Store();
   store_waits_.clear();
+  for (const std::string& record : store_log_->records(store_generation_))
+    if (!store_.replay(record)) log_error("store_record_refused", "generation", store_generation_);
+  take_early_frames();
 }
 
 void Pawld::take_early_frames() {
   std::vector<EarlyFrame> early;
   early.swap(early_frames_);
   for (EarlyFrame& one : early) {
-    if (one.generation > frozen_) {
+    if (one.generation > store_generation_) {
       early_frames_.push_back(std::move(one));
     } else if (auto alive = one.connection.lock()) {
       on_link_incoming(one.life, alive, one.frame);
@@ -253,32 +257,50 @@ void Pawld::take_early_frames() {
   }
 }
 
-void Pawld::store_set(const std::string& key, const std::string& value) {
-  if (!is_root()) {
-    store_mine_[key] = value;
-    neighbours_->send(*node_at(0), frame_of(PeerWire::store_set, Writer().u64(state_->generation.value).str(key).str(value).take()));
-    return;
-  }
-  store_[key] = value;
-  std::vector<OnValue> answered;
-  for (auto wait = store_waits_.begin(); wait != store_waits_.end();) {
-    const bool match = wait->key == key;
-    if (match) answered.push_back(std::move(wait->on_value));
-    wait = match ? store_waits_.erase(wait) : std::next(wait);
-  }
-  for (const OnValue& on_value : answered) on_value(value);
+void Pawld::ask_store(StoreRequest request, OnStoreAnswer on_answer) {
+  if (is_root()) return serve_store(std::move(request), std::move(on_answer));
+  drop_late_store_waits();
+  const std::uint64_t id = next_store_id_++;
+  const Duration until = request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
+  const auto wait = store_waits_.emplace(id, StoreWait{std::move(request), std::move(on_answer), until}).first;
+  send_to_root(id, wait->second.request);  // without a link: when there is one
 }
 
-void Pawld::store_get(const std::string& key, OnValue on_value) {
-  if (is_root()) {
-    auto found = store_.find(key);
-    if (found != store_.end()) return on_value(found->second);
-    store_waits_.push_back({key, 0, std::move(on_value)});
+void Pawld::send_to_root(std::uint64_t id, const StoreRequest& request) {
+  Writer payload;
+  payload.u64(state_->generation.value);
+  write_store_request(payload, request);
+  if (const auto root = node_at(0)) neighbours_->send(*root, frame_of(PeerWire::store, payload.take(), id));
+}
+
+void Pawld::serve_store(StoreRequest request, OnStoreAnswer on_answer) {
+  const bool changes = store_.is_new_change(request);
+  if (changes) {  // first where it lasts, or a pawld after us would not know what this one has answered
+    const Status kept = store_log_->append(store_generation_, Store::record_of(request), [this] { return store_.records(); });
+    if (!kept) return on_answer({false, {}, kept.error().what});
+  }
+  if (const auto answer = store_.apply(request)) {
+    on_answer(*answer);
+  } else if (request.op == StoreOp::get) {
+    drop_late_store_waits();
+    const Duration until = request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
+    store_waits_.emplace(next_store_id_++, StoreWait{std::move(request), std::move(on_answer), until});
     return;
   }
-  const std::uint64_t id = next_store_id_++;
-  store_waits_.push_back({key, id, std::move(on_value)});
-  neighbours_->send(*node_at(0), frame_of(PeerWire::store_get, Writer().u64(state_->generation.value).str(key).take(), id));
+  if (!changes) return;
+  std::vector<StoreWait> answered;
+  for (auto wait = store_waits_.begin(); wait != store_waits_.end();) {
+    const bool match = wait->second.request.key == request.key && store_.apply(wait->second.request).has_value();
+    if (match) answered.push_back(std::move(wait->second));
+    wait = match ? store_waits_.erase(wait) : std::next(wait);
+  }
+  for (const StoreWait& wait : answered)
+    if (const auto answer = store_.apply(wait.request)) wait.on_answer(*answer);
+}
+
+void Pawld::drop_late_store_waits() {
+  const Duration now = real_clock().now();
+  std::erase_if(store_waits_, [now](const auto& wait) { return wait.second.until < now; });
 }
 
 // --- Drills

@@ -79,6 +79,7 @@ void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string&
   Place& place = places_[index];
   place.pid = 0;
   place.waiting.clear();
+  place.store_waiting.clear();
   place.watched = false;
   if (place.connection) place.connection->close();
   place.connection.reset();
@@ -99,8 +100,8 @@ void Trainers::answer(Place& place, TrainerWire waiting_kind, TrainerWire answer
   }
 }
 
-void Trainers::answer_id(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload) {
-  if (place.connection) place.connection->send(frame_of(answer_kind, id, std::move(payload)));
+void Trainers::answer_store(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload) {
+  if (place.store_waiting.erase(id) > 0 && place.connection) place.connection->send(frame_of(answer_kind, id, std::move(payload)));
 }
 
 void Trainers::interrupt(Place& place, Generation generation) {
@@ -108,7 +109,8 @@ void Trainers::interrupt(Place& place, Generation generation) {
   place.waiting.erase(TrainerWire::restore);
   place.waiting.erase(TrainerWire::done);
   place.waiting.erase(TrainerWire::finish);
-  place.waiting.erase(TrainerWire::store_get);
+  place.waiting.erase(TrainerWire::stop_after);
+  place.store_waiting.clear();
   if (place.page == nullptr) return;
   place.page->recover_generation.store(generation.value, std::memory_order_release);
   if (place.event) place.event->raise();
@@ -173,6 +175,7 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   strangers_.erase(connection.get());
   place.connection = connection;
   place.waiting.clear();
+  place.store_waiting.clear();
   if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
   if (auto started = process_start_time(static_cast<pid_t>(place.pid))) place.start_time = *started;
   place.notice_watch = loop_.watch(place.notices->fd(), kRead, [this, index](const Ready&) {
@@ -200,6 +203,7 @@ Status Trainers::make_page(Place& place) {
   place.seated = Generation(0);
   place.done = Generation(0);
   place.finished = false;
+  handlers_.on_page(place);
   handlers_.hold(text("page.", place.index), place.page_fd.get());
   return {};
 }
@@ -209,7 +213,8 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
   const auto kind = static_cast<TrainerWire>(frame.kind);
   watch_death(place);  // by now it has locked its mutex
   if (kind == TrainerWire::detach) place.finished = true;
-  place.waiting[kind] = frame.id;
+  if (kind == TrainerWire::store) place.store_waiting.insert(frame.id);
+  else place.waiting[kind] = frame.id;
   Reader in(frame.payload);
   handlers_.on_request(place, kind, frame.id, in);
 }

@@ -3,13 +3,14 @@
 // Owns what lies between pawld and one process: the connection, its page, the two event descriptors, the watch on the
 // robust mutex (which tells of a death at once, long before its memory is gone; the keeper's `exited` confirms it).
 // What a request means is decided by whoever gets on_request (daemon/pawld.h); requests that cannot be answered yet are
-// remembered here by kind, since a trainer has at most one of each.
+// remembered here by kind, since a trainer has at most one of each (of requests to the store any number, by id).
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,11 @@ struct Place {
   std::uint64_t notice_watch = 0;
   bool watched = false;          // its death is watched through the mutex
   std::map<TrainerWire, std::uint64_t> waiting;  // kind -> request id
+  std::set<std::uint64_t> store_waiting;         // ids of requests to the store, of which any number may wait
   Generation seated;             // generation in which it was last told its seat
   Generation done;               // generation in which it last said done
-  Step finish_step;              // its last step, once it waits in finish
+  Step finish_step;              // to be committed, once it waits in finish
+  Step stop_wanted;              // what it proposes, while it waits in stop_after
 
   [[nodiscard]] bool waits_for(TrainerWire kind) const { return waiting.count(kind) > 0; }
 };
@@ -52,6 +55,7 @@ class Trainers {
     std::function<void(Place&, const std::string& how)> on_death;
     std::function<void(std::shared_ptr<Connection>, const Frame&)> on_question;
     std::function<void(const std::string& name, int fd)> hold;  // for the keeper
+    std::function<void(Place&)> on_page;  // a new one, that nobody has seen yet
   };
   Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
   // From now on who connects is heard: once the job's state is known, or a request would be judged without it.
@@ -67,7 +71,7 @@ class Trainers {
   void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
 
   void answer(Place& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload, std::span<const int> fds = {});
-  void answer_id(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
+  void answer_store(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
   // Wakes the trainer: a recovery to `generation` is pending.
   void interrupt(Place& place, Generation generation);
   void stop(Place& place);

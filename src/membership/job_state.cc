@@ -383,6 +383,15 @@ std::string JobKeys::finishes() const {
 std::string JobKeys::finish(Seat seat) const {
   return text(finishes(), seat);
 }
+std::string JobKeys::stop() const {
+  return root + "stop";
+}
+std::string JobKeys::stop_acks(Generation generation) const {
+  return text(root, "stop_ack/", generation, "/");
+}
+std::string JobKeys::stop_ack(Generation generation, NodeId node) const {
+  return text(stop_acks(generation), node);
+}
 std::string JobKeys::events() const {
   return root + "events/";
 }

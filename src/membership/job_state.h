@@ -202,6 +202,9 @@ struct JobKeys {
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
   [[nodiscard]] std::string finishes() const;                          // finish/
   [[nodiscard]] std::string finish(Seat seat) const;                   // finish/<seat>
+  [[nodiscard]] std::string stop() const;                              // stop
+  [[nodiscard]] std::string stop_acks(Generation generation) const;    // stop_ack/<generation>/
+  [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
   [[nodiscard]] std::string events() const;                            // events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time
 };

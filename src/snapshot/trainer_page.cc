@@ -9,7 +9,7 @@ namespace pawl {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3147'4150'4C57'4150;  // "PAWLPAG1"
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kVersion = 2;
 
 static_assert(offsetof(TrainerPage, magic) == 0);
 static_assert(offsetof(TrainerPage, version) == 8);
@@ -18,6 +18,9 @@ static_assert(offsetof(TrainerPage, recover_generation) == 72);
 static_assert(offsetof(TrainerPage, stop) == 80);
 static_assert(offsetof(TrainerPage, generation) == 88);
 static_assert(offsetof(TrainerPage, resume_step) == 96);
+static_assert(offsetof(TrainerPage, role) == 104);
+static_assert(offsetof(TrainerPage, world) == 112);
+static_assert(offsetof(TrainerPage, stop_step) == 120);
 static_assert(offsetof(TrainerPage, reached) == 128);
 static_assert(offsetof(TrainerPage, step) == 136);
 static_assert(offsetof(TrainerPage, updates) == 144);

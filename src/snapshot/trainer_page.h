@@ -30,6 +30,9 @@ struct TrainerPage {
   PageWord stop;                  // 1: the job ends
   PageWord generation;            // windows may be opened in this generation; set at `running`
   PageWord resume_step;           // R of that generation
+  PageWord role;                  // pawl_role of the process, also while it is parked
+  PageWord world;                 // seats of the job; 0: not known yet
+  PageWord stop_step;             // the job ends after this step; 0: nobody has asked for an end
 
   // The trainer writes.
   // Greatest step whose window is resolved in `generation`: its slot dirty or sealed, or void. Set to resume_step by

@@ -16,14 +16,15 @@
 #include "base/text.h"
 #include "trainer/status.h"
 #include "trainer/trainer.h"
+#include "trainer/without_pawl.h"
 
 // trainer is nullptr with PAWL=off. `retired`: pawl broke and has detached; every call is a no-op from then on.
 struct pawl_trainer {
   std::unique_ptr<pawl::Trainer> trainer;
+  pawl::WithoutPawl without;
   std::atomic<bool> retired{false};
   std::uint64_t process = 0;  // whose handle it is
   std::uint32_t next_id = 0;  // of declarations that nobody keeps
-  std::string error;
   std::string json;
 
   [[nodiscard]] bool off() const { return trainer == nullptr; }
@@ -36,9 +37,13 @@ using pawl::Code;
 using pawl::Error;
 using pawl::Result;
 using pawl::Status;
+using pawl::StoreAnswer;
+using pawl::StoreOp;
+using pawl::StoreRequest;
 using pawl::text;
 
 thread_local std::string attach_error;
+thread_local std::string call_error;  // of this thread's last call with a handle
 
 // fork() copies the handle but neither threads nor the right to the arena. Counted, since pids come back.
 std::atomic<std::uint64_t> this_process{1};
@@ -51,11 +56,11 @@ bool forked(const pawl_trainer* trainer) {
 }
 
 pawl_status failed(pawl_trainer* trainer, Error error) {
-  trainer->error = std::move(error.what);
+  call_error = std::move(error.what);
   if (error.code == Code::broken) {
     trainer->retired = true;
     trainer->trainer->end();
-    trainer->error = "pawl has detached, training goes on unprotected: " + trainer->error;
+    call_error = "pawl has detached, training goes on unprotected: " + call_error;
   }
   return pawl::status_of(error.code);
 }
@@ -75,7 +80,7 @@ pawl_status enter(pawl_trainer* trainer) {
   }
   if (forked(trainer)) return PAWL_INVALID;  // pawl_error has the sentence
   if (trainer->idle()) return PAWL_OK;
-  trainer->error.clear();
+  call_error.clear();
   return kGoOn;
 }
 
@@ -83,18 +88,11 @@ pawl_status invalid(pawl_trainer* trainer, const char* why) {
   return failed(trainer, Error{Code::invalid, why});
 }
 
-std::uint32_t number_of(const char* name, std::uint32_t otherwise) {
-  const char* value = std::getenv(name);
-  std::uint32_t number = 0;
-  return value != nullptr && pawl::parse_number(std::string_view(value), number) ? number : otherwise;
-}
-
-pawl_seat seat_without_pawl() {
-  pawl_seat seat{};
-  seat.seat = seat.rank = number_of("RANK", 0);
-  seat.world = number_of("WORLD_SIZE", 1);
-  seat.local_rank = number_of("LOCAL_RANK", 0);
-  return seat;
+// Of calls that any thread may make. What is broken is given up, and retired by the training thread's next call.
+pawl_status failed_anywhere(pawl_trainer* trainer, Error error) {
+  if (error.code == Code::broken && !trainer->idle()) trainer->trainer->give_up(error.what);
+  call_error = std::move(error.what);
+  return pawl::status_of(error.code);
 }
 
 Result<pawl::LayoutEntry> entry_of(const pawl_tensor& tensor) {
@@ -144,6 +142,49 @@ pawl_status ignore_declaration(pawl_trainer* trainer, std::uint32_t* id) {
   return PAWL_OK;
 }
 
+// --- The rendezvous store.
+
+Result<StoreAnswer> ask_store(pawl_trainer* trainer, StoreRequest request, pawl::Deadline deadline) {
+  if (trainer->off()) return trainer->without.store(std::move(request), deadline);
+  if (trainer->retired) return Error{Code::unreachable, "there is no store: pawl has detached"};
+  return trainer->trainer->store(std::move(request), deadline);
+}
+
+// Into the caller's buffer; *size becomes the length in any case.
+pawl_status put_value(pawl_trainer* trainer, const char* key, const std::string& found, void* value, size_t* size) {
+  const size_t capacity = *size;
+  *size = found.size();
+  if (found.size() > capacity)
+    return failed_anywhere(trainer, {Code::invalid, text("key ", key, ": a value of ", found.size(), " bytes for ", capacity)});
+  if (!found.empty()) std::memcpy(value, found.data(), found.size());
+  return PAWL_OK;
+}
+
+pawl_status enter_store(pawl_trainer* trainer, bool arguments) {
+  if (trainer == nullptr) {
+    attach_error = "the trainer is NULL";
+    return PAWL_INVALID;
+  }
+  if (forked(trainer)) return PAWL_INVALID;  // pawl_error has the sentence
+  call_error.clear();
+  if (!arguments) return failed_anywhere(trainer, {Code::invalid, "key, value or a place for the answer is NULL, or a value is of more than 16 MiB"});
+  return PAWL_OK;
+}
+
+StoreRequest request_of(StoreOp op, const char* key) {
+  StoreRequest request;
+  request.op = op;
+  request.key = key;
+  return request;
+}
+
+constexpr size_t kValueBytesMax = 16u << 20;
+
+bool is_value(const void* value, size_t size) { return (value != nullptr || size == 0) && size <= kValueBytesMax; }
+bool is_place(const void* value, const size_t* size) { return size != nullptr && (value != nullptr || *size == 0); }
+
+std::string bytes_of(const void* value, size_t size) { return {static_cast<const char*>(value), size}; }
+
 }  // namespace
 
 extern "C" {
@@ -183,13 +224,13 @@ void pawl_detach(pawl_trainer* trainer) {
 const char* pawl_error(const pawl_trainer* trainer) {
   if (trainer == nullptr) return attach_error.c_str();
   if (forked(trainer)) return "this is a forked child of the process that attached: pawl is not for it";
-  return trainer->error.c_str();
+  return call_error.c_str();
 }
 
 pawl_status pawl_identity(const pawl_trainer* trainer, pawl_seat* seat) {
   if (trainer == nullptr || seat == nullptr || forked(trainer)) return PAWL_INVALID;
   if (trainer->off()) {
-    *seat = seat_without_pawl();
+    *seat = pawl::seat_without_pawl();
     return PAWL_OK;
   }
   const Result<pawl_seat> known = trainer->trainer->identity();
@@ -245,6 +286,7 @@ pawl_status pawl_layout_seal(pawl_trainer* trainer) {
 
 pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step) {
   const pawl_status entered = enter(trainer);
+  if (entered == PAWL_OK) trainer->without.step_begin(pawl::Step(step));
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->step_begin(pawl::Step(step)));
 }
 
@@ -267,7 +309,7 @@ pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samp
 
 pawl_status pawl_progress(pawl_trainer* trainer, pawl_phase phase) {
   if (trainer == nullptr || forked(trainer)) return PAWL_INVALID;
-  if (static_cast<std::uint32_t>(phase) > PAWL_PHASE_FINISH) return PAWL_INVALID;
+  if (static_cast<std::uint32_t>(phase) > PAWL_PHASE_EXCHANGE) return PAWL_INVALID;
   if (!trainer->off()) trainer->trainer->progress(static_cast<std::uint32_t>(phase));
   return PAWL_OK;
 }
@@ -302,7 +344,7 @@ pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what) {
 pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat) {
   const pawl_status entered = enter(trainer);
   if (entered == PAWL_OK && trainer->retired) return PAWL_BROKEN;  // there is no seat to give, whoever asks again
-  if (entered == PAWL_OK && seat != nullptr) *seat = seat_without_pawl();
+  if (entered == PAWL_OK && seat != nullptr) *seat = pawl::seat_without_pawl();
   if (entered != kGoOn) return entered;
   const Result<pawl_seat> joined = trainer->trainer->join();
   if (!joined) return failed(trainer, joined.error());
@@ -325,38 +367,91 @@ pawl_status pawl_finish(pawl_trainer* trainer) {
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->finish());
 }
 
+// The rendezvous store, from any thread.
+
 pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* value, size_t size) {
-  const pawl_status entered = enter(trainer);
-  if (entered == PAWL_OK) {
-    if (trainer->off()) trainer->error = "there is no store: pawl is off (PAWL=off)";
-    return PAWL_UNREACHABLE;
-  }
-  if (entered != kGoOn) return entered;
-  if (key == nullptr || (value == nullptr && size > 0)) return invalid(trainer, "key or value is NULL");
-  if (size > (16u << 20)) return invalid(trainer, "a value of more than 16 MiB");
-  return answer(trainer, trainer->trainer->store_set(key, std::string(static_cast<const char*>(value), size)));
+  const pawl_status entered = enter_store(trainer, key != nullptr && is_value(value, size));
+  if (entered != PAWL_OK) return entered;
+  StoreRequest request = request_of(StoreOp::set, key);
+  request.value = bytes_of(value, size);
+  const Result<StoreAnswer> set = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  return set ? PAWL_OK : failed_anywhere(trainer, set.error());
 }
 
 pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size, uint32_t timeout_ms) {
-  const pawl_status entered = enter(trainer);
-  if (entered == PAWL_OK) {
-    if (trainer->off()) trainer->error = "there is no store: pawl is off (PAWL=off)";
-    return PAWL_UNREACHABLE;
-  }
-  if (entered != kGoOn) return entered;
-  if (key == nullptr || size == nullptr || (value == nullptr && *size > 0))
-    return invalid(trainer, "key, value or size is NULL");
-  const Result<std::string> got =
-      trainer->trainer->store_get(key, pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
-  if (!got) return failed(trainer, got.error());
-  const size_t capacity = *size;
-  *size = got->size();
-  if (got->size() > capacity) {
-    return failed(trainer,
-                  Error{Code::invalid, text("key ", key, ": a value of ", got->size(), " bytes for ", capacity)});
-  }
-  if (!got->empty()) std::memcpy(value, got->data(), got->size());
+  const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
+  if (entered != PAWL_OK) return entered;
+  const Result<StoreAnswer> got = ask_store(trainer, request_of(StoreOp::get, key),
+                                            pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
+  return got ? put_value(trainer, key, got->value, value, size) : failed_anywhere(trainer, got.error());
+}
+
+pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size) {
+  const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
+  if (entered != PAWL_OK) return entered;
+  const Result<StoreAnswer> got = ask_store(trainer, request_of(StoreOp::try_get, key), pawl::Deadline::never());
+  if (!got) return failed_anywhere(trainer, got.error());
+  if (!got->found) return failed_anywhere(trainer, {Code::timeout, text("key ", key, " is not there")});
+  return put_value(trainer, key, got->value, value, size);
+}
+
+pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum) {
+  const pawl_status entered = enter_store(trainer, key != nullptr);
+  if (entered != PAWL_OK) return entered;
+  StoreRequest request = request_of(StoreOp::add, key);
+  request.amount = amount;
+  const Result<StoreAnswer> added = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  if (!added) return failed_anywhere(trainer, added.error());
+  if (sum != nullptr) *sum = std::strtoll(added->value.c_str(), nullptr, 10);
   return PAWL_OK;
+}
+
+pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const void* expected, size_t expected_size,
+                                   const void* desired, size_t desired_size, void* value, size_t* size) {
+  const bool sound =
+      key != nullptr && is_value(expected, expected_size) && is_value(desired, desired_size) && is_place(value, size);
+  const pawl_status entered = enter_store(trainer, sound);
+  if (entered != PAWL_OK) return entered;
+  StoreRequest request = request_of(StoreOp::compare_set, key);
+  request.expected = bytes_of(expected, expected_size);
+  request.value = bytes_of(desired, desired_size);
+  const Result<StoreAnswer> there = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  return there ? put_value(trainer, key, there->value, value, size) : failed_anywhere(trainer, there.error());
+}
+
+pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted) {
+  const pawl_status entered = enter_store(trainer, key != nullptr);
+  if (entered != PAWL_OK) return entered;
+  const Result<StoreAnswer> erased = ask_store(trainer, request_of(StoreOp::erase, key), pawl::Deadline::never());
+  if (!erased) return failed_anywhere(trainer, erased.error());
+  if (deleted != nullptr) *deleted = erased->found ? 1 : 0;
+  return PAWL_OK;
+}
+
+pawl_role pawl_role_of(const pawl_trainer* trainer) {
+  if (trainer == nullptr || forked(trainer)) return PAWL_ROLE_UNKNOWN;
+  return trainer->off() ? PAWL_ROLE_SEATED : trainer->trainer->role();
+}
+
+uint32_t pawl_world(const pawl_trainer* trainer) {
+  if (trainer == nullptr || forked(trainer)) return 0;
+  return trainer->off() ? pawl::seat_without_pawl().world : trainer->trainer->world();
+}
+
+pawl_status pawl_stop_after(pawl_trainer* trainer, uint64_t step, uint64_t* agreed) {
+  const pawl_status entered = enter(trainer);
+  if (entered != PAWL_OK && entered != kGoOn) return entered;
+  Result<pawl::Step> ended = pawl::Step(step);
+  if (trainer->off()) ended = trainer->without.stop_after(pawl::Step(step));
+  if (entered == kGoOn) ended = trainer->trainer->stop_after(pawl::Step(step));
+  if (!ended) return failed(trainer, ended.error());
+  if (agreed != nullptr) *agreed = ended->value;
+  return PAWL_OK;
+}
+
+uint64_t pawl_stop_step(const pawl_trainer* trainer) {
+  if (trainer == nullptr || forked(trainer)) return 0;
+  return trainer->off() ? trainer->without.stop_step().value : trainer->trainer->stop_step().value;
 }
 
 const char* pawl_status_json(pawl_trainer* trainer) {

@@ -257,7 +257,7 @@ TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
 
   daemon.start();
   ASSERT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK) << pawl_error(training.t);
-  EXPECT_EQ(kept.store["g1/key"], "value");
+  EXPECT_EQ(kept.value("g1/key"), "value");
   EXPECT_EQ(daemon.count(TrainerWire::attach), 2);
   EXPECT_EQ(pawl_event_fd(training.t), event_fd);
   EXPECT_EQ(kept.page->windows_captured.load(), 2u);
@@ -268,9 +268,9 @@ TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
 TEST_F(Pawl, AWaitingRequestIsRepeatedToTheNextPawld) {
   training.start(directory.socket());
   std::thread other([&] {
-    daemon.wait_for(TrainerWire::store_get);
+    daemon.wait_for(TrainerWire::store);
     daemon.kill();
-    kept.store["g1/late"] = "here";
+    kept.set("g1/late", "here");
     daemon.start();
   });
   char value[16];
@@ -304,7 +304,8 @@ TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
 TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   training.start(directory.socket());
   for (const TrainerWire kind :
-       {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store_set, TrainerWire::fault}) {
+       {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store, TrainerWire::fault,
+        TrainerWire::stop_after}) {
     daemon.withhold(kind);
   }
   std::uint64_t generation = 1;
@@ -331,8 +332,9 @@ TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   };
   char value[8];
   size_t size = sizeof value;
-  ends(TrainerWire::store_get, [&] { return pawl_store_get(training.t, "never", value, &size, 600'000); });
-  ends(TrainerWire::store_set, [&] { return pawl_store_set(training.t, "key", "", 0); });
+  ends(TrainerWire::store, [&] { return pawl_store_get(training.t, "never", value, &size, 600'000); });
+  ends(TrainerWire::store, [&] { return pawl_store_set(training.t, "key", "", 0); });
+  ends(TrainerWire::stop_after, [&] { return pawl_stop_after(training.t, 5, nullptr); });
   ends(TrainerWire::done, [&] { return pawl_recover_done(training.t); });
   ends(TrainerWire::fault, [&] { return pawl_fault_report(training.t, "a socket broke"); });
   daemon.allow(TrainerWire::done);
@@ -531,7 +533,7 @@ TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
   training.start(directory.socket());
   training.step(1);
   daemon.answer_nonsense();
-  EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_BROKEN);
+  EXPECT_EQ(pawl_fault_report(training.t, "?"), PAWL_BROKEN);
   const std::string why = pawl_error(training.t);
   EXPECT_NE(why.find("unprotected"), std::string::npos) << why;
   daemon.wait_for(TrainerWire::detach);
@@ -542,6 +544,150 @@ TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
   EXPECT_EQ(pawl_interrupted(training.t), 0);
   EXPECT_EQ(pawl_recover_join(training.t, nullptr), PAWL_BROKEN);
   EXPECT_EQ(pawl_error(training.t), why);
+}
+
+TEST_F(Pawl, NonsenseToTheStoreIsWhyTheTrainingThreadGivesUp) {
+  training.start(directory.socket());
+  daemon.answer_nonsense();
+  std::thread([&] { EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_BROKEN); }).join();
+  daemon.wait_for(TrainerWire::detach);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_BROKEN);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("unprotected"), std::string::npos) << pawl_error(training.t);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
+  EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_UNREACHABLE);
+}
+
+TEST_F(Pawl, ALayoutMayBeSealedWhileTheJobRunsFromTheInitialState) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK) << pawl_error(training.t);
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    pawl_fence_report report{};
+    EXPECT_EQ(pawl_step_begin(training.t, step), PAWL_OK) << pawl_error(training.t);
+    EXPECT_EQ(pawl_fence(training.t, &report), PAWL_OK);
+    EXPECT_EQ(report.step, 0u);
+    EXPECT_EQ(pawl_window_open(training.t, step, 0), PAWL_INVALID);
+    EXPECT_EQ(kept.page->step.load(), step);
+  }
+  EXPECT_EQ(kept.page->reached.load(), 0u);
+  training.declare();
+  EXPECT_EQ(training.step(3).step, 0u);
+  EXPECT_EQ(training.step(4).captured, 1) << "of step 3, the first that was protected";
+  EXPECT_GE(kept.page->reached.load(), 3u);
+}
+
+TEST_F(Pawl, AJobThatNeverSealsCanFinish) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
+  EXPECT_EQ(pawl_finish(training.t), PAWL_OK);
+}
+
+TEST_F(Pawl, ANewProcessCannotSkipTheRestore) {
+  daemon.set_seating({1, 0, 1, 7});
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_EQ(pawl_restore(training.t), PAWL_INVALID);
+  EXPECT_EQ(pawl_recover_done(training.t), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("pawl_layout_seal"), std::string::npos);
+}
+
+TEST_F(Pawl, TheStoreAddsComparesAndErases) {
+  training.start(directory.socket());
+  std::int64_t sum = 0;
+  EXPECT_EQ(pawl_store_add(training.t, "n", 3, &sum), PAWL_OK);
+  EXPECT_EQ(pawl_store_add(training.t, "n", -5, &sum), PAWL_OK);
+  EXPECT_EQ(sum, -2);
+  char value[8];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_try_get(training.t, "n", value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "-2");
+  size = sizeof value;
+  EXPECT_EQ(pawl_store_try_get(training.t, "none", value, &size), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "", 0, "one", 3, value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "one");
+  size = sizeof value;
+  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "two", 3, "three", 5, value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "one");
+  EXPECT_EQ(pawl_store_add(training.t, "c", 1, &sum), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("no number"), std::string::npos) << pawl_error(training.t);
+  int deleted = 0;
+  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(deleted, 1);
+  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(deleted, 0);
+}
+
+// Threads of their own wait in the store and change it, while the training thread steps and pawld comes and goes.
+TEST_F(Pawl, TheStoreIsForAllThreadsAndCountsOnceThoughPawldIsRestarted) {
+  training.start(directory.socket());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 100; ++round) EXPECT_EQ(pawl_store_add(training.t, "n", 1, nullptr), PAWL_OK);
+    });
+  }
+  threads.emplace_back([&] {
+    char value[8];
+    size_t size = sizeof value;
+    EXPECT_EQ(pawl_store_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
+    size = sizeof value;
+    EXPECT_EQ(pawl_store_get(training.t, "never", value, &size, 1), PAWL_TIMEOUT);
+    EXPECT_NE(std::strlen(pawl_error(training.t)), 0u) << "each thread has its own sentence";
+  });
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    training.step(step);
+    daemon.kill();
+    daemon.start();
+  }
+  EXPECT_EQ(pawl_store_set(training.t, "late", "1", 1), PAWL_OK);
+  EXPECT_STREQ(pawl_error(training.t), "");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(kept.value("g1/n"), "400");
+}
+
+TEST_F(Pawl, RoleWorldAndStopAreReadFromThePage) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_UNKNOWN);
+  EXPECT_EQ(pawl_world(training.t), 0u);
+  EXPECT_EQ(pawl_stop_step(training.t), 0u);
+  kept.page->world = 4;
+  kept.page->role = PAWL_ROLE_SPARE;
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_SPARE);
+  EXPECT_EQ(pawl_world(training.t), 4u);
+}
+
+TEST_F(Pawl, AStopIsForTheNextStepAtTheEarliest) {
+  training.start(directory.socket());
+  training.step(1);
+  EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  std::uint64_t agreed = 0;
+  EXPECT_EQ(pawl_stop_after(training.t, 2, &agreed), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(agreed, 3u);
+  EXPECT_EQ(pawl_stop_step(training.t), 3u);
+  EXPECT_EQ(pawl_stop_after(training.t, 9, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 3u) << "the first proposal counts";
+}
+
+// A spare waits in one thread for its seat while another rehearses.
+TEST_F(Pawl, ASpareMayJoinInASecondThread) {
+  daemon.withhold(TrainerWire::join);
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  std::thread joining([&] { EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK); });
+  daemon.wait_for(TrainerWire::join);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(pawl_progress(training.t, PAWL_PHASE_COMPUTE), PAWL_OK);
+    EXPECT_EQ(pawl_interrupted(training.t), 0);
+    EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_UNKNOWN);
+  }
+  kept.page->recover_generation = 2;
+  EXPECT_EQ(pawl_interrupted(training.t), 1) << "it is about to be given a seat";
+  daemon.set_seating({2, 0, 1, 0});
+  daemon.allow(TrainerWire::join);
+  joining.join();
+  EXPECT_EQ(pawl_interrupted(training.t), 0);
 }
 
 TEST_F(Pawl, AttachFailsWithASentence) {
@@ -579,9 +725,9 @@ Process spawn_child(const std::string& socket) {
 }
 
 TEST_F(Pawl, AKilledTrainerIsKnownByItsRobustMutexAtOnce) {
-  daemon.withhold(TrainerWire::store_get);
+  daemon.withhold(TrainerWire::store);
   const Process child = spawn_child(directory.socket());
-  daemon.wait_for(TrainerWire::store_get);
+  daemon.wait_for(TrainerWire::store);
   EXPECT_EQ(kept.page->pid.load(), static_cast<std::uint64_t>(child.pid));
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -631,11 +777,38 @@ TEST(PawlOff, EveryCallIsANoOp) {
   pawl_event event{};
   EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_TIMEOUT);
   EXPECT_EQ(pawl_interrupted(training.t), 0);
-  EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_UNREACHABLE);
-  EXPECT_NE(std::string(pawl_error(training.t)).find("PAWL=off"), std::string::npos);
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_SEATED);
+  EXPECT_EQ(pawl_world(training.t), 4u);
   EXPECT_EQ(pawl_fault_report(training.t, "x"), PAWL_OK);
   EXPECT_EQ(pawl_finish(training.t), PAWL_OK);
   for (const char* name : {"PAWL", "RANK", "WORLD_SIZE"}) unsetenv(name);
+}
+
+TEST(PawlOff, TheStoreAndTheStopAreThisProcessOwn) {
+  setenv("PAWL", "off", 1);
+  Training training;
+  ASSERT_EQ(training.attach("/nowhere"), PAWL_OK);
+  char value[8];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 10), PAWL_TIMEOUT);
+  std::thread setting([&] {
+    real_clock().sleep(milliseconds(20));
+    EXPECT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK);
+  });
+  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 60'000), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "value");
+  setting.join();
+  std::int64_t sum = 0;
+  EXPECT_EQ(pawl_store_add(training.t, "n", 2, &sum), PAWL_OK);
+  EXPECT_EQ(sum, 2);
+  EXPECT_EQ(pawl_step_begin(training.t, 4), PAWL_OK);
+  std::uint64_t agreed = 0;
+  EXPECT_EQ(pawl_stop_after(training.t, 4, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 5u);
+  EXPECT_EQ(pawl_stop_step(training.t), 5u);
+  EXPECT_EQ(pawl_stop_after(training.t, 7, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 5u);
+  unsetenv("PAWL");
 }
 
 int child_main(const char* socket) {

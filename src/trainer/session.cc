@@ -103,22 +103,21 @@ void Session::give_up(std::string why) {
   changed_.notify_all();
 }
 
-// --- What waits: the training thread.
+// --- Who waits.
 
 Result<Answer> Session::request(TrainerWire kind, std::string payload, TrainerWire answer, RequestOptions options) {
   std::unique_lock lock(mutex_);
-  PAWL_ENSURE(!pending_.has_value(), "two requests at once");
-  Pending pending;
-  pending.id = ++last_id_;
+  const std::uint64_t id = ++last_id_;
+  Pending& pending = pending_[id];
+  const std::uint64_t joined = joined_;
   pending.answer = answer;
-  pending.frame = encode_frame({static_cast<std::uint16_t>(kind), pending.id, std::move(payload)});
-  pending_ = std::move(pending);
+  pending.frame = encode_frame({static_cast<std::uint16_t>(kind), id, std::move(payload)});
   wake_.raise();
   for (;;) {
     Status ended;
-    if (pending_->result) {
-      Result<Answer> result = std::move(*pending_->result);
-      pending_.reset();
+    if (pending.result) {
+      Result<Answer> result = std::move(*pending.result);
+      pending_.erase(id);
       return result;
     }
     if (broken_) {
@@ -127,11 +126,13 @@ Result<Answer> Session::request(TrainerWire kind, std::string payload, TrainerWi
       ended = Error{Code::cancelled, "the job ends"};
     } else if (options.ends_at_recovery && recovery_pending()) {
       ended = Error{Code::stale, text("a recovery to generation ", page().recover_generation.load(), " is pending")};
+    } else if (options.ends_at_recovery && joined_ != joined) {  // another thread has gone through it already
+      ended = Error{Code::stale, text("generation ", joined, " is over")};
     } else if (options.deadline.passed()) {
       ended = Error{Code::timeout, "pawld did not answer within the deadline"};
     }
     if (!ended) {
-      pending_.reset();  // an answer that still comes has an id that nobody waits for
+      pending_.erase(id);  // an answer that still comes has an id that nobody waits for
       return std::move(ended).error();
     }
     changed_.wait_for(lock, std::min(options.deadline.left(), kTick));
@@ -233,9 +234,9 @@ void Session::serve() {
     if (page_.load() != nullptr) collect_events();
     if (line_ == Line::up) {
       std::lock_guard lock(mutex_);
-      if (pending_ && !pending_->sent) {
-        pending_->sent = true;
-        out_ += pending_->frame;
+      for (auto& [id, pending] : pending_) {
+        if (!pending.sent) out_ += pending.frame;
+        pending.sent = true;
       }
     }
     if (line_ != Line::down) write_socket();
@@ -278,7 +279,7 @@ void Session::begin_attach(Fd socket) {
   {
     std::lock_guard lock(mutex_);
     attach_id_ = ++last_id_;
-    if (pending_) pending_->sent = false;
+    for (auto& [id, pending] : pending_) pending.sent = false;
   }
   Writer payload;
   payload.u32(kTrainerWireVersion).u32(options_.local_index).u64(options_.nonce).u64(joined_).u32(seat_);
@@ -334,16 +335,18 @@ Status Session::take_frame(Frame& frame) {
     received_fds_.pop_front();
   }
   std::lock_guard lock(mutex_);
-  if (!pending_ || pending_->id != frame.id || pending_->result) return {};  // its request was dropped
+  const auto found = pending_.find(frame.id);
+  if (found == pending_.end() || found->second.result) return {};  // its request was dropped
+  Pending& pending = found->second;
   if (kind == TrainerWire::refused) {
     Reader in(frame.payload);
     const std::uint32_t status = in.u32();
-    pending_->result = Error{code_of(status), in.str()};
-  } else if (kind != pending_->answer) {
-    pending_->result = Error{Code::broken, text("pawld answered with a message of kind ", frame.kind)};
+    pending.result = Error{code_of(status), in.str()};
+  } else if (kind != pending.answer) {
+    pending.result = Error{Code::broken, text("pawld answered with a message of kind ", frame.kind)};
   } else {
     answer.payload = std::move(frame.payload);
-    pending_->result = std::move(answer);
+    pending.result = std::move(answer);
   }
   changed_.notify_all();
   return {};

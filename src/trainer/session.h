@@ -1,6 +1,6 @@
-// Session: this process's line to its node's pawld. One service thread, one waiting request at a time.
+// Session: this process's line to its node's pawld. One service thread, any number of waiting requests.
 //
-// The service thread owns the socket. It repeats the waiting request when pawld was restarted, for as long as it takes;
+// The service thread owns the socket. It repeats the waiting requests when pawld was restarted, for as long as it takes;
 // it locks the page's robust mutex and so must live as long as the process (its end is how pawld learns of a death); it
 // turns what pawld raised in the page into events on a descriptor of our own, which a restart of pawld does not change.
 // A request ends by its answer, by a recovery or a stop in the page, by its deadline, or because the session is broken.
@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -57,7 +58,7 @@ class Session {
   // pawld may be replaced by one that has another page: never keep the reference over a wait. Any thread.
   [[nodiscard]] TrainerPage& page() const { return *page_.load(std::memory_order_acquire); }
 
-  // Sends `kind` and waits for `answer`. From one thread at a time.
+  // Sends `kind` and waits for `answer`. Any thread; of one kind one at a time, `store` apart (trainer/wire.h).
   // Fails: `stale`: a recovery is pending; `cancelled`: the job ends; `timeout`; `broken`; or as pawld refused.
   [[nodiscard]] Result<Answer> request(TrainerWire kind, std::string payload, TrainerWire answer,
                                        RequestOptions options = {});
@@ -77,12 +78,13 @@ class Session {
   [[nodiscard]] bool next_event(pawl_event& event);  // any thread
   void clear_events();
 
-  // Ends the service thread; every call that waits or comes after fails `broken`. Idempotent.
+  // Every call that waits or comes after fails `broken`; pawld is told that we detach. Any thread.
+  void give_up(std::string why);
+  // As give_up, and the service thread is joined. Idempotent.
   void end();
 
  private:
   struct Pending {
-    std::uint64_t id = 0;
     TrainerWire answer{};
     std::string frame;
     bool sent = false;
@@ -108,7 +110,6 @@ class Session {
   void collect_events();
   void say_goodbye();
 
-  void give_up(std::string why);
   [[nodiscard]] bool recovery_pending() const;
 
   const SessionOptions options_;
@@ -133,7 +134,7 @@ class Session {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::optional<Pending> pending_;
+  std::map<std::uint64_t, Pending> pending_;  // by id
   std::uint64_t last_id_ = 0;
   bool was_attached_ = false;
   std::string why_broken_;

@@ -23,6 +23,7 @@
 #include "snapshot/trainer_page.h"
 #include "trainer/wire.h"
 #include "transport/frame.h"
+#include "transport/store.h"
 
 namespace pawl {
 
@@ -43,9 +44,22 @@ struct Kept {
   TrainerPage* page = nullptr;
   Segment arena_segment;
   std::optional<Arena> arena;
-  std::map<std::string, std::string> store;
+  Store store;
 
   Kept() { new_page(); }
+  void set(std::string key, std::string value) {
+    StoreRequest request;
+    request.op = StoreOp::set;
+    request.key = std::move(key);
+    request.value = std::move(value);
+    (void)store.apply(request);
+  }
+  [[nodiscard]] std::string value(std::string key) {
+    StoreRequest request;
+    request.op = StoreOp::try_get;
+    request.key = std::move(key);
+    return store.apply(request)->value;
+  }
   void new_page() {
     page_segment = Segment::make("page", kTrainerPageBytes);
     page = *initialise_page(page_segment.memory.bytes());
@@ -165,11 +179,7 @@ class TestDaemon {
       std::lock_guard lock(mutex_);
       for (auto it = waiting_.begin(); it != waiting_.end();) {
         const auto kind = static_cast<TrainerWire>(it->kind);
-        Reader in(it->payload);
-        (void)in.u64();
-        const bool waits =
-            withheld_.count(kind) > 0 || (kind == TrainerWire::store_get && kept_.store.count(in.str()) == 0);
-        if (waits) {
+        if (withheld_.count(kind) > 0 || (kind == TrainerWire::store && !try_store(*it))) {
           ++it;
         } else {
           now.push_back(std::move(*it));
@@ -227,20 +237,36 @@ class TestDaemon {
         last_text_ = in.str();
         return say(frame, TrainerWire::noted, {});
       }
-      case TrainerWire::store_set: {
-        (void)in.u64();
-        const std::string key = in.str();
-        kept_.store[key] = in.str();
-        return say(frame, TrainerWire::noted, {});
+      case TrainerWire::store: {
+        Writer payload;
+        write_store_answer(payload, store_answers_.at(frame.id));
+        return say(frame, TrainerWire::value, payload.take());
       }
-      case TrainerWire::store_get:
+      case TrainerWire::stop_after: {
         (void)in.u64();
-        return say(frame, TrainerWire::value, Writer().str(kept_.store[in.str()]).take());
+        const std::uint64_t asked = in.u64();
+        std::uint64_t none = 0;
+        kept_.page->stop_step.compare_exchange_strong(none, asked);
+        return say(frame, TrainerWire::stopping, Writer().u64(kept_.page->stop_step).take());
+      }
       case TrainerWire::finish:
         return say(frame, TrainerWire::finished, {});
       default:
         return;
     }
+  }
+  // Carried out as pawld does: once, however often it is repeated.
+  bool try_store(const Frame& frame) {
+    Reader in(frame.payload);
+    (void)in.u64();
+    StoreRequest request;
+    if (!read_store_request(in, request)) return true;  // no answer will come of it
+    request.client = kept_.page->nonce;
+    request.number = frame.id;
+    std::optional<StoreAnswer> answer = kept_.store.apply(request);
+    if (!answer) return false;
+    store_answers_[frame.id] = std::move(*answer);
+    return true;
   }
   void attach(const Frame& frame) {
     {
@@ -297,6 +323,7 @@ class TestDaemon {
   std::vector<Frame> waiting_;
   std::vector<TrainerWire> heard_;
   std::set<TrainerWire> withheld_;
+  std::map<std::uint64_t, StoreAnswer> store_answers_;
   std::map<TrainerWire, std::pair<std::uint32_t, std::string>> refusals_;
   std::string last_text_;
 };

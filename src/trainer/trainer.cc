@@ -95,7 +95,6 @@ Status Trainer::require_joined() const {
 
 Status Trainer::require_running() const {
   PAWL_TRY(require_joined());
-  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
   if (running_ != session_->joined()) return Error{Code::invalid, "not running: pawl_recover_done comes first"};
   return {};
 }
@@ -185,7 +184,7 @@ Step Trainer::committed_step() const {
 }
 
 void Trainer::stage_volatile() {
-  if (!capture_->is_open() || capture_->staged()) return;
+  if (!capture_ || !capture_->is_open() || capture_->staged()) return;
   if (Status staged = declared_->stage(); !staged) {
     capture_->fail(std::move(staged).error().what);
   } else {
@@ -205,6 +204,7 @@ Status Trainer::open_window(Step step, std::uint64_t samples) {
   TrainerPage& now = page();
   now.updates.fetch_add(1);  // it has happened, whatever we answer
   PAWL_TRY(require_running());
+  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
   if (step.value > kStepMax || step <= last_window_) {
     return Error{Code::invalid, text("step ", step, " is not after step ", last_window_)};
   }
@@ -234,7 +234,7 @@ Result<pawl_fence_report> Trainer::fence() {
   PAWL_TRY(require_running());
   progress(PAWL_PHASE_FENCE);
   pawl_fence_report report{};
-  if (capture_->is_open()) {
+  if (capture_ && capture_->is_open()) {
     const Duration begin = real_clock().now();
     stage_volatile();
     const WindowResult window = capture_->fence({.deadline = Deadline::in(options_.fence_deadline)});
@@ -280,12 +280,15 @@ Result<pawl_seat> Trainer::join() {
               "pawld seats us in a way that makes no sense");
   std::memcpy(seat.store_prefix, prefix.c_str(), prefix.size());
   PAWL_ENSURE(!seat_ || (seat_->world == seat.world && seat_->seat == seat.seat), "seated elsewhere than before");
-  seat_ = seat;
   running_ = Generation(0);
   last_window_ = Step(seat.resume_step);
   page().reached.store(seat.resume_step, std::memory_order_release);
   page().step.store(seat.resume_step);
-  session_->set_joined(Generation(seat.generation), Seat(seat.seat));
+  {
+    std::lock_guard lock(seat_mutex_);
+    seat_ = seat;
+    session_->set_joined(Generation(seat.generation), Seat(seat.seat));
+  }
   if (!declared_) declared_.emplace(seat.world);
   progress(PAWL_PHASE_NONE);
   return seat;
@@ -308,10 +311,10 @@ Result<Slot> Trainer::restore_source() {
 
 Status Trainer::restore() {
   PAWL_TRY(require_joined());
-  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
   if (running_ == session_->joined()) return Error{Code::invalid, "running: there is nothing to restore"};
   progress(PAWL_PHASE_RESTORE);
   if (seat_->resume_step == 0) return {};  // the initial state is the trainer's own
+  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
   PAWL_ASSIGN(const Slot slot, restore_source());
   // All of it is proven before the first byte is used, so that a bad source leaves the live state as it was.
   if (Status verified = slot.verify(); !verified) return report_bad_source(restore_slot_, std::move(verified).error());
@@ -344,7 +347,10 @@ Error Trainer::report_bad_source(std::uint32_t slot, Error found) {
 
 Status Trainer::finish_recovery() {
   PAWL_TRY(require_joined());
-  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
+  // From the initial state there is nothing to restore: the layout may be sealed later, while the job runs.
+  if (!capture_ && seat_->resume_step > 0)
+    return Error{Code::invalid, text("step ", seat_->resume_step, " is to be restored and the layout is not sealed: "
+                                     "pawl_layout_seal and pawl_restore come first")};
   progress(PAWL_PHASE_RESTORE);
   const Generation joined = session_->joined();
   PAWL_ASSIGN(const Answer answer,
@@ -359,7 +365,7 @@ Status Trainer::finish_recovery() {
 Status Trainer::finish() {
   PAWL_TRY(require_running());
   progress(PAWL_PHASE_FINISH);
-  if (capture_->is_open()) {
+  if (capture_ && capture_->is_open()) {
     stage_volatile();
     const WindowResult window = capture_->fence({.deadline = Deadline::never(), .waits_for_slot = true});
     PAWL_TRY(session_->interruption());
@@ -369,34 +375,53 @@ Status Trainer::finish() {
       return Error{Code::stale, text("step ", window.step, " is void: ", window.why_void)};
     }
   }
-  Result<Answer> answer =
-      session_->request(TrainerWire::finish, Writer().u64(last_window_.value).take(), TrainerWire::finished);
+  const std::uint64_t last_step = std::max(page().step.load(), last_window_.value);
+  Result<Answer> answer = session_->request(
+      TrainerWire::finish, Writer().u64(last_window_.value).u64(last_step).take(), TrainerWire::finished);
   if (!answer) return std::move(answer).error();
   return {};
 }
 
 // --- Rendezvous and status.
 
-Status Trainer::store_set(const std::string& key, std::string value) {
-  PAWL_TRY(require_joined());
+Result<StoreAnswer> Trainer::store(StoreRequest request, Deadline deadline) {
+  PAWL_TRY(session_->interruption());
   Writer payload;
-  payload.u64(session_->joined().value).str(text(seat_->store_prefix, '/', key)).str(value);
-  Result<Answer> answer = session_->request(TrainerWire::store_set, payload.take(), TrainerWire::noted);
-  if (!answer) return std::move(answer).error();
-  return {};
-}
-
-Result<std::string> Trainer::store_get(const std::string& key, Deadline deadline) {
-  PAWL_TRY(require_joined());
-  Writer payload;
-  payload.u64(session_->joined().value).str(text(seat_->store_prefix, '/', key));
+  {
+    std::lock_guard lock(seat_mutex_);
+    if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
+    payload.u64(seat_->generation);
+    request.key = text(seat_->store_prefix, '/', request.key);
+  }
+  const std::string key = request.key;
+  if (request.op == StoreOp::get) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline.left()).count();
+    request.wait_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 1, UINT32_MAX));
+  }
+  write_store_request(payload, request);
+  std::unique_lock<std::mutex> alone(change_mutex_, std::defer_lock);
+  if (changes_something(request.op)) alone.lock();
   Result<Answer> answer =
-      session_->request(TrainerWire::store_get, payload.take(), TrainerWire::value, {.deadline = deadline});
+      session_->request(TrainerWire::store, payload.take(), TrainerWire::value, {.deadline = deadline});
   if (!answer) return std::move(answer).error().within(text("key ", key));
   Reader in(answer->payload);
-  std::string value = in.str();
-  PAWL_ENSURE(in.ok(), "pawld's answer has no value");
+  StoreAnswer value;
+  PAWL_ENSURE(read_store_answer(in, value), "pawld's answer is none of its store");
+  if (!value.refused.empty()) return Error{Code::invalid, value.refused};
   return value;
+}
+
+Result<Step> Trainer::stop_after(Step step) {
+  PAWL_TRY(require_joined());
+  // Others may be in the step after ours, and none can be further: so that one ends the job at the earliest.
+  const Step earliest(page().step.load() + 1);
+  Writer payload;
+  payload.u64(session_->joined().value).u64(std::max(step, earliest).value);
+  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::stop_after, payload.take(), TrainerWire::stopping));
+  Reader in(answer.payload);
+  const Step agreed(in.u64());
+  PAWL_ENSURE(in.done() && agreed.value > 0, "pawld's answer names no step");
+  return agreed;
 }
 
 std::string Trainer::status_json() const {

@@ -1,13 +1,15 @@
 // Trainer: what include/pawl/pawl.h promises, as one object per process. pawl.cc translates to C and back.
 //
 // Who does what: Session talks to pawld, Declared knows the state, Capture copies it, Trainer says what is allowed when
-// and keeps the page up to date. Every call belongs to the training thread, but progress, committed_step, next_event
-// and interrupted, which are any thread's.
+// and keeps the page up to date. Every call belongs to the training thread, but progress, committed_step, next_event,
+// interrupted, role, world, stop_step and store, which are any thread's. join may be called on another thread while the
+// training thread keeps to role, world, progress and interrupted.
 // Codes: `stale` is PAWL_RECOVER, `cancelled` PAWL_STOP (trainer/status.h); after `broken` only destruction is left.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -19,6 +21,7 @@
 #include "trainer/capture.h"
 #include "trainer/declared.h"
 #include "trainer/session.h"
+#include "transport/store.h"
 
 namespace pawl {
 
@@ -38,6 +41,8 @@ class Trainer {
   ~Trainer() { end(); }
   // Ends all threads of ours; the page and the arena stay mapped, so that calls of other threads find them.
   void end();
+  // As far as any thread may: the training thread's next call fails `broken`.
+  void give_up(std::string why) { session_->give_up(std::move(why)); }
 
   [[nodiscard]] Result<pawl_seat> identity() const;
 
@@ -63,8 +68,15 @@ class Trainer {
   [[nodiscard]] Status finish_recovery();
   [[nodiscard]] Status finish();
 
-  [[nodiscard]] Status store_set(const std::string& key, std::string value);
-  [[nodiscard]] Result<std::string> store_get(const std::string& key, Deadline deadline);
+  // Carries out `request`, of which client and number are ours to fill in, at the job's root. A get waits `deadline`.
+  // Fails: `invalid` where the store refuses.
+  [[nodiscard]] Result<StoreAnswer> store(StoreRequest request, Deadline deadline = Deadline::never());
+
+  [[nodiscard]] pawl_role role() const { return static_cast<pawl_role>(page().role.load()); }
+  [[nodiscard]] std::uint32_t world() const { return static_cast<std::uint32_t>(page().world.load()); }
+  [[nodiscard]] Step stop_step() const { return Step(page().stop_step.load(std::memory_order_acquire)); }
+  // The job's last step, agreed by all members.
+  [[nodiscard]] Result<Step> stop_after(Step step);
 
   [[nodiscard]] std::string status_json() const;
 
@@ -84,7 +96,9 @@ class Trainer {
 
   const TrainerOptions options_;
   std::unique_ptr<Session> session_;
+  mutable std::mutex seat_mutex_;  // between join and the calls of other threads
   std::optional<pawl_seat> seat_;  // of the last join
+  std::mutex change_mutex_;        // one change of the store at a time
   Generation running_;             // windows may be opened in this one
   Step last_window_;               // of this generation; at first its resume step
   std::uint32_t restore_slot_ = 0;

@@ -17,7 +17,7 @@
 
 namespace pawl {
 
-inline constexpr std::uint32_t kPeerWireVersion = 1;
+inline constexpr std::uint32_t kPeerWireVersion = 2;
 
 enum class Purpose : std::uint8_t { link = 1, data = 2, fetch = 3 };
 
@@ -31,9 +31,9 @@ enum class PeerWire : std::uint16_t {
   beat_back = 51,
   report = 52,       // u64 generation, u64 Progress::pack(), u64 held, u64 voided: SeatReport of the sender's subtree
   progress = 53,     // u64 generation, u64 Progress::pack()
-  store_set = 54,    // u64 generation, str key, str value
-  store_get = 55,    // u64 generation, str key. Answer: store_value with the same id, when there is one
-  store_value = 56,  // str value
+  store = 54,        // u64 generation, StoreRequest (transport/store.h), to the root. Answer: store_answer with the same
+                     // id, when there is one; asked again over every new link
+  store_answer = 55, // StoreAnswer
 
   // data: one step after the other
   open = 60,     // u64 generation, u64 step, u64 samples, ArenaShape. Answer: opened, busy (ask again later), held
