@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import enum
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pawl.errors import PawlError, Recover, Refused, Stop, TimedOut, Unreachable
 
 NAME = "libpawl.so.0"
-VALUE_BYTES_MAX = 1 << 20  # of the rendezvous store
+VALUE_BYTES_MAX = 64 << 10  # that we ask of the rendezvous store
 
 
 class Phase(enum.IntEnum):
@@ -213,6 +214,7 @@ class Trainer:
         self._handle = _HANDLE()
         self._callbacks: list[object] = []
         self._callback_error: BaseException | None = None
+        self._said_broken = False
         options = ctypes.byref(_Options(socket_path.encode())) if socket_path else None
         self._check(self._library.pawl_attach(options, ctypes.byref(self._handle)))
 
@@ -228,13 +230,22 @@ class Trainer:
             self._handle = _HANDLE()
             self._callbacks.clear()
 
-    def _check(self, status: int) -> None:
+    def _check(self, status: int, must: bool = False) -> None:
+        """`must`: there is nothing to go on with if pawl has broken. Else training goes on, unprotected."""
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error
-        if status != _Status.OK:
+        if status == _Status.BROKEN and self._handle and not must:
+            self._say_broken()
+        elif status != _Status.OK:
             text = (self._library.pawl_error(self._handle) or b"").decode(errors="replace")
             raise _RAISES.get(status, PawlError)(text or _Status(status).name.lower())
+
+    def _say_broken(self) -> None:
+        if not self._said_broken:
+            self._said_broken = True
+            print(f"pawl: {(self._library.pawl_error(self._handle) or b'').decode(errors='replace')}", file=sys.stderr,
+                  flush=True)
 
     # Who we are.
 
@@ -340,7 +351,7 @@ class Trainer:
 
     def recover_join(self) -> Seat:
         seat = _Seat()
-        self._check(self._library.pawl_recover_join(self._handle, ctypes.byref(seat)))
+        self._check(self._library.pawl_recover_join(self._handle, ctypes.byref(seat)), must=True)
         return self._seat(seat)
 
     def restore(self) -> None:

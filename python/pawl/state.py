@@ -7,6 +7,7 @@ used. A part that can't be saved or loaded is an error that names it.
 """
 from __future__ import annotations
 
+import array
 import ctypes
 import pickle
 import random
@@ -58,7 +59,9 @@ def _saved(part: Part) -> bytes:
 def save_random() -> dict[str, Any]:
     """Every generator that code uses without naming it: torch's of all devices, Python's, numpy's if it is there."""
     import torch
-    state: dict[str, Any] = {"python": random.getstate(), "torch": _bytes_of(torch.get_rng_state())}
+    version, words, spare = random.getstate()
+    state: dict[str, Any] = {"python": (version, array.array("I", words).tobytes(), spare),
+                             "torch": _bytes_of(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = [_bytes_of(each) for each in torch.cuda.get_rng_state_all()]
     if "numpy" in sys.modules:
@@ -68,7 +71,8 @@ def save_random() -> dict[str, Any]:
 
 def load_random(state: dict[str, Any]) -> None:
     import torch
-    random.setstate(state["python"])
+    version, words, spare = state["python"]
+    random.setstate((version, tuple(array.array("I", words)), spare))
     torch.set_rng_state(_tensor_of(state["torch"]))
     if "cuda" in state:
         torch.cuda.set_rng_state_all([_tensor_of(each) for each in state["cuda"]])
@@ -176,62 +180,66 @@ def _stateful_part(name: str, thing: Any) -> Part | None:
 
 
 def _variables_part(name: str, thing: Any) -> Part | None:
-    """A dict, list, set or the attributes of an object: changed in place, whatever is in it saved whole."""
-    if isinstance(thing, dict):
-        return _dict_part(name, thing)
-    if isinstance(thing, list):
-        return Part(name, lambda: list(thing), lambda saved: thing.__setitem__(slice(None), saved))
-    if isinstance(thing, (set, bytearray)):
-        return _cleared_part(name, thing)
-    if hasattr(thing, "__dict__") and not isinstance(thing, type) and not callable(thing):
-        return _dict_part(name, vars(thing))
-    return None
+    """A dict, a list, a set, or the attributes of an object: changed in place, so that all who hold it see it."""
+    if not isinstance(thing, (dict, list, set, bytearray)):
+        if not hasattr(thing, "__dict__") or isinstance(thing, type) or callable(thing):
+            return None
+        thing = vars(thing)
+    return Part(name, lambda: _snapshot(thing), lambda saved: _ignore(_put_back(thing, saved)))
 
 
-def _dict_part(name: str, variables: dict[str, Any]) -> Part:
-    """Values that know their own state keep being the same objects; plain values are replaced."""
-    def parts() -> dict[str, Part]:
-        found = {}
-        for key, value in variables.items():
-            part = _tensor_part(str(key), value) or _generator_part(str(key), value) or _stateful_part(str(key), value)
-            if part is not None:
-                found[key] = part
-        return found
-
-    def save() -> Any:
-        known = parts()
-        return ({key: part.save() for key, part in known.items()},
-                {key: value for key, value in variables.items() if key not in known})
-
-    def load(saved: Any) -> None:
-        kept, plain = saved
-        known = parts()
-        for key in [key for key in variables if key not in kept and key not in plain]:
-            del variables[key]
-        variables.update(plain)
-        for key, value in kept.items():
-            if key in known:
-                known[key].load(value)
-
-    return Part(name, save, load)
-
-
-def _tensor_part(name: str, thing: Any) -> Part | None:
+def _snapshot(value: Any) -> tuple[str, Any]:
+    """A kind and what has to be kept of such a value. What knows its own state keeps being the same object."""
     import torch
-    if not isinstance(thing, torch.Tensor):
-        return None
+    if isinstance(value, torch.Tensor):
+        return "tensor", value.detach().clone()
+    known = _generator_part("", value) or _stateful_part("", value)
+    if known is not None:
+        return "object", known.save()
+    if isinstance(value, dict):
+        return "dict", {key: _snapshot(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return "list", [_snapshot(each) for each in value]
+    if isinstance(value, (set, bytearray)):
+        return "set", type(value)(value)
+    return "value", value
 
-    def load(saved: Any) -> None:
-        with torch.no_grad():
-            thing.copy_(saved)
-    return Part(name, lambda: thing.detach().clone(), load)
+
+def _put_back(now: Any, saved: tuple[str, Any]) -> Any:
+    """The value as it was saved: `now` itself, changed in place, where it is of that kind."""
+    kind, kept = saved
+    if kind == "tensor":
+        return _put_back_tensor(now, kept)
+    if kind == "object":
+        known = _generator_part("", now) or _stateful_part("", now)
+        if known is None:
+            raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
+        known.load(kept)
+        return now
+    if kind == "dict":
+        target = now if isinstance(now, dict) else {}
+        values = {key: _put_back(target.get(key), each) for key, each in kept.items()}
+        target.clear()
+        target.update(values)
+        return target
+    if kind == "list":
+        target = now if isinstance(now, list) else []
+        target[:] = [_put_back(target[i] if i < len(target) else None, each) for i, each in enumerate(kept)]
+        return target
+    if kind == "set" and type(now) is type(kept):
+        now.clear()
+        (now.extend if isinstance(now, bytearray) else now.update)(kept)
+        return now
+    return kept
 
 
-def _cleared_part(name: str, thing: Any) -> Part:
-    def load(saved: Any) -> None:
-        thing.clear()
-        (thing.extend if isinstance(thing, bytearray) else thing.update)(saved)
-    return Part(name, lambda: type(thing)(thing), load)
+def _put_back_tensor(now: Any, kept: Any) -> Any:
+    import torch
+    if not isinstance(now, torch.Tensor) or now.shape != kept.shape or now.dtype != kept.dtype:
+        return kept
+    with torch.no_grad():
+        now.copy_(kept)
+    return now
 
 
 def _ignore(_: object) -> None:
