@@ -22,7 +22,9 @@ from torch import Tensor
 
 from data import Batches
 
-NONCE = os.urandom(8).hex()  # of this process's memory: it stays as long as the process does
+# Of this process, not of one pass through the script: a spare passes through it twice.
+NONCE = os.urandom(8).hex()
+STARTED_NS = time.monotonic_ns()
 
 
 class Record:
@@ -71,7 +73,7 @@ class Record:
             fields = file.read().rpartition(")")[2].split()
         with open("/proc/self/maps", encoding="utf-8") as file:
             mapped = "libpawl" in file.read()
-        start = {"pid": os.getpid(), "nonce": NONCE, "start_time": int(fields[19]), "started_ns": time.monotonic_ns(),
+        start = {"pid": os.getpid(), "nonce": NONCE, "start_time": int(fields[19]), "started_ns": STARTED_NS,
                  "backend": dist.get_backend(), "libpawl_mapped": mapped, "torch": torch.__version__}
         return json.dumps(start).encode() + b"\n"
 

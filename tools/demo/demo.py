@@ -153,8 +153,14 @@ class Demo:
         loss = self.last_loss()
         with self.lock:
             line(f"step {step:4d}/{self.options.steps}  loss {loss}  protected {jobs.committed(nodes):4d}  "
-                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} steps/s", "dim"))
+                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} steps/s{self.spares_text(nodes)}", "dim"))
         return step
+
+    def spares_text(self, nodes):
+        if not self.options.spares:
+            return ""
+        parked = len(jobs.spares(nodes))
+        return "  spare parked" if parked == 1 else f"  {parked} spares parked"
 
     def last_loss(self):
         last = record.last_line(self.path("pawl"), seat=0)
