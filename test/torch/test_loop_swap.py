@@ -1,0 +1,80 @@
+"""Deaths of trainers and nodes in a PyTorch training: it goes on, and nothing is different afterwards."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch_job  # noqa: E402
+from torch_job import START_S, TorchTest, harness, jobs  # noqa: E402
+
+
+class SwapTest(TorchTest):
+    def test_undisturbed(self):
+        with self.training(steps=20, skip_step=1) as job:
+            run = self.assert_like_plain(job)
+            self.assertEqual(set(range(2)), set(run.finals))
+            committed = [mark["committed"] for mark in self.marks(job, 0) if "committed" in mark]
+            self.assertEqual(list(range(1, 21)), committed, "each step is told of once, when it is committed")
+
+    def test_a_node_is_killed_and_the_spare_takes_its_seat(self):
+        for optimizer in ("zero", "adam"):
+            with self.subTest(optimizer=optimizer), self.training(
+                    "--test-hooks", nodes=3, spares=1, steps=60, step_ms=50, optimizer=optimizer, accumulate=2,
+                    evaluate_every=5, skip_step=4) as job:
+                job.wait_spare(timeout_s=START_S)
+                before = job.wait_step(8, START_S)
+                spare = jobs.spares(before)[0]
+                spare_pid = before[spare]["trainers"][0]["pid"]
+                victim = jobs.seats(before)[1]["node"]
+                job.kill_node(victim)
+                after = job.wait_running(jobs.generation(before), START_S)
+                self.assert_survivors(before, after, but=[victim])
+                self.assertEqual(spare_pid, jobs.seats(after)[1]["pid"], "the spare trains in the process that waited")
+                self.assert_like_plain(job)
+                self.assertNotIn("of the rehearsal", job.logs(4000))
+
+    def test_a_trainer_is_killed_and_started_anew_in_its_seat(self):
+        with self.training("--test-hooks", steps=50, step_ms=50) as job:
+            before = job.wait_step(6, START_S)
+            was = self.kill_trainer(job, 0)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assert_survivors(before, after, but=[was["node"]])
+            self.assertEqual(was["node"], jobs.seats(after)[0]["node"])
+            self.assertNotEqual(was["pid"], jobs.seats(after)[0]["pid"])
+            self.assert_like_plain(job)
+
+    def test_a_death_before_the_first_commit_starts_everybody_anew(self):
+        with self.training("--test-hooks", steps=20, step_ms=20) as job:
+            job.wait_until(lambda nodes: jobs.running(nodes, 2) and len(jobs.seats(nodes)) == 2
+                           or self.first_step_of_two(job, nodes), "both trainers at work", START_S, 0.005)
+            before = jobs.seats(job.nodes())
+            self.kill_trainer(job, 1)
+            self.assert_like_plain(job)
+            starts = job.run().starts
+            self.assertGreaterEqual(len(starts), 3, (before, starts))
+
+    def first_step_of_two(self, job, nodes):
+        return False
+
+    def test_loader_and_draws_between_steps(self):
+        with self.training("--test-hooks", steps=50, step_ms=40, loader=True, draw_between=True, optimizer="sgd") as job:
+            before = job.wait_step(6, START_S)
+            self.kill_trainer(job, 1)
+            job.wait_running(jobs.generation(before), START_S)
+            self.assert_like_plain(job)
+
+    def test_a_lost_step_is_told_to_the_loop(self):
+        with self.training("--test-hooks", nodes=2, steps=60, step_ms=60) as job:
+            before = job.wait_step(6, START_S)
+            self.kill_trainer(job, 1)
+            job.wait_running(jobs.generation(before), START_S)
+            run = self.assert_like_plain(job)
+            lost = [mark["lost"] for mark in self.marks(job, 0) if "lost" in mark]
+            self.assertEqual(1, len(lost), "the survivor's loop saw one lost step")
+            self.assertEqual([], [step for step in lost if step not in {line["step"] for line in run.steps(0)}])
+            committed = [mark["committed"] for mark in self.marks(job, 0) if "committed" in mark]
+            self.assertEqual(sorted(set(committed)), committed, "nothing is told twice")
+
+
+if __name__ == "__main__":
+    harness.main()

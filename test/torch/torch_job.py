@@ -1,0 +1,110 @@
+"""What the tests of the PyTorch side stand on: a real job of trainer.py, and the same script without pawl beside it."""
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+
+import harness  # noqa: E402
+from harness import JobTest, jobs, record  # noqa: E402
+from processes import Victims, identity  # noqa: E402
+from reference import Reference  # noqa: E402
+
+TRAINER = os.path.join(HERE, "trainer.py")
+PACKAGE = os.path.join(harness.ROOT, "python")
+START_S = 180.0  # torch is slow to load on a machine that does other things too
+END_S = 240.0
+
+
+def environment():
+    given = {"PYTHONPATH": PACKAGE, "PYTHON_EXEC": os.environ.get("PYTHON_EXEC", sys.executable),
+             "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return given | {name: os.environ[name] for name in ("PAWL_LIBRARY", "PAWL_C10D") if name in os.environ}
+
+
+def flags(**options):
+    """The trainer's flags by name."""
+    found = []
+    for name, value in options.items():
+        name = "--" + name.replace("_", "-")
+        found += [name] if value is True else [name, str(value)]
+    return found
+
+
+def reference_run(world, **options):
+    """The same script without pawl, undisturbed; once for each configuration and version of the script."""
+    options.pop("step_ms", None)
+    with open(TRAINER, "rb") as file:
+        key = hashlib.sha256(f"{sorted(options.items())} {world}".encode() + file.read()).hexdigest()[:16]
+    directory = os.path.join(harness.CACHE, f"torch-{key}")
+    if not os.path.isdir(directory):
+        os.makedirs(harness.CACHE, exist_ok=True)
+        fresh = tempfile.mkdtemp(prefix="making-", dir=harness.CACHE)
+        plain = {name: value for name, value in environment().items() if not name.startswith("PAWL")}
+        Reference([plain["PYTHON_EXEC"], TRAINER, *flags(**options)], fresh, world,
+                  {**plain, "GLOO_SOCKET_IFNAME": "lo"}).start().wait(END_S)
+        try:
+            os.rename(fresh, directory)
+        except OSError:  # another test was faster
+            shutil.rmtree(fresh)
+    return record.read_run(directory)
+
+
+class TorchTest(JobTest):
+    """A job of trainer.py with these flags: `with self.training(steps=30) as job`."""
+
+    @contextlib.contextmanager
+    def training(self, *run_flags, nodes=2, spares=0, script=TRAINER, extra_environment=None, **options):
+        options = {"steps": 30, **options}
+        with tempfile.TemporaryDirectory(prefix="pawl-record-") as folder:
+            self.folder = folder
+            command = [script, *flags(**options), "--record", os.path.join(folder, "record")]
+            with self.job(*run_flags, nodes=nodes, spares=spares, command=command, wait=False,
+                          environment={**environment(), **(extra_environment or {})}) as job:
+                job.record_directory = os.path.join(folder, "record")
+                job.options, job.world = options, nodes
+                yield job
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def marks(self, job, seat):
+        found = []
+        for path in glob.glob(os.path.join(job.record_directory, f"marks.{seat}.jsonl")):
+            with open(path, encoding="utf-8") as file:
+                found += [json.loads(line) for line in file]
+        return found
+
+    def kill_trainer(self, job, seat):
+        """Only the trainer process of that seat; what was known of it."""
+        trainer = jobs.seats(job.nodes())[seat]
+        with Victims([identity(trainer["pid"])]) as victims:
+            victims.send(signal.SIGKILL)
+        return trainer
+
+    def assert_like_plain(self, job, **differently):
+        """To the end; everything is bit for bit what the same script gives without pawl."""
+        self.assertEqual(0, job.wait_end(END_S), job.output())
+        run = job.run()
+        options = {**job.options, **differently}
+        for name in ("once", "raise_in", "raise_after", "exit", "exit_code", "resilient", "no_rehearsal", "write_in_loop"):
+            options.pop(name, None)
+        reference = reference_run(job.world, **options)
+        compared = record.compare(run, reference, options["steps"], job.world)
+        self.assertEqual([], compared.differences)
+        self.assertTrue(compared.equal())
+        return run
+
+    def assert_fails(self, job, *words, code=1):
+        """The job ends with that code and says these words."""
+        self.assertEqual(code, job.wait_end(END_S), job.output())
+        everything = job.output() + job.logs(400)
+        self.assert_says(everything, *words)
+        return everything
