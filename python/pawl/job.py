@@ -14,10 +14,12 @@ thread's. Importing this needs no torch.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pawl import witness
 from pawl.errors import PawlError
 
 if TYPE_CHECKING:
@@ -59,12 +61,17 @@ class Step(int):
         if self._entered:
             raise PawlError(f"step {int(self)} was entered before: each step has one block")
         self._entered = True
+        if witness.watching:
+            witness.entering(self._job, self, sys._getframe(1))
         self._job._enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  _traceback: TracebackType | None) -> bool:
-        return self._job._exit(self, error)
+        swallowed = self._job._exit(self, error)
+        if witness.watching and error is None and not self.lost:
+            witness.finished(self._job, self)
+        return swallowed
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)  # kept or sent, it is a number

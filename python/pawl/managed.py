@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from pawl import script, state
+from pawl import script, state, witness
 from pawl._library import Phase, Seat, Trainer
 from pawl.errors import PawlError, Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
@@ -85,6 +85,7 @@ class ManagedJob(Job):
 
     def steps(self, total: int) -> Iterator[Step]:
         self.looped = True
+        total = witness.last_step(total)
         if self.finished:
             raise Refused("job.steps() a second time: a job is one loop, and it has ended")
         if self._protected.empty():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pawl import state
+from pawl import state, witness
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.sampler import ElasticSampler
@@ -57,6 +57,8 @@ class Protected:
             self._add(thing)
         if ordinary is not None:
             self.parts.append(state.object_part(f"state{len(self.parts)}", ordinary))
+        if witness.watching:
+            witness.protected(self, things, ordinary)
 
     def _add(self, thing: Any) -> None:
         import torch

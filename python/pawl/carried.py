@@ -1,0 +1,306 @@
+"""What a training loop carries from step to step beside what is protected: where an unprotected state hides.
+
+In a drill only. Looks at the variables of the frames that the loop runs in, at the script's own modules, and at what is
+reachable from them: tensors, models, optimizers, generators, samplers, iterators, counters, lists, open files. A variable
+that every step writes before it reads isn't carried. Nothing is changed; what can't be read is passed over.
+Paths are as the script would write them: `ema["weight"]`, `sampler.position`.
+"""
+from __future__ import annotations
+
+import dis
+import io
+import itertools
+import os
+import random
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pawl.digest import digest_of, digest_of_tensor
+
+DEPTH_MAX = 6
+FOUND_MAX = 4000      # things in one look
+ELEMENTS_MAX = 64     # of a container that are looked at one by one; a longer one counts as a whole
+ARRAY_BYTES_MAX = 16 << 20
+SHOWN_MAX = 40
+
+# Kinds, by what one would do about them.
+TENSOR, MODULE, OPTIMIZER, STATEFUL, GENERATOR = "tensor", "module", "optimizer", "stateful", "generator"
+ITERATOR, VALUE, FILE = "iterator", "value", "file"
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_ITERATORS = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate, zip, map, filter,
+              itertools.count, itertools.cycle, itertools.chain, itertools.islice)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """One thing, as it is at the begin of a step."""
+
+    kind: str
+    digest: str
+    shown: str    # in a few words
+    keeper: str   # type of the object that has it; empty: a variable
+
+
+@dataclass
+class Looker:
+    """Looks again and again; unchanged tensors are not read twice. `is_known`: protected, or pawl's own."""
+
+    is_known: Callable[[Any], bool]
+    _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
+    _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
+    _found: dict[str, Carried] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+
+    def look(self, loop: types.FrameType) -> dict[str, Carried]:
+        """`loop`: the frame that is about to enter the step's block."""
+        self._found, self._seen = {}, set()
+        for name, value in self._variables(loop):
+            self._visit(name, value, "", 0)
+        return self._found
+
+    # Where to begin.
+
+    def _variables(self, loop: types.FrameType) -> Iterator[tuple[str, Any]]:
+        dead = self._written_first(loop)
+        shown: set[str] = set()
+        for frame in _frames_of_the_script(loop):
+            is_module = frame.f_code.co_name == "<module>"
+            for name, value in list(frame.f_locals.items()):
+                if frame is loop and name in dead or name.startswith("__") or name in shown:
+                    continue
+                shown.add(name)
+                if not is_module or not isinstance(value, type):
+                    yield name, value
+        for prefix, module in _modules_of_the_script():
+            for name, value in list(vars(module).items()):
+                if not name.startswith("__") and prefix + name not in shown and not (prefix == "" and name in dead):
+                    yield prefix + name, value
+
+    def _written_first(self, loop: types.FrameType) -> frozenset[str]:
+        key = (loop.f_code, loop.f_lasti)
+        if key not in self._dead:
+            self._dead[key] = names_written_first(loop.f_code, loop.f_lasti)
+        return self._dead[key]
+
+    # What is there.
+
+    def _visit(self, path: str, value: Any, keeper: str, depth: int) -> None:
+        if len(self._found) >= FOUND_MAX or depth > DEPTH_MAX:
+            return
+        if isinstance(value, _PLAIN):
+            return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), keeper)
+        if self.is_known(value) or id(value) in self._seen or isinstance(value, (type, types.ModuleType)):
+            return None
+        self._seen.add(id(value))
+        try:
+            self._visit_object(path, value, keeper, depth)
+        except Exception:  # a property that raises, a closed file: it can't be read, and that is all
+            return None
+
+    def _visit_object(self, path: str, value: Any, keeper: str, depth: int) -> None:
+        torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+        if isinstance(value, torch.Tensor):
+            self._note(path, TENSOR, self._tensor_digest(value), _tensor_shown(value), keeper)
+        elif isinstance(value, torch.nn.Module):
+            self._visit_module(path, value, depth)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._note(path, OPTIMIZER, self._state_digest(value.state_dict()), type(value).__name__, keeper)
+        elif isinstance(value, torch.Generator):
+            self._note(path, GENERATOR, digest_of_tensor(value.get_state()), "torch.Generator", keeper)
+        elif isinstance(value, random.Random):
+            self._note(path, GENERATOR, digest_of(value.getstate()), "random.Random", keeper)
+        elif numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
+            state = getattr(value, "bit_generator", None)
+            self._note(path, GENERATOR, digest_of(state.state if state else value.get_state()), "a generator of numpy", keeper)
+        elif numpy is not None and isinstance(value, numpy.ndarray):
+            if value.nbytes <= ARRAY_BYTES_MAX:
+                self._note(path, TENSOR, digest_of(value), f"array {value.dtype}{list(value.shape)}", keeper)
+        elif isinstance(value, io.IOBase):
+            self._visit_file(path, value, keeper)
+        elif isinstance(value, _ITERATORS) or type(value).__name__.endswith("DataLoaderIter"):
+            self._visit_iterator(path, value, keeper, depth)
+        elif isinstance(value, (dict, list, tuple, set, frozenset, deque, bytearray)):
+            self._visit_container(path, value, keeper, depth)
+        elif not callable(value) or hasattr(type(value), "state_dict"):
+            self._visit_instance(path, value, keeper, depth)
+
+    def _visit_module(self, path: str, module: Any, depth: int) -> None:
+        """A protected one: attributes that are neither parameters nor buffers. Another: all of its tensors."""
+        loose = [tensor for tensor in itertools.chain(module.parameters(), module.buffers()) if not self.is_known(tensor)]
+        if loose:
+            self._note(path, MODULE, digest_of([self._tensor_digest(tensor) for tensor in loose]), type(module).__name__, "")
+        for name, each in module.named_modules():
+            self._seen.add(id(each))
+            if type(each).__module__.startswith("torch."):
+                continue
+            for key, value in vars(each).items():
+                if not key.startswith("_") and key != "training":
+                    self._visit(".".join(part for part in (path, name, key) if part), value, type(each).__name__, depth + 1)
+
+    def _visit_file(self, path: str, file: Any, keeper: str) -> None:
+        if not file.closed and file.writable() and file not in (sys.stdout, sys.stderr):
+            name = getattr(file, "name", "")
+            self._note(path, FILE, digest_of(file.tell()), f"open for writing: {name}", keeper)
+
+    def _visit_iterator(self, path: str, iterator: Any, keeper: str, depth: int) -> None:
+        self._note(path, ITERATOR, _place_of(iterator), _iterator_shown(iterator), keeper)
+        frame = getattr(iterator, "gi_frame", None)
+        for name, value in (frame.f_locals if frame is not None else {}).items():
+            if not isinstance(value, _PLAIN):
+                self._visit(f"{path}.{name}", value, "a generator", depth + 1)
+
+    def _visit_container(self, path: str, container: Any, keeper: str, depth: int) -> None:
+        whole = isinstance(container, (set, frozenset, bytearray)) or len(container) > ELEMENTS_MAX or (
+            not isinstance(container, dict) and all(isinstance(each, _PLAIN) for each in container))
+        if whole:
+            shown = f"{type(container).__name__} of {len(container)}"
+            return self._note(path, VALUE, digest_of(container), shown, keeper)
+        pairs: Iterable[tuple[Any, Any]] = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in list(pairs):
+            self._visit(f"{path}[{key!r}]", value, keeper, depth + 1)
+
+    def _visit_instance(self, path: str, thing: Any, keeper: str, depth: int) -> None:
+        kind = type(thing)
+        if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
+            return self._note(path, STATEFUL, self._state_digest(thing.state_dict()), kind.__name__, keeper)
+        if kind.__module__.split(".")[0] in _LEFT_ALONE and not kind.__module__.startswith("torch.utils.data"):
+            return None
+        names = [*getattr(thing, "__dict__", {}), *(name for each in kind.__mro__ for name in _slots_of(each))]
+        for name in names:
+            if not name.startswith("__"):
+                self._visit(f"{path}.{name}", getattr(thing, name, None), kind.__name__, depth + 1)
+
+    def _note(self, path: str, kind: str, digest: str, shown: str, keeper: str) -> None:
+        self._found[path] = Carried(kind, digest, shown, keeper)
+
+    def _state_digest(self, state: Any) -> str:
+        torch = sys.modules["torch"]
+        if isinstance(state, torch.Tensor):
+            return self._tensor_digest(state)
+        if isinstance(state, dict):
+            return digest_of([(str(key), self._state_digest(value)) for key, value in state.items()])
+        if isinstance(state, (list, tuple)):
+            return digest_of([self._state_digest(value) for value in state])
+        return digest_of(state)
+
+    def _tensor_digest(self, tensor: Any) -> str:
+        """A data set that lies in a tensor is read once."""
+        known = self._tensors.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1:3] == (tensor._version, tensor.data_ptr()):
+            return known[3]
+        digest = digest_of_tensor(tensor)
+        self._tensors[id(tensor)] = (weakref.ref(tensor), tensor._version, tensor.data_ptr(), digest)
+        return digest
+
+
+_LEFT_ALONE = (frozenset(sys.stdlib_module_names) | {"torch", "numpy", "pawl", "pawl_c10d", "__mp_main__"}) - {"__main__"}
+
+
+# Which frames and modules are the script's ------------------------------------------------------------------------
+
+def _frames_of_the_script(loop: types.FrameType) -> Iterator[types.FrameType]:
+    """From the loop outwards to the script's own level."""
+    frame: types.FrameType | None = loop
+    while frame is not None and not _is_foreign(frame.f_globals.get("__name__", "")):
+        yield frame
+        if frame.f_code.co_name == "<module>":
+            return
+        frame = frame.f_back
+
+
+def _is_foreign(module: str) -> bool:
+    return module.split(".")[0] in _LEFT_ALONE
+
+
+def _modules_of_the_script() -> Iterator[tuple[str, types.ModuleType]]:
+    """The script itself, and modules that lie beside it or below the working folder."""
+    script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else os.getcwd()
+    folders = tuple({script + os.sep, os.getcwd() + os.sep})
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__":
+            yield "", module
+        elif file and os.path.abspath(file).startswith(folders) and "site-packages" not in file and not _is_foreign(name):
+            yield name + ".", module
+
+
+# Which variables a step writes before it reads --------------------------------------------------------------------
+
+def names_written_first(code: types.CodeType, at: int) -> frozenset[str]:
+    """Of the variables of `code`, those that the innermost loop around the instruction `at` writes, from there on once
+    around, before it reads them. Goes through the instructions in their order, not along branches."""
+    instructions = list(dis.get_instructions(code))
+    backward = [each for each in instructions if each.offset > at and "JUMP_BACKWARD" in each.opname
+                and isinstance(each.argval, int) and each.argval <= at]
+    if not backward:
+        return frozenset()
+    inner = max(backward, key=lambda each: each.argval)
+    begin, end = inner.argval, max(each.offset for each in backward if each.argval == inner.argval)
+    around = [each for each in instructions if at < each.offset <= end]
+    around += [each for each in instructions if begin <= each.offset <= at]
+    first: dict[str, str] = {}
+    for each in around:
+        for access, name in _accesses(each):
+            first.setdefault(name, access)
+    return frozenset(name for name, access in first.items() if access == "STORE")
+
+
+def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:
+    """[("LOAD" or "STORE", variable)]; newer interpreters join two accesses in one instruction."""
+    kinds = [word for word in instruction.opname.split("_") if word in ("LOAD", "STORE")]
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    scoped = any(word in instruction.opname for word in ("FAST", "NAME", "GLOBAL", "DEREF"))
+    if not scoped or not kinds:
+        return []
+    if len(kinds) < len(names):
+        kinds = kinds * len(names)
+    return [(kind, name) for kind, name in zip(kinds, names, strict=False) if isinstance(name, str)]
+
+
+# Words ------------------------------------------------------------------------------------------------------------
+
+def _place_of(iterator: Any) -> str:
+    """How far it has come, as far as it lets that be seen."""
+    yielded = getattr(iterator, "_num_yielded", None)
+    if yielded is not None:
+        return digest_of(yielded)
+    frame = getattr(iterator, "gi_frame", None)
+    if frame is not None:
+        plain = {name: value for name, value in frame.f_locals.items() if isinstance(value, _PLAIN)}
+        return digest_of([frame.f_lasti, plain, [_place_of(each) for each in frame.f_locals.values()
+                                                 if isinstance(each, _ITERATORS) and each is not iterator]])
+    if isinstance(iterator, (zip, map, filter, itertools.chain, itertools.islice)):
+        return ""
+    return digest_of([each if isinstance(each, (*_PLAIN, tuple)) else _place_of(each) if isinstance(each, _ITERATORS)
+                      else "" for each in _flat(iterator.__reduce__()[1:])])
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _iterator_shown(iterator: Any) -> str:
+    code = getattr(iterator, "gi_code", None)
+    return f"the generator {code.co_name}()" if code is not None else f"a {type(iterator).__name__}"
+
+
+def _tensor_shown(tensor: Any) -> str:
+    return f"tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = getattr(kind, "__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX - 3] + "..."

@@ -1,0 +1,210 @@
+"""What a trainer writes down in a drill, so that drill_verdict.py can compare two runs bit by bit.
+
+Only where PAWL_DRILL_RECORD names a folder; otherwise `watching` is False and nothing here is ever called. For every
+step that was finished, one line in seat<seat>.<pid>.jsonl, written before the next step begins; a step that was done
+again after a recovery stands there again, by the same process or another one. It holds the bits of what backward() was
+called on, digests of what the protected models were given, of every protected tensor and every part of the volatile
+state after the step, the samples that were drawn, and what the loop carried into the step without protection (carried.py;
+only what changed since the line before). Reads and never writes the script's state. The training thread's.
+"""
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType
+
+    from pawl.carried import Carried, Looker
+    from pawl.job import Job, Step
+    from pawl.protect import Protected
+
+RECORD, STEPS = "PAWL_DRILL_RECORD", "PAWL_DRILL_STEPS"
+IDS_MAX = 64
+
+watching = bool(os.environ.get(RECORD))
+_witness: Witness | None = None
+
+
+def protected(what: Protected, things: Iterable[Any], ordinary: Any) -> None:
+    """job.protect() was called with these."""
+    global _witness
+    if _witness is None or _witness.protected is not what:
+        _witness = Witness(os.environ[RECORD], what)
+    _witness.add(things, ordinary)
+
+
+def entering(job: Job, step: Step, loop: FrameType) -> None:
+    """`loop` is about to enter the block of the step."""
+    if _witness is not None and not step.rehearsal and not job.rehearsal:
+        _witness.begin(loop)
+
+
+def finished(job: Job, step: Step) -> None:
+    """The block was left, and the step is not lost as far as this seat knows."""
+    if _witness is not None and not step.rehearsal:
+        _witness.write(job, int(step))
+
+
+def last_step(total: int) -> int:
+    """How many steps to do where the script wants `total`."""
+    limit = os.environ.get(STEPS, "") if watching else ""
+    return min(total, int(limit)) if limit else total
+
+
+class Witness:
+    """Of one job in one process. In a rehearsal it sees what is protected and nothing else."""
+
+    def __init__(self, folder: str, protected: Protected) -> None:
+        from pawl.carried import Looker
+        self.protected = protected
+        self._folder, self._path = folder, ""
+        self._things: list[Any] = []  # kept, so that no other object gets their ids
+        self._ids: set[int] = set()
+        self._looker: Looker = Looker(self._is_known)
+        self._names: list[str] = []
+        self._inside = False
+        self._roots: list[dict[str, Any]] = []
+        self._inputs: list[str] = []
+        self._carried: dict[str, Carried] = {}
+        self._written: dict[str, Carried] = {}
+        self._hooked: set[int] = set()
+        _see_backward()
+
+    def add(self, things: Iterable[Any], ordinary: Any) -> None:
+        for thing in _flat(things):
+            self._know(thing)
+        self._know_ordinary(ordinary)
+        for optimizer in self.protected.optimizers:
+            self._know(optimizer)
+            self._know(getattr(optimizer, "optim", None))
+        for _, module in self.protected.modules:
+            if id(module) not in self._hooked:
+                self._hooked.add(id(module))
+                module.register_forward_pre_hook(self._see_inputs, with_kwargs=True)
+
+    def begin(self, loop: FrameType) -> None:
+        self._ids_of_tensors = {id(tensor) for tensor in self._tensors()}
+        self._carried = self._looker.look(loop)
+        self._roots, self._inputs, self._inside = [], [], True
+
+    def write(self, job: Job, step: int) -> None:
+        from pawl import state
+        from pawl.digest import digest_of, digest_of_tensor
+        self._inside = False
+        held = self.protected.held()
+        names = [f"{each.name} ({each.role})" for each in held]
+        line: dict[str, Any] = {"step": step, "seat": job.rank, "pid": os.getpid(), "generation": job.generation,
+                                "t_ns": time.monotonic_ns(), "losses": self._roots, "inputs": self._inputs,
+                                "samples": [_samples(sampler) for sampler in self.protected.samplers],
+                                "tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
+        if names != self._names:
+            line["names"] = self._names = names
+        parts = [("random", state.save_random), *((part.name, part.save) for part in self.protected.parts)]
+        line["volatile"] = {name: digest_of(save()) for name, save in parts}
+        line["carried"] = self._changes()
+        self._append(line, job.rank)
+
+    def see_root(self, tensors: Any) -> None:
+        if self._inside:
+            for tensor in _flat([tensors]):
+                self._roots.append(_root(tensor))
+
+    # What is known.
+
+    _ids_of_tensors: set[int] = set()
+
+    def _is_known(self, thing: Any) -> bool:
+        return id(thing) in self._ids or id(thing) in self._ids_of_tensors
+
+    def _know(self, thing: Any) -> None:
+        import torch
+        if thing is None or isinstance(thing, torch.nn.Module):
+            return  # of a module, its tensors are protected, its other attributes are not
+        self._things.append(thing)
+        self._ids.add(id(thing))
+
+    def _know_ordinary(self, ordinary: Any) -> None:
+        """The container, and what is taken back in place inside of it (state.py)."""
+        if ordinary is None:
+            return
+        self._know(ordinary)
+        inside: Iterable[Any] = ordinary if isinstance(ordinary, (list, tuple)) else (
+            ordinary.values() if isinstance(ordinary, dict) else getattr(ordinary, "__dict__", {}).values())
+        for value in inside:
+            if isinstance(value, (dict, list)):
+                self._know_ordinary(value)
+            elif not isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+                self._know(value)
+
+    def _tensors(self) -> Iterable[Any]:
+        for _, tensor in self.protected.parameters():
+            yield tensor
+        for _, module in self.protected.modules:
+            yield from module.buffers()
+
+    # What happens in a step.
+
+    def _see_inputs(self, _module: Any, arguments: Any, keywords: Any) -> None:
+        if self._inside:
+            from pawl.digest import digest_of
+            self._inputs.append(digest_of([arguments, keywords]))
+
+    def _changes(self) -> dict[str, list[str] | None]:
+        changes: dict[str, list[str] | None] = {
+            path: [each.kind, each.digest, each.shown, each.keeper] for path, each in self._carried.items()
+            if self._written.get(path) != each}
+        changes.update({path: None for path in self._written if path not in self._carried})
+        self._written = self._carried
+        return changes
+
+    def _append(self, line: dict[str, Any], seat: int) -> None:
+        if not self._path:
+            os.makedirs(self._folder, exist_ok=True)
+            self._path = os.path.join(self._folder, f"seat{seat}.{os.getpid()}.jsonl")
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def _see_backward() -> None:
+    """Tensor.backward() goes through torch.autograd.backward, too. Once in a process."""
+    import torch
+    original = torch.autograd.backward
+    if getattr(original, "seen_by_pawl", False):
+        return
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+        if _witness is not None:
+            _witness.see_root(tensors)
+        return original(tensors, *arguments, **keywords)
+
+    backward.seen_by_pawl = True  # type: ignore[attr-defined]
+    torch.autograd.backward = backward
+
+
+def _root(tensor: Any) -> dict[str, Any]:
+    from pawl.digest import bits_of, digest_of_tensor
+    if tensor.numel() > 1:
+        return {"bits": digest_of_tensor(tensor), "value": None}
+    value = tensor.detach().double().item() if tensor.numel() == 1 and not tensor.is_complex() else None
+    return {"bits": bits_of(tensor), "value": value if value is None or abs(value) < sys.float_info.max else str(value)}
+
+
+def _samples(sampler: Any) -> dict[str, Any]:
+    drawn = sampler._last
+    return {"position": sampler.position, "hash": f"{sampler.hash:016x}",
+            "ids": list(drawn[1][:IDS_MAX]) if drawn is not None else []}
+
+
+def _flat(things: Any) -> Iterable[Any]:
+    for thing in things:
+        if isinstance(thing, (list, tuple)):
+            yield from _flat(thing)
+        else:
+            yield thing
