@@ -16,7 +16,9 @@ struct Phases {
 };
 Phases phases;
 
-c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::get()); }
+c10::TypePtr list_of_tensors() {
+  return c10::ListType::create(c10::TensorType::get());
+}
 
 std::vector<at::Device> accelerators_of(const Tensors& tensors) {
   std::set<c10::DeviceIndex> seen;
@@ -25,12 +27,6 @@ std::vector<at::Device> accelerators_of(const Tensors& tensors) {
     if (!tensor.device().is_cpu() && seen.insert(tensor.device().index()).second) devices.push_back(tensor.device());
   }
   return devices;
-}
-
-// torch's messages go on with a backtrace below their first line.
-std::string first_line(const char* what) {
-  const std::string text(what);
-  return text.substr(0, text.find('\n'));
 }
 
 bool point_to_point(::c10d::OpType type) {
@@ -51,7 +47,9 @@ void report_before_collective() {
   }
 }
 
-void report_waiting() { Library::loaded().progress(phases.waiting.load(std::memory_order_relaxed)); }
+void report_waiting() {
+  Library::loaded().progress(phases.waiting.load(std::memory_order_relaxed));
+}
 
 LocalWork::LocalWork(::c10d::OpType type, Tensors outputs, int source_rank)
     : Work(-1, type), outputs_(std::move(outputs)), source_rank_(source_rank) {}
@@ -69,7 +67,9 @@ DrainingWork::DrainingWork(WorkPointer inner, const Issue& issue, Tensors output
       outputs_(std::move(outputs)),
       received_(std::move(received)) {}
 
-bool DrainingWork::isCompleted() { return failed_ || inner_->isCompleted(); }
+bool DrainingWork::isCompleted() {
+  return failed_ || inner_->isCompleted();
+}
 
 int DrainingWork::sourceRank() const {
   if (failed_) return issue_.source_rank;
@@ -97,7 +97,7 @@ void DrainingWork::synchronize() {
 bool DrainingWork::wait(std::chrono::milliseconds timeout) {
   report_waiting();
   try {
-    if (inner_->wait(timeout)) {
+    if (wait_inner(timeout)) {
       settle(nullptr);
     } else {
       settle("it was aborted");
@@ -107,6 +107,12 @@ bool DrainingWork::wait(std::chrono::milliseconds timeout) {
   }
   report_waiting();
   return true;
+}
+
+bool DrainingWork::wait_inner(std::chrono::milliseconds timeout) {
+  // gloo's sends and receives know only the timeout that the inner group was made with, which is that of its making.
+  if (timeout == kNoTimeout && point_to_point(issue_.type)) timeout = issue_.timeout;
+  return inner_->wait(timeout);
 }
 
 void DrainingWork::abort() {
@@ -136,7 +142,7 @@ void DrainingWork::settle(const char* error) {
   std::call_once(settled_, [&] {
     if (error != nullptr) {
       failed_ = true;
-      Generation::current().fail(issue_.generation, std::string(issue_.name) + ": " + first_line(error));
+      Generation::current().fail(issue_.generation, issue_.name, error);
       loopback::zero(received_);
     }
     OutstandingWorks::all().remove(*this);

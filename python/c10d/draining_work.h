@@ -1,12 +1,12 @@
 // Work that never raises, and the list of all work that is still to be checked.
 //
 // DrainingWork wraps the inner backend's work. When that fails, the wait and the future swallow the error, the open
-// generation fails with it (generation.h), and the outputs that are only received are zero-filled, so that the step runs
-// out on defined numbers. An exception out of the middle of backward would leave DDP and FSDP broken.
-// LocalWork is complete from the start: what a collective gives in loopback or while draining.
+// generation fails with it (generation.h), and the outputs that are only received are zero-filled, so that the step
+// runs out on defined numbers. An exception out of the middle of backward would leave DDP and FSDP broken. LocalWork is
+// complete from the start: what a collective gives in loopback or while draining.
 //
-// Every DrainingWork is on the list from its issue until it was checked once, by a wait, by its future or by `wait_all`;
-// so none is forgotten whose handle the user dropped.
+// Every DrainingWork is on the list from its issue until it was checked once, by a wait, by its future or by
+// `wait_all`; so none is forgotten whose handle the user dropped.
 //
 // Threads: as with any Work, all calls from any thread. Nothing here needs Python's lock.
 #pragma once
@@ -44,9 +44,10 @@ class DrainingWork final : public ::c10d::Work {
  public:
   struct Issue {
     ::c10d::OpType type;
-    const char* name;          // of the collective; outlives the work
-    std::uint64_t generation;  // whose failure an error is
-    int source_rank;           // what a failed receive from anyone reports
+    const char* name;                   // of the collective; outlives the work
+    std::uint64_t generation;           // whose failure an error is
+    int source_rank;                    // what a failed receive from anyone reports
+    std::chrono::milliseconds timeout;  // of a wait that gives none
   };
   // `received`: outputs that hold nothing of this rank, zero-filled at an error.
   DrainingWork(WorkPointer inner, const Issue& issue, Tensors outputs, Tensors received);
@@ -65,6 +66,7 @@ class DrainingWork final : public ::c10d::Work {
 
  private:
   friend class OutstandingWorks;
+  bool wait_inner(std::chrono::milliseconds timeout);
   // Checked: `error` is null if it succeeded. Only the first call counts; it has returned before any other does.
   void settle(const char* error);
 

@@ -2,6 +2,13 @@
 
 namespace pawl {
 
+std::string sentence_of(const std::string& message) {
+  std::string text = message.substr(0, message.find('\n'));
+  text = text.substr(0, text.find(". This is typically"));
+  if (!text.empty() && text[0] == '[' && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  return text;
+}
+
 Generation& Generation::current() {
   static auto* generation = new Generation;  // never destroyed: threads may still ask when the process ends
   return *generation;
@@ -52,6 +59,10 @@ bool Generation::fail(std::uint64_t number, const std::string& why) {
   }
   if (react_) react_();
   return true;
+}
+
+bool Generation::fail(std::uint64_t number, const char* collective, const std::string& error) {
+  return fail(number, collective + (": " + sentence_of(error)));
 }
 
 }  // namespace pawl

@@ -26,6 +26,9 @@ enum class Mode : std::uint8_t {
   loopback   // alone: collectives are local and of the right shape (a spare's rehearsal)
 };
 
+// The sentence in a message of torch or gloo: without source file, backtrace and advice.
+std::string sentence_of(const std::string& message);
+
 class Generation {
  public:
   static Generation& current();
@@ -45,6 +48,8 @@ class Generation {
   void set_loopback(bool loopback);
   // False: the generation `number` is not the open one (it has failed already, or is past).
   bool fail(std::uint64_t number, const std::string& why);
+  // Of a collective's error: its name and what torch or gloo say, made readable.
+  bool fail(std::uint64_t number, const char* collective, const std::string& error);
 
   // Set once, before the first generation opens.
   void on_failure(std::function<void()> react) { react_ = std::move(react); }

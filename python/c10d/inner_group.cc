@@ -41,8 +41,6 @@ std::mutex all_making_mutex;
 std::list<std::shared_ptr<Making>> all_making;  // those whose thread runs
 std::mutex device_mutex;                        // one new event loop at a time, so that it is known whose it is
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 double seconds_until(Clock::time_point deadline) {
   return std::max(0.001, std::chrono::duration<double>(deadline - Clock::now()).count());
 }
@@ -68,7 +66,7 @@ BackendPointer build(const InnerOrder& order, Making& making) {
     }
     return group.cast<BackendPointer>();
   } catch (const py::error_already_set& error) {  // it must be read and freed while Python's lock is held
-    throw std::runtime_error(first_line(error.what()));
+    throw std::runtime_error(sentence_of(error.what()));
   }
 }
 
@@ -89,7 +87,7 @@ void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
     backend = build(order, *making);
     set_timeout(*backend, order.timeout);
   } catch (const std::exception& error) {
-    why = first_line(error.what());
+    why = sentence_of(error.what());
   }
   {
     std::lock_guard lock(making->mutex);

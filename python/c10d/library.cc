@@ -111,8 +111,7 @@ Answer Library::store_add(const std::string& key, std::int64_t amount, std::int6
 }
 
 Answer Library::store_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
-                                  const void* desired, std::size_t desired_size, void* value,
-                                  std::size_t& size) const {
+                                  const void* desired, std::size_t desired_size, void* value, std::size_t& size) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
   return Answer(required(functions_.store_compare_set, "pawl_store_compare_set")(

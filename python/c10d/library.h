@@ -43,7 +43,8 @@ class Library {
   [[nodiscard]] std::string error() const;
 
   [[nodiscard]] Answer store_set(const std::string& key, const void* value, std::size_t size) const;
-  [[nodiscard]] Answer store_get(const std::string& key, void* value, std::size_t& size, std::uint32_t timeout_ms) const;
+  [[nodiscard]] Answer store_get(const std::string& key, void* value, std::size_t& size,
+                                 std::uint32_t timeout_ms) const;
   [[nodiscard]] Answer store_try_get(const std::string& key, void* value, std::size_t& size) const;
   [[nodiscard]] Answer store_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const;
   [[nodiscard]] Answer store_compare_set(const std::string& key, const void* expected, std::size_t expected_size,

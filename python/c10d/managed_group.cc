@@ -18,9 +18,13 @@ Tensors flat(const TensorLists& lists) {
   return all;
 }
 
-at::DeviceType device_of(const Tensors& tensors) { return tensors.empty() ? at::kCPU : tensors[0].device().type(); }
+at::DeviceType device_of(const Tensors& tensors) {
+  return tensors.empty() ? at::kCPU : tensors[0].device().type();
+}
 
-std::size_t place_of(at::DeviceType device) { return device == at::kCPU ? 0 : 1; }
+std::size_t place_of(at::DeviceType device) {
+  return device == at::kCPU ? 0 : 1;
+}
 
 // Runs of consecutive ranks, as 0-3,6,8-9.
 std::string text_of(const std::vector<int64_t>& ranks, int size) {
@@ -54,7 +58,9 @@ ManagedGroup::ManagedGroup(int rank, int size, std::string ranks, std::chrono::m
   init();
 }
 
-ManagedGroup::~ManagedGroup() { release_resources(); }
+ManagedGroup::~ManagedGroup() {
+  release_resources();
+}
 
 void ManagedGroup::release_resources() {
   Groups::all().leave(this);
@@ -64,8 +70,7 @@ void ManagedGroup::release_resources() {
 std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
   order.rank = rank_;
   order.size = size_;
-  const std::string prefix =
-      std::to_string(order.generation) + '/' + ranks_ + '/' + std::to_string(occurrence_) + '/';
+  const std::string prefix = std::to_string(order.generation) + '/' + ranks_ + '/' + std::to_string(occurrence_) + '/';
   const StorePointer store = order.store;
   for (const at::DeviceType device : made_devices()) {
     order.device = device;
@@ -111,6 +116,11 @@ BackendPointer ManagedGroup::inner(at::DeviceType device) const {
   return group ? group->backend : BackendPointer();
 }
 
+std::chrono::milliseconds ManagedGroup::timeout() const {
+  std::lock_guard lock(mutex_);
+  return timeout_;
+}
+
 BackendPointer ManagedGroup::inner_or_throw(const Collective& collective) const {
   BackendPointer backend = inner(collective.device);
   if (backend) return backend;
@@ -142,120 +152,131 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     report_before_collective();
     WorkPointer work = issue(*backend);
     report_waiting();
-    const DrainingWork::Issue about{collective.type, collective.name, state.number, other_rank()};
+    const DrainingWork::Issue about{collective.type, collective.name, state.number, other_rank(), timeout()};
     auto draining = c10::make_intrusive<DrainingWork>(std::move(work), about, std::move(collective.outputs),
                                                       std::move(collective.received));
     OutstandingWorks::all().add(draining);
     return draining;
   } catch (const c10::DistError& error) {
-    Generation::current().fail(state.number, std::string(collective.name) + ": " + error.what_without_backtrace());
+    Generation::current().fail(state.number, collective.name, error.what_without_backtrace());
   } catch (const c10::Error&) {
     // Before anything was sent: the caller's mistake, unless the group was cut off just now.
     if (Generation::current().state().mode == Mode::open) throw;
   } catch (const std::exception& error) {
-    Generation::current().fail(state.number, std::string(collective.name) + ": " + error.what());
+    Generation::current().fail(state.number, collective.name, error.what());
   }
   return drained();
 }
 
 WorkPointer ManagedGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  return run({OpType::BROADCAST, "broadcast", device_of(tensors), tensors,
-              options.rootRank == rank_ ? Tensors() : tensors},
-             [&](Backend& inner) { return inner.broadcast(tensors, options); }, [] {});
+  return run(
+      {OpType::BROADCAST, "broadcast", device_of(tensors), tensors, options.rootRank == rank_ ? Tensors() : tensors},
+      [&](Backend& inner) { return inner.broadcast(tensors, options); }, [] {});
 }
 
 WorkPointer ManagedGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
-  return run({OpType::ALLREDUCE, "all-reduce", device_of(tensors), tensors, {}},
-             [&](Backend& inner) { return inner.allreduce(tensors, options); }, [] {});
+  return run(
+      {OpType::ALLREDUCE, "all-reduce", device_of(tensors), tensors, {}},
+      [&](Backend& inner) { return inner.allreduce(tensors, options); }, [] {});
 }
 
 WorkPointer ManagedGroup::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
-  return run({OpType::_ALLREDUCE_SPARSE, "sparse all-reduce", device_of(tensors), tensors, {}},
-             [&](Backend& inner) { return inner.allreduce_sparse(tensors, options); }, [] {});
+  return run(
+      {OpType::_ALLREDUCE_SPARSE, "sparse all-reduce", device_of(tensors), tensors, {}},
+      [&](Backend& inner) { return inner.allreduce_sparse(tensors, options); }, [] {});
 }
 
 WorkPointer ManagedGroup::allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& options) {
-  return run({OpType::ALLREDUCE_COALESCED, "coalesced all-reduce", device_of(tensors), tensors, {}},
-             [&](Backend& inner) { return inner.allreduce_coalesced(tensors, options); }, [] {});
+  return run(
+      {OpType::ALLREDUCE_COALESCED, "coalesced all-reduce", device_of(tensors), tensors, {}},
+      [&](Backend& inner) { return inner.allreduce_coalesced(tensors, options); }, [] {});
 }
 
 WorkPointer ManagedGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  return run({OpType::REDUCE, "reduce", device_of(tensors), tensors, {}},
-             [&](Backend& inner) { return inner.reduce(tensors, options); }, [] {});
+  return run(
+      {OpType::REDUCE, "reduce", device_of(tensors), tensors, {}},
+      [&](Backend& inner) { return inner.reduce(tensors, options); }, [] {});
 }
 
-WorkPointer ManagedGroup::allgather(TensorLists& outputs, Tensors& inputs,
-                                    const ::c10d::AllgatherOptions& options) {
-  return run({OpType::ALLGATHER, "all-gather", device_of(inputs), flat(outputs), flat(outputs)},
-             [&](Backend& inner) { return inner.allgather(outputs, inputs, options); },
-             [&] { loopback::all_gather(outputs, inputs); });
+WorkPointer ManagedGroup::allgather(TensorLists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
+  return run(
+      {OpType::ALLGATHER, "all-gather", device_of(inputs), flat(outputs), flat(outputs)},
+      [&](Backend& inner) { return inner.allgather(outputs, inputs, options); },
+      [&] { loopback::all_gather(outputs, inputs); });
 }
 
 WorkPointer ManagedGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const ::c10d::AllgatherOptions& options) {
-  return run({OpType::_ALLGATHER_BASE, "all-gather into a tensor", input.device().type(), {output}, {output}},
-             [&](Backend& inner) { return inner._allgather_base(output, input, options); },
-             [&] { loopback::all_gather_into(output, input, size_); });
+  return run(
+      {OpType::_ALLGATHER_BASE, "all-gather into a tensor", input.device().type(), {output}, {output}},
+      [&](Backend& inner) { return inner._allgather_base(output, input, options); },
+      [&] { loopback::all_gather_into(output, input, size_); });
 }
 
 WorkPointer ManagedGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                               const ::c10d::AllgatherOptions& options) {
-  return run({OpType::ALLGATHER_COALESCED, "coalesced all-gather", device_of(inputs), flat(outputs), flat(outputs)},
-             [&](Backend& inner) { return inner.allgather_coalesced(outputs, inputs, options); },
-             [&] { loopback::all_gather_coalesced(outputs, inputs); });
+  return run(
+      {OpType::ALLGATHER_COALESCED, "coalesced all-gather", device_of(inputs), flat(outputs), flat(outputs)},
+      [&](Backend& inner) { return inner.allgather_coalesced(outputs, inputs, options); },
+      [&] { loopback::all_gather_coalesced(outputs, inputs); });
 }
 
 WorkPointer ManagedGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const ::c10d::AllgatherOptions& options) {
-  return run({OpType::ALLGATHER_COALESCED, "coalesced all-gather into tensors", device_of(inputs), outputs, outputs},
-             [&](Backend& inner) { return inner.allgather_into_tensor_coalesced(outputs, inputs, options); },
-             [&] {
-               for (std::size_t i = 0; i < outputs.size(); ++i) {
-                 loopback::all_gather_into(outputs[i], inputs.at(i), size_);
-               }
-             });
+  return run(
+      {OpType::ALLGATHER_COALESCED, "coalesced all-gather into tensors", device_of(inputs), outputs, outputs},
+      [&](Backend& inner) { return inner.allgather_into_tensor_coalesced(outputs, inputs, options); },
+      [&] {
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+          loopback::all_gather_into(outputs[i], inputs.at(i), size_);
+        }
+      });
 }
 
 WorkPointer ManagedGroup::gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) {
-  return run({OpType::GATHER, "gather", device_of(inputs), flat(outputs), flat(outputs)},
-             [&](Backend& inner) { return inner.gather(outputs, inputs, options); },
-             [&] { loopback::all_gather(outputs, inputs); });
+  return run(
+      {OpType::GATHER, "gather", device_of(inputs), flat(outputs), flat(outputs)},
+      [&](Backend& inner) { return inner.gather(outputs, inputs, options); },
+      [&] { loopback::all_gather(outputs, inputs); });
 }
 
 WorkPointer ManagedGroup::scatter(Tensors& outputs, TensorLists& inputs, const ::c10d::ScatterOptions& options) {
-  return run({OpType::SCATTER, "scatter", device_of(outputs), outputs, outputs},
-             [&](Backend& inner) { return inner.scatter(outputs, inputs, options); },
-             [&] { loopback::scatter(outputs, inputs, rank_); });
+  return run(
+      {OpType::SCATTER, "scatter", device_of(outputs), outputs, outputs},
+      [&](Backend& inner) { return inner.scatter(outputs, inputs, options); },
+      [&] { loopback::scatter(outputs, inputs, rank_); });
 }
 
 WorkPointer ManagedGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                          const ::c10d::ReduceScatterOptions& options) {
-  return run({OpType::REDUCE_SCATTER, "reduce-scatter", device_of(outputs), outputs, outputs},
-             [&](Backend& inner) { return inner.reduce_scatter(outputs, inputs, options); },
-             [&] { loopback::reduce_scatter(outputs, inputs, rank_); });
+  return run(
+      {OpType::REDUCE_SCATTER, "reduce-scatter", device_of(outputs), outputs, outputs},
+      [&](Backend& inner) { return inner.reduce_scatter(outputs, inputs, options); },
+      [&] { loopback::reduce_scatter(outputs, inputs, rank_); });
 }
 
 WorkPointer ManagedGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const ::c10d::ReduceScatterOptions& options) {
-  return run({OpType::_REDUCE_SCATTER_BASE, "reduce-scatter of a tensor", input.device().type(), {output}, {output}},
-             [&](Backend& inner) { return inner._reduce_scatter_base(output, input, options); },
-             [&] { loopback::reduce_scatter_from(output, input, rank_, size_); });
+  return run(
+      {OpType::_REDUCE_SCATTER_BASE, "reduce-scatter of a tensor", input.device().type(), {output}, {output}},
+      [&](Backend& inner) { return inner._reduce_scatter_base(output, input, options); },
+      [&] { loopback::reduce_scatter_from(output, input, rank_, size_); });
 }
 
 WorkPointer ManagedGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const ::c10d::ReduceScatterOptions& options) {
-  return run({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
-             [&](Backend& inner) { return inner.reduce_scatter_tensor_coalesced(outputs, inputs, options); },
-             [&] {
-               for (std::size_t i = 0; i < outputs.size(); ++i) {
-                 loopback::reduce_scatter_from(outputs[i], inputs.at(i), rank_, size_);
-               }
-             });
+  return run(
+      {OpType::REDUCE_SCATTER_TENSOR_COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
+      [&](Backend& inner) { return inner.reduce_scatter_tensor_coalesced(outputs, inputs, options); },
+      [&] {
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+          loopback::reduce_scatter_from(outputs[i], inputs.at(i), rank_, size_);
+        }
+      });
 }
 
 WorkPointer ManagedGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                                        std::vector<int64_t>& input_splits,
-                                        const ::c10d::AllToAllOptions& options) {
+                                        std::vector<int64_t>& input_splits, const ::c10d::AllToAllOptions& options) {
   return run(
       {OpType::ALLTOALL_BASE, "all-to-all of a tensor", input.device().type(), {output}, {output}},
       [&](Backend& inner) { return inner.alltoall_base(output, input, output_splits, input_splits, options); },
@@ -263,34 +284,39 @@ WorkPointer ManagedGroup::alltoall_base(at::Tensor& output, at::Tensor& input, s
 }
 
 WorkPointer ManagedGroup::alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) {
-  return run({OpType::ALLTOALL, "all-to-all", device_of(inputs), outputs, outputs},
-             [&](Backend& inner) { return inner.alltoall(outputs, inputs, options); },
-             [&] { loopback::all_to_all(outputs, inputs, rank_); });
+  return run(
+      {OpType::ALLTOALL, "all-to-all", device_of(inputs), outputs, outputs},
+      [&](Backend& inner) { return inner.alltoall(outputs, inputs, options); },
+      [&] { loopback::all_to_all(outputs, inputs, rank_); });
 }
 
 WorkPointer ManagedGroup::send(Tensors& tensors, int rank, int tag) {
-  return run({OpType::SEND, "send", device_of(tensors), tensors, {}},
-             [&](Backend& inner) { return inner.send(tensors, rank, tag); }, [] {});
+  return run(
+      {OpType::SEND, "send", device_of(tensors), tensors, {}},
+      [&](Backend& inner) { return inner.send(tensors, rank, tag); }, [] {});
 }
 
 WorkPointer ManagedGroup::recv(Tensors& tensors, int rank, int tag) {
-  return run({OpType::RECV, "receive", device_of(tensors), tensors, tensors},
-             [&](Backend& inner) { return inner.recv(tensors, rank, tag); }, [&] { loopback::zero(tensors); });
+  return run(
+      {OpType::RECV, "receive", device_of(tensors), tensors, tensors},
+      [&](Backend& inner) { return inner.recv(tensors, rank, tag); }, [&] { loopback::zero(tensors); });
 }
 
 WorkPointer ManagedGroup::recvAnysource(Tensors& tensors, int tag) {
-  return run({OpType::RECVANYSOURCE, "receive from anyone", device_of(tensors), tensors, tensors},
-             [&](Backend& inner) { return inner.recvAnysource(tensors, tag); }, [&] { loopback::zero(tensors); });
+  return run(
+      {OpType::RECVANYSOURCE, "receive from anyone", device_of(tensors), tensors, tensors},
+      [&](Backend& inner) { return inner.recvAnysource(tensors, tag); }, [&] { loopback::zero(tensors); });
 }
 
 WorkPointer ManagedGroup::barrier(const ::c10d::BarrierOptions& options) {
   const at::DeviceType device = options.device_ids.empty() ? at::kCPU : at::kCUDA;
-  return run({OpType::BARRIER, "barrier", device, {}, {}}, [&](Backend& inner) { return inner.barrier(options); },
-             [] {});
+  return run(
+      {OpType::BARRIER, "barrier", device, {}, {}}, [&](Backend& inner) { return inner.barrier(options); }, [] {});
 }
 
 void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
-  run({OpType::BARRIER, "monitored barrier", at::kCPU, {}, {}},
+  run(
+      {OpType::BARRIER, "monitored barrier", at::kCPU, {}, {}},
       [&](Backend& inner) -> WorkPointer {
         try {
           inner.monitoredBarrier(options, wait_all_ranks);
@@ -316,8 +342,9 @@ void ManagedGroup::startCoalescing() {
 }
 
 WorkPointer ManagedGroup::endCoalescing() {
-  return run({OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}},
-             [](Backend& inner) { return inner.endCoalescing(); }, [] {});
+  return run(
+      {OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}},
+      [](Backend& inner) { return inner.endCoalescing(); }, [] {});
 }
 
 uint64_t ManagedGroup::getSequenceNumberForGroup() {
@@ -429,8 +456,8 @@ void Groups::join(const c10::intrusive_ptr<ManagedGroup>& group) {
 void Groups::leave(const ManagedGroup* group) {
   std::vector<Entry> left;  // freed after the lock
   std::lock_guard lock(mutex_);
-  const auto gone = std::stable_partition(entries_.begin(), entries_.end(),
-                                   [&](const Entry& entry) { return entry.group != group; });
+  const auto gone =
+      std::stable_partition(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.group != group; });
   std::move(gone, entries_.end(), std::back_inserter(left));
   entries_.erase(gone, entries_.end());
 }

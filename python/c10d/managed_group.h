@@ -100,6 +100,7 @@ class ManagedGroup final : public ::c10d::Backend {
   WorkPointer run(Collective collective, Issue issue, Local local);
   [[nodiscard]] BackendPointer inner(at::DeviceType device) const;
   [[nodiscard]] BackendPointer inner_or_throw(const Collective& collective) const;
+  [[nodiscard]] std::chrono::milliseconds timeout() const;
   [[nodiscard]] int other_rank() const { return (rank_ + 1) % size_; }
 
   const std::string ranks_;

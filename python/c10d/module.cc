@@ -30,7 +30,9 @@ void fail(const std::string& why) {
   Generation::current().fail(Generation::current().state().number, why);
 }
 
-bool in_loopback() { return Generation::current().state().mode == Mode::loopback; }
+bool in_loopback() {
+  return Generation::current().state().mode == Mode::loopback;
+}
 
 void set_loopback(bool loopback) {
   if (loopback) Groups::all().close();
@@ -57,16 +59,21 @@ PYBIND11_MODULE(pawl_c10d, module) {
   module.def("use_library", &use_library, py::arg("path"), py::arg("handle"));
   module.def("set_loopback", &set_loopback, py::arg("loopback"), Unlocked());
   module.def("in_loopback", &in_loopback);
-  module.def("open_generation",
-             [](std::uint64_t generation, StorePointer store, std::string address, std::chrono::milliseconds timeout) {
-               return Groups::all().open(generation, std::move(store), std::move(address), timeout);
-             },
-             py::arg("generation"), py::arg("store"), py::arg("address"), py::arg("timeout"), Unlocked());
-  module.def("close_generation", [] { Groups::all().close(); }, Unlocked());
-  module.def("failed", [] { return Generation::current().failed(); }, Unlocked());
+  module.def(
+      "open_generation",
+      [](std::uint64_t generation, StorePointer store, std::string address, std::chrono::milliseconds timeout) {
+        return Groups::all().open(generation, std::move(store), std::move(address), timeout);
+      },
+      py::arg("generation"), py::arg("store"), py::arg("address"), py::arg("timeout"), Unlocked());
+  module.def(
+      "close_generation", [] { Groups::all().close(); }, Unlocked());
+  module.def(
+      "failed", [] { return Generation::current().failed(); }, Unlocked());
   module.def("fail", &fail, py::arg("why"), Unlocked());
-  module.def("wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
-  module.def("outstanding_count", [] { return OutstandingWorks::all().count(); }, Unlocked());
+  module.def(
+      "wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
+  module.def(
+      "outstanding_count", [] { return OutstandingWorks::all().count(); }, Unlocked());
   module.def("collective_phase", &set_collective_phase, py::arg("before"), py::arg("waiting"));
   module.def("live_count", [] { return Groups::all().live_count(); });
   module.def("created_count", [] { return Groups::all().created_count(); });

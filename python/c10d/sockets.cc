@@ -47,8 +47,8 @@ class HeldSocket {
  public:
   explicit HeldSocket(const Watched& watched) : descriptor_(::fcntl(watched.descriptor, F_DUPFD_CLOEXEC, 0)) {
     struct stat status;
-    if (descriptor_ >= 0 && (::fstat(descriptor_, &status) != 0 || !S_ISSOCK(status.st_mode) ||
-                             status.st_ino != watched.inode)) {
+    if (descriptor_ >= 0 &&
+        (::fstat(descriptor_, &status) != 0 || !S_ISSOCK(status.st_mode) || status.st_ino != watched.inode)) {
       ::close(descriptor_);
       descriptor_ = -1;
     }

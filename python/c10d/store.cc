@@ -14,7 +14,9 @@ using Bytes = LocalKeys::Bytes;
 constexpr std::chrono::milliseconds kSlice{100};
 constexpr std::size_t kUsualSize = 4096;
 
-bool in_loopback() { return Generation::current().state().mode == Mode::loopback; }
+bool in_loopback() {
+  return Generation::current().state().mode == Mode::loopback;
+}
 
 [[noreturn]] void fail(const char* call, const std::string& key, Answer answer) {
   const std::string error = Library::loaded().error();
@@ -91,7 +93,9 @@ std::int64_t LocalKeys::count() {
   return static_cast<std::int64_t>(values_.size());
 }
 
-c10::intrusive_ptr<::c10d::Store> PawlStore::clone() { return c10::make_intrusive<PawlStore>(*this); }
+c10::intrusive_ptr<::c10d::Store> PawlStore::clone() {
+  return c10::make_intrusive<PawlStore>(*this);
+}
 
 void PawlStore::set(const std::string& key, const Bytes& value) {
   if (in_loopback()) return local_->set(key, value);
@@ -108,7 +112,9 @@ Bytes PawlStore::compareSet(const std::string& key, const Bytes& expected, const
   return value;
 }
 
-Bytes PawlStore::get(const std::string& key) { return wait_for(key, timeout_); }
+Bytes PawlStore::get(const std::string& key) {
+  return wait_for(key, timeout_);
+}
 
 std::int64_t PawlStore::add(const std::string& key, std::int64_t amount) {
   if (in_loopback()) return local_->add(key, amount);
@@ -130,8 +136,8 @@ bool PawlStore::check(const std::vector<std::string>& keys) {
       if (!local_->has(key)) return false;
       continue;
     }
-    const auto [answer, value] = read_value(
-        [&](void* buffer, std::size_t& size) { return Library::loaded().store_try_get(key, buffer, size); });
+    const auto [answer, value] =
+        read_value([&](void* buffer, std::size_t& size) { return Library::loaded().store_try_get(key, buffer, size); });
     if (answer == Answer::timeout) return false;
     require("check", key, answer);
   }

@@ -5,12 +5,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/csrc/utils/pybind.h>
-#include <torch/version.h>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 6
 #error "pawl_c10d needs torch 2.6 or later"

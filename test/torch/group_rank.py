@@ -1,0 +1,324 @@
+"""What one rank does in a test of the managed groups: `group_rank.py SCENARIO '{"rank": ..., "world": ...}'`.
+
+Each scenario is a function; it says JSON objects on standard output and hears commands on standard input
+(group_ranks.py). Nothing here judges: the test does.
+"""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import group_forms
+from pawl import groups
+
+LONG = timedelta(seconds=300)  # of each collective: who waits that long has not been freed
+
+
+class Rank:
+    """Who this is, and its wires to the test."""
+
+    def __init__(self, rank: int, world: int, directory: str, **options: object):
+        self.rank, self.world, self.directory, self.options = rank, world, directory, options
+
+    def say(self, **message: object) -> None:
+        print(json.dumps(message), flush=True)
+
+    def hear(self) -> dict:
+        return json.loads(sys.stdin.readline() or "null")
+
+    def store(self, name: str) -> dist.Store:
+        return dist.FileStore(os.path.join(self.directory, name), self.world)
+
+    def open(self, generation: int, seconds: float = 60) -> None:
+        groups.open_generation(generation, self.store(f"generation{generation}"), "127.0.0.1",
+                               timedelta(seconds=seconds))
+
+    def join(self, backend: str) -> None:
+        """torch's default group, for `pawl` in generation 1."""
+        if backend == "pawl":
+            groups.register()
+            self.open(1)
+        dist.init_process_group(backend, store=self.store("default"), rank=self.rank, world_size=self.world,
+                                timeout=LONG)
+
+
+def forms(me: Rank) -> None:
+    """Trains in each parallel form and says the result."""
+    me.join(str(me.options["backend"]))
+    result = {form: group_forms.train(form, me.rank, me.world, 6) for form in group_forms.FORMS}
+    me.say(forms=result)
+    dist.destroy_process_group()
+
+
+def collectives(me: Rank) -> None:
+    """Every collective on a managed group and on plain gloo: says those whose results differ, and what was compared."""
+    import group_collectives
+
+    me.join("pawl")
+    plain = dist.new_group(backend="gloo", timeout=LONG)
+    same, differing = group_collectives.compare(me.rank, me.world, dist.group.WORLD, plain)
+    pair = [dist.new_group([rank, rank + 1]) for rank in range(0, me.world - 1, 2)][me.rank // 2]
+    plain_pair = [dist.new_group([rank, rank + 1], backend="gloo") for rank in range(0, me.world - 1, 2)][me.rank // 2]
+    in_pair = group_collectives.compare(me.rank % 2, 2, pair, plain_pair)
+    me.say(same=same, differing=differing, in_pair=in_pair[1], failed=groups.failed())
+    dist.destroy_process_group()
+
+
+def mistakes(me: Rank) -> None:
+    """A caller's mistake raises at the call, and the groups go on as if nothing was."""
+    me.join("pawl")
+    raised = []
+    group = dist.group.WORLD
+    for mistake in (lambda: group.allreduce([torch.zeros(2), torch.zeros(2)]),
+                    lambda: dist.broadcast(torch.zeros(2), src=me.world + 1),
+                    lambda: group.reduce_scatter([torch.zeros(2)], [[torch.zeros(3)] * me.world]),
+                    lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex32))):
+        try:
+            mistake()
+            raised.append(None)
+        except Exception as error:
+            raised.append(f"{type(error).__name__}: {error}")
+    after = torch.ones(1)
+    dist.all_reduce(after)
+    me.say(raised=raised, failed=groups.failed(), after=float(after))
+    dist.destroy_process_group()
+
+
+def train(me: Rank) -> None:
+    """Trains DDP or ZeRO by commands, through as many generations as the test opens.
+
+    {"open": g, "resume": R, "until": S}: joins generation g, goes on behind step R and stops after S.
+    {"fail": why}: from another thread, while the training thread may be blocked. {"end": true}: leaves.
+    Says {"saved": step} after each step, {"held": step} where it was told to stand still, {"drained": why} after a step
+    that failed, and {"done": ...} at S.
+    """
+    commands = Commands()
+    groups.register()
+    fresh = bool(me.options.get("fresh"))
+    groups.set_loopback(fresh)
+    if not fresh:
+        order = commands.next()
+        me.open(int(order["open"]))
+    dist.init_process_group("pawl", store=me.store("default") if not fresh else dist.HashStore(), rank=me.rank,
+                            world_size=me.world, timeout=LONG)
+    training = Training(me)
+    if fresh:
+        training.rehearse()
+        groups.set_loopback(False)
+        me.say(rehearsed=True)
+        order = commands.next()
+        me.open(int(order["open"]))
+    while "open" in order:
+        if groups.failed() is None:
+            training.restore(int(order["resume"]))
+            training.go_on(int(order["resume"]), int(order["until"]), order.get("hold"))
+        else:
+            me.say(drained=groups.failed())
+        order = commands.next()
+        if "open" in order:
+            groups.close_generation()
+            try:
+                me.open(int(order["open"]))
+            except groups.GroupsFailed:
+                pass  # said above
+    me.say(live=groups.live_count(), created=groups.created_count())
+    dist.destroy_process_group()
+
+
+class Commands:
+    """Standard input on a thread of its own; `fail` is obeyed there at once."""
+
+    def __init__(self) -> None:
+        import queue
+
+        self._orders: queue.Queue[dict] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            order = json.loads(line)
+            if "fail" in order:
+                groups.fail(order["fail"])
+            else:
+                self._orders.put(order)
+        self._orders.put({"end": True})
+
+    def next(self) -> dict:
+        return self._orders.get()
+
+
+class Training:
+    """A model in DDP or ZeRO, whose state of each step goes to a file."""
+
+    def __init__(self, me: Rank):
+        self.me, self.hold = me, None
+        self.wrapped, self.step = group_forms.FORMS[str(me.options["form"])](me.rank, me.world)
+        optimizer = next(cell.cell_contents for cell in self.step.__closure__
+                         if isinstance(cell.cell_contents, torch.optim.Optimizer))
+        self.optimizer = getattr(optimizer, "optim", optimizer)  # ZeRO keeps this rank's part in one of its own
+        self.number = 0
+        first = next(self.wrapped.parameters())
+        first.register_post_accumulate_grad_hook(lambda _: self._maybe_hold("backward"))
+        self.optimizer.register_step_post_hook(lambda *_: self._maybe_hold("broadcast"))
+
+    def rehearse(self) -> None:
+        for number in range(2):
+            self.step(number)
+
+    def path(self, number: int) -> str:
+        return os.path.join(self.me.directory, f"state.{self.me.rank}.{number}")
+
+    def tensors(self) -> list[torch.Tensor]:
+        state = [value for parameter in self.optimizer.param_groups[0]["params"]
+                 for _, value in sorted(self.optimizer.state[parameter].items())]
+        return [*self.wrapped.parameters(), *state]
+
+    def save(self, number: int) -> None:
+        torch.save(self.tensors(), self.path(number) + ".part")
+        os.rename(self.path(number) + ".part", self.path(number))
+
+    def restore(self, number: int) -> None:
+        if number > 0:
+            with torch.no_grad():
+                for mine, saved in zip(self.tensors(), torch.load(self.path(number)), strict=True):
+                    mine.copy_(saved)
+        for parameter in self.wrapped.parameters():
+            parameter.grad = None
+
+    def go_on(self, resume: int, until: int, hold: dict | None) -> None:
+        self.hold = hold
+        for self.number in range(resume + 1, until + 1):
+            began = time.monotonic()
+            loss = self.step(self.number)
+            groups.wait_all()
+            if groups.failed() is not None:
+                self.me.say(drained=groups.failed(), step=self.number, seconds=time.monotonic() - began)
+                return
+            self.save(self.number)
+            self.me.say(saved=self.number, loss=loss.hex())
+        self.me.say(done=self.number, state=group_forms.digest(self.tensors()))
+
+    def _maybe_hold(self, where: str) -> None:
+        if self.hold == {"step": self.number, "where": where}:
+            self.me.say(held=self.number)
+            time.sleep(600)
+
+
+def blocked(me: Rank) -> None:
+    """Rank 0 stands still; the others wait for it in the collective that is named, then drain. What they see is said."""
+    me.join("pawl")
+    warm = torch.ones(4)
+    dist.all_reduce(warm)
+    commands = Commands()
+    if me.rank == 0:
+        me.say(standing=True)
+        commands.next()
+        return
+    me.say(waiting=True)
+    before = time.monotonic()
+    received = torch.full((4,), 7.0)
+    gathered = [torch.full((4,), 7.0) for _ in range(me.world)]
+    kept = torch.full((4,), 7.0)
+    {"allreduce": lambda: dist.all_reduce(kept),
+     "broadcast": lambda: dist.broadcast(received, src=0),
+     "allgather": lambda: dist.all_gather(gathered, kept),
+     "recv": lambda: dist.recv(received, src=0),
+     "recv_any": lambda: dist.recv(received),
+     "barrier": lambda: dist.barrier(),
+     "batch": lambda: [work.wait() for work in dist.batch_isend_irecv(
+         [dist.P2POp(dist.irecv, received, 0), dist.P2POp(dist.isend, kept, 0)])]}[str(me.options["collective"])]()
+    groups.wait_all()
+    seconds = time.monotonic() - before
+    objects: list = [None] * me.world
+    try:
+        dist.all_gather_object(objects, {"rank": me.rank})
+        raised = None
+    except groups.GroupsFailed as error:
+        raised = str(error)
+    later = torch.full((4,), 3.0)
+    dist.broadcast(later, src=0)
+    me.say(failed=groups.failed(), seconds=seconds, received=received.tolist(), kept=kept.tolist(),
+           gathered=[one.tolist() for one in gathered], raised=raised, objects=objects, later=later.tolist())
+    commands.next()
+
+
+class HaltingStore(dist.Store):
+    """Stops its process once the group's address is set: the peers know where to connect, and nobody answers."""
+
+    def __init__(self, inner: dist.Store):
+        super().__init__()
+        self.inner = inner
+
+    def set(self, key: str, value: bytes) -> None:
+        self.inner.set(key, value)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def making(me: Rank) -> None:
+    """Opens a generation whose last rank is missing or half made; says how that ended."""
+    groups.register()
+    dist.init_process_group("pawl", store=dist.HashStore(), rank=me.rank, world_size=me.world, timeout=LONG)
+    commands = Commands()
+    me.say(ready=True)
+    order = commands.next()
+    store = me.store("generation1")
+    if order.get("halt"):
+        store = HaltingStore(store)
+    began = time.monotonic()
+    try:
+        groups.open_generation(1, store, "127.0.0.1", timedelta(seconds=order["seconds"]))
+        why = None
+    except groups.GroupsFailed as error:
+        why = str(error)
+    me.say(opened=why, seconds=time.monotonic() - began, failed=groups.failed())
+    commands.next()
+    # The thread that was left behind ends by itself.
+    deadline = time.monotonic() + 60
+    while groups._extension.load().making_count() > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    me.say(making=groups._extension.load().making_count())
+    groups.close_generation()
+    me.open(2)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    me.say(total=float(total))
+    dist.destroy_process_group()
+
+
+def remakes(me: Rank) -> None:
+    """Makes the inner groups again and again; says what the process holds after the first few and after all."""
+    me.join("pawl")
+    dist.new_group([0, 1])
+
+    def held() -> dict:
+        with open("/proc/self/statm") as statm:
+            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return {"threads": len(os.listdir("/proc/self/task")), "descriptors": len(os.listdir("/proc/self/fd")),
+                "resident_bytes": resident, "groups": groups.live_count(), "created": groups.created_count()}
+
+    def again(generation: int) -> float:
+        groups.close_generation()
+        me.open(generation)
+        total = torch.full((1000,), float(me.rank))
+        dist.all_reduce(total)
+        return float(total[0])
+
+    sums = [again(generation) for generation in range(2, 8)]
+    first = held()
+    sums += [again(generation) for generation in range(8, 58)]
+    me.say(first=first, last=held(), sums=sums, failed=groups.failed())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[2])
+    {"forms": forms, "collectives": collectives, "mistakes": mistakes, "train": train, "blocked": blocked,
+     "making": making, "remakes": remakes}[sys.argv[1]](Rank(**options))
