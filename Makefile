@@ -6,6 +6,7 @@
 #   make check   the fast lane: build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
 #   make bench   what protection costs and how long recovery takes, as ratios
+#   make bench-pytorch   the same for a training in PyTorch, against PyTorch's own means
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  our sources through the formatter, then the checks of style
 #   make clean   removes build/
@@ -14,7 +15,7 @@ export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 
-.PHONY: demo test check build bench fuzz-smoke clean format setup
+.PHONY: demo test check build bench bench-pytorch fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -35,6 +36,9 @@ check: setup
 bench: setup
 	@tools/build main all
 	@bench/thread/run $(ARGS)
+
+bench-pytorch: build
+	@bench/pytorch/run $(ARGS)
 
 fuzz-smoke:
 	@tools/setup --developer
