@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sized
+from types import FrameType
 from typing import Any
 
 from pawl.errors import Refused
@@ -98,7 +99,6 @@ class ElasticSampler:
         return self._consume(number)
 
     def __iter__(self) -> Iterator[list[int]]:
-        _refuse_workers()
         return _Batches(self)
 
     def __len__(self) -> int:
@@ -149,20 +149,26 @@ class _Batches(Iterator[list[int]]):
     """Goes on where the sampler is, also after a recovery."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
-        self._sampler = sampler
+        self._sampler, self._begun = sampler, False
 
     def __next__(self) -> list[int]:
+        if not self._begun:
+            _refuse_workers()
+            self._begun = True
         return self._sampler._next()
 
 
 def _refuse_workers() -> None:
-    """A DataLoader with workers draws batches ahead of the step: after a recovery those would be lost."""
-    frame = sys._getframe(2)
+    """A DataLoader with workers draws batches ahead of the step: after a recovery those would be lost.
+
+    Who draws is seen in the calling frames only. Not before the first batch: a loader stopped earlier can't clean up.
+    """
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(4):
-        loader = frame.f_locals.get("loader") if frame is not None else None
-        if getattr(loader, "num_workers", 0) > 0:
-            raise Refused(f"ElasticSampler: this DataLoader has {loader.num_workers} workers, which fetch ahead of the "
-                          f"step: use num_workers=0")
-        if frame is None or frame.f_back is None:
+        if frame is None:
             return
+        workers = getattr(frame.f_locals.get("loader"), "num_workers", 0)
+        if workers > 0:
+            raise Refused(f"ElasticSampler: this DataLoader has {workers} workers, which fetch ahead of the step: use "
+                          f"num_workers=0")
         frame = frame.f_back

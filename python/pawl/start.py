@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from pawl import script, state
-from pawl.errors import Recover, Refused, StepLost, Stop
+from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
 
 TORCH_VERSION_MIN = (2, 6)
@@ -76,7 +76,11 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
     from pawl._library import Trainer
     from pawl.managed import ManagedJob
     from pawl.rehearsal import wait_for_seat
-    trainer = Trainer()
+    try:
+        trainer = Trainer()
+    except Unreachable as nobody:
+        raise Refused(f"no pawld answers ({nobody}): start the script with `pawl run`, or unset PAWL_SOCKET to train without "
+                      f"pawl") from None
     try:
         seat = wait_for_seat(trainer, rehearse, timeout)
         while True:

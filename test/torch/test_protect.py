@@ -1,0 +1,387 @@
+"""What is protected, how it is called and placed, what is refused; the plain mode; libpawl with PAWL=off."""
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
+sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
+
+import harness  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import pawl  # noqa: E402
+from pawl import _library, protect, rehearsal, script, state  # noqa: E402
+from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
+
+
+def small():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+def train(model, optimizer, steps=1):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+
+
+class HeldTest(unittest.TestCase):
+    def held(self, *things, world=1, **keywords):
+        protected = protect.Protected(0, world)
+        protected.add(things, keywords.get("state"))
+        return {(held.name, held.role): held for held in protected.held()}
+
+    def test_names_roles_and_placements(self):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
+        train(model, optimizer)
+        held = self.held(optimizer, model)
+        self.assertEqual({"weight", "buffer", "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {role for _, role in held})
+        self.assertIn(("0.weight", "exp_avg"), held)
+        self.assertIn(("1.running_mean/rank0", "buffer"), held)
+        self.assertEqual(_library.Lifetime.VOLATILE, held["1.running_mean/rank0", "buffer"].lifetime)
+        self.assertEqual(_library.Placement.UNIQUE, held["1.running_mean/rank0", "buffer"].placement)
+        self.assertEqual(_library.Placement.REPLICATE, held["0.weight", "exp_avg"].placement)
+        self.assertEqual(6 + 4 * 6 + 3, len(held))
+
+    def test_tied_parameters_are_held_once(self):
+        model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        model[1].weight = model[0].weight
+        self.assertEqual(["0.weight", "0.bias", "1.bias"], [name for name, _ in self.held(model)])
+
+    def test_buffers_that_are_not_saved_are_held(self):
+        model = nn.Module()
+        model.register_buffer("mask", torch.ones(3), persistent=False)
+        self.assertIn(("mask/rank0", "buffer"), self.held(model))
+
+    def test_two_models_and_two_optimizers_of_one_parameter(self):
+        one, other = small(), small()
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for _ in range(2)]
+        for optimizer in optimizers:
+            train(one, optimizer)
+        held = self.held(one, other, *optimizers)
+        self.assertIn(("module1.0.weight", "weight"), held)
+        self.assertIn(("0.weight", "momentum_buffer"), held)
+        self.assertIn(("0.weight", "momentum_buffer.1"), held)
+
+    def test_memory_order(self):
+        convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+        view = protect.storage_order(convolution.weight)
+        self.assertEqual((5, 3, 3, 3), tuple(convolution.weight.shape))
+        self.assertTrue(view.is_contiguous())
+        self.assertEqual(convolution.weight.data_ptr(), view.data_ptr())
+
+    def test_what_changed_is_named(self):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer)
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        unchanged = protect.Unchanged(protected, protected.held())
+        train(model, optimizer)
+        self.assertIsNone(unchanged.first_change())
+        self.assertEqual([], unchanged.moved())
+        parameter = model[2].weight
+        first = optimizer.state[parameter]["exp_avg"]
+        optimizer.state[parameter]["exp_avg"] = first.clone()
+        self.assertEqual(["2.weight"], [held.name for held in unchanged.moved()], "may lie elsewhere, and is told")
+        self.assertEqual([], unchanged.moved())
+        model[2].weight = nn.Parameter(torch.zeros(2, 6))
+        self.assertIn("2.weight was added, removed or replaced", unchanged.first_change())
+
+
+class RefusedTest(unittest.TestCase):
+    def refuse(self, words, *things, world=1):
+        with self.assertRaisesRegex(pawl.Refused, words):
+            protected = protect.Protected(0, world)
+            protected.add(things, None)
+            protected.held()
+
+    def test_what_cannot_be_protected_yet(self):
+        data = torch.utils.data.TensorDataset(torch.zeros(10, 1))
+        sampler = pawl.ElasticSampler(data, 2, rank=0, world=1)
+        loader = torch.utils.data.DataLoader
+        self.refuse("2 workers.*num_workers=0", loader(data, batch_sampler=sampler, num_workers=2))
+        self.refuse("ElasticSampler", loader(data, batch_size=2, shuffle=True))
+        self.refuse("ElasticSampler", torch.utils.data.RandomSampler(data))
+        self.refuse("has no name", torch.zeros(3))
+        self.refuse("no state that pawl knows", 3)
+        self.refuse("0.weight.*gaps", self.with_gaps())
+        self.refuse("0.weight.*complex64", nn.Sequential(nn.Linear(2, 2, dtype=torch.complex64)))
+        self.refuse("meta", nn.Linear(2, 2, device="meta"))
+
+    def with_gaps(self):
+        model = small()
+        model[0].weight = nn.Parameter(torch.zeros(6, 8)[:, ::2])
+        return model
+
+    def test_sharded_models(self):
+        with one_process_group():
+            from torch.distributed.fsdp import fully_shard
+            model = fully_shard(small())
+            self.refuse("FSDP", model)
+            from torch.distributed.tensor import DeviceMesh, Replicate, distribute_tensor
+            plain = nn.Linear(2, 2)
+            plain.weight = nn.Parameter(distribute_tensor(plain.weight.data, DeviceMesh("cpu", [0]), [Replicate()]))
+            self.refuse("weight is a DTensor", plain)
+
+    def test_a_loader_with_workers_on_the_sampler(self):
+        data = torch.utils.data.TensorDataset(torch.zeros(10, 1))
+        sampler = pawl.ElasticSampler(data, 2, rank=0, world=1)
+        with self.assertRaisesRegex(pawl.Refused, "2 workers"):
+            next(iter(torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=2)))
+
+
+class ZeroTest(unittest.TestCase):
+    def test_state_is_unique_and_scalars_are_those_inside_too(self):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        with one_process_group():
+            model = nn.parallel.DistributedDataParallel(small())
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.5)
+            train(model, optimizer)
+            protected = protect.Protected(0, 1)
+            protected.add([model, optimizer], None)
+            held = {(held.name, held.role): held for held in protected.held()}
+            self.assertEqual(_library.Placement.UNIQUE, held["0.weight", "exp_avg"].placement)
+            self.assertTrue(protected.owns(optimizer.optim))
+            part = state.optimizer_part("zero", optimizer)
+            saved = pickle.loads(pickle.dumps(part.save()))
+            optimizer.param_groups[0]["lr"] = optimizer.optim.param_groups[0]["lr"] = 9.0
+            part.load(saved)
+            self.assertEqual([0.5, 0.5], [optimizer.param_groups[0]["lr"], optimizer.optim.param_groups[0]["lr"]])
+
+
+class StateTest(unittest.TestCase):
+    def round_trip(self, part, change):
+        saved = state.VolatileState([part]).save()
+        change()
+        state.VolatileState([part]).load(saved)
+
+    def test_every_generator(self):
+        import random
+
+        import numpy
+        draws = [lambda: torch.rand(3).tolist(), random.random, lambda: numpy.random.rand(3).tolist()]
+        part = state.Part("random", state.save_random, state.load_random)
+        saved = state.VolatileState([part]).save()
+        first = [draw() for draw in draws]
+        state.VolatileState([part]).load(saved)
+        self.assertEqual(first, [draw() for draw in draws])
+
+    def test_named_generators(self):
+        import random
+
+        import numpy
+        torchs, own, numpys = torch.Generator().manual_seed(3), random.Random(3), numpy.random.default_rng(3)
+        for thing, draw in ((torchs, lambda: torch.rand(2, generator=torchs).tolist()), (own, own.random),
+                            (numpys, lambda: numpys.random(2).tolist())):
+            part = state.object_part("generator", thing)
+            seen = []
+            self.round_trip(part, lambda: seen.append(draw()))
+            self.assertEqual(seen[0], draw())
+
+    def test_variables_are_changed_where_they_are(self):
+        inner, tensor, row, names = {"best": 1.5}, torch.ones(3), [1, {"deep": 2}], {"a", "b"}
+        outer = {"inner": inner, "tensor": tensor, "row": row, "names": names, "number": 7}
+
+        def change():
+            inner["best"], inner["new"] = 9, 9
+            tensor.zero_()
+            row[1]["deep"] = 5
+            row.append(3)
+            names.add("c")
+            outer["number"] = 8
+            outer["late"] = 1
+        self.round_trip(state.object_part("state", outer), change)
+        self.assertEqual({"best": 1.5}, inner)
+        self.assertEqual([1.0] * 3, tensor.tolist())
+        self.assertEqual([1, {"deep": 2}], row)
+        self.assertEqual({"a", "b"}, names)
+        self.assertEqual(7, outer["number"])
+        self.assertNotIn("late", outer)
+        self.assertIs(inner, outer["inner"])
+
+    def test_what_cannot_be_pickled_is_named(self):
+        with self.assertRaisesRegex(pawl.Refused, "state0 can't be saved"):
+            state.VolatileState([state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})]).save()
+
+
+class RehearsalTest(unittest.TestCase):
+    def test_output_and_files_are_seen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log, touched = os.path.join(folder, "log"), os.path.join(folder, "touched")
+            code = ("import os, sys\n"
+                    "from pawl.rehearsal import WrittenFiles, captured_output\n"
+                    "files = WrittenFiles()\n"
+                    "with captured_output(), files.collected():\n"
+                    "    print('from python'); os.system('echo from a child')\n"
+                    f"    open({touched!r}, 'w').close(); open('/proc/self/stat').close()\n"
+                    f"open({touched!r} + '2', 'w').close()\n"
+                    "print(files.paths)\n")
+            done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, "PYTHONPATH": PACKAGE, "PAWL_REHEARSAL_LOG": log}, check=True)
+            self.assertEqual(f"{[touched]}\n", done.stdout)
+            with open(log, encoding="utf-8") as file:
+                self.assertEqual("from python\nfrom a child\n", file.read())
+
+
+class LeavingTest(unittest.TestCase):
+    """Whether a loop was left by break is read off the frame that drops its iterator."""
+
+    def test_break_return_and_exception(self):
+        found = []
+
+        def steps():
+            try:
+                yield 1
+                yield 2
+            except GeneratorExit:
+                found.append(script.left_by_break(sys._getframe().f_back))
+                raise
+        try:
+            leave(steps())
+        except ValueError:
+            pass
+        return found
+
+    def test_break_return_and_exception(self):
+        def by_break(steps):
+            steps = iter([steps]).__next__()
+            for _ in handed(steps):
+                break
+
+        def by_return():
+            for _ in self.steps():
+                return 3
+
+        def handed(it):
+            return it
+        found = []
+
+        def steps():
+            try:
+                yield 1
+            except GeneratorExit:
+                found.append(script.left_by_break(sys._getframe().f_back))
+                raise
+
+        def breaks():
+            for _ in steps():
+                break
+
+        def returns():
+            for _ in steps():
+                return 3
+
+        def raises():
+            for _ in steps():
+                raise ValueError
+
+        def raises_deeper():
+            for _ in steps():
+                int("x")
+        for leave, expected in ((breaks, True), (returns, True), (raises, False), (raises_deeper, False)):
+            found.clear()
+            try:
+                leave()
+            except ValueError:
+                pass
+            self.assertEqual([expected], found, leave.__name__)
+
+
+class PlainTest(unittest.TestCase):
+    def run_plain(self, *arguments, code=0, **changed):
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("PAWL", "RANK", "WORLD"))}
+        done = subprocess.run([sys.executable, "-B", TRAINER, *arguments], capture_output=True, text=True, timeout=180,
+                              env={**plain, **environment(), **changed}, check=False)
+        self.assertEqual(code, done.returncode, done.stderr)
+        return done.stdout + done.stderr
+
+    def test_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_plain(*flags(steps=5, record=folder))
+            run = harness.record.read_run(folder)
+            self.assertEqual([1, 2, 3, 4, 5], [line["step"] for line in run.steps(0)])
+
+    def test_two_processes_as_torchrun_starts_them(self):
+        run = reference_run(2, steps=6)
+        self.assertEqual([0, 1], run.seats())
+        self.assertEqual(6, run.finals[1]["step"])
+
+    def test_off_beats_the_socket(self):
+        self.run_plain(*flags(steps=3), PAWL="off", PAWL_SOCKET="/nowhere")
+
+    def test_no_daemon_is_a_sentence(self):
+        said = self.run_plain(*flags(steps=3), PAWL_SOCKET="/nowhere/at/all", code=1)
+        self.assertIn("pawl: no pawld answers", said)
+        self.assertNotIn("Traceback", said)
+
+    def test_a_world_without_an_address(self):
+        said = self.run_plain(*flags(steps=3), WORLD_SIZE="4", RANK="0", code=1)
+        self.assertIn("MASTER_ADDR is not set", said)
+        self.assertNotIn("Traceback", said)
+
+    def test_stop_and_an_exception(self):
+        said = self.run_plain(*flags(steps=30, stop="0:4"))
+        self.assertIn("in step 4", said)
+        self.assertNotIn("in step 5", said)
+        said = self.run_plain(*flags(steps=30, raise_in="0:4"), code=1)
+        self.assertIn("ValueError: told to raise", said)
+
+
+class LibraryTest(unittest.TestCase):
+    """libpawl by ctypes, with PAWL=off: every call answers, and the store works."""
+
+    def test_off(self):
+        code = ("from pawl._library import *\n"
+                "import pawl\n"
+                "trainer = Trainer()\n"
+                "seat = trainer.recover_join()\n"
+                "assert (seat.rank, seat.world, seat.resume_step) == (1, 2, 0), seat\n"
+                "assert trainer.role() is Role.SEATED and trainer.handle\n"
+                "mesh = trainer.mesh_add('data', [('dp', 2)])\n"
+                "number = trainer.tensor_add('w', 'weight', 0, (2, 3), 4096, mesh=mesh, placement=Placement.REPLICATE, "
+                "lifetime=Lifetime.STABLE)\n"
+                "trainer.blob_add('state', 100, lambda: b'x', lambda data: None)\n"
+                "trainer.layout_seal(); trainer.step_begin(1); trainer.fence(); trainer.window_open(1, 8)\n"
+                "trainer.progress(Phase.EXCHANGE); trainer.restore(); trainer.recover_done()\n"
+                "trainer.store_set('key', b'value')\n"
+                "assert trainer.store_get('key', 1.0) == b'value'\n"
+                "assert trainer.store_compare_set('key', b'value', b'other') == b'other'\n"
+                "try: trainer.store_get('nothing', 0.01)\n"
+                "except pawl.errors.TimedOut as late: pass\n"
+                "assert trainer.stop_after(3) == trainer.stop_step() == 3 and not trainer.interrupted()\n"
+                "assert trainer.committed_step() == 0\n"
+                "trainer.finish(); trainer.detach(); trainer.detach()\n"
+                "print('done')\n")
+        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, **environment(), "PAWL": "off", "RANK": "1", "WORLD_SIZE": "2"})
+        self.assertEqual(("done\n", ""), (done.stdout, done.stderr))
+
+    def test_a_library_that_is_not_there(self):
+        done = subprocess.run([sys.executable, "-B", "-c", "from pawl._library import Trainer; Trainer()"],
+                              capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "PYTHONPATH": PACKAGE, "PAWL_LIBRARY": "/nowhere/libpawl.so.0"})
+        self.assertIn("libpawl is not at /nowhere/libpawl.so.0", done.stderr)
+
+
+class one_process_group:
+    """A gloo group of one, for what can't be made without."""
+
+    def __enter__(self):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def __exit__(self, *_):
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    harness.main()
