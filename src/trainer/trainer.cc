@@ -47,8 +47,10 @@ Result<std::uint64_t> number_in_environment(const char* name, std::uint64_t leas
 void hold_if_asked(TrainerPage& page, std::uint32_t phase) {
   const auto asked = [&] { return page.hold_phase.load(std::memory_order_acquire) == phase; };
   if (phase == PAWL_PHASE_NONE || !asked() || page.step.load() < page.hold_step.load()) return;
-  page.held.store(1);
-  while (asked()) real_clock().sleep(milliseconds(1));
+  while (asked()) {
+    page.held.store(1);  // each time: who asks for the same hold once more has cleared it
+    real_clock().sleep(milliseconds(1));
+  }
   page.held.store(0);
 }
 
