@@ -122,13 +122,19 @@ class Job:
 
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:
-        """Evaluation between steps: random numbers drawn inside leave the training's alone, and a hang is noticed."""
+        """Evaluation between steps: random numbers drawn inside leave the training's alone, and a hang is noticed.
+
+        What it raises because of somebody's death is swallowed: the next step is then R+1, and no result is needed.
+        """
         from pawl.state import load_random, save_random
         before = save_random()
         try:
             yield
         finally:
             load_random(before)
+
+    def alive(self) -> None:
+        """For what takes long without a collective, in a step or aside: the hang watch begins to count anew."""
 
     def loss_pending(self) -> bool:
         """Whether what just went wrong is the consequence of somebody's death."""

@@ -48,9 +48,11 @@ class ManagedJob(Job):
         self._lost_by: str | None = None    # why a recovery is due
         self._stopped_by: str | None = None  # what pawl said about the end of the job
         self._updated = False        # in this block, an optimizer has been let through
+        self._phase = Phase.NONE
         self._commits: list[tuple[int, Callable[[], Any]]] = []
         self._store: Any = None
         self.looped = self.finished = False
+        self.cut_short = False       # since the last step's end, something of the script was
         self._make_groups()
 
     @property
@@ -116,6 +118,11 @@ class ManagedJob(Job):
             self._progress(Phase.COMPUTE)  # so that a hang in it is noticed
             try:
                 yield
+            except Exception as error:
+                if not self.loss_pending():
+                    raise
+                self.cut_short = True
+                script.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
             finally:
                 self._progress(Phase.ASIDE)
 
@@ -175,7 +182,7 @@ class ManagedJob(Job):
 
     def _enter(self, step: Step) -> None:
         from pawl import groups
-        self._inside, self._updated = step, False
+        self._inside, self._updated, self.cut_short = step, False, False
         if step.rehearsal:
             return
         self._progress(Phase.COMPUTE)
@@ -381,7 +388,11 @@ class ManagedJob(Job):
     # The end.
 
     def _finish(self) -> None:
-        self._trainer.finish()
+        try:
+            self._trainer.finish()
+        except Stop:
+            if self._trainer.committed_step() < self._done:
+                raise  # else the job has ended, well, before this seat was told
         self._act_on_commits(self._done)
         self.finished = True
 
@@ -422,12 +433,19 @@ class ManagedJob(Job):
             self._end_stopped(str(stop))
 
     def _progress(self, phase: Phase) -> None:
+        self._phase = phase
         self._trainer.progress(phase)
 
-    def close(self) -> None:
-        """Lets go of libpawl; the process goes on or ends by itself."""
+    def alive(self) -> None:
+        if not self._late:
+            self._trainer.progress(self._phase)
+
+    def close(self, well: bool = True) -> None:
+        """The end of this process. Not well: it dies as if it was killed, so that pawld sees a death and no farewell."""
         from pawl import groups
         self._watch.close()
-        groups.close_generation()
-        groups.use_library(None, 0)
-        self._trainer.detach()
+        groups.fail("this process ends")
+        groups.close_generation()  # who waits for this rank in a collective is freed now
+        if well:
+            groups.use_library(None, 0)
+            self._trainer.detach()

@@ -8,10 +8,12 @@ its seat.
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import json
 import opcode
 import os
+import signal
 import sys
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -40,8 +42,9 @@ def agree(trainer: Trainer, rank: int) -> None:
                       f"`{mine['command']}`, or their files differ: start every node with the same script and arguments")
 
 
+@functools.cache
 def digest() -> str:
-    """Of the script's content and its arguments."""
+    """Of the script's content and its arguments, as they were when this process began."""
     known = hashlib.sha256(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
     try:
         with open(sys.argv[0], "rb") as file:
@@ -111,6 +114,11 @@ def show_sentences() -> None:
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         note_failure(error)
+        if _lost_with(error):
+            say(f"a peer was lost, and between two steps the script stumbled over it ({kind.__name__}: {error}): this "
+                f"process starts anew in its seat")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)  # a death like the other; an exit would be the script's own failure
         if isinstance(error, Refused):
             say(str(error))
         else:
@@ -119,6 +127,19 @@ def show_sentences() -> None:
     if not getattr(shown, "shows_sentences", False):
         show.shows_sentences = True  # type: ignore[attr-defined]
         sys.excepthook = show
+
+
+def _lost_with(error: BaseException) -> bool:
+    """Whether it is the groups' refusal after somebody's death (object collectives), or what came of something cut short."""
+    if _job is None or not _job.loss_pending():
+        return False
+    from pawl.groups import GroupsFailed
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    return _job.cut_short or any(isinstance(each, GroupsFailed) for each in chain)
 
 
 def _see_exit_codes() -> None:
@@ -144,4 +165,4 @@ def _at_exit() -> None:
                 "job.steps(total):` and `with step:` around the training step")
         else:
             job.finish_or_exit()
-    job.close()
+    job.close(well=not _failed)
