@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any
 
 from pawl import script
-from pawl._library import Role, Seat, Trainer
+from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
 from pawl.protect import SETTLE_STEPS_MAX, OptimizerWatch, Protected
@@ -124,7 +124,10 @@ def wait_for_seat(trainer: Trainer, rehearse: bool, timeout: timedelta) -> Seat:
     while not joining.done.wait(FORMING_POLL_S):
         if trainer.role() is Role.SPARE:
             if rehearse:
+                trainer.progress(Phase.ASIDE)  # parked, but not warm: `pawl status` shows it
                 _rehearse(trainer.world(), joining, timeout)
+                if not joining.done.is_set():
+                    trainer.progress(Phase.JOIN)
             break
     return joining.seat()
 

@@ -159,8 +159,9 @@ class Demo:
     def spares_text(self, nodes):
         if not self.options.spares:
             return ""
+        rehearsing = ", one rehearses" if jobs.rehearsing(nodes) else ""
         parked = len(jobs.spares(nodes))
-        return "  spare parked" if parked == 1 else f"  {parked} spares parked"
+        return ("  spare parked" if parked == 1 else f"  {parked or 'no'} spares parked") + rehearsing
 
     def last_loss(self):
         last = record.last_line(self.path("pawl"), seat=0)
@@ -199,7 +200,7 @@ class Demo:
         line("\nthe same training undisturbed, without pawl:")
         self.reference = Reference(self.trainer.plain(self.options), self.path("plain"), self.options.nodes,
                                    self.trainer.plain_environment).start()
-        run = self.reference.wait()
+        run = self.reference.wait(1200)
         times = record.step_times_ms(run)
         line(f"{self.options.steps} steps, {sum(times) / 1e3:.1f} s, last loss {run.steps(0)[-1]['loss']:.4f}")
         return run

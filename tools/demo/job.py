@@ -107,9 +107,18 @@ def members(nodes):
 
 
 def spares(nodes):
-    """Nodes that wait for a seat with a parked trainer."""
-    return [node for node, status in nodes.items() if status.get("role") == "spare"
-            and any(trainer.get("state") == "parked" for trainer in status.get("trainers", []))]
+    """Nodes that wait for a seat with a parked trainer that is ready for it."""
+    return [node for node, trainer in parked(nodes) if trainer.get("phase") != "aside"]
+
+
+def rehearsing(nodes):
+    """Nodes that wait for a seat while their trainer still warms up."""
+    return [node for node, trainer in parked(nodes) if trainer.get("phase") == "aside"]
+
+
+def parked(nodes):
+    return [(node, trainer) for node, status in nodes.items() if status.get("role") == "spare"
+            for trainer in status.get("trainers", [])[:1] if trainer.get("state") == "parked"]
 
 
 def seats(nodes):

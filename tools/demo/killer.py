@@ -82,7 +82,7 @@ class Killer:
         self.wait(lambda nodes: jobs.committed(nodes) >= max(step, 1), f"step {step}")
         time.sleep(pause_s)
 
-    def wait(self, condition, what, timeout_s=90.0, pause_s=0.05):
+    def wait(self, condition, what, timeout_s=180.0, pause_s=0.05):
         deadline = time.monotonic() + timeout_s
         while True:
             nodes = self.view.nodes()
