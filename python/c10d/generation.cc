@@ -5,7 +5,11 @@ namespace pawl {
 std::string sentence_of(const std::string& message) {
   std::string text = message.substr(0, message.find('\n'));
   text = text.substr(0, text.find(". This is typically"));
-  if (!text.empty() && text[0] == '[' && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  for (std::size_t begin; (begin = text.find("[/")) != std::string::npos;) {  // [/path/to/source.cc:12]
+    const std::size_t end = text.find("] ", begin);
+    if (end == std::string::npos) break;
+    text.erase(begin, end + 2 - begin);
+  }
   return text;
 }
 

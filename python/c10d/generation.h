@@ -26,7 +26,7 @@ enum class Mode : std::uint8_t {
   loopback   // alone: collectives are local and of the right shape (a spare's rehearsal)
 };
 
-// The sentence in a message of torch or gloo: without source file, backtrace and advice.
+// The sentence in a message of torch or gloo: without source files, backtrace and advice.
 std::string sentence_of(const std::string& message);
 
 class Generation {

@@ -1,0 +1,247 @@
+"""The managed groups give what plain gloo gives, bit for bit; alone they give the right shapes; what is wrong is refused."""
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import unittest
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), os.path.join(os.path.dirname(os.path.dirname(HERE)), "python"), HERE]
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import group_collectives  # noqa: E402
+import group_forms  # noqa: E402
+import group_ranks  # noqa: E402
+import harness  # noqa: E402
+from pawl import _extension, groups  # noqa: E402
+from pawl.errors import Refused  # noqa: E402
+
+RANK, WORLD = 2, 4
+
+
+class EqualTest(unittest.TestCase):
+    def test_every_parallel_form_trains_as_on_gloo(self) -> None:
+        plain = group_ranks.run("forms", WORLD, "forms", backend="gloo")
+        managed = group_ranks.run("forms", WORLD, "forms", backend="pawl")
+        for form in group_forms.FORMS:
+            with self.subTest(form):
+                losses = plain[WORLD - 1]["forms"][form]["losses"]
+                self.assertEqual(len(losses), len(set(losses)), "the losses stand still: nothing was trained")
+                for mine, theirs in zip(managed, plain, strict=True):
+                    self.assertEqual(theirs["forms"][form], mine["forms"][form])
+
+    def test_every_collective_gives_what_gloo_gives(self) -> None:
+        for said in group_ranks.run("collectives", WORLD, "same"):
+            self.assertEqual({}, said["differing"])
+            self.assertEqual({}, said["in_pair"], "in a subgroup")
+            self.assertEqual(list(group_collectives.CASES), said["same"], "a case failed on both: it compares nothing")
+            self.assertIsNone(said["failed"])
+
+    def test_a_mistake_of_the_caller_raises_at_the_call(self) -> None:
+        for said in group_ranks.run("mistakes", 2, "raised"):
+            for raised in said["raised"]:
+                self.assertIsNotNone(raised, said)
+            self.assertIsNone(said["failed"], "a mistake of the caller let the generation drain")
+            self.assertEqual(2.0, said["after"])
+
+
+class LoopbackTest(unittest.TestCase):
+    """This process alone, as rank 2 of 4."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        groups.register()
+        groups.set_loopback(True)
+        dist.init_process_group("pawl", store=groups.PawlStore(timedelta(seconds=5)), rank=RANK, world_size=WORLD)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        dist.destroy_process_group()
+        groups.set_loopback(False)
+
+    def test_what_is_only_changed_stays(self) -> None:
+        for collective in (dist.all_reduce, lambda t: dist.broadcast(t, 0), lambda t: dist.reduce(t, 1),
+                           lambda t: dist.send(t, 0)):
+            tensor = torch.arange(3.0)
+            collective(tensor)
+            self.assertEqual([0.0, 1.0, 2.0], tensor.tolist())
+
+    def test_gathers_give_own_copies(self) -> None:
+        own = torch.arange(6.0).reshape(3, 2)
+        parts = [torch.full((3, 2), 9.0) for _ in range(WORLD)]
+        dist.all_gather(parts, own)
+        whole = torch.full((3 * WORLD, 2), 9.0)
+        dist.all_gather_into_tensor(whole, own)
+        self.assertTrue(all(torch.equal(part, own) for part in parts))
+        self.assertTrue(torch.equal(whole, torch.cat([own] * WORLD)))
+        in_place = torch.zeros(WORLD * 2)
+        slot = in_place[RANK * 2:RANK * 2 + 2]
+        slot.copy_(torch.tensor([5.0, 6.0]))
+        dist.all_gather_into_tensor(in_place, slot)
+        self.assertEqual([5.0, 6.0] * WORLD, in_place.tolist())
+
+    def test_gathers_of_another_size_give_zeros(self) -> None:
+        parts = [torch.full((part + 1,), 9.0) for part in range(WORLD)]
+        dist.all_gather(parts, torch.ones(RANK + 1))
+        self.assertEqual([[0.0], [0.0, 0.0], [1.0, 1.0, 1.0], [0.0] * 4], [part.tolist() for part in parts])
+
+    def test_scatters_give_the_own_slice(self) -> None:
+        output = torch.empty(2)
+        dist.reduce_scatter(output, [torch.full((2,), float(part)) for part in range(WORLD)])
+        self.assertEqual([2.0, 2.0], output.tolist())
+        dist.reduce_scatter_tensor(output, torch.arange(8.0))
+        self.assertEqual([4.0, 5.0], output.tolist())
+        dist.scatter(output, [torch.full((2,), float(part)) for part in range(WORLD)], src=RANK)
+        self.assertEqual([2.0, 2.0], output.tolist())
+
+    def test_receives_give_zeros(self) -> None:
+        for receive in (lambda t: dist.recv(t, 0), dist.recv, lambda t: dist.irecv(t, 1).wait(),
+                        lambda t: dist.scatter(t, src=0)):
+            tensor = torch.ones(3)
+            receive(tensor)
+            self.assertEqual([0.0] * 3, tensor.tolist())
+
+    def test_all_to_all(self) -> None:
+        outputs = [torch.empty(1) for _ in range(WORLD)]
+        dist.all_to_all(outputs, [torch.tensor([float(part)]) for part in range(WORLD)])
+        self.assertEqual([2.0] * WORLD, [float(one) for one in outputs])
+        output = torch.empty(WORLD)
+        dist.all_to_all_single(output, torch.arange(float(WORLD)))
+        self.assertEqual([2.0] * WORLD, output.tolist())
+
+    def test_objects_are_the_own_ones(self) -> None:
+        own = {"rank": RANK}
+        gathered: list = [None] * WORLD
+        dist.all_gather_object(gathered, own)
+        self.assertEqual([own] * WORLD, gathered)
+        dist.gather_object(own, gathered, dst=RANK)
+        self.assertEqual([own] * WORLD, gathered)
+        sent = [own, 1]
+        dist.broadcast_object_list(sent, src=0)
+        dist.recv_object_list(sent, src=0)
+        dist.send_object_list(sent, dst=0)
+        self.assertEqual([own, 1], sent)
+        output = [None]
+        dist.scatter_object_list(output, list("abcd"), src=RANK)
+        self.assertEqual(["c"], output)
+
+    def test_futures_and_works_are_complete(self) -> None:
+        tensor = torch.ones(2)
+        work = dist.all_reduce(tensor, async_op=True)
+        self.assertTrue(work.is_completed() and work.wait())
+        self.assertTrue(torch.equal(tensor, work.get_future().wait()[0]))
+        groups.wait_all()
+
+    def test_autograd_sees_nothing(self) -> None:
+        leaf = torch.ones(2, requires_grad=True)
+        product = leaf * leaf
+        dist.recv(product.detach(), 0)  # in place, on what the backward below needs nothing of
+        product.sum().backward()
+        self.assertEqual([2.0, 2.0], leaf.grad.tolist())
+
+    def test_ddp_and_zero_train(self) -> None:
+        for form in ("ddp", "zero"):
+            losses = group_forms.train(form, RANK, WORLD, 3)["losses"]
+            self.assertEqual(3, len(set(losses)), form)
+
+    def test_subgroups_are_known_by_ranks_and_place(self) -> None:
+        keys = []
+        for ranks in ([2, 3], [0, 2], [2, 3], [0, 1, 2]):
+            keys.append(dist.new_group(ranks)._get_backend(torch.device("cpu")).key)
+        self.assertEqual(["2-3/0", "0,2/0", "2-3/1", "0-2/0"], keys)
+
+
+class StoreTest(unittest.TestCase):
+    """PawlStore in loopback against torch's own store in memory."""
+
+    def setUp(self) -> None:
+        groups.register()
+        groups.set_loopback(True)
+        self.addCleanup(groups.set_loopback, False)
+
+    def on(self, store: dist.Store) -> list[object]:
+        seen: list[object] = []
+        store.set("a", "1")
+        store.set("bytes", b"\x00\xff")
+        seen += [store.get("a"), store.get("bytes"), store.check(["a"]), store.check(["a", "no"]), store.num_keys()]
+        seen += [store.add("sum", 5), store.add("sum", -7), store.get("sum"), store.add("a", 2)]
+        seen += [store.compare_set("c", "x", "y"), store.compare_set("c", "", "y"), store.compare_set("c", "z", "w"),
+                 store.compare_set("c", "y", "w"), store.get("c")]
+        seen += [store.delete_key("c"), store.delete_key("c"), store.num_keys()]
+        store.wait(["a", "sum"], timedelta(seconds=1))
+        store.multi_set(["m", "n"], ["1", "2"])
+        seen += [store.multi_get(["m", "n"])]
+        for missing in (lambda: store.wait(["never"], timedelta(milliseconds=20)), lambda: store.get("never")):
+            with self.assertRaises(dist.DistStoreError) as raised:
+                missing()
+            seen.append(type(raised.exception).__name__)
+        return seen
+
+    def test_contract(self) -> None:
+        theirs, ours = dist.HashStore(), groups.PawlStore(timedelta(milliseconds=50))
+        theirs.set_timeout(timedelta(milliseconds=50))
+        prefixed = dist.PrefixStore("p", groups.PawlStore(timedelta(milliseconds=50)))
+        expected = self.on(theirs)
+        self.assertEqual(expected, self.on(ours))
+        self.assertEqual(expected, self.on(prefixed))
+
+    def test_outside_of_loopback_a_library_is_needed(self) -> None:
+        groups.set_loopback(False)
+        with self.assertRaisesRegex(dist.DistStoreError, "no trainer is attached"):
+            groups.PawlStore(timedelta(seconds=1)).set("a", "1")
+
+    def test_a_library_that_is_no_libpawl(self) -> None:
+        with self.assertRaisesRegex(RuntimeError, "lacks pawl_progress"):
+            groups.use_library("libc.so.6", 1)
+        with self.assertRaisesRegex(RuntimeError, "cannot be loaded"):
+            groups.use_library("/nowhere/libpawl.so.0", 1)
+        groups.use_library(None, 0)
+
+
+class RefusalTest(unittest.TestCase):
+    def judged(self, version: str = torch.__version__, abi: bool = True, content: bytes | None = None) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "pawl_c10d.so"
+            file.write_bytes(_extension.find().read_bytes() if content is None else content)
+            with self.assertRaises(Refused) as refused:
+                _extension.judge(file, version, abi)
+        return str(refused.exception)
+
+    def test_another_torch_abi_or_python_than_the_extensions(self) -> None:
+        _extension.judge(_extension.find(), torch.__version__, bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+        self.assertIn("and this is torch 2.99.0", self.judged("2.99.0"))
+        self.assertIn("ABI", self.judged(abi=not torch._C._GLIBCXX_USE_CXX11_ABI))
+        other = b"pawl_c10d built for torch=%s abi=%d python=cpython-99;" % (
+            torch.__version__.encode(), torch._C._GLIBCXX_USE_CXX11_ABI)
+        self.assertIn("built for cpython-99", self.judged(abi=bool(torch._C._GLIBCXX_USE_CXX11_ABI), content=other))
+        self.assertIn("isn't pawl's extension", self.judged(content=b"\x7fELF nothing"))
+
+    def test_no_extension(self) -> None:
+        with mock.patch.dict(os.environ, {"PAWL_C10D": "/nowhere/pawl_c10d.so"}):
+            with self.assertRaisesRegex(Refused, "there is no such file"):
+                _extension.find()
+
+    def test_torch_that_is_missing_or_too_old(self) -> None:
+        with mock.patch.dict(sys.modules, {"torch": None}):
+            with self.assertRaisesRegex(Refused, "torch can't be imported"):
+                _extension._torch()
+        with mock.patch.object(torch, "__version__", "2.5.1+cpu"):
+            with self.assertRaisesRegex(Refused, "2.5.1.cpu is too old"):
+                _extension._torch()
+
+    def test_collectives_before_a_generation(self) -> None:
+        groups.register()
+        group = _extension.load().ManagedGroup(rank=0, size=1, ranks=[0], timeout=timedelta(seconds=1))
+        with self.assertRaisesRegex(RuntimeError, "before the groups were connected"):
+            group.allreduce([torch.ones(1)])
+        group.shutdown()
+
+
+if __name__ == "__main__":
+    harness.main()
