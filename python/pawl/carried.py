@@ -148,6 +148,8 @@ class Looker:
             self._note(path, FILE, digest_of(file.tell()), f"open for writing: {name}", keeper)
 
     def _visit_iterator(self, path: str, iterator: Any, keeper: str, depth: int) -> None:
+        if self.is_known(getattr(iterator, "_index_sampler", None)):
+            return  # a DataLoader's, that goes wherever the protected sampler is
         self._note(path, ITERATOR, _place_of(iterator), _iterator_shown(iterator), keeper)
         frame = getattr(iterator, "gi_frame", None)
         for name, value in (frame.f_locals if frame is not None else {}).items():

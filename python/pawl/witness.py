@@ -69,6 +69,7 @@ class Witness:
         self._looker: Looker = Looker(self._is_known)
         self._names: list[str] = []
         self._inside = False
+        self._random: dict[str, str] = {}
         self._roots: list[dict[str, Any]] = []
         self._inputs: list[str] = []
         self._carried: dict[str, Carried] = {}
@@ -92,9 +93,9 @@ class Witness:
         self._ids_of_tensors = {id(tensor) for tensor in self._tensors()}
         self._carried = self._looker.look(loop)
         self._roots, self._inputs, self._inside = [], [], True
+        self._random = _random()
 
     def write(self, job: Job, step: int) -> None:
-        from pawl import state
         from pawl.digest import digest_of, digest_of_tensor
         self._inside = False
         held = self.protected.held()
@@ -105,8 +106,8 @@ class Witness:
                                 "tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
         if names != self._names:
             line["names"] = self._names = names
-        parts = [("random", state.save_random), *((part.name, part.save) for part in self.protected.parts)]
-        line["volatile"] = {name: digest_of(save()) for name, save in parts}
+        line["volatile"] = {name: digest for name, digest in _random().items() if self._random.get(name) != digest}
+        line["volatile"].update({part.name: digest_of(part.save()) for part in self.protected.parts})
         line["carried"] = self._changes()
         self._append(line, job.rank)
 
@@ -186,6 +187,14 @@ def _see_backward() -> None:
 
     backward.seen_by_pawl = True  # type: ignore[attr-defined]
     torch.autograd.backward = backward
+
+
+def _random() -> dict[str, str]:
+    """The generators that code uses without naming them. Python's and numpy's begin elsewhere in each process that doesn't
+    seed them, so only those that a step has moved are written down."""
+    from pawl import state
+    from pawl.digest import digest_of
+    return {f"random numbers of {name}": digest_of(value) for name, value in state.save_random().items()}
 
 
 def _root(tensor: Any) -> dict[str, Any]:

@@ -1,0 +1,467 @@
+"""`pawl drill -- COMMAND`: proves on the user's own script that recovery is exact, or says what is different and why.
+
+Runs the command undisturbed under `pawl run --standalone`, then with faults by seed (drill_faults.py), and compares what
+the trainers wrote down (witness.py) bit by bit (drill_verdict.py). Where something differs, a second undisturbed run shows
+whether the script differs from itself. Progress goes to standard error, the verdict to standard output.
+Exit codes: 0 equal, 1 not, 2 wrong use. Leaves no process, no memory and, without --keep, no folder behind, also after
+Ctrl-C. Needs no torch itself.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from pawl import drill_faults, drill_verdict, witness
+from pawl.drill_faults import Fault, FaultError, Striker, Struck, View
+from pawl.drill_verdict import Run, Verdict
+
+OK, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+POLL_S = 0.1
+STOP_S = 20.0
+TAIL_LINES = 12
+_DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
+_WRITTEN = "pawl: the rehearsal opened for writing: "
+_NO_LOOP = "never called job.steps()"
+
+
+class DrillError(Exception):
+    """The drill can't go on; a sentence with cause and remedy."""
+
+    def __init__(self, sentence: str, code: int = FAILED) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM came."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """As on the command line (`pawl drill --help`)."""
+
+    pawl: str
+    command: list[str]
+    nnodes: int = 2
+    nproc_per_node: int = 1
+    spares: int = 1
+    faults: int = 3
+    seed: int = 1
+    kinds: tuple[str, ...] = drill_faults.KINDS
+    cold: bool = False
+    steps_limit: int = 0   # 0: as many as the script wants
+    keep: str = ""
+    timeout_s: float = 1800.0  # of each run
+    as_json: bool = False
+
+    def seats(self) -> int:
+        return self.nnodes * self.nproc_per_node
+
+
+# What was asked ---------------------------------------------------------------------------------------------------
+
+def main(arguments: list[str]) -> int:
+    try:
+        options = read_options(arguments)
+        check(options)
+        with _interruptible():
+            return _report(options, Drill(options))
+    except DrillError as error:
+        print(f"pawl drill: {error}", file=sys.stderr)
+        return error.code
+    except Interrupted:
+        print("pawl drill: stopped; everything that it started has ended", file=sys.stderr)
+        return INTERRUPTED
+
+
+def read_options(arguments: list[str]) -> Options:
+    """Everything behind `--` is the command. Fails: DrillError (2)."""
+    own, dashes, command = _cut(arguments)
+    given = _parser().parse_args(own)
+    kinds = tuple(kind for kind in given.kinds.split(",") if kind)
+    for kind in kinds:
+        if kind not in drill_faults.KINDS:
+            raise DrillError(f"--kinds {given.kinds}: there are {', '.join(drill_faults.KINDS)}", WRONG_USE)
+    if not dashes or not command:
+        raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python train.py "
+                         "--steps 60`", WRONG_USE)
+    return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
+                   given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
+                   given.output == "json")
+
+
+def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in arguments:
+        return arguments, False, []
+    place = arguments.index("--")
+    return arguments[:place], True, arguments[place + 1:]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DrillError(f"{message}; see pawl drill --help", WRONG_USE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="pawl drill", usage="pawl drill [options] -- COMMAND ARGUMENTS", description=__doc__,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pawl", help=argparse.SUPPRESS)
+    parser.add_argument("--nnodes", type=_number(1), default=2, help="nodes that train (default 2)")
+    parser.add_argument("--nproc-per-node", type=_number(1), default=1, help="trainers a node (default 1)")
+    parser.add_argument("--spares", type=_number(0), default=1, help="nodes that wait (default 1)")
+    parser.add_argument("--faults", type=_number(0), default=3, help="how many (default 3)")
+    parser.add_argument("--seed", type=int, default=1, help="of victims and instants (default 1)")
+    parser.add_argument("--kinds", default=",".join(drill_faults.KINDS), help="what dies in turn: node,trainer,pawld")
+    parser.add_argument("--cold", action="store_true", help="besides, one death before the first commit")
+    parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
+    parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds that each run may take")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    return parser
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value}: at least {least}")
+        return value
+    return number
+
+
+def check(options: Options) -> None:
+    """What can be known before anything runs. Fails: DrillError."""
+    if not options.pawl or not os.access(options.pawl, os.X_OK):
+        raise DrillError("the program pawl isn't found: start the drill with `pawl drill -- ...`, or put pawl into the PATH")
+    if not options.kinds and options.faults:
+        raise DrillError("--kinds names nothing that could die: node, trainer, pawld", WRONG_USE)
+    if options.faults and "node" in options.kinds and options.nnodes < 2:
+        raise DrillError("--nnodes 1: when the only node dies, nobody has its state: take --nnodes 2 or more, or --kinds "
+                         "trainer,pawld", WRONG_USE)
+    if options.faults and "node" in options.kinds and options.spares < 1:
+        raise DrillError("--spares 0: nobody can take a dead node's seat: take --spares 1 or more, or --kinds trainer,pawld",
+                         WRONG_USE)
+    interpreter = _check_command(options.command)
+    if interpreter:
+        _check_packages(interpreter)
+
+
+def _check_command(command: list[str]) -> str | None:
+    """The interpreter, where one will run it. Fails: DrillError."""
+    first = command[0]
+    if first.endswith(".py"):
+        if not os.path.isfile(first):
+            raise DrillError(f"{first}: there is no such script here; name it as seen from {os.getcwd()}", WRONG_USE)
+        return os.environ.get("PYTHON_EXEC", "python3")
+    program = shutil.which(first)
+    if program is None:
+        raise DrillError(f"{first}: there is no such program in the PATH", WRONG_USE)
+    if not os.path.basename(first).startswith("python"):
+        return None
+    script = next((word for word in command[1:] if not word.startswith("-")), None)
+    if script is not None and not {"-m", "-c"} & set(command[1:command.index(script)]) and not os.path.isfile(script):
+        raise DrillError(f"{script}: there is no such script here; name it as seen from {os.getcwd()}", WRONG_USE)
+    return program
+
+
+def _check_packages(interpreter: str) -> None:
+    """Whether that Python has torch and finds pawl."""
+    look = "import importlib.util as u; print(*(name for name in ('torch', 'pawl') if u.find_spec(name) is None))"
+    try:
+        done = subprocess.run([interpreter, "-c", look], capture_output=True, text=True, timeout=60.0, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DrillError(f"{interpreter} can't be started: {error}") from None
+    missing = done.stdout.split()
+    if done.returncode != 0:
+        raise DrillError(f"{interpreter} doesn't work: {done.stderr.strip()}")
+    if "torch" in missing:
+        raise DrillError(f"{interpreter} has no PyTorch: install it there (pip install torch), or name the Python that has it, "
+                         f"as in `pawl drill -- .venv/bin/python train.py`")
+    if "pawl" in missing:
+        raise DrillError(f"{interpreter} doesn't find the package pawl: install it there, or let PYTHONPATH name the "
+                         f"checkout's folder python/")
+
+
+# The runs ---------------------------------------------------------------------------------------------------------
+
+@dataclass
+class Outcome:
+    verdict: Verdict
+    reference: Run
+    disturbed: Run
+    struck: list[Struck]
+    plan: list[Fault]
+    runs: int
+
+
+class Drill:
+    """All runs of one drill, in a folder of its own."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._folder = tempfile.mkdtemp(prefix="pawl-drill-")
+        self._jobs: list[DrilledJob] = []
+
+    def run(self) -> Outcome:
+        options = self._options
+        tell(f"first run: {shown(options.command)} on {options.nnodes} node(s), undisturbed")
+        reference = self._undisturbed("first")
+        plan = self._plan(reference)
+        tell(f"second run: the same with {len(plan)} fault(s), seed {options.seed}")
+        job, struck = self._disturbed(plan, reference)
+        disturbed, rehearsed, runs = job.record(), job.rehearsed(), 2
+        again = None
+        if drill_verdict.needs_another_run(reference, disturbed):
+            tell("something differs; third run: undisturbed once more, to see whether the script differs from itself")
+            again, runs = self._undisturbed("third"), 3
+        verdict = drill_verdict.judge(reference, disturbed, again, rehearsed)
+        return Outcome(verdict, reference, disturbed, struck, plan, runs)
+
+    def close(self) -> None:
+        for job in self._jobs:
+            job.end()
+        if self._options.keep:
+            shutil.copytree(self._folder, self._options.keep, dirs_exist_ok=True, ignore=_not_copyable)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _plan(self, reference: Run) -> list[Fault]:
+        options = self._options
+        try:
+            return drill_faults.plan_faults(options.seed, options.faults, options.kinds, options.cold, reference.steps())
+        except FaultError as error:
+            raise DrillError(str(error)) from None
+
+    def _undisturbed(self, name: str) -> Run:
+        job = self._start(name)
+        code = job.wait(self._options.timeout_s)
+        run = job.record()
+        if code != 0 or run.steps() == 0:
+            raise DrillError(self._why_ended(job, code, run))
+        tell(f"  {run.steps()} steps on {len(run.seats())} seats, {run.step_s() * 1000:.0f} ms each")
+        return run
+
+    def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
+        options = self._options
+        job = self._start("second")
+        striker = Striker(job.view, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended, tell,
+                          options.timeout_s)
+        try:
+            struck = striker.run(plan, reference.steps())
+            code = job.wait(options.timeout_s)
+        except FaultError as error:
+            raise DrillError(self._not_recovered(job, reference, str(error))) from None
+        if code != 0:
+            raise DrillError(self._not_recovered(job, reference, f"the job ended with exit code {code}"))
+        return job, struck
+
+    def _start(self, name: str) -> DrilledJob:
+        job = DrilledJob(self._options, os.path.join(self._folder, name))
+        self._jobs.append(job)
+        job.start()
+        return job
+
+    # When it doesn't end well.
+
+    def _why_ended(self, job: DrilledJob, code: int, run: Run) -> str:
+        said = job.said()
+        if code == 0 or "exited 0" in job.output() or _NO_LOOP in said:
+            return (f"{shown(self._options.command)} never did a step of pawl's: a script that is drilled needs pawl.init(), "
+                    f"job.protect(...) and `for step in job.steps(total):` with its `with step:` (README, \"Protect your own "
+                    f"training\"){job.tail()}")
+        where = f"after step {run.steps()}" if run.done else "before its first step"
+        return (f"{shown(self._options.command)} fails without any fault ({where}; exit code {code}): let it run through "
+                f"under `pawl run` first{job.tail()}")
+
+    def _not_recovered(self, job: DrilledJob, reference: Run, why: str) -> str:
+        difference = drill_verdict.first_difference(reference, job.record())
+        before = "" if difference is None or difference.what == "missing" else (
+            f"; before that, the first difference was in {difference.shown()}")
+        return f"not recovered: {why}{before}{job.tail()}"
+
+
+def _not_copyable(folder: str, names: list[str]) -> list[str]:
+    """Sockets and the like."""
+    return [name for name in names if not (Path(folder, name).is_file() or Path(folder, name).is_dir())]
+
+
+class DrilledJob:
+    """One `pawl run --standalone` of the command."""
+
+    def __init__(self, options: Options, folder: str) -> None:
+        self._options, self._folder = options, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run_root = os.path.join(folder, "r")
+        self.view = View(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
+
+    def start(self) -> None:
+        options = self._options
+        os.makedirs(self._run_root, mode=0o700)
+        flags = ["--standalone", "--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node),
+                 "--spares", str(options.spares), "--test-hooks", "--keep"]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
+                       witness.RECORD: os.path.join(self._folder, "record"),
+                       "PAWL_REHEARSAL_LOG": os.path.join(self._folder, "rehearsal.log")}
+        environment.pop("PAWL", None)  # "off" would leave nothing to drill
+        if options.steps_limit:
+            environment[witness.STEPS] = str(options.steps_limit)
+        with open(os.path.join(self._folder, "output"), "wb") as output:
+            self._process = subprocess.Popen(
+                [options.pawl, "run", "--job", self.view.name, *flags, "--", *options.command], env=environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=_end_with_parent)
+
+    def ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def wait(self, timeout_s: float) -> int:
+        """To the end: the exit code. A script that never trains would start again and again: that is an end, too."""
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        while not self.ended():
+            if not self._records() and _NO_LOOP in self.said():
+                self.end()
+                return FAILED
+            if time.monotonic() > deadline:
+                where = f"step {self.record().steps()}"
+                self.end()
+                raise DrillError(f"the run was not over after {timeout_s:.0f} s, at {where}: give it more time (--timeout), or "
+                                 f"end it earlier (--steps-limit){self.tail()}")
+            time.sleep(POLL_S)
+        return self._process.returncode
+
+    def end(self) -> None:
+        """Whatever state it is in. Its processes go with the launcher."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def record(self) -> Run:
+        return drill_verdict.read_run(os.path.join(self._folder, "record"))
+
+    def rehearsed(self) -> list[str]:
+        """Files that rehearsing spares opened for writing, and that are still there."""
+        lines = _read(os.path.join(self._folder, "rehearsal.log")).splitlines()
+        found = {line.removeprefix(_WRITTEN) for line in lines if line.startswith(_WRITTEN)}
+        return sorted(path for path in found if not path.startswith(self._folder + os.sep) and os.path.exists(path))
+
+    def output(self) -> str:
+        """What `pawl run` said."""
+        return _read(os.path.join(self._folder, "output"))
+
+    def said(self) -> str:
+        """What the trainers said, of all nodes."""
+        return "\n".join(line for path in self._logs() for line in _read(path).splitlines() if not _DAEMON_LINE.match(line))
+
+    def tail(self) -> str:
+        """The end of all that, for a sentence to be followed by."""
+        launcher = [line for line in self.output().splitlines() if line.strip()]
+        trainers = [line for line in self.said().splitlines() if line.strip()]
+        lines = [*trainers[-TAIL_LINES:], *launcher[-TAIL_LINES // 2:]]
+        return "".join(f"\n  | {line}" for line in lines)
+
+    def _records(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return os.listdir(os.path.join(self._folder, "record"))
+        return []
+
+    def _logs(self) -> list[str]:
+        return sorted(str(path) for path in Path(self._run_root).glob("*/node-*/log"))
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes `pawl run`: a drill that is killed leaves no job behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM become an exception, once; further ones are ignored while everything is being ended."""
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+# What is said -----------------------------------------------------------------------------------------------------
+
+def _report(options: Options, drill: Drill) -> int:
+    try:
+        outcome = drill.run()
+    except DrillError as error:
+        if options.as_json and error.code == FAILED:
+            print(json.dumps({"verdict": "failed", "why": str(error)}), flush=True)
+        raise
+    finally:
+        drill.close()
+    print(json.dumps(document(options, outcome)) if options.as_json else sentence(outcome), flush=True)
+    return OK if outcome.verdict.sound() else FAILED
+
+
+def document(options: Options, outcome: Outcome) -> dict[str, Any]:
+    verdict = outcome.verdict
+    return {"verdict": {"equal": "equal", "differs": "differs", "state": "unprotected state differs",
+                        "itself": "differs from itself"}[verdict.kind],
+            "first_difference": verdict.first or None, "cause": verdict.cause or None, "remedy": verdict.remedy or None,
+            "notes": list(verdict.notes), "seed": options.seed, "runs": outcome.runs, "steps": outcome.reference.steps(),
+            "seats": len(outcome.reference.seats()), "steps_redone": outcome.disturbed.redone(),
+            "faults": [asdict(blow) for blow in outcome.struck], "command": options.command}
+
+
+def sentence(outcome: Outcome) -> str:
+    verdict = outcome.verdict
+    notes = "".join(f"\nnote: {note}" for note in verdict.notes)
+    if verdict.sound():
+        return (f"bitwise equal: {len(outcome.struck)} faults, {outcome.disturbed.redone()} steps redone, "
+                f"{outcome.reference.steps()} steps on {len(outcome.reference.seats())} seats, every loss and all state"
+                f"{notes}")
+    title = {"differs": "NOT equal", "state": "NOT equal", "itself": "differs from itself without faults"}[verdict.kind]
+    return f"{title}: {verdict.first}\nlikely cause: {verdict.cause}\nremedy: {verdict.remedy}{notes}"
+
+
+def tell(line: str) -> None:
+    """Progress, for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def shown(command: list[str]) -> str:
+    text = " ".join(command)
+    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,414 @@
+"""The faults of a drill: which, when, and how a running job gets them. From outside, as it happens in earnest.
+
+plan_faults() draws them from a seed. Each fault has a *gate*: a step in which a test hook parks every trainer, so that a
+job of quick steps can't end before its turn. At the gate it waits until a death would cost nothing: a step is committed,
+nothing is exposed, a spare waits where a node is to die. Then everybody is let go, and the victim dies at a random instant
+of the next steps, or parked in a named phase of the step. Pids come from `pawl status -o json`; a signal goes through a
+pidfd, so that it can't hit a stranger. Linux, standard library only.
+"""
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = ("node", "trainer", "pawld")
+PHASES = ("compute", "allreduce", "fence", "update")  # each of them comes in every data-parallel step
+GATES = ("aside", "compute")  # they take turns, so that asking for the next one lets go of the one before
+SETTLE_STEPS, FAULT_STEPS = 4, 3  # before the first gate; between two gates at least
+POLL_S = 0.03
+HELD_WITHIN_S = 20.0
+_FRAME = struct.Struct("<IHHQII")  # docs/protocol.md: length, kind, zero, id, two checksums that may be left out
+_ASK, _ANSWER = 100, 101
+
+Status = dict[str, Any]
+
+
+class FaultError(Exception):
+    """The job did not come to where a fault is due, or did not come back; the text says what was waited for."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`phase`: where in the step it strikes; empty: at a random instant. `cold`: before the first commit."""
+
+    kind: str
+    step: int   # the gate's
+    phase: str = ""
+    cold: bool = False
+    delay: float = 0.0  # of the random instant, in steps
+
+    def shown(self) -> str:
+        where = "before the first commit" if self.cold else f"held in {self.phase}" if self.phase else "at a random instant"
+        return f"{self.kind}, {where}, from step {self.step} on"
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault that has happened, and what became of it."""
+
+    fault: Fault
+    node: int
+    seats: list[int]
+    pids: list[int]
+    phase: str        # that the victim was seen in right before
+    committed: int
+    generation: int
+    recovered_s: float = 0.0
+    resume: int | None = None  # None: nobody had to go back
+
+
+def steps_needed(count: int) -> int:
+    return SETTLE_STEPS + FAULT_STEPS * count + 1
+
+
+def plan_faults(seed: int, count: int, kinds: Iterable[str], cold: bool, steps: int) -> list[Fault]:
+    """`count` faults over a training of `steps` steps, in the order in which they strike; besides, with `cold`, one before
+    the first commit. Kinds take turns, the first of them drawn; every second fault is at a random instant, the others
+    each in another phase as long as there are any."""
+    chance = random.Random(seed)
+    kinds = list(kinds)
+    first = chance.randrange(len(kinds)) if kinds else 0
+    phases = chance.sample(PHASES, len(PHASES))
+    faults = [Fault("trainer", 1, "compute", cold=True)] if cold else []
+    room = (steps - SETTLE_STEPS - 1) / max(count, 1)
+    if count and room < FAULT_STEPS:
+        raise FaultError(f"the script does {steps} steps, and {count} faults need at least {steps_needed(count)}: let it "
+                         f"train longer, or ask for fewer faults (--faults)")
+    for number in range(count):
+        begin = SETTLE_STEPS + number * room
+        step = int(begin + chance.random() * (room - FAULT_STEPS))
+        kind = kinds[(first + number) % len(kinds)]
+        phase = phases[number // 2 % len(phases)] if number % 2 == 1 else ""
+        faults.append(Fault(kind, step, phase, delay=chance.uniform(0.0, 2.5)))
+    return faults
+
+
+# A running job, as a bystander sees it ----------------------------------------------------------------------------
+
+class View:
+    """By its name and its run directory."""
+
+    def __init__(self, pawl: str, run_root: str, name: str) -> None:
+        self.pawl, self.run_root, self.name = pawl, run_root, name
+        self.directory = os.path.join(run_root, name)
+
+    def command(self, *arguments: str) -> dict[str, Any]:
+        done = subprocess.run([self.pawl, *arguments, "--job", self.name, "-o", "json"], stdin=subprocess.DEVNULL,
+                              env={**os.environ, "PAWL_RUN_DIR": self.run_root}, capture_output=True, text=True,
+                              timeout=60.0, check=False)
+        if done.returncode not in (0, 4):
+            raise FaultError(f"pawl {' '.join(arguments)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        return dict(json.loads(done.stdout))
+
+    def nodes(self) -> dict[int, Status]:
+        """Every node that answers on its socket."""
+        found = {}
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return {}
+        for node in sorted(int(name[5:]) for name in names if name.startswith("node-") and name[5:].isdigit()):
+            try:
+                found[node] = self.ask(node, {"ask": "status"})
+            except (OSError, ValueError, FaultError):
+                continue
+        return found
+
+    def ask(self, node: int, question: dict[str, Any]) -> Status:
+        payload = json.dumps(question).encode()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(2.0)
+            connection.connect(os.path.join(self.directory, f"node-{node}", "pawld.sock"))
+            connection.sendall(_FRAME.pack(len(payload), _ASK, 0, 1, 0, 0) + payload)
+            length, kind, *_ = _FRAME.unpack(_receive(connection, _FRAME.size))
+            answer = json.loads(_receive(connection, length))
+        if kind != _ANSWER or "error" in answer:
+            raise FaultError(f"node {node}: {answer.get('error', 'an answer of another kind')}")
+        return dict(answer)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the other side hung up")
+        data += part
+    return data
+
+
+def members(nodes: dict[int, Status]) -> dict[int, Status]:
+    return {node: status for node, status in nodes.items() if status.get("role") == "member"}
+
+
+def seats(nodes: dict[int, Status]) -> dict[int, int]:
+    """{seat: node} of living trainers."""
+    return {trainer["seat"]: node for node, status in members(nodes).items() for trainer in status.get("trainers", [])
+            if trainer.get("seat") is not None and trainer.get("state") not in ("parked", "dead")}
+
+
+def running(nodes: dict[int, Status], node_count: int) -> bool:
+    inside = members(nodes).values()
+    return (len(inside) == node_count and len({status["generation"] for status in inside}) == 1
+            and all(status.get("phase") == "running" for status in inside))
+
+
+def committed(nodes: dict[int, Status]) -> int:
+    return max((status.get("committed", 0) for status in members(nodes).values()), default=0)
+
+
+def generation(nodes: dict[int, Status]) -> int:
+    return max((status.get("generation", 0) for status in nodes.values()), default=0)
+
+
+def spare_waits(nodes: dict[int, Status]) -> bool:
+    return any(status.get("role") == "spare" and any(trainer.get("state") == "parked" for trainer in status["trainers"])
+               for status in nodes.values())
+
+
+# Striking ---------------------------------------------------------------------------------------------------------
+
+class Striker:
+    """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines."""
+
+    def __init__(self, view: View, node_count: int, seat_count: int, seed: int, step_s: float, ended: Callable[[], bool],
+                 tell: Callable[[str], None], timeout_s: float) -> None:
+        self._view, self._node_count, self._seat_count = view, node_count, seat_count
+        self._random = random.Random(seed + 1)
+        self._step_s, self._ended, self._tell, self._timeout_s = step_s, ended, tell, timeout_s
+        self._gate: tuple[str, int] | None = None
+        self._told: dict[tuple[int, int], tuple[str, int]] = {}  # (node, pid): the hold that this trainer was given
+        self._passed = 0  # gates so far
+
+    def run(self, faults: list[Fault], steps: int) -> list[Struck]:
+        """`steps`: of the whole training, before whose end everybody waits for the last recovery."""
+        struck = []
+        for number, fault in enumerate(faults):
+            following = faults[number + 1].step if number + 1 < len(faults) else max(steps - 1, fault.step + 1)
+            self._set_gate(fault)
+            nodes = self._await_gate(fault)
+            self._tell(f"fault {number + 1} of {len(faults)}: {fault.shown()}")
+            blow = self._strike(fault, following, nodes)
+            if fault.phase:
+                self._free(blow.node)
+            struck.append(self._recover(blow))
+        self._let_go()
+        return struck
+
+    def _strike(self, fault: Fault, following: int, nodes: dict[int, Status]) -> Struck:
+        """The victim is named, and held by its pidfds, before anybody is let go."""
+        node = self._random.choice(sorted(members(nodes)))
+        status = self._status_of(node)
+        hurt, processes = self._choose(fault, status)
+        with Victims(processes) as victims:
+            if fault.phase and not (fault.cold or self._gate == (fault.phase, fault.step)):
+                self._hold_in(node, fault.phase, fault.step, nodes)
+                self._open_for(following, but=node)
+                self._await_held(node, fault.phase)
+            elif fault.phase:
+                self._open_for(following, but=node)
+            else:
+                self._open_for(following)
+                time.sleep(fault.delay * self._step_s)
+            seen = self._last_seen(node, status)
+            killed = victims.kill()
+        if not killed:
+            raise FaultError(f"the {fault.kind} of node {node} had ended before it could be killed")
+        phases = [each.get("phase", "") for each in seen["trainers"] if each.get("seat") == hurt[0]]
+        return Struck(fault, node, hurt, killed, "".join(phases[:1]), seen["committed"], seen["generation"])
+
+    def _status_of(self, node: int) -> Status:
+        """As `pawl status -o json` tells anybody."""
+        for status in self._view.command("status")["nodes"]:
+            if status["node"] == node and "role" in status:
+                return dict(status)
+        raise FaultError(f"node {node} does not answer, so that nothing of it can be killed")
+
+    def _choose(self, fault: Fault, status: Status) -> tuple[list[int], list[tuple[int, int | None]]]:
+        """The seats that are hurt; who dies: pid, and start time if known; the parent first."""
+        trainers = [each for each in status["trainers"] if each.get("pid") and each.get("state") != "dead"]
+        if not trainers:
+            raise FaultError(f"node {status['node']} has no trainer that could be killed")
+        own = [(each["pid"], each["start_time"]) for each in trainers]
+        if fault.kind == "trainer":
+            chosen = self._random.randrange(len(trainers))
+            return [trainers[chosen]["seat"]], [own[chosen]]
+        daemon = (status["pawld_pid"], None)
+        return [each["seat"] for each in trainers], [daemon] if fault.kind == "pawld" else [
+            (status["keeper_pid"], None), daemon, *own]
+
+    def _last_seen(self, node: int, before: Status) -> Status:
+        try:
+            return self._view.ask(node, {"ask": "status"})
+        except (OSError, ValueError, FaultError):
+            return before
+
+    def _recover(self, blow: Struck) -> Struck:
+        began = time.monotonic()
+        seats_hurt = ", ".join(str(seat) for seat in blow.seats)
+        self._tell(f"  killed the {blow.fault.kind} of node {blow.node} (seat {seats_hurt}, in {blow.phase or 'no phase'}, "
+                   f"step {blow.committed} committed)")
+
+        def back(nodes: dict[int, Status]) -> bool:
+            if not running(nodes, self._node_count) or len(seats(nodes)) != self._seat_count:
+                return False
+            if blow.fault.kind == "pawld":
+                return blow.node in nodes and nodes[blow.node]["pawld_pid"] not in blow.pids
+            return generation(nodes) > blow.generation
+
+        nodes = self._wait(back, f"the job to run again after the death of the {blow.fault.kind} of node {blow.node}")
+        seconds = time.monotonic() - began
+        resume = None
+        if generation(nodes) > blow.generation:
+            resume = max(status.get("resume", 0) for status in members(nodes).values())
+        self._tell(f"  runs again after {seconds:.1f} s" + ("" if resume is None else f", from step {resume}"))
+        return Struck(blow.fault, blow.node, blow.seats, blow.pids, blow.phase, blow.committed, blow.generation,
+                      round(seconds, 3), resume)
+
+    # Gates.
+
+    def _set_gate(self, fault: Fault) -> None:
+        if self._gate is None or self._gate[1] != fault.step:
+            phase = "compute" if fault.cold else GATES[self._passed % 2]
+            self._passed += 1 + fault.cold  # so that the first gate after a cold one is another
+            self._gate = (phase, fault.step)
+        self._tell_gate(self._view.nodes())
+
+    def _open_for(self, following: int, but: int | None = None) -> None:
+        """Everybody goes on to the gate in step `following`; `but` this node, which stays as it is."""
+        self._gate = (GATES[self._passed % 2], following)
+        self._passed += 1
+        self._tell_gate({node: status for node, status in self._view.nodes().items() if node != but})
+
+    def _await_gate(self, fault: Fault) -> dict[int, Status]:
+        def parked(nodes: dict[int, Status]) -> bool:
+            trainers = [each for status in members(nodes).values() for each in status["trainers"]]
+            held = running(nodes, self._node_count) and len(trainers) == self._seat_count and all(
+                each.get("held") for each in trainers)
+            return held and (fault.cold or self._sound(fault, nodes))
+        what = f"step {fault.step}, with a step committed, nothing exposed" + (", and a spare waiting" if fault.kind == "node"
+                                                                             else "")
+        return self._wait(parked, what)
+
+    def _sound(self, fault: Fault, nodes: dict[int, Status]) -> bool:
+        if committed(nodes) < 1 or (fault.kind == "node" and not spare_waits(nodes)):
+            return False
+        if any(status.get("exposed") for status in members(nodes).values()):
+            return False
+        return all(case["recoverable"] for case in self._view.command("exposure")["cases"])
+
+    def _tell_gate(self, nodes: dict[int, Status]) -> None:
+        """To every trainer that doesn't know it yet: new ones come with each recovery."""
+        if self._gate is None:
+            return
+        for node, status in nodes.items():
+            for trainer in status.get("trainers", []):
+                who = (node, trainer.get("pid", 0))
+                if "phase" in trainer and self._told.get(who) != self._gate and self._ask_hold(node, trainer, *self._gate):
+                    self._told[who] = self._gate
+
+    def _hold_in(self, node: int, phase: str, step: int, nodes: dict[int, Status]) -> None:
+        for trainer in nodes[node]["trainers"]:
+            self._ask_hold(node, trainer, phase, step)
+
+    def _ask_hold(self, node: int, trainer: dict[str, Any], phase: str, step: int) -> bool:
+        try:
+            self._view.ask(node, {"ask": "hold", "phase": phase, "local_index": trainer["local_index"], "step": step})
+            return True
+        except (OSError, ValueError, FaultError):
+            return False  # it is just being started or has died: asked again
+
+    def _await_held(self, node: int, phase: str) -> None:
+        """Gives up quietly: a step that has no such phase is then struck wherever it is."""
+        deadline = time.monotonic() + HELD_WITHIN_S
+        while time.monotonic() < deadline and not self._ended():
+            try:
+                trainers = self._view.ask(node, {"ask": "status"})["trainers"]
+            except (OSError, ValueError, FaultError):
+                trainers = []
+            if any(each.get("held") and each.get("phase") == phase for each in trainers):
+                return
+            time.sleep(POLL_S / 3)
+
+    def _release(self, node: int) -> None:
+        try:
+            self._view.ask(node, {"ask": "release"})
+        except (OSError, ValueError, FaultError):
+            pass  # it has just died, and with it what held it
+
+    def _free(self, node: int) -> None:
+        """Who was held beside the victim goes on, to the gate like all the others."""
+        self._release(node)
+        for who in [who for who in self._told if who[0] == node]:
+            del self._told[who]
+
+    def _let_go(self) -> None:
+        self._gate = None
+        for node in self._view.nodes():
+            self._release(node)
+
+    def _wait(self, condition: Callable[[dict[int, Status]], bool], what: str) -> dict[int, Status]:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            nodes = self._view.nodes()
+            self._tell_gate(nodes)
+            if condition(nodes):
+                return nodes
+            if self._ended():
+                raise FaultError(f"the job ended while the drill waited for {what}")
+            if time.monotonic() > deadline:
+                raise FaultError(f"waited {self._timeout_s:.0f} s in vain for {what} (--timeout)")
+            time.sleep(POLL_S)
+
+
+class Victims:
+    """Processes by pid and, where known, start time, held so that a signal can hit nobody else."""
+
+    def __init__(self, processes: Iterable[tuple[int, int | None]]) -> None:
+        self._fds: list[tuple[int, int]] = []
+        for pid, start_time in processes:
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError:
+                continue
+            if start_time is None or start_time_of(pid) == start_time:
+                self._fds.append((pid, fd))
+            else:
+                os.close(fd)
+
+    def kill(self) -> list[int]:
+        """SIGKILL to all, one right after the other; the pids of those that still lived."""
+        killed = []
+        for pid, fd in self._fds:
+            try:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                killed.append(pid)
+            except ProcessLookupError:
+                pass
+        return killed
+
+    def __enter__(self) -> Victims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _pid, fd in self._fds:
+            os.close(fd)
+
+
+def start_time_of(pid: int) -> int | None:
+    """Clock ticks since boot."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    return int(text[text.rindex(")") + 2:].split()[19])

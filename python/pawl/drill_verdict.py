@@ -1,0 +1,363 @@
+"""The verdict of a drill: what differs first between two runs, why that is likely, and what to do about it. Pure.
+
+A run is what its trainers wrote down (witness.py). Every execution of a step, also one that a recovery undid, must have
+the bits of the undisturbed run's. Beside that, what the loop carries without protection must be in the end what it is in
+the undisturbed run: a model of averages may never show in a loss. What differs between two undisturbed runs is no
+recovery's fault and is left out of all of it. Causes are likely, not proven: they rest on what differed when the first
+differing step began. No torch, no processes.
+"""
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+DIGEST_CHARACTERS = 16
+STATE_KINDS = ("tensor", "module", "optimizer", "stateful", "generator")  # training state; other kinds are for people
+FEEDING = re.compile(r"sampl|load|batch|data|shuffl|order|index|indic|epoch|position|cursor|stream|feed|perm", re.I)
+NAMED_MAX = 3
+
+Carried = tuple[str, str, str, str]  # kind, digest, shown, keeper (carried.py)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A step as one process finished it."""
+
+    step: int
+    seat: int
+    pid: int
+    generation: int
+    t_ns: int
+    losses: list[dict[str, Any]]
+    inputs: list[str]
+    samples: list[dict[str, Any]]
+    tensors: dict[str, str]
+    volatile: dict[str, str]
+    carried: dict[str, Carried]  # when the step began
+
+
+@dataclass
+class Run:
+    """{(step, seat): executions in the order of time}."""
+
+    done: dict[tuple[int, int], list[Execution]] = field(default_factory=dict)
+
+    def steps(self) -> int:
+        """The last step that every seat has finished."""
+        last: dict[int, int] = {}
+        for step, seat in self.done:
+            last[seat] = max(step, last.get(seat, 0))
+        return min(last.values(), default=0)
+
+    def seats(self) -> set[int]:
+        return {seat for _, seat in self.done}
+
+    def redone(self) -> int:
+        """Steps that some seat has finished more than once."""
+        return len({step for (step, _), executions in self.done.items() if len(executions) > 1})
+
+    def step_s(self) -> float:
+        """The median time between two steps."""
+        seat = min(self.seats(), default=0)
+        times = sorted(each[0].t_ns for (_, at), each in self.done.items() if at == seat)
+        between = sorted(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        return between[len(between) // 2] / 1e9 if between else 0.0
+
+
+def read_run(folder: str) -> Run:
+    """What the trainers wrote to `folder`; a torn last line (they were killed) is left out."""
+    run = Run()
+    for path in sorted(glob.glob(os.path.join(folder, "seat*.jsonl"))):
+        names: list[str] = []
+        carried: dict[str, Carried] = {}
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                names = entry.get("names", names)
+                carried = _changed(carried, entry["carried"])
+                execution = _execution(entry, names, carried)
+                run.done.setdefault((execution.step, execution.seat), []).append(execution)
+    for executions in run.done.values():
+        executions.sort(key=lambda each: each.t_ns)
+    return run
+
+
+def _changed(carried: dict[str, Carried], changes: dict[str, Any]) -> dict[str, Carried]:
+    after = {path: each for path, each in carried.items() if changes.get(path, each) is not None}
+    after.update({path: (each[0], each[1], each[2], each[3]) for path, each in changes.items() if each is not None})
+    return after
+
+
+def _execution(entry: dict[str, Any], names: list[str], carried: dict[str, Carried]) -> Execution:
+    digests = [entry["tensors"][begin:begin + DIGEST_CHARACTERS]
+               for begin in range(0, len(entry["tensors"]), DIGEST_CHARACTERS)]
+    return Execution(entry["step"], entry["seat"], entry["pid"], entry["generation"], entry["t_ns"], entry["losses"],
+                     entry["inputs"], entry["samples"], dict(zip(names, digests, strict=False)), entry["volatile"], carried)
+
+
+# What differs first -----------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Difference:
+    """`what`: inputs, samples, loss, tensor, volatile, or missing. `again`: the step was done before in the same run."""
+
+    step: int
+    seat: int
+    what: str
+    detail: str
+    again: bool = False
+    moved: bool = False  # by another process than the first one of that seat
+
+    def shown(self) -> str:
+        by = ", done again after a recovery" if self.again else ", by the process that took over" if self.moved else ""
+        return f"step {self.step}, seat {self.seat}{by}: {self.detail}"
+
+
+def first_difference(reference: Run, other: Run) -> Difference | None:
+    """None: every execution of every step has the bits of the reference."""
+    places = sorted(set(reference.done) | set(other.done))
+    for place in places:
+        theirs = reference.done.get(place)
+        if not theirs:
+            return Difference(*place, "missing", "the undisturbed run never came to this step")
+        for number, execution in enumerate(other.done.get(place, [])):
+            found = _compare(theirs[0], execution)
+            if found is not None:
+                pids = {each.pid for at, executions in other.done.items() if at[1] == place[1] and at[0] < place[0]
+                        for each in executions}
+                return Difference(*place, *found, again=number > 0, moved=bool(pids) and execution.pid not in pids)
+    return _missing(reference, other)
+
+
+def _missing(reference: Run, other: Run) -> Difference | None:
+    for place in sorted(reference.done):
+        if place not in other.done:
+            return Difference(*place, "missing", "it was never finished, where the undisturbed run did finish it")
+    return None
+
+
+def _compare(reference: Execution, other: Execution) -> tuple[str, str] | None:
+    """What comes first within a step comes first: what it was given, its loss, what it left behind."""
+    if reference.samples != other.samples:
+        return "samples", f"the sampler gave other samples: {_samples(other)}, undisturbed {_samples(reference)}"
+    if reference.inputs != other.inputs:
+        return "inputs", "the model was given other inputs"
+    if [each["bits"] for each in reference.losses] != [each["bits"] for each in other.losses]:
+        return "loss", f"the loss is {_losses(other)}, undisturbed {_losses(reference)}"
+    for what, ours, theirs in (("tensor", other.tensors, reference.tensors), ("volatile", other.volatile, reference.volatile)):
+        names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+        if names:
+            return what, f"{_named(names)} {'differs' if len(names) == 1 else 'differ'} after the step"
+    return None
+
+
+def _samples(execution: Execution) -> str:
+    return "; ".join(f"{each['ids'][:4]} ... at sample {each['position']}" for each in execution.samples)
+
+
+def _losses(execution: Execution) -> str:
+    return ", ".join(str(each["value"]) if each["value"] is not None else f"of bits {each['bits']}"
+                     for each in execution.losses) or "not there"
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED_MAX])
+    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
+
+
+# What was carried without protection ------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Suspect:
+    """Something unprotected that is not what it is in the undisturbed run."""
+
+    path: str
+    kind: str
+    shown: str
+    keeper: str
+    step: int
+    seat: int
+
+    def feeds(self) -> bool:
+        """Whether it probably decides which samples come next."""
+        return self.kind == "iterator" or bool(FEEDING.search(f"{self.path} {self.keeper} {self.shown}"))
+
+    def named(self) -> str:
+        keeper = f" of {self.keeper}" if self.keeper and "." in self.path else ""
+        return f"`{self.path}`{keeper} ({self.shown})"
+
+
+def carried_at(reference: Run, other: Run, step: int, seats: Iterable[int], besides: set[str]) -> list[Suspect]:
+    """What differs when `step` begins, on any of `seats`; without the paths in `besides`."""
+    found: dict[str, Suspect] = {}
+    for seat in seats:
+        theirs = reference.done.get((step, seat))
+        for execution in other.done.get((step, seat), []) if theirs else []:
+            ours, undisturbed = execution.carried, theirs[0].carried if theirs else {}
+            for path in {**ours, **undisturbed}:
+                if path not in besides and path not in found and ours.get(path) != undisturbed.get(path):
+                    kind, _, shown, keeper = ours.get(path) or undisturbed[path]
+                    found[path] = Suspect(path, kind, shown, keeper, step, seat)
+    return sorted(found.values(), key=lambda each: (STATE_KINDS + ("iterator", "value", "file")).index(each.kind))
+
+
+def carried_to_the_end(reference: Run, other: Run, besides: set[str]) -> list[Suspect]:
+    """What still differs when the last step begins: what comes right by itself meanwhile is no state."""
+    last = min(reference.steps(), other.steps())
+    return carried_at(reference, other, last, sorted(reference.seats()), besides) if last else []
+
+
+def unsteady_paths(first: Run, second: Run) -> set[str]:
+    """What differs between two undisturbed runs: times, process ids, and whatever depends on them."""
+    return {suspect.path for step in range(1, min(first.steps(), second.steps()) + 1)
+            for suspect in carried_at(first, second, step, sorted(first.seats()), set())}
+
+
+# Why --------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind`: equal, differs, state (what was trained is equal, something unprotected is not), itself (two undisturbed
+    runs differ). `notes`: what nobody trains on, but people may look at."""
+
+    kind: str
+    first: str = ""
+    cause: str = ""
+    remedy: str = ""
+    notes: tuple[str, ...] = ()
+
+    def sound(self) -> bool:
+        return self.kind == "equal"
+
+
+def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str] | None = None) -> Verdict:
+    """`again`: a second undisturbed run, where there is one. `rehearsed`: files that spares opened for writing."""
+    rehearsed = rehearsed or []
+    besides = unsteady_paths(reference, again) if again is not None else set()
+    if again is not None:
+        itself = first_difference(reference, again)
+        if itself is not None:
+            return _differs_from_itself(itself, besides, reference, again)
+    difference = first_difference(reference, disturbed)
+    ending = carried_to_the_end(reference, disturbed, besides)
+    if difference is not None:
+        return _differs(difference, reference, disturbed, besides, rehearsed)
+    notes = tuple(_note(suspect) for suspect in ending if suspect.kind not in STATE_KINDS) + _rehearsal_notes(rehearsed)
+    states = [suspect for suspect in ending if suspect.kind in STATE_KINDS]
+    if not states:
+        return Verdict("equal", notes=notes)
+    first = _earliest(states, reference, disturbed, besides)
+    return Verdict("state", f"step {first.step}, seat {first.seat}: {_named([each.named() for each in states])} "
+                            f"{'is' if len(states) == 1 else 'are'} not what it is in the undisturbed run",
+                   "state that isn't protected: losses and protected state are equal, but "
+                   f"{'this was' if len(states) == 1 else 'these were'} not taken back when steps were undone",
+                   _remedy(states[0]), notes)
+
+
+def needs_another_run(reference: Run, disturbed: Run) -> bool:
+    """Whether something differs, so that an undisturbed run must show whether it does so by itself."""
+    return first_difference(reference, disturbed) is not None or bool(carried_to_the_end(reference, disturbed, set()))
+
+
+def _earliest(states: list[Suspect], reference: Run, disturbed: Run, besides: set[str]) -> Suspect:
+    """The first of them again, where it began to differ."""
+    for step in range(1, reference.steps() + 1):
+        for suspect in carried_at(reference, disturbed, step, sorted(reference.seats()), besides):
+            if suspect.path == states[0].path:
+                return suspect
+    return states[0]
+
+
+def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str], rehearsed: list[str]) -> Verdict:
+    suspects = carried_at(reference, disturbed, difference.step, sorted(reference.seats()), besides)
+    feeding = [suspect for suspect in suspects if suspect.feeds()]
+    notes = _rehearsal_notes(rehearsed)
+    if difference.what in ("inputs", "samples"):
+        if feeding:
+            return Verdict("differs", difference.shown(),
+                           f"a sampler that isn't restored: {_named([each.named() for each in feeding])} went on counting "
+                           f"where the step was undone, so other samples came",
+                           _sampler_remedy(feeding[0]), notes)
+        if not suspects:
+            return Verdict("differs", difference.shown(),
+                           "samples come from something that can't be taken back: an iterator, a file or a stream that the "
+                           "drill can't look into", _SAMPLER, notes)
+    if suspects:
+        return Verdict("differs", difference.shown(),
+                       f"state that isn't protected: {_named([each.named() for each in suspects])} "
+                       f"{'was' if len(suspects) == 1 else 'were'} not taken back when the step was undone",
+                       _remedy(suspects[0]), notes)
+    if rehearsed:
+        return Verdict("differs", difference.shown(), f"files that the rehearsal of a spare wrote: {_named(rehearsed)}",
+                       "write them in step.on_commit(...), or not while job.rehearsal is true", notes)
+    return Verdict("differs", difference.shown(),
+                   "unknown: nothing that the loop carries differed when the step began; it may be state out of sight (a C "
+                   "extension, another process, a file), or a fault of pawl",
+                   "look at the records of both runs (--keep DIR), and tell us", notes)
+
+
+def _differs_from_itself(difference: Difference, besides: set[str], reference: Run, again: Run) -> Verdict:
+    suspects = carried_at(reference, again, difference.step, sorted(reference.seats()), set())
+    at_begin = f" When that step began, {_named([each.named() for each in suspects])} differed." if suspects else ""
+    return Verdict("itself", difference.shown(),
+                   f"the script differs from itself without faults: two undisturbed runs are not equal, so no recovery can be "
+                   f"shown to be exact.{at_begin}",
+                   "seed every generator (torch.manual_seed, random.seed, torch.Generator), take nothing from the clock, and "
+                   "let each rank compute with one thread (OMP_NUM_THREADS=1, torch.use_deterministic_algorithms(True))")
+
+
+def _note(suspect: Suspect) -> str:
+    if suspect.kind == "file":
+        return (f"{suspect.named()} holds lines of steps that were done twice: write in step.on_commit(...)")
+    return (f"{suspect.named()} counts steps that were undone, too; nothing that was trained depends on it. "
+            f"{_sentence(_remedy(suspect))}")
+
+
+def _rehearsal_notes(rehearsed: list[str]) -> tuple[str, ...]:
+    if not rehearsed:
+        return ()
+    return (f"the rehearsal of a spare opened for writing: {_named(rehearsed)}; if that must not be, write in "
+            f"step.on_commit(...), or not while job.rehearsal is true",)
+
+
+_SAMPLER = "draw samples with pawl.ElasticSampler and hand it to job.protect()"
+
+
+def _sampler_remedy(suspect: Suspect) -> str:
+    owner = suspect.path.rsplit(".", 1)[0] if "." in suspect.path else suspect.path
+    if suspect.kind == "iterator" or (suspect.kind == "value" and "." not in suspect.path):
+        return f"{_SAMPLER}, instead of `{owner}`"
+    return f"job.protect(state={{{_key(owner)}: {owner}}}), or {_SAMPLER}"
+
+
+def _remedy(suspect: Suspect) -> str:
+    if suspect.feeds() and suspect.kind not in ("tensor", "module", "optimizer"):
+        return _sampler_remedy(suspect)
+    name = suspect.path
+    if suspect.kind in ("module", "optimizer", "stateful"):
+        return f"hand it to job.protect(..., {name})"
+    if suspect.kind == "iterator":
+        return "compute it from the step's number: an iterator can't be taken back"
+    if suspect.kind == "value" and "." in name:
+        owner = name.rsplit(".", 1)[0]
+        return f"job.protect(state={{{_key(owner)}: vars({owner})}}), or act in step.on_commit(...)"
+    if suspect.kind == "value":
+        return f"keep it in a dict that is protected: kept = {{{_key(name)}: ...}}; job.protect(state=kept)"
+    root = re.split(r"[.\[]", name)[0] if suspect.kind == "tensor" and "[" in name else name
+    return f"job.protect(state={{{_key(root)}: {root}}}), and change it in place only"
+
+
+def _key(path: str) -> str:
+    return '"' + re.sub(r"\W+", "_", path).strip("_") + '"'
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
