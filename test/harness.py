@@ -31,6 +31,8 @@ CACHE = os.environ.get("PAWL_TEST_CACHE", os.path.join(ROOT, "build", "reference
 PAWL, CHARLM, CHARLM_PLAIN = (
     os.path.abspath(os.environ.get(name.upper(), os.path.join(ROOT, "build", "bin", name)))
     for name in ("pawl", "charlm", "charlm_plain"))
+# Beside the programs: their own build's.
+LIBRARY = os.path.abspath(os.environ.get("PAWL_LIBRARY", os.path.join(os.path.dirname(PAWL), "..", "lib", "libpawl.so.0")))
 SMALL = {"steps": 300, "batch": 16, "hidden": 64, "device_ms": 8}  # a step is slow and costs little
 
 
@@ -188,6 +190,12 @@ class JobTest(unittest.TestCase):
         self.assertEqual(sorted(devices), sorted(os.listdir("/sys/class/net")), "network devices were left over")
         self.assertEqual([], [name for name in set(os.listdir("/dev/shm")) - shared if job.name in name],
                          "shared memory was left over")
+
+    def scratch(self):
+        """A folder of the test's own."""
+        folder = tempfile.mkdtemp(prefix="pawl-test-")
+        self.addCleanup(shutil.rmtree, folder, True)
+        return folder
 
     def finish(self, job, recoveries=0, timeout_s=120.0):
         """To the end; then everything must be bit for bit what the undisturbed run has."""

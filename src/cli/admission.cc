@@ -73,6 +73,7 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--gate-off", ours.gate_off, theirs.gate_off);
   differ(out, "--deadline-ms", ours.deadline_ms, theirs.deadline_ms);
   differ(out, "--hang-ms", ours.hang_ms, theirs.hang_ms);
+  differ(out, "--start-timeout (ms)", ours.start_ms, theirs.start_ms);
   return out;
 }
 

@@ -92,8 +92,14 @@ void add_run(CLI::App& app, Everything& all) {
   run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`, the same on every machine");
   run->add_option("--job", o.job, "its name; by default one is made up");
   run->add_option("--replicas", o.replica_count, "copies of each seat's state on other nodes")->capture_default_str();
-  run->add_option("--deadline-ms", o.deadline_ms, "within which a lost node must be noticed; all other waits follow from it")->capture_default_str();
-  run->add_option("--hang-ms", o.hang_ms, "a trainer without progress for so long, outside a collective, hangs")->capture_default_str();
+  run->add_option("--deadline-ms", o.deadline_ms,
+                  "within which a lost node must be noticed; all other waits follow from it")
+      ->capture_default_str();
+  run->add_option("--hang-ms", o.hang_ms, "a trainer without progress for so long, outside a collective, hangs")
+      ->capture_default_str();
+  run->add_option(both("--start-timeout"), o.start_timeout_s,
+                  "seconds that a new trainer process has to become ready, imports and model included")
+      ->capture_default_str();
   run->add_flag("--no-wait", o.no_wait, "without a spare, stop the job instead of waiting for one");
   run->add_option("--token-file", o.token_file, "a secret that all nodes share (or PAWL_TOKEN_FILE); with --control only");
   run->add_option("--listen", o.listen, "HOST:PORT for the other nodes; port 0: any; by default the address towards the control");

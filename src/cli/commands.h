@@ -35,6 +35,7 @@ struct RunOptions {
   std::uint32_t replica_count = 1;
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
+  std::uint64_t start_timeout_s = 600;
   bool no_wait = false;
   bool test_hooks = false;
   bool gate_off = false;

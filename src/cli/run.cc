@@ -32,7 +32,10 @@ Status check(const RunOptions& options) {
                       " nodes can hold at most ", options.node_count - 1, " copies besides the own one"));
   if (options.deadline_ms < 200 || options.deadline_ms > 600000)
     return usage(text("--deadline-ms ", options.deadline_ms, ": 200 to 600000 is possible"));
-  if (options.gate_off && !options.test_hooks) return usage("--gate-off loses data and is for tests: it needs --test-hooks");
+  if (options.start_timeout_s < 1 || options.start_timeout_s > 86400)
+    return usage(text("--start-timeout ", options.start_timeout_s, ": 1 to 86400 seconds are possible"));
+  if (options.gate_off && !options.test_hooks)
+    return usage("--gate-off loses data and is for tests: it needs --test-hooks");
   if (options.standalone && !options.control.empty())
     return usage("--standalone brings a control of its own: leave out --control, or leave out --standalone");
   const bool alone = options.control.empty();
@@ -61,6 +64,7 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   spec.gate_off = options.gate_off;
   spec.deadline_ms = options.deadline_ms;
   spec.hang_ms = options.hang_ms;
+  spec.start_ms = options.start_timeout_s * 1000;
   spec.token_digest = token_digest(token);
   return spec;
 }

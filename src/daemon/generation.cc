@@ -171,7 +171,10 @@ Step Pawld::known_committed() const {
 void Pawld::lead() {
   if (swapping_) return;
   const JobState& state = *state_;
-  Decision decision = Wait{};
+  std::vector<TrainerEnd> ends;
+  for (const auto& [seat, end] : ends_) ends.push_back(end);
+  Decision decision = decide_ends(state, ends, self_);
+  if (const Move* move = std::get_if<Move>(&decision)) return swap_state(move->next, move->why);
   Duration patience = deadlines_.inventory;
   if (state.phase == JobPhase::quiescing) {
     QuiescingView view{spec_, state, {}, {}};
@@ -182,9 +185,12 @@ void Pawld::lead() {
   } else if (state.phase == JobPhase::restoring) {
     std::vector<NodeLife> ready;
     for (const Member& member : state.seats)
-      if (auto found = readies_.find(member.life.node); found != readies_.end() && found->second == state.generation) ready.push_back(member.life);
-    decision = decide_running(state, ready, self_);
-    patience = deadlines_.restore;
+      if (auto found = readies_.find(member.life.node); found != readies_.end() && found->second == state.generation)
+        ready.push_back(member.life);
+    decision = decide_running(state, ready, self_, ends);
+    // Each pawld knows better what its trainers are doing, and has patience with them (check_returning): this is for
+    // one that lives and does nothing.
+    patience = std::chrono::milliseconds(spec_.start_ms) + 2 * deadlines_.restore;
   } else {
     return;
   }

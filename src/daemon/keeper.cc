@@ -54,6 +54,7 @@ struct Tee {
 struct Trainer {
   Process process;
   bool running = false;
+  std::string output_path;   // of its stderr
   std::string how_it_ended;  // told again to a new pawld, which may have missed it
   Fd stdout_log;
   Fd stderr_log;
@@ -246,7 +247,8 @@ void Keeper::tell_about(std::uint32_t local_index) {
   if (trainer.running)
     tell(text("spawned ", local_index, " ", trainer.process.pid, " ", trainer.process.start_time));
   else
-    tell(text("exited ", local_index, " ", trainer.process.pid, " ", trainer.how_it_ended));
+    tell(text("exited ", local_index, " ", trainer.process.pid, " ", trainer.how_it_ended,
+              trainer.output_path.empty() ? "" : text(", its output is in ", trainer.output_path)));
 }
 
 void Keeper::on_channel() {
@@ -351,6 +353,7 @@ Status Keeper::open_outputs(std::uint32_t local_index, Trainer& trainer, SpawnOp
   }
   PAWL_ASSIGN(trainer.stdout_log, open_log(stdout_path));
   PAWL_ASSIGN(trainer.stderr_log, open_log(stderr_path));
+  trainer.output_path = stderr_path;
   const auto stream = [&](std::uint32_t bit, const Fd& log) -> Result<int> {
     int ends[2];
     if ((options_.tee & bit) == 0 || options_.tee_fd < 0) return ::fcntl(log.get(), F_DUPFD_CLOEXEC, 0);

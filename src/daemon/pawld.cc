@@ -16,7 +16,14 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 namespace {
-std::uint64_t wall_ms() { return static_cast<std::uint64_t>(real_clock().wall() / 1ms); }
+std::uint64_t number_in(const Json& object, const char* name) {
+  return object.is_object() && object.contains(name) && object[name].is_number_unsigned()
+             ? object[name].get<std::uint64_t>()
+             : 0;
+}
+std::uint64_t wall_ms() {
+  return static_cast<std::uint64_t>(real_clock().wall() / 1ms);
+}
 }  // namespace
 
 Pawld::Pawld(DaemonOptions options)
@@ -183,14 +190,20 @@ void Pawld::note_key(const std::string& key, const std::string* value, Revision 
     readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
   } else if (value != nullptr && key == keys_.stop()) {
     const Json json = Json::parse(*value, nullptr, false);
-    if (json.is_object() && json.contains("step") && json["step"].is_number_unsigned()) stop_step_ = Step(json["step"].get<std::uint64_t>());
+    stop_step_ = Step(number_in(json, "step"));
     for (Place& place : trainers_->places()) write_page(place);
   } else if (value != nullptr && state_ && number_after(keys_.stop_acks(state_->generation), number)) {
     stop_acks_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
   } else if (value != nullptr && number_after(keys_.finishes(), number)) {
     const Json json = Json::parse(*value, nullptr, false);
-    if (json.is_object() && json.contains("generation") && json["generation"].is_number_unsigned())
-      finishes_[Seat(static_cast<std::uint32_t>(number))] = Generation(json["generation"].get<std::uint64_t>());
+    const Finish finish{Generation(number_in(json, "generation")), Step(number_in(json, "step")),
+                        json.is_object() && json.value("committed", Json()) == true};
+    if (finish.generation.value > 0) finishes_[Seat(static_cast<std::uint32_t>(number))] = finish;
+  } else if (value != nullptr && number_after(keys_.exits(), number)) {
+    const Json json = Json::parse(*value, nullptr, false);
+    const Seat seat(static_cast<std::uint32_t>(number));
+    if (json.is_object() && json.contains("detail") && json["detail"].is_string())
+      ends_[seat] = {seat, Generation(number_in(json, "generation")), json["detail"].get<std::string>()};
   }
 }
 

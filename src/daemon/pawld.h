@@ -101,7 +101,15 @@ class Pawld {
   void start_missing_trainers();
   void kill_trainer(Place& place, const std::string& why);
   void check_trainers();
+  void check_running(Place& place);
+  void check_returning(Place& place);
+  [[nodiscard]] Duration since_progress(const Place& place) const;
+  [[nodiscard]] std::string how_it_ended(const Place& place, const std::string& how) const;
+  void put_exit(const Place& place, const std::string& how);
+  void give_up_node(const std::string& why);
+  void count_parked();
   void consider_finish();
+  void put_finish(Place& place);
   void consider_stop();
   void propose_stop(Step step);
   void write_page(Place& place);
@@ -172,14 +180,22 @@ class Pawld {
   std::map<NodeId, Duration> node_gone_since_;
   std::map<NodeId, Inventory> inventories_;    // of the state's generation
   std::map<NodeId, Generation> readies_;
-  std::map<Seat, Generation> finishes_;
-  Step stop_step_;                             // the job's last; 0: nobody has asked for an end
-  std::map<NodeId, Generation> stop_acks_;     // whose trainers see it, as of which generation
+  struct Finish {
+    Generation generation;
+    Step step;               // the last that the seat has begun
+    bool committed = false;  // its last window
+    bool operator==(const Finish&) const = default;
+  };
+  std::map<Seat, Finish> finishes_;
+  std::map<Seat, TrainerEnd> ends_;         // of trainers that ended by themselves
+  Step stop_step_;                          // the job's last; 0: nobody has asked for an end
+  std::map<NodeId, Generation> stop_acks_;  // whose trainers see it, as of which generation
   Duration enough_nodes_since_{};
 
   // What this node has done about it.
   Generation frozen_;     // slots are frozen for this generation
   Generation restoring_;
+  Duration restoring_since_{};
   Generation running_;
   Generation ready_put_;
   bool proposing_stop_ = false;
@@ -194,7 +210,7 @@ class Pawld {
   std::vector<Struck> struck_here_;       // slots of ours that proved wrong and were not filled anew: emptied at running
   std::vector<Source> imports_waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
-  std::map<std::uint32_t, int> early_exits_;    // local index -> exits before ever joining
+  std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
   std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
   std::string layout_refusal_;                  // why the last layout was refused for want of memory
   Duration orphaned_since_{};                   // the job has had no living member since then; 0: it has

@@ -124,6 +124,8 @@ std::string Pawld::status_json() {
     }
     for (std::uint32_t position : holder_positions(*place.seat, ring()))
       if (const auto node = node_at(position)) seat["holders"].push_back(node->value);
+    if (running_.value > 0 && running_ == state_->generation && !memory_->find(ArenaKind::own, *place.seat))
+      exposed.push_back(text("seat ", *place.seat, ": nothing is protected yet, its layout is not sealed"));
     if (spec_.replica_count == 0) exposed.push_back(text("seat ", *place.seat, ": no replica (--replicas 0)"));
     if (spec_.replica_count > 0 && running_.value > 0 && progress_.committed <= state_->resume && state_->resume.value > 0)
       exposed.push_back(text("seat ", *place.seat, ": since the recovery no newer step is committed yet"));

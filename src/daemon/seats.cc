@@ -20,6 +20,9 @@ namespace {
 constexpr std::uint32_t kInvalidStatus = 3;  // PAWL_INVALID
 constexpr std::uint32_t kIoStatus = 7;       // PAWL_IO
 constexpr int kEarlyExitsMax = 3;
+constexpr Duration kEarly = 60s;
+constexpr Duration kUnfitPause = 30s;                // of a spare whose trainer does not even stay to wait
+constexpr std::uint64_t kAsked = ~std::uint64_t{0};  // as a pid: the keeper was asked to start it
 
 // Under a key of pawld's own: trainers' keys have a prefix.
 StoreRequest about_layout(StoreOp op, std::string layout = {}) {
@@ -48,10 +51,7 @@ const Source* Pawld::source_of(Seat seat) const {
 void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id, Reader& in) {
   switch (kind) {
     case TrainerWire::join: {
-      std::uint32_t parked = 0;
-      for (Place& p : trainers_->places()) parked += p.waits_for(TrainerWire::join) ? 1 : 0;
-      if (parked != parked_.exchange(parked) && !is_member()) session_->register_again();
-      early_exits_.erase(place.index);
+      count_parked();
       return drive();
     }
     case TrainerWire::layout: return on_layout(place, in);
@@ -80,8 +80,13 @@ void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id,
       if (state_ && generation == state_->generation) consider_stop();
       return;
     }
-    case TrainerWire::finish: place.finish_step = Step(in.u64()); return consider_finish();
-    default: place.waiting.erase(kind); return;
+    case TrainerWire::finish:
+      place.finish_step = Step(in.u64());
+      place.last_step = Step(in.u64());
+      return consider_finish();
+    default:
+      place.waiting.erase(kind);
+      return;
   }
 }
 
@@ -90,11 +95,14 @@ void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id,
 void Pawld::begin_restore() {
   const JobState& state = *state_;
   restoring_ = state.generation;
+  restoring_since_ = real_clock().now();
   imported_.clear();
   imports_waiting_.clear();
   fetches_.clear();
   for (Place& place : trainers_->places())
-    if (state.cold && place.pid != 0 && place.seated.value > 0) kill_trainer(place, "cold restart: no step was committed yet");
+    if (state.cold && place.pid != 0 && place.seated.value > 0)
+      kill_trainer(place, "cold restart: no step was committed yet");
+  if (state.cold) memory_->drop_all();  // the new processes may declare another layout
   for (const Member& member : state.seats) {
     if (!(member.life == self_)) continue;
     const Source* source = source_of(member.seat);
@@ -106,13 +114,6 @@ void Pawld::begin_restore() {
       imports_waiting_.push_back(*source);
     }
   }
-  // Trainers that can't be freed in time are killed and started anew in their seats.
-  loop_->after(deadlines_.trainer_free, [this, generation = state.generation] {
-    if (!state_ || state_->generation != generation || ending_) return;
-    for (Place& place : trainers_->places())
-      if (place.seat && place.pid != 0 && place.seated < generation && place.seated.value > 0 && !place.waits_for(TrainerWire::join))
-        kill_trainer(place, "could not be freed within its deadline");
-  });
   start_missing_trainers();
 }
 
@@ -171,6 +172,9 @@ void Pawld::seat_trainers() {
     if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join)) continue;
     if (held_back("seated")) return;
     place.seated = state_->generation;
+    place.busy_at = real_clock().now();
+    place.ended.clear();
+    early_exits_.erase(place.index);
     trainers_->answer(place, TrainerWire::join, TrainerWire::seated,
                       Writer().u64(state_->generation.value).u32(place.seat->value).u32(static_cast<std::uint32_t>(state_->seats.size()))
                           .u32(place.index).u64(state_->resume.value).str(text("g", state_->generation)).take());
@@ -316,39 +320,87 @@ void Pawld::on_trainer_death(Place& place, const std::string& how) {
   const std::optional<Seat> seat = place.seat;
   const bool over = state_ && (state_->phase == JobPhase::finished || state_->phase == JobPhase::failed);
   if (over) return drive();
+  count_parked();
   if (confirmed) {
-    const bool joined_before = place.seated.value > 0 || place.page != nullptr;
-    if (!joined_before && ++early_exits_[place.index] >= kEarlyExitsMax) {
-      const std::string verdict = text("the trainer of node ", self_.node, " ends before it joins (", how, "): see the log of its node");
-      JobState failed = state_ ? *state_ : JobState{};
-      failed.phase = JobPhase::failed;
-      failed.verdict = verdict;
-      return swap_state(failed, verdict);
+    place.ended = how_it_ended(place, how);
+    place.killed_why.clear();
+    put_exit(place, how);
+    Duration pause = place.seated.value > 0 ? 0ms : 100ms;
+    const bool soon = place.seated.value == 0 && real_clock().now() - place.spawned_at < kEarly;
+    if (soon && ++early_exits_[place.index] >= kEarlyExitsMax) {
+      const std::string why =
+          text("its trainer ended ", early_exits_[place.index], " times before it had a seat (", place.ended, ")");
+      if (!state_ || is_member()) return give_up_node(why);
+      log_error("spare_unfit", "place", place.index, "how", how, "again_after_ms", kUnfitPause / 1ms);
+      pause = kUnfitPause;
     }
-    loop_->after(place.seated.value > 0 ? 0ms : 100ms, [this] { start_missing_trainers(); });
+    loop_->after(pause, [this] { start_missing_trainers(); });
   }
   if (!seat || !is_member() || place.seated != state_->generation) return;
   // A new process in a seat that ends again and again before the job runs: this node is no place for it.
   if (confirmed && state_->phase == JobPhase::restoring && ++restore_exits_[place.index] >= kEarlyExitsMax)
-    return report_cause({FaultKind::node_lost, self_, std::nullopt,
-                         text("its trainer ended ", restore_exits_[place.index], " times before the job ran (", how, ")",
-                              layout_refusal_.empty() ? "" : ": ", layout_refusal_), 0});
+    return give_up_node(text("its trainer ended ", restore_exits_[place.index], " times before the job ran (",
+                             place.ended, ")", layout_refusal_.empty() ? "" : ": ", layout_refusal_));
   const Generation generation = state_->generation;
   // If the whole node is dying, this one will not live to say so: wait a moment rather than cost two generations.
-  loop_->after(deadlines_.trainer_exit_grace, [this, generation, seat, how] {
+  loop_->after(deadlines_.trainer_exit_grace, [this, generation, seat, index = place.index] {
     if (ending_ || !state_ || state_->generation != generation) return;
+    const std::string& ended = trainers_->places()[index].ended;
+    // A first time speed counts: the mutex tells of a death before anybody knows how. Again and again may end in a
+    // verdict, which has to say how; that is known soon.
+    const bool again = std::any_of(state_->attempts.begin(), state_->attempts.end(),
+                                   [&](const Attempt& past) { return past.kind == FaultKind::trainer_exit && past.seat == seat; });
+    if (ended.empty() && again) return;
     if (state_->phase == JobPhase::running || state_->phase == JobPhase::restoring)
-      report_cause({FaultKind::trainer_exit, self_, seat, how.empty() ? "its process died" : how, 0});
+      report_cause({FaultKind::trainer_exit, self_, seat, ended.empty() ? "its process died" : ended, 0});
   });
+}
+
+// For people: what, when, where to look.
+std::string Pawld::how_it_ended(const Place& place, const std::string& how) const {
+  if (!place.killed_why.empty()) return "killed: " + place.killed_why;
+  if (place.page == nullptr || place.seated.value == 0) return how;
+  const std::string_view exited = "exited 0";
+  const Step step(place.page->step.load());
+  if (how.rfind(exited, 0) != 0) return text(how, " in or after step ", step);
+  return text("ended (exit 0) after step ", step,
+              " without finishing: a trainer may end when pawl_finish has answered "
+              "(job.steps() has run to its end), or when pawl says stop",
+              how.substr(exited.size()));
+}
+
+// An end that nobody brought about from outside is told to all: decide_ends, decide_running.
+void Pawld::put_exit(const Place& place, const std::string& how) {
+  if (!place.seat || place.seated.value == 0 || how.rfind("exited ", 0) != 0) return;
+  const Json end{{"generation", place.seated.value}, {"detail", place.ended}};
+  session_->tell([key = keys_.exit(*place.seat), value = end.dump(-1, ' ', false, Json::error_handler_t::replace)](
+                     Control& control) { (void)control.put(key, value); });
+}
+
+// This node is no place for the job: another may be. If the job has never run anywhere, it is more likely the script.
+void Pawld::give_up_node(const std::string& why) {
+  if (state_ && state_->ran.value > 0) return report_cause({FaultKind::node_lost, self_, std::nullopt, why, 0});
+  const std::string verdict = text("node ", self_.node, ": ", why);
+  JobState failed = state_ ? *state_ : JobState{};
+  failed.phase = JobPhase::failed;
+  failed.verdict = verdict;
+  swap_state(failed, verdict);
+}
+
+void Pawld::count_parked() {
+  std::uint32_t parked = 0;
+  for (const Place& place : trainers_->places()) parked += place.waits_for(TrainerWire::join) ? 1 : 0;
+  if (parked != parked_.exchange(parked) && !is_member()) session_->register_again();
 }
 
 void Pawld::start_missing_trainers() {
   if (ending_) return;
   for (Place& place : trainers_->places()) {
     if (place.pid != 0) continue;
-    place.pid = ~std::uint64_t{0};  // asked for; the keeper's answer has the real one
+    place.pid = kAsked;
     place.seated = place.done = Generation(0);
     place.page = nullptr;
+    place.spawned_at = real_clock().now();
     keeper_->spawn_trainer(place.index, trainer_environment(place));
   }
 }
@@ -357,6 +409,8 @@ void Pawld::kill_trainer(Place& place, const std::string& why) {
   if (place.pid == 0 || place.dying) return;
   log_warn("trainer_killed", "place", place.index, "why", why);
   place.dying = true;
+  place.killed_why = why;
+  place.ended.clear();
   place.waiting.clear();
   keeper_->kill_trainer(place.index);
 }
@@ -375,21 +429,63 @@ std::vector<std::string> Pawld::trainer_environment(const Place& place) const {
 }
 
 void Pawld::check_trainers() {
-  if (!state_ || state_->phase != JobPhase::running || running_ != state_->generation) return;
+  if (!state_ || !is_member()) return;
+  const bool running = state_->phase == JobPhase::running && running_ == state_->generation;
+  const bool returning = state_->phase == JobPhase::restoring && restoring_ == state_->generation;
   for (Place& place : trainers_->places()) {
-    if (!place.seat || place.page == nullptr || place.pid == 0 || place.dying || place.finished) continue;
-    TrainerView view;
-    const Duration last(static_cast<std::int64_t>(place.page->progress_at_ns.load()));
-    view.since_progress = std::max(Duration::zero(), real_clock().now() - last);
-    if (view.since_progress < 500ms) continue;
-    view.phase = static_cast<std::uint32_t>(place.page->phase.load());
-    auto process = process_state(static_cast<pid_t>(place.pid));
-    view.stopped = process && (*process == 'T' || *process == 't');
-    view.in_step = view.phase != 8 && view.phase != 9;  // not aside, not finishing
-    if (place.page->held.load() != 0 || !hangs(view, std::chrono::milliseconds(spec_.hang_ms), deadlines_)) continue;
-    report_cause({FaultKind::trainer_hang, self_, place.seat,
-                  text("no progress for ", view.since_progress / 1ms, " ms", view.stopped ? ", the process is stopped" : ""), 0});
+    if (!place.seat || place.pid == 0 || place.pid == kAsked || place.dying || place.finished) continue;
+    if (place.page != nullptr && place.page->held.load() != 0) continue;
+    if (running && place.page != nullptr) check_running(place);
+    if (returning) check_returning(place);
   }
+}
+
+Duration Pawld::since_progress(const Place& place) const {
+  const Duration last =
+      place.page == nullptr ? place.spawned_at : Duration(static_cast<std::int64_t>(place.page->progress_at_ns.load()));
+  return std::max(Duration::zero(), real_clock().now() - last);
+}
+
+void Pawld::check_running(Place& place) {
+  TrainerView view;
+  view.since_progress = since_progress(place);
+  if (view.since_progress < 500ms) return;
+  view.phase = static_cast<std::uint32_t>(place.page->phase.load());
+  auto process = process_state(static_cast<pid_t>(place.pid));
+  view.stopped = process && (*process == 'T' || *process == 't');
+  const bool waits_for_others = !place.waiting.empty() || !place.store_waiting.empty();  // a key, an agreement
+  view.in_step = !waits_for_others && view.phase != PAWL_PHASE_ASIDE && view.phase != PAWL_PHASE_FINISH;
+  if (!hangs(view, std::chrono::milliseconds(spec_.hang_ms), deadlines_)) return;
+  report_cause(
+      {FaultKind::trainer_hang, self_, place.seat,
+       text("no progress for ", view.since_progress / 1ms, " ms", view.stopped ? ", the process is stopped" : ""), 0});
+}
+
+// On its way back into the running job. Who waits for others is not to blame; a process that was there before has
+// little to do; a new one may have to import and build everything, and has the start budget for that.
+void Pawld::check_returning(Place& place) {
+  const Duration now = real_clock().now();
+  if (!place.waiting.empty() || !place.store_waiting.empty()) place.busy_at = now;
+  const Duration silent = since_progress(place);
+  auto process = silent < 500ms ? Result<char>('R') : process_state(static_cast<pid_t>(place.pid));
+  const bool stopped = process && (*process == 'T' || *process == 't');
+  if (!stopped)
+    place.stopped_since = Duration::zero();
+  else if (place.stopped_since == Duration::zero())
+    place.stopped_since = now;
+  if (stopped && now - place.stopped_since > deadlines_.silence) return kill_trainer(place, "the process was stopped");
+  if (place.done == state_->generation || place.waits_for(TrainerWire::join)) return;
+  if (place.seated.value > 0 && place.seated < state_->generation) {  // it has not come back yet
+    const Duration patience = silent < deadlines_.silence ? 3 * deadlines_.trainer_free : deadlines_.trainer_free;
+    if (now - restoring_since_ > patience) kill_trainer(place, "could not be freed within its deadline");
+    return;
+  }
+  const bool was_there = place.page != nullptr && place.page->generation.load() > 0;
+  if (was_there && now - place.busy_at > deadlines_.restore && silent > deadlines_.restore)
+    return kill_trainer(place, text("it was not restored within ", deadlines_.restore / 1s, " s"));
+  const Duration started = std::max({place.spawned_at, place.busy_at, restoring_since_});
+  if (!was_there && now - started > std::chrono::milliseconds(spec_.start_ms))
+    kill_trainer(place, text("it was not ready within ", spec_.start_ms / 1000, " s (--start-timeout)"));
 }
 
 // --- The end
@@ -442,24 +538,37 @@ void Pawld::propose_stop(Step step) {
 
 void Pawld::consider_finish() {
   if (!state_ || state_->phase != JobPhase::running || running_ != state_->generation) return;
-  for (Place& place : trainers_->places()) {
-    if (!place.seat || !place.waits_for(TrainerWire::finish) || place.page == nullptr) continue;
-    if (progress_.committed < place.finish_step) continue;
-    auto told = finishes_.find(*place.seat);
-    if (told != finishes_.end() && told->second == state_->generation) continue;
-    finishes_[*place.seat] = state_->generation;
-    session_->call<Revision>([key = keys_.finish(*place.seat), value = Json{{"generation", state_->generation.value}}.dump()](
-                                 Control& control) { return control.put(key, value); },
-                             [this, seat = *place.seat](Result<Revision> put) {
-                               if (!put) finishes_.erase(seat);
-                             });
-  }
-  if (!is_root() || swapping_) return;
+  std::vector<SeatStep> ended;
   std::vector<Seat> finished;
-  for (const auto& [seat, generation] : finishes_)
-    if (generation == state_->generation) finished.push_back(seat);
+  for (const auto& [seat, finish] : finishes_) {
+    if (finish.generation != state_->generation) continue;
+    ended.push_back({seat, finish.step});
+    if (finish.committed) finished.push_back(seat);
+  }
+  for (Place& place : trainers_->places()) {
+    if (!place.seat || place.page == nullptr || place.seated != state_->generation) continue;
+    const Decision apart = decide_apart(*state_, ended, {*place.seat, Step(place.page->step.load())}, self_);
+    if (const Move* move = std::get_if<Move>(&apart)) return swap_state(move->next, move->why);
+    if (place.waits_for(TrainerWire::finish)) put_finish(place);
+  }
+  if (!is_root()) return;
   const Decision decision = decide_finished(*state_, finished, self_);
   if (const Move* move = std::get_if<Move>(&decision)) swap_state(move->next, move->why);
+}
+
+// Twice: when the trainer has ended its steps, and when the last of them is committed.
+void Pawld::put_finish(Place& place) {
+  const Finish finish{state_->generation, place.last_step, progress_.committed >= place.finish_step};
+  const auto told = finishes_.find(*place.seat);
+  if (told != finishes_.end() && told->second == finish) return;
+  finishes_[*place.seat] = finish;
+  const Json value{
+      {"generation", finish.generation.value}, {"step", finish.step.value}, {"committed", finish.committed}};
+  session_->call<Revision>(
+      [key = keys_.finish(*place.seat), value = value.dump()](Control& control) { return control.put(key, value); },
+      [this, seat = *place.seat](Result<Revision> put) {
+        if (!put) finishes_.erase(seat);
+      });
 }
 
 }  // namespace pawl

@@ -71,6 +71,7 @@ void Trainers::spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t sta
   Place& place = places_[index];
   place.pid = pid;
   place.start_time = start_time;
+  place.spawned_at = real_clock().now();
   place.dying = false;
 }
 

@@ -36,13 +36,19 @@ struct Place {
   std::optional<Event> event;    // we raise it
   std::optional<Event> notices;  // the trainer raises it
   std::uint64_t notice_watch = 0;
-  bool watched = false;          // its death is watched through the mutex
+  Duration spawned_at{};
+  Duration busy_at{};                            // it last waited for others, or was given its seat, then
+  Duration stopped_since{};                      // the process has been stopped since then; 0: it is not
+  std::string killed_why;                        // by us
+  std::string ended;                             // how the process before this one ended, for people
+  bool watched = false;                          // its death is watched through the mutex
   std::map<TrainerWire, std::uint64_t> waiting;  // kind -> request id
   std::set<std::uint64_t> store_waiting;         // ids of requests to the store, of which any number may wait
-  Generation seated;             // generation in which it was last told its seat
-  Generation done;               // generation in which it last said done
-  Step finish_step;              // to be committed, once it waits in finish
-  Step stop_wanted;              // what it proposes, while it waits in stop_after
+  Generation seated;                             // generation in which it was last told its seat
+  Generation done;                               // generation in which it last said done
+  Step finish_step;                              // to be committed, once it waits in finish
+  Step last_step;                                // the last it has begun, likewise
+  Step stop_wanted;                              // what it proposes, while it waits in stop_after
 
   [[nodiscard]] bool waits_for(TrainerWire kind) const { return waiting.count(kind) > 0; }
 };

@@ -47,7 +47,7 @@ void fields(Io& io, Record& r) {
   io("job", r.job), io("version", r.version), io("node_count", r.node_count), io("seats_per_node", r.seats_per_node);
   io("spare_count", r.spare_count), io("replica_count", r.replica_count), io("wait_for_spare", r.wait_for_spare);
   io("test_hooks", r.test_hooks), io("gate_off", r.gate_off), io("deadline_ms", r.deadline_ms);
-  io("hang_ms", r.hang_ms), io("token_digest", r.token_digest);
+  io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
 }
 template <class Io, Is<NodeLife> Record>
 void fields(Io& io, Record& r) {
@@ -382,6 +382,12 @@ std::string JobKeys::finishes() const {
 }
 std::string JobKeys::finish(Seat seat) const {
   return text(finishes(), seat);
+}
+std::string JobKeys::exits() const {
+  return root + "exit/";
+}
+std::string JobKeys::exit(Seat seat) const {
+  return text(exits(), seat);
 }
 std::string JobKeys::stop() const {
   return root + "stop";

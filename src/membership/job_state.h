@@ -20,7 +20,7 @@
 
 namespace pawl {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -30,12 +30,13 @@ struct JobSpec {
   std::uint32_t seats_per_node = 1;
   std::uint32_t spare_count = 0;
   std::uint32_t replica_count = 1;
-  bool wait_for_spare = true;         // --no-wait: a recovery without a spare stops the job instead of waiting
-  bool test_hooks = false;            // drills may hold phases; the gate may be switched off
-  bool gate_off = false;              // test only
-  std::uint64_t deadline_ms = 3000;   // the one budget from which all other waits are derived (recovery/deadlines.h)
-  std::uint64_t hang_ms = 20000;      // a trainer without progress for so long, outside a collective, hangs
-  std::string token_digest;           // hex; the token itself never leaves its 0600 file
+  bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
+  bool test_hooks = false;           // drills may hold phases; the gate may be switched off
+  bool gate_off = false;             // test only
+  std::uint64_t deadline_ms = 3000;  // the one budget from which all other waits are derived (recovery/deadlines.h)
+  std::uint64_t hang_ms = 20000;     // a trainer without progress for so long, outside a collective, hangs
+  std::uint64_t start_ms = 600000;   // a new process, or a spare with a new seat, becomes ready within this
+  std::string token_digest;          // hex; the token itself never leaves its 0600 file
   bool operator==(const JobSpec&) const = default;
 };
 
@@ -200,10 +201,12 @@ struct JobKeys {
   [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
   [[nodiscard]] std::string readies(Generation generation) const;      // ready/<generation>/
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
-  [[nodiscard]] std::string finishes() const;                          // finish/
-  [[nodiscard]] std::string finish(Seat seat) const;                   // finish/<seat>
-  [[nodiscard]] std::string stop() const;                              // stop
-  [[nodiscard]] std::string stop_acks(Generation generation) const;    // stop_ack/<generation>/
+  [[nodiscard]] std::string finishes() const;                        // finish/
+  [[nodiscard]] std::string finish(Seat seat) const;                 // finish/<seat>
+  [[nodiscard]] std::string exits() const;                           // exit/
+  [[nodiscard]] std::string exit(Seat seat) const;                   // exit/<seat>
+  [[nodiscard]] std::string stop() const;                            // stop
+  [[nodiscard]] std::string stop_acks(Generation generation) const;  // stop_ack/<generation>/
   [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
   [[nodiscard]] std::string events() const;                            // events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time

@@ -10,6 +10,9 @@
 namespace pawl {
 namespace {
 
+constexpr std::size_t kEndsNamedMax = 4;
+constexpr std::uint32_t kSeveralMax = 2;
+
 // Nodes that can be members, by id. Of two lives of one node only the later counts.
 std::vector<NodeRecord> able_nodes(const FormingView& view) {
   std::map<NodeId, NodeRecord> latest;
@@ -28,6 +31,33 @@ bool expects_lower(const FormingView& view, const std::vector<NodeRecord>& able)
   const bool dense = able[view.spec.node_count - 1].life.node.value == view.spec.node_count - 1;
   const bool all_there = able.size() >= std::uint64_t{view.spec.node_count} + view.spec.spare_count;
   return !dense && !all_there && view.waited_ms < view.spec.deadline_ms;
+}
+
+// Of the current recovery (or of the running generation), one a seat, by seat.
+std::vector<TrainerEnd> recent(const JobState& state, std::span<const TrainerEnd> ends) {
+  std::map<Seat, TrainerEnd> latest;
+  for (const TrainerEnd& end : ends)
+    if (end.seat.value < state.seats.size() && end.generation >= state.ran) latest.insert_or_assign(end.seat, end);
+  std::vector<TrainerEnd> sorted;
+  for (auto& [seat, end] : latest) sorted.push_back(std::move(end));
+  return sorted;
+}
+
+std::string describe(const std::vector<TrainerEnd>& ends) {
+  std::string out;
+  for (std::size_t i = 0; i < ends.size() && i < kEndsNamedMax; ++i)
+    out += text(i == 0 ? "" : "; ", "seat ", ends[i].seat, " ", ends[i].detail);
+  if (ends.size() > kEndsNamedMax) out += text("; and ", ends.size() - kEndsNamedMax, " more");
+  return out;
+}
+
+// Counts a recovery in which several ended by themselves; how many before it brought no new committed step.
+std::uint32_t count_several(JobState& state) {
+  std::erase_if(state.attempts, [&state](const Attempt& past) { return past.resume < state.resume; });
+  for (Attempt& past : state.attempts)
+    if (past.kind == FaultKind::trainer_exit && !past.seat) return past.count++;
+  state.attempts.push_back({FaultKind::trainer_exit, std::nullopt, state.resume, 1});
+  return 0;
 }
 
 }  // namespace
@@ -55,7 +85,8 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
   return Move{next, text("generation 1: formed of nodes ", numbers_of(lives_of(next.seats)))};
 }
 
-Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self) {
+Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,
+                        std::span<const TrainerEnd> ends) {
   if (state.phase != JobPhase::restoring)
     return Wait{text("a decision (the job is ", name_of(state.phase), ")"), {}, true};
   std::vector<NodeLife> late = lives_of(state.seats);
@@ -65,6 +96,14 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
     return Wait{std::move(what), std::move(late), false};
   }
   JobState next = state;
+  if (const std::vector<TrainerEnd> several = recent(state, ends); several.size() >= 2) {
+    if (const std::uint32_t before = count_several(next); before >= kSeveralMax) {
+      std::string verdict = text("stopped: several trainers ended by themselves, for the ", before + 1,
+                                 ". time without a new committed step: ", describe(several),
+                                 "; read the end of their output: the same step fails again and again");
+      return Move{failed(next, self, verdict), verdict};
+    }
+  }
   next.phase = JobPhase::running;
   next.leader = self;
   next.ran = state.generation;
@@ -73,6 +112,30 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
   next.restart.clear();
   next.waiting.clear();
   return Move{next, text("generation ", state.generation, ": runs from step ", state.resume)};
+}
+
+Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self) {
+  const std::vector<TrainerEnd> ended = recent(state, ends);
+  const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed;
+  if (over || state.seats.size() < 2 || ended.size() < state.seats.size())
+    return Wait{text(ended.size(), " of ", state.seats.size(), " trainers have ended by themselves"), {}, true};
+  std::string verdict =
+      text("stopped: the trainers of all ", state.seats.size(),
+           " seats ended by themselves, none was killed: ", describe(ended),
+           "; read the end of their output and mend the script: new processes would end the same way");
+  return Move{failed(state, self, verdict), verdict};
+}
+
+Decision decide_apart(const JobState& state, std::span<const SeatStep> ended, SeatStep begun, NodeLife self) {
+  for (const SeatStep& end : ended) {
+    if (state.phase != JobPhase::running || end.seat == begun.seat || begun.step <= end.step) continue;
+    std::string verdict = text("stopped: seat ", end.seat, " has ended after step ", end.step, " and seat ", begun.seat,
+                               " has begun step ", begun.step,
+                               ": all seats must end after the same step; end them with job.stop() (pawl_stop_after), "
+                               "not with a break that only some of them take");
+    return Move{failed(state, self, verdict), verdict};
+  }
+  return Wait{"all seats to end", {}, true};
 }
 
 Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self) {

@@ -66,10 +66,33 @@ struct QuiescingView {
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 
+// A trainer process that ended by itself (an exception, sys.exit, the end of its script), nobody having killed it.
+struct TrainerEnd {
+  Seat seat;
+  Generation generation;  // in which it sat
+  std::string detail;     // "exited 1 after step 41, its output is in ..."
+};
+
 // All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.
-[[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self);
+// `ends`: where several trainers ended by themselves in one recovery, the script is to blame more likely than their
+// nodes. It may go on twice without a new committed step; then Move to failed.
+[[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,
+                                      std::span<const TrainerEnd> ends = {});
+
+// Move to failed where the trainers of all seats (of two at least) have ended by themselves since the job last ran:
+// nobody is left whom an outer fault could have spared, and new processes would do the same again. Else a Wait.
+[[nodiscard]] Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self);
 
 // After all seats have finished.
 [[nodiscard]] Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self);
+
+struct SeatStep {
+  Seat seat;
+  Step step;
+};
+// Move to failed where a seat has begun a step after the one with which another waits for the end: they can never end
+// together. Else a Wait.
+[[nodiscard]] Decision decide_apart(const JobState& state, std::span<const SeatStep> ended, SeatStep begun,
+                                    NodeLife self);
 
 }  // namespace pawl

@@ -1,4 +1,5 @@
 #include "recovery/decide.h"
+#include "recovery/members.h"
 
 #include <gtest/gtest.h>
 
@@ -265,14 +266,14 @@ TEST_F(Recovery, TheSameTrainerFailingAgainAndAgainIsReplacedThenTheJobStops) {
     state = moved(restore());
     run();
   };
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
     EXPECT_TRUE(state.evicted.empty()) << round;
     recover(40);
   }
-  // The first of them came with progress since the job began, the others did not.
+  // The first of them came with progress since the job began, the other did not.
   ASSERT_EQ(state.attempts.size(), 1u);
-  EXPECT_EQ(state.attempts[0], (Attempt{FaultKind::trainer_exit, Seat(1), Step(40), 2}));
+  EXPECT_EQ(state.attempts[0], (Attempt{FaultKind::trainer_exit, Seat(1), Step(40), 1}));
   opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
   EXPECT_TRUE(state.evicted.empty());
   recover(40);
@@ -281,13 +282,66 @@ TEST_F(Recovery, TheSameTrainerFailingAgainAndAgainIsReplacedThenTheJobStops) {
   EXPECT_TRUE(state.restart.empty());
   recover(40);
   EXPECT_EQ(state.seats[1].life, life(3));
-  state.attempts[0].count = 6;
+  state.attempts[0].count = 4;
   const Decision stop = open(cause(FaultKind::trainer_exit, std::nullopt, 1));
   const JobState ended = moved(stop);
   EXPECT_EQ(ended.phase, JobPhase::failed);
   EXPECT_EQ(ended.generation, state.generation);
-  EXPECT_TRUE(has(ended.verdict, "trainer_exit node 3 seat 1 (detail), for the 7. time without a new committed step"))
+  EXPECT_TRUE(has(ended.verdict, "trainer_exit node 3 seat 1 (detail), for the 5. time without a new committed step"))
       << ended.verdict;
+}
+
+TEST_F(Recovery, WhenTheTrainersOfAllSeatsEndByThemselvesTheJobStopsAtOnce) {
+  std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1 after step 41"}, {Seat(2), Generation(1), "exited 1"}};
+  waits(decide_ends(state, ends, life(9)));
+  opened(cause(FaultKind::trainer_exit, std::nullopt, 1));  // while the job recovers, too
+  waits(decide_ends(state, ends, life(9)));
+  ends.push_back({Seat(1), Generation(2), "exited 3"});
+  const JobState ended = moved(decide_ends(state, ends, life(9)));
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "all 3 seats")) << ended.verdict;
+  EXPECT_TRUE(has(ended.verdict, "seat 0 exited 1 after step 41")) << ended.verdict;
+  EXPECT_TRUE(has(ended.verdict, "seat 1 exited 3")) << ended.verdict;
+  waits(decide_ends(ended, ends, life(9)));
+}
+
+TEST_F(Recovery, EndsBeforeTheJobLastRanAreForgotten) {
+  state.ran = state.generation = Generation(5);
+  const std::vector<TrainerEnd> ends = {
+      {Seat(0), Generation(4), ""}, {Seat(1), Generation(5), ""}, {Seat(2), Generation(5), ""}, {Seat(7), Generation(5), ""}};
+  waits(decide_ends(state, ends, life(9)));
+}
+
+TEST_F(Recovery, ASingleSeatIsNoCrowd) {
+  state.seats.resize(1);
+  const std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1"}};
+  waits(decide_ends(state, ends, life(9)));
+}
+
+TEST_F(Recovery, SeveralThatEndByThemselvesAgainAndAgainStopTheJob) {
+  state.resume = Step(40);
+  for (int round = 0; round < 3; ++round) {
+    const auto one = static_cast<std::uint32_t>(round % 2);  // whose end opens the recovery is chance
+    opened(cause(FaultKind::trainer_exit, std::nullopt, one));
+    const std::vector<TrainerEnd> ends = {{Seat(0), state.ran, "exited 1"}, {Seat(1), state.ran, "exited 1"}};
+    report(40, 40, 1);
+    state = moved(restore());
+    state = moved(decide_running(state, lives_of(state.seats), life(9), ends));
+    EXPECT_EQ(state.phase, round < 2 ? JobPhase::running : JobPhase::failed) << round;
+  }
+  EXPECT_TRUE(has(state.verdict, "several trainers ended by themselves, for the 3. time")) << state.verdict;
+}
+
+TEST_F(Recovery, SeatsThatEndApartEndTheJob) {
+  const std::vector<SeatStep> ended = {{Seat(1), Step(10)}, {Seat(2), Step(12)}};
+  waits(decide_apart(state, ended, {Seat(0), Step(10)}, life(9)));
+  waits(decide_apart(state, ended, {Seat(1), Step(11)}, life(9)));  // its own end; and 12 may still come
+  const JobState apart = moved(decide_apart(state, ended, {Seat(0), Step(11)}, life(9)));
+  EXPECT_EQ(apart.phase, JobPhase::failed);
+  EXPECT_TRUE(has(apart.verdict, "seat 1 has ended after step 10 and seat 0 has begun step 11")) << apart.verdict;
+  EXPECT_EQ(moved(decide_apart(state, ended, {Seat(2), Step(12)}, life(9))).phase, JobPhase::failed);
+  node_lost(1);
+  waits(decide_apart(state, ended, {Seat(0), Step(11)}, life(9)));  // a recovery makes it anew
 }
 
 TEST_F(Recovery, ProgressForgivesEarlierFailures) {

@@ -1,0 +1,74 @@
+"""How a job ends: at a step that all agree on; or with a verdict, where seats go different ways, or the script fails."""
+import time
+
+import harness
+from harness import jobs
+from test_first_steps import SmallJobTest
+
+
+class StopTest(SmallJobTest):
+    def test_all_seats_end_after_the_agreed_step(self):
+        with self.small_job(stop=[2, 10, 30]) as job:
+            self.finish_small(job, 30)
+
+    def test_the_earliest_end_is_the_step_after_the_one_that_has_begun(self):
+        with self.small_job(stop=[0, 10, 1]) as job:
+            self.finish_small(job, 11)
+
+    def test_a_death_after_the_agreement(self):
+        with self.small_job(stop=[1, 10, 60], step_ms=20) as job:
+            job.wait_step(15)
+            before = job.wait_spare()
+            job.kill_node(job.node_of_seat(1))  # who asked
+            job.wait_running(jobs.generation(before))
+            self.finish_small(job, 60)
+
+    def test_a_death_of_who_must_agree_and_a_pawld_that_is_killed(self):
+        with self.small_job(stop=[0, 25, 60], step_ms=20) as job:
+            before = job.wait_spare()
+            node = job.node_of_seat(3)
+            job.drill("stop", "daemon", str(node))  # it can't agree; seat 0 waits in step 25
+            job.wait_until(lambda nodes: jobs.seats(nodes)[0]["step"] >= 25, "step 25 to begin")
+            job.kill_node(node)
+            job.wait_running(jobs.generation(before))
+            job.drill("kill", "daemon", str(job.node_of_seat(0)))
+            self.finish_small(job, 60)
+
+
+class ApartTest(SmallJobTest):
+    def test_seats_that_end_after_different_steps(self):
+        with self.small_job(end_after={"2": 20}) as job:
+            began = time.monotonic()
+            self.ends_with(job, "seat 2", "after step 20", "begun step 21", "job.stop()")
+            self.assertLess(time.monotonic() - began, 20)
+            self.assertEqual(1, self.generations(job), "a verdict, not a recovery")
+
+    def test_the_script_fails_on_all_ranks_alike(self):
+        with self.small_job(exits=[[0, 1, 2, 3], 20, 7]) as job:
+            self.ends_with(job, "all 4 seats", "exited 7", "step 20", "log")
+            self.assertLessEqual(self.generations(job), 5, job.output())
+
+    def test_the_script_ends_early_on_all_ranks_alike(self):
+        with self.small_job(exits=[[0, 1, 2, 3], 20, 0]) as job:
+            self.ends_with(job, "exit 0", "without finishing", "step 20")
+
+    def test_the_script_fails_on_one_rank_again_and_again(self):
+        with self.small_job(exits=[[1], 20, 7]) as job:
+            self.ends_with(job, "seat 1", "exited 7", "step 20", "log", "time without a new committed step", timeout_s=90)
+
+    def test_the_script_fails_on_two_ranks_again_and_again(self):
+        with self.small_job(exits=[[1, 2], 20, 7]) as job:
+            self.ends_with(job, "exited 7", "step 20", "log", timeout_s=90)
+
+    def test_the_script_fails_on_all_ranks_before_the_job_runs(self):
+        with self.small_job(exits=[[0, 1, 2, 3], 0, 5], wait=False) as job:
+            self.ends_with(job, "exited 5", "log")
+            self.assertLessEqual(self.generations(job), 5, job.output())
+
+    def test_the_script_fails_before_it_joins(self):
+        with self.small_job(start_ms=-1, wait=False) as job:
+            self.ends_with(job, "3 times before it had a seat", "exited 1", "log")
+
+
+if __name__ == "__main__":
+    harness.main()

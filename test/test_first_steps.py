@@ -1,0 +1,113 @@
+"""Before the layout is sealed, while it is, and after: the job runs unprotected, then protected, and says which. A death
+before the first commit starts every trainer anew; slow starts are waited for; who starts slowly is not accused."""
+import json
+import os
+import re
+import sys
+import time
+
+import harness
+import small_trainer
+from harness import JobTest, jobs
+
+
+class SmallJobTest(JobTest):
+    """Jobs of small_trainer.py."""
+
+    def small_job(self, *flags, nodes=4, spares=1, wait=True, **options):
+        return self.job(*flags, nodes=nodes, spares=spares, wait=wait, hold_end=False, command=self.command(options),
+                        environment={"PAWL_LIBRARY": harness.LIBRARY})
+
+    def command(self, options):
+        self.record = os.path.join(self.scratch(), "record")
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_trainer.py")
+        return [sys.executable, "-B", script, json.dumps({"record": self.record, "steps": 200, **options})]
+
+    def lines(self, seat):
+        with open(os.path.join(self.record, f"seat-{seat}.jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    def wait_begun(self, job, step, timeout_s=30.0):
+        """Every seat has begun the step, protected or not."""
+        return job.wait_until(lambda nodes: len(jobs.seats(nodes)) == job.node_count and all(
+            seat["step"] >= step for seat in jobs.seats(nodes).values()), f"step {step} to begin", timeout_s)[1]
+
+    def finish_small(self, job, step, timeout_s=90.0):
+        """To the end, after that step on all seats, with the very numbers of an undisturbed run."""
+        self.assertEqual(0, job.wait_end(timeout_s), f"{job.tail()}\n{job.logs()}")
+        for seat in range(job.node_count):
+            with open(os.path.join(self.record, f"final-{seat}.json"), encoding="utf-8") as file:
+                self.assertEqual({"step": step, "state": small_trainer.after(step, job.node_count)}, json.load(file))
+
+    def ends_with(self, job, *words, timeout_s=60.0):
+        """The job fails, and says these words."""
+        self.assertEqual(1, job.wait_end(timeout_s), f"{job.tail()}\n{job.logs()}")
+        self.assert_says(job.output(), *words)
+
+    def generations(self, job):
+        """How many the job has had, by its own output."""
+        return max(int(number) for number in re.findall(r"generation (\d+)", job.output()))
+
+
+class FirstStepsTest(SmallJobTest):
+    def test_sealed_while_it_runs_and_survives_a_death_afterwards(self):
+        with self.small_job(seal_after=20, step_ms=10) as job:
+            nodes = self.wait_begun(job, 5)
+            self.assertEqual(0, jobs.committed(nodes))
+            self.assert_says(" ".join(job.status()["degraded"]), "seat 0", "not sealed")
+            job.wait_step(25)
+            before = job.wait_spare()
+            self.assertEqual([], [why for why in job.status()["degraded"] if "sealed" in why])
+            job.kill_node(job.node_of_seat(2))
+            after = job.wait_running(jobs.generation(before))
+            self.assert_survivors(before, after, but=[before_node(before, 2)])
+            self.finish_small(job, 200)
+
+    def test_a_death_before_the_first_commit_starts_everybody_anew(self):
+        with self.small_job(seal_after=150, step_ms=20, steps=180) as job:
+            before = self.wait_begun(job, 8)
+            job.wait_spare()
+            job.kill_node(job.node_of_seat(1))
+            after = job.wait_running(jobs.generation(before))
+            for seat, was in jobs.seats(before).items():
+                self.assertNotEqual(was["pid"], jobs.seats(after)[seat]["pid"], f"seat {seat} is the old process")
+            self.assertNotEqual(before_node(before, 1), before_node(after, 1), "the spare has not taken the seat")
+            self.finish_small(job, 180)
+            self.assertEqual([1, 2], sorted({line["generation"] for line in self.lines(0)}))
+            self.assertEqual(1, min(line["step"] for line in self.lines(0) if line["generation"] == 2))
+
+    def test_a_death_when_some_have_sealed_and_others_have_not(self):
+        with self.small_job(seal_after=10, step_ms=20, steps=120) as job:
+            seats = jobs.seats(job.nodes())
+            job.hold(seats[3]["node"], "compute", 11)  # it has sealed; nobody has committed, step 11 waits for it
+            self.wait_begun(job, 11)
+            job.wait_spare()
+            generation = jobs.generation(job.nodes())
+            job.kill_node(seats[3]["node"])
+            job.wait_running(generation)
+            self.finish_small(job, 120)
+
+    def test_slow_starts_are_waited_for(self):
+        """Longer than every other deadline: 10 s at this budget is the shortest that evicts."""
+        with self.small_job("--deadline-ms", "500", steps=60, build_ms=12_000, wait=False) as job:
+            job.wait_running(timeout_s=60)
+            before = self.wait_begun(job, 5)
+            job.wait_spare()
+            job.kill_node(job.node_of_seat(1))
+            job.wait_running(jobs.generation(before), timeout_s=60)
+            self.finish_small(job, 60)
+            self.assertEqual(2, self.generations(job), job.output())
+
+    def test_a_start_beyond_its_budget_is_not(self):
+        with self.small_job("--start-timeout", "2", nodes=2, spares=0, build_ms=30_000, wait=False) as job:
+            began = time.monotonic()
+            self.ends_with(job, "not ready within 2 s", "--start-timeout", timeout_s=90)
+            self.assertGreater(time.monotonic() - began, 2)
+
+
+def before_node(nodes, seat):
+    return jobs.seats(nodes)[seat]["node"]
+
+
+if __name__ == "__main__":
+    harness.main()
