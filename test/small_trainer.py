@@ -22,6 +22,8 @@ DEFAULTS = {
     "stop": None,           # [seat, step, wanted]: in that step this seat proposes the job's end
     "end_after": {},        # {seat: step}: these leave their loop after another step than the others
     "exits": None,          # [[seats], step, code]: they end there, in every process; step 0: before the job runs
+    "drain_ms": 0,          # a lost step takes so long to run out, "drain_progress" says whether with signs of life
+    "drain_progress": True,
     "thread": False,        # a second thread counts in the store all the time
     "finish": True,         # False: the process ends without pawl_finish
 }
@@ -101,7 +103,7 @@ class Trainer:
                     self.train()
                     return 0
                 except Interrupted:
-                    continue
+                    self.drain()
         except Stopped:
             return 3
         finally:
@@ -132,6 +134,13 @@ class Trainer:
         if self.options["finish"]:
             self.call("finish")
         self.write(f"final-{self.seat.rank}.json", {"step": step, "state": digest(self.state)})
+
+    def drain(self):
+        until = time.monotonic() + self.options["drain_ms"] / 1e3
+        while time.monotonic() < until:
+            if self.options["drain_progress"]:
+                self.call("progress", 2)
+            time.sleep(0.02)
 
     def meet(self):
         """As ranks do that tell each other where they listen: nobody is ready before all have come so far."""

@@ -3,6 +3,7 @@ before the first commit starts every trainer anew; slow starts are waited for; w
 import json
 import os
 import re
+import signal
 import sys
 import time
 
@@ -97,6 +98,48 @@ class FirstStepsTest(SmallJobTest):
             job.wait_running(jobs.generation(before), timeout_s=60)
             self.finish_small(job, 60)
             self.assertEqual(2, self.generations(job), job.output())
+
+    def test_a_start_that_is_stopped_is_not(self):
+        with self.small_job("--deadline-ms", "500", steps=60, build_ms=4_000, wait=False) as job:
+            job.wait_until(lambda nodes: len(jobs.seats(nodes)) == 4 and all(
+                seat["state"] == "restoring" for seat in jobs.seats(nodes).values()), "all to have their seats")
+            trainer = jobs.seats(job.nodes())[2]
+            os.kill(trainer["pid"], signal.SIGSTOP)
+            after = job.wait_running(timeout_s=60)
+            self.assertNotEqual(trainer["pid"], jobs.seats(after)[2]["pid"])
+            self.finish_small(job, 60)
+
+    def test_who_drains_a_lost_step_with_signs_of_life_keeps_its_process(self):
+        """Longer than trainer_free, 1.7 s at this budget, and less than three times that."""
+        before, after = self.killed_while_draining(drain_progress=True)
+        self.assert_survivors(before, after, but=[jobs.seats(before)[1]["node"]])
+
+    def test_who_drains_without_is_started_anew(self):
+        before, after = self.killed_while_draining(drain_progress=False)
+        for seat in (0, 2, 3):
+            self.assertNotEqual(jobs.seats(before)[seat]["pid"], jobs.seats(after)[seat]["pid"])
+
+    def killed_while_draining(self, **options):
+        with self.small_job("--deadline-ms", "500", steps=60, step_ms=20, drain_ms=3_000, **options) as job:
+            job.wait_step(5)
+            before = job.wait_spare()
+            job.kill_node(job.node_of_seat(1))
+            after = job.wait_running(jobs.generation(before))
+            self.finish_small(job, 60)
+        return before, after
+
+    def test_a_spare_that_is_unfit_is_no_reason_to_end(self):
+        with self.small_job(steps=150, step_ms=20) as job:
+            for _ in range(4):
+                nodes = job.wait_until(jobs.spares, "the spare to be parked", 10)[1] if not job.ended() else {}
+                spare = jobs.spares(nodes)[0]
+                pid = nodes[spare]["trainers"][0]["pid"]
+                os.kill(pid, signal.SIGKILL)
+                job.wait_until(lambda nodes: nodes[spare]["trainers"][0]["pid"] != pid, "the keeper to see it")
+                if "spare_unfit" in job.logs(200):
+                    break
+            self.assertIn("spare_unfit", job.logs(200))
+            self.finish_small(job, 150)
 
     def test_a_start_beyond_its_budget_is_not(self):
         with self.small_job("--start-timeout", "2", nodes=2, spares=0, build_ms=30_000, wait=False) as job:

@@ -10,9 +10,9 @@ class StoreTest(SmallJobTest):
         """Every step's all-reduce is additions; a second thread of each seat counts, and ends the process if one is lost
         or done twice."""
         with self.small_job(step_ms=10, thread=True) as job:
-            self.wait_begun(job, 5)
+            nodes = {seat: trainer["node"] for seat, trainer in harness.jobs.seats(self.wait_begun(job, 5)).items()}
             for seat in (0, 1, 0, 3, 0, 2):  # the store is served at seat 0's node
-                job.drill("kill", "daemon", str(job.node_of_seat(seat)))
+                job.drill("kill", "daemon", str(nodes[seat]))
                 time.sleep(0.3)
                 self.assertFalse(job.ended(), job.tail())
             self.finish_small(job, 200)
