@@ -16,13 +16,12 @@ class SmallJobTest(JobTest):
     """Jobs of small_trainer.py."""
 
     def small_job(self, *flags, nodes=4, spares=1, wait=True, **options):
-        return self.job(*flags, nodes=nodes, spares=spares, wait=wait, hold_end=False, command=self.command(options),
-                        environment={"PAWL_LIBRARY": harness.LIBRARY})
-
-    def command(self, options):
         self.record = os.path.join(self.scratch(), "record")
+        options = {"record": self.record, "steps": 200, **options}
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_trainer.py")
-        return [sys.executable, "-B", script, json.dumps({"record": self.record, "steps": 200, **options})]
+        return self.job(*flags, nodes=nodes, spares=spares, wait=wait, size={"steps": options["steps"]},
+                        command=[sys.executable, "-B", script, json.dumps(options)],
+                        environment={"PAWL_LIBRARY": harness.LIBRARY})
 
     def lines(self, seat):
         with open(os.path.join(self.record, f"seat-{seat}.jsonl"), encoding="utf-8") as file:

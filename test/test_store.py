@@ -9,13 +9,13 @@ class StoreTest(SmallJobTest):
     def test_sums_are_right_though_pawlds_are_killed(self):
         """Every step's all-reduce is additions; a second thread of each seat counts, and ends the process if one is lost
         or done twice."""
-        with self.small_job(step_ms=10, thread=True) as job:
+        with self.small_job(step_ms=20, steps=400, thread=True) as job:
             nodes = {seat: trainer["node"] for seat, trainer in harness.jobs.seats(self.wait_begun(job, 5)).items()}
             for seat in (0, 1, 0, 3, 0, 2):  # the store is served at seat 0's node
                 job.drill("kill", "daemon", str(nodes[seat]))
                 time.sleep(0.3)
                 self.assertFalse(job.ended(), job.tail())
-            self.finish_small(job, 200)
+            self.finish_small(job, 400)
             self.assertEqual(1, self.generations(job), "killing a pawld costs no recovery")
             for seat in range(4):
                 self.assertGreater(self.lines(seat)[-1]["counted"], 100)
