@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/drill_script.h"
 
 namespace pawl {
 namespace {
@@ -212,7 +213,9 @@ void add_views(CLI::App& app, Everything& all) {
 }
 
 void add_drill(CLI::App& app, Everything& all) {
-  CLI::App* drill = app.add_subcommand("drill", "hurt a running job on purpose, from outside");
+  CLI::App* drill = app.add_subcommand("drill", "hurt a running job on purpose, or prove recovery of your own script");
+  drill->footer("pawl drill [options] -- python train.py ARGUMENTS: runs the script with faults and without, compares every\n"
+                "loss and all state bit by bit, and says what differs first and why; its options: pawl drill --help --");
   DrillOptions& o = all.drill;
   drill->add_option("action", o.action, "kill, stop, continue, cut or heal (a node's cable)")->required()
       ->check(CLI::IsMember({"kill", "stop", "continue", "cut", "heal"}));
@@ -247,6 +250,7 @@ int run_command_line(int argc, char** argv) {
   add_keeper_and_daemon(app, all);
 
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (is_script_drill(words)) return command_drill_script(words);
   const auto dashes = std::find(words.begin(), words.end(), "--");
   if (dashes != words.end()) all.after_dashes.assign(dashes + 1, words.end());
   words.erase(dashes, words.end());

@@ -1,6 +1,7 @@
 // What the command decides without touching the world.
 #include <gtest/gtest.h>
 
+#include "cli/drill_script.h"
 #include "cli/launcher.h"
 #include "cli/namespaces.h"
 #include "cli/output.h"
@@ -38,6 +39,22 @@ TEST(TrainerCommand, RefusesNothingAndTheUnknown) {
   EXPECT_EQ(trainer_command(options).error().code, Code::invalid);
   options.command = {"/no/such/program"};
   EXPECT_EQ(trainer_command(options).error().code, Code::not_found);
+}
+
+TEST(DrillScript, IsTakenByItsDashes) {
+  EXPECT_TRUE(is_script_drill({"drill", "--faults", "2", "--", "python", "train.py"}));
+  EXPECT_TRUE(is_script_drill({"drill", "--"}));
+  EXPECT_FALSE(is_script_drill({"drill", "kill", "node", "1"}));
+  EXPECT_FALSE(is_script_drill({"run", "--", "drill"}));
+  EXPECT_FALSE(is_script_drill({}));
+}
+
+TEST(DrillScript, HandsEverythingOverAsItStands) {
+  setenv("PYTHON_EXEC", "/a/python", 1);
+  const DrillCommand command = drill_command({"drill", "--seed", "3", "--", "x.py", "--", "-o"}, "/nowhere/bin/pawl");
+  EXPECT_EQ(command.argv, (Words{"/a/python", "-m", "pawl.drill", "--pawl", "/nowhere/bin/pawl", "--seed", "3", "--", "x.py", "--", "-o"}));
+  EXPECT_EQ(command.python_path, "");
+  unsetenv("PYTHON_EXEC");
 }
 
 TEST(JobName, IsADirectoryAndAKey) {
