@@ -62,20 +62,31 @@ def parse():
 
 
 def measure(options, gpt, folder):
-    load, told = Load(), {"sections": {}}
+    """All that was asked for. What is done so far is in --out at any time: a run takes long."""
+    load, told = Load(), {"sections": {}, "versions": versions(gpt),
+                          "options": {name: value for name, value in vars(options).items() if name != "size"}}
     devices = {"free": [options.device_ms], "busy": [0], "both": [options.device_ms, 0]}[options.cores]
     run = {"kills": lambda device_ms: kills.bench_kills(options, gpt, folder, device_ms, load),
            "steps": lambda device_ms: steps.bench_steps(options, gpt, folder, device_ms, load),
            "groups": lambda device_ms: group_steps.bench_groups(options, gpt, device_ms, load)}
     for section in options.only or SECTIONS:
-        told["sections"][section] = [run[section](device_ms) for device_ms in devices]
-    load.quiet()
-    told["machine"] = load.told()
-    told["versions"] = versions(gpt)
-    told["warnings"] = load.warnings() + [warning for each in told["sections"].get("steps", [])
-                                          for warning in steps.warnings(each)]
-    told["options"] = {name: value for name, value in vars(options).items() if name != "size"}
+        for device_ms in devices:
+            told["sections"].setdefault(section, []).append(run[section](device_ms))
+            load.quiet()
+            told["machine"] = load.told()
+            told["warnings"] = load.warnings() + [warning for each in told["sections"].get("steps", [])
+                                                  for warning in steps.warnings(each)]
+            keep(options, told)
     return told
+
+
+def keep(options, told):
+    """Answers what is to be printed."""
+    text = json.dumps(told, indent=1) if options.output == "json" else markdown(told)
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    return text
 
 
 def versions(gpt):
@@ -118,11 +129,7 @@ def main():
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    text = json.dumps(told, indent=1) if options.output == "json" else markdown(told)
-    print(text)
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    print(keep(options, told))
     return 0
 
 

@@ -93,10 +93,18 @@ def one_run(name, options, gpt, path, flags):
         command = [gpt.python, os.path.join(HERE, "saving_train.py"), "--save", SAVES.get(name, ""), "--every", "1",
                    "--folder", os.path.join(path, "checkpoints")] if name in SAVES else [gpt.python, gpt.script]
         directory = os.path.join(path, "record")
-        run = Reference([*command, *flags], directory, options.nodes, gpt.plain_environment).start().wait(TIMEOUT_S)
+        run = without_pawl([*command, *flags], directory, options, gpt)
         found = {"lost": steps_lost(run, directory) if name in SAVES else None}
     times = [record.step_times_ms(run, seat)[FIRST_STEPS:] for seat in run.seats()]
     return {"step_ms": statistics.mean(statistics.median(each) for each in times), **found}
+
+
+def without_pawl(command, directory, options, gpt):
+    training = Reference(command, directory, options.nodes, gpt.plain_environment)
+    try:
+        return training.start().wait(TIMEOUT_S)
+    finally:
+        training.stop()  # also where this process is told to end
 
 
 def with_pawl(options, gpt, path, flags):
