@@ -234,6 +234,9 @@ class Drill:
         return Outcome(verdict, reference, disturbed, struck, plan, runs)
 
     def close(self) -> None:
+        """Not to be interrupted."""
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
         for job in self._jobs:
             job.end()
         if self._options.keep:

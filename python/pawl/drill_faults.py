@@ -1,7 +1,7 @@
 """The faults of a drill: which, when, and how a running job gets them. From outside, as it happens in earnest.
 
-plan_faults() draws them from a seed. Each fault has a *gate*: a step in which a test hook parks every trainer, so that a
-job of quick steps can't end before its turn. At the gate it waits until a death would cost nothing: a step is committed,
+plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that a
+job of quick steps can't end before its turn. At the halt it waits until a death would cost nothing: a step is committed,
 nothing is exposed, a spare waits where a node is to die. Then everybody is let go, and the victim dies at a random instant
 of the next steps, or parked in a named phase of the step. Pids come from `pawl status -o json`; a signal goes through a
 pidfd, so that it can't hit a stranger. Linux, standard library only.
@@ -22,8 +22,8 @@ from typing import Any
 
 KINDS = ("node", "trainer", "pawld")
 PHASES = ("compute", "allreduce", "fence", "update")  # each of them comes in every data-parallel step
-GATES = ("aside", "compute")  # they take turns, so that asking for the next one lets go of the one before
-SETTLE_STEPS, FAULT_STEPS = 4, 3  # before the first gate; between two gates at least
+HALTS = ("aside", "compute")  # they take turns, so that asking for the next one lets go of the one before
+SETTLE_STEPS, FAULT_STEPS = 4, 3  # before the first halt; between two halts at least
 POLL_S = 0.03
 HELD_WITHIN_S = 20.0
 _FRAME = struct.Struct("<IHHQII")  # docs/protocol.md: length, kind, zero, id, two checksums that may be left out
@@ -41,7 +41,7 @@ class Fault:
     """`phase`: where in the step it strikes; empty: at a random instant. `cold`: before the first commit."""
 
     kind: str
-    step: int   # the gate's
+    step: int   # the halt's
     phase: str = ""
     cold: bool = False
     delay: float = 0.0  # of the random instant, in steps
@@ -185,17 +185,17 @@ class Striker:
         self._view, self._node_count, self._seat_count = view, node_count, seat_count
         self._random = random.Random(seed + 1)
         self._step_s, self._ended, self._tell, self._timeout_s = step_s, ended, tell, timeout_s
-        self._gate: tuple[str, int] | None = None
+        self._halt: tuple[str, int] | None = None
         self._told: dict[tuple[int, int], tuple[str, int]] = {}  # (node, pid): the hold that this trainer was given
-        self._passed = 0  # gates so far
+        self._passed = 0  # halts so far
 
     def run(self, faults: list[Fault], steps: int) -> list[Struck]:
         """`steps`: of the whole training, before whose end everybody waits for the last recovery."""
         struck = []
         for number, fault in enumerate(faults):
             following = faults[number + 1].step if number + 1 < len(faults) else max(steps - 1, fault.step + 1)
-            self._set_gate(fault)
-            nodes = self._await_gate(fault)
+            self._set_halt(fault)
+            nodes = self._await_halt(fault)
             self._tell(f"fault {number + 1} of {len(faults)}: {fault.shown()}")
             blow = self._strike(fault, following, nodes)
             if fault.phase:
@@ -210,7 +210,7 @@ class Striker:
         status = self._status_of(node)
         hurt, processes = self._choose(fault, status)
         with Victims(processes) as victims:
-            if fault.phase and not (fault.cold or self._gate == (fault.phase, fault.step)):
+            if fault.phase and not (fault.cold or self._halt == (fault.phase, fault.step)):
                 self._hold_in(node, fault.phase, fault.step, nodes)
                 self._open_for(following, but=node)
                 self._await_held(node, fault.phase)
@@ -276,20 +276,20 @@ class Striker:
 
     # Gates.
 
-    def _set_gate(self, fault: Fault) -> None:
-        if self._gate is None or self._gate[1] != fault.step:
-            phase = "compute" if fault.cold else GATES[self._passed % 2]
-            self._passed += 1 + fault.cold  # so that the first gate after a cold one is another
-            self._gate = (phase, fault.step)
-        self._tell_gate(self._view.nodes())
+    def _set_halt(self, fault: Fault) -> None:
+        if self._halt is None or self._halt[1] != fault.step:
+            phase = "compute" if fault.cold else HALTS[self._passed % 2]
+            self._passed += 1 + fault.cold  # so that the first halt after a cold one is another
+            self._halt = (phase, fault.step)
+        self._tell_halt(self._view.nodes())
 
     def _open_for(self, following: int, but: int | None = None) -> None:
-        """Everybody goes on to the gate in step `following`; `but` this node, which stays as it is."""
-        self._gate = (GATES[self._passed % 2], following)
+        """Everybody goes on to the halt in step `following`; `but` this node, which stays as it is."""
+        self._halt = (HALTS[self._passed % 2], following)
         self._passed += 1
-        self._tell_gate({node: status for node, status in self._view.nodes().items() if node != but})
+        self._tell_halt({node: status for node, status in self._view.nodes().items() if node != but})
 
-    def _await_gate(self, fault: Fault) -> dict[int, Status]:
+    def _await_halt(self, fault: Fault) -> dict[int, Status]:
         def parked(nodes: dict[int, Status]) -> bool:
             trainers = [each for status in members(nodes).values() for each in status["trainers"]]
             held = running(nodes, self._node_count) and len(trainers) == self._seat_count and all(
@@ -306,15 +306,15 @@ class Striker:
             return False
         return all(case["recoverable"] for case in self._view.command("exposure")["cases"])
 
-    def _tell_gate(self, nodes: dict[int, Status]) -> None:
+    def _tell_halt(self, nodes: dict[int, Status]) -> None:
         """To every trainer that doesn't know it yet: new ones come with each recovery."""
-        if self._gate is None:
+        if self._halt is None:
             return
         for node, status in nodes.items():
             for trainer in status.get("trainers", []):
                 who = (node, trainer.get("pid", 0))
-                if "phase" in trainer and self._told.get(who) != self._gate and self._ask_hold(node, trainer, *self._gate):
-                    self._told[who] = self._gate
+                if "phase" in trainer and self._told.get(who) != self._halt and self._ask_hold(node, trainer, *self._halt):
+                    self._told[who] = self._halt
 
     def _hold_in(self, node: int, phase: str, step: int, nodes: dict[int, Status]) -> None:
         for trainer in nodes[node]["trainers"]:
@@ -346,13 +346,13 @@ class Striker:
             pass  # it has just died, and with it what held it
 
     def _free(self, node: int) -> None:
-        """Who was held beside the victim goes on, to the gate like all the others."""
+        """Who was held beside the victim goes on, to the halt like all the others."""
         self._release(node)
         for who in [who for who in self._told if who[0] == node]:
             del self._told[who]
 
     def _let_go(self) -> None:
-        self._gate = None
+        self._halt = None
         for node in self._view.nodes():
             self._release(node)
 
@@ -360,7 +360,7 @@ class Striker:
         deadline = time.monotonic() + self._timeout_s
         while True:
             nodes = self._view.nodes()
-            self._tell_gate(nodes)
+            self._tell_halt(nodes)
             if condition(nodes):
                 return nodes
             if self._ended():

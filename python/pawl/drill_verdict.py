@@ -256,7 +256,7 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
         return Verdict("equal", notes=notes)
     first = _earliest(states, reference, disturbed, besides)
     return Verdict("state", f"step {first.step}, seat {first.seat}: {_named([each.named() for each in states])} "
-                            f"{'is' if len(states) == 1 else 'are'} not what it is in the undisturbed run",
+                            f"{'is not what it is' if len(states) == 1 else 'are not what they are'} in the undisturbed run",
                    "state that isn't protected: losses and protected state are equal, but "
                    f"{'this was' if len(states) == 1 else 'these were'} not taken back when steps were undone",
                    _remedy(states[0]), notes)
@@ -283,8 +283,9 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
     if difference.what in ("inputs", "samples"):
         if feeding:
             return Verdict("differs", difference.shown(),
-                           f"a sampler that isn't restored: {_named([each.named() for each in feeding])} went on counting "
-                           f"where the step was undone, so other samples came",
+                           f"a sampler that isn't restored: {_named([each.named() for each in feeding])} "
+                           f"{'was' if len(feeding) == 1 else 'were'} not taken back to the step from which the job went on, "
+                           f"so other samples came",
                            _sampler_remedy(feeding[0]), notes)
         if not suspects:
             return Verdict("differs", difference.shown(),
@@ -316,9 +317,9 @@ def _differs_from_itself(difference: Difference, besides: set[str], reference: R
 
 def _note(suspect: Suspect) -> str:
     if suspect.kind == "file":
-        return (f"{suspect.named()} holds lines of steps that were done twice: write in step.on_commit(...)")
-    return (f"{suspect.named()} counts steps that were undone, too; nothing that was trained depends on it. "
-            f"{_sentence(_remedy(suspect))}")
+        return f"{suspect.named()} holds lines of steps that were done twice: write in step.on_commit(...)"
+    return (f"{suspect.named()} counts steps that were undone, too; nothing that was trained depends on it; remedy: "
+            f"{_remedy(suspect)}")
 
 
 def _rehearsal_notes(rehearsed: list[str]) -> tuple[str, ...]:
@@ -332,32 +333,39 @@ _SAMPLER = "draw samples with pawl.ElasticSampler and hand it to job.protect()"
 
 
 def _sampler_remedy(suspect: Suspect) -> str:
-    owner = suspect.path.rsplit(".", 1)[0] if "." in suspect.path else suspect.path
-    if suspect.kind == "iterator" or (suspect.kind == "value" and "." not in suspect.path):
-        return f"{_SAMPLER}, instead of `{owner}`"
-    return f"job.protect(state={{{_key(owner)}: {owner}}}), or {_SAMPLER}"
+    owner, how = _owner(suspect.path)
+    if suspect.kind == "iterator" or how == "variable":
+        return f"{_SAMPLER}, instead of `{suspect.path}`"
+    return f"hand it to job.protect(..., {owner}), or {_SAMPLER}"
 
 
 def _remedy(suspect: Suspect) -> str:
-    if suspect.feeds() and suspect.kind not in ("tensor", "module", "optimizer"):
-        return _sampler_remedy(suspect)
-    name = suspect.path
-    if suspect.kind in ("module", "optimizer", "stateful"):
-        return f"hand it to job.protect(..., {name})"
+    """What is handed over is taken back in place: an object by its attributes, a container by what is in it."""
+    owner, how = _owner(suspect.path)
+    if suspect.kind in ("module", "optimizer", "stateful", "generator"):
+        return f"hand it to job.protect(..., {suspect.path})"
     if suspect.kind == "iterator":
         return "compute it from the step's number: an iterator can't be taken back"
-    if suspect.kind == "value" and "." in name:
-        owner = name.rsplit(".", 1)[0]
-        return f"job.protect(state={{{_key(owner)}: vars({owner})}}), or act in step.on_commit(...)"
-    if suspect.kind == "value":
-        return f"keep it in a dict that is protected: kept = {{{_key(name)}: ...}}; job.protect(state=kept)"
-    root = re.split(r"[.\[]", name)[0] if suspect.kind == "tensor" and "[" in name else name
-    return f"job.protect(state={{{_key(root)}: {root}}}), and change it in place only"
+    if suspect.kind == "tensor":
+        kept = owner if how == "item" else suspect.path
+        return f"job.protect(state={{{_key(kept)}: {kept}}}), and change it in place only"
+    if how == "attribute":
+        return f"hand it to job.protect(..., {owner}), or act in step.on_commit(...)"
+    if how == "item":
+        return f"job.protect(state={{{_key(owner)}: {owner}}})"
+    if " of " in suspect.shown:
+        return f"job.protect(state={{{_key(owner)}: {owner}}}), or act in step.on_commit(...)"
+    return f"keep it in a dict that is protected: kept = {{{_key(owner)}: ...}}; job.protect(state=kept)"
+
+
+def _owner(path: str) -> tuple[str, str]:
+    """Who has it, and how: an attribute of an object, an item of a container, or a variable by itself."""
+    item = re.fullmatch(r"(.+?)\[(?:'[^']*'|\"[^\"]*\"|[^\[\]]*)\]", path)
+    if item is not None:
+        return item[1], "item"
+    owner, dot, _ = path.rpartition(".")
+    return (owner, "attribute") if dot else (path, "variable")
 
 
 def _key(path: str) -> str:
     return '"' + re.sub(r"\W+", "_", path).strip("_") + '"'
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
