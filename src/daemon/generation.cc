@@ -13,6 +13,7 @@ using Json = nlohmann::json;
 
 namespace {
 constexpr std::size_t kEventsMax = 4096;
+constexpr Duration kLeaveMax = 10min;  // a script may still evaluate and save its model after the last step
 }  // namespace
 
 bool Pawld::is_member() const {
@@ -106,7 +107,7 @@ void Pawld::apply_state() {
     if (state.phase == JobPhase::finished)
       for (Place& place : trainers_->places()) trainers_->answer(place, TrainerWire::finish, TrainerWire::finished, {});
     const bool gone = std::all_of(trainers_->places().begin(), trainers_->places().end(), [](const Place& p) { return p.pid == 0 || p.finished; });
-    if (state.phase == JobPhase::finished && is_member() && !gone && in_state_for() < 5s) return;  // trainers leave on their own
+    if (state.phase == JobPhase::finished && is_member() && !gone && in_state_for() < kLeaveMax) return;  // trainers leave on their own
     return end_job(state.phase == JobPhase::finished ? 0 : 1);
   }
   if (is_evicted(self_) || (was_member_ && !is_member())) {

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pawl
 
 NONCE = os.urandom(8).hex()
-SAMPLES, FEATURES, CLASSES = 1000, 16, 8
+SAMPLES, FEATURES, WIDTH, CLASSES = 1000, 16, 64, 8
 
 
 def parse():
@@ -43,21 +43,22 @@ def parse():
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--stop", metavar="SEAT:STEP")
     parser.add_argument("--replace", metavar="SEAT:STEP", help="a parameter is put elsewhere")
-    parser.add_argument("--wider", metavar="SEAT", type=int, help="this seat has another model")
+    parser.add_argument("--wider", metavar="SEAT", type=int, help="this seat has another model beside the one in DDP")
     parser.add_argument("--unprotected", action="store_true", help="an optimizer that isn't protected steps the model")
     parser.add_argument("--no-loop", action="store_true")
     parser.add_argument("--no-rehearsal", action="store_true")
     parser.add_argument("--resilient", action="store_true")
     parser.add_argument("--write-in-loop", metavar="FILE")
+    parser.add_argument("--after-loop-s", type=float, default=0, help="what the script does after the last step")
     return parser.parse_args()
 
 
 class Net(nn.Module):
-    def __init__(self, wide=64):
+    def __init__(self):
         super().__init__()
-        self.first, self.norm = nn.Linear(FEATURES, wide), nn.BatchNorm1d(wide)
-        self.second, self.drop = nn.Linear(wide, wide), nn.Dropout(0.2)
-        self.last = nn.Linear(wide, CLASSES)
+        self.first, self.norm = nn.Linear(FEATURES, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.second, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)
+        self.last = nn.Linear(WIDTH, CLASSES)
         self.register_buffer("seen", torch.zeros(1), persistent=False)
 
     def forward(self, inputs):
@@ -168,7 +169,7 @@ class Training:
         torch.manual_seed(options.seed)
         self.inputs = torch.randn(SAMPLES, FEATURES)
         self.targets = torch.randint(CLASSES, (SAMPLES,))
-        self.model = DistributedDataParallel(Net(72 if options.wider == self.job.rank else 64))
+        self.model = DistributedDataParallel(Net())
         torch.manual_seed(options.seed * 1000 + self.job.rank)
         self.optimizer = make_optimizer(options.optimizer, self.model)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
@@ -184,10 +185,10 @@ class Training:
 
     def protect(self):
         things = [self.scheduler, self.model, self.sampler, self.scaler]
-        if self.options.unprotected:
-            torch.optim.SGD  # the model's own optimizer is left out
-        else:
+        if not self.options.unprotected:
             things.append(self.optimizer)
+        if self.options.wider is not None:
+            things.append(nn.Linear(4, 72 if self.options.wider == self.job.rank else 64))
         self.job.protect(*things, state={"counts": self.counts, "evaluations": self.evaluations})
 
     def run(self):
@@ -195,6 +196,7 @@ class Training:
             return
         self.batches = iter(self.loader) if self.loader else None
         (pawl.resilient(self.loop) if self.options.resilient else self.loop)()
+        time.sleep(self.options.after_loop_s)
         self.record.final(self.counts["steps"], self.model, self.optimizer, self.sampler)
 
     def loop(self):
