@@ -1,0 +1,128 @@
+"""Starts that can't succeed: a Python without PyTorch, or with another one than pawl was built for, two scripts in one
+job. Each ends with a sentence that has the cause and the remedy, and no traceback. And one that can: processes that
+nobody may look into."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from paced_job import PacedTest, harness, jobs  # noqa: E402
+from torch_job import HERE, PACKAGE, TRAINER, START_S, environment, flags  # noqa: E402
+from cluster import Cluster, control, token_file  # noqa: E402
+
+ASKING = "import pawl\njob = pawl.init()\nprint('initialised')\n"  # knows nothing of torch
+BUILT_FOR = rb"built for torch=([^ ;]+) abi=(\d) "
+
+
+class StartTest(PacedTest):
+    def setUp(self):
+        self.scratch_folder = tempfile.mkdtemp(prefix="pawl-test-")
+        self.addCleanup(shutil.rmtree, self.scratch_folder, True)
+
+    def script(self, text):
+        path = os.path.join(self.scratch_folder, "asking.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def refused(self, *words, **extra):
+        """A job of the script, and the script by itself: both say these words, and show no traceback."""
+        script = self.script(ASKING)
+        with self.job("--no-python", nodes=2, spares=0, wait=False, command=[extra.get("PYTHON_EXEC", sys.executable), script],
+                      environment={**environment(), **extra}) as job:
+            self.assertEqual(1, job.wait_end(START_S), job.tail())
+            said = job.output() + job.logs(400)
+        self.assert_says(said, *words)
+        self.assertNotIn("Traceback", said)
+        self.assertNotIn("initialised", said)
+        return said
+
+    # Which torch.
+
+    def bare_python(self):
+        """A real environment of its own, without PyTorch."""
+        folder = os.path.join(self.scratch_folder, "bare")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, stdout=subprocess.DEVNULL)
+        return os.path.join(folder, "bin", "python")
+
+    def test_no_torch(self):
+        bare = self.bare_python()
+        self.refused("PyTorch is not installed", "install torch", PYTHON_EXEC=bare)
+        alone = subprocess.run([bare, self.script(ASKING)], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+                               text=True, check=False)
+        self.assertEqual(1, alone.returncode)
+        self.assert_says(alone.stderr, "PyTorch is not installed")
+        self.assertNotIn("Traceback", alone.stderr)
+
+    def test_a_torch_that_is_too_old(self):
+        """Only its version is looked at, so a package of that version is enough."""
+        bare = self.bare_python()
+        packages = sysconfig.get_path("purelib", vars={"base": os.path.dirname(os.path.dirname(bare))})
+        os.makedirs(os.path.join(packages, "torch", "distributed"))
+        with open(os.path.join(packages, "torch", "__init__.py"), "w", encoding="utf-8") as file:
+            file.write("__version__ = '2.5.1+cpu'\n")
+        with open(os.path.join(packages, "torch", "distributed", "__init__.py"), "w", encoding="utf-8"):
+            pass
+        self.refused("2.5.1", "too old", "2.6 or later", PYTHON_EXEC=bare)
+
+    def test_an_extension_for_another_torch_or_abi(self):
+        with open(os.environ["PAWL_C10D"], "rb") as file:
+            content = file.read()
+        version, abi = re.search(BUILT_FOR, content).groups()
+        changes = {  # equally long, so that the file stays what it is otherwise
+            "another torch": (b"torch=" + version, b"torch=" + b"9" + version[1:], ["was built for torch 9"]),
+            "another abi": (b" abi=" + abi, b" abi=" + (b"1" if abi == b"0" else b"0"), ["_GLIBCXX_USE_CXX11_ABI"]),
+        }
+        for name, (old, new, words) in changes.items():
+            with self.subTest(name):
+                other = os.path.join(self.scratch_folder, "other.so")
+                with open(other, "wb") as file:
+                    file.write(content.replace(old, new))
+                self.refused(*words, "make build", PAWL_C10D=other)
+        with self.subTest("no extension"):
+            self.refused("no such file", "PAWL_C10D", PAWL_C10D=os.path.join(self.scratch_folder, "none.so"))
+
+    # Which script.
+
+    def test_two_scripts_in_one_job(self):
+        """Two machines were started with different arguments: named with both, and nothing was trained."""
+        saved = {name: os.environ.get(name) for name in environment()}
+        os.environ.update(environment())
+        self.addCleanup(lambda: [os.environ.pop(name) if value is None else os.environ.update({name: value})
+                                 for name, value in saved.items()])
+        with token_file() as (folder, token), control(folder, token) as address:
+            cluster = Cluster(folder, address, token, 2)
+            record = os.path.join(folder, "record")
+            try:
+                for rank, steps in enumerate((30, 40)):
+                    cluster.start(rank, command=[TRAINER, *flags(steps=steps), "--record", record])
+                codes = [machine.wait_end(START_S) for machine in cluster.machines.values()]
+                self.assertNotIn(0, codes)
+                said = "".join(machine.output() + machine.logs(400) for machine in cluster.machines.values())
+            finally:
+                cluster.close()
+            self.assert_says(said, "two scripts in one job", "--steps 30", "--steps 40", "same script and arguments")
+            self.assertNotIn("Traceback", said)
+            self.assertEqual([], [name for name in os.listdir(record) if name.startswith("loss.")]
+                             if os.path.isdir(record) else [])
+
+    # Who may look.
+
+    def test_processes_that_nobody_may_trace(self):
+        """Blocked collectives are then freed by the trainers themselves: a swap is what it always is."""
+        script = os.path.join(HERE, "counted_trainer.py")
+        with self.paced(script, nodes=3, spares=1, steps=60, untraceable=True) as job:
+            before = self.sound(job, 1)
+            self.hold_seat(job, 1, "allreduce")
+            self.die(job, 1, whole_node=True)
+            self.runs_again(job, before, [1])
+            self.finish_paced(job, recoveries=1)
+
+
+if __name__ == "__main__":
+    harness.main()
