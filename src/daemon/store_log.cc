@@ -24,9 +24,13 @@ struct Line {
 };
 static_assert(sizeof(Header) == 16 && sizeof(Line) == 8);
 
-std::size_t space_of(std::size_t record_bytes) { return (sizeof(Line) + record_bytes + 7) / 8 * 8; }
+std::size_t space_of(std::size_t record_bytes) {
+  return (sizeof(Line) + record_bytes + 7) / 8 * 8;
+}
 
-Line* line_at(const Mapping& memory, std::size_t offset) { return reinterpret_cast<Line*>(memory.data() + offset); }
+Line* line_at(const Mapping& memory, std::size_t offset) {
+  return reinterpret_cast<Line*>(memory.data() + offset);
+}
 
 Header header_of(const Mapping& memory) {
   Header header{};
@@ -48,7 +52,8 @@ Status StoreLog::adopt(Fd fd) {
     if (length == 0) break;
     if (length > size - used - sizeof(Line)) return Error{Code::corrupt, "a record of the store passes its end"};
     const auto* record = memory.data() + used + sizeof(Line);
-    if (crc32c(std::span(record, length)) != line->crc32c) return Error{Code::corrupt, "a record of the store is damaged"};
+    if (crc32c(std::span(record, length)) != line->crc32c)
+      return Error{Code::corrupt, "a record of the store is damaged"};
     used += space_of(length);
   }
   fd_ = std::move(fd);

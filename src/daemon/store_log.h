@@ -30,8 +30,8 @@ class StoreLog {
   // Its records, if they are of this generation; else none.
   [[nodiscard]] std::vector<std::string> records(Generation generation) const;
 
-  // Makes `record` last. If there is no room: `all` (which must account for everything but `record`) and then it, in new
-  // memory. Fails: `full`; nothing has changed then.
+  // Makes `record` last. If there is no room: `all` (which must account for everything but `record`) and then it, in
+  // new memory. Fails: `full`; nothing has changed then.
   [[nodiscard]] Status append(Generation generation, const std::string& record,
                               const std::function<std::vector<std::string>()>& all);
 

@@ -29,7 +29,9 @@ std::vector<std::string> come_back(Keeper& keeper, Generation generation) {
   return log.records(generation);
 }
 
-std::vector<std::string> nothing() { return {}; }
+std::vector<std::string> nothing() {
+  return {};
+}
 
 TEST(StoreLog, WhatWasAppendedComesBackOfItsGeneration) {
   Keeper keeper;

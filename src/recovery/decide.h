@@ -1,8 +1,8 @@
 // The decisions of a recovery: values in, values and a reason out. The loop that asks is in daemon/.
 //
 // running -> quiescing(g+1): open_generation. quiescing -> restoring: decide_restore, once every member that is not
-// evicted has reported its frozen inventory. restoring -> running: decide_running. Who misses a deadline is evicted by a
-// further generation over the same frozen slots. Every function is pure and total; `now` is an argument; equal
+// evicted has reported its frozen inventory. restoring -> running: decide_running. Who misses a deadline is evicted by
+// a further generation over the same frozen slots. Every function is pure and total; `now` is an argument; equal
 // arguments give equal answers on every node, so any daemon can carry on what another began.
 // Source: design section 6; DEADPOOL sections III-IV.
 #pragma once
@@ -27,12 +27,12 @@ struct FormingView {
   std::uint64_t waited_ms = 0;  // since enough members were there; lets spares of a lower id come in late
 };
 struct Wait {
-  std::string what;             // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
-  std::vector<NodeLife> late;   // whom it waits for: evicted if the deadline passes
+  std::string what;               // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
+  std::vector<NodeLife> late;     // whom it waits for: evicted if the deadline passes
   bool without_deadline = false;  // e.g. for a spare
 };
 struct Move {
-  JobState next;                // to be written by compare-and-swap
+  JobState next;  // to be written by compare-and-swap
   std::string why;
 };
 using Decision = std::variant<Wait, Move>;

@@ -292,7 +292,8 @@ TEST_F(Recovery, TheSameTrainerFailingAgainAndAgainIsReplacedThenTheJobStops) {
 }
 
 TEST_F(Recovery, WhenTheTrainersOfAllSeatsEndByThemselvesTheJobStopsAtOnce) {
-  std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1 after step 41"}, {Seat(2), Generation(1), "exited 1"}};
+  std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1 after step 41"},
+                                  {Seat(2), Generation(1), "exited 1"}};
   waits(decide_ends(state, ends, life(9)));
   opened(cause(FaultKind::trainer_exit, std::nullopt, 1));  // while the job recovers, too
   waits(decide_ends(state, ends, life(9)));
@@ -307,8 +308,10 @@ TEST_F(Recovery, WhenTheTrainersOfAllSeatsEndByThemselvesTheJobStopsAtOnce) {
 
 TEST_F(Recovery, EndsBeforeTheJobLastRanAreForgotten) {
   state.ran = state.generation = Generation(5);
-  const std::vector<TrainerEnd> ends = {
-      {Seat(0), Generation(4), ""}, {Seat(1), Generation(5), ""}, {Seat(2), Generation(5), ""}, {Seat(7), Generation(5), ""}};
+  const std::vector<TrainerEnd> ends = {{Seat(0), Generation(4), ""},
+                                        {Seat(1), Generation(5), ""},
+                                        {Seat(2), Generation(5), ""},
+                                        {Seat(7), Generation(5), ""}};
   waits(decide_ends(state, ends, life(9)));
 }
 

@@ -155,7 +155,8 @@ pawl_status put_value(pawl_trainer* trainer, const char* key, const std::string&
   const size_t capacity = *size;
   *size = found.size();
   if (found.size() > capacity)
-    return failed_anywhere(trainer, {Code::invalid, text("key ", key, ": a value of ", found.size(), " bytes for ", capacity)});
+    return failed_anywhere(trainer,
+                           {Code::invalid, text("key ", key, ": a value of ", found.size(), " bytes for ", capacity)});
   if (!found.empty()) std::memcpy(value, found.data(), found.size());
   return PAWL_OK;
 }
@@ -167,7 +168,9 @@ pawl_status enter_store(pawl_trainer* trainer, bool arguments) {
   }
   if (forked(trainer)) return PAWL_INVALID;  // pawl_error has the sentence
   call_error.clear();
-  if (!arguments) return failed_anywhere(trainer, {Code::invalid, "key, value or a place for the answer is NULL, or a value is of more than 16 MiB"});
+  if (!arguments)
+    return failed_anywhere(
+        trainer, {Code::invalid, "key, value or a place for the answer is NULL, or a value is of more than 16 MiB"});
   return PAWL_OK;
 }
 
@@ -180,10 +183,16 @@ StoreRequest request_of(StoreOp op, const char* key) {
 
 constexpr size_t kValueBytesMax = 16u << 20;
 
-bool is_value(const void* value, size_t size) { return (value != nullptr || size == 0) && size <= kValueBytesMax; }
-bool is_place(const void* value, const size_t* size) { return size != nullptr && (value != nullptr || *size == 0); }
+bool is_value(const void* value, size_t size) {
+  return (value != nullptr || size == 0) && size <= kValueBytesMax;
+}
+bool is_place(const void* value, const size_t* size) {
+  return size != nullptr && (value != nullptr || *size == 0);
+}
 
-std::string bytes_of(const void* value, size_t size) { return {static_cast<const char*>(value), size}; }
+std::string bytes_of(const void* value, size_t size) {
+  return {static_cast<const char*>(value), size};
+}
 
 }  // namespace
 
@@ -381,8 +390,8 @@ pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* v
 pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size, uint32_t timeout_ms) {
   const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
   if (entered != PAWL_OK) return entered;
-  const Result<StoreAnswer> got = ask_store(trainer, request_of(StoreOp::get, key),
-                                            pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
+  const Result<StoreAnswer> got =
+      ask_store(trainer, request_of(StoreOp::get, key), pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
   return got ? put_value(trainer, key, got->value, value, size) : failed_anywhere(trainer, got.error());
 }
 

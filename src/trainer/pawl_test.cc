@@ -303,9 +303,8 @@ TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
 // Each wait ends with PAWL_RECOVER by the page alone, though pawld never answers.
 TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   training.start(directory.socket());
-  for (const TrainerWire kind :
-       {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store, TrainerWire::fault,
-        TrainerWire::stop_after}) {
+  for (const TrainerWire kind : {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store,
+                                 TrainerWire::fault, TrainerWire::stop_after}) {
     daemon.withhold(kind);
   }
   std::uint64_t generation = 1;

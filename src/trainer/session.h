@@ -1,10 +1,10 @@
 // Session: this process's line to its node's pawld. One service thread, any number of waiting requests.
 //
-// The service thread owns the socket. It repeats the waiting requests when pawld was restarted, for as long as it takes;
-// it locks the page's robust mutex and so must live as long as the process (its end is how pawld learns of a death); it
-// turns what pawld raised in the page into events on a descriptor of our own, which a restart of pawld does not change.
-// A request ends by its answer, by a recovery or a stop in the page, by its deadline, or because the session is broken.
-// What the messages mean is trainer/wire.h; what to do about the answers is trainer/trainer.h.
+// The service thread owns the socket. It repeats the waiting requests when pawld was restarted, for as long as it
+// takes; it locks the page's robust mutex and so must live as long as the process (its end is how pawld learns of a
+// death); it turns what pawld raised in the page into events on a descriptor of our own, which a restart of pawld does
+// not change. A request ends by its answer, by a recovery or a stop in the page, by its deadline, or because the
+// session is broken. What the messages mean is trainer/wire.h; what to do about the answers is trainer/trainer.h.
 #pragma once
 
 #include <atomic>

@@ -351,7 +351,8 @@ Status Trainer::finish_recovery() {
   PAWL_TRY(require_joined());
   // From the initial state there is nothing to restore: the layout may be sealed later, while the job runs.
   if (!capture_ && seat_->resume_step > 0)
-    return Error{Code::invalid, text("step ", seat_->resume_step, " is to be restored and the layout is not sealed: "
+    return Error{Code::invalid, text("step ", seat_->resume_step,
+                                     " is to be restored and the layout is not sealed: "
                                      "pawl_layout_seal and pawl_restore come first")};
   progress(PAWL_PHASE_RESTORE);
   const Generation joined = session_->joined();
@@ -378,8 +379,8 @@ Status Trainer::finish() {
     }
   }
   const std::uint64_t last_step = std::max(page().step.load(), last_window_.value);
-  Result<Answer> answer = session_->request(
-      TrainerWire::finish, Writer().u64(last_window_.value).u64(last_step).take(), TrainerWire::finished);
+  Result<Answer> answer = session_->request(TrainerWire::finish, Writer().u64(last_window_.value).u64(last_step).take(),
+                                            TrainerWire::finished);
   if (!answer) return std::move(answer).error();
   return {};
 }

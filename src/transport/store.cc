@@ -10,13 +10,21 @@ namespace {
 
 enum class Record : std::uint8_t { change = 1, value = 2, last = 3 };
 
-StoreAnswer refused(std::string why) { return {false, {}, std::move(why)}; }
+StoreAnswer refused(std::string why) {
+  return {false, {}, std::move(why)};
+}
 
 }  // namespace
 
 void write_store_request(Writer& out, const StoreRequest& request) {
-  out.u8(static_cast<std::uint8_t>(request.op)).u64(request.client).u64(request.number).str(request.key)
-      .str(request.value).str(request.expected).u64(static_cast<std::uint64_t>(request.amount)).u32(request.wait_ms);
+  out.u8(static_cast<std::uint8_t>(request.op))
+      .u64(request.client)
+      .u64(request.number)
+      .str(request.key)
+      .str(request.value)
+      .str(request.expected)
+      .u64(static_cast<std::uint64_t>(request.amount))
+      .u32(request.wait_ms);
 }
 
 void write_store_answer(Writer& out, const StoreAnswer& answer) {
@@ -90,7 +98,8 @@ StoreAnswer Store::add(const StoreRequest& request) {
   const auto [end, error] = std::from_chars(before.data(), before.data() + before.size(), sum);
   const bool is_number = error == std::errc() && end == before.data() + before.size();
   if (!is_number) return refused(text("key ", request.key, " holds no number to add to: '", before.substr(0, 40), "'"));
-  if (__builtin_add_overflow(sum, request.amount, &sum)) return refused(text("key ", request.key, ": the sum is too large"));
+  if (__builtin_add_overflow(sum, request.amount, &sum))
+    return refused(text("key ", request.key, ": the sum is too large"));
   values_[request.key] = text(sum);
   return {true, values_[request.key], {}};
 }

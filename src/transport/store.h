@@ -1,8 +1,8 @@
 // Store: the rendezvous store's contents, what may be asked of it, and how that travels.
 //
-// Every request may be repeated, because a pawld on its way was restarted: one that changes something carries the client
-// that asks and a number that grows; the store remembers each client's last change and its answer, gives that answer
-// again, and ignores what is older. So an `add` counts once. A client asks for one change at a time; it may read
+// Every request may be repeated, because a pawld on its way was restarted: one that changes something carries the
+// client that asks and a number that grows; the store remembers each client's last change and its answer, gives that
+// answer again, and ignores what is older. So an `add` counts once. A client asks for one change at a time; it may read
 // meanwhile. Pure: no waiting and no clock; who asks for a key that is not there is told nullopt and asks again.
 // What the store has carried out can be written down as records and replayed (daemon/store_log.h). Semantics of add and
 // compare_set: those of PyTorch's c10d stores.
@@ -28,7 +28,9 @@ enum class StoreOp : std::uint8_t {
                     // now (`expected`, where the key is not there)
   erase = 6,        // found: it was there
 };
-[[nodiscard]] constexpr bool changes_something(StoreOp op) { return op != StoreOp::get && op != StoreOp::try_get; }
+[[nodiscard]] constexpr bool changes_something(StoreOp op) {
+  return op != StoreOp::get && op != StoreOp::try_get;
+}
 
 struct StoreRequest {
   StoreOp op = StoreOp::get;
