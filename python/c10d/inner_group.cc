@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 // gloo's own message at the deadline says which peer did not connect: it is worth a moment.
 constexpr std::chrono::milliseconds kGrace{300};
+// gloo waits that many times its timeout for a peer to connect.
+constexpr double kConnectPatience = 5;
 
 struct Makers {
   py::object device, gloo, nccl;
@@ -58,7 +60,8 @@ BackendPointer build(const InnerOrder& order, Making& making) {
         making.group.sockets = WatchedSockets::made_since(before);
       }
       one_device.unlock();
-      group = makers->gloo(device, order.store, order.rank, order.size, seconds_until(order.deadline));
+      group = makers->gloo(device, order.store, order.rank, order.size,
+                           seconds_until(order.deadline) / kConnectPatience);
     } else {
       one_device.unlock();
       const double seconds = std::chrono::duration<double>(order.timeout).count();

@@ -6,6 +6,7 @@
 #include "generation.h"
 #include "interrupt.h"
 #include "loopback.h"
+#include "making_store.h"
 
 namespace pawl {
 namespace {
@@ -41,21 +42,6 @@ std::string text_of(const std::vector<int64_t>& ranks, int size) {
   return text;
 }
 
-// The store with this timeout instead of its own, which may be longer than a thread that is left behind may live.
-template <class Store>
-StorePointer with_timeout(const c10::intrusive_ptr<Store>& store, std::chrono::milliseconds timeout) {
-  if constexpr (requires { store->clone(); }) {
-    try {
-      StorePointer own = store->clone();
-      own->setTimeout(timeout);
-      return own;
-    } catch (const std::exception&) {
-      // A store of the user's that cannot be cloned.
-    }
-  }
-  return store;
-}
-
 }  // namespace
 
 c10::intrusive_ptr<ManagedGroup> ManagedGroup::make(int rank, int size, std::vector<int64_t> ranks,
@@ -86,7 +72,7 @@ std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
   order.rank = rank_;
   order.size = size_;
   const std::string prefix = std::to_string(order.generation) + '/' + ranks_ + '/' + std::to_string(occurrence_) + '/';
-  const StorePointer store = with_timeout(order.store, order.deadline_after);
+  const auto store = c10::make_intrusive<MakingStore>(order.store, order.generation, order.deadline);
   for (const at::DeviceType device : made_devices()) {
     order.device = device;
     order.store = c10::make_intrusive<::c10d::PrefixStore>(prefix + (device == at::kCPU ? "cpu" : "cuda"), store);

@@ -30,8 +30,8 @@ void require(const char* call, const std::string& key, Answer answer) {
 
 // Reads a value of unknown size by `read(buffer, size)`, which says the true size where the buffer is too small.
 template <class Read>
-std::pair<Answer, Bytes> read_value(Read read) {
-  Bytes value(kUsualSize);
+std::pair<Answer, Bytes> read_value(Read read, std::size_t likely_size = 0) {
+  Bytes value(std::max(kUsualSize, likely_size));
   for (;;) {
     std::size_t size = value.size();
     const Answer answer = read(value.data(), size);
@@ -104,10 +104,12 @@ void PawlStore::set(const std::string& key, const Bytes& value) {
 
 Bytes PawlStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
   if (in_loopback()) return local_->compare_set(key, expected, desired);
-  auto [answer, value] = read_value([&](void* buffer, std::size_t& size) {
-    return Library::loaded().store_compare_set(key, expected.data(), expected.size(), desired.data(), desired.size(),
-                                               buffer, size);
-  });
+  auto [answer, value] = read_value(
+      [&](void* buffer, std::size_t& size) {
+        return Library::loaded().store_compare_set(key, expected.data(), expected.size(), desired.data(),
+                                                   desired.size(), buffer, size);
+      },
+      std::max(expected.size(), desired.size()));
   require("compare-and-set", key, answer);
   return value;
 }

