@@ -34,8 +34,11 @@ class CampaignTest(PacedTest):
                     self.two_deaths(job, phase, what, seat)
             with self.fault("after a swap", "node", 1):
                 self.right_after_a_swap(job, 1)
+            with self.fault("finish", "trainer", 2):
+                survivors = self.at_the_end(job, 2)
             self.assertGreaterEqual(self.deaths, 12)
-            self.finish_paced(job, recoveries=self.deaths)
+            run = self.finish_paced(job, recoveries=self.deaths)
+            self.assertEqual(survivors, {seat: run.finals[seat]["pid"] for seat in survivors})
 
     @contextlib.contextmanager
     def fault(self, phase, what, seat):
@@ -98,6 +101,14 @@ class CampaignTest(PacedTest):
         self.deaths += 2
         self.assert_survivors(before, between, but=[jobs.seats(before)[seat]["node"]])
         self.runs_again(job, between, [(seat + 2) % 4])
+
+    def at_the_end(self, job, seat):
+        """All steps are done, and somebody dies while the last one is being committed. {survivor's seat: its pid}"""
+        before = self.sound(job, 1)
+        self.hold_seat(job, seat, "finish")
+        self.die(job, seat, whole_node=False)
+        self.deaths += 1
+        return {other: trainer["pid"] for other, trainer in jobs.seats(before).items() if other != seat}
 
 
 class ColdRestartTest(PacedTest):

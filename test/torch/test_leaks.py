@@ -41,7 +41,7 @@ class LeakTest(PacedTest):
                 before = self.sound(job, 1)
                 if number == WARM + 1:
                     warm = self.measure(job, before)
-                self.unpace(job)
+                self.hold_seat(job, seat, "compute")
                 self.die(job, seat, whole_node)
                 self.runs_again(job, before, [seat])
             last = self.sound(job, 1)
@@ -50,7 +50,7 @@ class LeakTest(PacedTest):
             self.compare(warm, self.measure(job, last))
             survivors = [jobs.seats(last)[seat]["pid"] for seat in (0, 2)]
             run = self.finish_paced(job, recoveries=SWAPS)
-            self.assertEqual(SWAPS + 1, last_generation(last), "a swap took more than one generation")
+            self.assertEqual(SWAPS + 1, jobs.generation(last), "a swap took more than one generation")
             for seat, pid in zip((0, 2), survivors):
                 self.assertEqual({pid}, {line["pid"] for line in run.lines if line["seat"] == seat})
                 groups = {(mark["groups"], mark["created"]) for mark in self.marks(job, seat) if "groups" in mark}
@@ -79,10 +79,6 @@ class LeakTest(PacedTest):
                     self.assertLessEqual(count, before[kind] + (2 if kind == "sockets" else 0))
             with self.subTest(who=who, kind="resident bytes"):
                 self.assertLess(bytes_after - bytes_before, GROWTH_BYTES)
-
-
-def last_generation(nodes):
-    return jobs.generation(nodes)
 
 
 if __name__ == "__main__":
