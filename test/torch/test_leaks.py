@@ -11,7 +11,7 @@ from processes import namespace, pids, resident_bytes  # noqa: E402
 
 SWAPS = int(os.environ.get("PAWL_SWAPS", "10"))
 WARM = 4          # swaps until everything that is kept for good has been made
-GROWTH_BYTES = 24 << 20  # of a process's memory from then on, however many swaps follow: allocators keep some
+GROWTH_BYTES = 8 << 20  # of a process's memory from then on, however many swaps follow: allocators keep some
 COUNTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "counted_trainer.py")
 
 
