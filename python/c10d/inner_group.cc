@@ -60,8 +60,8 @@ BackendPointer build(const InnerOrder& order, Making& making) {
         making.group.sockets = WatchedSockets::made_since(before);
       }
       one_device.unlock();
-      group = makers->gloo(device, order.store, order.rank, order.size,
-                           seconds_until(order.deadline) / kConnectPatience);
+      group =
+          makers->gloo(device, order.store, order.rank, order.size, seconds_until(order.deadline) / kConnectPatience);
     } else {
       one_device.unlock();
       const double seconds = std::chrono::duration<double>(order.timeout).count();

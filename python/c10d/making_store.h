@@ -19,9 +19,7 @@ class MakingStore final : public ::c10d::Store {
       : below_(std::move(below)), generation_(generation), deadline_(deadline) {}
 
   // Not in every supported version of torch.
-  c10::intrusive_ptr<::c10d::Store> clone() {
-    return c10::make_intrusive<MakingStore>(below_, generation_, deadline_);
-  }
+  c10::intrusive_ptr<::c10d::Store> clone() { return c10::make_intrusive<MakingStore>(below_, generation_, deadline_); }
   void set(const std::string& key, const Bytes& value) override { below_->set(key, value); }
   Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
     return below_->compareSet(key, expected, desired);

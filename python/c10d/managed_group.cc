@@ -267,7 +267,7 @@ WorkPointer ManagedGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 WorkPointer ManagedGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const ::c10d::ReduceScatterOptions& options) {
   return run(
-      {OpType::REDUCE_SCATTER_TENSOR_COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
+      {OpType::COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
       [&](Backend& inner) { return inner.reduce_scatter_tensor_coalesced(outputs, inputs, options); },
       [&] {
         for (std::size_t i = 0; i < outputs.size(); ++i) {

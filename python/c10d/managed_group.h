@@ -70,7 +70,7 @@ class ManagedGroup final : public ::c10d::Backend {
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   // Only NCCL coalesces; without it there is nothing to start.
-  bool supportsCoalescing() const override;
+  bool supportsCoalescing() const;
   void startCoalescing() override;
   WorkPointer endCoalescing() override;
 

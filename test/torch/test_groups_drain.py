@@ -1,4 +1,4 @@
-"""A peer dies, stops or never comes: the managed groups drain without an exception, and the next generation goes on, bit for bit."""
+"""A peer dies, stops or never comes: managed groups drain without an exception; the next generation goes on, bit for bit."""
 from __future__ import annotations
 
 import os
