@@ -378,10 +378,11 @@ class DrilledJob:
 
     def tail(self) -> str:
         """The end of all that, for a sentence to be followed by."""
-        launcher = [line for line in self.output().splitlines() if line.strip()]
+        launcher = [line for line in self.output().splitlines() if line.strip() and "logs are kept in" not in line]
         trainers = [line for line in self.said().splitlines() if line.strip()]
         lines = [*trainers[-TAIL_LINES:], *launcher[-TAIL_LINES // 2:]]
-        return "".join(f"\n  | {line}" for line in lines)
+        kept = self._options.keep or "(lost without --keep DIR)"
+        return "".join(f"\n  | {line.replace(os.path.dirname(self._folder), kept)}" for line in lines)
 
     def _records(self) -> list[str]:
         with contextlib.suppress(OSError):
