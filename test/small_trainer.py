@@ -25,6 +25,7 @@ DEFAULTS = {
     "drain_ms": 0,          # a lost step takes so long to run out, "drain_progress" says whether with signs of life
     "drain_progress": True,
     "thread": False,        # a second thread counts in the store all the time
+    "after_ms": 0,          # what it does when it has finished
     "finish": True,         # False: the process ends without pawl_finish
 }
 
@@ -133,6 +134,7 @@ class Trainer:
                 self.seal()
         if self.options["finish"]:
             self.call("finish")
+        time.sleep(self.options["after_ms"] / 1e3)
         self.write(f"final-{self.seat.rank}.json", {"step": step, "state": digest(self.state)})
 
     def drain(self):

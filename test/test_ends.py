@@ -15,6 +15,10 @@ class StopTest(SmallJobTest):
         with self.small_job(stop=[0, 10, 1]) as job:
             self.finish_small(job, 11)
 
+    def test_what_a_script_does_after_its_last_step_has_its_time(self):
+        with self.small_job(nodes=2, spares=0, steps=20, after_ms=16_500) as job:
+            self.finish_small(job, 20)
+
     def test_a_death_after_the_agreement(self):
         with self.small_job(stop=[1, 10, 60], step_ms=20) as job:
             job.wait_step(15)

@@ -17,6 +17,7 @@
 #include "daemon/keeper.h"
 #include "env/clock.h"
 #include "env/files.h"
+#include "recovery/deadlines.h"
 
 namespace pawl {
 namespace {
@@ -28,10 +29,15 @@ constexpr Duration kNodeRestartPause = milliseconds(300);
 constexpr Duration kControlRestartPause = milliseconds(100);
 constexpr Duration kControlStart = seconds(15);
 constexpr int kControlShortLivesMax = 5;
-constexpr Duration kEndGrace = seconds(15);  // from the job's end until keepers are ended
+constexpr Duration kEndGrace = seconds(15);  // from the end of the job and its scripts until keepers are ended
 constexpr Duration kStopGrace = seconds(8);  // from SIGTERM until SIGKILL
 constexpr Duration kSayEvery = seconds(5);
 constexpr std::size_t kOutputBacklogMax = 1 << 20;
+
+// When the job has finished, its scripts may still have something to do; pawld knows when they are done.
+Duration end_patience(bool finished) {
+  return finished ? kLeaveMax + kEndGrace : kEndGrace;
+}
 
 struct Node {
   const NodePlan* plan = nullptr;
@@ -209,7 +215,7 @@ void Launcher::on_keeper_exit(Node& node) {
     say(text("node ", node.plan->node, " ended itself; see ", node_log_path(plan_.directory, node.plan->node)));
   } else if (!exit.by_signal && !stopping) {
     job_ended_ = true;  // its pawld said so
-    if (!stop_at_) stop_at_ = clock_.now() + kEndGrace;
+    if (!stop_at_) stop_at_ = clock_.now() + end_patience(exit.number == kExitOk);
   }
   write_record();
 }
@@ -313,7 +319,7 @@ void Launcher::tell_people() {
   if (ended && !job_ended_) {
     job_ended_ = true;
     for (Node& node : nodes_) node.restart_at.reset();
-    stop_at_ = now + kEndGrace;
+    stop_at_ = now + end_patience(seen.state->phase == JobPhase::finished);
   }
   if (!state.empty() && state != said_state_) {
     say(state);

@@ -13,7 +13,6 @@ using Json = nlohmann::json;
 
 namespace {
 constexpr std::size_t kEventsMax = 4096;
-constexpr Duration kLeaveMax = 10min;  // a script may still evaluate and save its model after the last step
 }  // namespace
 
 bool Pawld::is_member() const {

@@ -5,6 +5,7 @@
 // Pure.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "base/ids.h"
@@ -26,6 +27,9 @@ struct Deadlines {
                                  //                which a cut-off node fences itself
   Duration fence;                // 10/3    10 s   a window not copied out by then is void
 };
+// Not of the budget: what a script may still do when the job has finished (evaluate, save its model).
+inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
+
 // budget: JobSpec::deadline_ms.
 [[nodiscard]] Deadlines derive_deadlines(Duration budget);
 
