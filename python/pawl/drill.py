@@ -35,6 +35,7 @@ OK, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 POLL_S = 0.1
 STOP_S = 20.0
 TAIL_LINES = 12
+WAITING_LINES_MAX = 12  # one comes every 5 s
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _WRITTEN = "pawl: the rehearsal opened for writing: "
 _NO_LOOP = "never called job.steps()"
@@ -340,6 +341,10 @@ class DrilledJob:
             if not self._records() and _NO_LOOP in self.said():
                 self.end()
                 return FAILED
+            if self._waits_in_vain():
+                self.end()
+                raise DrillError(f"not recovered: the job has waited for a spare for a minute, and none comes: a seat's trainer "
+                                 f"ended again and again, or more died than --spares can replace{self.tail()}")
             if time.monotonic() > deadline:
                 where = f"step {self.record().steps()}"
                 self.end()
@@ -383,6 +388,11 @@ class DrilledJob:
         lines = [*trainers[-TAIL_LINES:], *launcher[-TAIL_LINES // 2:]]
         kept = self._options.keep or "(lost without --keep DIR)"
         return "".join(f"\n  | {line.replace(os.path.dirname(self._folder), kept)}" for line in lines)
+
+    def _waits_in_vain(self) -> bool:
+        """`pawl run` says every few seconds what it waits for."""
+        last = self.output().splitlines()[-WAITING_LINES_MAX:]
+        return len(last) == WAITING_LINES_MAX and all("waiting for a spare" in line for line in last)
 
     def _records(self) -> list[str]:
         with contextlib.suppress(OSError):
