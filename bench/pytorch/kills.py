@@ -117,7 +117,7 @@ def pawl_round(options, gpt, path, flags, seed):
         job.wait_step(STEPS_BEFORE_A_KILL, timeout_s=TIMEOUT_S)
         follower = jobs.Follower(job)
         for index in range(options.kills):
-            wait_rehearsed(job)
+            job.wait_spare(timeout_s=TIMEOUT_S)  # one that has rehearsed
             kill_one(job, path, options, seed * 1000 + index)
         kills = wait_told(job, follower)
     finally:
@@ -126,29 +126,6 @@ def pawl_round(options, gpt, path, flags, seed):
         job.stop()
     check_redone(job.run(), "pawl")
     return kills
-
-
-def wait_rehearsed(job):
-    """The spare sits still: it has imported and rehearsed all that it is going to. Its trainer's CPU time tells."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        nodes = job.wait_spare(timeout_s=TIMEOUT_S)
-        pids = [trainer["pid"] for node in jobs.spares(nodes) for trainer in nodes[node]["trainers"]]
-        before = [cpu_ticks(pid) for pid in pids]
-        time.sleep(1.5)
-        after = [cpu_ticks(pid) for pid in pids]
-        if None not in after and after == before and min(after) > 50:  # half a second: less is no PyTorch
-            return
-    raise Failed(f"the spare did not come to rest\n{job.tail()}\n{job.logs()}")
-
-
-def cpu_ticks(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) // 2
 
 
 def kill_one(job, path, options, seed):
