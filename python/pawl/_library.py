@@ -383,6 +383,12 @@ class Trainer:
                                                  int(timeout_s * 1000)))
         return value.raw[:size.value]
 
+    def store_add(self, key: str, amount: int) -> int:
+        """The sum."""
+        total = ctypes.c_int64()
+        self._check(self._library.pawl_store_add(self._handle, key.encode(), amount, ctypes.byref(total)))
+        return total.value
+
     def store_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """What the key holds afterwards (as in c10d: an empty `expected` also stands for a key that isn't there)."""
         value, size = self._value()

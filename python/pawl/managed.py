@@ -27,6 +27,8 @@ from pawl.protect import SETTLE_STEPS_MAX, Held, OptimizerWatch, Protected, Unch
 from pawl.rehearsal import captured_output, rehearsal_steps
 
 COLD_RESTART_S = 120.0  # how long this process waits to be ended by its pawld
+MEET_S = 30 * 86400.0   # for the other seats; pawld ends the wait when one can't come
+BUILD_TIMEOUT = timedelta(minutes=30)  # torch's own: while scripts build, one rank may be far behind the others
 
 
 class ManagedJob(Job):
@@ -66,17 +68,21 @@ class ManagedJob(Job):
         from pawl import groups
         groups.register()
         groups.use_library(self._trainer.path, self._trainer.handle)
-        self._store = groups.PawlStore(self._timeout)
+        self._store = groups.PawlStore(BUILD_TIMEOUT)
         groups.set_loopback(self._late)
         if not self._late:
-            script.agree(self._trainer, self.rank)
-            self._open_groups()
+            self._open_groups(BUILD_TIMEOUT)
         dist.init_process_group("pawl", store=self._store, rank=self.rank, world_size=self.world_size)
 
-    def _open_groups(self) -> None:
+    def _open_groups(self, timeout: timedelta) -> None:
+        """Once every seat is here. The deadline is for making groups alone: a seat that comes in anew builds first."""
         from pawl import groups
+        script.agree(self._trainer, self.rank)
+        if self._trainer.store_add("pawl/arrived", 1) == self.world_size:
+            self._trainer.store_set("pawl/all", b"here")
+        self._trainer.store_get("pawl/all", MEET_S)
         groups.open_generation(self._seat.generation, self._store, os.environ.get("PAWL_NODE_ADDRESS", "127.0.0.1"),
-                               self._timeout)
+                               timeout)
 
     # What the user calls.
 
@@ -309,7 +315,7 @@ class ManagedJob(Job):
         self._declared = True
 
     def _check_unchanged(self) -> None:
-        """Between fence and window: tensors that were replaced are told to libpawl, anything else is an error."""
+        """While no window is open: tensors that were replaced are told to libpawl, anything else is an error."""
         change = self._unchanged.first_change()
         if change is not None:
             raise Refused(f"the model or its optimizer changed after it was protected: {change}")
@@ -366,18 +372,15 @@ class ManagedJob(Job):
         resume = self._seat.resume_step
         if resume > 0:
             self._seal()
+            self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._trainer.restore()
-            self._open_groups_again()
+            self._open_groups(self._timeout)
         elif groups.failed():
             raise Recover(groups.failed())  # while the model was built: what others sent has not arrived
         self._commits = [(step, act) for step, act in self._commits if step <= resume]
         self._trainer.recover_done()
         self._progress(Phase.ASIDE)
         self._running = True
-
-    def _open_groups_again(self) -> None:
-        script.agree(self._trainer, self.rank)
-        self._open_groups()
 
     def _await_restart(self) -> NoReturn:
         """Nothing is committed and the initial state is gone: pawld ends this process and starts it anew in its seat."""

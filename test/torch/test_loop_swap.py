@@ -45,6 +45,14 @@ class SwapTest(TorchTest):
             self.assertNotEqual(was["pid"], jobs.seats(after)[0]["pid"])
             self.assert_like_plain(job)
 
+    def test_the_others_wait_for_one_that_takes_long_to_build(self):
+        with self.training("--test-hooks", steps=40, step_ms=50, late_s=12, group_timeout_s=4) as job:
+            before = job.wait_step(6, START_S)
+            self.kill_trainer(job, 1)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assertEqual(jobs.generation(before) + 1, jobs.generation(after), "one recovery was enough")
+            self.assert_like_plain(job)
+
     def test_a_death_before_the_first_commit_starts_everybody_anew(self):
         with self.training("--test-hooks", steps=6, step_ms=1500) as job:  # the first window opens after two steps
             before = job.wait_running(timeout_s=START_S)
@@ -55,10 +63,17 @@ class SwapTest(TorchTest):
 
     def test_loader_and_draws_between_steps(self):
         with self.training("--test-hooks", steps=50, step_ms=40, loader=True, draw_between=True, optimizer="sgd") as job:
-            before = job.wait_step(6, START_S)
-            self.kill_trainer(job, 1)
-            job.wait_running(jobs.generation(before), START_S)
-            self.assert_like_plain(job)
+            self.kill_one_and_compare(job)
+
+    def test_state_that_is_another_tensor_after_each_step(self):
+        with self.training("--test-hooks", steps=50, step_ms=40, optimizer="replacing") as job:
+            self.kill_one_and_compare(job)
+
+    def kill_one_and_compare(self, job):
+        before = job.wait_step(6, START_S)
+        self.kill_trainer(job, 1)
+        job.wait_running(jobs.generation(before), START_S)
+        self.assert_like_plain(job)
 
     def test_a_lost_step_is_told_to_the_loop(self):
         with self.training("--test-hooks", nodes=2, steps=60, step_ms=60) as job:

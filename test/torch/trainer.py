@@ -30,7 +30,7 @@ def parse():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--step-ms", type=int, default=0)
-    parser.add_argument("--optimizer", choices=("zero", "adam", "sgd"), default="zero")
+    parser.add_argument("--optimizer", choices=("zero", "adam", "sgd", "replacing"), default="zero")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--evaluate-every", type=int, default=0, metavar="STEPS", help="draws random numbers in job.aside")
     parser.add_argument("--draw-between", action="store_true", help="draws random numbers between steps, unprotected by aside")
@@ -49,6 +49,8 @@ def parse():
     parser.add_argument("--no-rehearsal", action="store_true")
     parser.add_argument("--resilient", action="store_true")
     parser.add_argument("--write-in-loop", metavar="FILE")
+    parser.add_argument("--late-s", type=float, default=0, help="a process that comes in late takes so long to build")
+    parser.add_argument("--group-timeout-s", type=float, default=60)
     parser.add_argument("--after-loop-s", type=float, default=0, help="what the script does after the last step")
     return parser.parse_args()
 
@@ -62,7 +64,7 @@ class Net(nn.Module):
         self.register_buffer("seen", torch.zeros(1), persistent=False)
 
     def forward(self, inputs):
-        self.seen += len(inputs)
+        self.seen = self.seen + len(inputs)  # another tensor each time
         return self.last(self.drop(torch.relu(self.second(torch.relu(self.norm(self.first(inputs)))))))
 
 
@@ -138,7 +140,22 @@ def make_optimizer(kind, model):
         return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-2)
     if kind == "adam":
         return torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    if kind == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    return Replacing(model.parameters(), {"lr": 1e-2})
+
+
+class Replacing(torch.optim.Optimizer):
+    """Momentum whose state is another tensor after each step, and a number besides."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                state["average"] = 0.9 * state.get("average", torch.zeros_like(parameter)) + parameter.grad
+                parameter -= group["lr"] / state["count"] ** 0.1 * state["average"]
 
 
 class Faults:
@@ -164,7 +181,8 @@ class Faults:
 class Training:
     def __init__(self, options):
         self.options, self.record = options, Record(options.record)
-        self.job = pawl.init(rehearse=not options.no_rehearsal)
+        self.job = pawl.init(rehearse=not options.no_rehearsal, group_timeout_s=options.group_timeout_s)
+        time.sleep(options.late_s if self.job.rehearsal else 0)
         self.faults = Faults(options, self.job.rank)
         torch.manual_seed(options.seed)
         self.inputs = torch.randn(SAMPLES, FEATURES)
