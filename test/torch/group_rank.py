@@ -77,10 +77,9 @@ def mistakes(me: Rank) -> None:
     me.join("pawl")
     raised = []
     group = dist.group.WORLD
-    for mistake in (lambda: group.allreduce([torch.zeros(2), torch.zeros(2)]),
-                    lambda: dist.broadcast(torch.zeros(2), src=me.world + 1),
-                    lambda: group.reduce_scatter([torch.zeros(2)], [[torch.zeros(3)] * me.world]),
-                    lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex32))):
+    for mistake in (lambda: dist.broadcast(torch.zeros(2), src=me.world + 1),
+                    lambda: group.allgather([[torch.zeros(2)]], [torch.zeros(2)]),
+                    lambda: group.reduce_scatter([torch.zeros(2)], [[torch.zeros(3)] * me.world])):
         try:
             mistake()
             raised.append(None)
