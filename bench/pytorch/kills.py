@@ -229,6 +229,8 @@ class Attempt:
             first = [self.living(run, seat)[:1] for seat in range(self.seats)]
             return (run, [lines[0] for lines in first]) if all(first) else None
         run, first = self.wait(back, "the next step")
+        self.wait(lambda run: True if all(self.living(run, seat)[-1]["step"] > before for seat in range(self.seats))
+                  else None, "a step that is new")
         starts = [run.starts[line["pid"]] for line in first]
         tick_ms = 1000 / os.sysconf("SC_CLK_TCK")
         marks = [min(start["start_time"] for start in starts) * tick_ms - at_ns / 1e6,
