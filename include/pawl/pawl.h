@@ -13,8 +13,8 @@
  *   PAWL_LOCAL_INDEX        which of the node's trainers this process is
  *   PAWL_FENCE_DEADLINE_MS  a window that is not copied out so long after pawl_fence began is void; 1 to 86400000 (10000)
  *   PAWL_COPY_THREADS       that capture; 1 to 64 (a quarter of the cores, at most 2)
- *   PAWL_BUCKET_BYTES       that are copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). Equal on all
- *                           seats of a job
+ *   PAWL_BUCKET_BYTES       that are copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). The same on all
+ *                           nodes, since a seat may move
  *
  * The loop (docs/protocol.md follows one step and one recovery through it):
  *
