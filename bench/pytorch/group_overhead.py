@@ -2,15 +2,16 @@
 
     group_overhead.py [--python P] [--ranks 2] [--rounds 40] [--calls 50] [-o json|table]
 
-Each round times `calls` all-reduces on one group and then on the other, the first of the two by turns; a round gives one
-ratio, so what the machine does meanwhile hits both. Sizes: 1 KiB, 64 KiB, 4 MiB. Needs the Python that has torch
-(default: the one that runs this) and pawl's extension for it.
+Each round makes `calls` all-reduces on either group, one call in turn on the one and on the other; their two medians give
+the round's ratio, so what the machine does meanwhile hits both. Sizes: 1 KiB, 64 KiB, 4 MiB. Needs the Python that has
+torch (default: the one that runs this) and pawl's extension for it.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,15 +38,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def time_calls(tensor, group, calls: int) -> float:
-    """Seconds of one all-reduce."""
+def time_round(tensor, both: dict, calls: int) -> dict[str, float]:
+    """The median seconds of an all-reduce on each group, one call in turn on the one and on the other."""
     import torch.distributed as dist
 
-    dist.barrier(group=group)
-    began = time.perf_counter()
-    for _ in range(calls):
-        dist.all_reduce(tensor, group=group)
-    return (time.perf_counter() - began) / calls
+    times: dict[str, list[float]] = {name: [] for name in both}
+    for number in range(calls):
+        for name in list(both) if number % 2 else reversed(both):
+            began = time.perf_counter()
+            dist.all_reduce(tensor, group=both[name])
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(of) for name, of in times.items()}
 
 
 def one_rank(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
@@ -64,11 +67,9 @@ def one_rank(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     for size, size_bytes in SIZES.items():
         tensor = torch.zeros(size_bytes // 4)
         calls = max(1, options.calls // (10 if size_bytes > 1 << 20 else 1))
-        for group in both.values():
-            time_calls(tensor, group, calls)
-        for number in range(options.rounds):
-            for name in list(both) if number % 2 else reversed(both):
-                times[size][name].append(time_calls(tensor, both[name], calls))
+        for number in range(options.rounds + 1):  # the first warms up
+            for name, seconds in time_round(tensor, both, calls).items():
+                times[size][name] += [seconds] if number else []
     dist.destroy_process_group()
     return times
 
