@@ -37,9 +37,14 @@ def agree(trainer: Trainer, rank: int) -> None:
     """Once in each generation. Fails: Refused, if another seat runs another script."""
     mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX]}
     found = json.loads(trainer.store_compare_set(KEY, b"", json.dumps(mine).encode()))
-    if found["digest"] != mine["digest"]:
-        raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
-                      f"`{mine['command']}`, or their files differ: start every node with the same script and arguments")
+    if found["digest"] == mine["digest"]:
+        return
+    if found["command"] == mine["command"]:
+        raise Refused(f"two scripts in one job: seats {found['seat']} and {rank} run `{mine['command']}`, but the file's "
+                      f"text differs: it was changed after the job began, or each node has its own copy; put the same "
+                      f"script everywhere, and while the job runs the one that it began with")
+    raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
+                  f"`{mine['command']}`: start every node with the same script and arguments")
 
 
 @functools.cache

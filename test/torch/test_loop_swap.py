@@ -69,6 +69,11 @@ class SwapTest(TorchTest):
         with self.training("--test-hooks", steps=50, step_ms=40, optimizer="replacing") as job:
             self.kill_one_and_compare(job)
 
+    def test_a_death_while_objects_are_gathered_between_steps(self):
+        """Whoever stumbles over it starts anew too: an object that never came can't be made up."""
+        with self.training("--test-hooks", steps=40, gather_between=120) as job:
+            self.kill_one_and_compare(job)
+
     def kill_one_and_compare(self, job):
         before = job.wait_step(6, START_S)
         self.kill_trainer(job, 1)

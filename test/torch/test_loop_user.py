@@ -94,6 +94,20 @@ class MistakesTest(TorchTest):
         path = self.script_that_differs()
         self.refused("two scripts in one job", "same script and arguments", script=path)
 
+    def test_a_script_that_was_changed_while_the_job_ran(self):
+        path = self.copy_of_the_trainer()
+        with self.training("--test-hooks", steps=400, step_ms=60, script=path) as job:
+            job.wait_step(6, START_S)
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("# mended\n")
+            self.kill_trainer(job, 1)
+            job.wait_until(lambda _: "the file's text differs" in job.logs(400), "the sentence", torch_job.END_S)
+
+    def copy_of_the_trainer(self):
+        folder = tempfile.mkdtemp(prefix="pawl-script-")
+        self.addCleanup(shutil.rmtree, folder)
+        return shutil.copy(TRAINER, folder)
+
     def script_that_differs(self):
         folder = tempfile.mkdtemp(prefix="pawl-script-")
         self.addCleanup(shutil.rmtree, folder)

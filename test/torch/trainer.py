@@ -34,6 +34,7 @@ def parse():
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--evaluate-every", type=int, default=0, metavar="STEPS", help="draws random numbers in job.aside")
     parser.add_argument("--draw-between", action="store_true", help="draws random numbers between steps, unprotected by aside")
+    parser.add_argument("--gather-between", type=int, default=0, metavar="MS", help="objects of all ranks, after a wait")
     parser.add_argument("--skip-step", type=int, default=0, help="its loss overflows: the scaler skips the update")
     parser.add_argument("--loader", action="store_true", help="a DataLoader takes the batches")
     parser.add_argument("--record")
@@ -278,6 +279,11 @@ class Training:
     def between(self, step):
         if self.options.draw_between:
             torch.rand(3)
+        if self.options.gather_between:
+            time.sleep(self.options.gather_between / 1000)
+            found = [None] * self.job.world_size
+            dist.all_gather_object(found, int(step))
+            assert found == [int(step)] * self.job.world_size, found
         if self.options.evaluate_every and int(step) % self.options.evaluate_every == 0:
             with self.job.aside("eval"):
                 chosen = torch.randint(SAMPLES, (16,), generator=self.evaluations)
