@@ -81,6 +81,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
     except Unreachable as nobody:
         raise Refused(f"no pawld answers ({nobody}): start the script with `pawl run`, or unset PAWL_SOCKET to train without "
                       f"pawl") from None
+    script.digest()  # of the file as this process has loaded it: a spare may be seated long after it was changed
     try:
         groups.register()  # what takes long, or can't be, shows before there is a seat
         seat = wait_for_seat(trainer, rehearse, timeout)
