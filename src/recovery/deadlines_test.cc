@@ -108,10 +108,10 @@ TEST(Classes, Escalate) {
     return action_for({kind, {}, {}, "", 0}, attempts);
   };
   EXPECT_EQ(action(FaultKind::trainer_exit, 0), Action::restart_trainer);
-  EXPECT_EQ(action(FaultKind::trainer_exit, 2), Action::restart_trainer);
+  EXPECT_EQ(action(FaultKind::trainer_exit, 1), Action::restart_trainer);
+  EXPECT_EQ(action(FaultKind::trainer_exit, 2), Action::replace_node);
   EXPECT_EQ(action(FaultKind::trainer_exit, 3), Action::replace_node);
-  EXPECT_EQ(action(FaultKind::trainer_exit, 5), Action::replace_node);
-  EXPECT_EQ(action(FaultKind::trainer_exit, 6), Action::stop);
+  EXPECT_EQ(action(FaultKind::trainer_exit, 4), Action::stop);
   EXPECT_EQ(action(FaultKind::node_lost, 7), Action::replace_node);
   EXPECT_EQ(action(FaultKind::node_lost, 8), Action::stop);
   EXPECT_EQ(action(FaultKind::communication, 0), Action::roll_back_in_place);
