@@ -163,6 +163,7 @@ class ManagedJob(Job):
     def _begin(self, number: int) -> None:
         """The volatile state is copied here, so that whatever the loop does from here on is done again after a loss."""
         if self._sealed:
+            self._unchanged.bring_back_buffers()
             for held in self._unchanged.moved():
                 raise Refused(f"{held.name} ({held.role}) was replaced between two steps: change it inside `with step:`")
         self._trainer.step_begin(number)

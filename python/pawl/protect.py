@@ -280,6 +280,17 @@ class Unchanged:
                 return f"{type(optimizer).__name__}: its parameter groups are others than before"
         return None
 
+    def bring_back_buffers(self) -> None:
+        """Between steps, where a buffer's new place can't be told any more: its new value is put into its old place."""
+        import torch
+        for held, table, key in self._buffers:
+            value = table.get(key)
+            if value is not held.tensor:
+                _refuse_another_kind(held, value)
+                with torch.no_grad():
+                    held.tensor.copy_(value)
+                table[key] = held.tensor
+
     def moved(self) -> list[Held]:
         """Replaceable tensors that lie elsewhere now, with their new address. Fails: Refused for another shape."""
         found = []
@@ -293,11 +304,15 @@ class Unchanged:
 def _take_place(held: Held, value: Any) -> list[Held]:
     if value is held.tensor and value.data_ptr() == held.address:
         return []
+    _refuse_another_kind(held, value)
+    held.tensor, held.address = value, value.data_ptr()
+    return [held]
+
+
+def _refuse_another_kind(held: Held, value: Any) -> None:
     before = held.tensor
     if getattr(value, "shape", None) != before.shape or value.dtype != before.dtype or value.stride() != before.stride():
         raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was protected")
-    held.tensor, held.address = value, value.data_ptr()
-    return [held]
 
 
 def _buffer_places(protected: Protected, held: list[Held]) -> list[tuple[Held, dict[str, Any], str]]:

@@ -93,6 +93,11 @@ class HeldTest(unittest.TestCase):
         optimizer.state[parameter]["exp_avg"] = first.clone()
         self.assertEqual(["2.weight"], [held.name for held in unchanged.moved()], "may lie elsewhere, and is told")
         self.assertEqual([], unchanged.moved())
+        before = model[1].running_mean
+        model[1].running_mean = torch.full_like(before, 4.0)
+        unchanged.bring_back_buffers()
+        self.assertIs(before, model[1].running_mean, "a new value in the old place")
+        self.assertEqual([4.0] * 6, before.tolist())
         model[2].weight = nn.Parameter(torch.zeros(2, 6))
         self.assertIn("2.weight was added, removed or replaced", unchanged.first_change())
 
