@@ -35,6 +35,27 @@ class SwapTest(TorchTest):
                 self.assertNotIn("of the rehearsal", said, "a rehearsal prints nothing")
                 self.assert_like_plain(job)
 
+    def test_a_spare_that_did_not_rehearse_takes_a_seat_all_the_same(self):
+        for how, words in (("no_rehearsal", ""), ("fail_rehearsal", "the rehearsal of this spare failed: ValueError: told")):
+            with self.subTest(how=how), self.training("--test-hooks", nodes=2, spares=1, steps=60, step_ms=50,
+                                                      **{how: True}) as job:
+                job.wait_spare(timeout_s=START_S)
+                before = job.wait_step(6, START_S)
+                victim = jobs.seats(before)[0]["node"]
+                job.wait_until(lambda _: words in job.logs(400), words, START_S)
+                job.kill_node(victim)
+                after = job.wait_running(jobs.generation(before), START_S)
+                self.assertNotEqual(victim, jobs.seats(after)[0]["node"])
+                self.assert_like_plain(job)
+
+    def test_a_seat_is_given_in_the_middle_of_a_rehearsal(self):
+        with self.training("--test-hooks", nodes=2, spares=1, steps=14, step_ms=700) as job:
+            before = job.wait_until(lambda nodes: jobs.committed(nodes) >= 1, "a first commit", START_S, 0.02)[1]
+            victim = jobs.seats(before)[1]["node"]
+            job.kill_node(victim)
+            job.wait_running(jobs.generation(before), START_S)
+            self.assert_like_plain(job)
+
     def test_a_trainer_is_killed_and_started_anew_in_its_seat(self):
         with self.training("--test-hooks", steps=50, step_ms=50) as job:
             before = job.wait_step(6, START_S)

@@ -95,7 +95,8 @@ class TorchTest(JobTest):
         run = job.run()
         options = {**job.options, **differently}
         for name in ("once", "raise_in", "raise_after", "exit", "exit_code", "resilient", "no_rehearsal", "write_in_loop", "late_s",
-                     "group_timeout_s", "after_loop_s", "gather_between"):
+                     "group_timeout_s", "after_loop_s", "gather_between",
+                     "fail_rehearsal"):
             options.pop(name, None)
         reference = reference_run(job.world, **options)
         compared = record.compare(run, reference, options["steps"], job.world)

@@ -48,6 +48,7 @@ def parse():
     parser.add_argument("--unprotected", action="store_true", help="an optimizer that isn't protected steps the model")
     parser.add_argument("--no-loop", action="store_true")
     parser.add_argument("--no-rehearsal", action="store_true")
+    parser.add_argument("--fail-rehearsal", action="store_true", help="of a parked spare")
     parser.add_argument("--resilient", action="store_true")
     parser.add_argument("--write-in-loop", metavar="FILE")
     parser.add_argument("--late-s", type=float, default=0, help="a process that comes in late takes so long to build")
@@ -184,6 +185,8 @@ class Training:
         self.options, self.record = options, Record(options.record)
         self.job = pawl.init(rehearse=not options.no_rehearsal, group_timeout_s=options.group_timeout_s)
         time.sleep(options.late_s if self.job.rehearsal else 0)
+        if options.fail_rehearsal and type(self.job).__name__ == "RehearsalJob":
+            raise ValueError("told to fail the rehearsal")
         self.faults = Faults(options, self.job.rank)
         torch.manual_seed(options.seed)
         self.inputs = torch.randn(SAMPLES, FEATURES)
