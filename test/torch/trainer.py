@@ -220,6 +220,8 @@ class Training:
         (pawl.resilient(self.loop) if self.options.resilient else self.loop)()
         time.sleep(self.options.after_loop_s)
         self.record.final(self.counts["steps"], self.model, self.optimizer, self.sampler)
+        if "PAWL_SOCKET" not in os.environ:
+            dist.destroy_process_group()  # plain gloo left to the interpreter's end now and then aborts there
 
     def loop(self):
         for step in self.job.steps(self.options.steps):
