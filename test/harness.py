@@ -48,21 +48,26 @@ def trainer_flags(seed, **size):
     return flags
 
 
-def reference_run(seed, world, **size):
-    """The undisturbed run of this configuration; made once per build of the trainer."""
-    flags = trainer_flags(seed, **{**size, "device_ms": 0})
-    build = os.stat(CHARLM_PLAIN)
-    key = hashlib.sha256(f"{flags} {world} {build.st_mtime_ns} {build.st_size}".encode()).hexdigest()[:16]
-    directory = os.path.join(CACHE, key)
+def made_once(name, make):
+    """The folder `name` of the cache, read as a run; `make(folder)` fills it the first time."""
+    directory = os.path.join(CACHE, name)
     if not os.path.isdir(directory):
         os.makedirs(CACHE, exist_ok=True)
         fresh = tempfile.mkdtemp(prefix="making-", dir=CACHE)
-        Reference([CHARLM_PLAIN, *flags], fresh, world).start().wait(120)
+        make(fresh)
         try:
             os.rename(fresh, directory)
         except OSError:  # another test was faster
             shutil.rmtree(fresh)
     return record.read_run(directory)
+
+
+def reference_run(seed, world, **size):
+    """The undisturbed run of this configuration; made once per build of the trainer."""
+    flags = trainer_flags(seed, **{**size, "device_ms": 0})
+    build = os.stat(CHARLM_PLAIN)
+    key = hashlib.sha256(f"{flags} {world} {build.st_mtime_ns} {build.st_size}".encode()).hexdigest()[:16]
+    return made_once(key, lambda folder: Reference([CHARLM_PLAIN, *flags], folder, world).start().wait(120))
 
 
 class TestedJob(jobs.Job):

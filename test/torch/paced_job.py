@@ -9,15 +9,12 @@ import contextlib
 import ctypes
 import hashlib
 import os
-import shutil
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from torch_job import END_S, START_S, TorchTest, environment, flags, harness, jobs, record, reference_run  # noqa: E402
+from torch_job import END_S, START_S, TorchTest, harness, jobs, record, reference_run, run_plain  # noqa: E402
 from processes import Identity, Victims  # noqa: E402
-from reference import Reference  # noqa: E402
 
 GPT = os.path.join(harness.ROOT, "examples", "gpt", "train.py")
 AHEAD = 6  # steps that the job may go on by itself after a fault: enough to be sound again
@@ -30,18 +27,8 @@ def plain_run(script, world, **options):
         if name.endswith(".py"):
             with open(os.path.join(os.path.dirname(script), name), "rb") as file:
                 key.update(file.read())
-    directory = os.path.join(harness.CACHE, f"plain-{key.hexdigest()[:16]}")
-    if not os.path.isdir(directory):
-        os.makedirs(harness.CACHE, exist_ok=True)
-        fresh = tempfile.mkdtemp(prefix="making-", dir=harness.CACHE)
-        plain = {name: value for name, value in environment().items() if not name.startswith("PAWL")}
-        Reference([plain["PYTHON_EXEC"], script, *flags(**options)], fresh, world,
-                  {**plain, "PYTHONPATH": "", "GLOO_SOCKET_IFNAME": "lo"}).start().wait(END_S)
-        try:
-            os.rename(fresh, directory)
-        except OSError:  # another test was faster
-            shutil.rmtree(fresh)
-    run = record.read_run(directory)
+    run = harness.made_once(f"plain-{key.hexdigest()[:16]}",
+                            lambda folder: run_plain(script, folder, world, options, PYTHONPATH=""))
     for start in run.starts.values():
         assert start["backend"] == "gloo" and not start["libpawl_mapped"], f"the reference is not plain: {start}"
     return run

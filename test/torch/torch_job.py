@@ -4,7 +4,6 @@ import glob
 import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -43,18 +42,14 @@ def reference_run(world, **options):
     options.pop("step_ms", None)
     with open(TRAINER, "rb") as file:
         key = hashlib.sha256(f"{sorted(options.items())} {world}".encode() + file.read()).hexdigest()[:16]
-    directory = os.path.join(harness.CACHE, f"torch-{key}")
-    if not os.path.isdir(directory):
-        os.makedirs(harness.CACHE, exist_ok=True)
-        fresh = tempfile.mkdtemp(prefix="making-", dir=harness.CACHE)
-        plain = {name: value for name, value in environment().items() if not name.startswith("PAWL")}
-        Reference([plain["PYTHON_EXEC"], TRAINER, *flags(**options)], fresh, world,
-                  {**plain, "GLOO_SOCKET_IFNAME": "lo"}).start().wait(END_S)
-        try:
-            os.rename(fresh, directory)
-        except OSError:  # another test was faster
-            shutil.rmtree(fresh)
-    return record.read_run(directory)
+    return harness.made_once(f"torch-{key}", lambda folder: run_plain(TRAINER, folder, world, options))
+
+
+def run_plain(script, folder, world, options, **variables):
+    """The script in plain PyTorch, over loopback, with its record in `folder`; waits for its end."""
+    plain = {name: value for name, value in environment().items() if not name.startswith("PAWL")}
+    Reference([plain["PYTHON_EXEC"], script, *flags(**options)], folder, world,
+              {**plain, "GLOO_SOCKET_IFNAME": "lo", **variables}).start().wait(END_S)
 
 
 class TorchTest(JobTest):
