@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 namespace {
-constexpr std::uint32_t kInvalidStatus = 3;  // PAWL_INVALID
-constexpr std::uint32_t kIoStatus = 7;       // PAWL_IO
+constexpr std::uint32_t kInvalidStatus = PAWL_INVALID;
+constexpr std::uint32_t kIoStatus = PAWL_IO;
 constexpr int kEarlyExitsMax = 3;
 constexpr Duration kEarly = 60s;
 constexpr Duration kUnfitPause = 30s;                // of a spare whose trainer does not even stay to wait
