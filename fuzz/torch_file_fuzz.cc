@@ -21,6 +21,6 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   }
   for (const StoredTensor& tensor : view_of(*file, "x").tensors)
     for (const StoredPiece& piece : tensor.pieces)
-      if (piece.offset_bytes > size || piece.length_bytes > size - piece.offset_bytes) std::abort();
+      if (piece.offset_bytes > size || span_bytes(piece, tensor.type) > size - piece.offset_bytes) std::abort();
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "base/text.h"
 #include "formats/pickle.h"
@@ -271,7 +272,9 @@ Result<StoredPiece> locate_in_safetensors(ByteSource& source, const DcpTensor& t
     if (entry.type != tensor.type || entry.shape != chunk.region.shape)
       return damaged(text("tensor ", tensor.key, ": the file has ", text_of(Shape(entry.shape)),
                           " of it, the metadata ", text_of(chunk.region.shape)));
-    return StoredPiece{chunk.region, chunk.place.file, entry.offset_bytes, entry.size_bytes, {}, false};
+    StoredPiece piece = whole_piece(entry.shape, chunk.place.file, entry.offset_bytes);
+    std::ranges::copy(chunk.region.offset, piece.box.begin.begin());
+    return piece;
   }
   return damaged(text("tensor ", tensor.key, " is not in its file"));
 }
@@ -288,8 +291,9 @@ Result<StoredPiece> locate_in_item(ByteSource& source, const DcpTensor& tensor, 
   CheckpointView view = view_of(file, tensor.key);
   if (view.tensors.size() != 1)
     return Error{Code::invalid, view.notes.empty() ? text("tensor ", tensor.key) : view.notes.back()};
-  StoredPiece piece = std::move(view.tensors[0].pieces[0]);
-  piece.region = chunk.region;
+  if (view.tensors[0].pieces.empty()) return StoredPiece{whole_box(chunk.region.shape)};  // no element
+  StoredPiece piece = view.tensors[0].pieces[0];
+  std::ranges::copy(chunk.region.offset, piece.box.begin.begin());
   piece.file = chunk.place.file;
   piece.offset_bytes += chunk.place.offset_bytes;
   return piece;
@@ -310,7 +314,8 @@ Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const Dc
 Result<CheckpointView> view_dcp(const std::string& folder, Files& files) {
   PAWL_ASSIGN(const DcpCheckpoint checkpoint, open_dcp(folder, files));
   CheckpointView view;
-  view.files = checkpoint.files;
+  view.format = "PyTorch DCP";
+  for (const std::string& path : checkpoint.files) view.files.push_back({path});
   view.notes = checkpoint.notes;
   std::vector<std::unique_ptr<ByteSource>> sources;
   for (const std::string& path : checkpoint.files) {
@@ -318,11 +323,14 @@ Result<CheckpointView> view_dcp(const std::string& folder, Files& files) {
     sources.push_back(std::move(source));
   }
   for (const DcpTensor& tensor : checkpoint.tensors) {
-    StoredTensor out{tensor.key, "weight", tensor.type, tensor.shape, {}};
+    StoredTensor out{tensor.key, "weight", tensor.type, tensor.shape};
+    std::map<std::pair<PerDimension, PerDimension>, std::uint32_t> copies;  // of each box: how many so far
     for (const DcpChunk& chunk : tensor.chunks) {
       Result<StoredPiece> piece = locate(*sources[chunk.place.file], tensor, chunk);
       if (!piece) return std::move(piece).error().within(checkpoint.files[chunk.place.file]);
-      out.pieces.push_back(std::move(*piece));
+      if (volume(piece->box) == 0) continue;
+      piece->copy = copies[{piece->box.begin, piece->box.size}]++;
+      out.pieces.push_back(*piece);
     }
     view.tensors.push_back(std::move(out));
   }

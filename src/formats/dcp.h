@@ -13,9 +13,9 @@
 
 #include "base/result.h"
 #include "env/files.h"
-#include "formats/byte_source.h"
-#include "formats/checkpoint_view.h"
-#include "formats/element_type.h"
+#include "env/byte_source.h"
+#include "reshape/checkpoint_view.h"
+#include "tensor/element_type.h"
 #include "tensor/region.h"
 
 namespace pawl {

@@ -8,43 +8,12 @@
 #include <map>
 
 #include "formats/fixtures.h"
+#include "formats/golden_check.h"
 #include "formats/safetensors.h"
 #include "formats/torch_file.h"
 
 namespace pawl {
 namespace {
-
-// Naive on purpose, and apart from src/reshape: element by element, by index arithmetic.
-void put(const StoredTensor& tensor, const StoredPiece& piece, const std::string& file, std::string& whole) {
-  const std::size_t element = size_bits(tensor.type) / 8;
-  const Shape& shape = piece.region.shape;
-  std::uint64_t count = 1;
-  for (const std::uint64_t extent : shape) count *= extent;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::uint64_t rest = i, to = 0, from = 0, scale = 1;
-    for (std::size_t d = shape.size(); d-- > 0; rest /= shape[d]) {
-      const std::uint64_t at = rest % shape[d];
-      if (!piece.strides.empty()) from += at * piece.strides[d];
-      to += (piece.region.offset[d] + at) * scale;
-      scale *= tensor.shape[d];
-    }
-    if (piece.strides.empty()) from = i;
-    ASSERT_LE((from + 1) * element, piece.length_bytes);
-    std::memcpy(whole.data() + to * element, file.data() + piece.offset_bytes + from * element, element);
-  }
-}
-
-std::string whole_of(const CheckpointView& view, const StoredTensor& tensor,
-                     std::map<std::uint32_t, std::string>& files) {
-  std::uint64_t count = 1;
-  for (const std::uint64_t extent : tensor.shape) count *= extent;
-  std::string whole(count * size_bits(tensor.type) / 8, '\x5a');
-  for (const StoredPiece& piece : tensor.pieces) {
-    if (!files.contains(piece.file)) files[piece.file] = fixtures::content(view.files[piece.file]);
-    put(tensor, piece, files[piece.file], whole);
-  }
-  return whole;
-}
 
 // Names in goldens are <name>/<role>; in trees of training jobs they lie under model. and optimizer's state.
 std::vector<std::string> golden_keys(const std::string& key) {
@@ -70,7 +39,7 @@ std::size_t compare(const std::string& folder, const std::string& below) {
   if (!view || !golden) return 0;
   std::map<std::string, const SafetensorsEntry*> expected;
   for (const SafetensorsEntry& entry : golden->tensors) expected[entry.name] = &entry;
-  std::map<std::uint32_t, std::string> files;
+  fixtures::Contents contents(*view);
   std::size_t equal = 0;
   for (const StoredTensor& tensor : view->tensors) {
     for (const std::string& key : golden_keys(tensor.name)) {
@@ -79,7 +48,7 @@ std::size_t compare(const std::string& folder, const std::string& below) {
       if (entry.type == tensor.type) {  // goldens hold what safetensors can't name as bytes
         EXPECT_EQ(entry.shape, tensor.shape) << key;
       }
-      EXPECT_TRUE(whole_of(*view, tensor, files) == golden_bytes.substr(entry.offset_bytes, entry.size_bytes)) << key;
+      EXPECT_TRUE(fixtures::whole_of(tensor, contents) == golden_bytes.substr(entry.offset_bytes, entry.size_bytes)) << key;
       ++equal;
       break;
     }
@@ -154,7 +123,7 @@ TEST(Dcp, DamagedMetadataNeverLeavesTheFolder) {
           Result<std::unique_ptr<ByteSource>> source = open_bytes(checkpoint->files[chunk.place.file]);
           ASSERT_TRUE(source.has_value());
           Result<StoredPiece> piece = locate(**source, tensor, chunk);
-          ASSERT_TRUE(!piece || piece->offset_bytes + piece->length_bytes <= (*source)->size_bytes()) << "byte " << i;
+          ASSERT_TRUE(!piece || piece->offset_bytes + span_bytes(*piece, tensor.type) <= (*source)->size_bytes()) << "byte " << i;
         }
     }
     bytes[i] = was;

@@ -130,13 +130,15 @@ Status check_cover(SafetensorsFile& file, std::uint64_t data_bytes) {
 }
 
 void add_to(CheckpointView& view, const SafetensorsEntry& entry, std::uint32_t file) {
-  if (entry.shape.size() > kDimensionsMax || size_bits(entry.type) % 8 != 0) {
-    view.notes.push_back(text("tensor ", entry.name, " has ", entry.shape.size(), " dimensions of ",
-                              name_of(entry.type), ", and is left out"));
+  if (entry.shape.size() > kDimensionsMax) {
+    view.notes.push_back(text("tensor ", entry.name, " has ", entry.shape.size(), " dimensions, and is left out"));
     return;
   }
-  StoredPiece piece{Region::whole(entry.shape), file, entry.offset_bytes, entry.size_bytes, {}, false};
-  view.tensors.push_back({entry.name, "weight", entry.type, entry.shape, {std::move(piece)}});
+  StoredTensor& tensor = view.tensors.emplace_back();
+  tensor.name = entry.name;
+  tensor.type = entry.type;
+  tensor.shape = entry.shape;
+  if (entry.size_bytes != 0) tensor.pieces.push_back(whole_piece(entry.shape, file, entry.offset_bytes));
 }
 
 }  // namespace
@@ -201,7 +203,8 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json) {
 Result<CheckpointView> view_safetensors(const std::string& path, Files& files) {
   PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(path, files));
   CheckpointView view;
-  view.files.push_back(path);
+  view.format = "safetensors";
+  view.files.push_back({path});
   for (const SafetensorsEntry& entry : file.tensors) add_to(view, entry, 0);
   return view;
 }
@@ -213,10 +216,11 @@ Result<CheckpointView> view_huggingface(const std::string& index_path, Files& fi
   std::unordered_map<std::string_view, std::string_view> wanted;  // tensor -> file
   for (const auto& [tensor, file] : index->file_of) wanted.emplace(tensor, file);
   CheckpointView view;
+  view.format = "Hugging Face safetensors";
   for (const std::string& name : index->files) {
     const auto number = static_cast<std::uint32_t>(view.files.size());
-    view.files.push_back(join_path(parent_path(index_path), name));
-    PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(view.files.back(), files));
+    view.files.push_back({join_path(parent_path(index_path), name)});
+    PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(view.files.back().path, files));
     for (const SafetensorsEntry& entry : file.tensors) {
       const auto place = wanted.find(entry.name);
       if (place == wanted.end() || place->second != name) {

@@ -729,7 +729,8 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
 
 CheckpointView view_of(const TorchFile& file, const std::string& path) {
   CheckpointView view;
-  view.files.push_back(path);
+  view.format = "torch.save";
+  view.files.push_back({path});
   view.notes = file.notes();
   for (const TorchTensor& tensor : file.tensors()) {
     const std::string name = name_of(tensor.path);
@@ -741,20 +742,16 @@ CheckpointView view_of(const TorchFile& file, const std::string& path) {
                                 tensor.layout, ") has no plain bytes"));
       continue;
     }
+    StoredTensor& out = view.tensors.emplace_back();
+    out.name = name;
+    out.type = tensor.type;
+    out.shape = tensor.shape;
+    if (reach->count == 0) continue;
     const std::uint64_t element = size_bits(tensor.type) / 8;
-    StoredPiece piece;
-    piece.region = Region::whole(tensor.shape);
-    piece.offset_bytes = file.storages()[tensor.storage].offset_bytes + tensor.storage_offset * element;
-    piece.length_bytes = reach->count == 0 ? 0 : (reach->last - tensor.storage_offset + 1) * element;
+    StoredPiece piece = whole_piece(tensor.shape, 0, file.storages()[tensor.storage].offset_bytes + tensor.storage_offset * element);
+    std::ranges::copy(tensor.strides, piece.stride.begin());
     piece.swapped = file.is_big_endian() && swapped_bytes(tensor.type) > 1;
-    if (piece.length_bytes != reach->count * element) {
-      piece.strides = tensor.strides;
-    } else {  // as many bytes as elements: dense, but perhaps in another order
-      std::uint64_t expected = 1;
-      for (std::size_t d = tensor.shape.size(); d-- > 0; expected *= tensor.shape[d])
-        if (tensor.shape[d] > 1 && tensor.strides[d] != expected) piece.strides = tensor.strides;
-    }
-    view.tensors.push_back({name, "weight", tensor.type, tensor.shape, {std::move(piece)}});
+    out.pieces.push_back(piece);
   }
   return view;
 }

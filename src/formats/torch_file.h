@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "formats/byte_source.h"
-#include "formats/checkpoint_view.h"
-#include "formats/element_type.h"
+#include "env/byte_source.h"
+#include "reshape/checkpoint_view.h"
+#include "tensor/element_type.h"
 #include "formats/pickle.h"
 #include "formats/zip.h"
 

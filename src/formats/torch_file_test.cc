@@ -170,8 +170,8 @@ TEST(TorchFile, SharedStoragesAreOne) {
   EXPECT_EQ(file->tensors().size(), 7u);
   const CheckpointView view = view_of(*file, "views.pt");
   EXPECT_EQ(view.tensors.size(), 7u);
-  EXPECT_EQ(view.tensors[0].pieces[0].length_bytes, 480u);
-  EXPECT_TRUE(view.tensors[0].pieces[0].strides.empty());
+  EXPECT_EQ(span_bytes(view.tensors[0].pieces[0], view.tensors[0].type), 480u);
+  EXPECT_EQ(view.tensors[0].pieces[0].stride, dense_stride(view.tensors[0].pieces[0].box));
 }
 
 // Sparse, nested and wrapped tensors have a shape and no strides: a view names them and leaves them out.

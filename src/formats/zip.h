@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "formats/byte_source.h"
+#include "env/byte_source.h"
 
 namespace pawl {
 

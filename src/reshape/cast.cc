@@ -18,33 +18,33 @@ std::uint32_t shift_rounded(std::uint32_t value, std::uint32_t bits) {
   return (value + half + (value >> bits & 1)) >> bits;
 }
 
-bool is_16_bit_float(DType dtype) {
-  return dtype == DType::float16 || dtype == DType::bfloat16;
+bool is_16_bit_float(ElementType dtype) {
+  return dtype == ElementType::float16 || dtype == ElementType::bfloat16;
 }
 
-float load(DType dtype, const std::byte* at) {
-  if (dtype == DType::float32) {
+float load(ElementType dtype, const std::byte* at) {
+  if (dtype == ElementType::float32) {
     float value;
     std::memcpy(&value, at, sizeof value);
     return value;
   }
   std::uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::float16 ? float32_of_float16(bits) : float32_of_bfloat16(bits);
+  return dtype == ElementType::float16 ? float32_of_float16(bits) : float32_of_bfloat16(bits);
 }
 
-void store(DType dtype, float value, std::byte* at) {
-  if (dtype == DType::float32) {
+void store(ElementType dtype, float value, std::byte* at) {
+  if (dtype == ElementType::float32) {
     std::memcpy(at, &value, sizeof value);
     return;
   }
-  const std::uint16_t bits = dtype == DType::float16 ? float16_of(value) : bfloat16_of(value);
+  const std::uint16_t bits = dtype == ElementType::float16 ? float16_of(value) : bfloat16_of(value);
   std::memcpy(at, &bits, sizeof bits);
 }
 
-float rounded_to(DType dtype, float value) {
-  if (dtype == DType::float16) return float32_of_float16(float16_of(value));
-  if (dtype == DType::bfloat16) return float32_of_bfloat16(bfloat16_of(value));
+float rounded_to(ElementType dtype, float value) {
+  if (dtype == ElementType::float16) return float32_of_float16(float16_of(value));
+  if (dtype == ElementType::bfloat16) return float32_of_bfloat16(bfloat16_of(value));
   return value;
 }
 
@@ -87,23 +87,23 @@ std::uint16_t float16_of(float value) {
   return static_cast<std::uint16_t>(sign | half);
 }
 
-bool can_cast(DType from, DType to) {
-  const auto floating = [](DType dtype) { return dtype == DType::float32 || is_16_bit_float(dtype); };
+bool can_cast(ElementType from, ElementType to) {
+  const auto floating = [](ElementType dtype) { return dtype == ElementType::float32 || is_16_bit_float(dtype); };
   return from == to || (floating(from) && floating(to));
 }
 
-bool can_average(DType dtype) {
-  return dtype == DType::float64 || dtype == DType::float32 || is_16_bit_float(dtype);
+bool can_average(ElementType dtype) {
+  return dtype == ElementType::float64 || dtype == ElementType::float32 || is_16_bit_float(dtype);
 }
 
-std::uint64_t cast(DType from_dtype, std::span<const std::byte> from, DType to_dtype, std::span<std::byte> to) {
+std::uint64_t cast(ElementType from_dtype, std::span<const std::byte> from, ElementType to_dtype, std::span<std::byte> to) {
   if (from.empty()) return 0;
   if (from_dtype == to_dtype) {
     std::memcpy(to.data(), from.data(), from.size());
     return 0;
   }
-  const std::size_t step = size_bytes(to_dtype);
-  const std::size_t from_step = size_bytes(from_dtype);
+  const std::size_t step = size_bits(to_dtype) / 8;
+  const std::size_t from_step = size_bits(from_dtype) / 8;
   std::uint64_t overflows = 0;
   for (std::size_t i = 0; i < from.size() / from_step; ++i) {
     const float value = load(from_dtype, from.data() + i * from_step);
@@ -113,11 +113,11 @@ std::uint64_t cast(DType from_dtype, std::span<const std::byte> from, DType to_d
   return overflows;
 }
 
-void average(DType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to) {
+void average(ElementType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to) {
   const auto number = static_cast<float>(versions.size());
-  const std::size_t step = size_bytes(dtype);
+  const std::size_t step = size_bits(dtype) / 8;
   for (std::size_t i = 0; i < count; ++i) {
-    if (dtype == DType::float64) {
+    if (dtype == ElementType::float64) {
       double sum = 0;
       for (const std::byte* version : versions) {
         double value;

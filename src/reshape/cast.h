@@ -10,7 +10,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "tensor/dtype.h"
+#include "tensor/element_type.h"
 
 namespace pawl {
 
@@ -20,17 +20,17 @@ namespace pawl {
 [[nodiscard]] std::uint16_t bfloat16_of(float value);
 
 // Between equal dtypes, and among float32, float16 and bfloat16.
-[[nodiscard]] bool can_cast(DType from, DType to);
+[[nodiscard]] bool can_cast(ElementType from, ElementType to);
 // The three above and float64.
-[[nodiscard]] bool can_average(DType dtype);
+[[nodiscard]] bool can_average(ElementType dtype);
 
 // Casts the elements in `from` to `to`; both hold the same number of them, at any address, without overlap. can_cast.
 // Returns how many finite numbers became infinite.
-[[nodiscard]] std::uint64_t cast(DType from_dtype, std::span<const std::byte> from, DType to_dtype,
+[[nodiscard]] std::uint64_t cast(ElementType from_dtype, std::span<const std::byte> from, ElementType to_dtype,
                                  std::span<std::byte> to);
 
 // The arithmetic mean of `versions`, which are `count` elements each, into `to`: summed in the given order and divided
 // in the tensor's own dtype, so a 16-bit sum is rounded after each step. can_average; at least one version.
-void average(DType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to);
+void average(ElementType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to);
 
 }  // namespace pawl

@@ -133,14 +133,14 @@ TEST(Cast, KeepsNanWhosePayloadIsCutOff) {
 TEST(Cast, CountsWhatOverflows) {
   const std::vector<float> from{1.0F, 65520.0F, -1e30F, kInfinity, -kInfinity, std::nanf(""), 65519.0F};
   std::vector<std::uint16_t> to(from.size());
-  EXPECT_EQ(cast(DType::float32, std::as_bytes(std::span(from)), DType::float16, std::as_writable_bytes(std::span(to))),
+  EXPECT_EQ(cast(ElementType::float32, std::as_bytes(std::span(from)), ElementType::float16, std::as_writable_bytes(std::span(to))),
             2u);
   EXPECT_EQ(to[1], 0x7C00);
   EXPECT_EQ(to[2], 0xFC00);
   EXPECT_EQ(to[3], 0x7C00);
   EXPECT_EQ(to[6], 0x7BFF);
   const std::vector<float> large{std::numeric_limits<float>::max()};
-  EXPECT_EQ(cast(DType::float32, std::as_bytes(std::span(large)), DType::bfloat16,
+  EXPECT_EQ(cast(ElementType::float32, std::as_bytes(std::span(large)), ElementType::bfloat16,
                  std::as_writable_bytes(std::span(to).first(1))),
             1u);
 }
@@ -149,16 +149,16 @@ TEST(Cast, BetweenTheNarrowOnesGoesThroughFloat32) {
   const std::vector<std::uint16_t> from{bfloat16_of(1e6F), bfloat16_of(3.0F)};
   std::vector<std::uint16_t> to(2);
   EXPECT_EQ(
-      cast(DType::bfloat16, std::as_bytes(std::span(from)), DType::float16, std::as_writable_bytes(std::span(to))), 1u);
+      cast(ElementType::bfloat16, std::as_bytes(std::span(from)), ElementType::float16, std::as_writable_bytes(std::span(to))), 1u);
   EXPECT_EQ(to[1], float16_of(3.0F));
 }
 
 TEST(Cast, KnowsWhatItCan) {
-  EXPECT_TRUE(can_cast(DType::float32, DType::bfloat16));
-  EXPECT_TRUE(can_cast(DType::int64, DType::int64));
-  EXPECT_FALSE(can_cast(DType::float64, DType::float32));
-  EXPECT_FALSE(can_cast(DType::int16, DType::float16));
-  EXPECT_FALSE(can_average(DType::int32));
+  EXPECT_TRUE(can_cast(ElementType::float32, ElementType::bfloat16));
+  EXPECT_TRUE(can_cast(ElementType::int64, ElementType::int64));
+  EXPECT_FALSE(can_cast(ElementType::float64, ElementType::float32));
+  EXPECT_FALSE(can_cast(ElementType::int16, ElementType::float16));
+  EXPECT_FALSE(can_average(ElementType::int32));
 }
 
 // 1 + 2^-8 twice: a bfloat16 sum loses each, a float32 sum keeps them; the order of versions matters.
@@ -169,7 +169,7 @@ TEST(Average, SumsInTheTensorsOwnDtypeInOrder) {
     for (const float version : versions) narrow.push_back(bfloat16_of(version));
     for (const std::uint16_t& version : narrow) at.push_back(reinterpret_cast<const std::byte*>(&version));
     std::uint16_t to = 0;
-    average(DType::bfloat16, at, 1, reinterpret_cast<std::byte*>(&to));
+    average(ElementType::bfloat16, at, 1, reinterpret_cast<std::byte*>(&to));
     return float32_of_bfloat16(to) * static_cast<float>(versions.size());
   };
   EXPECT_EQ(mean({1.0F, 0x1p-8F, 0x1p-8F, 0.0F}), 1.0F);
@@ -179,7 +179,7 @@ TEST(Average, SumsInTheTensorsOwnDtypeInOrder) {
   const std::vector<float> b{0x1p-20F, 4.0F};
   const std::vector<const std::byte*> versions{std::as_bytes(std::span(a)).data(), std::as_bytes(std::span(b)).data()};
   std::vector<float> to(2);
-  average(DType::float32, versions, 2, std::as_writable_bytes(std::span(to)).data());
+  average(ElementType::float32, versions, 2, std::as_writable_bytes(std::span(to)).data());
   EXPECT_EQ(to, (std::vector<float>{(1.0F + 0x1p-20F) / 2, 3.0F}));
 }
 

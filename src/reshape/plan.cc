@@ -144,7 +144,7 @@ class Cover {
       : index_(index), versions_(tensor.versions), dtype_(tensor.dtype), options_(options), loads_(loads) {}
 
   // False, and `hole` says where, if a part of `wanted` is held by nobody.
-  [[nodiscard]] bool plan(const TensorPiece& wanted, DType to, const CopySink& sink, Box& hole) {
+  [[nodiscard]] bool plan(const TensorPiece& wanted, ElementType to, const CopySink& sink, Box& hole) {
     ReshapeCopy copy{wanted.tensor, dtype_, to, wanted.box, {}, {}};
     chosen_.clear();
     return plan_version(wanted, copy, sink, hole);
@@ -207,7 +207,7 @@ class Cover {
           continue;
         }
         append_difference(box, part, still);
-        loads_.add(piece->holder, volume(part) * size_bytes(dtype_));
+        loads_.add(piece->holder, volume(part) * size_bits(dtype_) / 8);
         chosen_.push_back(piece);
         copy.box = part;
         const bool covered = plan_version(wanted, copy, sink, hole);
@@ -223,7 +223,7 @@ class Cover {
 
   const PieceIndex& index_;
   std::uint32_t versions_;
-  DType dtype_;
+  ElementType dtype_;
   ReshapeOptions options_;
   Loads& loads_;
   std::vector<const TensorPiece*> chosen_;  // for the versions so far

@@ -21,7 +21,7 @@ namespace pawl {
 struct SourceTensor {
   std::string name;
   std::string role;
-  DType dtype = DType::float32;
+  ElementType dtype = ElementType::float32;
   Shape shape;
   std::uint32_t versions = 1;  // > 1: the value is the mean of so many
 };
@@ -47,8 +47,8 @@ struct CopyEnd {
 
 struct ReshapeCopy {
   std::uint32_t tensor = 0;     // in the target's layout
-  DType from = DType::float32;  // unequal: cast (reshape/cast.h)
-  DType to = DType::float32;
+  ElementType from = ElementType::float32;  // unequal: cast (reshape/cast.h)
+  ElementType to = ElementType::float32;
   Box box;                       // of the tensor
   std::vector<CopyEnd> sources;  // one; or all versions in rank order: average(), then cast()
   CopyEnd target;

@@ -11,7 +11,7 @@ namespace {
 using Split = AxisPattern::Split;
 
 JobTensor tensor_of(std::string name, Shape shape, std::vector<AxisPattern> patterns = {}) {
-  return {std::move(name), "weight", DType::float32, std::move(shape), {}, {0, std::move(patterns)}};
+  return {std::move(name), "weight", ElementType::float32, std::move(shape), {}, {0, std::move(patterns)}};
 }
 
 JobLayout layout_of(std::uint32_t ranks, std::vector<JobTensor> tensors, std::vector<FlatGroup> groups = {}) {
@@ -47,7 +47,7 @@ TEST(ReshapePlan, WalksThePapersSixOperators) {
   const JobLayout from = zero(3);
   const JobLayout to = zero(2);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(Enumeration(from).buffers_of(rank), (std::vector<Buffer>{{1, DType::float32, 342}}));
+    EXPECT_EQ(Enumeration(from).buffers_of(rank), (std::vector<Buffer>{{1, ElementType::float32, 342}}));
   }
   EXPECT_EQ(Enumeration(to).buffers_of(0)[0].size, 512u);
   EXPECT_EQ(copies_between(from, to), (std::vector<std::string>{
@@ -92,7 +92,7 @@ TEST(ReshapePlan, NamesWhatDoesNotFit) {
             "tensor b (weight): [4] wanted, none held; tensor a (weight): [4] held, none wanted");
   EXPECT_EQ(refused({tensor_of("a", {4}), tensor_of("b", {4})}, {tensor_of("b", {4})}, {.may_drop_tensors = true}), "");
   JobTensor integer = tensor_of("a", {4});
-  integer.dtype = DType::int64;
+  integer.dtype = ElementType::int64;
   EXPECT_EQ(refused({integer}, {tensor_of("a", {4})}),
             "tensor a (weight): int64 [4] held, float32 [4] wanted: no such cast");
   integer.placement.patterns = {AxisPattern::averaged(0)};
@@ -120,7 +120,7 @@ TEST(ReshapePlan, RefusesFilesThatHoldARegionTwice) {
   const JobLayout to = layout_of(1, {tensor_of("w", {6})});
   const Enumeration target(to);
   ReshapeSource files;
-  files.tensors = {{"w", "weight", DType::float32, {6}}};
+  files.tensors = {{"w", "weight", ElementType::float32, {6}}};
   std::uint32_t copy = 0;
   files.append_pieces = [&copy](std::uint32_t, std::vector<TensorPiece>& out) {
     out.push_back({.holder = 0, .box = {1, {0}, {4}}, .stride = {1}});
@@ -192,7 +192,7 @@ TEST(ReshapePlan, SplitsVersionsWhereAnyOfThemIsCut) {
   const JobLayout to = layout_of(1, {tensor_of("norm", {6})});
   const Enumeration target(to);
   ReshapeSource source;
-  source.tensors = {{"norm", "weight", DType::float32, {6}, 2}};
+  source.tensors = {{"norm", "weight", ElementType::float32, {6}, 2}};
   source.append_pieces = [](std::uint32_t, std::vector<TensorPiece>& out) {
     out.push_back({.holder = 0, .version = 0, .box = {1, {0}, {4}}, .offset = 10, .stride = {1}});
     out.push_back({.holder = 1, .version = 0, .box = {1, {4}, {2}}, .offset = 20, .stride = {1}});

@@ -291,7 +291,7 @@ std::vector<AxisPattern> random_patterns(Random& random, const Mesh& mesh, const
     const std::uint64_t kind = random.below(8);
     if (kind < 4 && !tensor.shape.empty()) {
       patterns.push_back(random_shard(random, axis, size, tensor.placed_shape(), is_cut));
-    } else if (kind == 4 && tensor.dtype != DType::int64) {
+    } else if (kind == 4 && tensor.dtype != ElementType::int64) {
       patterns.push_back(AxisPattern::averaged(axis));
     } else if (kind == 5) {
       Numbers holders;
@@ -332,8 +332,8 @@ JobLayout random_layout(Random& random, std::vector<Plain> tensors) {
   for (std::uint64_t m = random.between(1, 3); m > 0; --m) {
     layout.meshes.push_back(random_mesh(random, layout.world, static_cast<std::uint32_t>(m)));
   }
-  const DType dtypes[] = {DType::float32, DType::float16, DType::bfloat16};
-  const DType dtype = dtypes[random.below(3)];
+  const ElementType dtypes[] = {ElementType::float32, ElementType::float16, ElementType::bfloat16};
+  const ElementType dtype = dtypes[random.below(3)];
   // Groups first, without members; a tensor that joins one keeps the group's axes free.
   for (std::uint64_t g = random.below(3); g > 0; --g) {
     FlatGroup group{.name = "g" + std::to_string(g)};
@@ -349,7 +349,7 @@ JobLayout random_layout(Random& random, std::vector<Plain> tensors) {
   }
   random.shuffle(tensors);
   for (const Plain& plain : tensors) {
-    JobTensor tensor{plain.name, "weight", plain.is_integer ? DType::int64 : dtype, plain.shape, {}, {}};
+    JobTensor tensor{plain.name, "weight", plain.is_integer ? ElementType::int64 : dtype, plain.shape, {}, {}};
     if (!plain.shape.empty() && random.one_in(4)) {
       tensor.padded = plain.shape;
       tensor.padded[random.below(plain.shape.size())] += random.between(1, 8);

@@ -56,7 +56,7 @@ Status check_axes(const FlatGroup& group, const Mesh& mesh) {
   return {};
 }
 
-Status check_member(const FlatGroup& group, const JobTensor& tensor, DType dtype) {
+Status check_member(const FlatGroup& group, const JobTensor& tensor, ElementType dtype) {
   const std::string label = label_of(tensor.name, tensor.role);
   if (tensor.placement.mesh != group.mesh) return Error{Code::invalid, text(label, " lies on another mesh")};
   if (tensor.dtype != dtype) return Error{Code::invalid, text(label, " has another dtype")};
@@ -305,7 +305,7 @@ std::vector<Buffer> Enumeration::buffers_of(std::uint32_t rank) const {
   for (std::uint32_t g = 0; g < layout_.groups.size(); ++g) {
     const FlatPlan& plan = flat_plans_[plan_of_[g][rank]];
     if (!plan.held) continue;
-    const DType dtype = layout_.tensors[layout_.groups[g].members.front().tensor].dtype;
+    const ElementType dtype = layout_.tensors[layout_.groups[g].members.front().tensor].dtype;
     buffers.push_back({static_cast<std::uint32_t>(layout_.tensors.size()) + g, dtype, plan.part});
   }
   return buffers;

@@ -15,7 +15,7 @@
 
 #include "base/result.h"
 #include "tensor/box.h"
-#include "tensor/dtype.h"
+#include "tensor/element_type.h"
 #include "tensor/mesh.h"
 #include "tensor/placement.h"
 
@@ -24,7 +24,7 @@ namespace pawl {
 struct JobTensor {
   std::string name;
   std::string role;
-  DType dtype = DType::float32;
+  ElementType dtype = ElementType::float32;
   Shape shape;   // the tensor's own
   Shape padded;  // what is placed: the shape, longer where a vocabulary is padded. Empty: the shape
   MeshPlacement placement;
@@ -88,7 +88,7 @@ struct TensorPiece {
 
 struct Buffer {
   std::uint32_t number = 0;  // a tensor's index, or the number of tensors + a flat group's index
-  DType dtype = DType::float32;
+  ElementType dtype = ElementType::float32;
   std::uint64_t size = 0;  // with padding; may be 0
   bool operator==(const Buffer&) const = default;
 };

@@ -28,7 +28,7 @@ JobLayout layout_of(Mesh mesh, std::vector<JobTensor> tensors, std::vector<FlatG
 }
 
 JobTensor tensor_of(std::string name, Shape shape, std::vector<AxisPattern> patterns = {}) {
-  return {std::move(name), "weight", DType::float32, std::move(shape), {}, {0, std::move(patterns)}};
+  return {std::move(name), "weight", ElementType::float32, std::move(shape), {}, {0, std::move(patterns)}};
 }
 
 std::vector<TensorPiece> pieces_of(const JobLayout& layout, std::uint32_t tensor, std::uint32_t rank) {
@@ -180,7 +180,7 @@ TEST(Enumeration, UniqueAveragedAndReplicated) {
   EXPECT_EQ(pieces_of(layout, 1, 3)[0].copy, 1u);
   EXPECT_EQ(enumeration.versions_of(0), 1u);
   EXPECT_EQ(enumeration.versions_of(1), 2u);
-  EXPECT_EQ(enumeration.buffers_of(2), (std::vector<Buffer>{{1, DType::float32, 4}}));
+  EXPECT_EQ(enumeration.buffers_of(2), (std::vector<Buffer>{{1, ElementType::float32, 4}}));
 }
 
 // A vocabulary of 10 padded to 12: the last rank's buffer has rows of which no piece speaks.
@@ -208,7 +208,7 @@ TEST(Enumeration, FlatGroupsCutAcrossTensors) {
   EXPECT_EQ(said(pieces_of(layout, 1, 1)), Said{});
   EXPECT_EQ(said(pieces_of(layout, 1, 2)), (Said{"[4] at [0] from 0"}));
   EXPECT_EQ(said(pieces_of(layout, 1, 3)), Said{});
-  EXPECT_EQ(Enumeration(layout).buffers_of(3), (std::vector<Buffer>{{2, DType::float32, 4}}));
+  EXPECT_EQ(Enumeration(layout).buffers_of(3), (std::vector<Buffer>{{2, ElementType::float32, 4}}));
 }
 
 // ZeRO-3: every parameter padded by itself; 5 over 2 ranks: 3 + 2, then 4: 2 + 2.
@@ -239,7 +239,7 @@ TEST(JobLayout, RefusesGroupsThatDoNotHold) {
   EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].align = 0; }), "flat group g: align and pad must be 1..2^31");
   EXPECT_EQ(refused([](JobLayout& l) { l.groups[0].members[0].gap = ~std::uint64_t{0}; }),
             "flat group g: more than 2^62 elements");
-  EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].dtype = DType::float16; }),
+  EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].dtype = ElementType::float16; }),
             "flat group g: tensor b (weight) has another dtype");
   EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].name = "a"; }), "tensor a (weight): is there twice");
   EXPECT_EQ(refused([](JobLayout& l) { l.tensors[1].padded = {3}; }),

@@ -113,7 +113,7 @@ bool parse_mesh(Cursor& from, Mesh& mesh) {
 bool parse_tensor(Cursor& from, JobTensor& tensor) {
   tensor.name = from.until('\t');
   tensor.role = from.until('\t');
-  const auto dtype = dtype_named(from.until('\t'));
+  const auto dtype = element_type_named(from.until('\t'));
   if (!dtype || !from.list(tensor.shape) || !from.take("\t") || !from.list(tensor.padded)) return false;
   tensor.dtype = *dtype;
   if (tensor.padded == tensor.shape) tensor.padded.clear();

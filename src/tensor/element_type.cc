@@ -1,4 +1,4 @@
-#include "formats/element_type.h"
+#include "tensor/element_type.h"
 
 #include <array>
 

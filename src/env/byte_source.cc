@@ -1,4 +1,4 @@
-#include "formats/byte_source.h"
+#include "env/byte_source.h"
 
 #include <algorithm>
 #include <cstring>
