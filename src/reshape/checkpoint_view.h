@@ -27,12 +27,14 @@ struct StoredFile {
     zstd,     // one range of the file is a zstd frame
     deflate,  // one range of the file is a raw deflate stream (a zip member)
     content,  // no file: the bytes are here, e.g. a number that a pickle held; `path` says where it was found
+    bfloat16,  // one range of the file is float32 numbers, little-endian: these bytes are those numbers rounded (cast.h)
+    float16,   // likewise. For weights that are only stored as their masters
   };
   std::string path;  // as it can be opened
   Codec codec = Codec::none;
   std::uint64_t offset_bytes = 0;   // zstd, deflate: of the encoded range in the file
   std::uint64_t length_bytes = 0;   // likewise
-  std::uint64_t decoded_bytes = 0;  // zstd, deflate: what it must decode to; else nothing
+  std::uint64_t decoded_bytes = 0;  // likewise: what it must decode to; else nothing
   std::string content;
 };
 
