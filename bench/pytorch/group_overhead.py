@@ -18,10 +18,12 @@ import tempfile
 import time
 from datetime import timedelta
 
-from figures import figure, table, text
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+
+from figures import figure, table, text  # noqa: E402
+
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "4 MiB": 4 << 20}
 RUN_LIMIT_S = 900
 

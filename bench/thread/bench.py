@@ -22,23 +22,19 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools", "demo"))
 sys.path.insert(0, os.path.join(ROOT, "test"))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 import job as jobs  # noqa: E402
 import record  # noqa: E402
 import verdict  # noqa: E402
+from figures import at, figure, text  # noqa: E402
 from harness import CHARLM, CHARLM_PLAIN, PAWL, TOOLS, TestedJob, trainer_flags  # noqa: E402
 from processes import Victims, identity  # noqa: E402
 from reference import Reference  # noqa: E402
 
 
 def spread(values):
-    """Median, with the 10th and the 90th of a hundred beside it."""
-    values = sorted(values)
-    return f"{statistics.median(values):.3f} ({at(values, 0.1):.3f} .. {at(values, 0.9):.3f})"
-
-
-def at(ordered, share):
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return text(figure(values), 3)
 
 
 def make_job(folder, flags, size, seed, nodes, spares):
