@@ -35,7 +35,7 @@ struct StoredFile {
   std::uint64_t offset_bytes = 0;   // zstd, deflate: of the encoded range in the file
   std::uint64_t length_bytes = 0;   // likewise
   std::uint64_t decoded_bytes = 0;  // likewise: what it must decode to; else nothing
-  std::string content;
+  std::string content = {};
 };
 
 inline constexpr std::uint32_t kNoRank = ~0u;
