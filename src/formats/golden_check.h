@@ -137,7 +137,9 @@ inline std::size_t expect_golden(const CheckpointView& view, const std::string& 
     const StoredTensor& tensor = *tensors[key];
     tensors.erase(key);
     ++compared;
-    if (entry.type == tensor.type) EXPECT_EQ(entry.shape, tensor.shape) << key;
+    if (entry.type == tensor.type) {
+      EXPECT_EQ(entry.shape, tensor.shape) << key;
+    }
     EXPECT_TRUE(whole_of(tensor, contents) == bytes.substr(entry.offset_bytes, entry.size_bytes))
         << golden_path << ": " << key << " differs";
   }
