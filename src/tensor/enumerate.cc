@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "tensor/tiling.h"
 
 namespace pawl {
 namespace {
@@ -107,35 +108,12 @@ PerDimension strides_of(const Shape& shape) {
   return stride;
 }
 
-// The boxes that the row-major elements [begin, end) of an array make up: at most two a dimension, less one.
-void append_boxes(const Shape& shape, std::uint64_t begin, std::uint64_t end, std::vector<Box>& out) {
-  const PerDimension stride = strides_of(shape);
-  const auto dimensions = static_cast<std::uint32_t>(shape.size());
-  while (begin < end) {
-    // Of the steps that begin here and end in time, the longest; then as many of them as the dimension has left.
-    std::uint32_t d = 0;
-    while (d < dimensions && (begin % stride[d] != 0 || stride[d] > end - begin)) ++d;
-    Box box{dimensions, {}, {}};
-    std::uint64_t count = 1;
-    if (d < dimensions) {
-      const std::uint64_t left = shape[d] - begin / stride[d] % shape[d];
-      count = std::min(left, (end - begin) / stride[d]);
-    }
-    for (std::uint32_t i = 0; i < dimensions; ++i) {
-      box.begin[i] = begin / stride[i] % shape[i];
-      box.size[i] = i < d ? 1 : i == d ? count : shape[i];
-    }
-    out.push_back(box);
-    begin += d < dimensions ? count * stride[d] : 1;
-  }
-}
-
 // Appends the pieces for the part `local` of a local array. `base`: where the array's first element would lie in the
 // buffer; it wraps around for a part that begins later.
 class PieceWriter {
  public:
-  PieceWriter(const LocalArray& array, const Shape& shape, TensorPiece form, std::vector<TensorPiece>& out)
-      : array_(array), shape_(shape), stride_(strides_of(array.shape())), piece_(std::move(form)), out_(out) {
+  PieceWriter(const LocalArray& array, const Shape& shape, const TensorPiece& form, std::vector<TensorPiece>& out)
+      : array_(array), shape_(shape), stride_(strides_of(array.shape())), piece_(form), out_(out) {
     piece_.box.dimensions = static_cast<std::uint32_t>(shape.size());
   }
   void append(const Box& local, std::uint64_t base) { cut(0, local, base); }
@@ -170,6 +148,16 @@ class PieceWriter {
   TensorPiece piece_;
   std::vector<TensorPiece>& out_;
 };
+
+// The pieces of the elements [begin, end) of a local array, which lies from `base` on in a flat buffer.
+template <class Interval>
+void append_interval_pieces(const LocalArray& array, const Shape& local, const Interval& interval, const Shape& shape,
+                            const TensorPiece& form, std::vector<TensorPiece>& out) {
+  std::vector<Box> boxes;
+  append_interval(local, interval.begin, interval.end, boxes);
+  PieceWriter writer(array, shape, form, out);
+  for (const Box& box : boxes) writer.append(box, interval.base);
+}
 
 // Which version and which copy a rank has: its coordinates along the averaged axes, and along those that cut nothing.
 void number_versions(const JobTensor& tensor, const Mesh& mesh, const Coordinates& coordinates, const FlatGroup* group,
@@ -267,29 +255,212 @@ void Enumeration::append_pieces(std::uint32_t tensor, std::uint32_t rank, std::v
     return;
   }
   piece.buffer = static_cast<std::uint32_t>(layout_.tensors.size()) + membership.group;
-  const FlatPlan& plan = flat_plans_[plan_of_[membership.group][rank]];
-  const std::uint64_t index = index_along(group->axes, mesh, coordinates);
-  const std::uint64_t count = product_of(local);
-  // The rank has the elements [begin, end) of the local array, and its buffer begins `base` before the array.
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::uint64_t base = 0;
-  if (group->form == FlatGroup::Form::joined) {
-    const std::uint64_t first = plan.begin[membership.member];
-    begin = std::clamp(index * plan.part, first, first + count) - first;
-    end = std::clamp((index + 1) * plan.part, first, first + count) - first;
-    base = first - index * plan.part;
-  } else {
-    const std::uint64_t parts = parts_of(*group, mesh);
-    const std::uint64_t part = (count + parts - 1) / parts;
-    begin = std::min(count, index * part);
-    end = std::min(count, begin + part);
-    base = plan.begin[membership.member] - begin;
+  const Interval interval = interval_of(membership, rank, index_along(group->axes, mesh, coordinates), product_of(local));
+  append_interval_pieces(array, local, interval, of.shape, piece, out);
+}
+
+// All ranks of one tensor. Walks the mesh, last axis fastest, and keeps each distinct local array: ranks have the same
+// one if they have the same coordinates along the axes that cut or choose.
+class Enumeration::OfAll {
+ public:
+  OfAll(const Enumeration& all, std::uint32_t tensor, Only only, std::vector<TensorPiece>& out)
+      : all_(all),
+        of_(all.layout_.tensors[tensor]),
+        mesh_(all.layout_.meshes[of_.placement.mesh]),
+        membership_(all.membership_[tensor]),
+        group_(membership_.group == ~0u ? nullptr : &all.layout_.groups[membership_.group]),
+        only_(only),
+        out_(out) {
+    form_.tensor = tensor;
+    form_.buffer = group_ == nullptr ? tensor : static_cast<std::uint32_t>(all.layout_.tensors.size()) + membership_.group;
+    form_.box.dimensions = static_cast<std::uint32_t>(of_.shape.size());
+    weigh_axes();
+    narrow_axes();
   }
-  std::vector<Box> boxes;
-  append_boxes(local, begin, end, boxes);
-  PieceWriter writer(array, of.shape, piece, out);
-  for (const Box& box : boxes) writer.append(box, base);
+
+  void run() {
+    for (const Range& range : ranges_) {
+      if (range.first > range.last) return;
+      position_.push_back(range.first);
+    }
+    do {
+      visit();
+    } while (advance());
+  }
+
+ private:
+  struct Range {
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;  // included
+  };
+  // What a coordinate along an axis adds to each number of a rank.
+  struct Weights {
+    std::uint64_t rank = 0, array = 0, version = 0, copy = 0, part = 0;
+  };
+  struct KnownArray {
+    bool is_known = false;
+    bool is_held = false;
+    LocalArray array;
+    Shape shape;
+    std::vector<TensorPiece> pieces;  // not of a flat group: the first such rank's
+  };
+
+  void weigh_axes() {
+    weights_.resize(mesh_.axes.size());
+    Weights next{1, 1, 1, 1, 1};
+    if (group_ != nullptr) {
+      for (std::size_t i = group_->axes.size(); i-- > 0; next.part *= mesh_.axes[group_->axes[i]].size) {
+        weights_[group_->axes[i]].part = next.part;
+      }
+    }
+    for (std::uint32_t axis = static_cast<std::uint32_t>(mesh_.axes.size()); axis-- > 0;) {
+      const std::uint64_t size = mesh_.axes[axis].size;
+      weights_[axis].rank = next.rank;
+      next.rank *= size;
+      const auto pattern = std::ranges::find(of_.placement.patterns, axis, &AxisPattern::axis);
+      const bool replicates = pattern == of_.placement.patterns.end();
+      const bool is_flat = group_ != nullptr && std::ranges::count(group_->axes, axis) != 0;
+      if (!replicates && pattern->kind != AxisPattern::Kind::averaged) {
+        weights_[axis].array = next.array;
+        next.array *= size;
+      }
+      if (is_flat || (!replicates && pattern->kind == AxisPattern::Kind::shard)) continue;
+      const bool averages = !replicates && pattern->kind == AxisPattern::Kind::averaged;
+      (averages ? weights_[axis].version : weights_[axis].copy) = averages ? next.version : next.copy;
+      (averages ? next.version : next.copy) *= size;
+    }
+    shares_ = next.array < next.rank;
+    known_.resize(shares_ ? next.array : 1);
+  }
+
+  // Where chunks of whole dimensions are cut, only those that meet the box; of a flat group, those with the member.
+  void narrow_axes() {
+    for (const Mesh::Axis& axis : mesh_.axes) ranges_.push_back({0, axis.size - 1});
+    std::vector<bool> is_cut(of_.shape.size());
+    for (const AxisPattern& pattern : of_.placement.patterns) {
+      Range& range = ranges_[pattern.axis];
+      if (pattern.kind == AxisPattern::Kind::only) range = {pattern.holders.front(), pattern.holders.back()};
+      if (pattern.kind != AxisPattern::Kind::shard || is_cut[pattern.dimension]) continue;
+      is_cut[pattern.dimension] = true;
+      if (only_.meeting == nullptr || !pattern.segments.empty() || pattern.split == AxisPattern::Split::given) continue;
+      const std::uint64_t parts = mesh_.axes[pattern.axis].size;
+      const std::uint64_t extent = of_.placed_shape()[pattern.dimension];
+      const std::uint64_t chunk = std::max<std::uint64_t>(1, (extent + parts - 1) / parts);
+      const std::uint64_t begin = only_.meeting->begin[pattern.dimension];
+      const std::uint64_t size = only_.meeting->size[pattern.dimension];
+      if (size != 0) range = {begin / chunk, std::min(parts - 1, (begin + size - 1) / chunk)};
+    }
+  }
+
+  bool advance() {
+    for (std::size_t axis = position_.size(); axis-- > 0;) {
+      if (position_[axis] < ranges_[axis].last) {
+        ++position_[axis];
+        return true;
+      }
+      position_[axis] = ranges_[axis].first;
+    }
+    return false;
+  }
+
+  void visit() {
+    Weights sum;
+    for (std::size_t axis = 0; axis < position_.size(); ++axis) {
+      const Weights& weights = weights_[axis];
+      sum.rank += position_[axis] * weights.rank;
+      sum.array += position_[axis] * weights.array;
+      sum.version += position_[axis] * weights.version;
+      sum.copy += position_[axis] * weights.copy;
+      sum.part += position_[axis] * weights.part;
+    }
+    if (only_.is_alive != nullptr && !(*only_.is_alive)[sum.rank]) return;
+    form_.holder = static_cast<std::uint32_t>(sum.rank);
+    form_.version = static_cast<std::uint32_t>(sum.version);
+    form_.copy = static_cast<std::uint32_t>(sum.copy);
+    KnownArray& known = known_[shares_ ? sum.array : 0];
+    if (!shares_) {
+      known.is_known = false;
+      known.pieces.clear();
+    }
+    if (group_ == nullptr) {
+      append_own(known);
+    } else {
+      append_flat(known, sum.part);
+    }
+  }
+
+  void append_own(KnownArray& known) {
+    if (!known.is_known) {
+      known.is_known = true;
+      if (!local_array(of_.placement, mesh_, of_.placed_shape(), position_, scratch_)) return;
+      PieceWriter(scratch_, of_.shape, form_, known.pieces).append(whole_box(scratch_.shape()), 0);
+      drop_others(known.pieces, 0);
+    }
+    for (TensorPiece& piece : known.pieces) {
+      piece.holder = form_.holder;
+      piece.version = form_.version;
+      piece.copy = form_.copy;
+      out_.push_back(piece);
+    }
+  }
+
+  void append_flat(KnownArray& known, std::uint64_t part) {
+    if (!known.is_known) {
+      known.is_known = true;
+      known.is_held = local_array(of_.placement, mesh_, of_.placed_shape(), position_, known.array);
+      known.shape = known.array.shape();
+    }
+    if (!known.is_held) return;
+    const Interval interval = all_.interval_of(membership_, form_.holder, part, product_of(known.shape));
+    if (interval.begin >= interval.end) return;
+    const std::size_t first = out_.size();
+    append_interval_pieces(known.array, known.shape, interval, of_.shape, form_, out_);
+    drop_others(out_, first);
+  }
+
+  void drop_others(std::vector<TensorPiece>& pieces, std::size_t first) const {
+    if (only_.meeting == nullptr) return;
+    std::size_t kept = first;
+    for (std::size_t i = first; i < pieces.size(); ++i) {
+      if (volume(intersection(pieces[i].box, *only_.meeting)) != 0) pieces[kept++] = pieces[i];
+    }
+    pieces.resize(kept);
+  }
+
+  const Enumeration& all_;
+  const JobTensor& of_;
+  const Mesh& mesh_;
+  const Membership membership_;
+  const FlatGroup* group_;
+  const Only only_;
+  std::vector<TensorPiece>& out_;
+  TensorPiece form_;
+  std::vector<Weights> weights_;
+  std::vector<Range> ranges_;
+  std::vector<std::uint64_t> position_;
+  std::vector<KnownArray> known_;  // by the coordinates along axes that cut or choose; one, if all ranks differ
+  bool shares_ = false;
+  LocalArray scratch_;
+};
+
+void Enumeration::append_pieces_of_all(std::uint32_t tensor, Only only, std::vector<TensorPiece>& out) const {
+  OfAll(*this, tensor, only, out).run();
+}
+
+// What the rank has of a local array that is `count` long, and where the array's first element would lie.
+Enumeration::Interval Enumeration::interval_of(Membership membership, std::uint32_t rank, std::uint64_t part,
+                                               std::uint64_t count) const {
+  const FlatGroup& group = layout_.groups[membership.group];
+  const FlatPlan& plan = flat_plans_[plan_of_[membership.group][rank]];
+  const std::uint64_t first = plan.begin[membership.member];
+  if (group.form == FlatGroup::Form::joined) {
+    return {std::clamp(part * plan.part, first, first + count) - first,
+            std::clamp((part + 1) * plan.part, first, first + count) - first, first - part * plan.part};
+  }
+  const std::uint64_t parts = parts_of(group, layout_.meshes[group.mesh]);
+  const std::uint64_t size = (count + parts - 1) / parts;
+  const std::uint64_t begin = std::min(count, part * size);
+  return {begin, std::min(count, begin + size), first - begin};
 }
 
 std::vector<Buffer> Enumeration::buffers_of(std::uint32_t rank) const {

@@ -101,6 +101,13 @@ class Enumeration {
   [[nodiscard]] const JobLayout& layout() const { return layout_; }
   // Appends what `rank` holds of `tensor`: streams, since nothing is kept.
   void append_pieces(std::uint32_t tensor, std::uint32_t rank, std::vector<TensorPiece>& out) const;
+  struct Only {
+    const Box* meeting = nullptr;                 // pieces that share an element with this box of the tensor
+    const std::vector<bool>* is_alive = nullptr;  // of ranks for which it is true
+  };
+  // The same pieces for rank after rank, but what ranks share is computed once, and ranks that cannot hold any such
+  // piece are mostly not looked at.
+  void append_pieces_of_all(std::uint32_t tensor, Only only, std::vector<TensorPiece>& out) const;
   [[nodiscard]] std::vector<Buffer> buffers_of(std::uint32_t rank) const;
   [[nodiscard]] std::uint32_t versions_of(std::uint32_t tensor) const;
 
@@ -117,6 +124,15 @@ class Enumeration {
     bool held = false;                 // at least one member is
   };
   [[nodiscard]] FlatPlan plan_group(const FlatGroup& group, std::uint32_t rank) const;
+  // Of a local array, row-major: the elements [begin, end), and where element 0 lies in the buffer (it may wrap around).
+  struct Interval {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::uint64_t base = 0;
+  };
+  [[nodiscard]] Interval interval_of(Membership membership, std::uint32_t rank, std::uint64_t part,
+                                     std::uint64_t count) const;
+  class OfAll;
 
   const JobLayout& layout_;
   std::vector<Membership> membership_;               // of each tensor
