@@ -145,6 +145,45 @@ TEST(Cast, CountsWhatOverflows) {
             1u);
 }
 
+// Every pair of types, all kinds of bits, at odd addresses and lengths: blocks give what single elements give.
+TEST(Cast, InBlocksIsTheSameAsOneByOne) {
+  const auto load = [](ElementType type, const std::byte* at) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, at, size_bits(type) / 8);
+    if (type == ElementType::float32) return std::bit_cast<float>(bits);
+    const auto narrow = static_cast<std::uint16_t>(bits);
+    return type == ElementType::float16 ? float32_of_float16(narrow) : float32_of_bfloat16(narrow);
+  };
+  const auto bits_of = [](ElementType type, float value) -> std::uint32_t {
+    if (type == ElementType::float32) return std::bit_cast<std::uint32_t>(value);
+    return type == ElementType::float16 ? float16_of(value) : bfloat16_of(value);
+  };
+  constexpr ElementType kTypes[] = {ElementType::float32, ElementType::float16, ElementType::bfloat16};
+  std::mt19937_64 random(11);
+  for (const ElementType from : kTypes) {
+    for (const ElementType to : kTypes) {
+      for (const std::size_t count : {1u, 7u, 8u, 100u, 2048u, 2049u, 100'003u}) {
+        const std::size_t from_size = size_bits(from) / 8, to_size = size_bits(to) / 8;
+        std::vector<std::byte> in(count * from_size + 1), out(count * to_size + 1, std::byte{0x5a});
+        for (std::byte& byte : in) byte = static_cast<std::byte>(random());
+        std::uint64_t expected_overflows = 0;
+        const std::uint64_t overflows = cast(from, std::span(in).subspan(1), to, std::span(out).subspan(1));
+        ASSERT_EQ(out[0], std::byte{0x5a});
+        for (std::size_t i = 0; i < count; ++i) {
+          const float value = load(from, in.data() + 1 + i * from_size);
+          std::uint32_t bits = 0;
+          std::memcpy(&bits, out.data() + 1 + i * to_size, to_size);
+          std::uint32_t same = 0;  // of one type to itself not a bit changes, a NaN's neither
+          std::memcpy(&same, in.data() + 1 + i * from_size, from_size);
+          ASSERT_EQ(bits, from == to ? same : bits_of(to, value)) << name_of(from) << " to " << name_of(to) << " " << std::hexfloat << value;
+          if (std::isfinite(value) && std::isinf(load(to, out.data() + 1 + i * to_size))) ++expected_overflows;
+        }
+        ASSERT_EQ(overflows, expected_overflows) << name_of(from) << " to " << name_of(to);
+      }
+    }
+  }
+}
+
 TEST(Cast, BetweenTheNarrowOnesGoesThroughFloat32) {
   const std::vector<std::uint16_t> from{bfloat16_of(1e6F), bfloat16_of(3.0F)};
   std::vector<std::uint16_t> to(2);
@@ -181,6 +220,33 @@ TEST(Average, SumsInTheTensorsOwnDtypeInOrder) {
   std::vector<float> to(2);
   average(ElementType::float32, versions, 2, std::as_writable_bytes(std::span(to)).data());
   EXPECT_EQ(to, (std::vector<float>{(1.0F + 0x1p-20F) / 2, 3.0F}));
+}
+
+TEST(Average, InBlocksIsTheSameAsOneByOne) {
+  std::mt19937_64 random(12);
+  for (const bool half : {false, true}) {
+    constexpr std::size_t kCount = 5003;
+    std::vector<std::vector<std::uint16_t>> versions(3, std::vector<std::uint16_t>(kCount));
+    std::vector<const std::byte*> at;
+    for (auto& version : versions) {
+      for (std::uint16_t& bits : version) bits = static_cast<std::uint16_t>(random());
+      at.push_back(std::as_bytes(std::span(version)).data());
+    }
+    std::vector<std::uint16_t> to(kCount);
+    average(half ? ElementType::float16 : ElementType::bfloat16, at, kCount, std::as_writable_bytes(std::span(to)).data());
+    const auto widened = [&](std::uint16_t bits) { return half ? float32_of_float16(bits) : float32_of_bfloat16(bits); };
+    const auto narrowed = [&](float value) { return half ? float16_of(value) : bfloat16_of(value); };
+    for (std::size_t i = 0; i < kCount; ++i) {
+      float sum = 0;
+      for (const auto& version : versions) sum = widened(narrowed(sum + widened(version[i])));
+      const std::uint16_t expected = narrowed(sum / 3);
+      if (std::isnan(widened(expected))) {
+        ASSERT_TRUE(std::isnan(widened(to[i])));  // of two of them the CPU may keep either
+      } else {
+        ASSERT_EQ(to[i], expected);
+      }
+    }
+  }
 }
 
 }  // namespace

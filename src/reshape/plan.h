@@ -4,8 +4,11 @@
 // elements of a target's buffer that no copy writes are padding (to be zeroed by whoever runs the plan). Where several
 // sources hold a region, the one that has given the fewest bytes so far is taken. What cannot be covered is an error
 // that names the first tensors; never a guess.
-// Pure, and streamed: one copy at a time, one tensor's pieces in memory. Does not move bytes. Equal arguments give
-// equal plans. A plan is for one thread; several may run at once.
+// A block-quantised payload is cut on the edges of its blocks, and goes where its scales go, or is refused; so is a
+// packed type that would be cut at all.
+// Pure, and streamed: one copy at a time, one tensor's pieces in memory; target ranks that want the same box share the
+// work. Does not move bytes. Equal arguments give equal plans, which can be kept (reshape/plan_cache.h). A plan is for
+// one thread; several may run at once.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "reshape/checkpoint_view.h"
 #include "tensor/enumerate.h"
 
 namespace pawl {
@@ -24,6 +28,7 @@ struct SourceTensor {
   ElementType dtype = ElementType::float32;
   Shape shape;
   std::uint32_t versions = 1;  // > 1: the value is the mean of so many
+  BlockScales scales = {};     // of a payload of the same role
 };
 
 // What a source holds: another layout's ranks, or files as their reader found them.
@@ -31,6 +36,8 @@ struct ReshapeSource {
   std::vector<SourceTensor> tensors;
   // Appends all pieces of tensors[i]. Pure, and as thread-safe as the source's user needs.
   std::function<void(std::uint32_t tensor, std::vector<TensorPiece>& out)> append_pieces;
+  // The same, but need not append pieces that share no element with the box. May stay empty: all are looked at.
+  std::function<void(std::uint32_t tensor, const Box& box, std::vector<TensorPiece>& out)> append_meeting = {};
   bool disjoint = false;  // pieces of one version and copy are known not to overlap; else the plan checks
 };
 
@@ -76,7 +83,12 @@ class ReshapePlan {
  private:
   ReshapePlan(const ReshapeSource& source, const Enumeration& target, ReshapeOptions options)
       : source_(&source), target_(&target), options_(options) {}
+  [[nodiscard]] Status check_blocks() const;
   [[nodiscard]] Status plan_ranks(std::uint32_t first, std::uint32_t count, const CopySink& sink) const;
+  void append_wanted(std::uint32_t tensor, std::uint32_t first, std::uint32_t count,
+                     std::vector<TensorPiece>& out) const;
+  void append_held(std::uint32_t tensor, const std::vector<TensorPiece>& wanted, bool is_all,
+                   std::vector<TensorPiece>& out) const;
 
   const ReshapeSource* source_;
   const Enumeration* target_;

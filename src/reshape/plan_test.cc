@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "reshape/plan_cache.h"
+
 namespace pawl {
 namespace {
 
@@ -207,6 +209,119 @@ TEST(ReshapePlan, SplitsVersionsWhereAnyOfThemIsCut) {
         {copy.box.begin[0], copy.box.size[0], copy.sources[0].offset, copy.sources[1].offset, copy.target.offset});
   }));
   EXPECT_EQ(copies, (std::vector<std::vector<std::uint64_t>>{{0, 1, 10, 30, 0}, {1, 3, 11, 40, 1}, {4, 2, 20, 43, 4}}));
+}
+
+// A payload [256,96] in blocks of [64,32], so that its scales are [4,3].
+class Blocks : public testing::Test {
+ protected:
+  std::string planned(std::vector<AxisPattern> payload, std::vector<AxisPattern> scales, Shape scale_shape = {4, 3}) {
+    ReshapeSource source;
+    source.tensors = {{"w", "weight", ElementType::float8_e4m3fn, {256, 96}},
+                      {"w_scale", "weight", ElementType::float32, scale_shape, 1, {"w", {64, 32}}}};
+    source.append_pieces = [&](std::uint32_t tensor, std::vector<TensorPiece>& out) {
+      const Box box = whole_box(source.tensors[tensor].shape);
+      out.push_back({.tensor = tensor, .box = box, .stride = {box.size[1], 1}});
+    };
+    JobLayout layout{4, {{"m", {{"a", 2}, {"b", 2}}}}, {}, {}};
+    layout.tensors.push_back({"w", "weight", ElementType::float8_e4m3fn, {256, 96}, {}, {0, std::move(payload)}});
+    layout.tensors.push_back({"w_scale", "weight", ElementType::float32, scale_shape, {}, {0, std::move(scales)}});
+    EXPECT_TRUE(check_layout(layout));
+    const Enumeration target(layout);
+    const auto plan = ReshapePlan::create(source, target);
+    return plan ? "" : plan.error().what;
+  }
+};
+
+TEST_F(Blocks, AreCutOnTheirEdges) {
+  EXPECT_EQ(planned({}, {}), "");
+  EXPECT_EQ(planned({AxisPattern::shard(0, 0)}, {AxisPattern::shard(0, 0)}), "");
+  EXPECT_EQ(planned({AxisPattern::shard(0, 0)}, {}), "");  // more scales than it needs do no harm
+  EXPECT_EQ(planned({AxisPattern::shard(0, 0), AxisPattern::shard(1, 0)},
+                    {AxisPattern::shard(0, 0), AxisPattern::shard(1, 0)}),
+            "");
+  EXPECT_EQ(planned({AxisPattern::shard_sizes(1, 1, {64, 32})}, {AxisPattern::shard(1, 1)}), "");
+}
+
+TEST_F(Blocks, OrRefusedWithBothShapes) {
+  EXPECT_EQ(planned({AxisPattern::shard(0, 1)}, {AxisPattern::shard(0, 1)}),
+            "tensor w (weight): [256,96], wanted as [256,48] at [0,0] on rank 0, scaled by tensor w_scale (weight): "
+            "[4,3]: cut within a block of [64,32]");
+  EXPECT_EQ(planned({}, {AxisPattern::shard(0, 0)}),
+            "tensor w (weight): [256,96], wanted as [256,96] at [0,0] on rank 0, scaled by tensor w_scale (weight): "
+            "[4,3], which that rank does not get for it");
+  EXPECT_EQ(planned({}, {}, {3, 4}),
+            "tensor w (weight): [256,96], scaled by tensor w_scale (weight): [3,4] in blocks of [64,32]: these shapes "
+            "do not go together");
+}
+
+TEST(ReshapePlan, DoesNotCutPackedTypes) {
+  JobTensor packed = tensor_of("w", {4, 6});
+  packed.dtype = ElementType::float4_e2m1;
+  const JobLayout whole = layout_of(2, {packed});
+  packed.placement.patterns = {AxisPattern::shard(0, 0)};
+  const JobLayout cut = layout_of(2, {packed});
+  const Enumeration held(whole);
+  const ReshapeSource source = source_of(held);
+  const Enumeration target(cut);
+  const auto plan = ReshapePlan::create(source, target);
+  ASSERT_TRUE(plan);
+  const Status status = plan->plan_all([](const ReshapeCopy&) {});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().what,
+            "tensor w (weight): [4,6] of float4_e2m1 elements, which are packed and cannot be cut");
+  const auto kept = ReshapePlan::create(source, held);
+  ASSERT_TRUE(kept);
+  EXPECT_TRUE(kept->plan_all([](const ReshapeCopy&) {}));
+}
+
+TEST(PlanCache, FindsWhatIsUnchangedAndNothingElse) {
+  const JobLayout from = layout_of(3, {tensor_of("w", {6, 2}, {AxisPattern::shard(0, 0)})});
+  const JobLayout to = layout_of(2, {tensor_of("w", {6, 2})});
+  const Enumeration held(from);
+  const Enumeration target(to);
+  const ReshapeSource source = source_of(held);
+  int made = 0;
+  const auto make = [&]() {
+    ++made;
+    return ReshapePlan::create(source, target);
+  };
+  PlanCache cache(5);
+  const PlanCache::Key key{digest_of(from, {}), digest_of(to), 0, {}};
+  const auto first = cache.plan_rank(key, make);
+  ASSERT_TRUE(first);
+  ASSERT_EQ((*first)->size(), 3u);
+  const auto again = cache.plan_rank(key, make);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(*again, *first);
+  PlanCache::Key other = key;
+  other.rank = 1;  // its three copies and those of rank 0 are more than five
+  EXPECT_TRUE(cache.plan_rank(other, make));
+  EXPECT_EQ(made, 2);
+  EXPECT_TRUE(cache.plan_rank(key, make));
+  EXPECT_EQ(made, 3);
+  PlanCache::Key own = key;
+  own.options.prefer_own_rank = true;
+  EXPECT_TRUE(cache.plan_rank(own, make));
+  EXPECT_EQ(made, 4);
+  EXPECT_NE(digest_of(from, {true, false, true}), digest_of(from, {}));
+  EXPECT_NE(digest_of(from, {true, false, true}), digest_of(from, {true, true, false}));
+}
+
+TEST(PlanCache, DigestOfAViewSeesEachPiece) {
+  CheckpointView view;
+  view.files = {{.path = "a"}};
+  view.tensors.push_back({.name = "w", .shape = {4, 2}, .pieces = {whole_piece({4, 2}, 0, 8)}});
+  const std::uint64_t digest = digest_of(view);
+  EXPECT_EQ(digest_of(view), digest);
+  view.tensors[0].pieces[0].offset_bytes = 12;
+  EXPECT_NE(digest_of(view), digest);
+  view.tensors[0].pieces[0].offset_bytes = 8;
+  view.tensors[0].pieces[0].copy = 1;
+  EXPECT_NE(digest_of(view), digest);
+  view.tensors[0].pieces[0].copy = 0;
+  view.files[0].path = "b";
+  EXPECT_NE(digest_of(view), digest);
 }
 
 }  // namespace
