@@ -22,7 +22,7 @@ struct CopyDifference {
   Shape element;                                              // the first that differs
   std::uint64_t elements = 0;                                 // how many differ
 };
-// "exp_avg of h.0.attn.weight differs between copy 0 (rank 1, a.pt) and copy 1 (rank 3, b.pt): 12 elements, first
+// "tensor h.0.attn.weight (exp_avg) differs between copy 0 (rank 1, a.pt) and copy 1 (rank 3, b.pt): 12 elements, ..."
 // [0,7]"
 [[nodiscard]] std::string sentence_of(const CopyDifference& difference, const CheckpointView& view);
 

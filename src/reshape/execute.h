@@ -57,12 +57,13 @@ struct ExecuteProgress {
 };
 
 struct ExecuteOptions {
-  std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // at least 1 MiB is used; more: wider windows, fewer requests
-  std::uint32_t threads = 0;                            // 0: all cores
-  bool io_uring = true;                                 // false, or a kernel that refuses it: pread and pwrite
-  bool direct = true;                                   // O_DIRECT for large ranges that no cache has
-  bool sync = true;                                     // target files are on the disk when execute() returns
-  std::uint64_t bytes_expected = 0;                     // for progress only; 0: not known
+  std::uint64_t memory_bytes = std::uint64_t{1}
+                               << 30;  // at least 256 KiB are used; more: wider windows, fewer requests
+  std::uint32_t threads = 0;           // 0: all cores
+  bool io_uring = true;                // false, or a kernel that refuses it: pread and pwrite
+  bool direct = true;                  // O_DIRECT for large ranges that no cache has
+  bool sync = true;                    // target files are on the disk when execute() returns
+  std::uint64_t bytes_expected = 0;    // for progress only; 0: not known
   // About every 100 ms and at the end, from any thread, one call at a time.
   std::function<void(const ExecuteProgress&)> progress;
   const std::atomic<bool>* cancel = nullptr;  // once true, execute() ends within 100 ms as `cancelled`
