@@ -1,15 +1,21 @@
-// Random layouts to random layouts, against a reference that shares no enumeration code: it materialises every tensor
-// as an array of element numbers and cuts that by selecting indices, one by one.
+// Random layouts, and random views of files, to random layouts, against a reference that shares no enumeration code: it
+// materialises every tensor as an array of element numbers and cuts that by selecting indices, one by one.
 //
-// PAWL_CASES: how many (default 6000). PAWL_SEED: the first seed; a failure prints its own.
+// PAWL_CASES: how many of each (default 6000). PAWL_SEED: the first seed (default 1; "random": another one each time);
+// it is printed, and a failure prints its own.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 
+#include "reshape/cast.h"
+#include "reshape/checkpoint_view.h"
+#include "reshape/file_source.h"
+#include "reshape/pieces.h"
 #include "reshape/plan.h"
 #include "tensor/enumerate.h"
 
@@ -291,7 +297,7 @@ std::vector<AxisPattern> random_patterns(Random& random, const Mesh& mesh, const
     const std::uint64_t kind = random.below(8);
     if (kind < 4 && !tensor.shape.empty()) {
       patterns.push_back(random_shard(random, axis, size, tensor.placed_shape(), is_cut));
-    } else if (kind == 4 && tensor.dtype != ElementType::int64) {
+    } else if (kind == 4 && can_average(tensor.dtype)) {
       patterns.push_back(AxisPattern::averaged(axis));
     } else if (kind == 5) {
       Numbers holders;
@@ -308,8 +314,11 @@ std::vector<AxisPattern> random_patterns(Random& random, const Mesh& mesh, const
 struct Plain {
   std::string name;
   Shape shape;
-  bool is_integer;
+  std::optional<ElementType> exact;  // a type that is only ever copied; else a floating one, which is cast
 };
+
+constexpr ElementType kExact[] = {ElementType::int64,     ElementType::uint16,        ElementType::boolean,
+                                  ElementType::complex64, ElementType::float8_e4m3fn, ElementType::qint8};
 
 std::vector<Plain> random_tensors(Random& random) {
   std::vector<Plain> tensors;
@@ -321,7 +330,8 @@ std::vector<Plain> random_tensors(Random& random) {
       count *= shape.back();
     }
     if (count > 500) shape.resize(2);
-    tensors.push_back({"t" + std::to_string(tensors.size()), shape, random.one_in(6)});
+    tensors.push_back({"t" + std::to_string(tensors.size()), shape, std::nullopt});
+    if (random.one_in(6)) tensors.back().exact = kExact[random.below(std::size(kExact))];
   }
   return tensors;
 }
@@ -349,14 +359,14 @@ JobLayout random_layout(Random& random, std::vector<Plain> tensors) {
   }
   random.shuffle(tensors);
   for (const Plain& plain : tensors) {
-    JobTensor tensor{plain.name, "weight", plain.is_integer ? ElementType::int64 : dtype, plain.shape, {}, {}};
+    JobTensor tensor{plain.name, "weight", plain.exact.value_or(dtype), plain.shape, {}, {}};
     if (!plain.shape.empty() && random.one_in(4)) {
       tensor.padded = plain.shape;
       tensor.padded[random.below(plain.shape.size())] += random.between(1, 8);
     }
     tensor.placement.mesh = static_cast<std::uint32_t>(random.below(layout.meshes.size()));
     std::vector<std::uint32_t> kept_free;
-    if (!layout.groups.empty() && !plain.is_integer && random.one_in(2)) {
+    if (!layout.groups.empty() && !plain.exact && random.one_in(2)) {
       FlatGroup& group = layout.groups[random.below(layout.groups.size())];
       group.members.push_back(
           {static_cast<std::uint32_t>(layout.tensors.size()), random.one_in(3) ? random.below(9) : 0});
@@ -390,6 +400,33 @@ void for_each_element(const Box& box, Visit visit) {
 std::uint64_t address(std::uint64_t offset, const PerDimension& stride, const PerDimension& at) {
   for (std::size_t d = 0; d < at.size(); ++d) offset += stride[d] * at[d];
   return offset;
+}
+
+// All ranks at once: the same as rank by rank, with those that are alive and meet a box.
+void expect_all_at_once(const Enumeration& enumeration, Random& random) {
+  const JobLayout& layout = enumeration.layout();
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
+    Box box = whole_box(layout.tensors[t].shape);
+    for (std::uint32_t d = 0; d < box.dimensions; ++d) {
+      if (box.size[d] == 0) continue;
+      box.begin[d] = random.below(box.size[d]);
+      box.size[d] = random.between(1, box.size[d] - box.begin[d]);
+    }
+    std::vector<bool> is_alive(layout.world);
+    for (std::uint32_t rank = 0; rank < layout.world; ++rank) is_alive[rank] = !random.one_in(4);
+    const bool only_meeting = random.one_in(2);
+    const bool only_alive = random.one_in(2);
+    std::vector<TensorPiece> expected;
+    for (std::uint32_t rank = 0; rank < layout.world; ++rank) {
+      if (!only_alive || is_alive[rank]) enumeration.append_pieces(t, rank, expected);
+    }
+    if (only_meeting) {
+      std::erase_if(expected, [&](const TensorPiece& piece) { return volume(intersection(piece.box, box)) == 0; });
+    }
+    std::vector<TensorPiece> found;
+    enumeration.append_pieces_of_all(t, {only_meeting ? &box : nullptr, only_alive ? &is_alive : nullptr}, found);
+    ASSERT_EQ(found, expected) << "tensor " << t;
+  }
 }
 
 // Pieces, written out element by element, are what the reference holds.
@@ -494,6 +531,7 @@ void run_case(std::uint64_t seed, Counts& counts) {
   ASSERT_NO_FATAL_FAILURE(expect_enumerated(from, held));
   ASSERT_NO_FATAL_FAILURE(expect_enumerated(to, wanted));
 
+  ASSERT_NO_FATAL_FAILURE(expect_all_at_once(Enumeration(from), random));
   std::vector<bool> is_alive(from.world, true);
   if (random.one_in(3)) is_alive[random.below(from.world)] = false;
   if (random.one_in(6)) is_alive[random.below(from.world)] = false;
@@ -551,18 +589,194 @@ void run_case(std::uint64_t seed, Counts& counts) {
   }
 }
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* set = std::getenv(variable);
-  return set == nullptr ? otherwise : std::strtoull(set, nullptr, 10);
+// --- Views of files -----------------------------------------------------------------------------------------------
+
+// A view, and what lies in its files: byte 4 * i of a file belongs to its element i, whatever the type.
+struct Stored {
+  CheckpointView view;
+  std::vector<Contents> files;
+  std::map<std::string, std::vector<std::set<std::int64_t>>> held;  // of each tensor and version: the elements
+};
+
+// Cuts a box at random places.
+std::vector<Box> random_boxes(Random& random, const Box& whole) {
+  std::vector<Box> boxes{whole};
+  if (volume(whole) == 0) return {};
+  for (std::uint64_t cuts = random.below(7); cuts > 0 && whole.dimensions > 0; --cuts) {
+    const std::size_t at = random.below(boxes.size());
+    const std::size_t d = random.below(whole.dimensions);
+    if (boxes[at].size[d] < 2) continue;
+    Box upper = boxes[at];
+    const std::uint64_t cut = random.between(1, upper.size[d] - 1);
+    upper.begin[d] += cut;
+    upper.size[d] -= cut;
+    boxes[at].size[d] = cut;
+    boxes.push_back(upper);
+  }
+  return boxes;
 }
 
-TEST(Reshape, AnyLayoutToAnyOther) {
-  const std::uint64_t cases = number_from("PAWL_CASES", 6000);
-  const std::uint64_t seed = number_from("PAWL_SEED", 1);
+void store_piece(Random& random, const Plain& plain, const StoredTensor& tensor, StoredPiece piece, Stored& out) {
+  piece.file = static_cast<std::uint32_t>(random.below(out.files.size()));
+  Contents& file = out.files[piece.file];
+  for (std::uint64_t gap = random.below(3); gap > 0; --gap) file.push(kPad, 0);
+  // Any dimension may run fastest.
+  std::vector<std::uint32_t> order(piece.box.dimensions);
+  std::iota(order.begin(), order.end(), 0);
+  if (random.one_in(3)) random.shuffle(order);
+  std::uint64_t step = 1;
+  for (std::size_t i = order.size(); i-- > 0; step *= piece.box.size[order[i]]) piece.stride[order[i]] = step;
+  const std::uint64_t first = file.elements.size();
+  piece.offset_bytes = first * (size_bits(tensor.type) / 8);
+  for (std::uint64_t i = 0; i < step; ++i) file.push(kPad, 0);
+  const std::int64_t base = static_cast<std::int64_t>(std::stoul(plain.name.substr(1))) << 32;
+  for_each_element(piece.box, [&](const PerDimension& at) {
+    std::int64_t element = 0;
+    for (std::size_t d = 0; d < plain.shape.size(); ++d) {
+      element = element * static_cast<std::int64_t>(plain.shape[d]) +
+                static_cast<std::int64_t>(piece.box.begin[d] + at[d]);
+    }
+    const std::uint64_t to = address(first, piece.stride, at);
+    file.elements[to] = base + element;
+    file.versions[to] = piece.version;
+    out.held[plain.name][piece.version].insert(base + element);
+  });
+  out.view.tensors.back().pieces.push_back(piece);
+}
+
+Stored random_view(Random& random, const std::vector<Plain>& tensors) {
+  Stored out;
+  out.files.resize(random.between(1, 4));
+  out.view.files.resize(out.files.size());
+  constexpr ElementType kFloating[] = {ElementType::float32, ElementType::float16, ElementType::bfloat16};
+  for (const Plain& plain : tensors) {
+    StoredTensor tensor{.name = plain.name, .shape = plain.shape};
+    tensor.type = plain.exact.value_or(kFloating[random.below(3)]);
+    if (!plain.exact && random.one_in(4)) tensor.versions = static_cast<std::uint32_t>(random.between(2, 3));
+    out.held[plain.name].resize(tensor.versions);
+    out.view.tensors.push_back(tensor);
+    for (std::uint32_t version = 0; version < tensor.versions; ++version) {
+      const std::uint64_t copies = random.between(1, 2);
+      for (std::uint32_t copy = 0; copy < copies; ++copy) {
+        for (const Box& box : random_boxes(random, whole_box(plain.shape))) {
+          if (random.one_in(copies == 2 ? 4 : 30)) continue;  // a copy that lacks some; rarely, a hole
+          store_piece(random, plain, tensor, {.box = box, .version = version, .copy = copy}, out);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// Whether all that is wanted is there in all versions.
+bool is_whole(const Stored& stored, const Buffers& wanted) {
+  for (const auto& [where, contents] : wanted) {
+    for (const std::int64_t element : contents.elements) {
+      if (element == kPad) continue;
+      for (const auto& version : stored.held.at("t" + std::to_string(element >> 32))) {
+        if (!version.contains(element)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void run_view_case(std::uint64_t seed, Counts& counts) {
+  Random random(seed);
+  const std::vector<Plain> tensors = random_tensors(random);
+  Stored stored = random_view(random, tensors);
+  const JobLayout to = random_layout(random, tensors);
+  SCOPED_TRACE("seed " + std::to_string(seed) + "\nto\n" + text_of(to));
+  const Buffers wanted = reference_buffers(to);
+  std::vector<std::uint64_t> sizes;
+  for (const Contents& file : stored.files) sizes.push_back(file.elements.size() * 8);  // of the widest type
+  const Status sound = check_view(stored.view, sizes);
+  ASSERT_TRUE(sound) << sound.error().what;
+  bool complete = true;
+  for (const Plain& plain : tensors) {
+    const auto count = element_count(plain.shape);
+    for (const auto& version : stored.held[plain.name]) complete = complete && version.size() == *count;
+  }
+  ASSERT_EQ(stored.view.problems.empty(), complete);
+
+  const Enumeration target(to);
+  const ReshapeSource source = source_of(stored.view);
+  const auto plan = ReshapePlan::create(source, target);
+  ASSERT_TRUE(plan) << plan.error().what;
+  std::vector<const StoredPiece*> pieces;  // by buffer
+  std::map<std::string, std::size_t> element_bytes;
+  for (const StoredTensor& tensor : stored.view.tensors) {
+    element_bytes[tensor.name] = size_bits(tensor.type) / 8;
+    for (const StoredPiece& piece : tensor.pieces) pieces.push_back(&piece);
+  }
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Elements> filled;
+  for (const auto& [where, contents] : wanted) filled[where].assign(contents.elements.size(), kUntouched);
+  const CopySink run = [&](const ReshapeCopy& copy) {
+    ++counts.copies;
+    counts.averaged += copy.sources.size() > 1 ? 1 : 0;
+    Elements& out = filled.at({copy.target.holder, copy.target.buffer});
+    for_each_element(copy.box, [&](const PerDimension& at) {
+      std::int64_t found = kPad;
+      for (const CopyEnd& end : copy.sources) {
+        const StoredPiece& piece = *pieces.at(end.buffer);
+        ASSERT_EQ(piece.file, end.holder);
+        const std::uint64_t first = piece.offset_bytes / element_bytes[to.tensors[copy.tensor].name];
+        const std::uint64_t i = address(first + end.offset, end.stride, at);
+        const Contents& file = stored.files[piece.file];
+        ASSERT_LT(i, file.elements.size());
+        ASSERT_NE(file.elements[i], kPad);
+        ASSERT_EQ(file.versions[i], static_cast<std::uint64_t>(&end - copy.sources.data()));
+        ASSERT_TRUE(found == kPad || found == file.elements[i]) << "versions of different elements";
+        found = file.elements[i];
+      }
+      const std::uint64_t i = address(copy.target.offset, copy.target.stride, at);
+      ASSERT_LT(i, out.size());
+      ASSERT_EQ(out[i], kUntouched) << "written twice";
+      out[i] = found;
+    });
+  };
+  Status status;
+  if (random.one_in(2)) {
+    status = plan->plan_all(run);
+  } else {
+    for (std::uint32_t rank = 0; rank < to.world && status; ++rank) status = plan->plan_rank(rank, run);
+  }
+  ASSERT_FALSE(testing::Test::HasFatalFailure());
+  ASSERT_EQ(status.has_value(), is_whole(stored, wanted)) << (status ? "a hole was not seen" : status.error().what);
+  if (!status) {
+    ASSERT_EQ(status.error().code, Code::not_found);
+    ++counts.refused;
+    return;
+  }
+  ++counts.reshaped;
+  for (const auto& [where, contents] : wanted) {
+    for (std::size_t i = 0; i < contents.elements.size(); ++i) {
+      const std::int64_t expected = contents.elements[i] == kPad ? kUntouched : contents.elements[i];
+      ASSERT_EQ(filled[where][i], expected) << "rank " << where.first << " buffer " << where.second << " at " << i;
+    }
+  }
+}
+
+std::uint64_t cases_wanted() {
+  const char* set = std::getenv("PAWL_CASES");
+  return set == nullptr ? 6000 : std::strtoull(set, nullptr, 10);
+}
+
+std::uint64_t first_seed() {
+  const char* set = std::getenv("PAWL_SEED");
+  if (set == nullptr) return 1;
+  return set == std::string("random") ? std::random_device()() : std::strtoull(set, nullptr, 10);
+}
+
+void run_cases(void (*run)(std::uint64_t seed, Counts& counts)) {
+  const std::uint64_t cases = cases_wanted();
+  const std::uint64_t seed = first_seed();
+  std::printf("%llu cases from seed %llu\n", static_cast<unsigned long long>(cases),
+              static_cast<unsigned long long>(seed));
   Counts counts;
   for (std::uint64_t i = 0; i < cases; ++i) {
-    ASSERT_NO_FATAL_FAILURE(run_case(seed + i, counts)) << "PAWL_CASES=1 PAWL_SEED=" << seed + i << " repeats it";
-    ASSERT_FALSE(HasFailure());
+    ASSERT_NO_FATAL_FAILURE(run(seed + i, counts)) << "PAWL_CASES=1 PAWL_SEED=" << seed + i << " repeats it";
+    ASSERT_FALSE(testing::Test::HasFailure()) << "PAWL_CASES=1 PAWL_SEED=" << seed + i << " repeats it";
   }
   std::printf("%llu reshaped, %llu refused, %llu copies, %llu of them means\n",
               static_cast<unsigned long long>(counts.reshaped), static_cast<unsigned long long>(counts.refused),
@@ -571,6 +785,14 @@ TEST(Reshape, AnyLayoutToAnyOther) {
   EXPECT_GT(counts.reshaped, cases / 2);  // the generator still makes both kinds
   EXPECT_GT(counts.refused, cases / 50);
   EXPECT_GT(counts.averaged, cases / 10);
+}
+
+TEST(Reshape, AnyLayoutToAnyOther) {
+  run_cases(run_case);
+}
+
+TEST(Reshape, AnyViewToAnyLayout) {
+  run_cases(run_view_case);
 }
 
 }  // namespace
