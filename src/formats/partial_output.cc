@@ -1,0 +1,181 @@
+#include "formats/partial_output.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/text.h"
+#include "env/files.h"
+#include "formats/safetensors_writer.h"
+
+namespace pawl {
+namespace {
+
+Error system_refused(std::string what, int errno_value) {
+  Error error = system_error(std::move(what), errno_value);
+  error.code = errno_value == ENOSPC || errno_value == EDQUOT || errno_value == EFBIG ? Code::full
+               : errno_value == ENOENT                                                ? Code::not_found
+                                                                                      : Code::io;
+  return error;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+Status check_place(const std::string& path, const PartialOptions& options) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT) return {};
+    return system_refused(text("look at ", path), errno);
+  }
+  const bool folder = is_folder(path);
+  if (folder != options.folder)
+    return Error{Code::invalid, text(path, " is ", folder ? "a folder" : "a file", ", and a ",
+                                     options.folder ? "folder" : "file", " is to be written: choose another name")};
+  if (options.overwrite) return {};
+  if (folder) {
+    Result<std::vector<std::string>> names = real_files().list(path);
+    if (names && names->empty()) return {};
+  }
+  return Error{Code::invalid, text(path, " is there already: choose another name, or say --overwrite")};
+}
+
+Status check_room(const std::string& folder, std::uint64_t bytes) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return system_refused(text("room in ", folder), errno);
+  const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (free >= bytes) return {};
+  return Error{Code::full, text("no room in ", folder, ": ", bytes, " bytes are needed and ", free, " are free")};
+}
+
+// Opens the partial folder, made if it is not there, and locks it: the lock ends with its holder, however that ends.
+Result<Fd> lock_partial(const std::string& partial) {
+  for (;;) {
+    if (::mkdir(partial.c_str(), 0777) != 0 && errno != EEXIST) return system_refused(text("make ", partial), errno);
+    Fd fd(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd.valid() && errno == ENOENT) continue;
+    if (!fd.valid()) return system_refused(text("open ", partial), errno);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK)
+        return Error{Code::stale, text(partial, ": another conversion is writing it; wait for its end")};
+      if (errno != ENOTSUP && errno != ENOLCK && errno != EINVAL) return system_refused(text("lock ", partial), errno);
+    }
+    struct stat held {}, named {};  // another run may have finished in between, and taken the name away
+    if (::fstat(fd.get(), &held) == 0 && ::lstat(partial.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+        held.st_dev == named.st_dev)
+      return fd;
+  }
+}
+
+Status sync_path(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) return system_refused(text("sync ", path), errno);
+  return {};
+}
+
+// As if it had been made with the mode that files get here: who may read them is the folder's and the user's choice.
+Status open_to_others(const std::string& path) {
+  const mode_t hidden = ::umask(0);
+  (void)::umask(hidden);
+  if (::chmod(path.c_str(), 0666 & ~hidden) != 0) return system_refused(text("mode of ", path), errno);
+  return {};
+}
+
+Status rename_path(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) return system_refused(text("rename ", from, " to ", to), errno);
+  return {};
+}
+
+bool is_weights_name(const std::string& name) {
+  return name == "model.safetensors" || (name.starts_with("model-") && name.ends_with(".safetensors"));
+}
+
+}  // namespace
+
+Status PartialOutput::check(const std::string& given, const PartialOptions& options) {
+  const std::string path = without_slashes(given);
+  if (path.empty() || path == "/" || last_name(path) == "." || last_name(path) == "..")
+    return Error{Code::invalid, text("\"", given, "\" is no name for what is to be written")};
+  if (!is_folder(parent_path(path)))
+    return Error{Code::not_found, text(parent_path(path), ": no such folder; make it first")};
+  PAWL_TRY(check_place(path, options));
+  return check_room(parent_path(path), options.bytes);
+}
+
+Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOptions options) {
+  PAWL_TRY(check(given, options));
+  const std::string path = without_slashes(given);
+  const std::string partial = path + kPartialSuffix;
+  PAWL_ASSIGN(Fd lock, lock_partial(partial));
+  PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));  // of a run that was killed
+  for (const std::string& name : left) PAWL_TRY(remove_tree(partial, join_path(partial, name)));
+  return PartialOutput(path, partial, std::move(lock), options);
+}
+
+PartialOutput::~PartialOutput() {
+  if (lock_.valid() && !keep_) (void)remove_tree(parent_path(partial_), partial_);  // before the lock goes
+}
+
+std::string PartialOutput::path_of(const std::string& name) {
+  names_.push_back(options_.folder ? name : std::string("data"));
+  return join_path(partial_, names_.back());
+}
+
+Status PartialOutput::publish() {
+  for (const std::string& name : names_) {
+    PAWL_TRY(open_to_others(join_path(partial_, name)));
+    PAWL_TRY(sync_path(join_path(partial_, name)));
+  }
+  PAWL_TRY(sync_path(partial_));
+  return options_.folder ? publish_folder() : publish_file();
+}
+
+Status PartialOutput::publish_file() {
+  if (names_.size() != 1) return Error{Code::broken, "one file was to be written"};
+  PAWL_TRY(rename_path(join_path(partial_, names_[0]), path_));
+  PAWL_TRY(remove_tree(parent_path(partial_), partial_));
+  lock_.reset();
+  return sync_path(parent_path(path_));
+}
+
+Status PartialOutput::publish_folder() {
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) return system_refused(text("rename ", partial_, " to ", path_), errno);
+    return take_over_folder();
+  }
+  lock_.reset();  // nothing stood there, or an empty folder
+  return sync_path(parent_path(path_));
+}
+
+Status PartialOutput::take_over_folder() {
+  PAWL_ASSIGN(const std::vector<std::string> old, real_files().list(path_));
+  const std::string index(kHuggingFaceIndexName);
+  keep_ = true;
+  if (std::ranges::find(old, index) != old.end()) PAWL_TRY(real_files().remove(join_path(path_, index)));
+  PAWL_TRY(sync_path(path_));
+  for (const std::string& name : old)
+    if (is_weights_name(name)) PAWL_TRY(real_files().remove(join_path(path_, name)));
+  std::ranges::stable_sort(names_, {}, [&](const std::string& name) { return name == index; });
+  for (const std::string& name : names_) {
+    if (name == index) PAWL_TRY(sync_path(path_));
+    PAWL_TRY(rename_path(join_path(partial_, name), join_path(path_, name)));
+  }
+  PAWL_TRY(sync_path(path_));
+  PAWL_TRY(remove_tree(parent_path(partial_), partial_));
+  lock_.reset();
+  return sync_path(parent_path(path_));
+}
+
+}  // namespace pawl

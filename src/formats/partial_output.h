@@ -1,0 +1,65 @@
+// PartialOutput: a file or a folder of files in the making, that gets its name when it is whole, and not before.
+//
+// It grows in a folder beside its place, `<name>.pawl-partial`, and is renamed last, after everything was synced. What
+// always holds: a process killed at any instant leaves at `<name>` what stood there before, or all of the new; and at
+// most the partial folder, which says what it is, and which the next run to the same place empties and takes over. Two
+// runs at once: the second is refused, since the first holds a lock on it.
+// One exception: a folder that has content and is to be overwritten is taken over file by file: its index and weights go
+// first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
+// partial folder. Other files of the folder (config.json) stay.
+// Writes no data: whoever does makes the files that path_of names. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "env/fd.h"
+
+namespace pawl {
+
+inline constexpr const char* kPartialSuffix = ".pawl-partial";
+
+struct PartialOptions {
+  bool folder = false;      // else one file
+  bool overwrite = false;   // what stands there is replaced; else it is refused
+  std::uint64_t bytes = 0;  // that will be written: refused at once where the disk has less
+};
+
+class PartialOutput {
+ public:
+  // Fails: `invalid` if something stands there and overwrite is off, or is of the other kind; `not_found` if the folder
+  // above is not there; `full` without room; `stale` if another run is at it; `io`.
+  [[nodiscard]] static Result<PartialOutput> begin(const std::string& path, PartialOptions options);
+  // What begin() would refuse, without touching anything.
+  [[nodiscard]] static Status check(const std::string& path, const PartialOptions& options);
+  PartialOutput(PartialOutput&& other) noexcept = default;
+  PartialOutput& operator=(PartialOutput&&) = delete;
+  PartialOutput(const PartialOutput&) = delete;
+  PartialOutput& operator=(const PartialOutput&) = delete;
+  ~PartialOutput();  // what was not published is removed
+
+  // Where to make a file of the folder; of an output that is one file, the name does not matter. Nothing is there yet.
+  [[nodiscard]] std::string path_of(const std::string& name);
+  // Syncs all of them, and gives them their names. Afterwards they are on the disk. Fails: `io`, `full`, `not_found` if
+  // one was not made.
+  [[nodiscard]] Status publish();
+
+ private:
+  PartialOutput(std::string path, std::string partial, Fd lock, PartialOptions options)
+      : path_(std::move(path)), partial_(std::move(partial)), lock_(std::move(lock)), options_(options) {}
+  [[nodiscard]] Status publish_file();
+  [[nodiscard]] Status publish_folder();
+  [[nodiscard]] Status take_over_folder();
+
+  std::string path_;
+  std::string partial_;
+  Fd lock_;  // of the partial folder; none: moved from, or published
+  PartialOptions options_;
+  std::vector<std::string> names_;
+  bool keep_ = false;  // what was to be replaced is gone: this is all there is
+};
+
+}  // namespace pawl
