@@ -7,6 +7,7 @@
 #   make build   the command at build/bin/pawl and the library at build/lib
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against PyTorch's own means
+#   make bench-reshape   reading, moving and converting checkpoints, against this machine's own floors
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  our sources through the formatter, then the checks of style
 #   make clean   removes build/
@@ -15,7 +16,7 @@ export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 
-.PHONY: demo test check build bench bench-pytorch fuzz-smoke clean format setup
+.PHONY: demo test check build bench bench-pytorch bench-reshape fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -39,6 +40,10 @@ bench: setup
 
 bench-pytorch: build
 	@bench/pytorch/run $(ARGS)
+
+bench-reshape: setup
+	@tools/build main reshape_bench
+	@bench/reshape/run $(ARGS)
 
 fuzz-smoke:
 	@tools/setup --developer
