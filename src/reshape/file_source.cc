@@ -21,13 +21,15 @@ bool is_wanted(const StoredTensor& tensor, const FileSourceOptions& options) {
   return options.roles.empty() || std::ranges::find(options.roles, tensor.role) != options.roles.end();
 }
 
+// `meeting`: only pieces that share an element with it. Null: all.
 void append_pieces(const StoredTensor& tensor, std::uint32_t index, std::uint64_t first_piece,
-                   std::optional<std::uint32_t> trusted, std::vector<TensorPiece>& out) {
+                   std::optional<std::uint32_t> trusted, const Box* meeting, std::vector<TensorPiece>& out) {
   const bool only_trusted =
       trusted && std::ranges::any_of(tensor.pieces, [&](const StoredPiece& piece) { return piece.copy == *trusted; });
   for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
     const StoredPiece& piece = tensor.pieces[i];
     if (only_trusted && piece.copy != *trusted) continue;
+    if (meeting != nullptr && volume(intersection(piece.box, *meeting)) == 0) continue;
     out.push_back({index, piece.file, static_cast<std::uint32_t>(first_piece + i), piece.version, piece.copy, piece.box,
                    0, piece.stride});
   }
@@ -42,12 +44,16 @@ ReshapeSource source_of(const CheckpointView& view, const FileSourceOptions& opt
     const StoredTensor& tensor = view.tensors[t];
     if (!is_wanted(tensor, options)) continue;
     wanted.push_back(t);
-    source.tensors.push_back({tensor.name, tensor.role, tensor.type, tensor.shape, tensor.versions});
+    source.tensors.push_back({tensor.name, tensor.role, tensor.type, tensor.shape, tensor.versions, tensor.scales});
   }
-  source.append_pieces = [&view, wanted = std::move(wanted), firsts = first_pieces(view),
-                          trusted = options.trusted_copy](std::uint32_t tensor, std::vector<TensorPiece>& out) {
-    append_pieces(view.tensors[wanted[tensor]], tensor, firsts[wanted[tensor]], trusted, out);
+  const auto append = [&view, wanted = std::move(wanted), firsts = first_pieces(view), trusted = options.trusted_copy](
+                          std::uint32_t tensor, const Box* meeting, std::vector<TensorPiece>& out) {
+    append_pieces(view.tensors[wanted[tensor]], tensor, firsts[wanted[tensor]], trusted, meeting, out);
   };
+  source.append_meeting = [append](std::uint32_t tensor, const Box& box, std::vector<TensorPiece>& out) {
+    append(tensor, &box, out);
+  };
+  source.append_pieces = [append](std::uint32_t tensor, std::vector<TensorPiece>& out) { append(tensor, nullptr, out); };
   source.disjoint = true;  // as every view's pieces are
   return source;
 }

@@ -528,7 +528,8 @@ Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_s
   for (const auto& [alias, kept] : view.aliases) {
     if (!names.contains(kept)) faults.add(text("alias ", alias, ": there is no tensor ", kept));
   }
-  if (holes.any()) view.problems.push_back(holes.sentence());
+  const bool is_new = std::ranges::find(view.problems, holes.sentence()) == view.problems.end();
+  if (holes.any() && is_new) view.problems.push_back(holes.sentence());
   if (faults.any()) return Error{Code::corrupt, faults.sentence()};
   return {};
 }

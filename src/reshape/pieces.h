@@ -55,7 +55,7 @@ void append_interval(const Shape& array, std::uint64_t begin, std::uint64_t end,
 [[nodiscard]] StoredTensor without_copies_beyond(StoredTensor tensor, std::uint32_t copies);
 
 // Proves what checkpoint_view.h says of a view. `file_sizes`: of each of view.files, used where it is a plain file.
-// Adds a sentence to `problems` that names up to five tensors with regions that no piece holds.
+// Adds a sentence to `problems` that names up to five tensors with regions that no piece holds, unless it is there.
 // Fails: `corrupt`, naming up to five tensors, where anything else is not so. Near-linear in the pieces.
 [[nodiscard]] Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_sizes);
 

@@ -407,6 +407,8 @@ TEST(CheckView, HolesAreProblems) {
       "tensor w (weight): [4,6], [1,6] at [3,0] is in no file; tensor none0 (weight): [2], all of it is in no file; "))
       << view.problems[0];
   EXPECT_TRUE(view.problems[0].ends_with("; and 2 more"));
+  ASSERT_TRUE(check_view(view, kSizes));  // said once, however often it is looked for
+  EXPECT_EQ(view.problems.size(), 1u);
 }
 
 // One copy may have what another lacks; each version has to be there.
