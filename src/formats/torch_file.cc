@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "reshape/stored_file.h"
 
 namespace pawl {
 namespace {
@@ -29,29 +30,6 @@ std::string layout_name(const Pickle& pickle, Value value) {  // torch.serializa
   std::string_view name = arguments.empty() ? std::string_view() : pickle.text(arguments[0]);
   if (name.starts_with("torch.")) name.remove_prefix(6);
   return std::string(name);
-}
-
-// How many elements there are, and the number of the last one touched. Nothing where 63 bits don't hold them, or where
-// the tensor has no strides.
-struct Reach {
-  std::uint64_t count = 1;
-  std::uint64_t last = 0;
-};
-std::optional<Reach> reach_of(const TorchTensor& tensor) {
-  if (tensor.shape.size() != tensor.strides.size()) return std::nullopt;  // a sparse tensor, or a wrapper
-  Reach reach{1, tensor.storage_offset};
-  const bool empty = std::ranges::find(tensor.shape, std::uint64_t{0}) != tensor.shape.end();
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-    std::uint64_t step = 0;
-    if (empty) continue;
-    if (__builtin_mul_overflow(reach.count, tensor.shape[i], &reach.count) || reach.count >> 63 != 0)
-      return std::nullopt;
-    if (__builtin_mul_overflow(tensor.shape[i] - 1, tensor.strides[i], &step) ||
-        __builtin_add_overflow(reach.last, step, &reach.last) || reach.last >> 63 != 0)
-      return std::nullopt;
-  }
-  if (empty) reach.count = 0;
-  return reach;
 }
 
 // A dict's key as Python shows it: 7, 2.5, True, None, 'x'.
@@ -80,6 +58,34 @@ bool is_key(std::string_view key) {
 }
 
 }  // namespace
+
+std::optional<TorchReach> reach_of(const TorchTensor& tensor) {
+  if (tensor.shape.size() != tensor.strides.size()) return std::nullopt;  // a sparse tensor, or a wrapper
+  TorchReach reach{1, tensor.storage_offset};
+  const bool empty = std::ranges::find(tensor.shape, std::uint64_t{0}) != tensor.shape.end();
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    std::uint64_t step = 0;
+    if (empty) continue;
+    if (__builtin_mul_overflow(reach.count, tensor.shape[i], &reach.count) || reach.count >> 63 != 0)
+      return std::nullopt;
+    if (__builtin_mul_overflow(tensor.shape[i] - 1, tensor.strides[i], &step) ||
+        __builtin_add_overflow(reach.last, step, &reach.last) || reach.last >> 63 != 0)
+      return std::nullopt;
+  }
+  if (empty) reach.count = 0;
+  return reach;
+}
+
+StoredFile stored_file_of(const TorchStorage& storage, const std::string& path) {
+  StoredFile file;
+  file.path = path;
+  if (!storage.deflated) return file;
+  file.codec = StoredFile::Codec::deflate;
+  file.offset_bytes = storage.offset_bytes;
+  file.length_bytes = storage.packed_bytes;
+  file.decoded_bytes = storage.size_bytes;
+  return file;
+}
 
 Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Value value, std::string_view what) {
   // torch.Size is a call with one tuple.
@@ -302,7 +308,7 @@ Status TorchReader::add_storage(Value value) {
   if (!count) return damaged(text("storage ", key, " has ", pickle().describe(parts[4]), " elements"));
   if (parts.size() == 6 && !pickle().is(parts[5], PickleKind::none))
     return Error{Code::invalid, text("storage ", key, " is a view of another: an old stream")};
-  TorchStorage storage{key, type, 0, 0, location != "meta"};
+  TorchStorage storage{key, type, 0, 0, 0, location != "meta", false};
   // A packed type counts its numbers, and torch stores whole bytes.
   const std::optional<std::uint64_t> bytes =
       untyped                ? count
@@ -313,14 +319,16 @@ Status TorchReader::add_storage(Value value) {
   if (!legacy_ && storage.has_data) {
     const ZipRecord* record = directory_.find(text(folder_, "data/", key));
     if (record == nullptr && storage.size_bytes != 0) return damaged(text("no record data/", key));
-    if (record != nullptr && record->deflated)
-      return Error{Code::invalid, text("record data/", key, " is deflated; save the file again with torch.save")};
-    if (record != nullptr && size_bits(type.value_or(ElementType::uint8)) < 8 && record->size_bytes <= *count)
-      storage.size_bytes = record->size_bytes;
-    if (record != nullptr && record->size_bytes != storage.size_bytes)
+    if (record != nullptr && size_bits(type.value_or(ElementType::uint8)) < 8 && record->unpacked_bytes <= *count)
+      storage.size_bytes = record->unpacked_bytes;
+    if (record != nullptr && record->unpacked_bytes != storage.size_bytes)
       return damaged(
-          text("record data/", key, " has ", record->size_bytes, " bytes, and its storage ", storage.size_bytes));
-    if (record != nullptr) storage.offset_bytes = record->offset_bytes;
+          text("record data/", key, " has ", record->unpacked_bytes, " bytes, and its storage ", storage.size_bytes));
+    if (record != nullptr) {
+      storage.offset_bytes = record->offset_bytes;
+      storage.packed_bytes = record->size_bytes;
+      storage.deflated = record->deflated;
+    }
   }
   const auto [found, is_new] = storage_by_key_.emplace(key, static_cast<std::uint32_t>(file_.storages_.size()));
   if (is_new) {
@@ -497,7 +505,7 @@ Status TorchReader::check(const TorchTensor& tensor) {
   if (tensor.storage == kNoStorage) return {};
   if (tensor.shape.size() != tensor.strides.size())
     return damaged(text(tensor.shape.size(), " sizes and ", tensor.strides.size(), " strides"));
-  const std::optional<Reach> reach = reach_of(tensor);
+  const std::optional<TorchReach> reach = reach_of(tensor);
   if (!reach) return damaged("sizes, strides and offset overflow");
   if (reach->count == 0) return {};
   const TorchStorage& storage = file_.storages_[tensor.storage];
@@ -622,6 +630,7 @@ Status TorchReader::walk() {
       file_.tensors_.push_back(found->second);
       file_.tensors_.back().path = path;
       steps += path.size();
+      for (const PathStep& step : path) steps += step.text.size() / 8;  // a long key above many tensors
     }
     on_path[value] = true;
     stack.push_back({value, {}, 0});
@@ -689,6 +698,14 @@ void flip_signs(std::string& bytes, std::uint32_t size, bool imaginary_only) {
     bytes[i] = static_cast<char>(bytes[i] ^ '\x80');
 }
 
+Result<std::string> read_storage(ByteSource& source, const TorchStorage& storage, std::uint64_t offset_bytes,
+                                 std::uint64_t size_bytes) {
+  if (!storage.deflated) return read_text(source, storage.offset_bytes + offset_bytes, size_bytes);
+  PAWL_ASSIGN(const std::string packed, read_text(source, storage.offset_bytes, storage.packed_bytes));
+  PAWL_ASSIGN(std::string whole, decode_deflate(packed, storage.size_bytes));
+  return whole.substr(offset_bytes, size_bytes);
+}
+
 }  // namespace
 
 Result<std::string> read_elements(ByteSource& source, const TorchFile& file, const TorchTensor& tensor,
@@ -697,7 +714,7 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
     return Error{Code::invalid, text("tensor ", name_of(tensor.path), " has no bytes of its own")};
   const std::uint32_t bits = size_bits(tensor.type);
   const TorchStorage& storage = file.storages()[tensor.storage];
-  const std::optional<Reach> reach = reach_of(tensor);
+  const std::optional<TorchReach> reach = reach_of(tensor);
   if (bits % 8 != 0) return Error{Code::invalid, text("elements of ", bits, " bits are read as whole storages")};
   const std::optional<std::uint64_t> bytes = reach ? size_bytes(tensor.type, reach->count) : std::nullopt;
   if (!bytes || *bytes > size_bytes_max)
@@ -707,8 +724,7 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
   const std::uint64_t span = (reach->last - tensor.storage_offset + 1) * element;  // inside the storage: checked
   if (span > size_bytes_max)
     return Error{Code::full, text("tensor ", name_of(tensor.path), " is spread over ", span, " bytes")};
-  PAWL_ASSIGN(const std::string stored,
-              read_text(source, storage.offset_bytes + tensor.storage_offset * element, span));
+  PAWL_ASSIGN(const std::string stored, read_storage(source, storage, tensor.storage_offset * element, span));
   std::string out(*bytes, '\0');
   std::vector<std::uint64_t> index(tensor.shape.size(), 0);
   std::uint64_t from = 0;
@@ -731,10 +747,16 @@ CheckpointView view_of(const TorchFile& file, const std::string& path) {
   CheckpointView view;
   view.format = "torch.save";
   view.files.push_back({path});
+  std::vector<std::uint32_t> file_of(file.storages().size(), 0);
+  for (std::size_t i = 0; i < file.storages().size(); ++i) {
+    if (!file.storages()[i].deflated) continue;
+    file_of[i] = static_cast<std::uint32_t>(view.files.size());
+    view.files.push_back(stored_file_of(file.storages()[i], path));
+  }
   view.notes = file.notes();
   for (const TorchTensor& tensor : file.tensors()) {
     const std::string name = name_of(tensor.path);
-    const std::optional<Reach> reach = reach_of(tensor);
+    const std::optional<TorchReach> reach = reach_of(tensor);
     const bool has_bytes = tensor.storage != kNoStorage && file.storages()[tensor.storage].has_data;
     if (!has_bytes || !reach || tensor.shape.size() > kDimensionsMax || size_bits(tensor.type) % 8 != 0 ||
         tensor.conjugated || tensor.negated) {
@@ -748,7 +770,8 @@ CheckpointView view_of(const TorchFile& file, const std::string& path) {
     out.shape = tensor.shape;
     if (reach->count == 0) continue;
     const std::uint64_t element = size_bits(tensor.type) / 8;
-    StoredPiece piece = whole_piece(tensor.shape, 0, file.storages()[tensor.storage].offset_bytes + tensor.storage_offset * element);
+    const std::uint64_t origin = origin_of(file.storages()[tensor.storage]);
+    StoredPiece piece = whole_piece(tensor.shape, file_of[tensor.storage], origin + tensor.storage_offset * element);
     std::ranges::copy(tensor.strides, piece.stride.begin());
     piece.swapped = file.is_big_endian() && swapped_bytes(tensor.type) > 1;
     out.pieces.push_back(piece);

@@ -6,8 +6,8 @@
 //
 // What always holds of an opened one: every storage lies inside the file and has the size its elements need; every
 // element of every tensor lies inside its storage. Neither names ("a.b" may be a key, and a path) nor,
-// in odd files, paths need differ: whoever wants one tensor a name checks.
-// Not read yet: deflated records (refused).
+// in odd files, paths need differ: whoever wants one tensor a name checks. A storage may be deflated (a zip file that
+// was packed again): then its range is of the packed bytes, and whoever reads it unpacks it whole.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,9 @@ struct TorchStorage {
   std::optional<ElementType> type;  // nothing: untyped
   std::uint64_t offset_bytes = 0;   // in the file
   std::uint64_t size_bytes = 0;
-  bool has_data = true;  // not on the device "meta"
+  std::uint64_t packed_bytes = 0;  // deflated: its length in the file
+  bool has_data = true;            // not on the device "meta"
+  bool deflated = false;
 };
 
 inline constexpr std::uint32_t kNoStorage = ~0u;
@@ -97,6 +99,19 @@ class TorchFile {
 [[nodiscard]] Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Pickle::Value value,
                                                              std::string_view what);
 [[nodiscard]] std::optional<ElementType> torch_type(const Pickle& pickle, Pickle::Value value);
+
+// Elements that a tensor has, and the number of the last one it touches in its storage. Nothing where 63 bits don't hold
+// them, or where the tensor has no strides (sparse, wrapped).
+struct TorchReach {
+  std::uint64_t count = 1;
+  std::uint64_t last = 0;
+};
+[[nodiscard]] std::optional<TorchReach> reach_of(const TorchTensor& tensor);
+// The bytes of a storage of the file at `path`, as a view's pieces name them: offsets count from `origin_of`.
+[[nodiscard]] StoredFile stored_file_of(const TorchStorage& storage, const std::string& path);
+[[nodiscard]] inline std::uint64_t origin_of(const TorchStorage& storage) {
+  return storage.deflated ? 0 : storage.offset_bytes;
+}
 
 // Its tensors as pieces of one file, each whole. What has no bytes of its own, or more than eight dimensions, becomes a
 // note.

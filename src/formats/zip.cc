@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "reshape/stored_file.h"
 
 namespace pawl {
 namespace {
@@ -227,19 +228,27 @@ const ZipRecord* ZipDirectory::find(std::string_view name) const {
 }
 
 Result<std::string> read_record(ByteSource& source, const ZipRecord& record, std::uint64_t size_bytes_max) {
-  if (record.deflated)
-    return Error{Code::invalid, text("record ", record.name, " is deflated; save the file again with torch.save")};
-  if (record.size_bytes > size_bytes_max)
-    return Error{Code::full, text("record ", record.name, ": ", record.size_bytes, " bytes")};
+  if (std::max(record.size_bytes, record.unpacked_bytes) > size_bytes_max)
+    return Error{Code::full, text("record ", record.name, ": ", record.unpacked_bytes, " bytes")};
   PAWL_ASSIGN(std::string content, read_text(source, record.offset_bytes, record.size_bytes));
+  if (record.deflated) {
+    Result<std::string> unpacked = decode_deflate(content, record.unpacked_bytes);
+    if (!unpacked) return std::move(unpacked).error().within(text("record ", record.name));
+    content = std::move(*unpacked);
+  }
   if (record.crc32 != 0 && crc32_more(0, content) != record.crc32)
     return Error{Code::corrupt, text("record ", record.name, ": its checksum differs")};
   return content;
 }
 
 Result<bool> checksum_agrees(ByteSource& source, const ZipRecord& record) {
-  if (record.deflated) return Error{Code::invalid, text("record ", record.name, " is deflated")};
   constexpr std::uint64_t kPieceBytes = 1 << 20;
+  if (record.deflated) {
+    PAWL_ASSIGN(const std::string packed, read_text(source, record.offset_bytes, record.size_bytes));
+    Result<std::string> unpacked = decode_deflate(packed, record.unpacked_bytes);
+    if (!unpacked) return std::move(unpacked).error().within(text("record ", record.name));
+    return crc32_more(0, *unpacked) == record.crc32;
+  }
   std::uint32_t crc = 0;
   for (std::uint64_t done = 0; done < record.size_bytes; done += kPieceBytes) {
     PAWL_ASSIGN(const std::string piece,

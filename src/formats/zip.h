@@ -2,7 +2,8 @@
 //
 // Strict: the end records close the file, the directory lies just before them, names are plain relative paths and
 // differ, records do not overlap and lie before the directory, each local header agrees with the directory on the name.
-// Zip64 is read. Nothing is unpacked here, so nothing can be written anywhere, whatever a name says.
+// Zip64 is read. Nothing is written anywhere, whatever a name says; deflated records are unpacked in memory, and only
+// where their packed bytes justify what the directory promises (reshape/stored_file.h).
 // Checksums are looked at only on request: writers can be told to leave them out (then they are 0) or to leave holes.
 #pragma once
 
@@ -39,11 +40,11 @@ class ZipDirectory {
   std::unordered_map<std::string, std::size_t> by_name_;
 };
 
-// The content of a stored record. Fails: `corrupt`, also if the record names a checksum other than 0 and it differs;
-// `invalid` for a deflated one; `full` beyond `size_bytes_max`.
+// The content of a record. Fails: `corrupt`, also if the record names a checksum other than 0 and it differs; `full`
+// beyond `size_bytes_max`.
 [[nodiscard]] Result<std::string> read_record(ByteSource& source, const ZipRecord& record,
                                               std::uint64_t size_bytes_max);
-// Whether a stored record's bytes have the checksum that the directory gives. Reads all of them, a piece at a time.
+// Whether a record's content has the checksum that the directory gives. Reads all of it: a stored one piece by piece.
 [[nodiscard]] Result<bool> checksum_agrees(ByteSource& source, const ZipRecord& record);
 
 }  // namespace pawl
