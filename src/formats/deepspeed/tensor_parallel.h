@@ -24,6 +24,9 @@
 #include "tensor/element_type.h"
 
 namespace pawl {
+namespace deepspeed {
+struct TensorParallelInfo;
+}
 
 struct MergedPart {
   Box local;                    // of the rank's tensor, never empty
@@ -37,8 +40,8 @@ struct MergedParameter {
   Shape shape;  // the whole, without padding
   std::uint32_t versions = 1;
   std::uint32_t copies = 1;
-  std::vector<std::vector<MergedPart>> ranks;  // of each tensor-parallel rank
-  std::string rule;                            // for people: "replicated", "joined along dimension 1"
+  std::vector<std::vector<MergedPart>> ranks = {};  // of each tensor-parallel rank
+  std::string rule = {};                            // for people: "replicated", "joined along dimension 1"
 };
 
 class TensorParallelRules {
@@ -48,9 +51,9 @@ class TensorParallelRules {
   TensorParallelRules(TensorParallelRules&&) noexcept;
   TensorParallelRules& operator=(TensorParallelRules&&) noexcept;
 
-  // `info` is the value of `universal_checkpoint_info`; Pickle::kNothing and None: it said nothing. Used during the call.
-  // Fails: `corrupt` if it is not what it should be; `invalid`, naming it, for a pattern that our engine can't match
-  // (look-around, back references) or a version that we don't know; `full` past a limit.
+  // `info` is the value of `universal_checkpoint_info`; Pickle::kNothing and None: it said nothing. Used during the
+  // call. Fails: `corrupt` if it is not what it should be; `invalid`, naming it, for a pattern that our engine can't
+  // match (look-around, back references) or a version that we don't know; `full` past a limit.
   [[nodiscard]] static Result<TensorParallelRules> read(const Pickle& pickle, Pickle::Value info);
 
   // `local_shapes`: of each tensor-parallel rank's tensor, in rank order; a rank without any part has an extent of 0.
@@ -59,14 +62,13 @@ class TensorParallelRules {
   [[nodiscard]] Result<MergedParameter> merge(std::string_view name, std::span<const Shape> local_shapes) const;
 
   // Tied modules: later stages' copies may differ, and the first stage's is the one to take.
-  [[nodiscard]] Result<bool> is_pipeline_replicated(std::string_view name) const;
+  [[nodiscard]] bool is_pipeline_replicated(std::string_view name) const;
 
   [[nodiscard]] bool said_nothing() const;
   [[nodiscard]] double version() const;  // 0 where it isn't said
 
  private:
-  struct Rules;
-  std::unique_ptr<const Rules> rules_;
+  std::unique_ptr<const deepspeed::TensorParallelInfo> info_;
 };
 
 // `piece` lies in the index space of the local tensor of `rank`; what it holds of the whole is appended, with versions
