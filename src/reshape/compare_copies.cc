@@ -71,7 +71,8 @@ class Comparison {
   Status add(std::uint32_t tensor) {
     const StoredTensor& stored = view_.tensors[tensor];
     if (volume(whole_box(stored.shape)) == 0) return {};
-    for (const auto& [version, copies] : copies_by_version(stored)) {
+    for (const auto& entry : copies_by_version(stored)) {
+      const Copies& copies = entry.second;
       if (copies.size() < 2) continue;
       const std::uint64_t bits = size_bits(stored.type);
       const bool packed = bits % 8 != 0;  // cannot be cut
@@ -79,7 +80,7 @@ class Comparison {
           packed ? ~std::uint64_t{0} : std::max<std::uint64_t>(1, buffers_max_ * 8 / bits / copies.size());
       Status status;
       for_each_chunk(stored.shape, elements_max, [&](const Box& box) {
-        status = add_chunk(tensor, version, copies, box);
+        status = add_chunk(tensor, entry.first, copies, box);
         return status.has_value();
       });
       PAWL_TRY(status);

@@ -38,7 +38,7 @@ struct CopySource {
   PlaceOf place;
 };
 
-// A file that execute() makes: it must not be there. All but `head` and what is copied is zero.
+// A file that execute() makes, as the umask allows: it must not be there. All but `head` and what is copied is zero.
 struct TargetFile {
   std::string path;
   std::uint64_t size_bytes = 0;

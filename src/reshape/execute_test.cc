@@ -650,6 +650,65 @@ TEST(Execute, KeepsToItsBudget) {
   }
 }
 
+// A cgroup that may use so much memory; empty if this process may not make one.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(std::uint64_t bytes) {
+    const bool is_first_version = path_exists("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    path_ = text(is_first_version ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", "/pawl_execute_", ::getpid());
+    if (::mkdir(path_.c_str(), 0755) != 0) {
+      path_.clear();
+      return;
+    }
+    std::ofstream limit(text(path_, is_first_version ? "/memory.limit_in_bytes" : "/memory.max"));
+    limit << bytes << std::flush;
+    usable_ = limit.good();
+  }
+  ~MemoryGroup() {
+    if (!path_.empty()) ::rmdir(path_.c_str());
+  }
+  MemoryGroup(const MemoryGroup&) = delete;
+  MemoryGroup& operator=(const MemoryGroup&) = delete;
+  [[nodiscard]] bool usable() const { return usable_; }
+  [[nodiscard]] bool enter() const {
+    std::ofstream members(text(path_, "/cgroup.procs"));
+    members << ::getpid() << std::flush;
+    return members.good();
+  }
+
+ private:
+  std::string path_;
+  bool usable_ = false;
+};
+
+TEST(Execute, LivesInACgroupOfLittleMoreThanItsBudget) {
+  const std::uint64_t budget = 8 << 20;
+  const MemoryGroup group(budget + (16 << 20));  // beside the buffers: the process itself, pages of files in passing
+  if (!group.usable()) GTEST_SKIP() << "this process may not make memory cgroups";
+  const Folder folder;
+  const OneFile one(folder, {24 << 10, 1024}, 11);  // 96 MiB
+  for (const bool direct : {true, false}) {
+    const std::string path = folder.path(direct ? "direct" : "buffered");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!group.enter()) ::_exit(5);
+      CopyTarget target;
+      target.files = {{path, one.values.size(), ""}};
+      target.place = [&](std::uint32_t, std::uint32_t) { return Place{nullptr, 0, 0, one.values.size()}; };
+      ExecuteOptions options;
+      options.memory_bytes = budget;
+      options.direct = direct;
+      const Box whole = whole_box(one.view.tensors[0].shape);
+      ::_exit(execute(stream_of({one.copy_of(whole, 0)}), places_of(one.view), target, options) ? 0 : 2);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status) << ": out of memory";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "2: failed, 5: could not enter the cgroup";
+    EXPECT_EQ(first_difference(read_bytes(path), one.values), "");
+  }
+}
+
 // Targets of one row each, gathered from columns: what tensor-parallel ranks hold becomes one file.
 TEST(Execute, GathersColumnsIntoOneFile) {
   const Folder folder;

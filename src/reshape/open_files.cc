@@ -99,7 +99,7 @@ Result<std::shared_ptr<OpenFile>> OpenFiles::get(std::uint32_t file) {
 Status make_target(const TargetFile& file) {
   if (file.head.size() > file.size_bytes)
     return Error{Code::invalid, text(file.path, ": its head is longer than the ", file.size_bytes, " bytes of it")};
-  const Fd fd(::open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const Fd fd(::open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.valid()) return disk_error("make", file.path, 0, errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(file.size_bytes)) != 0)
     return disk_error("make", file.path, file.size_bytes, errno);
