@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/text.h"
@@ -498,6 +499,36 @@ Result<StoredTensor> as_versions(std::vector<StoredTensor> parts) {
 StoredTensor without_copies_beyond(StoredTensor tensor, std::uint32_t copies) {
   std::erase_if(tensor.pieces, [&](const StoredPiece& piece) { return piece.copy >= copies; });
   return tensor;
+}
+
+std::size_t mark_block_scales(CheckpointView& view, const Shape& block) {
+  if (std::ranges::count(block, std::uint64_t{0}) != 0) return 0;
+  std::unordered_map<std::string, const StoredTensor*> payloads;
+  for (const StoredTensor& tensor : view.tensors) {
+    if (size_bits(tensor.type) <= 8 && tensor.shape.size() == block.size()) {
+      payloads.emplace(label_of(tensor.name, tensor.role), &tensor);
+    }
+  }
+  const auto has_shape_of_blocks = [&](const StoredTensor& scales, const Shape& payload) {
+    bool fits = scales.shape.size() == block.size();
+    for (std::size_t d = 0; fits && d < block.size(); ++d) {
+      fits = scales.shape[d] == payload[d] / block[d] + (payload[d] % block[d] != 0 ? 1 : 0);
+    }
+    return fits;
+  };
+  std::size_t marked = 0;
+  for (StoredTensor& tensor : view.tensors) {
+    for (const std::string_view suffix : {"_scale_inv", "_scale", "_scales"}) {
+      if (!tensor.name.ends_with(suffix)) continue;
+      std::string name = tensor.name.substr(0, tensor.name.size() - suffix.size());
+      const auto payload = payloads.find(label_of(name, tensor.role));
+      if (payload == payloads.end() || !has_shape_of_blocks(tensor, payload->second->shape)) continue;
+      tensor.scales = {std::move(name), block};
+      ++marked;
+      break;
+    }
+  }
+  return marked;
 }
 
 Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_sizes) {

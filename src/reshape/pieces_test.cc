@@ -335,6 +335,25 @@ TEST(Pieces, RefusesWhatIsNotThere) {
   EXPECT_FALSE(transpose(packed, {1, 0}));
 }
 
+TEST(Pieces, FindsTheScalesOfBlocks) {
+  CheckpointView view;
+  const auto add = [&](std::string name, ElementType type, Shape shape) {
+    view.tensors.push_back({.name = std::move(name), .type = type, .shape = std::move(shape)});
+  };
+  add("a.weight", ElementType::float8_e4m3fn, {576, 256});
+  add("a.weight_scale_inv", ElementType::float32, {5, 2});
+  add("b.weight", ElementType::float8_e4m3fn, {576, 256});
+  add("b.weight_scale_inv", ElementType::float32, {4, 2});  // not of these blocks
+  add("c.weight", ElementType::bfloat16, {576, 256});       // not quantised
+  add("c.weight_scale", ElementType::float32, {5, 2});
+  EXPECT_EQ(mark_block_scales(view, {128, 128}), 1u);
+  EXPECT_EQ(view.tensors[1].scales.payload, "a.weight");
+  EXPECT_EQ(view.tensors[1].scales.block, (Shape{128, 128}));
+  EXPECT_TRUE(view.tensors[3].scales.payload.empty());
+  EXPECT_TRUE(view.tensors[5].scales.payload.empty());
+  EXPECT_EQ(mark_block_scales(view, {128, 0}), 0u);
+}
+
 // --- check_view ---------------------------------------------------------------------------------------------------
 
 CheckpointView good_view() {
