@@ -98,10 +98,14 @@ constexpr std::array kGptNeox = {
 
 std::span<const Rule> rules_of(Family family) {
   switch (family) {
-    case Family::gpt: return kGpt;
-    case Family::llama: return kLlama;
-    case Family::mixtral: return kMixtral;
-    case Family::gpt_neox: break;
+    case Family::gpt:
+      return kGpt;
+    case Family::llama:
+      return kLlama;
+    case Family::mixtral:
+      return kMixtral;
+    case Family::gpt_neox:
+      break;
   }
   return kGptNeox;
 }
@@ -229,15 +233,16 @@ Result<Attention> attention_of(const StoredTensor& tensor, std::uint64_t query_r
   else if (settings.head_size != 0)
     out.groups = key_rows / settings.head_size;
   else
-    return refused(tensor, "the checkpoint doesn't say how many heads it has: tell --heads, --query-groups or --head-size");
+    return refused(tensor,
+                   "the checkpoint doesn't say how many heads it has: tell --heads, --query-groups or --head-size");
   out.head_size = out.groups == 0 ? 0 : key_rows / out.groups;
   const bool fits = out.groups != 0 && out.groups <= kGroupsMax && out.head_size * out.groups == key_rows &&
                     (settings.attention_heads == 0 || settings.attention_heads == out.groups * out.queries) &&
                     (settings.head_size == 0 || settings.head_size == out.head_size);
   if (!fits)
-    return refused(tensor, text(query_rows, " rows of queries and ", key_rows, " of keys don't fit ",
-                                settings.attention_heads, " heads in ", settings.query_groups, " groups of size ",
-                                settings.head_size, " (0: not told)"));
+    return refused(tensor,
+                   text(query_rows, " rows of queries and ", key_rows, " of keys don't fit ", settings.attention_heads,
+                        " heads in ", settings.query_groups, " groups of size ", settings.head_size, " (0: not told)"));
   return out;
 }
 
@@ -279,8 +284,8 @@ class FamilyEdit {
   FamilySettings settings_;
   CheckpointView out_;
   std::unordered_set<std::string> labels_;
-  std::unordered_set<std::string> scaled_;  // payloads of scales
-  std::vector<std::string> kept_;  // names that the family doesn't know
+  std::unordered_set<std::string> scaled_;                  // payloads of scales
+  std::vector<std::string> kept_;                           // names that the family doesn't know
   std::unordered_map<std::string, std::uint64_t> columns_;  // of matrices, by plain name
 };
 
@@ -312,8 +317,7 @@ Result<std::uint64_t> FamilyEdit::columns_after(const StoredTensor& tensor, std:
   ParsedName next = name;
   next.part = "weight";
   const auto found = columns_.find(put_together(module, next));
-  if (found == columns_.end())
-    return refused(tensor, text("there is no ", put_together(module, next), " to go by"));
+  if (found == columns_.end()) return refused(tensor, text("there is no ", put_together(module, next), " to go by"));
   return found->second;
 }
 
@@ -335,8 +339,7 @@ Result<StoredTensor> FamilyEdit::in_other_form(StoredTensor tensor, Form form, b
   }
   if (form == Form::qkv_transposed) {
     if (tensor.shape[0] % 3 != 0) return refused(tensor, "its rows are not as many queries, keys and values");
-    PAWL_ASSIGN(const Attention attention,
-                attention_of(tensor, tensor.shape[0] / 3, tensor.shape[0] / 3, settings_));
+    PAWL_ASSIGN(const Attention attention, attention_of(tensor, tensor.shape[0] / 3, tensor.shape[0] / 3, settings_));
     if (to_huggingface) {
       PAWL_ASSIGN(tensor, select(std::move(tensor), 0, attention.block_spans()));
     } else {
@@ -399,8 +402,8 @@ Result<CheckpointView> FamilyEdit::to_huggingface() {
     if (!tensor.shape.empty()) {
       PAWL_ASSIGN(edited, in_other_form(tensor, found.rule->form, true));
     }
-    const bool is_vocabulary = found.rule->megatron == "embedding.word_embeddings" ||
-                               found.rule->megatron == "output_layer";
+    const bool is_vocabulary =
+        found.rule->megatron == "embedding.word_embeddings" || found.rule->megatron == "output_layer";
     if (is_vocabulary && settings_.vocabulary != 0 && !edited.shape.empty()) {
       if (edited.shape[0] < settings_.vocabulary)
         return refused(edited, text("it has fewer rows than the vocabulary of ", settings_.vocabulary));
@@ -422,12 +425,14 @@ Result<CheckpointView> FamilyEdit::to_huggingface() {
 
 Status FamilyEdit::put_parts_together(const Parts& parts) {
   const Rule& rule = *parts.rule;
-  const StoredTensor& first = **std::ranges::find_if(parts.parts, [](const StoredTensor* part) { return part != nullptr; });
+  const StoredTensor& first =
+      **std::ranges::find_if(parts.parts, [](const StoredTensor* part) { return part != nullptr; });
   std::vector<StoredTensor> all;
   std::uint32_t copies = kNoRank;
   for (std::uint32_t i = 0; i < parts.parts.size() && !rule.huggingface[i].empty(); ++i) {
     if (parts.parts[i] == nullptr)
-      return refused(first, text(put_together(rule.huggingface[i], parts.name), " is missing, which would be joined to it"));
+      return refused(first,
+                     text(put_together(rule.huggingface[i], parts.name), " is missing, which would be joined to it"));
     if (parts.parts[i]->shape.size() != first.shape.size())
       return refused(first, text(parts.parts[i]->name, " is ", text_of(parts.parts[i]->shape)));
     std::uint32_t own = 0;
@@ -535,20 +540,20 @@ Result<CheckpointView> FamilyEdit::finish(std::string_view names) {
   std::ranges::sort(kept_);
   kept_.erase(std::unique(kept_.begin(), kept_.end()), kept_.end());
   if (!kept_.empty())
-    out_.notes.push_back(text(kept_.size(), kept_.size() == 1 ? " parameter has" : " parameters have", " no name among ",
-                              names, " and keep their own, the first ", kept_.front()));
+    out_.notes.push_back(text(kept_.size(), kept_.size() == 1 ? " parameter has" : " parameters have",
+                              " no name among ", names, " and keep their own, the first ", kept_.front()));
   return std::move(out_);
 }
 
 bool any_name(const CheckpointView& view, std::string_view word) {
-  return std::ranges::any_of(view.tensors, [&](const StoredTensor& tensor) {
-    return tensor.name.find(word) != std::string::npos;
-  });
+  return std::ranges::any_of(view.tensors,
+                             [&](const StoredTensor& tensor) { return tensor.name.find(word) != std::string::npos; });
 }
 
 Error not_known(std::string_view whose) {
-  return {Code::invalid, text("these are not ", whose, " names of a family that is known: tell --family gpt, llama, "
-                                                       "mixtral or gpt_neox")};
+  return {Code::invalid, text("these are not ", whose,
+                              " names of a family that is known: tell --family gpt, llama, "
+                              "mixtral or gpt_neox")};
 }
 
 }  // namespace
@@ -576,14 +581,16 @@ Result<FamilySettings> settings_of_config(std::string_view config_json, FamilySe
       json.skip();
       continue;
     }
-    const bool is_ours = key == "num_attention_heads" || key == "n_head" || key == "num_key_value_heads" ||
-                         key == "head_dim";
+    const bool is_ours =
+        key == "num_attention_heads" || key == "n_head" || key == "num_key_value_heads" || key == "head_dim";
     if (!is_ours || is_told) {
       json.skip();
       continue;
     }
     json.number(number);
-    (key == "head_dim" ? out.head_size : key == "num_key_value_heads" ? out.query_groups : out.attention_heads) = number;
+    (key == "head_dim"              ? out.head_size
+     : key == "num_key_value_heads" ? out.query_groups
+                                    : out.attention_heads) = number;
   }
   json.finish();
   if (json.failed()) return json.error();

@@ -166,7 +166,8 @@ TEST(Families, WhatDoesNotFitIsRefusedAndSaysWhatToTell) {
   EXPECT_FALSE(from_huggingface(empty).has_value());
   Result<CheckpointView> there = to_huggingface(numbers.view, {.query_groups = 2});
   ASSERT_TRUE(there.has_value());
-  std::erase_if(there->tensors, [](const StoredTensor& t) { return t.name == "model.layers.0.self_attn.k_proj.weight"; });
+  std::erase_if(there->tensors,
+                [](const StoredTensor& t) { return t.name == "model.layers.0.self_attn.k_proj.weight"; });
   Result<CheckpointView> back = from_huggingface(*there, {.query_groups = 2});
   ASSERT_FALSE(back.has_value());
   EXPECT_NE(back.error().what.find("k_proj.weight is missing"), std::string::npos) << back.error().what;
@@ -189,7 +190,8 @@ TEST(Families, NamesOfTransformerEngineAndUnknownNames) {
   numbers.view.facts.emplace_back("attention heads", "4");
   Result<CheckpointView> view = to_huggingface(numbers.view);
   ASSERT_TRUE(view.has_value()) << view.error().what;
-  EXPECT_EQ(values_of(*view, "model.layers.0.input_layernorm.weight"), values_of(numbers.view, numbers.view.tensors[1].name));
+  EXPECT_EQ(values_of(*view, "model.layers.0.input_layernorm.weight"),
+            values_of(numbers.view, numbers.view.tensors[1].name));
   EXPECT_NE(find(*view, "model.layers.0.post_attention_layernorm.weight"), nullptr);
   EXPECT_NE(find(*view, "decoder.layers.0.self_attention.rotary.weight"), nullptr);
   ASSERT_FALSE(view->notes.empty());
@@ -197,8 +199,8 @@ TEST(Families, NamesOfTransformerEngineAndUnknownNames) {
 }
 
 TEST(Families, ConfigurationsSayTheHeads) {
-  Result<FamilySettings> settings =
-      settings_of_config(R"({"a": [1, {"head_dim": 9}], "head_dim": null, "num_attention_heads": 8, "num_key_value_heads": 2})");
+  Result<FamilySettings> settings = settings_of_config(
+      R"({"a": [1, {"head_dim": 9}], "head_dim": null, "num_attention_heads": 8, "num_key_value_heads": 2})");
   ASSERT_TRUE(settings.has_value()) << settings.error().what;
   EXPECT_EQ(settings->attention_heads, 8u);
   EXPECT_EQ(settings->query_groups, 2u);
@@ -383,10 +385,11 @@ TEST(Families, EveryHuggingFaceFamilyToMegatronAndBack) {
   const std::string set = fixtures::whole_set() + "/torch/";
   Result<CheckpointView> gpt = view_safetensors(set + "I4_gpt2/model/model.safetensors");
   ASSERT_TRUE(gpt.has_value()) << gpt.error().what;
-  expect_back(*gpt, set + "I4_gpt2/model/config.json", Family::gpt, "decoder.layers.1.self_attention.linear_qkv.weight");
+  expect_back(*gpt, set + "I4_gpt2/model/config.json", Family::gpt,
+              "decoder.layers.1.self_attention.linear_qkv.weight");
   for (const auto& [name, family] : std::map<std::string, Family>{{"I2_llama_sharded_bf16", Family::llama},
-                                                                 {"I5_qwen2_sharded", Family::llama},
-                                                                 {"I3_mixtral_4_experts", Family::mixtral}}) {
+                                                                  {"I5_qwen2_sharded", Family::llama},
+                                                                  {"I3_mixtral_4_experts", Family::mixtral}}) {
     const std::string model = set + name + "/model";
     Result<CheckpointView> view = view_huggingface(model + "/model.safetensors.index.json");
     ASSERT_TRUE(view.has_value()) << view.error().what;

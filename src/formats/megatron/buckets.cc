@@ -15,8 +15,8 @@
 namespace pawl {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;      // elements, of a parameter's begin in a bucket
-constexpr std::uint64_t kKeyElements = 16;    // by which a parameter is looked up
+constexpr std::uint64_t kAlignment = 64;       // elements, of a parameter's begin in a bucket
+constexpr std::uint64_t kKeyElements = 16;     // by which a parameter is looked up
 constexpr std::uint64_t kProofElements = 256;  // of its begin and of its end, which then have to be equal
 constexpr std::uint64_t kComparisonsMax = 50'000'000;
 
@@ -109,8 +109,8 @@ class BucketPlacer {
   std::vector<Bucket> buckets_;
   std::vector<LocalShard> shards_;
   std::map<Class, std::unordered_map<std::string, std::vector<std::uint32_t>>> found_by_;
-  std::vector<std::uint32_t> order_;        // of each tensor: where it stands in the model
-  std::vector<std::uint32_t> before_;       // at each place in that order: the weight right before it, of its kind
+  std::vector<std::uint32_t> order_;   // of each tensor: where it stands in the model
+  std::vector<std::uint32_t> before_;  // at each place in that order: the weight right before it, of its kind
   std::vector<Place> places_;
   std::uint64_t comparisons_ = 0;
   std::uint64_t told_by_order_ = 0;
@@ -262,8 +262,8 @@ Result<bool> BucketPlacer::is_equal(const Bucket& bucket, std::uint64_t at, Loca
   if (shard.begin.empty()) {
     PAWL_ASSIGN(shard.begin, read_weight(shard, shard.parts.front(), false,
                                          std::min(kProofElements, volume(shard.parts.front().box))));
-    PAWL_ASSIGN(shard.end, read_weight(shard, shard.parts.back(), true,
-                                       std::min(kProofElements, volume(shard.parts.back().box))));
+    PAWL_ASSIGN(shard.end,
+                read_weight(shard, shard.parts.back(), true, std::min(kProofElements, volume(shard.parts.back().box))));
   }
   PAWL_ASSIGN(const std::string begin, read_as(bucket, at, shard.begin.size() / element, type));
   if (begin != shard.begin) return false;
@@ -292,8 +292,8 @@ Result<std::vector<std::uint32_t>> BucketPlacer::matches(const Bucket& bucket, s
   return out;
 }
 
-// Of shards with equal contents: the one of this buffer's tensor-parallel rank, and right before the previous one in the
-// model's order (buffers are filled from the model's end).
+// Of shards with equal contents: the one of this buffer's tensor-parallel rank, and right before the previous one in
+// the model's order (buffers are filled from the model's end).
 Result<std::uint32_t> BucketPlacer::choose(std::vector<std::uint32_t> candidates, const std::string& where) {
   const bool many = candidates.size() > 1;
   if (many) {

@@ -63,8 +63,7 @@ void add_layout(const Pickle& pickle, Value args, CommonState& out) {
   if (const auto world = count_in(pickle, args, "world_size")) out.facts.emplace_back("world", text(*world));
   std::string layout;
   for (const auto& [axis, key] : kAxes)
-    if (const auto size = count_in(pickle, args, key))
-      layout += text(layout.empty() ? "" : " ", axis, '=', *size);
+    if (const auto size = count_in(pickle, args, key)) layout += text(layout.empty() ? "" : " ", axis, '=', *size);
   if (!layout.empty()) out.facts.emplace_back("layout", layout);
 }
 

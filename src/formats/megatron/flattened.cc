@@ -14,8 +14,8 @@ namespace {
 using Value = Pickle::Value;
 
 Error misfit(const StoredTensor& grid, const Shape& shape, std::string_view why) {
-  return {Code::corrupt, text(grid.name, ": ", text_of(grid.shape), " are not the flattened blocks of ",
-                              text_of(shape), ": ", why)};
+  return {Code::corrupt,
+          text(grid.name, ": ", text_of(grid.shape), " are not the flattened blocks of ", text_of(shape), ": ", why)};
 }
 
 // One piece of the grid lies in some blocks; in each it is the same interval.
@@ -57,7 +57,8 @@ Result<std::unordered_map<std::string, Shape>> read_true_shapes(const std::strin
   const std::span<const Value> pairs = pickle->items(pickle->find(state, "mcore_data"));
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle->is(pairs[i], PickleKind::string)) continue;
-    const Value entry = pickle->is(pairs[i + 1], PickleKind::object) ? pickle->object(pairs[i + 1]).state : pairs[i + 1];
+    const Value entry =
+        pickle->is(pairs[i + 1], PickleKind::object) ? pickle->object(pairs[i + 1]).state : pairs[i + 1];
     const Value shape = pickle->find(entry, "nd_reformulated_orig_global_shape");
     if (shape == Pickle::kNothing || pickle->is(shape, PickleKind::none)) continue;
     Result<Shape> sizes = torch_sizes(*pickle, shape, "the true shape of a tensor");

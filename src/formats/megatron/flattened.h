@@ -1,7 +1,7 @@
 // Flattened: optimizer states that Megatron-Core before 0.16 stored as a grid of flattened blocks.
 //
-// A tensor of shape [X, Y] whose ranks hold blocks of [x, y] is stored as [X/x, Y/y, x*y]; the last axis is cut into the
-// intervals of the data-parallel ranks, even in one block of several pieces. The true shape is kept beside it in
+// A tensor of shape [X, Y] whose ranks hold blocks of [x, y] is stored as [X/x, Y/y, x*y]; the last axis is cut into
+// the intervals of the data-parallel ranks, even in one block of several pieces. The true shape is kept beside it in
 // .metadata. Pure, but for the reading of those shapes.
 #pragma once
 

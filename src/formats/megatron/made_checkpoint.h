@@ -19,7 +19,9 @@ namespace pawl::fixtures {
 
 // Opcodes of protocol 2, just enough.
 namespace pickled {
-inline std::string global(std::string_view module, std::string_view name) { return text('c', module, '\n', name, '\n'); }
+inline std::string global(std::string_view module, std::string_view name) {
+  return text('c', module, '\n', name, '\n');
+}
 inline std::string number(std::uint64_t value) {
   std::string out = "\x8a\x09";
   for (int i = 0; i < 9; ++i) out.push_back(i < 8 ? static_cast<char>(value >> 8 * i) : '\0');
@@ -70,15 +72,17 @@ class MadeCheckpoint {
     const auto place = [&](const std::string& key, const Shape* offset, const std::string& bytes) {
       const std::string name = text("__0_", files++, ".distcp");
       write(folder, name, bytes);
-      places.emplace_back(object(kModule, "MetadataIndex",
-                                 {{"fqn", string(key)}, {"offset", offset == nullptr ? "N" : tuple(*offset)}}),
-                          object("torch.distributed.checkpoint.filesystem", "_StorageInfo",
-                                 {{"relative_path", string(name)}, {"offset", number(0)}, {"length", number(bytes.size())}}));
+      places.emplace_back(
+          object(kModule, "MetadataIndex",
+                 {{"fqn", string(key)}, {"offset", offset == nullptr ? "N" : tuple(*offset)}}),
+          object("torch.distributed.checkpoint.filesystem", "_StorageInfo",
+                 {{"relative_path", string(name)}, {"offset", number(0)}, {"length", number(bytes.size())}}));
     };
     for (const auto& [key, tensor] : tensors_) {
       std::string chunks = "](";
       for (const Chunk& chunk : tensor.chunks) {
-        chunks += object(kModule, "ChunkStorageMetadata", {{"offsets", tuple(chunk.offset)}, {"sizes", tuple(chunk.shape)}});
+        chunks +=
+            object(kModule, "ChunkStorageMetadata", {{"offsets", tuple(chunk.offset)}, {"sizes", tuple(chunk.shape)}});
         std::string shape = text_of(chunk.shape);
         std::string header = text(R"({")", key, R"(":{"dtype":")", tensor.type == "float32" ? "F32" : "BF16",
                                   R"(","shape":)", shape, R"(,"data_offsets":[0,)", chunk.bytes.size(), "]}}");
@@ -87,18 +91,21 @@ class MadeCheckpoint {
         for (int i = 0; i < 8; ++i) file.push_back(static_cast<char>(header.size() >> 8 * i));
         place(key, &chunk.offset, file + header + chunk.bytes);
       }
-      entries.emplace_back(string(key), object(kModule, "TensorStorageMetadata",
-                                               {{"properties", object(kModule, "TensorProperties",
-                                                                      {{"dtype", global("torch", tensor.type)}})},
-                                                {"size", tuple(tensor.whole)},
-                                                {"chunks", chunks + 'e'}}));
+      entries.emplace_back(
+          string(key),
+          object(kModule, "TensorStorageMetadata",
+                 {{"properties", object(kModule, "TensorProperties", {{"dtype", global("torch", tensor.type)}})},
+                  {"size", tuple(tensor.whole)},
+                  {"chunks", chunks + 'e'}}));
     }
     for (const auto& [key, bytes] : objects_) {
       entries.emplace_back(string(key), object(kModule, "BytesStorageMetadata", {}));
       place(key, nullptr, bytes);
     }
-    write(folder, ".metadata", "\x80\x02" + object(kModule, "Metadata", {{"state_dict_metadata", dict(entries)},
-                                                                        {"storage_data", dict(places)}}) + '.');
+    write(folder, ".metadata",
+          "\x80\x02" +
+              object(kModule, "Metadata", {{"state_dict_metadata", dict(entries)}, {"storage_data", dict(places)}}) +
+              '.');
     write(folder, "metadata.json", R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})");
   }
 

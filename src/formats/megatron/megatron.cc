@@ -25,8 +25,9 @@ namespace {
 
 constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
 constexpr std::uint64_t kEmptyLayersMax = 4096;  // of a tensor without elements
-constexpr std::string_view kRemedy = "; weights are readable; load the checkpoint in its own job and save it once with "
-                                     "the sharding type fully_reshardable";
+constexpr std::string_view kRemedy =
+    "; weights are readable; load the checkpoint in its own job and save it once with "
+    "the sharding type fully_reshardable";
 
 Status check_metadata_json(const std::string& folder, Files& files) {
   const std::string path = join_path(folder, "metadata.json");
@@ -180,8 +181,8 @@ Status MegatronReader::read_step_of_groups() {
   for (const DcpObject& object : dcp_.objects) {
     if (object.key.find(".dp_group_idx_") == std::string::npos || object.key.find(".optimizer/") == std::string::npos)
       continue;
-    PAWL_ASSIGN(WindowBytes item, WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes,
-                                                    object.place.length_bytes));
+    PAWL_ASSIGN(WindowBytes item,
+                WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes));
     Result<TorchFile> file = TorchFile::read(item);
     if (!file) return std::move(file).error().within(text(dcp_.files[object.place.file], ": ", object.key));
     common_.optimizer_step = find_step(item, *file, file->pickle().root());
@@ -345,8 +346,10 @@ Status MegatronReader::read_buckets() {
 void MegatronReader::name_unread_states() {
   for (const DcpObject& object : dcp_.objects)
     if (object.key.find("dp_group_idx_") != std::string::npos && object.key.find(".param_state") != std::string::npos) {
-      view_.problems.push_back(text("optimizer state: ", object.key, " is a pickled copy of the distributed "
-                                    "optimizer's buffers (", common_.sharding_type, "), which is not read", kRemedy));
+      view_.problems.push_back(text("optimizer state: ", object.key,
+                                    " is a pickled copy of the distributed "
+                                    "optimizer's buffers (",
+                                    common_.sharding_type, "), which is not read", kRemedy));
       break;
     }
   std::size_t others = 0;
@@ -356,8 +359,8 @@ void MegatronReader::name_unread_states() {
     if (others++ == 0) first = tensor.key;
   }
   if (others != 0)
-    view_.problems.push_back(text("optimizer state: ", others, " tensors of a kind that is not known, the first ",
-                                  first));
+    view_.problems.push_back(
+        text("optimizer state: ", others, " tensors of a kind that is not known, the first ", first));
 }
 
 void MegatronReader::add_facts() {

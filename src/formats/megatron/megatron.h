@@ -21,9 +21,9 @@
 
 namespace pawl {
 
-// `folder` holds metadata.json, .metadata and, up to Megatron-Core 0.19, common.pt. Reads these, the head of every item,
-// and, of dp_reshardable, a few elements of every parameter. Fails: `not_found` where a file is missing; `invalid` for
-// another backend or version than torch_dist 1; `corrupt` with file and reason; `full`; `io`.
+// `folder` holds metadata.json, .metadata and, up to Megatron-Core 0.19, common.pt. Reads these, the head of every
+// item, and, of dp_reshardable, a few elements of every parameter. Fails: `not_found` where a file is missing;
+// `invalid` for another backend or version than torch_dist 1; `corrupt` with file and reason; `full`; `io`.
 [[nodiscard]] Result<CheckpointView> view_megatron(const std::string& folder, const ReadOptions& options = {},
                                                    Files& files = real_files());
 

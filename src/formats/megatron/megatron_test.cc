@@ -137,7 +137,8 @@ TEST(Megatron, ShardedObjectsAreListedAndTiedHeadsNamed) {
   Result<CheckpointView> moe = view_megatron(set + "J2_mcore_moe_pp2_ep2/iter_0000003");
   ASSERT_TRUE(moe.has_value()) << moe.error().what;
   EXPECT_TRUE(std::ranges::count(moe->objects, "rng_state/shard_0.0_2.1"));
-  EXPECT_TRUE(std::ranges::count(moe->objects, "decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_1.3_2.4"));
+  EXPECT_TRUE(
+      std::ranges::count(moe->objects, "decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_1.3_2.4"));
   EXPECT_TRUE(moe->aliases.empty());
   EXPECT_EQ(fact(*moe, "layout"), "tp=1");
   Result<CheckpointView> tied = view_megatron(set + "J4_mcore_distopt_dp_reshardable/iter_0000003");
@@ -183,7 +184,8 @@ TEST(Megatron, BucketsArePutWhereTheJobHadThem) {
   Result<CheckpointView> view = view_megatron(folder + "/iter_0000003");
   ASSERT_TRUE(view.has_value()) << view.error().what;
   for (const auto& [begin, name] : order)
-    for (const std::string role : {"master", "exp_avg", "exp_avg_sq"}) EXPECT_NE(find(*view, name, role), nullptr) << name;
+    for (const std::string role : {"master", "exp_avg", "exp_avg_sq"})
+      EXPECT_NE(find(*view, name, role), nullptr) << name;
 }
 
 // Where contents are equal, Megatron's order decides, and a note says so.
@@ -254,8 +256,10 @@ TEST(Megatron, FlattenedBlocksAreTheirTensors) {
   for (const StoredPiece& piece : tensor->pieces)
     for (std::uint64_t i = 0; i < piece.box.size[0]; ++i)
       for (std::uint64_t j = 0; j < piece.box.size[1]; ++j)
-        EXPECT_TRUE(offsets.emplace(std::pair(piece.box.begin[0] + i, piece.box.begin[1] + j),
-                                    piece.offset_bytes + 4 * (i * piece.stride[0] + j * piece.stride[1])).second);
+        EXPECT_TRUE(offsets
+                        .emplace(std::pair(piece.box.begin[0] + i, piece.box.begin[1] + j),
+                                 piece.offset_bytes + 4 * (i * piece.stride[0] + j * piece.stride[1]))
+                        .second);
   ASSERT_EQ(offsets.size(), 24u);
   for (const auto& [at, offset] : offsets) {
     const std::uint64_t block = at.first / 2 * 2 + at.second / 3;
@@ -267,9 +271,11 @@ TEST(Megatron, FlattenedBlocksAreTheirTensors) {
 
 TEST(Megatron, BucketKeysAreTakenApart) {
   const auto key = parse_bucket_key(
-      "chained_1.optimizer.distributed.dp_group_idx_3.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_12.exp_avg");
+      "chained_1.optimizer.distributed.dp_group_idx_3.gbuf_idx_0.dtype_(torch.bfloat16, "
+      "torch.float32).bucket_idx_12.exp_avg");
   ASSERT_TRUE(key.has_value());
-  EXPECT_EQ(key->buffer, "chained_1.optimizer.distributed.dp_group_idx_3.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32)");
+  EXPECT_EQ(key->buffer,
+            "chained_1.optimizer.distributed.dp_group_idx_3.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32)");
   EXPECT_EQ(key->bucket, 12u);
   EXPECT_EQ(key->tensor.role, "exp_avg");
   EXPECT_FALSE(parse_bucket_key("optimizer.state.exp_avg.decoder.final_layernorm.weight").has_value());
@@ -284,14 +290,14 @@ TEST(Megatron, OtherBackendsAndVersionsAreRefused) {
     std::string content;
     Code code;
   };
-  for (const auto& [content, code] : std::vector<Case>{
-           {R"({"sharded_backend": "zarr", "sharded_backend_version": 1})", Code::invalid},
-           {R"({"sharded_backend": "torch_dist", "sharded_backend_version": 2})", Code::invalid},
-           {R"({"sharded_backend_version": 1})", Code::invalid},
-           {R"({"sharded_backend": "torch_dist")", Code::corrupt},
-           {R"([])", Code::corrupt},
-           {"", Code::corrupt},
-           {R"({"sharded_backend": "torch_dist", "sharded_backend_version": -1})", Code::corrupt}}) {
+  for (const auto& [content, code] :
+       std::vector<Case>{{R"({"sharded_backend": "zarr", "sharded_backend_version": 1})", Code::invalid},
+                         {R"({"sharded_backend": "torch_dist", "sharded_backend_version": 2})", Code::invalid},
+                         {R"({"sharded_backend_version": 1})", Code::invalid},
+                         {R"({"sharded_backend": "torch_dist")", Code::corrupt},
+                         {R"([])", Code::corrupt},
+                         {"", Code::corrupt},
+                         {R"({"sharded_backend": "torch_dist", "sharded_backend_version": -1})", Code::corrupt}}) {
     write_whole(path, content);
     Result<CheckpointView> view = view_megatron(copied.path);
     ASSERT_FALSE(view.has_value()) << content;
@@ -368,7 +374,8 @@ struct Parameter {
 
 float value_of(const std::string& name, const std::string& role, std::uint64_t element) {
   std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char letter : name + role + std::to_string(element)) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  for (const char letter : name + role + std::to_string(element))
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
   return static_cast<float>(static_cast<std::int64_t>(hash >> 24 & 0xfffff) - 0x80000) / 65536.0F;
 }
 
@@ -405,7 +412,8 @@ std::vector<Parameter> parameters_of_layer(const Geometry& job, std::uint64_t la
   const std::uint64_t hidden = 12 * job.tensor_parallel;
   const std::uint64_t ffn = 5 * job.tensor_parallel;
   std::vector<Parameter> out;
-  const auto add = [&](const std::string& name, const std::string& key, const Shape& shape, int cut, bool gated = false) {
+  const auto add = [&](const std::string& name, const std::string& key, const Shape& shape, int cut,
+                       bool gated = false) {
     const std::string before = job.own_layers ? text("decoder.layers.", layer, '.') : "decoder.layers.";
     out.push_back({text("decoder.layers.", layer, '.', name), before + key, {}, {}, shape, cut, gated});
     if (!job.own_layers) {
@@ -437,8 +445,13 @@ std::vector<Parameter> parameters_of_layer(const Geometry& job, std::uint64_t la
 
 std::vector<Parameter> parameters_of_stage(const Geometry& job, std::uint64_t stage) {
   const std::uint64_t hidden = 12 * job.tensor_parallel;
-  const Parameter embedding{"embedding.word_embeddings.weight", "embedding.word_embeddings.weight", {}, {},
-                            {7 * job.tensor_parallel, hidden}, 0, false};
+  const Parameter embedding{"embedding.word_embeddings.weight",
+                            "embedding.word_embeddings.weight",
+                            {},
+                            {},
+                            {7 * job.tensor_parallel, hidden},
+                            0,
+                            false};
   std::vector<Parameter> out;
   if (stage == 0) out.push_back(embedding);
   for (std::uint64_t layer = stage * job.layers / job.stages; layer < (stage + 1) * job.layers / job.stages; ++layer)
@@ -518,8 +531,8 @@ void expect_made(const Geometry& job) {
       (is_expert_name(parameter.name) ? experts : dense).push_back(parameter);
     }
     for (std::uint64_t rank = 0; rank < job.tensor_parallel; ++rank, ++group) {
-      const std::string buffer = text("optimizer.distributed.dp_group_idx_", group, ".gbuf_idx_0.dtype_(torch.",
-                                      job.type, ", torch.float32)");
+      const std::string buffer =
+          text("optimizer.distributed.dp_group_idx_", group, ".gbuf_idx_0.dtype_(torch.", job.type, ", torch.float32)");
       add_buffers(job, dense, rank, job.experts == 0 ? buffer : "chained_0." + buffer, made);
       if (!experts.empty()) add_buffers(job, experts, rank, "chained_1." + buffer, made);
     }
@@ -550,7 +563,8 @@ TEST(Megatron, AnyGeometryOfBucketsIsFound) {
   expect_made({.tensor_parallel = 2, .stages = 2, .layers = 4, .tied = true, .type = "bfloat16"});
   expect_made({.tensor_parallel = 3, .stages = 3, .layers = 6, .gated = false, .bucket_elements = 1000});
   expect_made({.tensor_parallel = 2, .layers = 11, .tied = true, .bucket_elements = 1});
-  expect_made({.tensor_parallel = 1, .stages = 2, .layers = 2, .experts = 4, .type = "bfloat16", .bucket_elements = 700});
+  expect_made(
+      {.tensor_parallel = 1, .stages = 2, .layers = 2, .experts = 4, .type = "bfloat16", .bucket_elements = 700});
   expect_made({.tensor_parallel = 2, .stages = 1, .layers = 3, .experts = 3, .tied = true});
 }
 
@@ -565,12 +579,12 @@ TEST(Megatron, ShapesThatLieAreRefusedOrProblems) {
     Shape whole, offset, shape;
     bool is_read;
   };
-  for (const auto& [whole, offset, shape, is_read] : std::vector<Case>{
-           {{1ull << 40, 2}, {5, 0}, {1, 2}, true},    // a trillion layers, one of them there
-           {{1ull << 62, 4}, {0, 0}, {1, 2}, false},   // more elements than there can be
-           {{2}, {0}, {2}, true},                      // layers without a shape
-           {{}, {}, {}, false},                        // no axis for the layers
-           {{2, 0}, {0, 0}, {2, 0}, true}}) {
+  for (const auto& [whole, offset, shape, is_read] :
+       std::vector<Case>{{{1ull << 40, 2}, {5, 0}, {1, 2}, true},   // a trillion layers, one of them there
+                         {{1ull << 62, 4}, {0, 0}, {1, 2}, false},  // more elements than there can be
+                         {{2}, {0}, {2}, true},                     // layers without a shape
+                         {{}, {}, {}, false},                       // no axis for the layers
+                         {{2, 0}, {0, 0}, {2, 0}, true}}) {
     fixtures::MadeCheckpoint made;
     std::uint64_t count = 1;
     for (const std::uint64_t extent : shape) count *= extent;

@@ -77,9 +77,9 @@ ModelOrder order_of(std::string_view name) {
   constexpr std::array<std::string_view, 4> kSections = {"embedding.", ".layers.", ".final_layernorm.",
                                                          "output_layer."};
   constexpr std::array<std::string_view, 14> kModules = {
-      "word_embeddings", "position_embeddings", ".input_layernorm.", ".linear_proj.", ".linear_qkv.",
-      ".q_layernorm.", ".k_layernorm.", ".pre_mlp_layernorm.", ".router.", ".experts.", ".shared_experts.",
-      ".linear_fc1.", ".linear_fc2.", ".final_layernorm."};
+      "word_embeddings",  "position_embeddings", ".input_layernorm.",   ".linear_proj.",    ".linear_qkv.",
+      ".q_layernorm.",    ".k_layernorm.",       ".pre_mlp_layernorm.", ".router.",         ".experts.",
+      ".shared_experts.", ".linear_fc1.",        ".linear_fc2.",        ".final_layernorm."};
   constexpr std::array<std::string_view, 4> kParts = {".layer_norm_weight", ".layer_norm_bias", ".weight", ".bias"};
   ModelOrder order;
   order.section = static_cast<std::uint32_t>(index_in(kSections, name));

@@ -14,11 +14,11 @@
 namespace pawl {
 
 struct MegatronKey {
-  std::vector<std::string> words;   // of the key, between its dots
-  std::size_t layer_at = 0;         // the layer's number goes before this word, where has_layer_axis
-  std::size_t expert_at = 0;        // likewise
-  bool has_layer_axis = false;      // the first axis of the tensor
-  bool has_expert_axis = false;     // the one after it
+  std::vector<std::string> words;  // of the key, between its dots
+  std::size_t layer_at = 0;        // the layer's number goes before this word, where has_layer_axis
+  std::size_t expert_at = 0;       // likewise
+  bool has_layer_axis = false;     // the first axis of the tensor
+  bool has_expert_axis = false;    // the one after it
   [[nodiscard]] std::uint32_t axes() const {
     return static_cast<std::uint32_t>(has_layer_axis) + static_cast<std::uint32_t>(has_expert_axis);
   }
