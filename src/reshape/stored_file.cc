@@ -3,10 +3,14 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <limits>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
+#include "reshape/cast.h"
 
 namespace pawl {
 namespace {
@@ -29,12 +33,32 @@ class OwnedBytes final : public ByteSource {
   MemoryBytes view_;
 };
 
-Result<std::string> decode(const StoredFile& file, std::string_view encoded) {
-  return file.codec == StoredFile::Codec::zstd ? decode_zstd(encoded, file.decoded_bytes)
-                                               : decode_deflate(encoded, file.decoded_bytes);
+Result<std::string> round_to(ElementType type, std::string_view numbers, std::uint64_t decoded_bytes) {
+  if (numbers.size() % 4 != 0 || numbers.size() / 2 != decoded_bytes)
+    return damaged(text(numbers.size(), " bytes of float32 can't be rounded to ", decoded_bytes));
+  std::string out(decoded_bytes, '\0');
+  (void)cast(ElementType::float32, std::as_bytes(std::span(numbers)), type, std::as_writable_bytes(std::span(out)));
+  return out;
 }
 
 }  // namespace
+
+Result<std::string> decode_stored(const StoredFile& file, std::string_view encoded) {
+  switch (file.codec) {
+    case StoredFile::Codec::zstd:
+      return decode_zstd(encoded, file.decoded_bytes);
+    case StoredFile::Codec::deflate:
+      return decode_deflate(encoded, file.decoded_bytes);
+    case StoredFile::Codec::bfloat16:
+      return round_to(ElementType::bfloat16, encoded, file.decoded_bytes);
+    case StoredFile::Codec::float16:
+      return round_to(ElementType::float16, encoded, file.decoded_bytes);
+    case StoredFile::Codec::none:
+    case StoredFile::Codec::content:
+      break;
+  }
+  return Error{Code::broken, "what is not encoded was to be decoded"};
+}
 
 Result<std::uint64_t> zstd_decoded_bytes(std::string_view head) {
   const unsigned long long size = ZSTD_getFrameContentSize(head.data(), head.size());
@@ -52,6 +76,38 @@ Result<std::string> decode_zstd(std::string_view encoded, std::uint64_t decoded_
   if (ZSTD_isError(got) != 0) return damaged(text("zstd: ", ZSTD_getErrorName(got)));
   if (got != decoded_bytes) return damaged(text("zstd: ", got, " bytes decoded of ", decoded_bytes));
   return out;
+}
+
+Result<ZstdEnds> zstd_ends(ByteSource& encoded, std::uint64_t decoded_bytes_max, std::size_t end_bytes_max) {
+  const std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(), ZSTD_freeDCtx);
+  if (context == nullptr) return Error{Code::full, "zstd: no memory"};
+  ZstdEnds ends;
+  std::string out(ZSTD_DStreamOutSize(), '\0');
+  std::size_t status = 1;  // 0 at the end of the frame
+  for (std::uint64_t at = 0; at < encoded.size_bytes() && status != 0;) {
+    const std::uint64_t step = std::min<std::uint64_t>(encoded.size_bytes() - at, ZSTD_DStreamInSize());
+    PAWL_ASSIGN(const std::string bytes, read_text(encoded, at, step));
+    ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
+    bool is_full = true;  // there may be more to come of what was read
+    while (status != 0 && (in.pos < in.size || is_full)) {
+      ZSTD_outBuffer to{out.data(), out.size(), 0};
+      status = ZSTD_decompressStream(context.get(), &to, &in);
+      if (ZSTD_isError(status) != 0) return damaged(text("zstd: offset ", at + in.pos, ": ", ZSTD_getErrorName(status)));
+      is_full = to.pos == to.size;
+      ends.size_bytes += to.pos;
+      if (ends.size_bytes > decoded_bytes_max)
+        return damaged(text("zstd: it decodes to more than ", decoded_bytes_max, " bytes"));
+      const std::size_t head = std::min(to.pos, end_bytes_max - ends.head.size());
+      ends.head.append(out, 0, head);
+      ends.tail.append(out, head, to.pos - head);
+      if (ends.tail.size() > 2 * end_bytes_max) ends.tail.erase(0, ends.tail.size() - end_bytes_max);
+    }
+    at += in.pos;
+    if (status == 0 && at != encoded.size_bytes()) return damaged(text("zstd: bytes after the frame's end at ", at));
+  }
+  if (status != 0) return damaged("zstd: the frame is cut");
+  if (ends.tail.size() > end_bytes_max) ends.tail.erase(0, ends.tail.size() - end_bytes_max);
+  return ends;
 }
 
 Result<std::string> decode_deflate(std::string_view encoded, std::uint64_t decoded_bytes) {
@@ -92,7 +148,7 @@ Result<std::unique_ptr<ByteSource>> open_stored(const StoredFile& file, Files& f
   if (file.codec == StoredFile::Codec::none) return source;
   Result<std::string> encoded = read_text(*source, file.offset_bytes, file.length_bytes);
   if (!encoded) return std::move(encoded).error().within(file.path);
-  Result<std::string> decoded = decode(file, *encoded);
+  Result<std::string> decoded = decode_stored(file, *encoded);
   if (!decoded) return std::move(decoded).error().within(text(file.path, " at ", file.offset_bytes));
   return std::unique_ptr<ByteSource>(std::make_unique<OwnedBytes>(std::move(*decoded)));
 }
