@@ -2,18 +2,20 @@
 //
 // Reads .metadata, or, of a save without collectives, every __<rank>.metadata, and joins them. What always holds of one
 // that was read: every box lies inside its tensor and has a place; every place lies inside a file of the folder. That
-// the boxes cover a tensor is not promised: where their elements don't add up, a note says so. Boxes that are there
-// twice (replicas that several ranks listed) stay, as copies that should be equal. Stale files are not looked at.
-// Not read yet: items behind a transform (zstd): they have a place, and locate refuses them.
+// the boxes cover a tensor is not promised here: view_dcp says what is missing. What lies in files that are missing or
+// cut is left out, and `problems` says so. Boxes that are there twice (replicas that several ranks listed) stay, as
+// copies that should be equal. Files that no place names (older saves) are not looked at.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "env/files.h"
 #include "env/byte_source.h"
+#include "formats/read_options.h"
 #include "reshape/checkpoint_view.h"
 #include "tensor/element_type.h"
 #include "tensor/region.h"
@@ -48,20 +50,28 @@ struct DcpObject {  // anything but a tensor: torch.save of it
 
 struct DcpCheckpoint {
   std::vector<std::string> files;  // paths, as they can be opened
+  std::vector<std::uint64_t> file_bytes;
   std::vector<DcpTensor> tensors;  // in the order of the metadata
   std::vector<DcpObject> objects;
+  std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::string> notes;
+  std::vector<std::string> problems;  // files that are missing or too short
 };
 
-// Fails: `not_found` without metadata, or where a file is missing; `corrupt` with file, offset and reason; `invalid`
-// for more than eight dimensions; `full`; `io`.
+// Fails: `not_found` without metadata; `corrupt` with file, offset and reason; `invalid` for more than eight
+// dimensions; `full`; `io`.
 [[nodiscard]] Result<DcpCheckpoint> open_dcp(const std::string& folder, Files& files = real_files());
 
 // Where the elements of a chunk lie, by a look at its item. `source` is the chunk's file, whole.
 // Fails: `corrupt` if the item is no single tensor of that type and shape; `invalid` behind a transform.
 [[nodiscard]] Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
 
-// All tensors, located: reads the head of every item.
-[[nodiscard]] Result<CheckpointView> view_dcp(const std::string& folder, Files& files = real_files());
+// All tensors, located, with the parameters' names and roles (formats/state_names.h). Reads both ends of every item;
+// of packed ones all. An item that is damaged is a problem. Fails as open_dcp; `corrupt` where boxes overlap; `invalid`
+// for a transform that isn't known.
+[[nodiscard]] Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options = {},
+                                              Files& files = real_files());
+// The same with the keys as names, and all roles "weight": for readers that know better what their writer's keys mean.
+[[nodiscard]] Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files = real_files());
 
 }  // namespace pawl

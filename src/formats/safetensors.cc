@@ -141,6 +141,17 @@ void add_to(CheckpointView& view, const SafetensorsEntry& entry, std::uint32_t f
   if (entry.size_bytes != 0) tensor.pieces.push_back(whole_piece(entry.shape, file, entry.offset_bytes));
 }
 
+// transformers may write, for a tied name that it leaves out, which one it kept.
+void add_aliases(CheckpointView& view, const SafetensorsFile& file) {
+  std::unordered_set<std::string_view> names;
+  for (const auto& [key, value] : file.metadata) {
+    if (key == "format") continue;
+    if (names.empty())
+      for (const SafetensorsEntry& entry : file.tensors) names.insert(entry.name);
+    if (names.contains(value) && !names.contains(key)) view.aliases.emplace_back(key, value);
+  }
+}
+
 }  // namespace
 
 Result<SafetensorsFile> read_safetensors(ByteSource& source) {
@@ -200,12 +211,22 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json) {
   return index;
 }
 
+void add_safetensors(const SafetensorsFile& file, const std::string& path, CheckpointView& view) {
+  const auto number = static_cast<std::uint32_t>(view.files.size());
+  view.files.push_back({path});
+  view.tensors.reserve(view.tensors.size() + file.tensors.size());
+  for (const SafetensorsEntry& entry : file.tensors) add_to(view, entry, number);
+  add_aliases(view, file);
+}
+
 Result<CheckpointView> view_safetensors(const std::string& path, Files& files) {
   PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(path, files));
   CheckpointView view;
   view.format = "safetensors";
-  view.files.push_back({path});
-  for (const SafetensorsEntry& entry : file.tensors) add_to(view, entry, 0);
+  add_safetensors(file, path, view);
+  for (const auto& [key, value] : file.metadata)
+    if (key == "DCP_SHARDING_INFO")
+      view.notes.emplace_back("a rank's file of a distributed save: its tensors may be parts; its folder has them whole");
   return view;
 }
 
@@ -230,6 +251,7 @@ Result<CheckpointView> view_huggingface(const std::string& index_path, Files& fi
       add_to(view, entry, number);
       wanted.erase(place);
     }
+    add_aliases(view, file);
   }
   if (!wanted.empty())
     return Error{Code::corrupt,

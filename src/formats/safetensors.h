@@ -46,6 +46,9 @@ struct HuggingFaceIndex {
 // Fails: `corrupt`: not that JSON, a name twice, or a file name with a folder, "..", or a character no name has.
 [[nodiscard]] Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json);
 
+// Appends the tensors of a file that lies at `path`, and names that its metadata say are tied to one of them.
+void add_safetensors(const SafetensorsFile& file, const std::string& path, CheckpointView& view);
+
 // All tensors of a file, or of the files that an index in their folder names. Fails as the readers; also `corrupt` if a
 // tensor is not in the file that the index names, and `not_found` for a missing file. What files hold beyond the index
 // becomes a note. More than eight dimensions or packed types: a note, too.

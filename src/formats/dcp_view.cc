@@ -1,0 +1,372 @@
+// The items of a DCP folder: where in each of them its elements lie.
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "base/text.h"
+#include "formats/dcp.h"
+#include "formats/safetensors.h"
+#include "formats/state_names.h"
+#include "formats/torch_file.h"
+#include "reshape/pieces.h"
+#include "reshape/stored_file.h"
+
+namespace pawl {
+namespace {
+
+constexpr std::uint64_t kHeadBytes = 4096;  // of an item: its pickle lies there, and the headers of its records
+constexpr std::uint64_t kTailBytes = 2048;  // its directory
+constexpr std::uint64_t kArchiveBytesMax = 1 << 20;  // what a file of torch.save of one tensor has beside its elements
+constexpr std::size_t kFormsMax = 4096;
+constexpr std::size_t kProblemsMax = 5;
+
+Error damaged(std::string why) {
+  return Error{Code::corrupt, std::move(why)};
+}
+
+// An item, both of whose ends are at hand: files of torch.save are read from there.
+class ItemBytes final : public ByteSource {
+ public:
+  static Result<ItemBytes> open(ByteSource& item) {
+    const std::uint64_t size = item.size_bytes();
+    if (size <= kHeadBytes + kTailBytes) {
+      PAWL_ASSIGN(std::string all, read_text(item, 0, size));
+      return ItemBytes(&item, size, std::move(all), {});
+    }
+    PAWL_ASSIGN(std::string head, read_text(item, 0, kHeadBytes));
+    PAWL_ASSIGN(std::string tail, read_text(item, size - kTailBytes, kTailBytes));
+    return ItemBytes(&item, size, std::move(head), std::move(tail));
+  }
+  // Of bytes that can't be read again between their ends.
+  ItemBytes(ByteSource* between, std::uint64_t size_bytes, std::string head, std::string tail)
+      : between_(between), size_bytes_(size_bytes), head_(std::move(head)), tail_(std::move(tail)) {}
+
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
+  [[nodiscard]] Status read(std::uint64_t offset_bytes, std::span<std::byte> buffer) override {
+    if (buffer.empty()) return {};
+    const auto inside = [&](const std::string& bytes, std::uint64_t begin) {
+      if (offset_bytes < begin || offset_bytes - begin > bytes.size()) return false;
+      if (buffer.size() > bytes.size() - (offset_bytes - begin)) return false;
+      std::memcpy(buffer.data(), bytes.data() + (offset_bytes - begin), buffer.size());
+      return true;
+    };
+    if (inside(head_, 0) || inside(tail_, size_bytes_ - tail_.size())) return {};
+    if (between_ == nullptr) return damaged(text("offset ", offset_bytes, ": this item is no file of one tensor"));
+    return between_->read(offset_bytes, buffer);
+  }
+  [[nodiscard]] const std::string& head() const { return head_; }
+  [[nodiscard]] std::string_view end(std::size_t bytes) const {
+    const std::string_view last = tail_.empty() ? std::string_view(head_) : std::string_view(tail_);
+    return last.substr(last.size() - std::min(bytes, last.size()));
+  }
+
+ private:
+  ByteSource* between_;
+  std::uint64_t size_bytes_;
+  std::string head_;
+  std::string tail_;
+};
+
+// In a file of torch.save of one tensor: its place, relative to the file.
+Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const Region& region) {
+  PAWL_ASSIGN(const TorchFile file, TorchFile::read(item));
+  if (file.tensors().size() != 1 || !file.tensors()[0].path.empty()) return damaged("its item is no single tensor");
+  const TorchTensor& tensor = file.tensors()[0];
+  if (tensor.type != type || tensor.shape != region.shape)
+    return damaged(text("its item is ", text_of(Shape(tensor.shape)), ' ', name_of(tensor.type),
+                        ", the metadata say ", text_of(region.shape), ' ', name_of(type)));
+  CheckpointView view = view_of(file, "its item");
+  if (view.tensors.size() != 1)
+    return Error{Code::invalid, view.notes.empty() ? std::string("not read") : view.notes.back()};
+  if (view.tensors[0].pieces.empty()) return StoredPiece{whole_box(region.shape)};  // no element
+  return view.tensors[0].pieces[0];
+}
+
+Result<StoredPiece> locate_in_safetensors(const SafetensorsEntry& entry, const DcpTensor& tensor, const Region& region) {
+  if (entry.type != tensor.type || entry.shape != region.shape)
+    return damaged(text("the file has ", text_of(Shape(entry.shape)), ' ', name_of(entry.type),
+                        " of it, the metadata ", text_of(region.shape), ' ', name_of(tensor.type)));
+  return whole_piece(entry.shape, 0, entry.offset_bytes);
+}
+
+// A file of items is one of the two: FileSystemWriter can be told to write safetensors.
+Result<bool> is_safetensors(ByteSource& source) {
+  if (source.size_bytes() < 10) return false;
+  PAWL_ASSIGN(const std::string head, read_text(source, 0, 9));
+  std::uint64_t length = 0;
+  std::memcpy(&length, head.data(), 8);
+  return head[8] == '{' && length <= source.size_bytes() - 8 && !head.starts_with("PK\3\4");
+}
+
+StoredPiece at_region(StoredPiece piece, const DcpChunk& chunk) {
+  std::ranges::copy(chunk.region.offset, piece.box.begin.begin());
+  piece.file = chunk.place.file;
+  return piece;
+}
+
+// "__12_0.distcp", perhaps with a word in front: 12.
+std::uint32_t rank_of(std::string_view path) {
+  const std::string name = last_name(path);
+  const std::size_t begin = name.find("__");
+  if (begin == std::string::npos) return kNoRank;
+  const std::size_t end = name.find('_', begin + 2);
+  std::uint32_t rank = 0;
+  if (end == std::string::npos || !parse_number(std::string_view(name).substr(begin + 2, end - begin - 2), rank))
+    return kNoRank;
+  return rank;
+}
+
+bool has_elements(const Region& region) {
+  return std::ranges::find(region.shape, std::uint64_t{0}) == region.shape.end();
+}
+
+// Locates item after item of a folder. Items that begin and end alike have their elements at the same place, so that
+// only the first of a kind is taken apart.
+class ItemReader {
+ public:
+  ItemReader(const DcpCheckpoint& checkpoint, Files& files, CheckpointView& view)
+      : checkpoint_(checkpoint), files_(files), view_(view), sources_(checkpoint.files.size()) {}
+
+  Result<StoredPiece> locate(const DcpTensor& tensor, const DcpChunk& chunk);
+
+ private:
+  struct Form {  // of items of one type, shape and length
+    std::string head;  // up to the first element
+    std::string end;
+    StoredPiece piece;
+  };
+  using FormKey = std::tuple<std::uint8_t, std::uint64_t, Shape>;
+  static constexpr std::size_t kEndBytes = 22;  // the archive's last record
+
+  Result<ByteSource*> source(std::uint32_t file);
+  Result<StoredPiece> locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
+  Result<StoredPiece> locate_packed(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
+  Result<const std::unordered_map<std::string, SafetensorsEntry>*> entries(std::uint32_t file);
+
+  const DcpCheckpoint& checkpoint_;
+  Files& files_;
+  CheckpointView& view_;
+  std::vector<std::unique_ptr<ByteSource>> sources_;
+  std::map<FormKey, std::vector<Form>> forms_;
+  std::size_t form_count_ = 0;
+  // Of files that are safetensors: what they hold.
+  std::map<std::uint32_t, std::optional<std::unordered_map<std::string, SafetensorsEntry>>> entries_;
+};
+
+Result<ByteSource*> ItemReader::source(std::uint32_t file) {
+  if (sources_[file] == nullptr) {
+    PAWL_ASSIGN(sources_[file], open_bytes(checkpoint_.files[file], files_));
+  }
+  return sources_[file].get();
+}
+
+Result<const std::unordered_map<std::string, SafetensorsEntry>*> ItemReader::entries(std::uint32_t file) {
+  const auto [found, is_new] = entries_.try_emplace(file);
+  if (is_new) {
+    PAWL_ASSIGN(ByteSource* const bytes, source(file));
+    PAWL_ASSIGN(const bool is, is_safetensors(*bytes));
+    if (is) {
+      PAWL_ASSIGN(SafetensorsFile content, read_safetensors(*bytes));
+      std::unordered_map<std::string, SafetensorsEntry>& map = found->second.emplace();
+      for (SafetensorsEntry& entry : content.tensors) map.emplace(entry.name, std::move(entry));
+    }
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+Result<StoredPiece> ItemReader::locate(const DcpTensor& tensor, const DcpChunk& chunk) {
+  PAWL_ASSIGN(ByteSource* const bytes, source(chunk.place.file));
+  if (!chunk.place.transforms.empty()) return locate_packed(*bytes, tensor, chunk);
+  PAWL_ASSIGN(const auto* const in_file, entries(chunk.place.file));
+  if (in_file == nullptr) return locate_stored(*bytes, tensor, chunk);
+  const auto entry = in_file->find(tensor.key);
+  if (entry == in_file->end()) return damaged("it is not in its file");
+  PAWL_ASSIGN(StoredPiece piece, locate_in_safetensors(entry->second, tensor, chunk.region));
+  return at_region(piece, chunk);
+}
+
+Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
+  PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+  PAWL_ASSIGN(ItemBytes item, ItemBytes::open(window));
+  std::vector<Form>* forms = nullptr;
+  if (form_count_ < kFormsMax) {
+    forms = &forms_[{static_cast<std::uint8_t>(tensor.type), chunk.place.length_bytes, chunk.region.shape}];
+    for (const Form& form : *forms) {
+      if (!item.head().starts_with(form.head) || item.end(kEndBytes) != form.end) continue;
+      StoredPiece piece = at_region(form.piece, chunk);
+      piece.offset_bytes += chunk.place.offset_bytes;
+      return piece;
+    }
+  }
+  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
+  if (forms != nullptr && piece.offset_bytes != 0 && piece.offset_bytes <= item.head().size()) {
+    forms->push_back({item.head().substr(0, piece.offset_bytes), std::string(item.end(kEndBytes)), piece});
+    ++form_count_;
+  }
+  piece = at_region(piece, chunk);
+  piece.offset_bytes += chunk.place.offset_bytes;
+  return piece;
+}
+
+// The item is one frame of zstd, and becomes a file of its own in the view. Its frame need not say what it decodes to,
+// so it is decoded once to know; only its ends are kept.
+Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
+  if (chunk.place.transforms != std::vector<std::string>{"stream.zstd/1"})
+    return Error{Code::invalid, text("it is packed by ", chunk.place.transforms[0], ", which is not known here")};
+  const std::optional<std::uint64_t> elements =
+      size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
+  if (!elements) return damaged("no number of bytes holds its chunk");
+  PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+  PAWL_ASSIGN(ZstdEnds ends, zstd_ends(window, *elements + kArchiveBytesMax, 1 << 16));
+  ItemBytes item(nullptr, ends.size_bytes, std::move(ends.head), std::move(ends.tail));
+  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
+  piece = at_region(piece, chunk);
+  piece.file = static_cast<std::uint32_t>(view_.files.size());
+  view_.files.push_back({.path = checkpoint_.files[chunk.place.file],
+                         .codec = StoredFile::Codec::zstd,
+                         .offset_bytes = chunk.place.offset_bytes,
+                         .length_bytes = chunk.place.length_bytes,
+                         .decoded_bytes = ends.size_bytes});
+  return piece;
+}
+
+struct ChunkNumber {
+  std::uint32_t tensor;
+  std::uint32_t chunk;
+};
+
+// All chunks that hold an element, in the order in which they lie in the files.
+std::vector<ChunkNumber> in_file_order(const DcpCheckpoint& checkpoint) {
+  std::vector<ChunkNumber> out;
+  for (std::uint32_t i = 0; i < checkpoint.tensors.size(); ++i)
+    for (std::uint32_t c = 0; c < checkpoint.tensors[i].chunks.size(); ++c)
+      if (has_elements(checkpoint.tensors[i].chunks[c].region)) out.push_back({i, c});
+  const auto place = [&](const ChunkNumber& number) {
+    const DcpPlace& at = checkpoint.tensors[number.tensor].chunks[number.chunk].place;
+    return std::pair(at.file, at.offset_bytes);
+  };
+  std::ranges::stable_sort(out, [&](const ChunkNumber& a, const ChunkNumber& b) { return place(a) < place(b); });
+  return out;
+}
+
+// Equal boxes of a tensor are copies of each other, in the order of the metadata.
+void number_copies(StoredTensor& tensor) {
+  if (tensor.pieces.size() < 2) return;
+  std::map<std::pair<PerDimension, PerDimension>, std::uint32_t> copies;
+  for (StoredPiece& piece : tensor.pieces) piece.copy = copies[{piece.box.begin, piece.box.size}]++;
+}
+
+Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
+  CheckpointView view;
+  view.format = "PyTorch DCP";
+  view.facts = checkpoint.facts;
+  view.notes = checkpoint.notes;
+  view.problems = checkpoint.problems;
+  std::vector<std::uint32_t> ranks;
+  for (const std::string& path : checkpoint.files) {
+    view.files.push_back({path});
+    ranks.push_back(rank_of(path));
+  }
+  for (const DcpTensor& tensor : checkpoint.tensors) view.tensors.push_back({tensor.key, "weight", tensor.type, tensor.shape});
+  for (const DcpObject& object : checkpoint.objects) view.objects.push_back(object.key);
+  std::vector<std::vector<std::optional<StoredPiece>>> pieces(checkpoint.tensors.size());
+  for (std::size_t i = 0; i < pieces.size(); ++i) pieces[i].resize(checkpoint.tensors[i].chunks.size());
+  ItemReader reader(checkpoint, files, view);
+  std::size_t damaged_items = 0;
+  for (const auto& [tensor, chunk] : in_file_order(checkpoint)) {
+    const DcpChunk& wanted = checkpoint.tensors[tensor].chunks[chunk];
+    Result<StoredPiece> piece = reader.locate(checkpoint.tensors[tensor], wanted);
+    if (piece) {
+      piece->rank = ranks[wanted.place.file];
+      pieces[tensor][chunk] = *piece;
+      continue;
+    }
+    Error error = std::move(piece).error().within(text(checkpoint.files[wanted.place.file], ": offset ",
+                                                       wanted.place.offset_bytes, ": tensor ",
+                                                       checkpoint.tensors[tensor].key));
+    if (error.code != Code::corrupt) return error;
+    if (++damaged_items <= kProblemsMax) view.problems.push_back(std::move(error.what));
+  }
+  if (damaged_items > kProblemsMax)
+    view.problems.push_back(text(damaged_items - kProblemsMax, " more items are damaged: are these files of one save?"));
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    for (const std::optional<StoredPiece>& piece : pieces[i])
+      if (piece) view.tensors[i].pieces.push_back(*piece);
+    number_copies(view.tensors[i]);
+  }
+  std::vector<std::uint64_t> file_bytes = checkpoint.file_bytes;
+  file_bytes.resize(view.files.size());  // of packed items the view itself knows
+  PAWL_TRY(check_view(view, file_bytes));
+  return view;
+}
+
+std::vector<std::string> path_or_key(const std::vector<std::string>& path, const std::string& key) {
+  return path.empty() ? std::vector<std::string>{key} : path;
+}
+
+// Names and roles for what view has under its keys. Hyperparameters that are tensors become objects.
+void name_tensors(const DcpCheckpoint& checkpoint, CheckpointView& view) {
+  std::vector<StateKey> keys;
+  keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
+  for (const DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(tensor.path, tensor.key)});
+  for (const DcpObject& object : checkpoint.objects) keys.push_back({path_or_key(object.path, object.key), false});
+  StateNames names = name_states(keys);
+  view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
+  std::vector<StoredTensor> tensors;
+  tensors.reserve(view.tensors.size());
+  for (std::size_t i = 0; i < view.tensors.size(); ++i) {
+    if (names.names[i].is_object) {
+      view.objects.push_back(view.tensors[i].name);
+      continue;
+    }
+    tensors.push_back(std::move(view.tensors[i]));
+    tensors.back().name = std::move(names.names[i].name);
+    tensors.back().role = std::move(names.names[i].role);
+  }
+  view.tensors = std::move(tensors);
+}
+
+}  // namespace
+
+Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
+  if (!chunk.place.transforms.empty())
+    return Error{Code::invalid, text("tensor ", tensor.key, " is packed by ", chunk.place.transforms[0])};
+  const auto found = [&]() -> Result<StoredPiece> {
+    PAWL_ASSIGN(const bool is, is_safetensors(source));
+    if (is) {
+      PAWL_ASSIGN(const SafetensorsFile file, read_safetensors(source));
+      for (const SafetensorsEntry& entry : file.tensors)
+        if (entry.name == tensor.key) return locate_in_safetensors(entry, tensor, chunk.region);
+      return damaged("it is not in its file");
+    }
+    PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+    PAWL_ASSIGN(ItemBytes item, ItemBytes::open(window));
+    PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
+    piece.offset_bytes += chunk.place.offset_bytes;
+    return piece;
+  };
+  Result<StoredPiece> piece = found();
+  if (!piece) return std::move(piece).error().within(text("tensor ", tensor.key));
+  return at_region(*piece, chunk);
+}
+
+Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files) {
+  PAWL_ASSIGN(const DcpCheckpoint checkpoint, open_dcp(folder, files));
+  return located(checkpoint, files);
+}
+
+Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options, Files& files) {
+  PAWL_ASSIGN(const DcpCheckpoint checkpoint, open_dcp(folder, files));
+  PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
+  name_tensors(checkpoint, view);
+  return view;
+}
+
+}  // namespace pawl

@@ -1,0 +1,304 @@
+#include "formats/open_checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "env/byte_source.h"
+#include "formats/dcp.h"
+#include "formats/huggingface.h"
+#include "formats/safetensors.h"
+#ifdef PAWL_READS_RANK_FILES
+#include "formats/rank_files.h"
+#endif
+#ifdef PAWL_READS_DEEPSPEED
+#include "formats/deepspeed/deepspeed.h"
+#endif
+#ifdef PAWL_READS_UNIVERSAL
+#include "formats/deepspeed/universal.h"
+#endif
+#ifdef PAWL_READS_MEGATRON
+#include "formats/megatron/megatron.h"
+#endif
+
+namespace pawl {
+namespace {
+
+using Names = std::vector<std::string>;
+
+constexpr std::string_view kIterationPointer = "latest_checkpointed_iteration.txt";  // Megatron
+constexpr std::array<std::string_view, 2> kTagPointers = {"latest", "latest_universal"};  // DeepSpeed
+constexpr std::uint64_t kPointerBytesMax = 4096;
+constexpr std::size_t kListedMax = 12;
+
+enum class Format : std::uint8_t {
+  dcp,
+  cut_dcp,  // data files without metadata
+  megatron,
+  old_megatron,
+  deepspeed,
+  universal,
+  huggingface,
+  torch_files,
+};
+
+std::string_view name_of(Format format) {
+  constexpr std::string_view kNames[] = {"PyTorch DCP",         "PyTorch DCP without .metadata", "Megatron-Core torch_dist",
+                                         "Megatron-LM 'torch'", "DeepSpeed",                     "DeepSpeed universal",
+                                         "Hugging Face",        "files of torch.save"};
+  return kNames[static_cast<std::size_t>(format)];
+}
+
+bool contains(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool any_ends(const Names& names, std::string_view with) {
+  return std::ranges::any_of(names, [&](const std::string& name) { return name.ends_with(with); });
+}
+
+bool is_rank_metadata(std::string_view name) {
+  std::uint32_t rank = 0;
+  return name.starts_with("__") && name.ends_with(".metadata") && name.size() > 11 &&
+         parse_number(name.substr(2, name.size() - 11), rank);
+}
+
+// The first bytes of a file; fewer where it has fewer.
+Result<std::string> head_of(const std::string& path, Files& files) {
+  PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files));
+  return read_text(*source, 0, std::min<std::uint64_t>(source->size_bytes(), 16));
+}
+
+bool is_torch_head(std::string_view head) {
+  constexpr std::string_view kLegacy("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14);
+  return head.starts_with("PK\3\4") || head.starts_with(kLegacy);
+}
+
+bool is_safetensors_head(std::string_view head) {
+  std::uint64_t length = 0;
+  if (head.size() < 10) return false;
+  std::memcpy(&length, head.data(), 8);
+  return head[8] == '{' && length < (std::uint64_t{1} << 40);
+}
+
+// Looks into the subfolders of a folder that might hold a checkpoint.
+class Opener {
+ public:
+  Opener(const ReadOptions& options, Files& files) : options_(options), files_(files) {}
+  Result<CheckpointView> open(const std::string& path);
+
+ private:
+  Result<CheckpointView> open_file(const std::string& path);
+  Result<CheckpointView> open_folder(const std::string& folder, const Names& names);
+  Result<CheckpointView> open_as(Format format, const std::string& folder);
+  Result<CheckpointView> follow(const std::string& folder, const std::string& name, std::string_view why);
+  Result<CheckpointView> search(const std::string& folder, const Names& names);
+  [[nodiscard]] std::optional<Format> format_of(const std::string& folder, const Names& names);
+  [[nodiscard]] std::optional<Names> names_in(const std::string& folder);
+  [[nodiscard]] std::optional<std::string> pointer(const std::string& folder, std::string_view name);
+  [[nodiscard]] std::optional<std::string> pointed(const std::string& folder, const Names& names, std::string& by);
+  [[nodiscard]] bool is_universal_folder(const std::string& folder, const Names& names);
+  [[nodiscard]] bool has_torch_file(const std::string& folder, const Names& names);
+
+  const ReadOptions& options_;
+  Files& files_;
+};
+
+std::optional<Names> Opener::names_in(const std::string& folder) {
+  Result<Names> names = files_.list(folder);
+  if (!names) return std::nullopt;
+  return std::move(*names);
+}
+
+// zero/<parameter>/fp32.pt
+bool Opener::is_universal_folder(const std::string& folder, const Names& names) {
+  if (!contains(names, "zero")) return false;
+  const std::string zero = join_path(folder, "zero");
+  const std::optional<Names> parameters = names_in(zero);
+  if (!parameters) return false;
+  return std::ranges::any_of(*parameters, [&](const std::string& parameter) {
+    return path_exists(join_path(join_path(zero, parameter), "fp32.pt"));
+  });
+}
+
+bool Opener::has_torch_file(const std::string& folder, const Names& names) {
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const Result<std::string> head = head_of(join_path(folder, name), files_);
+    return head && is_torch_head(*head);
+  });
+}
+
+std::optional<Format> Opener::format_of(const std::string& folder, const Names& names) {
+  if (contains(names, ".metadata") || std::ranges::any_of(names, is_rank_metadata))
+    return contains(names, "metadata.json") || contains(names, "common.pt") ? Format::megatron : Format::dcp;
+  if (any_ends(names, ".distcp")) return contains(names, "common.pt") ? Format::megatron : Format::cut_dcp;
+  if (is_universal_folder(folder, names)) return Format::universal;
+  if (any_ends(names, "model_states.pt") || any_ends(names, "optim_states.pt")) return Format::deepspeed;
+  if (is_huggingface_folder(names)) return Format::huggingface;
+  for (const std::string& name : names)
+    if (name.starts_with("mp_rank_") && path_exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
+      return Format::old_megatron;
+  if (has_torch_file(folder, names)) return Format::torch_files;
+  return std::nullopt;
+}
+
+Result<CheckpointView> Opener::open_as(Format format, const std::string& folder) {
+  const ReadOptions options{.parameter_names_file = options_.parameter_names_file, .tag = {}};  // it has been followed
+  switch (format) {
+    case Format::dcp: return view_dcp(folder, options, files_);
+    case Format::cut_dcp:
+      return Error{Code::not_found, text(folder, ": an incomplete checkpoint: there are .distcp files and no .metadata, ",
+                                         "which is written last; the save did not end")};
+    case Format::old_megatron:
+      return Error{Code::invalid, text(folder, ": Megatron-LM's older format (--ckpt-format torch) is not read; ",
+                                       "Megatron-LM itself converts it to torch_dist")};
+    case Format::huggingface: return view_huggingface_folder(folder, options, files_);
+#ifdef PAWL_READS_MEGATRON
+    case Format::megatron: return view_megatron(folder, options, files_);
+#endif
+#ifdef PAWL_READS_DEEPSPEED
+    case Format::deepspeed: return view_deepspeed(folder, options, files_);
+#endif
+#ifdef PAWL_READS_UNIVERSAL
+    case Format::universal: return view_universal(folder, options, files_);
+#endif
+#ifdef PAWL_READS_RANK_FILES
+    case Format::torch_files: return view_rank_files(folder, options, files_);
+#endif
+    default: break;
+  }
+  return Error{Code::invalid, text(folder, ": ", name_of(format), ": this build has no reader for it")};
+}
+
+// What a text file names, if it is one line of a plain name.
+std::optional<std::string> Opener::pointer(const std::string& folder, std::string_view name) {
+  Result<std::string> content = read_file(join_path(folder, name), kPointerBytesMax, files_);
+  if (!content) return std::nullopt;
+  std::string_view line = *content;
+  while (!line.empty() && std::string_view(" \t\r\n").find(line.back()) != std::string_view::npos) line.remove_suffix(1);
+  while (!line.empty() && std::string_view(" \t\r\n").find(line.front()) != std::string_view::npos) line.remove_prefix(1);
+  if (!is_plain_file_name(line)) return std::nullopt;
+  return std::string(line);
+}
+
+// The subfolder that a folder's own pointer names; `by`: which pointer.
+std::optional<std::string> Opener::pointed(const std::string& folder, const Names& names, std::string& by) {
+  if (contains(names, kIterationPointer)) {
+    by = kIterationPointer;
+    if (std::optional<std::string> name = pointer(folder, kIterationPointer)) {
+      std::uint64_t iteration = 0;
+      if (!parse_number(*name, iteration)) return name;  // "release"
+      const std::string digits = text(iteration);
+      return text("iter_", std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0'), digits);
+    }
+  }
+  for (const std::string_view pointer_name : kTagPointers) {
+    if (!contains(names, pointer_name)) continue;
+    by = pointer_name;
+    if (names_in(join_path(folder, pointer_name))) return std::string(pointer_name);  // a link to the folder itself
+    if (std::optional<std::string> name = pointer(folder, pointer_name)) return name;
+  }
+  return std::nullopt;
+}
+
+Result<CheckpointView> Opener::follow(const std::string& folder, const std::string& name, std::string_view why) {
+  const std::string below = join_path(folder, name);
+  const std::optional<Names> names = is_plain_file_name(name) ? names_in(below) : std::nullopt;
+  if (!names)
+    return Error{Code::not_found, text(folder, ": ", why, " names ", name, ", and no such folder is there")};
+  const std::optional<Format> format = format_of(below, *names);
+  if (!format) return Error{Code::not_found, text(below, ": ", why, " names it, and no checkpoint is recognised in it")};
+  PAWL_ASSIGN(CheckpointView view, open_as(*format, below));
+  view.facts.emplace_back("folder", text(name, " (by ", why, ")"));
+  return view;
+}
+
+// No pointer, nothing known here: perhaps one folder further down.
+Result<CheckpointView> Opener::search(const std::string& folder, const Names& names) {
+  std::vector<std::pair<std::string, std::string>> found;  // name, what it is
+  for (const std::string& name : names) {
+    const std::string below = join_path(folder, name);
+    const std::optional<Names> inside = names_in(below);
+    if (!inside) continue;
+    std::string by;
+    if (pointed(below, *inside, by)) {
+      found.emplace_back(name, text("a folder of checkpoints, with ", by));
+    } else if (const std::optional<Format> format = format_of(below, *inside)) {
+      found.emplace_back(name, name_of(*format));
+    }
+  }
+  if (found.size() == 1) {
+    const std::string below = join_path(folder, found.front().first);
+    const std::optional<Names> inside = names_in(below);
+    if (inside) return open_folder(below, *inside);
+  }
+  if (found.empty())
+    return Error{Code::not_found,
+                 text(folder, ": no checkpoint is recognised. Looked for, here and one folder down: .metadata or ",
+                      "__0.metadata (PyTorch DCP; with metadata.json Megatron-Core), *_model_states.pt and ",
+                      "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), *.safetensors, ",
+                      "*.index.json and pytorch_model.bin (Hugging Face), files of torch.save; and for latest, ",
+                      "latest_universal and latest_checkpointed_iteration.txt, which name a folder")};
+  std::string list;
+  for (std::size_t i = 0; i < std::min(found.size(), kListedMax); ++i)
+    append_text(list, text(i == 0 ? "" : ", ", found[i].first, " (", found[i].second, ')'));
+  if (found.size() > kListedMax) append_text(list, text(", and ", found.size() - kListedMax, " more"));
+  return Error{Code::invalid,
+               text(folder, ": several checkpoints: ", list, "; give one's own path, or --tag and its name")};
+}
+
+Result<CheckpointView> Opener::open_folder(const std::string& folder, const Names& names) {
+  if (!options_.tag.empty() && contains(names, options_.tag)) return follow(folder, options_.tag, "--tag");
+  std::string by;
+  if (options_.tag.empty()) {
+    if (const std::optional<std::string> name = pointed(folder, names, by)) {
+      Result<CheckpointView> view = follow(folder, *name, by);
+      if (view || view.error().code != Code::not_found || !format_of(folder, names)) return view;
+    }
+  }
+  const std::optional<Format> format = format_of(folder, names);
+  if (!options_.tag.empty() && last_name(folder) != options_.tag)
+    return Error{Code::not_found, text(folder, ": --tag names ", options_.tag, ", and no such folder is there")};
+  return format ? open_as(*format, folder) : search(folder, names);
+}
+
+Result<CheckpointView> Opener::open_file(const std::string& path) {
+  const std::string name = last_name(path);
+  if (name == ".metadata" || name == "metadata.json" || is_rank_metadata(name)) return open(parent_path(path));
+  if (name.ends_with(".distcp"))
+    return Error{Code::invalid, text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ",
+                                     parent_path(path))};
+  PAWL_ASSIGN(const std::string head, head_of(path, files_));
+  if (is_safetensors_head(head)) return view_safetensors(path, files_);
+  if (name.ends_with(".index.json")) return view_huggingface_index(path, files_);
+#ifdef PAWL_READS_RANK_FILES
+  if (is_torch_head(head)) return view_torch_file(path, options_, files_);
+#else
+  if (is_torch_head(head)) return open_as(Format::torch_files, path);
+#endif
+  if (name.ends_with(".safetensors")) return view_safetensors(path, files_);  // which says what is wrong with it
+  return Error{Code::not_found, text(path, ": not a checkpoint: neither safetensors nor a file of torch.save, nor an ",
+                                     "index of some (*.index.json)")};
+}
+
+Result<CheckpointView> Opener::open(const std::string& path) {
+  if (!path_exists(path)) return Error{Code::not_found, text(path, ": no such file or folder")};
+  const std::optional<Names> names = names_in(path);
+  return names ? open_folder(path, *names) : open_file(path);
+}
+
+}  // namespace
+
+Result<CheckpointView> open_checkpoint(const std::string& path, const ReadOptions& options, Files& files) {
+  std::string bare = path;
+  while (bare.size() > 1 && bare.ends_with('/')) bare.pop_back();
+  return Opener(options, files).open(bare);
+}
+
+}  // namespace pawl
