@@ -82,7 +82,7 @@ bool is_overflow(std::uint32_t float32_bits, std::uint32_t first_that_overflows)
 }
 
 // Branches turned into selections, so that the compiler makes vectors of it; the same bits as bfloat16_of.
-std::uint64_t narrow_bfloat16(const float* from, std::size_t count, std::byte* to) {
+[[gnu::always_inline]] inline std::uint64_t narrow_bfloat16_loop(const float* from, std::size_t count, std::byte* to) {
   const auto* in = reinterpret_cast<const Bits32*>(from);
   auto* out = reinterpret_cast<Bits16*>(to);
   std::uint32_t overflows = 0;
@@ -94,6 +94,10 @@ std::uint64_t narrow_bfloat16(const float* from, std::size_t count, std::byte* t
     overflows += is_overflow(bits, kOverflowBfloat16) ? 1 : 0;
   }
   return overflows;
+}
+
+std::uint64_t narrow_bfloat16_plain(const float* from, std::size_t count, std::byte* to) {
+  return narrow_bfloat16_loop(from, count, to);
 }
 
 void widen_bfloat16(const std::byte* from, std::size_t count, std::byte* to) {
@@ -120,12 +124,16 @@ void widen_float16_plain(const std::byte* from, std::size_t count, std::byte* to
 
 #if defined(__x86_64__)
 
-bool has_f16c() {
+bool has_avx2_and_f16c() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   }();
   return has;
+}
+
+[[gnu::target("avx2")]] std::uint64_t narrow_bfloat16_avx2(const float* from, std::size_t count, std::byte* to) {
+  return narrow_bfloat16_loop(from, count, to);
 }
 
 [[gnu::target("avx2,f16c")]] std::uint64_t narrow_float16_f16c(const float* from, std::size_t count, std::byte* to) {
@@ -160,8 +168,11 @@ bool has_f16c() {
 
 #else
 
-bool has_f16c() {
+bool has_avx2_and_f16c() {
   return false;
+}
+std::uint64_t narrow_bfloat16_avx2(const float* from, std::size_t count, std::byte* to) {
+  return narrow_bfloat16_plain(from, count, to);
 }
 std::uint64_t narrow_float16_f16c(const float* from, std::size_t count, std::byte* to) {
   return narrow_float16_plain(from, count, to);
@@ -179,7 +190,7 @@ void widen(ElementType dtype, const std::byte* from, std::size_t count, std::byt
   } else if (dtype == ElementType::bfloat16) {
     widen_bfloat16(from, count, to);
   } else {
-    has_f16c() ? widen_float16_f16c(from, count, to) : widen_float16_plain(from, count, to);
+    has_avx2_and_f16c() ? widen_float16_f16c(from, count, to) : widen_float16_plain(from, count, to);
   }
 }
 
@@ -189,8 +200,10 @@ std::uint64_t narrow(ElementType dtype, const float* from, std::size_t count, st
     std::memcpy(to, from, count * sizeof(float));
     return 0;
   }
-  if (dtype == ElementType::bfloat16) return narrow_bfloat16(from, count, to);
-  return has_f16c() ? narrow_float16_f16c(from, count, to) : narrow_float16_plain(from, count, to);
+  if (dtype == ElementType::bfloat16) {
+    return has_avx2_and_f16c() ? narrow_bfloat16_avx2(from, count, to) : narrow_bfloat16_plain(from, count, to);
+  }
+  return has_avx2_and_f16c() ? narrow_float16_f16c(from, count, to) : narrow_float16_plain(from, count, to);
 }
 
 void round_to(ElementType dtype, float* values, std::size_t count) {
