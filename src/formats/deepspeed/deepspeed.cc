@@ -36,6 +36,15 @@ std::string listed(const std::vector<std::string>& words) {
   return out;
 }
 
+// An optimizer's state with names by number in a file that is named as a ZeRO rank's.
+bool is_plain_state(const ShardFile& file) {
+  const Pickle::Value states = file.find("optimizer_state_dict");
+  const Pickle& pickle = file.pickle();
+  const auto has = [&](std::string_view key) { return pickle.find(states, key) != Pickle::kNothing; };
+  return !has("single_partition_of_fp32_groups") && !has("fp32_flat_groups") &&
+         (has("fp32_groups") || has("fp32_groups_flat") || (has("state") && has("param_groups")));
+}
+
 // Reads a folder's files one after another into a table of parameters.
 class Reader {
  public:
@@ -65,6 +74,7 @@ class Reader {
     return {model_rank / tensor_degree_, model_rank % tensor_degree_};
   }
 
+  void refuse_doubles();
   void read_models();
   void compare_facts(const ModelStates& states, const std::string& path);
   Status find_degrees();
@@ -118,6 +128,7 @@ class Reader {
     NamedShape name;
   };
   std::vector<ExpertWeight> expert_weights_;
+  std::vector<std::pair<std::uint32_t, NamedShape>> layer_weights_;  // of each tensor-parallel rank
   std::vector<std::string> missing_;
   std::optional<Error> first_error_;
 };
@@ -126,10 +137,20 @@ std::vector<const ShardName*> Reader::shards(Kind kind) const {
   std::vector<const ShardName*> out;
   for (const ShardName& shard : folder_.shards)
     if (shard.kind == kind) out.push_back(&shard);
-  std::ranges::sort(out, {}, [](const ShardName* s) {
-    return std::tuple(s->layer, s->expert, s->model_rank, s->data_rank);
-  });
+  std::ranges::sort(out, {}, [](const ShardName* s) { return s->coordinates(); });
   return out;
+}
+
+// bf16_zero_pp_rank_0 beside zero_pp_rank_0, say: which one is the save's can't be told.
+void Reader::refuse_doubles() {
+  std::map<std::tuple<Kind, ShardName::Coordinates>, std::string> first;
+  std::erase_if(folder_.shards, [&](const ShardName& shard) {
+    const auto [at, is_new] = first.try_emplace({shard.kind, shard.coordinates()}, shard.name);
+    if (!is_new)
+      problem(text(folder_.path, ": ", at->second, " and ", shard.name,
+                   " are of one rank: files of two saves lie in one folder"));
+    return !is_new;
+  });
 }
 
 std::optional<ShardFile> Reader::open(const ShardName& name) {
@@ -167,7 +188,7 @@ void Reader::compare_facts(const ModelStates& states, const std::string& path) {
 void Reader::read_models() {
   std::vector<const ShardName*> names = shards(Kind::model);
   const std::vector<const ShardName*> of_zero3 = shards(Kind::zero_model);
-  is_zero3_ = names.empty();
+  is_zero3_ = names.empty() && !of_zero3.empty();
   if (!names.empty() && !of_zero3.empty())
     problem(text(folder_.path, ": ", names[0]->name, " and ", of_zero3[0]->name,
                  " are of two saves: one with ZeRO-3 and one without"));
@@ -298,13 +319,19 @@ void Reader::add_zero3_parameters(const Main& main) {
   for (const ParameterGroup& group : main.states.groups)
     for (const ParameterShape& parameter : group) shapes[parameter.name] = &parameter;
   for (const ParameterShape& parameter : main.states.frozen) shapes[parameter.name] = &parameter;
+  std::vector<std::string> without_shape;
   for (const StoredTensor& tensor : main.states.weights) {
     const auto known = shapes.find(tensor.name);
-    if (known == shapes.end())
+    const bool is_placeholder = tensor.shape == Shape{0} && !buffers_.contains(tensor.name);
+    if (known == shapes.end() && is_placeholder && !ties_.contains(tensor.name))
+      without_shape.push_back(tensor.name);
+    else if (known == shapes.end())
       add_weight(tensor, place);
     else  // without pieces yet: what no rank's file brings is seen to be missing
       table_->add(tensor.name, place, known->second->shape, "weight", tensor.type, {});
   }
+  if (!without_shape.empty())
+    view_.notes.push_back(text(main.file.path(), " says nothing of what these hold: ", listed(without_shape)));
 }
 
 void Reader::add_frozen_parts() {
@@ -393,6 +420,7 @@ void Reader::add_layer(const LayerPrefix& prefix, std::uint32_t tensor, std::vec
   }
   for (StoredTensor& held : tensors) {
     held.name = prefix.prefix + held.name;
+    if (!buffers_.contains(held.name)) layer_weights_.emplace_back(tensor, NamedShape{held.name, held.shape});
     add_weight(std::move(held), place);
   }
 }
@@ -472,6 +500,10 @@ void Reader::add_zero_optimizers() {
       }
       std::optional<ShardFile> file = open(*name);
       if (!file) continue;
+      if (is_plain_state(*file)) {  // bf16 without ZeRO: each rank writes all of it
+        if (name->data_rank == 0) add_plain(*file, file->find("optimizer_state_dict"), main, std::nullopt);
+        continue;
+      }
       Result<OptimizerStates> read = read_optimizer_states(*file);
       if (!read) {
         if (!first_error_) first_error_ = read.error();
@@ -500,6 +532,8 @@ std::vector<NamedShape> Reader::dense_names(const Main& main) const {
   std::vector<NamedShape> out;
   for (const StoredTensor& tensor : main.states.weights)
     if (!buffers_.contains(tensor.name) && !ties_.contains(tensor.name)) out.push_back({tensor.name, tensor.shape});
+  for (const auto& [tensor, name] : layer_weights_)  // a pipeline's: which stage has them no file says
+    if (!main.states.has_module && tensor == place_of(main.model_rank).tensor) out.push_back(name);
   return out;
 }
 
@@ -526,6 +560,17 @@ void Reader::add_plain(const ShardFile& file, Pickle::Value optimizer, const Mai
   names.dense = dense_names(main);
   names.experts = expert_names(main.model_rank, expert_rank.value_or(0));
   names.said = said_names_;
+  if (main.states.has_groups) {  // then it's known who is in each group
+    names.said.emplace();
+    for (const ParameterGroup& group : main.states.groups) {
+      auto& section = names.said->sections.emplace_back();
+      for (const ParameterShape& parameter : group) section.push_back({parameter.name, parameter.shape});
+    }
+  }
+  for (const PlainOptimizer::Group& group : read->groups)
+    if (group.expert_degree != 0 && group.expert_degree != expert_degree_)
+      return problem(text(file.path(), ": experts over ", group.expert_degree, " ranks beside others over ",
+                          expert_degree_, " are not read yet without ZeRO"));
   PlainOptions options;
   options.place = place_of(main.model_rank);
   options.skips_dense = expert_rank.value_or(0) != 0;
@@ -624,6 +669,7 @@ Result<CheckpointView> Reader::finish() {
 
 Result<CheckpointView> Reader::read() {
   PAWL_TRY(read_names());
+  refuse_doubles();
   read_models();
   PAWL_TRY(find_degrees());
   problem(read_rules());

@@ -306,6 +306,26 @@ TEST(DamagedDeepSpeed, files_beyond_the_world_are_told_and_not_looked_at) {
   EXPECT_NE(view->notes[0].find("zero_pp_rank_11_mp_rank_00_optim_states.pt"), std::string::npos);
 }
 
+TEST(DamagedDeepSpeed, two_files_of_one_rank_are_noticed) {
+  Copy copy("zero1_w11");
+  fs::copy_file(copy.file("zero_pp_rank_3_mp_rank_00_optim_states.pt"),
+                copy.file("bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt"));
+  const auto view = view_deepspeed(copy.folder());
+  ASSERT_TRUE(view.has_value());
+  EXPECT_TRUE(has_problem(*view, {"zero_pp_rank_3", "of one rank"}));
+}
+
+TEST(DamagedDeepSpeed, without_model_states_nothing_has_a_name) {
+  for (const char* fixture : {"zero1_w11", "zero3_w2_bf16"}) {
+    Copy copy(fixture);
+    for (const auto& entry : fs::directory_iterator(copy.tag()))
+      if (entry.path().string().ends_with("_model_states.pt")) fs::remove(entry.path());
+    const auto view = view_deepspeed(copy.folder());
+    ASSERT_FALSE(view.has_value());
+    EXPECT_NE(view.error().what.find("_model_states.pt"), std::string::npos) << view.error().what;
+  }
+}
+
 TEST(DamagedDeepSpeed, two_checkpoints_need_a_choice) {
   Copy copy("zero2_w1_empty");
   fs::copy(copy.tag(), copy.folder() + "/later", fs::copy_options::recursive);

@@ -125,7 +125,7 @@ Status read_flat_zero(const ShardFile& file, Value states, OptimizerStates& out)
   PAWL_TRY(read_gaps(file, pickle.find(states, "param_alignment_paddings"), out));
   const std::span<const Value> paddings = pickle.items(pickle.find(states, "group_paddings"));
   for (std::size_t i = 0; i < paddings.size() && i < out.groups.size(); ++i)
-    out.groups[i].padding = pickle.unsigned_(paddings[i]).value_or(0);
+    out.groups[i].padding = pickle.unsigned_(paddings[i]);
   const Value base = pickle.find(states, "base_optimizer_state");
   if (pickle.is(base, PickleKind::list))
     return read_elastic(file, base, pickle.find(states, "base_optimizer_state_step"), out);

@@ -19,9 +19,9 @@ struct GroupState {
   std::optional<FlatTensor> master;
   std::vector<std::pair<std::string, FlatTensor>> states;  // by the optimizer's own word; not the step
   std::optional<double> step;
-  std::uint64_t padding = 0;                         // elements at the partition's end that are no parameter's
-  std::optional<std::uint64_t> partition_count;      // over how many ranks the group is cut
-  std::vector<std::uint64_t> gaps;                   // after each parameter; empty: none
+  std::optional<std::uint64_t> padding;          // elements at the partition's end that are no parameter's
+  std::optional<std::uint64_t> partition_count;  // over how many ranks the group is cut
+  std::vector<std::uint64_t> gaps;               // after each parameter; empty: none
 };
 
 struct OptimizerStates {

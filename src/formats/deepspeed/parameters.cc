@@ -9,7 +9,14 @@ namespace pawl::deepspeed {
 
 std::string model_name(const std::string& stored) {
   std::string_view name = stored;
-  while (name.starts_with("module.")) name.remove_prefix(7);
+  for (;;) {
+    if (name.starts_with("module."))
+      name.remove_prefix(7);
+    else if (name.starts_with("_orig_mod."))
+      name.remove_prefix(10);
+    else
+      break;
+  }
   return std::string(name);
 }
 

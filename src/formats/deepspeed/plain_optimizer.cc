@@ -55,7 +55,7 @@ class Adder {
   Status add_tensor(Value value, std::string_view role, const std::string& name, const Shape& shape);
   Status add_part(Value value, std::string_view role, const NamedShape& name, std::uint64_t at);
   [[nodiscard]] Result<NameIndices> deal(const std::vector<std::size_t>& groups,
-                                         const std::vector<NamedShape>& names) const;
+                                         const std::vector<NamedShape>& names, bool is_said) const;
   [[nodiscard]] std::vector<std::vector<NamedShape>> said_sections(const std::vector<NamedShape>& names) const;
 
   const ShardFile& file_;
@@ -85,7 +85,8 @@ std::vector<std::vector<NamedShape>> Adder::said_sections(const std::vector<Name
   return out;
 }
 
-Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names) const {
+Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names,
+                                bool is_said) const {
   std::vector<IndexedGroup> indexed;
   for (const std::size_t index : groups) {
     const PlainOptimizer::Group& group = optimizer_.groups[index];
@@ -99,7 +100,7 @@ Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const st
         out.push_back(state == states_.end() ? std::nullopt : shape_of_state(file_, state->second));
     }
   }
-  if (!names_.said) return order_parameters(names, indexed);
+  if (!is_said) return order_parameters(names, indexed);
   const std::vector<std::vector<NamedShape>> sections = said_sections(names);
   if (sections.size() > 1) return order_parameters_in(sections, indexed);
   return order_parameters(sections.empty() ? std::span<const NamedShape>() : sections[0], indexed);
@@ -113,10 +114,12 @@ Status Adder::add_kind(bool of_experts) {
   if (groups.empty()) return {};
   const std::vector<NamedShape>& names = of_experts ? names_.experts : names_.dense;
   if (optimizer_.is_fused) return add_fused(groups, names);
-  Result<NameIndices> dealt = deal(groups, names);
+  // Who says names may not know those of experts, which are one rank's or all ranks'.
+  const bool is_said = names_.said && !(of_experts && said_sections(names).empty());
+  Result<NameIndices> dealt = deal(groups, names, is_said);
   if (!dealt) return std::move(dealt).error().within(text(file_.path(), ": the optimizer's states"));
   std::vector<NamedShape> numbered = names;
-  if (names_.said) {
+  if (is_said) {
     numbered.clear();
     for (auto& section : said_sections(names)) numbered.insert(numbered.end(), section.begin(), section.end());
   }
@@ -242,6 +245,9 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   for (std::size_t i = 0; i < listed.size(); ++i) {
     PlainOptimizer::Group& group = out.groups.emplace_back();
     group.is_expert = flag_at(pickle, listed[i], "moe");
+    constexpr std::string_view kDegree = "ep_size_";
+    if (const std::string name = text_at(pickle, listed[i], "name"); group.is_expert && name.starts_with(kDegree))
+      (void)parse_number(std::string_view(name).substr(kDegree.size()), group.expert_degree);
     for (const Value number : pickle.items(pickle.find(listed[i], "params"))) {
       const std::optional<std::uint64_t> value = pickle.unsigned_(number);
       if (!value) return file.damaged(text("param_groups[", i, "] lists ", pickle.describe(number)));

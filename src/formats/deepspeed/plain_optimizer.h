@@ -21,6 +21,7 @@ struct PlainOptimizer {
   struct Group {
     std::vector<std::uint64_t> numbers;
     bool is_expert = false;
+    std::uint64_t expert_degree = 0;               // by the group's name; 0: it doesn't say
     std::vector<Pickle::Value> masters;          // of a wrapper: one tensor for each number
     Pickle::Value flat_master = Pickle::kNothing;  // of a fused one: one for all; numbers has one then
   };

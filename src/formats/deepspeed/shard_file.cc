@@ -36,6 +36,8 @@ Result<StoredTensor> ShardFile::stored(const TorchTensor& tensor, std::string na
   const auto refuse = [&](std::string_view why) { return damaged(text("tensor ", name, " ", why)); };
   if (!tensor.layout.empty() || tensor.storage == kNoStorage || !torch_.storages()[tensor.storage].has_data)
     return refuse(text("has no plain bytes (", tensor.layout.empty() ? "no data" : tensor.layout, ")"));
+  if (torch_.storages()[tensor.storage].deflated)
+    return refuse("lies in a deflated record: pack the file again without compression");
   if (tensor.conjugated || tensor.negated) return refuse("is stored conjugated or negated");
   if (tensor.shape.size() > kDimensionsMax || tensor.strides.size() != tensor.shape.size())
     return refuse(text("has ", tensor.shape.size(), " dimensions"));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 namespace pawl::deepspeed {
 
@@ -27,6 +28,9 @@ struct ShardName {
   std::uint32_t expert = 0;      // its number among all of its layer
   bool has_model_axis = true;    // of layer: false without -model_TT
   std::string name;              // of the file
+
+  using Coordinates = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+  [[nodiscard]] Coordinates coordinates() const { return {layer, expert, model_rank, data_rank}; }
 };
 
 [[nodiscard]] std::optional<ShardName> parse_shard_name(std::string_view name);

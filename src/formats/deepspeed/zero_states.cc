@@ -68,8 +68,10 @@ Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states
   }
   PAWL_ASSIGN(const std::vector<std::uint64_t> offsets, group_offsets(group.counts, state.gaps));
   std::uint64_t partition_size = state.master->count;
-  if (!states.master_has_padding && __builtin_add_overflow(partition_size, state.padding, &partition_size))
-    return damaged(text("group ", index, " has ", state.padding, " elements of padding"));
+  if (!states.master_has_padding && !state.padding)  // of old: only the optimizer's own states have the whole size
+    for (const auto& [word, flat] : state.states) partition_size = std::max(partition_size, flat.count);
+  else if (!states.master_has_padding && __builtin_add_overflow(partition_size, *state.padding, &partition_size))
+    return damaged(text("group ", index, " has ", *state.padding, " elements of padding"));
   PAWL_TRY(check_partition(states, index, offsets.back(), parts, partition_size, place.part));
   group.fragments = fragments_of_partition(group.counts, offsets, partition_size, place.part);
   return group;
