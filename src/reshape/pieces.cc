@@ -1,8 +1,10 @@
 #include "reshape/pieces.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -13,7 +15,8 @@
 namespace pawl {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;  // tensors in one sentence
+constexpr std::size_t kNamedMax = 5;                  // tensors in one sentence
+constexpr std::uint64_t kPiecesMax = std::uint64_t{1} << 22;  // that an edit may cut a tensor into
 
 Error refused(const StoredTensor& tensor, std::string why) {
   return {Code::invalid, text(label_of(tensor.name, tensor.role), ": ", text_of(tensor.shape), ": ", why)};
@@ -171,6 +174,39 @@ bool end_of(const StoredPiece& piece, ElementType type, std::uint64_t& end) {
   return !__builtin_add_overflow(piece.offset_bytes, bytes, &end);
 }
 
+bool lies_in(const Box& box, const Shape& shape) {
+  for (std::uint32_t d = 0; d < box.dimensions; ++d) {
+    if (box.begin[d] > shape[d] || box.size[d] > shape[d] - box.begin[d]) return false;
+  }
+  return true;
+}
+
+// The names and roles of a view's tensors: a table of their indices, since a hundred thousand are common.
+class Keys {
+ public:
+  explicit Keys(const std::vector<StoredTensor>& tensors)
+      : tensors_(tensors), slots_(std::bit_ceil(2 * tensors.size() + 1), kFree) {}
+  // False: it is there.
+  [[nodiscard]] bool insert(std::size_t index) {
+    const StoredTensor& tensor = tensors_[index];
+    const std::hash<std::string_view> hash;
+    std::size_t slot = hash(tensor.name) * 31 + hash(tensor.role);
+    for (;; ++slot) {
+      std::size_t& held = slots_[slot & (slots_.size() - 1)];
+      if (held == kFree) {
+        held = index;
+        return true;
+      }
+      if (tensors_[held].name == tensor.name && tensors_[held].role == tensor.role) return false;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kFree = ~std::size_t{0};
+  const std::vector<StoredTensor>& tensors_;
+  std::vector<std::size_t> slots_;
+};
+
 std::uint64_t size_of(const StoredFile& file, std::uint64_t plain_size) {
   if (file.codec == StoredFile::Codec::content) return file.content.size();
   return file.codec == StoredFile::Codec::none ? plain_size : file.decoded_bytes;
@@ -181,7 +217,7 @@ std::string fault_of(const StoredPiece& piece, const StoredTensor& tensor, const
                      const std::vector<std::uint64_t>& file_sizes) {
   if (piece.box.dimensions != tensor.shape.size()) return text("a piece has ", piece.box.dimensions, " dimensions");
   if (volume(piece.box) == 0) return "a piece is empty";
-  if (!check_inside(region_of(piece.box), tensor.shape)) return text(text_of_box(piece.box), " leaves it");
+  if (!lies_in(piece.box, tensor.shape)) return text(text_of_box(piece.box), " leaves it");
   if (piece.version >= tensor.versions) return text("a piece of version ", piece.version, " of ", tensor.versions);
   if (piece.file >= view.files.size()) return text("a piece in file ", piece.file, " of ", view.files.size());
   const StoredFile& file = view.files[piece.file];
@@ -213,6 +249,7 @@ struct Coverage {
 Coverage coverage_of(const StoredTensor& tensor) {
   const Box whole = whole_box(tensor.shape);
   if (volume(whole) == 0) return {};
+  if (tensor.versions == 1 && tensor.pieces.size() == 1 && tensor.pieces.front().box == whole) return {};  // most are
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Box>> boxes;  // of each version and copy
   for (const StoredPiece& piece : tensor.pieces) boxes[{piece.version, piece.copy}].push_back(piece.box);
   Coverage coverage;
@@ -381,6 +418,9 @@ Result<StoredTensor> merge_dimensions(StoredTensor tensor, std::uint32_t dimensi
     const std::uint64_t columns = piece.box.size[dimension + 1];
     const bool dense =
         columns == inner && (rows == 1 || piece.stride[dimension] == inner * piece.stride[dimension + 1]);
+    if (!dense && rows > kPiecesMax - merged.size()) {
+      return refused(tensor, text("dimensions ", dimension, " and ", dimension + 1, " are not stored as one"));
+    }
     for (std::uint64_t row = 0; row < rows; row += dense ? rows : 1) {
       StoredPiece part = piece;
       narrow(part, dimension, row, dense ? rows : 1, tensor.type);
@@ -534,12 +574,11 @@ std::size_t mark_block_scales(CheckpointView& view, const Shape& block) {
 Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_sizes) {
   Named faults;
   Named holes;
-  std::unordered_set<std::string> keys;
-  std::unordered_set<std::string> names;
-  for (const StoredTensor& tensor : view.tensors) {
-    const std::string label = label_of(tensor.name, tensor.role);
-    names.insert(tensor.name);
-    if (!keys.insert(label).second) faults.add(text(label, ": it is there twice"));
+  Keys keys(view.tensors);
+  for (std::size_t t = 0; t < view.tensors.size(); ++t) {
+    const StoredTensor& tensor = view.tensors[t];
+    const auto label = [&] { return label_of(tensor.name, tensor.role); };
+    if (!keys.insert(t)) faults.add(text(label(), ": it is there twice"));
     std::string fault;
     if (const auto count = element_count(tensor.shape); !count) fault = count.error().what;
     if (fault.empty() && tensor.versions == 0) fault = "a mean of no versions";
@@ -551,10 +590,14 @@ Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_s
     if (fault.empty()) coverage = coverage_of(tensor);
     if (fault.empty()) fault = coverage.fault;
     if (!fault.empty()) {
-      faults.add(text(label, ": ", text_of(tensor.shape), ": ", fault));
+      faults.add(text(label(), ": ", text_of(tensor.shape), ": ", fault));
     } else if (!coverage.hole.empty()) {
-      holes.add(text(label, ": ", text_of(tensor.shape), ", ", coverage.hole, " is in no file"));
+      holes.add(text(label(), ": ", text_of(tensor.shape), ", ", coverage.hole, " is in no file"));
     }
+  }
+  std::unordered_set<std::string_view> names;
+  if (!view.aliases.empty()) {
+    for (const StoredTensor& tensor : view.tensors) names.insert(tensor.name);
   }
   for (const auto& [alias, kept] : view.aliases) {
     if (!names.contains(kept)) faults.add(text("alias ", alias, ": there is no tensor ", kept));

@@ -184,6 +184,7 @@ void append_interval(const Shape& array, std::uint64_t begin, std::uint64_t end,
   PerDimension stride{};
   std::uint64_t step = 1;
   for (std::uint32_t d = dimensions; d-- > 0; step *= array[d]) stride[d] = step;
+  end = std::min(end, step);
   while (begin < end) {
     // Of the steps that begin here and end in time, the longest; then as many of them as the dimension has left.
     std::uint32_t d = 0;
