@@ -43,7 +43,8 @@ void give_up(const std::string& why) {
 JobLayout cut_twice(std::uint64_t dp, std::uint64_t tp) {
   JobLayout layout{4096, {{"mesh", {{"dp", dp}, {"tp", tp}}}}, {}, {}};
   for (std::uint64_t t = 0; t < 250; ++t) {
-    layout.tensors.push_back({text("layers.", t, ".weight"), "weight", ElementType::float32, {16'384 - t, 512}, {}, {}});
+    layout.tensors.push_back(
+        {text("layers.", t, ".weight"), "weight", ElementType::float32, {16'384 - t, 512}, {}, {}});
     layout.tensors.back().placement.patterns = {AxisPattern::shard(1, 0), AxisPattern::shard(0, 0)};
   }
   return layout;
@@ -91,7 +92,8 @@ CheckpointView thousand_files() {
 JobLayout fully_sharded(const CheckpointView& view) {
   JobLayout layout{4096, {{"mesh", {{"dp", 4096}}}}, {}, {}};
   for (const StoredTensor& tensor : view.tensors) {
-    layout.tensors.push_back({tensor.name, tensor.role, tensor.type, tensor.shape, {}, {0, {AxisPattern::shard(0, 0)}}});
+    layout.tensors.push_back(
+        {tensor.name, tensor.role, tensor.type, tensor.shape, {}, {0, {AxisPattern::shard(0, 0)}}});
   }
   return layout;
 }

@@ -56,8 +56,8 @@ const std::byte* bytes_of(const std::string& text) {
 
 TEST_F(Averaged, IsTheMeanInItsOwnDtype) {
   int differing = 0;
-  for (const std::string key : {"2.post_layernorm.weight", "2.post_layernorm.bias", "3.post_layernorm.weight",
-                                "3.post_layernorm.bias"}) {
+  for (const std::string key :
+       {"2.post_layernorm.weight", "2.post_layernorm.bias", "3.post_layernorm.weight", "3.post_layernorm.bias"}) {
     const std::string first = copy_of(key.substr(0, 1), 0, key.substr(2));
     const std::string second = copy_of(key.substr(0, 1), 1, key.substr(2));
     ASSERT_EQ(first.size(), 40u);

@@ -133,7 +133,8 @@ TEST(Cast, KeepsNanWhosePayloadIsCutOff) {
 TEST(Cast, CountsWhatOverflows) {
   const std::vector<float> from{1.0F, 65520.0F, -1e30F, kInfinity, -kInfinity, std::nanf(""), 65519.0F};
   std::vector<std::uint16_t> to(from.size());
-  EXPECT_EQ(cast(ElementType::float32, std::as_bytes(std::span(from)), ElementType::float16, std::as_writable_bytes(std::span(to))),
+  EXPECT_EQ(cast(ElementType::float32, std::as_bytes(std::span(from)), ElementType::float16,
+                 std::as_writable_bytes(std::span(to))),
             2u);
   EXPECT_EQ(to[1], 0x7C00);
   EXPECT_EQ(to[2], 0xFC00);
@@ -175,7 +176,8 @@ TEST(Cast, InBlocksIsTheSameAsOneByOne) {
           std::memcpy(&bits, out.data() + 1 + i * to_size, to_size);
           std::uint32_t same = 0;  // of one type to itself not a bit changes, a NaN's neither
           std::memcpy(&same, in.data() + 1 + i * from_size, from_size);
-          ASSERT_EQ(bits, from == to ? same : bits_of(to, value)) << name_of(from) << " to " << name_of(to) << " " << std::hexfloat << value;
+          ASSERT_EQ(bits, from == to ? same : bits_of(to, value))
+              << name_of(from) << " to " << name_of(to) << " " << std::hexfloat << value;
           if (std::isfinite(value) && std::isinf(load(to, out.data() + 1 + i * to_size))) ++expected_overflows;
         }
         ASSERT_EQ(overflows, expected_overflows) << name_of(from) << " to " << name_of(to);
@@ -187,8 +189,9 @@ TEST(Cast, InBlocksIsTheSameAsOneByOne) {
 TEST(Cast, BetweenTheNarrowOnesGoesThroughFloat32) {
   const std::vector<std::uint16_t> from{bfloat16_of(1e6F), bfloat16_of(3.0F)};
   std::vector<std::uint16_t> to(2);
-  EXPECT_EQ(
-      cast(ElementType::bfloat16, std::as_bytes(std::span(from)), ElementType::float16, std::as_writable_bytes(std::span(to))), 1u);
+  EXPECT_EQ(cast(ElementType::bfloat16, std::as_bytes(std::span(from)), ElementType::float16,
+                 std::as_writable_bytes(std::span(to))),
+            1u);
   EXPECT_EQ(to[1], float16_of(3.0F));
 }
 
@@ -233,8 +236,11 @@ TEST(Average, InBlocksIsTheSameAsOneByOne) {
       at.push_back(std::as_bytes(std::span(version)).data());
     }
     std::vector<std::uint16_t> to(kCount);
-    average(half ? ElementType::float16 : ElementType::bfloat16, at, kCount, std::as_writable_bytes(std::span(to)).data());
-    const auto widened = [&](std::uint16_t bits) { return half ? float32_of_float16(bits) : float32_of_bfloat16(bits); };
+    average(half ? ElementType::float16 : ElementType::bfloat16, at, kCount,
+            std::as_writable_bytes(std::span(to)).data());
+    const auto widened = [&](std::uint16_t bits) {
+      return half ? float32_of_float16(bits) : float32_of_bfloat16(bits);
+    };
     const auto narrowed = [&](float value) { return half ? float16_of(value) : bfloat16_of(value); };
     for (std::size_t i = 0; i < kCount; ++i) {
       float sum = 0;

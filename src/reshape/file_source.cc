@@ -53,7 +53,9 @@ ReshapeSource source_of(const CheckpointView& view, const FileSourceOptions& opt
   source.append_meeting = [append](std::uint32_t tensor, const Box& box, std::vector<TensorPiece>& out) {
     append(tensor, &box, out);
   };
-  source.append_pieces = [append](std::uint32_t tensor, std::vector<TensorPiece>& out) { append(tensor, nullptr, out); };
+  source.append_pieces = [append](std::uint32_t tensor, std::vector<TensorPiece>& out) {
+    append(tensor, nullptr, out);
+  };
   source.disjoint = true;  // as every view's pieces are
   return source;
 }

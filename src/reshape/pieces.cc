@@ -15,7 +15,7 @@
 namespace pawl {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;                  // tensors in one sentence
+constexpr std::size_t kNamedMax = 5;                          // tensors in one sentence
 constexpr std::uint64_t kPiecesMax = std::uint64_t{1} << 22;  // that an edit may cut a tensor into
 
 Error refused(const StoredTensor& tensor, std::string why) {
@@ -323,8 +323,7 @@ Result<StoredTensor> select(StoredTensor tensor, std::uint32_t dimension, const 
 
 Result<StoredTensor> spread(StoredTensor tensor, std::uint32_t dimension, const std::vector<Span>& spans,
                             std::uint64_t extent) {
-  if (dimension < tensor.shape.size() && tensor.shape[dimension] == extent &&
-      spans == std::vector<Span>{{0, extent}}) {
+  if (dimension < tensor.shape.size() && tensor.shape[dimension] == extent && spans == std::vector<Span>{{0, extent}}) {
     return tensor;
   }
   PAWL_TRY(check_edit(tensor, dimension));

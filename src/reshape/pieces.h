@@ -54,9 +54,9 @@ void append_interval(const Shape& array, std::uint64_t begin, std::uint64_t end,
 [[nodiscard]] Result<StoredTensor> as_versions(std::vector<StoredTensor> parts);
 [[nodiscard]] StoredTensor without_copies_beyond(StoredTensor tensor, std::uint32_t copies);
 
-// Of a block-quantised model, whose configuration says how large a block is: tensors called NAME_scale_inv, NAME_scale or
-// NAME_scales, of the shape that the blocks of NAME have (8 bits an element or fewer, same role), are its scales from now
-// on. Returns how many there were.
+// Of a block-quantised model, whose configuration says how large a block is: tensors called NAME_scale_inv, NAME_scale
+// or NAME_scales, of the shape that the blocks of NAME have (8 bits an element or fewer, same role), are its scales
+// from now on. Returns how many there were.
 [[nodiscard]] std::size_t mark_block_scales(CheckpointView& view, const Shape& block);
 
 // Proves what checkpoint_view.h says of a view. `file_sizes`: of each of view.files, used where it is a plain file.

@@ -288,7 +288,8 @@ TEST(Pieces, JoinUndoesSelect) {
 
     std::vector<StoredTensor> halves;
     const std::uint64_t cut = random.between(0, tensor.shape[d]);
-    for (const Span span : {Span{0, cut}, Span{cut, tensor.shape[d] - cut}}) halves.push_back(*select(tensor, d, {span}));
+    for (const Span span : {Span{0, cut}, Span{cut, tensor.shape[d] - cut}})
+      halves.push_back(*select(tensor, d, {span}));
     const auto again = concatenate(halves, d);
     ASSERT_TRUE(again);
     ASSERT_EQ(plain_of(*again), plain_of(tensor));

@@ -78,8 +78,8 @@ class PieceIndex {
     sort();
     for (std::uint32_t i = 0; i < order_.size(); ++i) {
       const TensorPiece& piece = pieces_[order_[i]];
-      const bool replica = i != 0 && piece.version == pieces_[order_[i - 1]].version &&
-                           piece.box == pieces_[order_[i - 1]].box;
+      const bool replica =
+          i != 0 && piece.version == pieces_[order_[i - 1]].version && piece.box == pieces_[order_[i - 1]].box;
       if (!replica) groups_.push_back({piece.version, begin_of(piece), i});
       longest_ = std::max(longest_, piece.box.dimensions == 0 ? 1 : piece.box.size[along_]);
     }
@@ -346,7 +346,8 @@ std::optional<Box> scales_of(const Box& payload, const Shape& shape, const Shape
 }
 
 // What speaks against the places of a payload and its scales on the target's ranks; empty: nothing.
-std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, std::uint32_t scales, const Shape& block) {
+std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, std::uint32_t scales,
+                            const Shape& block) {
   const JobTensor& payload_tensor = target.layout().tensors[payload];
   const JobTensor& scale_tensor = target.layout().tensors[scales];
   const Shape& shape = payload_tensor.shape;
@@ -405,7 +406,9 @@ ReshapeSource source_of(const Enumeration& enumeration, std::vector<bool> is_ali
   const auto append = [&enumeration, alive](std::uint32_t tensor, const Box* box, std::vector<TensorPiece>& out) {
     enumeration.append_pieces_of_all(tensor, {box, alive->empty() ? nullptr : alive.get()}, out);
   };
-  source.append_pieces = [append](std::uint32_t tensor, std::vector<TensorPiece>& out) { append(tensor, nullptr, out); };
+  source.append_pieces = [append](std::uint32_t tensor, std::vector<TensorPiece>& out) {
+    append(tensor, nullptr, out);
+  };
   source.append_meeting = [append](std::uint32_t tensor, const Box& box, std::vector<TensorPiece>& out) {
     append(tensor, &box, out);
   };
@@ -463,7 +466,8 @@ Status ReshapePlan::check_blocks() const {
     const BlockScales& blocks = source_->tensors[source_of_[t]].scales;
     if (blocks.payload.empty()) continue;
     if (by_label.empty()) {
-      for (std::uint32_t i = 0; i < tensors.size(); ++i) by_label.emplace(label_of(tensors[i].name, tensors[i].role), i);
+      for (std::uint32_t i = 0; i < tensors.size(); ++i)
+        by_label.emplace(label_of(tensors[i].name, tensors[i].role), i);
     }
     const auto payload = by_label.find(label_of(blocks.payload, tensors[t].role));
     if (payload == by_label.end()) continue;  // nobody wants it

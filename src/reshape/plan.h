@@ -53,7 +53,7 @@ struct CopyEnd {
 };
 
 struct ReshapeCopy {
-  std::uint32_t tensor = 0;     // in the target's layout
+  std::uint32_t tensor = 0;                 // in the target's layout
   ElementType from = ElementType::float32;  // unequal: cast (reshape/cast.h)
   ElementType to = ElementType::float32;
   Box box;                       // of the tensor

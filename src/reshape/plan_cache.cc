@@ -30,9 +30,8 @@ void add_piece(Digest& digest, const StoredPiece& piece) {
     digest.add(piece.box.size[d]);
     digest.add(piece.stride[d]);
   }
-  for (const std::uint64_t number :
-       {std::uint64_t{piece.file}, piece.offset_bytes, std::uint64_t{piece.swapped}, std::uint64_t{piece.version},
-        std::uint64_t{piece.copy}}) {
+  for (const std::uint64_t number : {std::uint64_t{piece.file}, piece.offset_bytes, std::uint64_t{piece.swapped},
+                                     std::uint64_t{piece.version}, std::uint64_t{piece.copy}}) {
     digest.add(number);
   }
 }

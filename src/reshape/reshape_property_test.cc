@@ -633,8 +633,8 @@ void store_piece(Random& random, const Plain& plain, const StoredTensor& tensor,
   for_each_element(piece.box, [&](const PerDimension& at) {
     std::int64_t element = 0;
     for (std::size_t d = 0; d < plain.shape.size(); ++d) {
-      element = element * static_cast<std::int64_t>(plain.shape[d]) +
-                static_cast<std::int64_t>(piece.box.begin[d] + at[d]);
+      element =
+          element * static_cast<std::int64_t>(plain.shape[d]) + static_cast<std::int64_t>(piece.box.begin[d] + at[d]);
     }
     const std::uint64_t to = address(first, piece.stride, at);
     file.elements[to] = base + element;

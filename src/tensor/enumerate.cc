@@ -255,7 +255,8 @@ void Enumeration::append_pieces(std::uint32_t tensor, std::uint32_t rank, std::v
     return;
   }
   piece.buffer = static_cast<std::uint32_t>(layout_.tensors.size()) + membership.group;
-  const Interval interval = interval_of(membership, rank, index_along(group->axes, mesh, coordinates), product_of(local));
+  const Interval interval =
+      interval_of(membership, rank, index_along(group->axes, mesh, coordinates), product_of(local));
   append_interval_pieces(array, local, interval, of.shape, piece, out);
 }
 
@@ -272,7 +273,8 @@ class Enumeration::OfAll {
         only_(only),
         out_(out) {
     form_.tensor = tensor;
-    form_.buffer = group_ == nullptr ? tensor : static_cast<std::uint32_t>(all.layout_.tensors.size()) + membership_.group;
+    form_.buffer =
+        group_ == nullptr ? tensor : static_cast<std::uint32_t>(all.layout_.tensors.size()) + membership_.group;
     form_.box.dimensions = static_cast<std::uint32_t>(of_.shape.size());
     weigh_axes();
     narrow_axes();

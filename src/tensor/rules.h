@@ -49,8 +49,8 @@ struct LayoutRules {
   std::vector<LayoutRule> rules;
 };
 
-// Fails: `invalid`: naming up to five tensors that no rule matches, up to five rules that no tensor uses, a pattern that
-// is none, or what check_layout says.
+// Fails: `invalid`: naming up to five tensors that no rule matches, up to five rules that no tensor uses, a pattern
+// that is none, or what check_layout says.
 [[nodiscard]] Result<JobLayout> layout_from_rules(const LayoutRules& rules, const std::vector<NamedTensor>& tensors);
 
 [[nodiscard]] bool matches_glob(std::string_view glob, std::string_view name);

@@ -53,9 +53,8 @@ LayoutRules two_rules() {
                          .placement = {0, {AxisPattern::shard(1, 0)}},
                          .flat = 0});
   rules.rules.push_back({.names = {NamePattern::Kind::glob, "h.*.w"}, .placement = {0, {AxisPattern::shard(1, 0)}}});
-  rules.rules.push_back({.names = {NamePattern::Kind::glob, "wte"},
-                         .placement = {0, {AxisPattern::shard(1, 0)}},
-                         .padded_multiple = 8});
+  rules.rules.push_back(
+      {.names = {NamePattern::Kind::glob, "wte"}, .placement = {0, {AxisPattern::shard(1, 0)}}, .padded_multiple = 8});
   return rules;
 }
 
@@ -156,7 +155,8 @@ TEST(ShortLayout, UnevenAndInterleavedStages) {
     if (!layout) return layout.error().what;
     for (std::uint64_t l = 0; l < layers; ++l) {
       for (std::uint32_t rank = 0; rank < layout->world; ++rank) {
-        if (held(*layout, name + std::to_string(l) + ".input_layernorm.weight", rank) != "-") out += std::to_string(rank);
+        if (held(*layout, name + std::to_string(l) + ".input_layernorm.weight", rank) != "-")
+          out += std::to_string(rank);
       }
     }
     return out;
@@ -208,11 +208,10 @@ TEST(ShortLayout, ExpertsOnAMeshOfTheirOwn) {
 }
 
 TEST(ShortLayout, StackedLayersAndGatedOnes) {
-  const std::vector<NamedTensor> tensors{weight("embedding.word_embeddings.weight", {64, 4}),
-                                         weight("output_layer.weight", {64, 4}),
-                                         weight("decoder.layers.mlp.linear_fc1.weight", {6, 12, 4}),
-                                         weight("decoder.layers.mlp.linear_fc2.weight", {6, 4, 6}),
-                                         weight("decoder.final_layernorm.weight", {4})};
+  const std::vector<NamedTensor> tensors{
+      weight("embedding.word_embeddings.weight", {64, 4}), weight("output_layer.weight", {64, 4}),
+      weight("decoder.layers.mlp.linear_fc1.weight", {6, 12, 4}),
+      weight("decoder.layers.mlp.linear_fc2.weight", {6, 4, 6}), weight("decoder.final_layernorm.weight", {4})};
   const auto layout = parse_short_layout("tp=2,pp=3", Family::llama, tensors);
   ASSERT_TRUE(layout) << layout.error().what;
   EXPECT_EQ(held(*layout, "decoder.layers.mlp.linear_fc1.weight", 3), "2:2 x 3:3+9:3 x 0:4");
@@ -298,8 +297,7 @@ TEST(FlatGroups, HaveTheGapsOfDeepSpeedAndMegatron) {
   for (const std::uint64_t count : {5, 3, 9}) {
     layout.tensors.push_back({"t" + std::to_string(count), "master", ElementType::float32, {count}, {}, {0, {}}});
   }
-  layout.groups.push_back(
-      {.name = "aligned", .axes = {0}, .align = 4, .pad = 8, .members = {{0, 0}, {1, 0}, {2, 0}}});
+  layout.groups.push_back({.name = "aligned", .axes = {0}, .align = 4, .pad = 8, .members = {{0, 0}, {1, 0}, {2, 0}}});
   ASSERT_TRUE(check_layout(layout));
   // 5 -> 8, 3 -> 12, 9 -> 21 -> 24: six a rank.
   EXPECT_EQ(Enumeration(layout).buffers_of(0)[0].size, 6u);

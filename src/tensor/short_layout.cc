@@ -20,7 +20,7 @@ using Numbers = AxisPattern::Numbers;
 
 constexpr std::size_t kNamedMax = 5;
 constexpr std::uint64_t kDegreeMax = 1 << 20;
-constexpr std::uint64_t kMegatronStart = 64;      // each parameter begins at a multiple of it
+constexpr std::uint64_t kMegatronStart = 64;       // each parameter begins at a multiple of it
 constexpr std::uint64_t kMegatronBucketEnd = 128;  // and buckets end at one of it and of their ranks' number
 
 // The axes of the two meshes, slowest first.
@@ -43,15 +43,16 @@ struct Degrees {
 
 Status parse_number_key(std::string_view key, std::string_view value, Degrees& degrees) {
   const std::pair<std::string_view, std::uint64_t*> keys[] = {
-      {"tp", &degrees.tp},       {"pp", &degrees.pp},      {"dp", &degrees.dp},       {"cp", &degrees.cp},
-      {"fsdp", &degrees.fsdp},   {"ep", &degrees.ep},      {"etp", &degrees.etp},     {"zero", &degrees.zero},
+      {"tp", &degrees.tp},       {"pp", &degrees.pp},       {"dp", &degrees.dp},     {"cp", &degrees.cp},
+      {"fsdp", &degrees.fsdp},   {"ep", &degrees.ep},       {"etp", &degrees.etp},   {"zero", &degrees.zero},
       {"vpp", &degrees.vpp},     {"first", &degrees.first}, {"last", &degrees.last}, {"bucket", &degrees.bucket},
       {"vocab", &degrees.vocab},
   };
   const auto found = std::ranges::find(keys, key, [](const auto& entry) { return entry.first; });
   if (found == std::end(keys)) {
-    return wrong(text("unknown key ", key, "; known: tp pp dp cp fsdp ep etp zero style bucket vocab stages first last "
-                                           "vpp"));
+    return wrong(text("unknown key ", key,
+                      "; known: tp pp dp cp fsdp ep etp zero style bucket vocab stages first last "
+                      "vpp"));
   }
   if (!parse_number(value, *found->second) || (key != "zero" && *found->second == 0)) {
     return wrong(text(key, '=', value, " is not a number that it can have"));
@@ -183,7 +184,8 @@ class Dictionary {
         expert_(R"(\.(?:local_)?experts\.(?:local_experts\.)?(\d+)\.)"),
         experts_(R"(\.(?:local_)?experts\.)"),
         embedding_(R"((?:^|\.)(?:word_embeddings|wte|embed_in|embed_tokens|tok_embeddings)\.weight$)"),
-        input_(R"((?:^|\.)(?:embeddings?|word_embeddings\w*|embed_in|embed_tokens|tok_embeddings|wte|wpe|position_embeddings)\.)"),
+        input_(
+            R"((?:^|\.)(?:embeddings?|word_embeddings\w*|embed_in|embed_tokens|tok_embeddings|wte|wpe|position_embeddings)\.)"),
         output_(R"((?:^|\.)(?:lm_head|output_layer|embed_out|final_\w*norm\w*|ln_f|norm)\.)") {
     const auto table = family == Family::gpt ? std::span<const Known>(kGpt) : std::span<const Known>(kLlama);
     for (const Known& known : table) cuts_.emplace_back(std::make_unique<RE2>(known.names), known.cut);
@@ -191,7 +193,8 @@ class Dictionary {
 
   // Nothing: the family has no such name.
   [[nodiscard]] std::optional<Meaning> meaning_of(const std::string& name) const {
-    const auto found = std::ranges::find_if(cuts_, [&](const auto& cut) { return RE2::PartialMatch(name, *cut.first); });
+    const auto found =
+        std::ranges::find_if(cuts_, [&](const auto& cut) { return RE2::PartialMatch(name, *cut.first); });
     if (found == cuts_.end()) return std::nullopt;
     Meaning meaning{.cut = found->second};
     if (RE2::PartialMatch(name, layer_, &meaning.layer)) {
@@ -265,7 +268,8 @@ class Builder {
     }
     if (!unknown.empty()) {
       std::string what = "the family does not know";
-      for (std::size_t i = 0; i < std::min(kNamedMax, unknown.size()); ++i) what += text(i == 0 ? " " : ", ", unknown[i]);
+      for (std::size_t i = 0; i < std::min(kNamedMax, unknown.size()); ++i)
+        what += text(i == 0 ? " " : ", ", unknown[i]);
       if (unknown.size() > kNamedMax) what += text(" and ", unknown.size() - kNamedMax, " more");
       return wrong(what);
     }
@@ -281,8 +285,7 @@ class Builder {
     Numbers counts = degrees_.stages;
     if (counts.empty()) {
       const std::uint64_t given = degrees_.first + degrees_.last;
-      const std::uint64_t even =
-          degrees_.pp - (degrees_.first != 0 ? 1 : 0) - (degrees_.last != 0 ? 1 : 0);  // stages
+      const std::uint64_t even = degrees_.pp - (degrees_.first != 0 ? 1 : 0) - (degrees_.last != 0 ? 1 : 0);  // stages
       if (given > layers_ || (even == 0 ? given != layers_ : (layers_ - given) % even != 0)) {
         return wrong(text(layers_, " layers do not spread over pp=", degrees_.pp,
                           ": say stages=, first= or last= with the layers they have"));
@@ -293,7 +296,8 @@ class Builder {
     }
     std::uint64_t sum = 0;
     for (const std::uint64_t count : counts) {
-      if (count % degrees_.vpp != 0) return wrong(text(count, " layers of a stage do not divide into vpp=", degrees_.vpp));
+      if (count % degrees_.vpp != 0)
+        return wrong(text(count, " layers of a stage do not divide into vpp=", degrees_.vpp));
       sum += count;
     }
     if (sum != layers_) return wrong(text("the stages have ", sum, " layers, the model ", layers_));
@@ -312,8 +316,7 @@ class Builder {
     layout_.meshes = {{"dense", {{"pp", d.pp}, {"dp", d.dp}, {"cp", d.cp}, {"fsdp", d.fsdp}, {"tp", d.tp}}}};
     has_expert_mesh_ = experts_ != 0 && (d.ep > 1 || d.etp != d.tp);
     if (has_expert_mesh_) {
-      layout_.meshes.push_back(
-          {"experts", {{"pp", d.pp}, {"edp", d.experts_data()}, {"ep", d.ep}, {"etp", d.etp}}});
+      layout_.meshes.push_back({"experts", {{"pp", d.pp}, {"edp", d.experts_data()}, {"ep", d.ep}, {"etp", d.etp}}});
     }
   }
 
@@ -377,9 +380,9 @@ class Builder {
                      text(label_of(tensor.name, tensor.role), ": ", text_of(tensor.shape), " has too few dimensions")};
       }
       if (parts == 1) return {};
-      out.placement.patterns.push_back(
-          segments.empty() ? AxisPattern::shard(axis, dimension, AxisPattern::Split::even)
-                           : AxisPattern::shard_segments(axis, dimension, std::move(segments)));
+      out.placement.patterns.push_back(segments.empty()
+                                           ? AxisPattern::shard(axis, dimension, AxisPattern::Split::even)
+                                           : AxisPattern::shard_segments(axis, dimension, std::move(segments)));
       return {};
     };
     switch (meaning.cut) {

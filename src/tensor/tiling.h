@@ -1,8 +1,8 @@
 // Tiling: what boxes a flat interval makes up, and whether boxes lie side by side and leave nothing of a tensor out.
 //
-// The check is exact, and near-linear for what shards look like: one pass over the corners of the boxes proves that each element is
-// held just once; only where it is not are the boxes cut apart to say where. Boxes made to need more cuts than a tensor
-// ever has (kCutsMax a box) are `undecided`, instead of costing their square. Pure.
+// The check is exact, and near-linear for what shards look like: one pass over the corners of the boxes proves that
+// each element is held just once; only where it is not are the boxes cut apart to say where. Boxes made to need more
+// cuts than a tensor ever has (kCutsMax a box) are `undecided`, instead of costing their square. Pure.
 #pragma once
 
 #include <cstdint>
