@@ -142,7 +142,7 @@ JobLayout wanted_layout(std::uint32_t tensors) {
 
 struct Sample {
   double seconds = 0;
-  double core_seconds = 0;  // of the whole machine
+  double core_seconds = 0;  // that this process used
   double foreign = 0;       // share of all cores that others used
 };
 
@@ -172,10 +172,10 @@ Sample measure(const std::function<void()>& prepare, const std::function<void()>
     body();
     Sample sample;
     sample.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    sample.core_seconds = busy_core_seconds() - busy;
+    sample.core_seconds = own_core_seconds() - own;
     const double all = sample.seconds * static_cast<double>(std::thread::hardware_concurrency());
     // Kernel threads that work for us are foreign here, and so they are for the floors.
-    sample.foreign = std::max(0.0, sample.core_seconds - (own_core_seconds() - own)) / all;
+    sample.foreign = std::max(0.0, busy_core_seconds() - busy - sample.core_seconds) / all;
     if (attempt == 0 || sample.foreign < best.foreign) best = sample;
     if (best.foreign <= kForeignMax) break;
   }
@@ -233,7 +233,7 @@ std::string text_of(const Spread& spread, int digits) {
 // Rates of every task, and the ratios of one of them to the fastest of the others, round by round.
 void tell(const std::string& title, const std::vector<Task>& tasks, const Rounds& rounds, const std::string& ours,
           const std::vector<std::string>& floors, bool time_over_floor, const std::string& goal, nlohmann::json& out) {
-  std::printf("\n### %s\n\n| | GB/s, median [min .. max] | core-s/GB | foreign CPU |\n|---|---|---|---|\n",
+  std::printf("\n### %s\n\n| | GB/s, median [min .. max] | own core-s/GB | foreign CPU |\n|---|---|---|---|\n",
               title.c_str());
   double floor_least = 0, floor_most = 0;
   for (const Task& task : tasks) {
@@ -247,7 +247,7 @@ void tell(const std::string& title, const std::vector<Task>& tasks, const Rounds
     std::printf("| %s | %s | %.2f | %.0f %% |\n", task.name.c_str(), text_of(spread_of(rates), 2).c_str(),
                 spread_of(cores).median, spread_of(foreign).median);
     out[task.name] = {{"gb_per_s", json_of(spread_of(rates))},
-                      {"core_s_per_gb", json_of(spread_of(cores))},
+                      {"own_core_s_per_gb", json_of(spread_of(cores))},
                       {"foreign_percent", json_of(spread_of(foreign))},
                       {"bytes", task.bytes}};
   }

@@ -101,10 +101,8 @@ void SlabQueue::close() {
 
 std::optional<Slab> SlabQueue::pop(const std::function<bool()>& stopped) {
   std::unique_lock lock(mutex_);
-  while (slabs_.empty()) {
-    if (closed_ || stopped()) return std::nullopt;
-    changed_.wait_for(lock, 20ms);
-  }
+  while (slabs_.empty() && !closed_ && !stopped()) changed_.wait_for(lock, 20ms);
+  if (slabs_.empty() || stopped()) return std::nullopt;
   Slab slab = std::move(slabs_.front());
   slabs_.pop_front();
   changed_.notify_all();
