@@ -40,6 +40,7 @@ struct DcpTensor {
   ElementType type = ElementType::float32;
   Shape shape;
   std::vector<DcpChunk> chunks;
+  std::uint32_t order = 0;  // in the state that was saved, where the planner said; else in the metadata
 };
 
 struct DcpObject {  // anything but a tensor: torch.save of it
@@ -73,5 +74,7 @@ struct DcpCheckpoint {
                                               Files& files = real_files());
 // The same with the keys as names, and all roles "weight": for readers that know better what their writer's keys mean.
 [[nodiscard]] Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files = real_files());
+// Of one that was opened: files, tensors and objects of the view stand where they do in it.
+[[nodiscard]] Result<CheckpointView> view_dcp_keys(const DcpCheckpoint& checkpoint, Files& files = real_files());
 
 }  // namespace pawl

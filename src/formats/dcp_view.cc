@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "formats/dcp.h"
+#include "formats/dcp_optimizers.h"
 #include "formats/safetensors.h"
 #include "formats/state_names.h"
 #include "formats/torch_file.h"
@@ -312,12 +313,16 @@ std::vector<std::string> path_or_key(const std::vector<std::string>& path, const
 }
 
 // Names and roles for what view has under its keys. Hyperparameters that are tensors become objects.
-void name_tensors(const DcpCheckpoint& checkpoint, CheckpointView& view) {
+Status name_tensors(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, CheckpointView& view) {
   std::vector<StateKey> keys;
   keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
   for (const DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(tensor.path, tensor.key)});
   for (const DcpObject& object : checkpoint.objects) keys.push_back({path_or_key(object.path, object.key), false});
   StateNames names = name_states(keys);
+  if (names.is_indexed) {
+    PAWL_TRY(name_numbered_parameters(checkpoint, options, files, keys, view.notes));
+    names = name_states(keys);
+  }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
   std::vector<StoredTensor> tensors;
   tensors.reserve(view.tensors.size());
@@ -331,6 +336,7 @@ void name_tensors(const DcpCheckpoint& checkpoint, CheckpointView& view) {
     tensors.back().role = std::move(names.names[i].role);
   }
   view.tensors = std::move(tensors);
+  return {};
 }
 
 }  // namespace
@@ -362,10 +368,14 @@ Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files) {
   return located(checkpoint, files);
 }
 
+Result<CheckpointView> view_dcp_keys(const DcpCheckpoint& checkpoint, Files& files) {
+  return located(checkpoint, files);
+}
+
 Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(const DcpCheckpoint checkpoint, open_dcp(folder, files));
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
-  name_tensors(checkpoint, view);
+  PAWL_TRY(name_tensors(checkpoint, options, files, view));
   return view;
 }
 
