@@ -111,6 +111,7 @@ class DcpReader {
   struct Key {  // of one metadata file
     std::string_view text;
     Value path = kNothing;
+    std::uint32_t order = 0;
   };
   struct Found {
     DcpPlace place;
@@ -280,7 +281,9 @@ void DcpReader::read_paths(const Pickle& pickle, Value planner_data) {
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string) || !pickle.is(pairs[i + 1], PickleKind::tuple)) continue;
     const auto key = key_numbers_.find(pickle.text(pairs[i]));
-    if (key != key_numbers_.end()) keys_[key->second].path = pairs[i + 1];
+    if (key == key_numbers_.end()) continue;
+    keys_[key->second].path = pairs[i + 1];
+    keys_[key->second].order = static_cast<std::uint32_t>(i / 2);
   }
 }
 
@@ -335,6 +338,7 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
   const auto [found, is_new] = tensor_index_.emplace(tensor.key, out_.tensors.size());
   if (is_new) {
     tensor.path = path_of(pickle, key);
+    tensor.order = keys_[key].order;
     out_.tensors.push_back(std::move(tensor));
   } else if (out_.tensors[found->second].type != tensor.type || out_.tensors[found->second].shape != tensor.shape) {
     return damaged(text(text_of(tensor.shape), ' ', name_of(tensor.type), " here, ",

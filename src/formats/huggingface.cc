@@ -216,9 +216,9 @@ Result<CheckpointView> view_files(const std::string& folder, const std::vector<s
   }
   CheckpointView view;
   std::unordered_map<std::string, std::string> file_of;
-  for (const auto& [name, file] : read) {
+  for (auto& [name, file] : read) {
     const std::size_t before = view.tensors.size();
-    add_safetensors(file, join_path(folder, name), view);
+    add_safetensors(std::move(file), join_path(folder, name), view);
     if (read.size() == 1) break;
     for (std::size_t i = before; i < view.tensors.size(); ++i) {
       const auto [found, is_new] = file_of.emplace(view.tensors[i].name, name);

@@ -1,5 +1,7 @@
 #include "formats/json_scan.h"
 
+#include <array>
+
 #include "base/text.h"
 
 namespace pawl {
@@ -33,6 +35,16 @@ std::size_t character_bytes(std::string_view text) {
   }
   const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
   return overlong || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : length;
+}
+
+// Characters that stand for themselves in a string, and need no second look.
+constexpr std::array<bool, 256> kPlain = [] {
+  std::array<bool, 256> out{};
+  for (std::size_t c = 0x20; c < 0x80; ++c) out[c] = c != '"' && c != '\\';
+  return out;
+}();
+bool is_plain(char c) {
+  return kPlain[static_cast<unsigned char>(c)];
 }
 
 }  // namespace
@@ -137,8 +149,9 @@ bool JsonScan::string(std::string& out) {
   out.clear();
   while (true) {
     const std::size_t from = at_;
-    while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
-           static_cast<unsigned char>(text_[at_]) >= 0x20) {
+    while (true) {
+      while (at_ < text_.size() && is_plain(text_[at_])) ++at_;
+      if (at_ == text_.size() || static_cast<unsigned char>(text_[at_]) < 0x80) break;
       const std::size_t length = character_bytes(text_.substr(at_));
       if (length == 0) return fail("invalid UTF-8");
       at_ += length;

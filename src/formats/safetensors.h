@@ -47,7 +47,7 @@ struct HuggingFaceIndex {
 [[nodiscard]] Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json);
 
 // Appends the tensors of a file that lies at `path`, and names that its metadata say are tied to one of them.
-void add_safetensors(const SafetensorsFile& file, const std::string& path, CheckpointView& view);
+void add_safetensors(SafetensorsFile file, const std::string& path, CheckpointView& view);
 
 // All tensors of a file, or of the files that an index in their folder names. Fails as the readers; also `corrupt` if a
 // tensor is not in the file that the index names, and `not_found` for a missing file. What files hold beyond the index
