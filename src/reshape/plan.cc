@@ -372,6 +372,7 @@ std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, st
       const Box part = intersection(box, *needed);
       if (volume(part) != 0) there.push_back(part);
     }
+    if (there.empty() && piece.box == whole_box(shape)) continue;  // uncut, its scales may be elsewhere: another file
     if (!check_cover(*needed, there).is_exact()) return text(where, ", which that rank does not get for it");
   }
   return {};

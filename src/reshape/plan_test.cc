@@ -246,6 +246,8 @@ TEST_F(Blocks, OrRefusedWithBothShapes) {
   EXPECT_EQ(planned({AxisPattern::shard(0, 1)}, {AxisPattern::shard(0, 1)}),
             "tensor w (weight): [256,96], wanted as [256,48] at [0,0] on rank 0, scaled by tensor w_scale (weight): "
             "[4,3]: cut within a block of [64,32]");
+  EXPECT_EQ(planned({AxisPattern::only(0, {0})}, {AxisPattern::only(0, {1})}), "");  // whole, as in two files
+  EXPECT_NE(planned({AxisPattern::only(0, {0}), AxisPattern::shard(1, 0)}, {AxisPattern::only(0, {1})}), "");
   EXPECT_EQ(planned({}, {AxisPattern::shard(0, 0)}),
             "tensor w (weight): [256,96], wanted as [256,96] at [0,0] on rank 0, scaled by tensor w_scale (weight): "
             "[4,3], which that rank does not get for it");
