@@ -48,6 +48,34 @@ inline std::string object(std::string_view module, std::string_view name,
   for (const auto& [key, value] : fields) state.emplace_back(string(key), value);
   return global(module, name) + ")\x81" + dict(state) + 'b';
 }
+
+// torch.save of [{"0": {"float32": {role: flat tensor}}}], as a stream: what an item may be.
+inline std::string torch_stream(const std::vector<std::pair<std::string, std::string>>& flat) {
+  const std::string kBegin = "\x80\x02";
+  std::vector<std::pair<std::string, std::string>> tensors;
+  std::vector<std::pair<std::string, std::string>> storages;  // key, bytes
+  for (const auto& [role, bytes] : flat) {
+    const std::string key = text(storages.size());
+    storages.emplace_back(key, bytes);
+    const std::string storage = "(" + string("storage") + global("torch", "FloatStorage") + string(key) +
+                                string("cpu") + number(bytes.size() / 4) + "NtQ";
+    tensors.emplace_back(string(role), global("torch._utils", "_rebuild_tensor_v2") + "(" + storage + number(0) +
+                                           tuple({bytes.size() / 4}) + tuple({1}) + "\x89" +
+                                           global("collections", "OrderedDict") + ")R" + "tR");
+  }
+  const std::string object = dict({{string("0"), dict({{string("float32"), dict(tensors)}})}});
+  std::string keys = "](";
+  for (const auto& [key, bytes] : storages) keys += string(key);
+  std::string out("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+  out += kBegin + number(1001) + '.';
+  out += kBegin + dict({{string("protocol_version"), number(1001)}, {string("little_endian"), "\x88"}}) + '.';
+  out += kBegin + "](" + object + "e." + kBegin + keys + "e.";
+  for (const auto& [key, bytes] : storages) {
+    for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>(bytes.size() / 4 >> 8 * i));
+    out += bytes;
+  }
+  return out;
+}
 }  // namespace pickled
 
 class MadeCheckpoint {

@@ -19,6 +19,7 @@
 #include "formats/megatron/parameter_names.h"
 #include "formats/torch_file.h"
 #include "reshape/pieces.h"
+#include "reshape/stored_file.h"
 
 namespace pawl {
 namespace {
@@ -56,28 +57,20 @@ Status check_metadata_json(const std::string& folder, Files& files) {
   return {};
 }
 
-// "__3_0.distcp": rank 3 wrote it.
-std::uint32_t rank_of_file(const std::string& path) {
-  const std::string name = last_name(path);
-  std::uint32_t rank = 0;
-  if (!name.starts_with("__")) return kNoRank;
-  return parse_number(std::string_view(name).substr(2, name.find('_', 2) - 2), rank) ? rank : kNoRank;
-}
-
-struct StateKey {
+struct OptimizerKey {
   std::string role;
   std::string key;  // of the parameter
 };
 
 // "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight", perhaps of one of several optimizers.
-std::optional<StateKey> parse_state_key(std::string_view key) {
+std::optional<OptimizerKey> parse_state_key(std::string_view key) {
   constexpr std::string_view kStates = "optimizer.state.";
   if (key.starts_with("chained_")) key.remove_prefix(std::min(key.find('.'), key.size() - 1) + 1);
   if (!key.starts_with(kStates)) return std::nullopt;
   key.remove_prefix(kStates.size());
   const std::size_t dot = key.find('.');
   if (dot == std::string_view::npos || dot == 0) return std::nullopt;
-  StateKey out{std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
+  OptimizerKey out{std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
   if (out.role == "param" || out.role == "fp32_param") out.role = "master";
   return out;
 }
@@ -95,13 +88,14 @@ class MegatronReader {
 
  private:
   Status open_sources();
+  Status check();
   Status read_common();
   Status read_step_of_groups();
-  Result<StoredTensor> locate_all(const DcpTensor& tensor);
   Status read_weights();
   Status read_states();
   Status read_buckets();
-  Status append_parameters(StoredTensor tensor, const std::string& key, const std::string& role);
+  Status append_gathered(const DcpObject& object, std::vector<BucketTensor>& buckets);
+  Status append_parameters(const StoredTensor& tensor, const std::string& key, const std::string& role);
   Status join_halves();
   void add_steps();
   void add_tied_output();
@@ -111,6 +105,7 @@ class MegatronReader {
   std::string folder_;
   Files& files_;
   DcpCheckpoint dcp_;
+  CheckpointView stored_;  // under the keys that the files have
   CommonState common_;
   CheckpointView view_;
   std::vector<std::unique_ptr<ByteSource>> sources_;
@@ -121,8 +116,12 @@ class MegatronReader {
 Result<CheckpointView> MegatronReader::read() {
   PAWL_TRY(check_metadata_json(folder_, files_));
   PAWL_ASSIGN(dcp_, open_dcp(folder_, files_));
+  PAWL_ASSIGN(stored_, view_dcp_keys(dcp_, files_));
   view_.format = "Megatron-Core torch_dist";
-  view_.notes = dcp_.notes;
+  view_.files = stored_.files;
+  view_.objects = stored_.objects;
+  view_.notes = stored_.notes;
+  view_.problems = stored_.problems;
   PAWL_TRY(open_sources());
   PAWL_TRY(read_common());
   PAWL_TRY(read_weights());
@@ -130,23 +129,34 @@ Result<CheckpointView> MegatronReader::read() {
   PAWL_TRY(join_halves());
   PAWL_TRY(read_buckets());
   PAWL_TRY(read_step_of_groups());
-  for (const DcpObject& object : dcp_.objects) view_.objects.push_back(object.key);
   name_unread_states();
   add_facts();
   add_tied_output();
   add_steps();
-  std::vector<std::uint64_t> sizes;
-  for (const std::unique_ptr<ByteSource>& source : sources_) sizes.push_back(source->size_bytes());
-  sizes.resize(view_.files.size());
-  PAWL_TRY(check_view(view_, sizes));
+  PAWL_TRY(check());
   return std::move(view_);
 }
 
+// What is missing in the files was said of the stored tensors: saying it again of each layer helps nobody.
+Status MegatronReader::check() {
+  std::vector<std::string> known = view_.problems;
+  std::vector<std::uint64_t> sizes = dcp_.file_bytes;
+  sizes.resize(view_.files.size());
+  PAWL_TRY(check_view(view_, sizes));
+  if (!stored_.problems.empty()) view_.problems = std::move(known);
+  return {};
+}
+
+// Files that are missing are a problem already: nothing is read in them.
 Status MegatronReader::open_sources() {
-  for (const std::string& path : dcp_.files) {
-    PAWL_ASSIGN(std::unique_ptr<ByteSource> source, open_bytes(path, files_));
-    view_.files.push_back({path});
-    sources_.push_back(std::move(source));
+  for (const StoredFile& file : stored_.files) {
+    Result<std::unique_ptr<ByteSource>> source = open_stored(file, files_);
+    if (!source && source.error().code == Code::not_found)
+      sources_.push_back(std::make_unique<MemoryBytes>(std::string_view()));
+    else if (!source)
+      return std::move(source).error();
+    else
+      sources_.push_back(std::move(*source));
   }
   return {};
 }
@@ -191,32 +201,17 @@ Status MegatronReader::read_step_of_groups() {
   return {};
 }
 
-Result<StoredTensor> MegatronReader::locate_all(const DcpTensor& tensor) {
-  StoredTensor out{tensor.key, "weight", tensor.type, tensor.shape};
-  std::map<std::pair<PerDimension, PerDimension>, std::uint32_t> copies;  // of each box: how many so far
-  for (const DcpChunk& chunk : tensor.chunks) {
-    Result<StoredPiece> piece = locate(*sources_[chunk.place.file], tensor, chunk);
-    if (!piece) return std::move(piece).error().within(dcp_.files[chunk.place.file]);
-    if (volume(piece->box) == 0) continue;
-    piece->copy = copies[{piece->box.begin, piece->box.size}]++;
-    piece->rank = rank_of_file(dcp_.files[chunk.place.file]);
-    out.pieces.push_back(*piece);
-  }
-  return out;
-}
-
 Status MegatronReader::read_weights() {
-  for (const DcpTensor& tensor : dcp_.tensors) {
-    if (is_optimizer_key(tensor.key)) continue;
-    stored_shapes_.emplace(tensor.key, tensor.shape);
-    PAWL_ASSIGN(StoredTensor located, locate_all(tensor));
-    PAWL_TRY(append_parameters(std::move(located), tensor.key, "weight"));
+  for (const StoredTensor& tensor : stored_.tensors) {
+    if (is_optimizer_key(tensor.name)) continue;
+    stored_shapes_.emplace(tensor.name, tensor.shape);
+    PAWL_TRY(append_parameters(tensor, tensor.name, "weight"));
   }
   return {};
 }
 
 // One tensor of all layers and experts becomes one for each. Work and memory are linear in the pieces.
-Status MegatronReader::append_parameters(StoredTensor tensor, const std::string& key, const std::string& role) {
+Status MegatronReader::append_parameters(const StoredTensor& tensor, const std::string& key, const std::string& role) {
   const MegatronKey parsed = parse_megatron_key(key);
   const std::uint32_t axes = parsed.axes();
   if (tensor.shape.size() < axes)
@@ -269,23 +264,23 @@ Status MegatronReader::append_parameters(StoredTensor tensor, const std::string&
 
 Status MegatronReader::read_states() {
   std::optional<std::unordered_map<std::string, Shape>> true_shapes;
-  for (const DcpTensor& tensor : dcp_.tensors) {
-    const std::optional<StateKey> state = parse_state_key(tensor.key);
+  for (const StoredTensor& tensor : stored_.tensors) {
+    const std::optional<OptimizerKey> state = parse_state_key(tensor.name);
     if (!state) continue;
-    PAWL_ASSIGN(StoredTensor located, locate_all(tensor));
     const auto weight = stored_shapes_.find(state->key);
-    if (weight != stored_shapes_.end() && weight->second != located.shape &&
-        located.shape.size() == weight->second.size() + 1) {
+    if (weight != stored_shapes_.end() && tensor.shape.size() == weight->second.size() + 1) {
       if (!true_shapes) {
         PAWL_ASSIGN(true_shapes, read_true_shapes(folder_, files_));
       }
-      const auto known = true_shapes->find(tensor.key);
+      const auto known = true_shapes->find(tensor.name);
       if (known != true_shapes->end() && known->second != weight->second)
-        return Error{Code::corrupt, text(tensor.key, " is of shape ", text_of(known->second), ", its weight ",
+        return Error{Code::corrupt, text(tensor.name, " is of shape ", text_of(known->second), ", its weight ",
                                          text_of(weight->second))};
-      PAWL_ASSIGN(located, unflatten(located, weight->second));
+      PAWL_ASSIGN(const StoredTensor whole, unflatten(tensor, weight->second));
+      PAWL_TRY(append_parameters(whole, state->key, state->role));
+      continue;
     }
-    PAWL_TRY(append_parameters(std::move(located), state->key, state->role));
+    PAWL_TRY(append_parameters(tensor, state->key, state->role));
   }
   return {};
 }
@@ -320,43 +315,69 @@ Status MegatronReader::join_halves() {
   return {};
 }
 
+// dp_zero_gather_scatter: the buffers of one group, gathered and saved as one object. In each the buckets follow one
+// another without their ends' padding, so it is as if it had one.
+Status MegatronReader::append_gathered(const DcpObject& object, std::vector<BucketTensor>& buckets) {
+  const std::string where = text(dcp_.files[object.place.file], ": ", object.key);
+  Result<WindowBytes> item =
+      WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
+  if (!item) return std::move(item).error().within(where);
+  Result<TorchFile> file = TorchFile::read(*item);
+  if (!file) return std::move(file).error().within(where);
+  const std::size_t before = buckets.size();
+  for (StoredTensor& tensor : view_of(*file, dcp_.files[object.place.file]).tensors) {
+    const std::size_t dot = tensor.name.rfind('.');
+    if (dot == std::string::npos || tensor.shape.size() != 1) continue;
+    if (std::ranges::any_of(tensor.pieces, [](const StoredPiece& piece) { return piece.file != 0; }))
+      continue;  // packed
+    BucketTensor bucket;
+    bucket.buffer = text(object.key, ' ', tensor.name.substr(0, dot));
+    tensor.role = tensor.name.substr(dot + 1);
+    tensor.name = text(object.key, ' ', tensor.name);
+    for (StoredPiece& piece : tensor.pieces) {
+      piece.file = object.place.file;
+      piece.offset_bytes += object.place.offset_bytes;
+    }
+    bucket.tensor = std::move(tensor);
+    buckets.push_back(std::move(bucket));
+  }
+  if (buckets.size() == before)
+    view_.problems.push_back(text("optimizer state: ", object.key, " holds no flat tensors", kRemedy));
+  return {};
+}
+
 Status MegatronReader::read_buckets() {
   std::vector<BucketTensor> buckets;
-  for (const DcpTensor& tensor : dcp_.tensors) {
-    std::optional<BucketTensor> bucket = parse_bucket_key(tensor.key);
+  for (const StoredTensor& tensor : stored_.tensors) {
+    std::optional<BucketTensor> bucket = parse_bucket_key(tensor.name);
     if (!bucket) continue;
     const std::string role = bucket->tensor.role;
-    PAWL_ASSIGN(bucket->tensor, locate_all(tensor));
+    bucket->tensor = tensor;
     bucket->tensor.role = role;
     buckets.push_back(std::move(*bucket));
   }
+  for (const DcpObject& object : dcp_.objects)
+    if (object.key.find("dp_group_idx_") != std::string::npos && object.key.find(".param_state") != std::string::npos)
+      PAWL_TRY(append_gathered(object, buckets));
   if (buckets.empty()) return {};
   Result<std::vector<StoredTensor>> states = place_buckets(view_, std::move(buckets), sources_, view_.notes);
   if (states) {
     std::ranges::move(*states, std::back_inserter(view_.tensors));
-  } else if (states.error().code == Code::invalid) {
-    view_.problems.push_back(text("optimizer state (dp_reshardable): ", states.error().what, kRemedy));
+  } else if (states.error().code == Code::invalid || states.error().code == Code::corrupt) {
+    view_.problems.push_back(text("optimizer state (distributed): ", states.error().what, kRemedy));
   } else {
     return std::move(states).error();
   }
   return {};
 }
 
-// Kinds of optimizer state that are not read: said once each, by kind.
+// Kinds of optimizer state that are not known.
 void MegatronReader::name_unread_states() {
-  for (const DcpObject& object : dcp_.objects)
-    if (object.key.find("dp_group_idx_") != std::string::npos && object.key.find(".param_state") != std::string::npos) {
-      view_.problems.push_back(text("optimizer state: ", object.key,
-                                    " is a pickled copy of the distributed "
-                                    "optimizer's buffers (",
-                                    common_.sharding_type, "), which is not read", kRemedy));
-      break;
-    }
   std::size_t others = 0;
   std::string first;
-  for (const DcpTensor& tensor : dcp_.tensors) {
-    if (!is_optimizer_key(tensor.key) || parse_state_key(tensor.key) || parse_bucket_key(tensor.key)) continue;
-    if (others++ == 0) first = tensor.key;
+  for (const StoredTensor& tensor : stored_.tensors) {
+    if (!is_optimizer_key(tensor.name) || parse_state_key(tensor.name) || parse_bucket_key(tensor.name)) continue;
+    if (others++ == 0) first = tensor.name;
   }
   if (others != 0)
     view_.problems.push_back(

@@ -360,6 +360,7 @@ struct Geometry {
   bool own_layers = false;  // each layer has keys of its own, and the halves of a gated fc1 too
   std::string type = "float32";
   std::uint64_t bucket_elements = ~std::uint64_t{0};
+  bool gathered = false;  // each buffer is one object
 };
 
 struct Parameter {
@@ -496,6 +497,11 @@ void add_buffers(const Geometry& job, const std::vector<Parameter>& parameters, 
   std::map<std::string, std::string> flat;
   const std::vector<std::string> roles = {"param", "exp_avg", "exp_avg_sq"};
   const auto close = [&] {
+    if (job.gathered) {
+      std::vector<std::pair<std::string, std::string>> tensors(flat.begin(), flat.end());
+      made.add_object(buffer + ".param_state/shard_0_1", fixtures::pickled::torch_stream(tensors));
+      return;
+    }
     for (const std::string& role : roles) {
       const std::string key = text(buffer, ".bucket_idx_", bucket, '.', role);
       const std::uint64_t elements = flat[role].size() / 4;
@@ -566,6 +572,11 @@ TEST(Megatron, AnyGeometryOfBucketsIsFound) {
   expect_made(
       {.tensor_parallel = 1, .stages = 2, .layers = 2, .experts = 4, .type = "bfloat16", .bucket_elements = 700});
   expect_made({.tensor_parallel = 2, .stages = 1, .layers = 3, .experts = 3, .tied = true});
+}
+
+TEST(Megatron, GatheredBuffersAreTakenApartToo) {
+  expect_made({.tensor_parallel = 2, .stages = 2, .layers = 4, .tied = true, .gathered = true});
+  expect_made({.layers = 3, .experts = 2, .type = "bfloat16", .gathered = true});
 }
 
 TEST(Megatron, LayersAndHalvesOfTheirOwnAreTheSameParameters) {
