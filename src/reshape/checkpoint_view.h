@@ -67,6 +67,9 @@ struct StoredTensor {
   BlockScales scales = {};
 };
 
+// Problems that begin so leave weights and buffers whole: who wants no other role may go on.
+inline constexpr const char* kOfOptimizerState = "optimizer state";
+
 struct CheckpointView {
   std::string format;  // "DeepSpeed ZeRO-2", "PyTorch DCP", "safetensors": one line for people
   // What else is known, in this order where it is: writer, step, world, layout ("pp=2 tp=2 dp=2"), optimizer, ...

@@ -2,9 +2,10 @@
 //
 // Modules are renamed; fused tensors are taken apart (QKV per query group, the two halves of a gated fc1) and put
 // together again; GPT-2's linear layers are transposed. All roles of a parameter are treated alike. No byte moves, so
-// both ways are exact, and one undoes the other. A tensor that the family has no name for keeps its own, and a note
-// says so. Rows are only regrouped: models whose q and k rows were permuted for another rotary embedding (the
-// interleaved one) stay as they are, since no file says so.
+// both ways are exact, and one undoes the other; norms come back under the names that they have without Transformer
+// Engine. A tensor that the family has no name for keeps its own, and a note says so. Rows are only regrouped: models
+// whose q and k rows were permuted for another rotary embedding (the interleaved one) stay as they are, since no file
+// says so.
 // Pure.
 #pragma once
 
