@@ -1,13 +1,14 @@
 #include "tensor/tiling.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
-#include <tuple>
 
 namespace pawl {
 namespace {
 
 constexpr std::size_t kCutsMax = 256;  // parts that a box is cut into, on average, before we give up
+constexpr std::size_t kCornersMax = std::size_t{1} << 24;  // looked at at once: 128 MiB
 
 std::uint64_t end_of(const Box& box, std::uint32_t d) {
   return box.begin[d] + box.size[d];
@@ -23,35 +24,37 @@ std::vector<std::uint32_t> telling_dimensions(const Box& whole, std::span<const 
 }
 
 // Each element counts how many boxes hold it. That count is 1 all over the whole just if its mixed differences are
-// those of the whole, and they are nonzero at corners only: +1 or -1 for each corner of each box.
+// those of the whole, and they are nonzero at corners only: +1 or -1 for each corner of each box. So the corners that
+// count up, and those of the whole that count down, have to be the others. False also where they are too many.
 bool corners_cancel(const Box& whole, std::span<const Box> boxes, const std::vector<std::uint32_t>& dimensions) {
-  struct Corner {
-    PerDimension at{};
-    int sign = 0;
-  };
-  std::vector<Corner> corners;
-  corners.reserve((boxes.size() + 1) << dimensions.size());
-  const auto add = [&](const Box& box, int sign) {
+  if (boxes.size() + 1 > kCornersMax >> dimensions.size()) return false;
+  std::vector<std::uint64_t> step;  // so that each corner has a number of its own
+  std::uint64_t product = 1;
+  for (const std::uint32_t d : dimensions) {
+    step.push_back(product);
+    if (__builtin_mul_overflow(product, whole.size[d] + 1, &product)) return false;
+  }
+  std::vector<std::uint64_t> up;
+  std::vector<std::uint64_t> down;
+  const std::size_t half = (boxes.size() + 1) << (dimensions.size() - 1);
+  up.reserve(half);
+  down.reserve(half);
+  const auto add = [&](const Box& box, bool is_whole) {
     for (std::uint32_t bits = 0; bits < std::uint32_t{1} << dimensions.size(); ++bits) {
-      Corner corner{{}, sign};
+      std::uint64_t corner = 0;
       for (std::size_t i = 0; i < dimensions.size(); ++i) {
-        const bool far = (bits >> i & 1) != 0;
-        corner.at[i] = box.begin[dimensions[i]] + (far ? box.size[dimensions[i]] : 0);
-        if (far) corner.sign = -corner.sign;
+        const std::uint32_t d = dimensions[i];
+        corner += step[i] * (box.begin[d] - whole.begin[d] + ((bits >> i & 1) != 0 ? box.size[d] : 0));
       }
-      corners.push_back(corner);
+      const bool is_down = (std::popcount(bits) % 2 != 0) != is_whole;
+      (is_down ? down : up).push_back(corner);
     }
   };
-  for (const Box& box : boxes) add(box, 1);
-  add(whole, -1);
-  std::ranges::sort(corners, {}, &Corner::at);
-  for (std::size_t i = 0; i < corners.size();) {
-    int sum = 0;
-    const std::size_t first = i;
-    for (; i < corners.size() && corners[i].at == corners[first].at; ++i) sum += corners[i].sign;
-    if (sum != 0) return false;
-  }
-  return true;
+  for (const Box& box : boxes) add(box, false);
+  add(whole, true);
+  std::ranges::sort(up);
+  std::ranges::sort(down);
+  return up == down;
 }
 
 // Boxes that differ along one dimension only.
