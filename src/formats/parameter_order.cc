@@ -61,9 +61,9 @@ class Dealer {
  private:
   using State = std::vector<std::uint32_t>;  // of each group: how many of its numbers have a name
   struct Way {
-    std::uint32_t count = 0;     // ways that lead here; 2: several
-    std::uint32_t from = 0;      // in the layer before
-    std::uint32_t group = ~0u;   // the name went there; none
+    std::uint32_t count = 0;    // ways that lead here; 2: several
+    std::uint32_t from = 0;     // in the layer before
+    std::uint32_t group = ~0u;  // the name went there; none
   };
   struct Layer {
     std::vector<State> states;
@@ -134,8 +134,9 @@ Error Dealer::none_fits(std::uint32_t name, const Layer& before) const {
   for (std::size_t g = 0; g < groups_.size() && wanted.empty(); ++g)
     if (state[g] < groups_[g].size())
       wanted = text("number ", state[g], " of group ", g, " (", word_of(groups_[g][state[g]]), ')');
-  return refused(text("the model's names in their order don't fit the optimizer's numbers: at ", names_[name].name, " (",
-                      word_of(names_[name].shape), "), where ", wanted.empty() ? "nothing" : wanted, " comes next"));
+  return refused(text("the model's names in their order don't fit the optimizer's numbers: at ", names_[name].name,
+                      " (", word_of(names_[name].shape), "), where ", wanted.empty() ? "nothing" : wanted,
+                      " comes next"));
 }
 
 Result<NameIndices> Dealer::deal() {
@@ -188,7 +189,8 @@ Result<std::vector<NameIndices>> deal(std::span<const NamedShape> names, const N
       bool agrees = dealt.size() == ranks[rank][g].size();
       for (std::size_t i = 0; agrees && i < dealt.size(); ++i) agrees = fits(ranks[rank][g][i], names[dealt[i]].shape);
       if (!agrees)
-        return refused(text("rank ", rank, "'s group ", g, " has other shapes than ZeroRedundancyOptimizer would have "
+        return refused(text("rank ", rank, "'s group ", g,
+                            " has other shapes than ZeroRedundancyOptimizer would have "
                             "dealt to it"));
     }
   }
@@ -305,8 +307,8 @@ Result<NameIndices> order_parameters_in(std::span<const std::vector<NamedShape>>
       return refused(text("group ", g, " has ", groups[g].size(), " parameters and ", sections[g].size(), " names"));
     for (std::size_t i = 0; i < groups[g].size(); ++i) {
       if (!fits(groups[g][i], sections[g][i].shape))
-        return refused(text(sections[g][i].name, " is ", word_of(sections[g][i].shape), ", and number ", i, " of group ",
-                            g, " is ", word_of(groups[g][i])));
+        return refused(text(sections[g][i].name, " is ", word_of(sections[g][i].shape), ", and number ", i,
+                            " of group ", g, " is ", word_of(groups[g][i])));
       out[g].push_back(first++);
     }
   }

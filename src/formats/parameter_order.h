@@ -38,8 +38,8 @@ using NameIndices = std::vector<std::vector<std::uint32_t>>;  // of each group's
                                                                std::span<const std::vector<IndexedGroup>> ranks);
 
 // What a person says (--param-names FILE): one name a line, in the model's order; or a JSON list of strings. After a
-// name may follow its shape, "24x24", for files that don't tell it. Where that leaves two ways, sections say which group
-// a name is in, in the optimizer's own order: an empty line between two groups, or a JSON list of lists.
+// name may follow its shape, "24x24", for files that don't tell it. Where that leaves two ways, sections say which
+// group a name is in, in the optimizer's own order: an empty line between two groups, or a JSON list of lists.
 struct ParameterNames {
   struct Entry {
     std::string name;

@@ -77,8 +77,8 @@ TEST(OrderParameters, TwoWaysAreRefused) {
 
 TEST(OrderParameters, NoWayIsRefused) {
   expect_refused(named({{"a", {2}}, {"b", {3}}}), {{Shape{3}, Shape{2}}});  // another order
-  expect_refused(named({{"a", {2}}}), {{Shape{2}, Shape{2}}});             // more numbers than names
-  expect_refused(named({{"a", {2}}, {"b", {3}}}), {{Shape{5}}});           // no such shape
+  expect_refused(named({{"a", {2}}}), {{Shape{2}, Shape{2}}});              // more numbers than names
+  expect_refused(named({{"a", {2}}, {"b", {3}}}), {{Shape{5}}});            // no such shape
   expect_refused({}, {{Shape{5}}});
 }
 

@@ -85,6 +85,16 @@ bool says_rank(std::string_view pattern) {
 
 using Named = std::vector<std::pair<NumberedName, std::string>>;
 
+// The number that tells ranks apart: the one after "rank", or else the last that is not the same everywhere.
+std::size_t open_position(const Named& group) {
+  const std::size_t count = group[0].first.numbers.size();
+  if (const std::size_t said = rank_position(group[0].first); said != count) return said;
+  for (std::size_t p = count; p-- > 0;)
+    for (const auto& [name, file] : group)
+      if (name.numbers[p] != group[0].first.numbers[p]) return p;
+  return count;
+}
+
 void add_set(std::vector<RankFileSet>& out, const Named& group, std::size_t position) {
   std::map<std::string, RankFileSet> sets;  // by all other numbers
   for (const auto& [name, file] : group) {
@@ -110,20 +120,9 @@ std::vector<RankFileSet> rank_file_sets(std::span<const std::string> names) {
       groups[parts.skeleton].emplace_back(std::move(parts), name);
   }
   std::vector<RankFileSet> out;
-  for (const auto& [skeleton, group] : groups) {
-    const std::size_t count = group[0].first.numbers.size();
-    std::size_t position = rank_position(group[0].first);
-    for (std::size_t p = 0; p < count && position == count; ++p) {
-      const bool varies = std::ranges::any_of(
-          group, [&](const auto& entry) { return entry.first.numbers[p] != group[0].first.numbers[p]; });
-      if (varies) position = p;
-    }
-    for (std::size_t p = position + 1; p < count && rank_position(group[0].first) == count; ++p)  // the last one
-      if (std::ranges::any_of(group,
-                              [&](const auto& entry) { return entry.first.numbers[p] != group[0].first.numbers[p]; }))
-        position = p;
-    if (position != count) add_set(out, group, position);
-  }
+  for (const auto& [skeleton, group] : groups)
+    if (const std::size_t position = open_position(group); position != group[0].first.numbers.size())
+      add_set(out, group, position);
   return out;
 }
 
@@ -150,7 +149,7 @@ Result<std::optional<ParameterNames>> names_of(const ReadOptions& options, Files
 struct Choice {
   std::vector<std::pair<std::uint64_t, std::string>> files;  // rank, name; several of one rank may be
   std::vector<std::string> patterns;
-  std::vector<std::string> beside;    // files of torch.save that are not read
+  std::vector<std::string> beside;  // files of torch.save that are not read
   std::vector<std::string> problems;
   bool says_rank = false;
 };
@@ -171,7 +170,8 @@ void check_numbers(const RankFileSet& set, std::uint64_t last, Choice& out) {
     next = number + 1;
   }
   for (; next <= last && missing.size() < 16; ++next) missing.push_back(text(next));
-  if (!missing.empty()) out.problems.push_back(text("of ", set.pattern, " rank ", joined(missing, ", "), " is missing"));
+  if (!missing.empty())
+    out.problems.push_back(text("of ", set.pattern, " rank ", joined(missing, ", "), " is missing"));
 }
 
 Result<Choice> choose(const std::string& folder, const std::vector<std::string>& names, const std::string& tag) {
@@ -202,8 +202,8 @@ Result<Choice> choose(const std::string& folder, const std::vector<std::string>&
     check_numbers(set, last, out);
     for (std::size_t i = 1; i < set.files.size(); ++i)
       if (set.files[i].first == set.files[i - 1].first)
-        return Error{Code::invalid, text(folder, ": ", set.files[i - 1].second, " and ", set.files[i].second,
-                                         " are of one rank")};
+        return Error{Code::invalid,
+                     text(folder, ": ", set.files[i - 1].second, " and ", set.files[i].second, " are of one rank")};
   }
   for (const std::string& name : names)
     if (!taken.contains(name)) out.beside.push_back(name);
@@ -214,6 +214,24 @@ Result<Choice> choose(const std::string& folder, const std::vector<std::string>&
   }
   std::ranges::stable_sort(out.files, {}, [](const auto& file) { return file.first; });
   return out;
+}
+
+// Files of one rank are parts of one state (its model, its optimizer): what is in two of them is of two checkpoints.
+Status check_parts(const std::string& folder, std::span<const RankState> ranks) {
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t end = first;
+    std::map<std::string, std::size_t> seen;
+    for (; end < ranks.size() && ranks[end].rank == ranks[first].rank; ++end)
+      for (const TorchPart& part : ranks[end].state.parts) {
+        const auto [at, is_new] = seen.emplace(key_of(part.path), end);
+        if (is_new || at->second == end) continue;
+        return Error{Code::invalid, text(folder, ": ", last_name(ranks[at->second].state.path), " and ",
+                                         last_name(ranks[end].state.path), " both hold ", name_of(part.path),
+                                         ": several checkpoints? Give the path of one file")};
+      }
+    first = end;
+  }
+  return {};
 }
 
 // Megatron-LM's older format: a folder for each model-parallel rank.
@@ -259,6 +277,7 @@ Result<CheckpointView> view_rank_files(const std::string& folder, const ReadOpti
     PAWL_ASSIGN(TorchState state, read_torch_state(join_path(folder, name), files));
     ranks.push_back({static_cast<std::uint32_t>(rank), std::move(state)});
   }
+  PAWL_TRY(check_parts(folder, ranks));
   if (!choice.says_rank && !shows_ranks(ranks))
     return Error{Code::invalid, text(folder, ": files ", joined(choice.patterns, " and "),
                                      " hold the same names, and nothing shows that the number is a rank: several "
@@ -269,8 +288,8 @@ Result<CheckpointView> view_rank_files(const std::string& folder, const ReadOpti
   if (!view) return std::move(view).error().within(folder);
   for (std::string& problem : choice.problems) view->problems.push_back(std::move(problem));
   if (!choice.beside.empty())
-    view->notes.push_back(text("beside the files ", joined(choice.patterns, " and "), " lie ", joined(choice.beside, ", "),
-                               ", which were not read: give their own path for them"));
+    view->notes.push_back(text("beside the files ", joined(choice.patterns, " and "), " lie ",
+                               joined(choice.beside, ", "), ", which were not read: give their own path for them"));
   return view;
 }
 

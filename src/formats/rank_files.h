@@ -26,16 +26,16 @@ namespace pawl {
 [[nodiscard]] Result<CheckpointView> view_torch_file(const std::string& path, const ReadOptions& options = {},
                                                      Files& files = real_files());
 
-// The files of torch.save in a folder: several that differ in one number, which is the rank; or one. Other names may lie
-// beside them; a note says so. Two sets (model_rank0.pt, optim_rank0.pt) are read together.
-// Fails: `not_found` without such files; `invalid` where they are several checkpoints, or nothing shows that the number
-// is a rank; and as the files do. A rank that is missing is a problem.
+// The files of torch.save in a folder: several that differ in one number, which is the rank; or one. Other names may
+// lie beside them; a note says so. Two sets (model_rank0.pt, optim_rank0.pt) are read together. Fails: `not_found`
+// without such files; `invalid` where they are several checkpoints, or nothing shows that the number is a rank; and as
+// the files do. A rank that is missing is a problem.
 [[nodiscard]] Result<CheckpointView> view_rank_files(const std::string& folder, const ReadOptions& options = {},
                                                      Files& files = real_files());
 
 // Names that are equal but for one number.
 struct RankFileSet {
-  std::string pattern;  // "rank#.pt"
+  std::string pattern;                                       // "rank#.pt"
   std::vector<std::pair<std::uint64_t, std::string>> files;  // number, name; ascending by number: 10 comes after 9
 };
 // Pure. Names without a number, and such as nothing else resembles, are in no set, unless the number follows "rank".

@@ -18,12 +18,12 @@ constexpr std::uint64_t kAlignBytes = 16;  // of parameters that keep their name
 
 struct Flat {
   std::size_t item = 0;
-  std::string prefix;                 // "layers.0."
-  std::vector<std::uint64_t> begin;   // of each rank's part in the whole
+  std::string prefix;                // "layers.0."
+  std::vector<std::uint64_t> begin;  // of each rank's part in the whole
   std::vector<std::uint64_t> size;
-  std::vector<std::uint32_t> copy;    // how many ranks before it hold the same part
+  std::vector<std::uint32_t> copy;  // how many ranks before it hold the same part
   std::uint64_t total = 0;
-  std::vector<std::size_t> named;     // items that may be its parameters, in the model's order
+  std::vector<std::size_t> named;  // items that may be its parameters, in the model's order
 };
 
 std::uint64_t extent(const TorchPart& part) {
@@ -145,15 +145,16 @@ Status FlatJoiner::place_parts(Flat& flat) const {
       return Error{Code::corrupt, text(name, ": not a flat parameter's part on ", rank_label(join_.ranks[part.state]))};
     if (is_sharded) {
       if (shape != item.parts[0].part->shape)
-        return Error{Code::corrupt, text(name, ": it is ", text_of(item.parts[0].part->shape), " and ", text_of(shape))};
+        return Error{Code::corrupt,
+                     text(name, ": it is ", text_of(item.parts[0].part->shape), " and ", text_of(shape))};
       flat.total = shape[0];
       flat.begin.push_back(pieces.empty() ? shape[0] : pieces[0].box.begin[0]);
       flat.size.push_back(pieces.empty() ? 0 : pieces[0].box.size[0]);
       continue;
     }
     if (!flat.size.empty() && shape[0] > flat.size.back())
-      return Error{Code::corrupt, text(name, ": ", rank_label(join_.ranks[part.state]),
-                                       " has more of it than the rank before")};
+      return Error{Code::corrupt,
+                   text(name, ": ", rank_label(join_.ranks[part.state]), " has more of it than the rank before")};
     flat.begin.push_back(flat.total);
     flat.size.push_back(shape[0]);
     if (__builtin_add_overflow(flat.total, shape[0], &flat.total) || flat.total >> 60 != 0)
@@ -165,7 +166,8 @@ Status FlatJoiner::place_parts(Flat& flat) const {
 Status FlatJoiner::join(Flat& flat) {
   PAWL_TRY(place_parts(flat));
   std::map<std::uint64_t, std::uint32_t> copies;  // by begin: parts that begin together are the same
-  for (std::size_t r = 0; r < flat.size.size(); ++r) flat.copy.push_back(flat.size[r] == 0 ? 0 : copies[flat.begin[r]]++);
+  for (std::size_t r = 0; r < flat.size.size(); ++r)
+    flat.copy.push_back(flat.size[r] == 0 ? 0 : copies[flat.begin[r]]++);
   JoinItem& item = join_.items[flat.item];
   PAWL_ASSIGN(item.made, concatenated(item, flat.begin, flat.copy, flat.total));
   return {};

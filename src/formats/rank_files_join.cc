@@ -68,8 +68,8 @@ void find_aliases(Join& join) {
     const JoinItem& kept = join.items[at->second];
     bool same = kept.parts.size() == item.parts.size();
     for (std::size_t p = 0; same && p < item.parts.size(); ++p)
-      same = kept.parts[p].state == item.parts[p].state &&
-             place_of(*kept.parts[p].part) == place_of(*item.parts[p].part);
+      same =
+          kept.parts[p].state == item.parts[p].state && place_of(*kept.parts[p].part) == place_of(*item.parts[p].part);
     if (same) item.alias_of = at->second;
   }
 }
@@ -85,15 +85,17 @@ Result<StoredTensor> merged(Join& join, const JoinItem& item) {
     const TorchPart& part = *each.part;
     const std::string& at = rank_label(join.ranks[each.state]);
     if (part.type != first.type)
-      return Error{Code::corrupt, text("it is ", name_of(first.type), " on ", rank_label(join.ranks[item.parts[0].state]),
-                                       " and ", name_of(part.type), " on ", at)};
+      return Error{Code::corrupt,
+                   text("it is ", name_of(first.type), " on ", rank_label(join.ranks[item.parts[0].state]), " and ",
+                        name_of(part.type), " on ", at)};
     if (part.shape != first.shape)
-      return Error{Code::corrupt, text("it is ", text_of(first.shape), " on ", rank_label(join.ranks[item.parts[0].state]),
-                                       " and ", text_of(part.shape), " on ", at,
-                                       ": the files don't say how it was cut, or are of several jobs")};
+      return Error{Code::corrupt, text("it is ", text_of(first.shape), " on ",
+                                       rank_label(join.ranks[item.parts[0].state]), " and ", text_of(part.shape),
+                                       " on ", at, ": the files don't say how it was cut, or are of several jobs")};
     if (part.layout != first.layout)
-      return Error{Code::corrupt, text("it lies as \"", first.layout, "\" on ",
-                                       rank_label(join.ranks[item.parts[0].state]), " and as \"", part.layout, "\" on ", at)};
+      return Error{Code::corrupt,
+                   text("it lies as \"", first.layout, "\" on ", rank_label(join.ranks[item.parts[0].state]),
+                        " and as \"", part.layout, "\" on ", at)};
     std::string boxes;
     for (const StoredPiece& piece : part.pieces)
       append_text(boxes, text(text_of(region_of(piece.box).offset), text_of(region_of(piece.box).shape)));

@@ -44,11 +44,11 @@ struct JoinPart {
 
 struct JoinItem {
   std::vector<PathStep> path;
-  std::vector<JoinPart> parts;         // in the order of ranks
+  std::vector<JoinPart> parts;  // in the order of ranks
   bool in_optimizer = false;
-  bool is_taken = false;               // its elements are in others
-  std::size_t alias_of = kNoItem;      // the same bytes on every rank
-  std::optional<StoredTensor> made;    // joined already; files are view_file's
+  bool is_taken = false;             // its elements are in others
+  std::size_t alias_of = kNoItem;    // the same bytes on every rank
+  std::optional<StoredTensor> made;  // joined already; files are view_file's
 };
 
 struct Join {

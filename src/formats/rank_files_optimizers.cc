@@ -14,9 +14,10 @@ constexpr std::size_t kGroupsMax = 4096;
 
 // Words under which optimizers keep a tensor of the parameter's own shape.
 bool has_parameter_shape(std::string_view word) {
-  static const std::set<std::string_view> kWords = {
-      "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum",  "square_avg", "acc_delta",   "grad_avg",
-      "exp_inf", "prev",       "step_size",      "ax",              "slow", "exp_avg_diff", "master_param"};
+  static const std::set<std::string_view> kWords = {"exp_avg", "exp_avg_sq",   "max_exp_avg_sq", "momentum_buffer",
+                                                    "sum",     "square_avg",   "acc_delta",      "grad_avg",
+                                                    "exp_inf", "prev",         "step_size",      "ax",
+                                                    "slow",    "exp_avg_diff", "master_param"};
   return kWords.contains(word);
 }
 
@@ -31,7 +32,7 @@ struct Instance {
   const TorchOptimizer* optimizer = nullptr;
   std::vector<IndexedGroup> groups = {};
   std::unordered_map<std::string, std::string> names = {};  // key -> name; empty: not told
-  bool is_own = false;  // not told, and other ranks' numbers may mean others
+  bool is_own = false;                                      // not told, and other ranks' numbers may mean others
 };
 
 // Names that may be an optimizer's parameters: those of one dict, in its order.
@@ -67,7 +68,8 @@ class OptimizerNamer {
 void OptimizerNamer::collect() {
   for (std::uint32_t s = 0; s < join_.ranks.size(); ++s) {
     instances_.emplace_back();
-    for (const TorchOptimizer& optimizer : join_.ranks[s].state.optimizers) instances_.back().push_back({s, &optimizer});
+    for (const TorchOptimizer& optimizer : join_.ranks[s].state.optimizers)
+      instances_.back().push_back({s, &optimizer});
   }
   for (auto& state : instances_)
     for (Instance& instance : state) by_path_[key_of(instance.optimizer->path)].push_back(&instance);
@@ -198,7 +200,8 @@ Status OptimizerNamer::resolve_in(const Container& container, std::vector<Instan
     PAWL_ASSIGN(sections, given_names(container));
   }
   const std::vector<NamedShape> names = flattened(sections);
-  const bool alike = std::ranges::all_of(instances, [&](const Instance* i) { return i->groups == instances[0]->groups; });
+  const bool alike =
+      std::ranges::all_of(instances, [&](const Instance* i) { return i->groups == instances[0]->groups; });
   Error why{Code::invalid, "the ranks' optimizers differ"};
   if (alike) {
     Result<NameIndices> order = sections.size() > 1 ? order_parameters_in(sections, instances[0]->groups)
@@ -290,8 +293,8 @@ Status OptimizerNamer::run() {
       continue;
     }
     const std::string label = first.path.empty() ? "the optimizer" : text("optimizer \"", name_of(first.path), '"');
-    Status status = first.groups.size() > kGroupsMax ? Status(Error{Code::invalid, "it has too many groups"})
-                                                     : resolve(instances);
+    Status status =
+        first.groups.size() > kGroupsMax ? Status(Error{Code::invalid, "it has too many groups"}) : resolve(instances);
     if (!status && given_) return std::move(status).error().within(label);
     if (!status) {
       const bool alike =

@@ -18,10 +18,10 @@
 
 #include "base/result.h"
 #include "env/byte_source.h"
-#include "reshape/checkpoint_view.h"
-#include "tensor/element_type.h"
 #include "formats/pickle.h"
 #include "formats/zip.h"
+#include "reshape/checkpoint_view.h"
+#include "tensor/element_type.h"
 
 namespace pawl {
 
@@ -100,8 +100,8 @@ class TorchFile {
                                                              std::string_view what);
 [[nodiscard]] std::optional<ElementType> torch_type(const Pickle& pickle, Pickle::Value value);
 
-// Elements that a tensor has, and the number of the last one it touches in its storage. Nothing where 63 bits don't hold
-// them, or where the tensor has no strides (sparse, wrapped).
+// Elements that a tensor has, and the number of the last one it touches in its storage. Nothing where 63 bits don't
+// hold them, or where the tensor has no strides (sparse, wrapped).
 struct TorchReach {
   std::uint64_t count = 1;
   std::uint64_t last = 0;

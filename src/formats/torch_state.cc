@@ -41,8 +41,7 @@ bool is_integer_key(std::string_view key) {
 
 class StateReader {
  public:
-  StateReader(const std::string& path, ByteSource& source, TorchFile file)
-      : source_(source), file_(std::move(file)) {
+  StateReader(const std::string& path, ByteSource& source, TorchFile file) : source_(source), file_(std::move(file)) {
     out_.path = path;
     out_.size_bytes = source.size_bytes();
     out_.files.push_back({path});
@@ -113,8 +112,8 @@ void StateReader::read_top() {
       !(pickle().is(root, PickleKind::object) && pickle().object(root).holds_pairs))
     return;
   std::unordered_set<std::string_view> with_tensors;
-  for (const TorchPart& part : out_.parts)
-    if (!part.path.empty()) with_tensors.insert(part.path[0].text);
+  for (const TorchTensor& tensor : file_.tensors())
+    if (!tensor.path.empty()) with_tensors.insert(tensor.path[0].text);
   const std::span<const Value> items = pickle().items(root);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     const std::string_view key = pickle().text(items[i]);
@@ -132,8 +131,8 @@ void StateReader::find_optimizers() {
     std::size_t parent;  // index in `places`
     std::uint32_t depth;
     PathStep::Kind kind;
-    Value key;            // of a dict
-    std::size_t index;    // of a list
+    Value key;          // of a dict
+    std::size_t index;  // of a list
   };
   std::vector<Place> places = {{pickle().root(), 0, 0, PathStep::Kind::key, kNothing, 0}};
   std::vector<bool> seen(pickle().count(), false);
@@ -146,8 +145,9 @@ void StateReader::find_optimizers() {
         pickle().is(pickle().find(place.value, "param_groups"), PickleKind::list)) {
       std::vector<PathStep> path;
       for (std::size_t i = at; i != 0; i = places[i].parent)
-        path.push_back({places[i].kind, places[i].kind == PathStep::Kind::key ? std::string(pickle().text(places[i].key))
-                                                                              : text(places[i].index)});
+        path.push_back({places[i].kind, places[i].kind == PathStep::Kind::key
+                                            ? std::string(pickle().text(places[i].key))
+                                            : text(places[i].index)});
       std::ranges::reverse(path);
       read_optimizer(place.value, std::move(path));
       continue;
@@ -270,9 +270,13 @@ void StateReader::read_tensor(const TorchTensor& tensor) {
     return;
   }
   if (tensor.shape.size() > kDimensionsMax) {
-    out_.problems.push_back(text(label, " has ", tensor.shape.size(), " dimensions; at most ", kDimensionsMax, " are read"));
+    out_.problems.push_back(
+        text(label, " has ", tensor.shape.size(), " dimensions; at most ", kDimensionsMax, " are read"));
     return;
   }
+  if (const std::string_view type = name_of(tensor.type); type.starts_with("qu") || type.starts_with("qi"))
+    out_.notes.push_back(
+        text(label, " is quantised (", type, "): its integers are read, without scale and zero point"));
   const bool has_value = tensor.conjugated || tensor.negated;
   if (Status status = has_value ? read_values(tensor, part) : read_plain(tensor, part); !status) {
     out_.problems.push_back(text(label, ": ", status.error().what));
@@ -352,7 +356,8 @@ Status StateReader::read_sharded(const TorchTensor& tensor, TorchPart& out) {
     const TorchTensor& local = *local_of(part.local);
     TorchPart whole;
     if (local.type != tensor.type)
-      return Error{Code::corrupt, text("its local part is ", name_of(local.type), ", and it is ", name_of(tensor.type))};
+      return Error{Code::corrupt,
+                   text("its local part is ", name_of(local.type), ", and it is ", name_of(tensor.type))};
     if (size_bits(local.type) % 8 != 0) return Error{Code::invalid, "packed elements that are cut are not read"};
     if (local.storage == kNoStorage || !local.layout.empty() || local.conjugated || local.negated ||
         !file_.storages()[local.storage].has_data || local.shape.size() > kDimensionsMax)

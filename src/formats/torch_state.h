@@ -45,8 +45,8 @@ struct TorchState {
   std::vector<StoredFile> files;  // 0: the file itself
   std::vector<TorchPart> parts;   // in the order of the object
   std::vector<TorchOptimizer> optimizers;
-  std::vector<std::string> objects;                            // other things at the top of the object
-  std::vector<std::pair<std::string, std::string>> numbers;    // step, epoch, ... at the top
+  std::vector<std::string> objects;                          // other things at the top of the object
+  std::vector<std::pair<std::string, std::string>> numbers;  // step, epoch, ... at the top
   std::vector<std::string> notes;
   std::vector<std::string> problems;
   std::string layout;       // of the first sharded tensor
