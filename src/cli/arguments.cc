@@ -1,6 +1,6 @@
 // The command line: parsed here, and only here; carried out by commands.h.
 //
-// CLI11 throws, so this is the one file that is compiled with exceptions; none leaves run_command_line.
+// CLI11 throws, so this and checkpoint_arguments.cc are compiled with exceptions; none leaves run_command_line.
 #include "cli/arguments.h"
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "cli/checkpoint_arguments.h"
 #include "cli/commands.h"
 #include "cli/drill_script.h"
 
@@ -17,7 +18,7 @@ namespace pawl {
 namespace {
 
 constexpr const char* kDescription =
-    "pawl keeps a training job going when its nodes die.\n"
+    "pawl keeps a training job going when its nodes die, and reads anybody's checkpoints.\n"
     "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 degraded.";
 
 // "--nproc-per-node" -> also with underscores, as torchrun spells it.
@@ -40,6 +41,7 @@ struct Everything {
   EventsOptions events;
   DrillOptions drill;
   DoctorOptions doctor;
+  CheckpointArguments checkpoint;
   std::uint64_t at_step = 0;
   std::vector<std::string> after_dashes;  // what came behind "--"
   std::function<int()> chosen;
@@ -245,6 +247,7 @@ int run_command_line(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) { return text("pawl: ", error.what(), "\n"); });
   add_run(app, all);
   add_views(app, all);
+  add_checkpoints(app, all.checkpoint, all.chosen);
   add_drill(app, all);
   add_control(app, all);
   add_keeper_and_daemon(app, all);

@@ -1,0 +1,64 @@
+// The commands that look into checkpoints of any format: inspect, convert, diff, verify. One file each.
+//
+// They need no job and no daemon: what they call is src/formats (open_checkpoint) and src/reshape (plan, execute). Exit
+// codes as of all commands (cli/commands.h): 1 also where diff finds a difference and verify finds wrong bytes, 4 where
+// a checkpoint can be read and something of it is missing or damaged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/families/families.h"
+#include "formats/read_options.h"
+
+namespace pawl {
+
+struct InspectOptions {
+  std::string path;
+  ReadOptions read;
+  bool all = false;  // every tensor, object and note; else the first ones
+  bool json = false;
+};
+int command_inspect(const InspectOptions& options);
+
+struct ConvertOptions {
+  enum class To : std::uint8_t { safetensors, huggingface };
+  std::string source, target;
+  To to = To::safetensors;
+  ReadOptions read;
+  std::vector<std::string> roles;  // empty: all; of huggingface: weight and buffer
+  std::string dtype;               // torch's name; empty: as stored
+  bool keep_names = false;         // huggingface: no renaming, even where the family is recognised
+  FamilySettings family;
+  std::string config_file;         // a config.json that tells what of the family is missing
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  std::optional<std::uint32_t> trusted_replica;
+  std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface
+  bool overwrite = false;
+  bool dry_run = false;
+  bool json = false;
+};
+int command_convert(const ConvertOptions& options);
+
+struct DiffOptions {
+  std::string a, b;
+  ReadOptions read;  // of both
+  std::vector<std::string> roles;
+  double tolerance = 0;  // absolute
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  bool all = false;
+  bool json = false;
+};
+int command_diff(const DiffOptions& options);
+
+struct VerifyOptions {
+  std::string path;
+  ReadOptions read;
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  bool json = false;
+};
+int command_verify(const VerifyOptions& options);
+
+}  // namespace pawl

@@ -1,0 +1,160 @@
+#include "cli/checksums.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/text.h"
+#include "env/byte_source.h"
+#include "env/files.h"
+#include "formats/dcp.h"
+#include "formats/zip.h"
+#include "reshape/stored_file.h"
+
+namespace pawl {
+namespace {
+
+constexpr std::string_view kZipMagic = "PK\3\4";
+constexpr std::uint64_t kHeadBytes = 18;  // of a zstd frame: enough for its decoded size
+
+bool is_zip(ByteSource& source) {
+  const Result<std::string> head = source.size_bytes() < 4 ? Result<std::string>(std::string())
+                                                           : read_text(source, 0, 4);
+  return head && *head == kZipMagic;
+}
+
+class Prover {
+ public:
+  Prover(ChecksumReport& report, const std::atomic<bool>& cancel, const std::function<void(std::uint64_t)>& progress)
+      : report_(report), cancel_(cancel), progress_(progress) {}
+
+  // An archive, all of `source`. What is not one has no checksums.
+  Status archive(ByteSource& source, const std::string& name) {
+    if (!is_zip(source)) {
+      has_unproven_ = true;
+      return {};
+    }
+    const Result<ZipDirectory> directory = ZipDirectory::read(source);
+    if (!directory) return failed(name, directory.error());
+    for (const ZipRecord& record : directory->records()) PAWL_TRY(prove(source, record, name));
+    return {};
+  }
+
+  // An item of DCP: an archive, perhaps packed.
+  Status item(ByteSource& file, const std::string& name, const DcpPlace& place) {
+    Result<WindowBytes> window = WindowBytes::open(file, place.offset_bytes, place.length_bytes);
+    if (!window) return failed(name, window.error());
+    if (place.transforms.empty()) return archive(*window, name);
+    if (place.transforms.size() != 1 || !place.transforms[0].starts_with("stream.zstd")) {
+      has_unproven_ = true;
+      return {};
+    }
+    const Result<std::string> encoded = read_text(*window, 0, place.length_bytes);
+    if (!encoded) return failed(name, encoded.error());
+    const Result<std::uint64_t> size = zstd_decoded_bytes(std::string_view(*encoded).substr(0, kHeadBytes));
+    if (!size) return failed(name, size.error());
+    const Result<std::string> decoded = decode_zstd(*encoded, *size);
+    if (!decoded) return failed(name, decoded.error());
+    MemoryBytes memory(*decoded);
+    return archive(memory, name);
+  }
+
+  void end_file() {
+    report_.unproven_files += std::exchange(has_unproven_, false);
+  }
+
+ private:
+  Status prove(ByteSource& source, const ZipRecord& record, const std::string& name) {
+    if (cancel_.load()) return Error{Code::cancelled, "interrupted"};
+    if (record.crc32 == 0 && record.size_bytes != 0) {
+      ++report_.unproven_records;
+      has_unproven_ = true;
+      return {};
+    }
+    const Result<bool> agrees = checksum_agrees(source, record);
+    if (!agrees) return failed(text(name, ": record ", record.name), agrees.error());
+    if (!*agrees) {
+      report_.wrong.push_back(text(name, ": record ", record.name, ": ", record.size_bytes,
+                                   " bytes do not have the checksum that the archive gives"));
+      return {};
+    }
+    ++report_.records;
+    report_.bytes += record.unpacked_bytes;
+    read_ += record.size_bytes;
+    progress_(read_);
+    return {};
+  }
+
+  Status failed(const std::string& name, const Error& error) {
+    if (error.code == Code::cancelled) return error;
+    report_.wrong.push_back(text(name, ": ", error.what));
+    return {};
+  }
+
+  ChecksumReport& report_;
+  const std::atomic<bool>& cancel_;
+  const std::function<void(std::uint64_t)>& progress_;
+  std::uint64_t read_ = 0;
+  bool has_unproven_ = false;
+};
+
+bool is_dcp(const std::string& folder) {
+  return path_exists(join_path(folder, ".metadata")) || path_exists(join_path(folder, "__0.metadata"));
+}
+
+Status prove_dcp(const std::string& folder, Prover& prover) {
+  PAWL_ASSIGN(const DcpCheckpoint dcp, open_dcp(folder));
+  using Item = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+  std::map<Item, std::pair<const DcpPlace*, std::string>> items;  // each once, in the order of the files
+  const auto add = [&](const DcpPlace& place, const std::string& key) {
+    items.try_emplace(Item(place.file, place.offset_bytes, place.length_bytes), &place, key);
+  };
+  for (const DcpTensor& tensor : dcp.tensors)
+    for (const DcpChunk& chunk : tensor.chunks) add(chunk.place, tensor.key);
+  for (const DcpObject& object : dcp.objects) add(object.place, object.key);
+  std::unique_ptr<ByteSource> source;
+  std::uint32_t opened = ~0u;
+  for (const auto& [item, place] : items) {
+    const std::uint32_t file = std::get<0>(item);
+    if (file != opened) {
+      prover.end_file();
+      PAWL_ASSIGN(source, open_bytes(dcp.files[file]));
+      opened = file;
+    }
+    PAWL_TRY(prover.item(*source, text(dcp.files[file], ": item ", place.second), *place.first));
+  }
+  prover.end_file();
+  return {};
+}
+
+}  // namespace
+
+Result<ChecksumReport> prove_checksums(const CheckpointView& view, const std::atomic<bool>& cancel,
+                                       const std::function<void(std::uint64_t)>& progress) {
+  ChecksumReport report;
+  Prover prover(report, cancel, progress);
+  std::set<std::string> files, folders;
+  for (const StoredFile& file : view.files) {
+    if (is_dcp(parent_path(file.path))) folders.insert(parent_path(file.path));
+    else if (path_exists(file.path)) files.insert(file.path);
+  }
+  for (const std::string& folder : folders)
+    if (Status done = prove_dcp(folder, prover); !done) {
+      if (done.error().code == Code::cancelled) return std::move(done).error();
+      report.wrong.push_back(done.error().what);
+    }
+  for (const std::string& path : files) {
+    Result<std::unique_ptr<ByteSource>> source = open_bytes(path);
+    if (!source) {
+      report.wrong.push_back(source.error().what);
+      continue;
+    }
+    PAWL_TRY(prover.archive(**source, path));
+    prover.end_file();
+  }
+  return report;
+}
+
+}  // namespace pawl

@@ -1,0 +1,208 @@
+// `pawl convert`: any checkpoint into safetensors, or into a Hugging Face folder.
+//
+// Headers are written last of all bytes: until then a file in the making begins with zeros, which no reader takes.
+#include <chrono>
+#include <optional>
+
+#include "base/text.h"
+#include "cli/checkpoint_access.h"
+#include "cli/checkpoint_commands.h"
+#include "cli/checkpoint_text.h"
+#include "cli/commands.h"
+#include "cli/convert_plan.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "formats/partial_output.h"
+#include "reshape/compare_copies.h"
+#include "reshape/file_source.h"
+
+namespace pawl {
+namespace {
+
+using To = ConvertOptions::To;
+constexpr std::size_t kNamedMax = 5;
+constexpr std::uint64_t kConfigBytesMax = 16 << 20;
+
+struct Conversion {
+  CheckpointView view;  // under its final names
+  std::optional<Family> family;
+  ConvertPlan plan;
+  ExecuteReport report;
+  double seconds = 0;
+};
+
+Error incomplete(const CheckpointView& view) {
+  std::string what;
+  for (std::size_t i = 0; i < view.problems.size() && i < kNamedMax; ++i) what += text(i == 0 ? "" : "; ", view.problems[i]);
+  if (view.problems.size() > kNamedMax) what += text("; and ", view.problems.size() - kNamedMax, " more");
+  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what)};
+}
+
+// Names as Hugging Face has them, where the family is known by its names or told.
+Status rename(const ConvertOptions& options, Conversion& conversion) {
+  FamilySettings settings = options.family;
+  if (!options.config_file.empty()) {
+    PAWL_ASSIGN(const std::string config, read_file(options.config_file, kConfigBytesMax));
+    Result<FamilySettings> told = settings_of_config(config, settings);
+    if (!told) return std::move(told).error().within(options.config_file);
+    settings = *told;
+  }
+  const bool is_asked = settings.family.has_value();
+  if (!is_asked && (options.keep_names || options.to != To::huggingface)) return {};
+  if (!is_asked) settings.family = family_of_megatron(conversion.view);
+  if (!settings.family) return {};
+  conversion.family = settings.family;
+  Result<CheckpointView> renamed = to_huggingface(conversion.view, settings);
+  if (!renamed)
+    return std::move(renamed).error().within(
+        text("names of ", name_of(*settings.family), " for Hugging Face", is_asked ? "" : " (or say --keep-names)"));
+  conversion.view = std::move(*renamed);
+  return {};
+}
+
+// The layout that the plan fills: one holder, one buffer a tensor.
+JobLayout layout_of(const Conversion& conversion) {
+  JobLayout layout;
+  layout.world = 1;
+  layout.meshes.push_back({"files", {{"all", 1}}});
+  for (const ConvertedTensor& tensor : conversion.plan.tensors) {
+    const StoredTensor& stored = conversion.view.tensors[tensor.tensor];
+    layout.tensors.push_back({stored.name, stored.role, tensor.type, stored.shape, {}, {}});
+  }
+  return layout;
+}
+
+Status check_replicas(const ConvertOptions& options, const Conversion& conversion) {
+  const CheckpointView& view = conversion.view;
+  if (options.trusted_replica) {
+    for (const StoredTensor& tensor : view.tensors)
+      for (const StoredPiece& piece : tensor.pieces)
+        if (piece.copy == *options.trusted_replica) return {};
+    return Error{Code::not_found, text("--trust-replica ", *options.trusted_replica, ": no tensor has a copy of that number")};
+  }
+  if (!has_copies(view)) return {};
+  std::vector<std::uint32_t> tensors;
+  for (const ConvertedTensor& tensor : conversion.plan.tensors) tensors.push_back(tensor.tensor);
+  PAWL_ASSIGN(const std::vector<CopyDifference> differences,
+              compare_copies(view, tensors, execute_options(options.memory_bytes)));
+  if (differences.empty()) return {};
+  std::string what;
+  for (std::size_t i = 0; i < differences.size() && i < kNamedMax; ++i)
+    what += text(i == 0 ? "" : "; ", sentence_of(differences[i], view));
+  if (differences.size() > kNamedMax) what += text("; and ", differences.size() - kNamedMax, " more");
+  return Error{Code::corrupt, text("copies that should be equal differ: ", what,
+                                   ". Say --trust-replica N to take copy N of them")};
+}
+
+Status write_header(const std::string& path, const std::string& header) {
+  PAWL_ASSIGN(const std::unique_ptr<File> file, open_file(path, {.write = true}));
+  PAWL_TRY(file->write_at(0, std::as_bytes(std::span(header))));
+  return file->close();
+}
+
+Status write_index(const std::string& path, const std::string& index) {
+  PAWL_ASSIGN(const std::unique_ptr<File> file, open_file(path, {.write = true, .create = true, .exclusive = true}));
+  PAWL_TRY(file->write_at(0, std::as_bytes(std::span(index))));
+  return file->close();
+}
+
+Status write_all(const ConvertOptions& options, const ReshapePlan& copies, Conversion& conversion) {
+  const ConvertPlan& plan = conversion.plan;
+  PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(options.target, {.folder = options.to == To::huggingface,
+                                                                          .overwrite = options.overwrite,
+                                                                          .bytes = plan.all_bytes}));
+  CopyTarget target;
+  for (const ConvertedFile& file : plan.files) target.files.push_back({output.path_of(file.name), file.size_bytes, {}});
+  target.place = [&](std::uint32_t, std::uint32_t buffer) -> Place {
+    const ConvertedTensor& tensor = plan.tensors[buffer];
+    return {.file = tensor.file, .offset_bytes = tensor.offset_bytes, .size_bytes = tensor.size_bytes};
+  };
+  ExecuteOptions execution = execute_options(options.memory_bytes);
+  execution.bytes_expected = plan.data_bytes;
+  ProgressBar progress("convert", plan.data_bytes);
+  execution.progress = [&](const ExecuteProgress& now) { progress.at(now.bytes_done); };
+  const CopyStream stream = [&](const CopySink& sink) { return copies.plan_rank(0, sink); };
+  PAWL_ASSIGN(conversion.report, execute(stream, places_of(conversion.view), target, execution));
+  for (std::size_t i = 0; i < plan.files.size(); ++i) PAWL_TRY(write_header(target.files[i].path, plan.files[i].header));
+  if (!plan.index.empty()) PAWL_TRY(write_index(output.path_of(std::string(kHuggingFaceIndexName)), plan.index));
+  if (interrupted()) return Error{Code::cancelled, "interrupted"};
+  return output.publish();
+}
+
+Status convert(const ConvertOptions& options, Conversion& conversion) {
+  const auto began = std::chrono::steady_clock::now();
+  PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
+  if (!conversion.view.problems.empty()) return incomplete(conversion.view);
+  PAWL_TRY(rename(options, conversion));
+  PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
+  PAWL_TRY(PartialOutput::check(options.target, {.folder = options.to == To::huggingface,
+                                                 .overwrite = options.overwrite,
+                                                 .bytes = conversion.plan.all_bytes}));
+  const JobLayout layout = layout_of(conversion);
+  const Enumeration wanted(layout);
+  const ReshapeSource source = source_of(conversion.view, {.trusted_copy = options.trusted_replica, .roles = {}});
+  PAWL_ASSIGN(const ReshapePlan copies, ReshapePlan::create(source, wanted, {.may_drop_tensors = true}));
+  PAWL_TRY(copies.plan_rank(0, [](const ReshapeCopy&) {}));  // that nothing is missing is known before anything is made
+  PAWL_TRY(check_replicas(options, conversion));
+  if (options.dry_run) return {};
+  PAWL_TRY(write_all(options, copies, conversion));
+  conversion.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  for (const auto& [tensor, count] : conversion.report.overflowed) {
+    const ConvertedTensor& out = conversion.plan.tensors[tensor];
+    conversion.plan.notes.push_back(text(out.key, ": ", count, " numbers are beyond ", name_of(out.type),
+                                         " and became infinite"));
+  }
+  return {};
+}
+
+json document_of(const ConvertOptions& options, const Conversion& conversion) {
+  json document = {{"source", options.source},
+                   {"target", options.target},
+                   {"format", conversion.view.format},
+                   {"to", options.to == To::huggingface ? "huggingface" : "safetensors"},
+                   {"family", conversion.family ? json(name_of(*conversion.family)) : json()},
+                   {"dry_run", options.dry_run},
+                   {"tensors", conversion.plan.tensors.size()},
+                   {"bytes", conversion.plan.all_bytes},
+                   {"files", json::array()},
+                   {"notes", conversion.plan.notes}};
+  for (const ConvertedFile& file : conversion.plan.files)
+    document["files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}});
+  if (options.dry_run) return document;
+  document["seconds"] = conversion.seconds;
+  document["bytes_read"] = conversion.report.bytes_read;
+  return document;
+}
+
+std::string summary_of(const ConvertOptions& options, const Conversion& conversion) {
+  const ConvertPlan& plan = conversion.plan;
+  std::string out = text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
+                         plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));
+  if (plan.files.size() > 1) out += text(" in ", plan.files.size(), " files");
+  if (conversion.family) out += text(", in Hugging Face's names for ", name_of(*conversion.family));
+  out += text(", from ", printable(conversion.view.format));
+  if (!options.dry_run && conversion.seconds > 0)
+    out += text(", in ", fixed(conversion.seconds, 1), " s");
+  out += "\n";
+  for (std::size_t i = 0; i < plan.files.size() && options.dry_run && plan.files.size() > 1; ++i)
+    out += text("  ", plan.files[i].name, "  ", bytes_text(plan.files[i].size_bytes), "\n");
+  for (const std::string& note : plan.notes) out += text("note: ", printable(note), "\n");
+  return out;
+}
+
+}  // namespace
+
+int command_convert(const ConvertOptions& options) {
+  (void)interrupted();
+  Conversion conversion;
+  if (const Status done = convert(options, conversion); !done) {
+    const bool is_usage = done.error().code == Code::invalid && done.error().what.starts_with("--dtype");
+    const int code = report_checkpoint_error(done.error(), options.json);
+    return is_usage ? static_cast<int>(kExitUsage) : code;
+  }
+  if (options.json) print(json_text(document_of(options, conversion)) + "\n");
+  else print(summary_of(options, conversion));
+  return kExitOk;
+}
+
+}  // namespace pawl
