@@ -1,6 +1,7 @@
 #include "formats/dcp.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,13 +55,49 @@ struct PlaceKey {
 };
 constexpr std::uint32_t kObject = ~0u;  // as dimensions: no tensor's
 
-struct PlaceHash {
-  std::size_t operator()(const PlaceKey& key) const {
-    std::uint64_t hash = (std::uint64_t{key.key} << 32 | key.dimensions) * 0x9e3779b97f4a7c15u;
-    for (std::uint32_t d = 0; key.dimensions != kObject && d < key.dimensions; ++d)
-      hash = (hash ^ key.offset[d] ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
-    return hash ^ hash >> 32;
+std::uint64_t hash_of(const PlaceKey& key) {
+  std::uint64_t hash = (std::uint64_t{key.key} << 32 | key.dimensions) * 0x9e3779b97f4a7c15u;
+  for (std::uint32_t d = 0; key.dimensions != kObject && d < key.dimensions; ++d)
+    hash = (hash ^ key.offset[d] ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
+  return hash ^ hash >> 32;
+}
+
+struct Found {
+  PlaceKey key;
+  DcpPlace place;
+  bool is_lost = false;  // its bytes aren't there
+};
+
+// Places by their keys. In one piece and in the order in which they came, since a hundred thousand small allocations and
+// misses of the cache would take longer than all the rest.
+class Places {
+ public:
+  void clear(std::size_t expected) {
+    found_.clear();
+    found_.reserve(expected);
+    slots_.assign(std::bit_ceil(expected * 2 + 1), 0);
   }
+  // False if the key is there. At most as many as were expected.
+  bool add(Found found) {
+    std::uint32_t& slot = slot_of(found.key);
+    if (slot != 0) return false;
+    found_.push_back(std::move(found));
+    slot = static_cast<std::uint32_t>(found_.size());
+    return true;
+  }
+  [[nodiscard]] const Found* find(const PlaceKey& key) {
+    const std::uint32_t slot = slot_of(key);
+    return slot == 0 ? nullptr : &found_[slot - 1];
+  }
+
+ private:
+  std::uint32_t& slot_of(const PlaceKey& key) {
+    std::size_t at = hash_of(key) & (slots_.size() - 1);
+    while (slots_[at] != 0 && found_[slots_[at] - 1].key != key) at = (at + 1) & (slots_.size() - 1);
+    return slots_[at];
+  }
+  std::vector<Found> found_;
+  std::vector<std::uint32_t> slots_;  // 0: free; else an index, plus one
 };
 
 PlaceKey place_key(std::uint32_t key, const Shape& offset) {
@@ -104,18 +141,17 @@ class DcpReader {
   void read_paths(const Pickle& pickle, Value planner_data);
   void read_facts(const Pickle& pickle);
   Result<DataFile*> file_named(std::string_view name);
-  std::uint32_t number_of(std::string_view key);
+  std::uint32_t number_of(const Pickle& pickle, Value key);
   std::vector<std::string> path_of(const Pickle& pickle, std::uint32_t key);
   void note_files(const std::vector<std::string>& names);
 
+  static constexpr std::uint32_t kNone = ~0u;
   struct Key {  // of one metadata file
     std::string_view text;
     Value path = kNothing;
     std::uint32_t order = 0;
-  };
-  struct Found {
-    DcpPlace place;
-    bool is_lost = false;  // its bytes aren't there
+    std::uint32_t tensor = kNone;  // in out_
+    bool is_object = false;        // one of out_'s
   };
 
   std::string folder_;
@@ -124,8 +160,10 @@ class DcpReader {
   std::map<std::string, DataFile, std::less<>> data_files_;
   std::vector<Key> keys_;
   std::unordered_map<std::string_view, std::uint32_t> key_numbers_;  // views of the pickle that is being read
-  std::unordered_map<PlaceKey, Found, PlaceHash> places_;
-  std::unordered_map<std::string, std::size_t> tensor_index_;
+  std::vector<std::uint32_t> numbers_;  // by value of the pickle: the key that it is; kNone: not asked yet
+  Places places_;
+  bool is_joined_ = false;  // of several metadata files: what came from the ones before is found by name
+  std::unordered_map<std::string, std::uint32_t> tensor_index_;
   std::unordered_set<std::string> object_keys_;
 };
 
@@ -158,6 +196,7 @@ Result<DcpCheckpoint> DcpReader::read() {
   PAWL_ASSIGN(const std::vector<std::string> names, files_.list(folder_));
   PAWL_ASSIGN(const std::vector<std::string> metadata, metadata_files(names));
   out_.facts.emplace_back("writer", "torch.distributed.checkpoint");
+  is_joined_ = metadata.size() > 1;
   for (const std::string& name : metadata)
     if (Status status = read_metadata(name); !status) return std::move(status).error().within(join_path(folder_, name));
   if (metadata.front() != ".metadata") out_.facts.emplace_back("world", text(metadata.size()));
@@ -195,13 +234,14 @@ Status DcpReader::read_metadata(const std::string& name) {
     return damaged(text("not a Metadata: ", pickle.describe(pickle.root())));
   keys_.clear();
   key_numbers_.clear();
-  places_.clear();
+  numbers_.assign(pickle.count(), kNone);
   read_facts(pickle);
   PAWL_TRY(read_places(pickle, field(pickle, pickle.root(), "storage_data")));
   const Value entries = field(pickle, pickle.root(), "state_dict_metadata");
   if (!pickle.is(entries, PickleKind::dict)) return damaged("no state_dict_metadata");
   read_paths(pickle, field(pickle, pickle.root(), "planner_data"));
   const std::span<const Value> pairs = pickle.items(entries);
+  out_.tensors.reserve(out_.tensors.size() + pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_key(pickle, pairs[i], pairs[i + 1]));
   return {};
 }
@@ -218,16 +258,17 @@ void DcpReader::read_facts(const Pickle& pickle) {
   if (pickle.is(save, PickleKind::string)) out_.facts.emplace_back("save id", pickle.text(save));
 }
 
-std::uint32_t DcpReader::number_of(std::string_view key) {
-  const auto [found, is_new] = key_numbers_.emplace(key, static_cast<std::uint32_t>(keys_.size()));
-  if (is_new) keys_.push_back({key});
-  return found->second;
+std::uint32_t DcpReader::number_of(const Pickle& pickle, Value key) {
+  if (numbers_[key] != kNone) return numbers_[key];  // picklers write a string once
+  const auto [found, is_new] = key_numbers_.emplace(pickle.text(key), static_cast<std::uint32_t>(keys_.size()));
+  if (is_new) keys_.push_back({pickle.text(key)});
+  return numbers_[key] = found->second;
 }
 
 Status DcpReader::read_places(const Pickle& pickle, Value storage_data) {
   if (!pickle.is(storage_data, PickleKind::dict)) return damaged("no storage_data");
   const std::span<const Value> pairs = pickle.items(storage_data);
-  places_.reserve(pairs.size() / 2);
+  places_.clear(pairs.size() / 2);
   keys_.reserve(pairs.size() / 2);
   key_numbers_.reserve(pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_place(pickle, pairs[i], pairs[i + 1]));
@@ -240,7 +281,7 @@ Status DcpReader::read_place(const Pickle& pickle, Value index, Value info) {
     return damaged(text("storage_data: a key is ", pickle.describe(index)));
   const std::string_view name = pickle.text(key);
   const Value offset = field(pickle, index, "offset");
-  PlaceKey at{number_of(name), kObject, {}};
+  PlaceKey at{number_of(pickle, key), kObject, {}};
   if (offset != kNothing && !pickle.is(offset, PickleKind::none)) {
     Result<Shape> shape = shape_of(pickle, offset, "offset");
     if (!shape) return std::move(shape).error().within(std::string(name));
@@ -253,12 +294,12 @@ Status DcpReader::read_place(const Pickle& pickle, Value index, Value info) {
     return damaged(text("the place of ", name, " is incomplete"));
   PAWL_ASSIGN(DataFile* const file, file_named(pickle.text(path)));
   const std::uint64_t file_bytes = out_.file_bytes[file->number];
-  Found found{{file->number, *begin, *length, {}}};
+  Found found{at, {file->number, *begin, *length, {}}};
   found.is_lost = file->is_missing || *begin > file_bytes || *length > file_bytes - *begin;
   if (found.is_lost && ++file->lost <= kNamesMax) file->lost_keys.emplace_back(name);
   for (const Value transform : pickle.items(field(pickle, info, "transform_descriptors")))
     found.place.transforms.emplace_back(pickle.text(transform));
-  if (!places_.emplace(at, std::move(found)).second) return damaged(text(name, ": one of its chunks has two places"));
+  if (!places_.add(std::move(found))) return damaged(text(name, ": one of its chunks has two places"));
   return {};
 }
 
@@ -280,10 +321,9 @@ void DcpReader::read_paths(const Pickle& pickle, Value planner_data) {
   const std::span<const Value> pairs = pickle.items(planner_data);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string) || !pickle.is(pairs[i + 1], PickleKind::tuple)) continue;
-    const auto key = key_numbers_.find(pickle.text(pairs[i]));
-    if (key == key_numbers_.end()) continue;
-    keys_[key->second].path = pairs[i + 1];
-    keys_[key->second].order = static_cast<std::uint32_t>(i / 2);
+    Key& key = keys_[number_of(pickle, pairs[i])];
+    key.path = pairs[i + 1];
+    key.order = static_cast<std::uint32_t>(i / 2);
   }
 }
 
@@ -301,7 +341,7 @@ std::vector<std::string> DcpReader::path_of(const Pickle& pickle, std::uint32_t 
 
 Status DcpReader::read_key(const Pickle& pickle, Value key, Value entry) {
   if (!pickle.is(key, PickleKind::string)) return damaged(text("a key is ", pickle.describe(key)));
-  const std::uint32_t number = number_of(pickle.text(key));
+  const std::uint32_t number = number_of(pickle, key);
   if (is_class(pickle, entry, "TensorStorageMetadata")) {
     Status status = read_tensor(pickle, number, entry);
     if (!status) return std::move(status).error().within(text("tensor ", pickle.text(key)));
@@ -313,13 +353,15 @@ Status DcpReader::read_key(const Pickle& pickle, Value key, Value entry) {
 
 Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
   const std::string name(keys_[key].text);
-  const auto found = places_.find({key, kObject, {}});
-  if (found == places_.end()) {
+  const Found* found = places_.find({key, kObject, {}});
+  if (found == nullptr) {
     out_.notes.push_back(text("object ", name, " is listed and was not written"));
     return {};
   }
-  if (found->second.is_lost || !object_keys_.insert(name).second) return {};  // every rank listed it
-  out_.objects.push_back({name, path_of(pickle, key), found->second.place});
+  if (found->is_lost || keys_[key].is_object) return {};
+  keys_[key].is_object = true;
+  if (is_joined_ && !object_keys_.insert(name).second) return {};  // every rank listed it
+  out_.objects.push_back({name, path_of(pickle, key), found->place});
   return {};
 }
 
@@ -335,17 +377,19 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
   tensor.type = *known;
   PAWL_ASSIGN(tensor.shape, shape_of(pickle, field(pickle, entry, "size"), "size"));
   PAWL_TRY(element_count(tensor.shape));
-  const auto [found, is_new] = tensor_index_.emplace(tensor.key, out_.tensors.size());
-  if (is_new) {
+  const auto next = static_cast<std::uint32_t>(out_.tensors.size());
+  std::uint32_t& number = keys_[key].tensor;
+  if (number == kNone) number = is_joined_ ? tensor_index_.emplace(tensor.key, next).first->second : next;
+  if (number == next) {
     tensor.path = path_of(pickle, key);
     tensor.order = keys_[key].order;
     out_.tensors.push_back(std::move(tensor));
-  } else if (out_.tensors[found->second].type != tensor.type || out_.tensors[found->second].shape != tensor.shape) {
+  } else if (out_.tensors[number].type != tensor.type || out_.tensors[number].shape != tensor.shape) {
     return damaged(text(text_of(tensor.shape), ' ', name_of(tensor.type), " here, ",
-                        text_of(out_.tensors[found->second].shape), ' ', name_of(out_.tensors[found->second].type),
+                        text_of(out_.tensors[number].shape), ' ', name_of(out_.tensors[number].type),
                         " in another rank's file"));
   }
-  DcpTensor& out = out_.tensors[found->second];
+  DcpTensor& out = out_.tensors[number];
   const Value chunks = field(pickle, entry, "chunks");
   if (!pickle.is(chunks, PickleKind::list)) return damaged("no list of chunks");
   for (const Value chunk : pickle.items(chunks)) PAWL_TRY(read_chunk(pickle, key, chunk, out));
@@ -358,14 +402,14 @@ Status DcpReader::read_chunk(const Pickle& pickle, std::uint32_t key, Value chun
   PAWL_ASSIGN(out.region.shape, shape_of(pickle, field(pickle, chunk, "sizes"), "sizes"));
   if (Status inside = check_inside(out.region, tensor.shape); !inside)
     return damaged(inside.error().what);
-  const auto found = places_.find(place_key(key, out.region.offset));
+  const Found* found = places_.find(place_key(key, out.region.offset));
   const bool is_empty = std::ranges::find(out.region.shape, std::uint64_t{0}) != out.region.shape.end();
-  if (found == places_.end()) {
+  if (found == nullptr) {
     if (is_empty) return {};  // planned, and not always written
     return damaged(text("the chunk at ", text_of(out.region.offset), " has no place"));
   }
-  if (found->second.is_lost) return {};
-  out.place = found->second.place;
+  if (found->is_lost) return {};
+  out.place = found->place;
   tensor.chunks.push_back(std::move(out));
   return {};
 }

@@ -1,6 +1,7 @@
 #include "formats/pickle.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
@@ -88,6 +89,13 @@ bool can_be_key(PickleKind kind) {
 // UTF-8 as Python's "surrogatepass" takes it: lone surrogates are allowed, overlong forms are not.
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
+    if (std::uint64_t eight = 0; text.size() - i >= 8) {  // most names are ASCII
+      std::memcpy(&eight, text.data() + i, 8);
+      if ((eight & 0x8080'8080'8080'8080u) == 0) {
+        i += 8;
+        continue;
+      }
+    }
     const auto lead = static_cast<unsigned char>(text[i]);
     std::size_t length = 1;
     std::uint32_t code = lead;
@@ -158,7 +166,9 @@ std::string_view module_today(std::string_view module) {
 
 class PickleMachine {
  public:
-  PickleMachine(std::string_view bytes, const PickleLimits& limits) : bytes_(bytes), limits_(limits) {}
+  PickleMachine(std::string_view bytes, const PickleLimits& limits) : bytes_(bytes), limits_(limits) {
+    small_integers_.fill(kNothing);
+  }
   Result<Pickle> run();
   [[nodiscard]] bool ended_early() const { return ended_early_; }
 
@@ -211,6 +221,16 @@ class PickleMachine {
     return push(node);
   }
   bool push_integer(std::int64_t value) { return push_scalar(PickleKind::integer, static_cast<std::uint64_t>(value)); }
+  // Values that can't change, and that real pickles have by the million: one stands for all that are equal.
+  bool push_shared(Value& shared, PickleKind kind, std::uint64_t word) {
+    if (shared == kNothing) {
+      if (!push_scalar(kind, word)) return false;
+      shared = stack_.back();
+    } else {
+      stack_.push_back(shared);
+    }
+    return true;
+  }
   bool push_text(PickleKind kind, std::string_view text);
   bool push_utf8(std::string_view text) {
     return is_utf8(text) ? push_text(PickleKind::string, text) : fail("a string is not UTF-8");
@@ -255,6 +275,11 @@ class PickleMachine {
   std::vector<Value> stack_;
   std::vector<std::size_t> marks_;
   std::vector<Value> memo_;
+  std::array<Value, 256> small_integers_;
+  Value none_ = kNothing;
+  Value true_ = kNothing;
+  Value false_ = kNothing;
+  Value empty_tuple_ = kNothing;
   std::unordered_map<std::string, std::uint64_t> symbol_index_;  // by module \n name
 };
 
@@ -364,11 +389,14 @@ bool PickleMachine::append(Value container, std::span<const Value> items) {
 }
 
 bool PickleMachine::push_items(PickleKind kind, std::size_t count) {
-  const std::vector<Value> items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
-  stack_.resize(stack_.size() - count);
   Node node;
   node.kind = kind;
-  return push(node) && append(stack_.back(), items);
+  if (!push(node)) return false;
+  const Value container = pop();
+  if (!append(container, std::span(stack_).last(count))) return false;
+  stack_.resize(stack_.size() - count);
+  stack_.push_back(container);
+  return true;
 }
 
 bool PickleMachine::push_call(Pickle::Call call, Value callable, Value arguments) {
@@ -396,10 +424,9 @@ bool PickleMachine::pop_mark(std::size_t& count) {
 // The topmost `count` values go into the container below them.
 bool PickleMachine::add_items(std::size_t count, bool pairs) {
   if (pairs && count % 2 != 0) return fail("a key without a value");
-  const std::vector<Value> items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
-  stack_.resize(stack_.size() - count);
-  if (!need(1)) return false;
-  const Value container = stack_.back();
+  if (!need(count + 1)) return false;
+  const std::span<const Value> items = std::span(stack_).last(count);
+  const Value container = stack_[stack_.size() - count - 1];
   Node& node = pickle_.nodes_[container];
   const bool takes = node.kind == PickleKind::object ? node.size == 0 || node.holds_pairs == pairs
                      : pairs                         ? node.kind == PickleKind::dict
@@ -408,7 +435,9 @@ bool PickleMachine::add_items(std::size_t count, bool pairs) {
   for (std::size_t i = 0; i < items.size() && (pairs || node.kind == PickleKind::set); i += pairs ? 2 : 1)
     if (!can_be_key(pickle_.kind(items[i]))) return fail(text(pickle_.describe(items[i]), " can't be a key"));
   node.holds_pairs = pairs;
-  return append(container, items);
+  if (!append(container, items)) return false;
+  stack_.resize(stack_.size() - count);
+  return true;
 }
 
 bool PickleMachine::remember(std::uint64_t index) {
@@ -434,15 +463,17 @@ bool PickleMachine::step_number(unsigned char opcode) {
   std::int32_t wide = 0;
   switch (opcode) {
     case kNone:
-      return push_scalar(PickleKind::none, 0);
+      return push_shared(none_, PickleKind::none, 0);
     case kNewTrue:
-      return push_scalar(PickleKind::boolean, 1);
+      return push_shared(true_, PickleKind::boolean, 1);
     case kNewFalse:
-      return push_scalar(PickleKind::boolean, 0);
+      return push_shared(false_, PickleKind::boolean, 0);
     case kBinInt:
       return take_number(wide) && push_integer(wide);
     case kBinInt1:
-      return take(1, bytes) && push_integer(static_cast<unsigned char>(bytes[0]));
+      if (!take(1, bytes)) return false;
+      return push_shared(small_integers_[static_cast<unsigned char>(bytes[0])], PickleKind::integer,
+                         static_cast<unsigned char>(bytes[0]));
     case kBinInt2: {
       std::uint16_t value = 0;
       return take_number(value) && push_integer(value);
@@ -522,7 +553,7 @@ bool PickleMachine::step_container(unsigned char opcode) {
       stack_.push_back(stack_.back());
       return true;
     case kEmptyTuple:
-      return push_items(PickleKind::tuple, 0);
+      return push_shared(empty_tuple_, PickleKind::tuple, 0);
     case kEmptyList:
       return push_items(PickleKind::list, 0);
     case kEmptyDict:
@@ -720,6 +751,9 @@ bool PickleMachine::step() {
 Result<Pickle> PickleMachine::run() {
   if (bytes_.size() > limits_.source_bytes || bytes_.size() >= 0xffff'ffffu)
     return Error{Code::full, text("a pickle of ", bytes_.size(), " bytes")};
+  // As many as metadata have: growing by doubling would touch twice the memory. Untouched, it costs nothing.
+  pickle_.nodes_.reserve(std::min<std::size_t>(bytes_.size() / 8, limits_.memory_bytes / 4 / sizeof(Node)));
+  pickle_.items_.reserve(std::min<std::size_t>(bytes_.size() / 4, limits_.memory_bytes / 16 / sizeof(Value)));
   while (!stopped_) {
     if (!step()) return std::move(error_);
     if (++opcodes_ % kCheckEvery == 0 && memory_bytes() > limits_.memory_bytes) {
