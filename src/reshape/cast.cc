@@ -72,7 +72,7 @@ namespace {
 
 constexpr std::size_t kBlock = 2048;  // elements: small enough for the first cache
 
-// At any address: files have no alignment.
+// At any address: files have no alignment. Pointers to them are spelt out: `auto` would forget the attributes.
 using Bits16 [[gnu::aligned(1), gnu::may_alias]] = std::uint16_t;
 using Bits32 [[gnu::aligned(1), gnu::may_alias]] = std::uint32_t;
 
@@ -83,8 +83,8 @@ bool is_overflow(std::uint32_t float32_bits, std::uint32_t first_that_overflows)
 
 // Branches turned into selections, so that the compiler makes vectors of it; the same bits as bfloat16_of.
 [[gnu::always_inline]] inline std::uint64_t narrow_bfloat16_loop(const float* from, std::size_t count, std::byte* to) {
-  const auto* in = reinterpret_cast<const Bits32*>(from);
-  auto* out = reinterpret_cast<Bits16*>(to);
+  const Bits32* in = reinterpret_cast<const Bits32*>(from);
+  Bits16* out = reinterpret_cast<Bits16*>(to);
   std::uint32_t overflows = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t bits = in[i];
@@ -101,13 +101,13 @@ std::uint64_t narrow_bfloat16_plain(const float* from, std::size_t count, std::b
 }
 
 void widen_bfloat16(const std::byte* from, std::size_t count, std::byte* to) {
-  const auto* in = reinterpret_cast<const Bits16*>(from);
-  auto* out = reinterpret_cast<Bits32*>(to);
+  const Bits16* in = reinterpret_cast<const Bits16*>(from);
+  Bits32* out = reinterpret_cast<Bits32*>(to);
   for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::uint32_t>(in[i]) << 16;
 }
 
 std::uint64_t narrow_float16_plain(const float* from, std::size_t count, std::byte* to) {
-  auto* out = reinterpret_cast<Bits16*>(to);
+  Bits16* out = reinterpret_cast<Bits16*>(to);
   std::uint64_t overflows = 0;
   for (std::size_t i = 0; i < count; ++i) {
     out[i] = float16_of(from[i]);
@@ -117,8 +117,8 @@ std::uint64_t narrow_float16_plain(const float* from, std::size_t count, std::by
 }
 
 void widen_float16_plain(const std::byte* from, std::size_t count, std::byte* to) {
-  const auto* in = reinterpret_cast<const Bits16*>(from);
-  auto* out = reinterpret_cast<Bits32*>(to);
+  const Bits16* in = reinterpret_cast<const Bits16*>(from);
+  Bits32* out = reinterpret_cast<Bits32*>(to);
   for (std::size_t i = 0; i < count; ++i) out[i] = std::bit_cast<std::uint32_t>(float32_of_float16(in[i]));
 }
 
