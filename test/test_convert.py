@@ -1,0 +1,549 @@
+"""`pawl inspect, convert, diff, verify` on real checkpoints: equal to their goldens bit for bit, whole or not there at all
+whenever the converter is killed, and a clear refusal of what is damaged. Needs no PyTorch.
+
+The whole set of fixtures is $PAWL_FIXTURES or ../shared/fixtures beside the checkout; else the small one is used.
+"""
+import ctypes
+import errno
+import glob
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+from harness import PAWL, ROOT
+
+WHOLE_SET = os.environ.get("PAWL_FIXTURES", os.path.join(ROOT, "..", "shared", "fixtures"))
+FIXTURES = WHOLE_SET if os.path.isdir(WHOLE_SET) else os.path.join(ROOT, "test", "fixtures")
+OK, FAILED, USAGE, NOT_FOUND, DEGRADED = range(5)
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+# A conversion of DeepSpeed's own that is known to be wrong is kept in the fixture to recognise it by.
+KNOWN_WRONG = {"zero2_w3_round_robin/universal"}
+# Where the program that saved gave its keys another prefix.
+STORED_UNDER = {"G8f_custom_planner": "renamed/"}
+
+
+def pawl(*arguments, timeout=120, **keywords):
+    """(exit code, standard output, standard error)"""
+    done = subprocess.run([PAWL, *map(str, arguments)], capture_output=True, timeout=timeout, check=False, **keywords)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+class Safetensors:
+    """A file, read by a few lines that share nothing with pawl's reader."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.bytes = file.read()
+        length = struct.unpack("<Q", self.bytes[:8])[0]
+        header = json.loads(self.bytes[8:8 + length])
+        self.metadata = header.pop("__metadata__", {})
+        self.entries = header
+        self.data_at = 8 + length
+
+    def range_of(self, key):
+        begin, end = self.entries[key]["data_offsets"]
+        return self.data_at + begin, self.data_at + end
+
+    def data(self, key):
+        begin, end = self.range_of(key)
+        return self.bytes[begin:end]
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (dtype, shape, bytes)"""
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    words = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(words)) + words)
+        for _, _, data in tensors.values():
+            file.write(data)
+
+
+def is_golden(name):
+    return name.startswith("golden")
+
+
+def sources_of(fixture):
+    """Each checkpoint in a fixture's folder: (name, list of what belongs to it)."""
+    names = sorted(name for name in os.listdir(fixture) if not is_golden(name))
+    ranks = [name for name in names if name.startswith("rank") and name.endswith(".pt")]
+    if ranks:
+        yield "ranks", ranks
+    if any(name.startswith("iter_") for name in names):
+        yield "megatron", names
+        return
+    for name in names:
+        if name not in ranks and not name.startswith("local_rank"):
+            yield name, [name]
+
+
+def copied(fixture, names, target):
+    """The checkpoint alone, under a name that tells nothing. Where to open it."""
+    if len(names) == 1:
+        path = os.path.join(fixture, names[0])
+        place = target + (os.path.splitext(names[0])[1] if os.path.isfile(path) else "")
+        (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, place)
+        return place
+    os.mkdir(target)
+    for name in names:
+        path = os.path.join(fixture, name)
+        (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, os.path.join(target, name))
+    return target
+
+
+def golden_fixtures():
+    return sorted(os.path.dirname(path) for path in glob.glob(os.path.join(FIXTURES, "*", "*", "golden.safetensors")))
+
+
+def every_input():
+    """Whatever a person might point pawl at, hostile files among it."""
+    for fixture in sorted(glob.glob(os.path.join(FIXTURES, "*", "*"))):
+        if not os.path.isdir(fixture):
+            continue
+        yield fixture
+        for name in sorted(os.listdir(fixture)):
+            if not is_golden(name) or name.endswith(".safetensors"):
+                yield os.path.join(fixture, name)
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="pawl-convert-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def at(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def run_ok(self, *arguments, code=OK):
+        got, out, err = pawl(*arguments)
+        self.assertEqual(code, got, f"pawl {' '.join(map(str, arguments))}\n{out}\n{err}")
+        return out
+
+    def refused(self, *arguments, code=FAILED, says=()):
+        got, out, err = pawl(*arguments)
+        self.assertEqual(code, got, f"pawl {' '.join(map(str, arguments))}\n{out}\n{err}")
+        for words in (says,) if isinstance(says, str) else says:
+            self.assertIn(words, err)
+        return err
+
+    def assert_nothing_left(self, *kept):
+        self.assertEqual(sorted(kept), sorted(os.listdir(self.folder)))
+
+    def model(self, megabytes=1, files=3):
+        """A sharded Hugging Face folder of random numbers. (folder, name -> bytes)"""
+        folder = self.at("model")
+        os.mkdir(folder)
+        rows = 64
+        per_tensor = megabytes * (1 << 20) // (files * 4)
+        tensors, index = {}, {}
+        for file in range(files):
+            name = f"model-{file + 1:05}-of-{files:05}.safetensors"
+            here = {f"layer.{file}.{i}": ("F32", [rows, per_tensor // rows // 4], os.urandom(per_tensor // rows // 4 * rows * 4))
+                    for i in range(4)}
+            write_safetensors(os.path.join(folder, name), here)
+            index.update(dict.fromkeys(here, name))
+            tensors.update({key: data for key, (_, _, data) in here.items()})
+        with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as out:
+            json.dump({"metadata": {"total_size": sum(map(len, tensors.values()))}, "weight_map": index}, out)
+        return folder, tensors
+
+    def assert_whole(self, path, tensors):
+        got = Safetensors(path)
+        self.assertEqual({key + "/weight" for key in tensors}, set(got.entries))
+        for key, data in tensors.items():
+            self.assertEqual(data, got.data(key + "/weight"), key)
+
+
+class GoldenTest(CommandTest):
+    """Each fixture's checkpoint, alone and renamed, into safetensors: what the running job held, bit for bit."""
+
+    def test_every_checkpoint_equals_its_golden(self):
+        compared = 0
+        for fixture in golden_fixtures():
+            golden = Safetensors(os.path.join(fixture, "golden.safetensors"))
+            with open(os.path.join(fixture, "golden.json"), encoding="utf-8") as file:
+                facts = json.load(file)
+            for number, (name, names) in enumerate(sources_of(fixture)):
+                label = f"{os.path.basename(fixture)}/{name}"
+                if label in KNOWN_WRONG:
+                    continue
+                with self.subTest(label):
+                    target = self.at(f"{os.path.basename(fixture)}-{number}.out")
+                    source = copied(fixture, names, self.at(f"some{random.randrange(10**9)}"))
+                    self.run_ok("convert", source, target, "--to", "safetensors")
+                    self.compare(golden, facts, target, source, label)
+                    compared += 1
+        self.assertGreater(compared, 20)
+
+    def compare(self, golden, facts, target, source, label):
+        got = Safetensors(target)
+        view = json.loads(self.run_ok("inspect", source, "-o", "json"))
+        dropped = set(facts.get("golden_keys_not_in_files", []))
+        in_part = may_lack(label, facts)
+        prefix = STORED_UNDER.get(label.split("/")[0], "")
+        missing = []
+        for key in golden.entries:
+            name, role = key.rsplit("/", 1)
+            found = f"{prefix}{view['aliases'].get(name, name)}/{role}"
+            found = key if key in got.entries else found
+            if found not in got.entries:
+                if key not in dropped and not in_part(key):
+                    missing.append(key)
+                continue
+            if in_part(key) and (golden.entries[key]["dtype"] != got.entries[found]["dtype"] or is_averaged(name, facts)):
+                continue  # the mean of the masters, rounded, is not the mean of the rounded weights
+            self.assertEqual(golden.entries[key]["dtype"], got.entries[found]["dtype"], key)
+            self.assertEqual(golden.entries[key]["shape"], got.entries[found]["shape"], key)
+            self.assertEqual(golden.data(key), got.data(found), key)
+        self.assertEqual([], missing)
+
+
+def is_averaged(name, facts):
+    return "avg" in facts.get("params", {}).get(name, {}).get("layout", [])
+
+
+def may_lack(label, facts):
+    """Whether a checkpoint may lack a golden key, by what was saved into it."""
+    if facts["spec"].get("exclude_frozen"):
+        return lambda key: key.rsplit("/", 1)[0] in facts["frozen"]
+    if label.endswith("/universal"):  # no buffers, no frozen weights, and weights in fp32 only
+        return lambda key: key.endswith(("/weight", "/buffer"))
+    if label.startswith("G5") and label.endswith("/full.pt"):  # the model only
+        return lambda key: not key.endswith("/weight")
+    return lambda key: False
+
+
+class CarefulTest(CommandTest):
+    """Whole, or not there."""
+
+    def test_killed_at_random_instants(self):
+        source, tensors = self.model(megabytes=256)
+        target = self.at("out.safetensors")
+        arguments = [PAWL, "convert", source, target, "--to", "safetensors", "--memory", "64MiB"]
+        began = time.monotonic()
+        subprocess.run(arguments, check=True, capture_output=True)
+        usual = time.monotonic() - began
+        self.assert_whole(target, tensors)
+        draw = random.Random(int(os.environ.get("PAWL_SEED", "1")))
+        killed, finished = 0, 0
+        while killed < 20 and finished < 60:
+            if os.path.exists(target):
+                os.unlink(target)
+            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(draw.uniform(0, usual))
+            process.kill()
+            if process.wait() == 0:
+                finished += 1
+                self.assert_whole(target, tensors)
+                continue
+            killed += 1
+            if os.path.exists(target):  # killed after it got its name
+                self.assert_whole(target, tensors)
+                continue
+            left = os.listdir(self.folder)
+            self.assertLessEqual(set(left), {"model", "out.safetensors.pawl-partial"})
+            for name in left[:]:
+                if name != "model":
+                    code, out, _ = pawl("inspect", self.at(name))
+                    self.assertNotEqual(OK, code, f"what a kill left looks whole:\n{out}")
+        self.assertEqual(20, killed)
+        self.run_ok("convert", source, target, "--to", "safetensors", "--overwrite")
+        self.assert_whole(target, tensors)
+        self.assert_nothing_left("model", "out.safetensors")
+
+    def test_a_folder_killed_at_random_instants(self):
+        source, tensors = self.model(megabytes=128)
+        target = self.at("out")
+        arguments = [PAWL, "convert", source, target, "--to", "huggingface", "--max-file-size", "30MB"]
+        began = time.monotonic()
+        subprocess.run(arguments, check=True, capture_output=True)
+        usual = time.monotonic() - began
+        whole = sorted(os.listdir(target))
+        draw = random.Random(2)
+        for _ in range(20):
+            shutil.rmtree(target, ignore_errors=True)
+            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(draw.uniform(0, usual))
+            process.kill()
+            process.wait()
+            if os.path.exists(target):
+                self.assertEqual(whole, sorted(os.listdir(target)))
+                self.run_ok("diff", source, target)
+            self.assertLessEqual(set(os.listdir(self.folder)), {"model", "out", "out.pawl-partial"})
+        self.run_ok("convert", source, target, "--to", "huggingface", "--overwrite", "--max-file-size", "30MB")
+        self.run_ok("diff", source, target)
+        self.assert_nothing_left("model", "out")
+        self.assertEqual(len(tensors), len(json.loads(self.run_ok("inspect", target, "-o", "json"))["tensors"]))
+
+    def test_interrupted(self):
+        source, _ = self.model(megabytes=256)
+        process = subprocess.Popen([PAWL, "convert", source, self.at("out"), "--to", "safetensors"], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 30
+        while not os.path.exists(self.at("out.pawl-partial")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=30)[1].decode()
+        if process.returncode == OK:
+            self.skipTest("timing: the conversion was done before the signal came")
+        self.assertEqual(FAILED, process.returncode, error)
+        self.assert_nothing_left("model")
+
+    def test_no_space_on_the_disk(self):
+        source, _ = self.model(megabytes=8)
+        disk = self.at("disk")
+        os.mkdir(disk)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"tmpfs", disk.encode(), b"tmpfs", 0, b"size=4m") != 0:
+            why = errno.errorcode[ctypes.get_errno()]
+            self.skipTest(f"privilege: no tmpfs can be mounted here ({why})")
+        self.addCleanup(libc.umount2, disk.encode(), 2)
+        self.refused("convert", source, os.path.join(disk, "out"), "--to", "safetensors", says=("no room", "free"))
+        self.assertEqual([], os.listdir(disk))
+
+    def test_files_may_not_grow_as_large(self):
+        """As a quota that no look at the disk foretells."""
+        source, _ = self.model(megabytes=8)
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        code, out, err = pawl("convert", source, self.at("out"), "--to", "safetensors", preexec_fn=limit)
+        self.assertEqual(FAILED, code, out + err)
+        self.assertIn("out.pawl-partial", err)
+        self.assert_nothing_left("model")
+
+    def test_two_at_once(self):
+        source, tensors = self.model(megabytes=128)
+        arguments = [PAWL, "convert", source, self.at("out"), "--to", "safetensors"]
+        both = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+        errors = [process.communicate(timeout=120)[1].decode() for process in both]
+        self.assertIn(OK, [process.returncode for process in both], errors)
+        self.assert_whole(self.at("out"), tensors)
+        self.assert_nothing_left("model", "out")
+
+
+class RefusalTest(CommandTest):
+    def test_bad_input(self):
+        source, _ = self.model()
+        out = self.at("out")
+        with open(self.at("text"), "w", encoding="utf-8") as file:
+            file.write("no checkpoint at all\n")
+        os.mkdir(self.at("empty"))
+        with open(self.at("taken"), "w", encoding="utf-8") as file:
+            file.write("mine")
+        to = ("--to", "safetensors")
+        before = set(os.listdir(self.folder))
+        for arguments, code, says in (
+                (("convert", self.at("nowhere"), out, *to), NOT_FOUND, "nowhere"),
+                (("inspect", self.at("nowhere")), NOT_FOUND, "nowhere"),
+                (("verify", self.at("nowhere")), NOT_FOUND, "nowhere"),
+                (("diff", source, self.at("nowhere")), NOT_FOUND, "nowhere"),
+                (("convert", self.at("empty"), out, *to), None, "empty"),
+                (("convert", self.at("text"), out, *to), None, "text"),
+                (("convert", source, out, *to, "--roles", "momentum"), NOT_FOUND, "there are: weight"),
+                (("convert", source, self.at("taken"), *to), FAILED, "--overwrite"),
+                (("convert", source, self.at("empty"), *to), FAILED, "is a folder"),
+                (("convert", source, self.at("taken"), "--to", "huggingface"), FAILED, "is a file"),
+                (("convert", source, self.at("no", "folder", "out"), *to), NOT_FOUND, "no such folder"),
+                (("convert", source, out, *to, "--dtype", "int8"), USAGE, "bfloat16"),
+                (("convert", source, out, *to, "--memory", "much"), USAGE, "--memory"),
+                (("convert", source, out, "--to", "paper"), USAGE, "--to"),
+                (("convert", source, out), USAGE, "--to"),
+                (("convert", source, out, *to, "--family", "bert"), USAGE, "gpt_neox"),
+                (("convert", source, out, *to, "--trust-replica", "7"), NOT_FOUND, "--trust-replica 7"),
+                (("inspect",), USAGE, "path")):
+            with self.subTest(" ".join(map(str, arguments))):
+                got, output, err = pawl(*arguments)
+                if code is None:
+                    self.assertIn(got, (FAILED, NOT_FOUND), err)
+                else:
+                    self.assertEqual(code, got, output + err)
+                self.assertIn(says, err)
+        self.assertEqual(before, set(os.listdir(self.folder)))
+        with open(self.at("taken"), encoding="utf-8") as file:
+            self.assertEqual("mine", file.read())
+
+    def test_a_shard_is_cut_or_missing(self):
+        source, _ = self.model()
+        shard = os.path.join(source, "model-00002-of-00003.safetensors")
+        os.truncate(shard, os.path.getsize(shard) // 2)
+        for command in (("inspect", source), ("verify", source), ("convert", source, self.at("out"), "--to", "safetensors")):
+            with self.subTest(command[0]):
+                code, out, err = pawl(*command)
+                self.assertIn(code, (FAILED, DEGRADED))
+                self.assertIn("model-00002-of-00003", out + err)
+        os.unlink(shard)
+        for command in (("inspect", source), ("verify", source), ("convert", source, self.at("out"), "--to", "safetensors")):
+            with self.subTest(command[0] + " without"):
+                code, out, err = pawl(*command)
+                self.assertIn(code, (FAILED, NOT_FOUND, DEGRADED))
+                self.assertIn("model-00002-of-00003", out + err)
+        self.assert_nothing_left("model")
+
+    def test_what_is_there_stays_unless_told(self):
+        source, tensors = self.model()
+        out = self.at("out")
+        self.assertIn("would write", self.run_ok("convert", source, out, "--to", "safetensors", "--dry-run"))
+        self.assert_nothing_left("model")
+        self.run_ok("convert", source, out, "--to", "safetensors")
+        self.refused("convert", source, out, "--to", "safetensors", says="--overwrite")
+        self.run_ok("convert", source, out, "--to", "safetensors", "--overwrite")
+        self.assert_whole(out, tensors)
+
+    def test_hostile_files(self):
+        """Nothing crashes, hangs or is executed: each look ends with one of the documented codes."""
+        looked = 0
+        for path in every_input():
+            for command in ("inspect", "verify"):
+                with self.subTest(f"{command} {os.path.relpath(path, FIXTURES)}"):
+                    code, out, err = pawl(command, path, "-o", "json", timeout=60, cwd=self.folder)
+                    self.assertIn(code, (OK, FAILED, NOT_FOUND, DEGRADED), err[-2000:])
+                    json.loads(out)
+                    if code in (FAILED, NOT_FOUND) and "verdict" not in out:
+                        self.assertTrue(err.startswith("pawl: "), err)
+                    looked += 1
+        self.assertGreater(looked, 300)
+        self.assert_nothing_left()
+
+    def test_copies_that_differ(self):
+        fixture = os.path.join(FIXTURES, "torch", "G8k_no_collectives")
+        golden = Safetensors(os.path.join(fixture, "golden.safetensors"))
+        source = copied(fixture, ["ckpt"], self.at("ckpt"))
+        name, data = next((key, golden.data(key)) for key in sorted(golden.entries)
+                          if len(golden.data(key)) >= 16 and
+                          sum(golden.data(key) in read(path) for path in glob.glob(os.path.join(source, "*.distcp"))) > 1)
+        path = sorted(path for path in glob.glob(os.path.join(source, "*.distcp")) if data in read(path))[-1]
+        flip(path, read(path).index(data) + 4)
+        plain = name.rsplit("/", 1)[0]
+        self.refused("convert", source, self.at("out"), "--to", "safetensors", says=(plain, "--trust-replica", "differ"))
+        code, out, _ = pawl("verify", source)
+        self.assertEqual(FAILED, code, out)
+        self.assertIn(plain, out)
+        self.run_ok("convert", source, self.at("out"), "--to", "safetensors", "--trust-replica", "0")
+        self.assertEqual(data, Safetensors(self.at("out")).data(name))
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def flip(path, at, bit=0x40):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ bit]))
+
+
+class DiffTest(CommandTest):
+    def test_equal_across_formats(self):
+        source, _ = self.model()
+        self.run_ok("convert", source, self.at("out"), "--to", "safetensors")
+        self.assertIn("equal", self.run_ok("diff", source, self.at("out")))
+        self.run_ok("convert", source, self.at("folder"), "--to", "huggingface", "--max-file-size", "300KB")
+        report = json.loads(self.run_ok("diff", self.at("folder"), self.at("out"), "--memory", "1MiB", "-o", "json"))
+        self.assertTrue(report["equal"])
+        self.assertEqual(12, report["compared"])
+
+    def test_one_flipped_bit_is_found(self):
+        source, tensors = self.model()
+        self.run_ok("convert", source, self.at("out"), "--to", "safetensors")
+        draw = random.Random(3)
+        for _ in range(10):
+            shutil.copy(self.at("out"), self.at("flipped"))
+            file = Safetensors(self.at("flipped"))
+            key = draw.choice(sorted(file.entries))
+            begin, end = file.range_of(key)
+            numbers = struct.unpack(f"<{(end - begin) // 4}f", file.data(key))
+            element = draw.choice([i for i, number in enumerate(numbers) if abs(number) < 1e30])
+            flip(self.at("flipped"), begin + element * 4 + 2, 1 << draw.randrange(7))
+            code, out, err = pawl("diff", source, self.at("flipped"), "-o", "json", "--memory", "1MiB")
+            self.assertEqual(FAILED, code, out + err)
+            report = json.loads(out)
+            self.assertEqual([key.rsplit("/", 1)[0]], [entry["name"] for entry in report["differing"]])
+            columns = file.entries[key]["shape"][1]
+            self.assertEqual([element // columns, element % columns], report["differing"][0]["at"])
+            self.assertEqual(1, report["differing"][0]["elements"])
+
+    def test_missing_reshaped_and_cast(self):
+        one = {"a": ("F32", [2, 2], struct.pack("<4f", 1, 2, 3, 4)), "b": ("F32", [2], struct.pack("<2f", 5, 6)),
+               "only": ("I64", [1], struct.pack("<q", 7)), "nan": ("F32", [2], struct.pack("<2f", float("nan"), 1))}
+        other = {"a": ("F64", [2, 2], struct.pack("<4d", 1, 2, 3, 4.5)), "b": ("F32", [1, 2], struct.pack("<2f", 5, 6)),
+                 "nan": ("F32", [2], struct.pack("<2f", float("nan"), 1))}
+        write_safetensors(self.at("one.safetensors"), one)
+        write_safetensors(self.at("other.safetensors"), other)
+        code, out, _ = pawl("diff", self.at("one.safetensors"), self.at("other.safetensors"), "-o", "json")
+        self.assertEqual(FAILED, code)
+        report = json.loads(out)
+        self.assertEqual(["a"], [entry["name"] for entry in report["differing"]])
+        self.assertEqual(0.5, report["differing"][0]["largest"])
+        self.assertEqual([1, 1], report["differing"][0]["at"])
+        self.assertEqual(["only"], [entry["name"] for entry in report["only_in_a"]])
+        self.assertEqual(["b"], [entry["name"] for entry in report["mismatched"]])
+        self.assertIn("[2] and [1,2]", report["mismatched"][0]["why"])
+
+
+class HuggingFaceTest(CommandTest):
+    def test_files_and_index(self):
+        source, tensors = self.model()
+        self.run_ok("convert", source, self.at("out"), "--to", "huggingface", "--max-file-size", "300KB")
+        with open(self.at("out", "model.safetensors.index.json"), encoding="utf-8") as file:
+            index = json.load(file)
+        self.assertEqual(set(tensors), set(index["weight_map"]))
+        self.assertEqual(sum(map(len, tensors.values())), index["metadata"]["total_size"])
+        for name in set(index["weight_map"].values()):
+            part = Safetensors(self.at("out", name))
+            self.assertEqual("pt", part.metadata["format"])
+            for key in part.entries:
+                self.assertEqual(name, index["weight_map"][key])
+                self.assertEqual(tensors[key], part.data(key))
+
+    def test_cast_to_bfloat16_rounds_to_even(self):
+        values = [1.0, 1.00390625, 1.01171875, float("inf"), 3.4e38, -0.0]
+        write_safetensors(self.at("in.safetensors"), {"x": ("F32", [6], struct.pack("<6f", *values))})
+        out = self.run_ok("convert", self.at("in.safetensors"), self.at("out"), "--to", "huggingface", "--dtype", "bf16")
+        self.assertIn("became infinite", out)
+        got = Safetensors(self.at("out", "model.safetensors"))
+        self.assertEqual("BF16", got.entries["x"]["dtype"])
+        self.assertEqual([0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7f80, 0x8000], list(struct.unpack("<6H", got.data("x"))))
+
+
+class VerifyTest(CommandTest):
+    def test_checksums_of_torch_files(self):
+        fixture = os.path.join(FIXTURES, "torch", "G8c_no_dist")
+        source = copied(fixture, ["ckpt"], self.at("ckpt"))
+        report = json.loads(self.run_ok("verify", source, "-o", "json"))
+        self.assertEqual("sound", report["verdict"])
+        self.assertGreater(report["checksums"]["records"], 0)
+        golden = Safetensors(os.path.join(fixture, "golden.safetensors"))
+        key = max(golden.entries, key=lambda key: len(golden.data(key)))
+        path = next(path for path in glob.glob(os.path.join(source, "*.distcp")) if golden.data(key) in read(path))
+        flip(path, read(path).index(golden.data(key)) + 5)
+        code, out, _ = pawl("verify", source)
+        self.assertEqual(FAILED, code, out)
+        self.assertIn("checksum", out)
+
+    def test_safetensors_prove_no_bytes(self):
+        source, _ = self.model()
+        self.assertIn("structure sound, bytes unproven", self.run_ok("verify", source))
+
+    def test_special_numbers_are_remarked(self):
+        write_safetensors(self.at("in.safetensors"), {"x": ("F32", [3], struct.pack("<3f", float("nan"), float("inf"), 1))})
+        out = self.run_ok("verify", self.at("in.safetensors"))
+        self.assertIn("x (weight) holds 1 NaN and 1 infinite", out)
+
+
+if __name__ == "__main__":
+    harness.main()
