@@ -167,6 +167,7 @@ TEST(ShortLayout, UnevenAndInterleavedStages) {
   EXPECT_EQ(stages_of("pp=3,last=2", 6), "001122");
   EXPECT_EQ(stages_of("pp=3,stages=3/0/2", 5), "00022");
   EXPECT_TRUE(stages_of("pp=2", 5).starts_with("layout: 5 layers do not spread over pp=2"));
+  EXPECT_EQ(stages_of("pp=4,vpp=1048576", 4), "layout: pp=4 x vpp=1048576 chunks for 4 layers");
   EXPECT_EQ(stages_of("pp=2,stages=2/2", 5), "layout: the stages have 4 layers, the model 5");
 }
 

@@ -294,6 +294,9 @@ class Builder {
       if (degrees_.first != 0) counts.front() = degrees_.first;
       if (degrees_.last != 0) counts.back() = degrees_.last;
     }
+    if (degrees_.vpp > 1 && degrees_.vpp * degrees_.pp > layers_) {
+      return wrong(text("pp=", degrees_.pp, " x vpp=", degrees_.vpp, " chunks for ", layers_, " layers"));
+    }
     std::uint64_t sum = 0;
     for (const std::uint64_t count : counts) {
       if (count % degrees_.vpp != 0)
