@@ -94,6 +94,7 @@ class Reader {
 
   void add_optimizers();
   void add_zero_optimizers();
+  void compare_steps(const Main& main, std::optional<double> optimizer_step);
   void add_plain_optimizers();
   void add_plain(const ShardFile& file, Pickle::Value optimizer, const Main& main,
                  std::optional<std::uint32_t> expert_rank);
@@ -236,8 +237,8 @@ Status Reader::find_degrees() {
   // Each rank has a file, so numbers far beyond the files are no degrees. What is sized by them stays small.
   const std::uint64_t ranks_max = 64 * folder_.shards.size() + 64;
   if (pipeline > ranks_max || tensor > ranks_max || data > ranks_max || pipeline * tensor > ranks_max)
-    return Error{Code::corrupt, text(folder_.path, ": its files say that there were ", data, " data-parallel, ", pipeline,
-                                     " pipeline and ", tensor, " tensor-parallel ranks, and there are ",
+    return Error{Code::corrupt, text(folder_.path, ": its files say that there were ", data, " data-parallel, ",
+                                     pipeline, " pipeline and ", tensor, " tensor-parallel ranks, and there are ",
                                      folder_.shards.size(), " files")};
   pipeline_degree_ = static_cast<std::uint32_t>(pipeline);
   tensor_degree_ = static_cast<std::uint32_t>(tensor);
@@ -304,8 +305,8 @@ void Reader::add_module(const Main& main) {
   for (const StoredTensor& tensor : main.states.weights) {
     if (!tensor.pieces.empty() && !buffers_.contains(tensor.name)) {
       const StoredPiece& piece = tensor.pieces[0];
-      const auto [at, is_new] = first_name.try_emplace(
-          {piece.offset_bytes, tensor.shape, piece.stride, tensor.type}, tensor.name);
+      const auto [at, is_new] =
+          first_name.try_emplace({piece.offset_bytes, tensor.shape, piece.stride, tensor.type}, tensor.name);
       if (!is_new && !ties_.contains(tensor.name) && !ties_.contains(at->second)) ties_[tensor.name] = at->second;
     }
     add_weight(tensor, place_of(main.model_rank));
@@ -354,7 +355,8 @@ void Reader::add_frozen_parts() {
       std::vector<StoredPiece> pieces;
       if (real != 0) {
         StoredPiece first = flat.pieces[0];
-        first.rank = static_cast<std::uint32_t>((place.stage * world_ + rank.data_rank) * tensor_degree_ + place.tensor);
+        first.rank =
+            static_cast<std::uint32_t>((place.stage * world_ + rank.data_rank) * tensor_degree_ + place.tensor);
         append_interval(parameter.shape, each * rank.data_rank, each * rank.data_rank + real, flat.type, first, pieces);
       }
       table_->add(parameter.name, place, parameter.shape, "weight", flat.type, pieces);
@@ -463,7 +465,8 @@ void Reader::add_experts() {
   if (mains_.empty() || there.empty()) return;
   const std::vector<std::uint64_t>& counts = mains_[0].states.expert_counts;
   for (std::uint32_t layer = 0; layer < counts.size(); ++layer)
-    for (std::uint32_t expert = 0; expert < std::min<std::uint64_t>(counts[layer], 64 * folder_.shards.size()); ++expert)
+    for (std::uint32_t expert = 0; expert < std::min<std::uint64_t>(counts[layer], 64 * folder_.shards.size());
+         ++expert)
       if (!there.contains({layer, expert}))
         missing_.push_back(text("layer_", layer, "_expert_", expert, "_mp_rank_00_model_states.pt"));
 }
@@ -518,6 +521,7 @@ void Reader::add_zero_optimizers() {
       if (writer_version_.empty()) writer_version_ = read->writer_version;
     }
     file_sizes_.resize(view_.files.size());
+    compare_steps(main, states.step());
     expert_degree_ = std::max(expert_degree_, states.expert_degree());
     without_weights.insert(states.weights_left_out().begin(), states.weights_left_out().end());
   }
@@ -525,7 +529,23 @@ void Reader::add_zero_optimizers() {
     view_.notes.push_back(text(listed(stale), stale.size() == 1 ? " is" : " are", " beyond the ", world_,
                                " data-parallel ranks of this save, and not looked at"));
   if (!without_weights.empty())
-    view_.notes.push_back(text(without_weights.size(), " weights are not in the files, and not made of the masters' type"));
+    view_.notes.push_back(
+        text(without_weights.size(), " weights are not in the files, and not made of the masters' type"));
+}
+
+// Optimizers count the steps that were not skipped. One that began anew has counted fewer; none can have counted more.
+void Reader::compare_steps(const Main& main, std::optional<double> optimizer_step) {
+  if (!optimizer_step || !main.states.step) return;
+  const auto taken =
+      static_cast<double>(*main.states.step) - static_cast<double>(main.states.skipped_steps.value_or(0));
+  if (*optimizer_step == taken) return;
+  const std::string sentence =
+      text(main.file.path(), ": the model is at step ", *main.states.step, ", of which ",
+           main.states.skipped_steps.value_or(0), " were skipped, and the optimizer at ", *optimizer_step);
+  if (*optimizer_step > taken)
+    problem(text(sentence, ": files of different steps lie in one folder"));
+  else
+    view_.notes.push_back(text(sentence, ": it began anew, or files of different steps lie in one folder"));
 }
 
 std::vector<NamedShape> Reader::dense_names(const Main& main) const {
@@ -580,7 +600,8 @@ void Reader::add_plain(const ShardFile& file, Pickle::Value optimizer, const Mai
 
 void Reader::add_plain_optimizers() {
   const std::vector<const ShardName*> of_experts = shards(Kind::expert_optimizer);
-  for (const ShardName* name : of_experts) expert_degree_ = std::max<std::uint64_t>(expert_degree_, name->data_rank + 1);
+  for (const ShardName* name : of_experts)
+    expert_degree_ = std::max<std::uint64_t>(expert_degree_, name->data_rank + 1);
   for (const Main& main : mains_) {
     bool has_files = false;
     for (const ShardName* name : of_experts) {

@@ -75,8 +75,7 @@ void expect_step_for_each_state(const CheckpointView& view) {
 void expect_fixture(const std::string& fixture, const std::string& folder) {
   const Result<CheckpointView> view = view_deepspeed(folder);
   ASSERT_TRUE(view.has_value()) << fixture << ": " << view.error().what;
-  const std::size_t compared =
-      fixtures::expect_golden(*view, fixture + "/golden.safetensors", left_out(fixture), true);
+  const std::size_t compared = fixtures::expect_golden(*view, fixture + "/golden.safetensors", left_out(fixture), true);
   EXPECT_GT(compared, 10u) << fixture;
   expect_step_for_each_state(*view);
   // Nothing but what the golden has, the steps, and nothing twice.
@@ -235,6 +234,20 @@ TEST(DamagedDeepSpeed, ranks_of_different_steps_are_noticed) {
   EXPECT_TRUE(has_problem(*view, {"zero_pp_rank_9_mp_rank_00_optim_states.pt", "step", "different steps"}));
 }
 
+TEST(DamagedDeepSpeed, a_model_of_an_earlier_step_than_its_optimizer_is_noticed) {
+  for (const float step : {2.0F, 4.0F}) {  // the model is at 3
+    Copy copy("zero1_w11");
+    for (const auto& entry : fs::directory_iterator(copy.tag()))
+      if (entry.path().string().ends_with("_optim_states.pt")) set_step(entry.path().string(), step);
+    const auto view = view_deepspeed(copy.folder());
+    ASSERT_TRUE(view.has_value());
+    const std::vector<std::string>& told = step > 3 ? view->problems : view->notes;
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_NE(told[0].find("different steps"), std::string::npos) << told[0];
+    EXPECT_EQ(view->problems.empty(), step < 3);
+  }
+}
+
 TEST(DamagedDeepSpeed, a_file_of_another_model_or_world_does_not_fit) {
   Copy copy("zero1_w11"), other("zero2_w1_empty");
   fs::copy_file(other.file("zero_pp_rank_0_mp_rank_00_optim_states.pt"),
@@ -274,6 +287,17 @@ TEST(DamagedDeepSpeed, model_files_of_different_steps_are_noticed) {
   const auto view = view_deepspeed(copy.folder());
   ASSERT_TRUE(view.has_value());
   EXPECT_TRUE(has_problem(*view, {"mp_rank_02_model_states.pt", "global_steps", "different saves"}));
+}
+
+TEST(DamagedDeepSpeed, parts_of_tensor_parallel_ranks_are_not_joined_by_guess) {
+  Copy copy("pp2_tp2_dp2_bf16");
+  for (int rank = 0; rank < 4; ++rank)
+    patch_pickle(copy.file("mp_rank_0" + std::to_string(rank) + "_model_states.pt"), "universal_checkpoint_info",
+                 "universal_checkpoint_none");
+  const auto view = view_deepspeed(copy.folder());
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  EXPECT_TRUE(has_problem(*view, {"tied_modules.embed.word_embeddings.weight"}));
+  EXPECT_GT(count_role(*view, "weight"), 10u);
 }
 
 TEST(DamagedDeepSpeed, another_world_size_is_noticed) {

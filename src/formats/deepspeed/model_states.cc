@@ -13,35 +13,34 @@ using Value = Pickle::Value;
 constexpr Value kNothing = Pickle::kNothing;
 
 // What DeepSpeed itself writes at the top. All else is the job's.
-constexpr std::array<std::string_view, 28> kOwnKeys = {
-    "module",
-    "buffer_names",
-    "optimizer",
-    "param_shapes",
-    "frozen_param_shapes",
-    "shared_params",
-    "frozen_param_fragments",
-    "lr_scheduler",
-    "data_sampler",
-    "random_ltd",
-    "sparse_tensor_module_names",
-    "csr_tensor_module_names",
-    "skipped_steps",
-    "global_steps",
-    "global_samples",
-    "dp_world_size",
-    "mp_world_size",
-    "checkpoint_parallel_dimensions",
-    "ds_config",
-    "ds_version",
-    "num_experts",
-    "ds_autoep_layers",
-    "autoep_layers",
-    "folding",
-    "universal_checkpoint_info",
-    "zero_stage",
-    "mp_size",
-    "dp_size"};
+constexpr std::array<std::string_view, 28> kOwnKeys = {"module",
+                                                       "buffer_names",
+                                                       "optimizer",
+                                                       "param_shapes",
+                                                       "frozen_param_shapes",
+                                                       "shared_params",
+                                                       "frozen_param_fragments",
+                                                       "lr_scheduler",
+                                                       "data_sampler",
+                                                       "random_ltd",
+                                                       "sparse_tensor_module_names",
+                                                       "csr_tensor_module_names",
+                                                       "skipped_steps",
+                                                       "global_steps",
+                                                       "global_samples",
+                                                       "dp_world_size",
+                                                       "mp_world_size",
+                                                       "checkpoint_parallel_dimensions",
+                                                       "ds_config",
+                                                       "ds_version",
+                                                       "num_experts",
+                                                       "ds_autoep_layers",
+                                                       "autoep_layers",
+                                                       "folding",
+                                                       "universal_checkpoint_info",
+                                                       "zero_stage",
+                                                       "mp_size",
+                                                       "dp_size"};
 
 // The tensors whose paths begin with `top`; their names are what follows.
 Result<std::vector<StoredTensor>> tensors_below(const ShardFile& file, std::string_view top,
@@ -119,6 +118,7 @@ void read_facts(const ShardFile& file, ModelStates& out) {
   const Pickle& pickle = file.pickle();
   const Value root = pickle.root();
   out.step = count_at(pickle, root, "global_steps");
+  out.skipped_steps = count_at(pickle, root, "skipped_steps");
   out.iteration = count_at(pickle, root, "iteration");
   out.data_world = count_at(pickle, root, "dp_world_size");
   out.model_world = count_at(pickle, root, "mp_world_size");

@@ -33,7 +33,7 @@ struct ModelStates {
   std::vector<ParameterGroup> groups;                     // trainable parameters
   ParameterGroup frozen;
   std::map<std::string, StoredTensor> frozen_parts;  // ZeRO-3: this rank's flat part of each
-  std::optional<std::uint64_t> step, iteration, data_world, model_world, pipeline_degree, tensor_degree;
+  std::optional<std::uint64_t> step, skipped_steps, iteration, data_world, model_world, pipeline_degree, tensor_degree;
   std::string writer_version;
   std::string optimizer_name;  // of the job's configuration
   std::uint64_t stage = 0;     // likewise

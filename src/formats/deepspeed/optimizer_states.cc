@@ -119,8 +119,8 @@ Status read_gaps(const ShardFile& file, Value list, OptimizerStates& out) {
 
 Status read_flat_zero(const ShardFile& file, Value states, OptimizerStates& out) {
   const Pickle& pickle = file.pickle();
-  PAWL_TRY(read_masters(file, pickle.find(states, "single_partition_of_fp32_groups"),
-                        "single_partition_of_fp32_groups", out));
+  PAWL_TRY(read_masters(file, pickle.find(states, "single_partition_of_fp32_groups"), "single_partition_of_fp32_groups",
+                        out));
   read_counts(pickle, pickle.find(states, "partition_count"), out);
   PAWL_TRY(read_gaps(file, pickle.find(states, "param_alignment_paddings"), out));
   const std::span<const Value> paddings = pickle.items(pickle.find(states, "group_paddings"));

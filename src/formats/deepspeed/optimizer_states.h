@@ -1,7 +1,7 @@
 // OptimizerStates: what one ZeRO rank's *_optim_states.pt file keeps: flat tensors of each group, and their facts.
 //
-// ZeRO-1 and 2, with states that are padded (rigid) or not (elastic); BF16_Optimizer, which says no stage; ZeRO-3, whose
-// groups are sub-groups. What the flat tensors mean is zero_flat.h's. Nothing is compared across files here.
+// ZeRO-1 and 2, with states that are padded (rigid) or not (elastic); BF16_Optimizer, which says no stage; ZeRO-3,
+// whose groups are sub-groups. What the flat tensors mean is zero_flat.h's. Nothing is compared across files here.
 #pragma once
 
 #include <cstdint>

@@ -59,8 +59,8 @@ void ParameterTable::add(const std::string& name, Place place, const Shape& loca
     found = std::prev(parameter.roles.end());
   }
   if (found->type != type) {
-    problems_.push_back(text("parameter ", name, ": its ", role, " is ", pawl::name_of(found->type), " on one rank and ",
-                             pawl::name_of(type), " on another"));
+    problems_.push_back(text("parameter ", name, ": its ", role, " is ", pawl::name_of(found->type),
+                             " on one rank and ", pawl::name_of(type), " on another"));
     return;
   }
   std::vector<StoredPiece>& out = found->pieces[place.tensor];

@@ -39,7 +39,12 @@ class Adder {
  public:
   Adder(const ShardFile& file, const PlainOptimizer& optimizer, const PlainNames& names, const PlainOptions& options,
         ParameterTable& table, std::vector<std::string>& notes)
-      : file_(file), optimizer_(optimizer), names_(names), options_(options), table_(table), notes_(notes),
+      : file_(file),
+        optimizer_(optimizer),
+        names_(names),
+        options_(options),
+        table_(table),
+        notes_(notes),
         states_(states_by_number(file.pickle(), optimizer.states)) {}
 
   Status add() {
@@ -54,8 +59,8 @@ class Adder {
   Status add_number(const PlainOptimizer::Group& group, std::size_t index, const NamedShape& name);
   Status add_tensor(Value value, std::string_view role, const std::string& name, const Shape& shape);
   Status add_part(Value value, std::string_view role, const NamedShape& name, std::uint64_t at);
-  [[nodiscard]] Result<NameIndices> deal(const std::vector<std::size_t>& groups,
-                                         const std::vector<NamedShape>& names, bool is_said) const;
+  [[nodiscard]] Result<NameIndices> deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names,
+                                         bool is_said) const;
   [[nodiscard]] std::vector<std::vector<NamedShape>> said_sections(const std::vector<NamedShape>& names) const;
 
   const ShardFile& file_;
@@ -256,8 +261,8 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
     if (const std::span<const Value> tensors = pickle.items(masters); i < tensors.size()) {
       const std::span<const Value> members = pickle.items(tensors[i]);
       if (members.size() != group.numbers.size())
-        return file.damaged(text("fp32_groups[", i, "] has ", members.size(), " tensors for ", group.numbers.size(),
-                                 " parameters"));
+        return file.damaged(
+            text("fp32_groups[", i, "] has ", members.size(), " tensors for ", group.numbers.size(), " parameters"));
       group.masters.assign(members.begin(), members.end());
     }
     if (const std::span<const Value> tensors = pickle.items(flat); i < tensors.size()) group.flat_master = tensors[i];

@@ -1,8 +1,8 @@
 // PlainOptimizer: an optimizer's state without ZeRO: torch's own, keyed by number, or in a wrapper with fp32 masters.
 //
-// Names are not stored. They are the model's if its names, in their order, can be dealt to the groups in exactly one way
-// (formats/parameter_order.h); else whoever asks is told to say them. Groups of experts are dealt the experts' names.
-// Reads its file's pickle and steps; adds pieces to a table.
+// Names are not stored. They are the model's if its names, in their order, can be dealt to the groups in exactly one
+// way (formats/parameter_order.h); else whoever asks is told to say them. Groups of experts are dealt the experts'
+// names. Reads its file's pickle and steps; adds pieces to a table.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PlainOptimizer {
     std::vector<std::uint64_t> numbers;
     bool is_expert = false;
     std::uint64_t expert_degree = 0;               // by the group's name; 0: it doesn't say
-    std::vector<Pickle::Value> masters;          // of a wrapper: one tensor for each number
+    std::vector<Pickle::Value> masters;            // of a wrapper: one tensor for each number
     Pickle::Value flat_master = Pickle::kNothing;  // of a fused one: one for all; numbers has one then
   };
   Pickle::Value states = Pickle::kNothing;

@@ -49,9 +49,9 @@ Result<StoredTensor> ShardFile::stored(const TorchTensor& tensor, std::string na
   if (!count) return refuse(count.error().what);
   out.name = std::move(name);
   if (*count == 0) return out;
-  StoredPiece piece = whole_piece(tensor.shape, index_,
-                                  torch_.storages()[tensor.storage].offset_bytes +
-                                      tensor.storage_offset * (size_bits(tensor.type) / 8));
+  StoredPiece piece = whole_piece(
+      tensor.shape, index_,
+      torch_.storages()[tensor.storage].offset_bytes + tensor.storage_offset * (size_bits(tensor.type) / 8));
   for (std::size_t d = 0; d < tensor.shape.size(); ++d)
     if (tensor.shape[d] != 1) piece.stride[d] = tensor.strides[d];
   piece.swapped = torch_.is_big_endian() && swapped_bytes(tensor.type) > 1;

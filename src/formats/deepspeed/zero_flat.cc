@@ -34,8 +34,7 @@ std::vector<FlatFragment> fragments_of_partition(std::span<const std::uint64_t> 
   for (; i < counts.size() && offsets[i] < end; ++i) {
     const std::uint64_t first = std::max(begin, offsets[i]);
     const std::uint64_t last = std::min(end, offsets[i] + counts[i]);
-    if (first < last)
-      out.push_back({static_cast<std::uint32_t>(i), first - offsets[i], last - first, first - begin});
+    if (first < last) out.push_back({static_cast<std::uint32_t>(i), first - offsets[i], last - first, first - begin});
   }
   return out;
 }
@@ -59,8 +58,7 @@ std::vector<FlatFragment> fragments_of_parts(std::span<const std::uint64_t> coun
   return out;
 }
 
-Result<std::size_t> parameters_in(std::span<const std::uint64_t> counts, std::uint64_t world,
-                                  std::uint64_t flat_size) {
+Result<std::size_t> parameters_in(std::span<const std::uint64_t> counts, std::uint64_t world, std::uint64_t flat_size) {
   std::uint64_t filled = 0;
   for (std::size_t i = 0; i <= counts.size(); ++i) {
     const std::uint64_t part = i == counts.size() ? 0 : part_size(counts[i], world);

@@ -28,6 +28,12 @@ Status ZeroStates::add(const OptimizerStates& states, std::uint64_t data_rank, c
   return {};
 }
 
+std::optional<double> ZeroStates::step() const {
+  std::optional<double> out;
+  for (const auto& [group, seen] : steps_) out = std::max(out.value_or(seen.step), seen.step);
+  return out;
+}
+
 Status ZeroStates::check_partition(const OptimizerStates& states, std::size_t index, std::uint64_t group_size,
                                    std::uint64_t parts, std::uint64_t partition_size, std::uint64_t part) {
   const auto [seen, is_first] = partition_size_.try_emplace(index, partition_size);
@@ -62,7 +68,8 @@ Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states
       return damaged(text("group ", index, " is cut over ", parts, " ranks, the world has ", job_.world, ", and ",
                           parameter.name, " is no expert's: another world size"));
     if (expert)
-      parameter.name = text(expert->path, place.expert_rank * job_.experts[expert->path] + expert->expert, expert->rest);
+      parameter.name =
+          text(expert->path, place.expert_rank * job_.experts[expert->path] + expert->expert, expert->rest);
     group.counts.push_back(parameter.count);
     group.parameters.push_back(std::move(parameter));
   }
@@ -79,15 +86,14 @@ Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states
 
 Status ZeroStates::add_joined(const OptimizerStates& states, std::uint64_t data_rank, const std::string& path) {
   if (states.groups.size() != job_.model->groups.size())
-    return damaged(text("has ", states.groups.size(), " groups, and the model's states name ",
-                        job_.model->groups.size()));
+    return damaged(
+        text("has ", states.groups.size(), " groups, and the model's states name ", job_.model->groups.size()));
   std::vector<Group> groups;
   for (std::size_t i = 0; i < states.groups.size(); ++i) {
     PAWL_ASSIGN(Group group, joined_group(states, i, data_rank));
     groups.push_back(std::move(group));
   }
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+  for (std::size_t i = 0; i < groups.size(); ++i) PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
   return {};
 }
 
@@ -117,8 +123,7 @@ Status ZeroStates::add_parted(const OptimizerStates& states, std::uint64_t data_
   }
   for (; first < counts.size(); ++first)
     if (counts[first] != 0) return damaged(text("parameter ", all[first].name, " is in no sub-group"));
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+  for (std::size_t i = 0; i < groups.size(); ++i) PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
   return {};
 }
 
@@ -134,8 +139,8 @@ Status ZeroStates::add_group(const Group& group, const GroupState& state, std::s
   for (const FlatFragment& fragment : group.fragments) needed = std::max(needed, fragment.at + fragment.count);
   for (const auto& [word, flat] : state.states)
     if (flat.count < needed)
-      return damaged(text(word, " of group ", index, " has ", flat.count, " elements, where the model's shapes need ",
-                          needed));
+      return damaged(
+          text(word, " of group ", index, " has ", flat.count, " elements, where the model's shapes need ", needed));
   add_flat(group, *state.master, "master", data_rank);
   if (job_.adds_weights) add_rounded_weights(group, *state.master, data_rank);
   for (const auto& [word, flat] : state.states) add_flat(group, flat, word, data_rank);
@@ -152,8 +157,8 @@ void ZeroStates::add_fragment(const ParameterShape& parameter, const FlatFragmen
   first.file = flat.file;
   first.offset_bytes = flat.offset_bytes + at * (size_bits(flat.type) / 8);
   first.swapped = flat.swapped;
-  first.rank = static_cast<std::uint32_t>((job_.place.stage * job_.world + data_rank) * job_.tensor_degree +
-                                          job_.place.tensor);
+  first.rank =
+      static_cast<std::uint32_t>((job_.place.stage * job_.world + data_rank) * job_.tensor_degree + job_.place.tensor);
   std::vector<StoredPiece> pieces;
   append_interval(parameter.shape, fragment.begin, fragment.begin + fragment.count, flat.type, first, pieces);
   table_.add(parameter.name, job_.place, parameter.shape, role, flat.type, pieces);

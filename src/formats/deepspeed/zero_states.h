@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,11 +41,13 @@ class ZeroStates {
   // Fails: `corrupt`, naming `path`.
   [[nodiscard]] Status add(const OptimizerStates& states, std::uint64_t data_rank, const std::string& path);
   [[nodiscard]] std::uint64_t expert_degree() const { return expert_degree_; }
+  // The furthest that any group's optimizer has counted. Nothing: none counts.
+  [[nodiscard]] std::optional<double> step() const;
   // Parameters whose weights can't be made of their masters.
   [[nodiscard]] const std::set<std::string>& weights_left_out() const { return weights_left_out_; }
 
  private:
-  struct Group {  // one that is being added
+  struct Group {                             // one that is being added
     std::vector<ParameterShape> parameters;  // under their names in the whole model
     std::vector<std::uint64_t> counts;
     std::vector<FlatFragment> fragments;
@@ -69,8 +72,8 @@ class ZeroStates {
   ZeroJob job_;
   ParameterTable& table_;
   CheckpointView& view_;
-  std::map<std::size_t, std::uint64_t> partition_size_;                 // of each group, as the first rank has it
-  std::map<std::pair<std::size_t, std::uint64_t>, Seen> steps_;        // of each group and expert-parallel rank
+  std::map<std::size_t, std::uint64_t> partition_size_;          // of each group, as the first rank has it
+  std::map<std::pair<std::size_t, std::uint64_t>, Seen> steps_;  // of each group and expert-parallel rank
   std::uint64_t expert_degree_ = 1;
   std::set<std::string> weights_left_out_;
 };
