@@ -124,7 +124,7 @@ class Enumeration {
     bool held = false;                 // at least one member is
   };
   [[nodiscard]] FlatPlan plan_group(const FlatGroup& group, std::uint32_t rank) const;
-  // Of a local array, row-major: the elements [begin, end), and where element 0 lies in the buffer (it may wrap around).
+  // Of a local array, row-major: the elements [begin, end), and where element 0 lies in the buffer (it may wrap).
   struct Interval {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
