@@ -4,7 +4,7 @@
 // is a set of pieces, each a box of it with a strided place in a file: shards of every scheme come down to that, flat
 // intervals too (boxes_of_interval). What always holds of a view that a reader returned:
 //  * (name, role) pairs are unique; an alias names a tensor that is there; a piece's box lies inside its tensor and is
-//    not empty; its bytes lie inside its file; packed types (four and six bits) have one dense piece, all of the tensor;
+//    not empty; its bytes lie inside its file; packed types (four and six bits) have one dense piece, all of it;
 //  * pieces of one version and copy don't overlap. Together they tile the tensor, or `problems` says what is missing.
 // Nothing here opens a file. Pure values; boxes are in the tensor's own index space, row-major (tensor/region.h).
 #pragma once
@@ -23,11 +23,11 @@ namespace pawl {
 // Bytes that pieces lie in. Piece offsets count in the decoded bytes.
 struct StoredFile {
   enum class Codec : std::uint8_t {
-    none,     // the file as it is
-    zstd,     // one range of the file is a zstd frame
-    deflate,  // one range of the file is a raw deflate stream (a zip member)
-    content,  // no file: the bytes are here, e.g. a number that a pickle held; `path` says where it was found
-    bfloat16,  // one range of the file is float32 numbers, little-endian: these bytes are those numbers rounded (cast.h)
+    none,      // the file as it is
+    zstd,      // one range of the file is a zstd frame
+    deflate,   // one range of the file is a raw deflate stream (a zip member)
+    content,   // no file: the bytes are here, e.g. a number that a pickle held; `path` says where it was found
+    bfloat16,  // one range of the file is float32 numbers, little-endian: these bytes are them rounded (cast.h)
     float16,   // likewise. For weights that are only stored as their masters
   };
   std::string path;  // as it can be opened
@@ -78,7 +78,7 @@ struct CheckpointView {
   std::vector<StoredTensor> tensors;
   std::vector<std::pair<std::string, std::string>> aliases;  // tied names: alias, the name that is kept
   std::vector<std::string> objects;                          // what else is stored: names of no tensors
-  std::vector<std::string> notes;     // sentences: what is odd, and does no harm
+  std::vector<std::string> notes;                            // sentences: what is odd, and does no harm
   std::vector<std::string> problems;  // sentences: what is missing or damaged; convert refuses, inspect shows
 };
 
