@@ -8,6 +8,6 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
   fuzz::FolderFiles files(std::string_view(reinterpret_cast<const char*>(data), size));
-  fuzz::check(view_dcp(std::string(fuzz::kRoot), files), files, files);
+  fuzz::check(view_dcp(std::string(fuzz::kRoot), {}, files), files, files);
   return 0;
 }
