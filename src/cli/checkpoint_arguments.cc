@@ -62,6 +62,7 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   add_bytes(*convert, "--memory", o.memory_bytes, "at most so much memory for data; default 1GiB");
   convert->add_option("--trust-replica", o.trusted_replica, "where copies of a tensor differ, take number N instead of refusing");
   add_bytes(*convert, "--max-file-size", o.file_bytes_max, "of each file of a Hugging Face folder; default 5GB");
+  convert->add_flag("--despite-problems", o.despite_problems, "convert the chosen tensors although inspect shows problems; they must be whole themselves");
   convert->add_flag("--overwrite", o.overwrite, "replace what is at the target");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);

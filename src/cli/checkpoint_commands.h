@@ -36,6 +36,7 @@ struct ConvertOptions {
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
   std::optional<std::uint32_t> trusted_replica;
   std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface
+  bool despite_problems = false;  // tensors that are whole go out although something else is missing or damaged
   bool overwrite = false;
   bool dry_run = false;
   bool json = false;

@@ -35,7 +35,8 @@ Error incomplete(const CheckpointView& view) {
   std::string what;
   for (std::size_t i = 0; i < view.problems.size() && i < kNamedMax; ++i) what += text(i == 0 ? "" : "; ", view.problems[i]);
   if (view.problems.size() > kNamedMax) what += text("; and ", view.problems.size() - kNamedMax, " more");
-  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what)};
+  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what,
+                                   " (--despite-problems converts tensors that are whole)")};
 }
 
 // Names as Hugging Face has them, where the family is known by its names or told.
@@ -132,9 +133,11 @@ Status write_all(const ConvertOptions& options, const ReshapePlan& copies, Conve
 Status convert(const ConvertOptions& options, Conversion& conversion) {
   const auto began = std::chrono::steady_clock::now();
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
-  if (!conversion.view.problems.empty()) return incomplete(conversion.view);
+  if (!conversion.view.problems.empty() && !options.despite_problems) return incomplete(conversion.view);
+  const std::vector<std::string> problems = conversion.view.problems;
   PAWL_TRY(rename(options, conversion));
   PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
+  for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
   PAWL_TRY(PartialOutput::check(options.target, {.folder = options.to == To::huggingface,
                                                  .overwrite = options.overwrite,
                                                  .bytes = conversion.plan.all_bytes}));

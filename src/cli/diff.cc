@@ -267,10 +267,6 @@ json document_of(const DiffOptions& options, const Comparison& comparison) {
 Status open_both(const DiffOptions& options, Comparison& comparison) {
   PAWL_ASSIGN(comparison.a, open_proven(options.a, options.read));
   PAWL_ASSIGN(comparison.b, open_proven(options.b, options.read));
-  for (const auto& [view, path] : {std::pair(&comparison.a, &options.a), std::pair(&comparison.b, &options.b)})
-    if (!view->problems.empty())
-      return Error{Code::corrupt, text(*path, " is not whole, and is not compared: ", view->problems[0],
-                                       view->problems.size() > 1 ? "; and more (pawl inspect)" : "")};
   for (const std::string& role : options.roles) {  // one side may lack it, not both
     const Result<std::vector<std::uint32_t>> in_a = with_roles(comparison.a, {role}), in_b = with_roles(comparison.b, {role});
     if (!in_a && !in_b) return in_a.error();
@@ -281,9 +277,17 @@ Status open_both(const DiffOptions& options, Comparison& comparison) {
 }  // namespace
 
 int command_diff(const DiffOptions& options) {
+  (void)interrupted();
   Comparison comparison;
   if (const Status opened = open_both(options, comparison); !opened)
     return report_checkpoint_error(opened.error(), options.json);
+  for (const auto& [view, path] : {std::pair(&comparison.a, &options.a), std::pair(&comparison.b, &options.b)}) {
+    if (view->problems.empty()) continue;
+    const std::string more = view->problems.size() > 1 ? "; and more (pawl inspect)" : "";
+    (void)report_checkpoint_error({Code::corrupt, text(*path, " is not whole, and is not compared: ", view->problems[0], more)},
+                                  options.json);
+    return kExitDegraded;
+  }
   match(comparison, options.roles);
   if (const Status compared = read_and_compare(options, comparison); !compared)
     return report_checkpoint_error(compared.error(), options.json);
