@@ -138,6 +138,56 @@ TEST(OpenCheckpoint, HostileSafetensorsAreRefusedThroughTheirFolder) {
   }
 }
 
+// What is found in a folder under another name; its own reader's test compares the elements.
+std::string format_of(const std::string& folder) {
+  const Renamed renamed(folder);
+  Result<CheckpointView> view = open_checkpoint(renamed.path());
+  EXPECT_TRUE(view.has_value()) << folder << ": " << (view ? "" : view.error().what);
+  if (!view) return "";
+  EXPECT_FALSE(view->tensors.empty()) << folder;
+  return view->format;
+}
+
+TEST(OpenCheckpoint, DeepSpeedIsFoundInItsFolderAndInATags) {
+  for (const std::string& set : fixtures::sets())
+    for (const std::string& name : names_in(set + "/deepspeed")) {
+      const std::string folder = set + "/deepspeed/" + name;
+      if (!fixtures::is_folder(folder + "/ckpt")) continue;
+      const std::string tag = fixtures::content(folder + "/ckpt/latest");
+      EXPECT_TRUE(format_of(folder + "/ckpt").starts_with("DeepSpeed")) << folder;
+      EXPECT_TRUE(format_of(folder + "/ckpt/" + tag).starts_with("DeepSpeed")) << folder;
+      if (!fixtures::is_folder(folder + "/universal")) continue;
+      const std::string universal = fixtures::content(folder + "/universal/latest_universal");
+      EXPECT_TRUE(format_of(folder + "/universal").starts_with("DeepSpeed universal")) << folder;
+      EXPECT_TRUE(format_of(folder + "/universal/" + universal).starts_with("DeepSpeed universal")) << folder;
+    }
+}
+
+TEST(OpenCheckpoint, MegatronIsFoundInItsFolderAndInAnIterations) {
+  for (const std::string& set : fixtures::sets())
+    for (const std::string& name : names_in(set + "/torch")) {
+      if (!name.starts_with("J")) continue;
+      EXPECT_TRUE(format_of(set + "/torch/" + name).starts_with("Megatron")) << name;
+      EXPECT_TRUE(format_of(set + "/torch/" + name + "/iter_0000003").starts_with("Megatron")) << name;
+    }
+}
+
+TEST(OpenCheckpoint, FilesOfTorchSaveAreFoundAloneAndAsRanks) {
+  for (const std::string& set : fixtures::sets()) {
+    const std::string folder = set + "/torch/H_dtensor_ranks_w2";
+    if (!path_exists(folder)) continue;
+    EXPECT_FALSE(format_of(folder + "/rank0.pt").empty());
+    const std::string ranks = join_path(testing::TempDir(), text("pawl_ranks_", getpid()));
+    ASSERT_TRUE(make_directories(ranks).has_value());
+    for (const std::string& name : names_in(folder))
+      if (name.ends_with(".pt")) {
+        ASSERT_EQ(::symlink(join_path(folder, name).c_str(), join_path(ranks, name).c_str()), 0);
+      }
+    EXPECT_FALSE(format_of(ranks).empty());
+    EXPECT_TRUE(remove_tree(testing::TempDir(), ranks).has_value());
+  }
+}
+
 TEST(OpenCheckpoint, FoldersAboveAreFollowedAndChoicesAreAsked) {
   const std::string top = join_path(testing::TempDir(), text("pawl_choice_", getpid()));
   const std::string dcp = fixtures::small_set() + "/torch/G8c_no_dist/ckpt";
