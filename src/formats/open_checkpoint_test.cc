@@ -73,6 +73,7 @@ TEST(OpenCheckpoint, EveryVariantOfDcpEqualsItsGolden) {
     expect_equal("torch/" + name, "ckpt");
   expect_equal("torch/G8d_dedup", "balanced");
   expect_equal("torch/G8d_dedup", "lowest_rank");
+  expect_equal("torch/K_dcp_numbered", "ckpt");  // an optimizer that keys its state by number
   expect_equal("torch/G8e_objects", "ckpt", {}, true);  // two tensors are not in the golden, and optimizer states
 }
 
