@@ -59,7 +59,7 @@ class FolderFiles final : public Files {
         if ((total += zeros) > 1 << 20) break;
         content.append(zeros, '\0');
       }
-      files_[name] = std::move(content);
+      if (is_name(name)) files_[name] = std::move(content);
     }
   }
 
@@ -91,6 +91,12 @@ class FolderFiles final : public Files {
   }
 
  private:
+  // A disk lists no other ones.
+  static bool is_name(std::string_view path) {
+    for (const std::string_view part : {"//", "/./", "/../"})
+      if ((std::string(path) + "/").find(part) != std::string::npos) return false;
+    return path.find('\0') == std::string_view::npos;
+  }
   static std::string_view take(std::string_view& input, std::size_t count) {
     const std::string_view out = input.substr(0, count);
     input.remove_prefix(out.size());
