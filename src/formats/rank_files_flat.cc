@@ -14,6 +14,7 @@ namespace pawl {
 namespace {
 
 constexpr std::string_view kFlat = "_flat_param";
+constexpr std::size_t kNameBytesLooked = 4096;
 constexpr std::uint64_t kAlignBytes = 16;  // of parameters that keep their names: each begins at a multiple
 
 struct Flat {
@@ -40,6 +41,24 @@ std::string container_of(const JoinItem& item) {
   return key_of(std::span<const PathStep>(item.path.data(), item.path.size() - 1));
 }
 
+// The flat parameters of one dict, found by what they begin with.
+struct FlatSet {
+  std::vector<Flat> flats;
+  std::unordered_map<std::string, std::size_t> by_prefix;
+  std::unordered_map<std::string, std::size_t> by_bare_prefix;
+};
+
+// The one with the longest prefix of the name. Prefixes are empty or end with a dot.
+std::size_t owner_of(const std::unordered_map<std::string, std::size_t>& prefixes, std::string_view name) {
+  if (name.size() > kNameBytesLooked) return kNoItem;
+  for (std::size_t end = name.rfind('.'); end != std::string_view::npos; end = name.rfind('.', end - 1)) {
+    if (const auto at = prefixes.find(std::string(name.substr(0, end + 1))); at != prefixes.end()) return at->second;
+    if (end == 0) break;
+  }
+  const auto at = prefixes.find(std::string());
+  return at == prefixes.end() ? kNoItem : at->second;
+}
+
 class FlatJoiner {
  public:
   FlatJoiner(Join& join, const std::optional<ParameterNames>& given) : join_(join) {
@@ -59,7 +78,7 @@ class FlatJoiner {
   Status join_named(Flat& flat);
   Status join_one(JoinItem& item, const Flat& flat, std::uint64_t begin);
   Status give_shape(JoinItem& item);
-  Status unflatten(const Flat& flat);
+  Status unflatten(const Flat& flat, const std::vector<std::string>& names);
   Result<StoredTensor> shaped(StoredTensor tensor, const Shape& shape) const;
   Status place_parts(Flat& flat) const;
   Result<StoredTensor> concatenated(const JoinItem& item, const std::vector<std::uint64_t>& begin,
@@ -68,7 +87,7 @@ class FlatJoiner {
   Join& join_;
   std::unordered_map<std::string, std::optional<Shape>> given_;
   std::vector<std::string> order_;
-  std::map<std::string, std::vector<Flat>> flats_;  // by their dict
+  std::map<std::string, FlatSet> flats_;  // by their dict
   std::vector<std::string> unshaped_;
 };
 
@@ -80,7 +99,10 @@ void FlatJoiner::find() {
     Flat flat;
     flat.item = i;
     flat.prefix = name.substr(0, name.size() - kFlat.size());
-    flats_[container_of(item)].push_back(std::move(flat));
+    FlatSet& set = flats_[container_of(item)];
+    set.by_prefix.emplace(flat.prefix, set.flats.size());
+    set.by_bare_prefix.emplace(bare_name(flat.prefix), set.flats.size());
+    set.flats.push_back(std::move(flat));
   }
 }
 
@@ -91,11 +113,8 @@ void FlatJoiner::find_named() {
     if (item.in_optimizer || item.path.empty() || is_flat_parameter(*item.parts[0].part)) continue;
     const auto at = flats_.find(container_of(item));
     if (at == flats_.end()) continue;
-    Flat* owner = nullptr;
-    for (Flat& flat : at->second)
-      if (item.path.back().text.starts_with(flat.prefix) &&
-          (owner == nullptr || flat.prefix.size() > owner->prefix.size()))
-        owner = &flat;
+    const std::size_t index = owner_of(at->second.by_prefix, item.path.back().text);
+    Flat* owner = index == kNoItem ? nullptr : &at->second.flats[index];
     const bool all = owner != nullptr && item.parts.size() == join_.items[owner->item].parts.size() &&
                      std::ranges::all_of(item.parts, is_interval) &&
                      item.parts[0].part->type == join_.items[owner->item].parts[0].part->type;
@@ -223,29 +242,17 @@ Status FlatJoiner::join_named(Flat& flat) {
 }
 
 // Without names beside it: those given below its prefix, if they make up all of it.
-Status FlatJoiner::unflatten(const Flat& flat) {
+Status FlatJoiner::unflatten(const Flat& flat, const std::vector<std::string>& names) {
   const JoinItem item = join_.items[flat.item];
-  std::vector<std::string> names;
   std::uint64_t total = 0;
   const std::string prefix = bare_name(flat.prefix);
-  const std::vector<Flat>& flats = flats_[container_of(item)];
-  for (const std::string& name : order_) {
-    std::size_t longest = 0;
-    const Flat* owner = nullptr;
-    for (const Flat& other : flats)
-      if (const std::string head = bare_name(other.prefix);
-          name.starts_with(head) && (owner == nullptr || head.size() > longest)) {
-        owner = &other;
-        longest = head.size();
-      }
-    if (owner == nullptr || owner->item != flat.item) continue;
+  for (const std::string& name : names) {
     if (!given_[name]) {
       unshaped_.push_back(name_of(item.path));
       return {};
     }
     PAWL_ASSIGN(const std::uint64_t count, element_count(*given_[name]));
-    total += count;
-    names.push_back(name);
+    if (__builtin_add_overflow(total, count, &total)) return Error{Code::invalid, "--param-names: too many elements"};
   }
   if (names.empty()) {
     unshaped_.push_back(name_of(item.path));
@@ -275,14 +282,20 @@ Status FlatJoiner::run() {
   find();
   if (flats_.empty()) return {};
   find_named();
-  for (auto& [container, flats] : flats_)
-    for (Flat& flat : flats) {
+  for (auto& [container, set] : flats_)
+    for (Flat& flat : set.flats) {
       PAWL_TRY(join(flat));
       PAWL_TRY(join_named(flat));
     }
-  for (auto& [container, flats] : flats_)
-    for (Flat& flat : flats)
-      if (!join_.items[flat.item].is_taken) PAWL_TRY(unflatten(flat));
+  for (auto& [container, set] : flats_) {
+    std::vector<std::vector<std::string>> names(set.flats.size());  // below each, in the model's order
+    for (const std::string& name : order_)
+      if (const std::size_t owner = owner_of(set.by_bare_prefix, name); owner != kNoItem) names[owner].push_back(name);
+    for (std::size_t i = 0; i < set.flats.size(); ++i) {
+      if (join_.items[set.flats[i].item].is_taken) continue;
+      PAWL_TRY(unflatten(set.flats[i], names[i]));
+    }
+  }
   if (unshaped_.empty()) return {};
   const bool alone = join_.ranks.size() == 1;
   join_.view.problems.push_back(

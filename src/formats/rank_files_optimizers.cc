@@ -41,6 +41,13 @@ struct Container {
   std::unordered_map<std::string, std::size_t> by_bare_name;
 };
 
+// What is asked of each container: names for the numbers of one optimizer, or of its parts on the ranks.
+struct Question {
+  std::vector<std::vector<IndexedGroup>> ranks;
+  bool alike = false;         // all ranks have the same groups
+  std::uint64_t numbers = 0;  // names that are needed
+};
+
 class OptimizerNamer {
  public:
   OptimizerNamer(Join& join, const std::optional<ParameterNames>& given) : join_(join), given_(given) {}
@@ -52,7 +59,7 @@ class OptimizerNamer {
   void find_containers();
   void add_to(std::map<std::string, std::size_t>& index, std::string key, std::string name, const JoinItem& item);
   Status resolve(std::vector<Instance*>& instances);
-  Status resolve_in(const Container& container, std::vector<Instance*>& instances,
+  Status resolve_in(const Container& container, const Question& question,
                     std::vector<std::vector<std::string>>& out) const;
   Result<std::vector<std::vector<NamedShape>>> given_names(const Container& container) const;
   void add_items();
@@ -192,37 +199,54 @@ std::vector<std::string> names_at(const NameIndices& indices, const std::vector<
   return out;
 }
 
+std::uint64_t numbers_in(const Instance& instance) {
+  std::uint64_t count = 0;
+  for (const IndexedGroup& group : instance.groups) count += group.size();
+  return count;
+}
+
+bool are_alike(const std::vector<Instance*>& instances) {
+  return std::ranges::all_of(instances, [&](const Instance* i) { return i->groups == instances[0]->groups; });
+}
+
 // One optimizer on all ranks, or one dealt to them. `out`: of each instance, the names in the order of its numbers.
-Status OptimizerNamer::resolve_in(const Container& container, std::vector<Instance*>& instances,
+Status OptimizerNamer::resolve_in(const Container& container, const Question& question,
                                   std::vector<std::vector<std::string>>& out) const {
-  std::vector<std::vector<NamedShape>> sections = {container.names};
+  std::vector<std::vector<NamedShape>> sections;
   if (given_) {
     PAWL_ASSIGN(sections, given_names(container));
+  } else if (container.names.size() < question.numbers) {  // first: there may be many small dicts
+    return Error{Code::invalid, text("it has ", question.numbers, " parameters, and ", container.names.size(),
+                                     " names are known: give --param-names FILE")};
+  } else {
+    sections = {container.names};
   }
   const std::vector<NamedShape> names = flattened(sections);
-  const bool alike =
-      std::ranges::all_of(instances, [&](const Instance* i) { return i->groups == instances[0]->groups; });
   Error why{Code::invalid, "the ranks' optimizers differ"};
-  if (alike) {
-    Result<NameIndices> order = sections.size() > 1 ? order_parameters_in(sections, instances[0]->groups)
-                                                    : order_parameters(names, instances[0]->groups);
+  if (question.alike) {
+    Result<NameIndices> order = sections.size() > 1 ? order_parameters_in(sections, question.ranks[0])
+                                                    : order_parameters(names, question.ranks[0]);
     if (order) {
-      out.assign(instances.size(), names_at(*order, names));
+      out.assign(question.ranks.size(), names_at(*order, names));
       return {};
     }
     why = order.error();
   }
-  if (instances.size() == 1) return why;
-  std::vector<std::vector<IndexedGroup>> ranks;
-  for (const Instance* instance : instances) ranks.push_back(instance->groups);
+  if (question.ranks.size() == 1) return why;
   Result<std::vector<NameIndices>> dealt =
-      sections.size() > 1 ? deal_parameters_in(sections, ranks) : deal_parameters(names, ranks);
-  if (!dealt) return alike ? why : dealt.error();
+      sections.size() > 1 ? deal_parameters_in(sections, question.ranks) : deal_parameters(names, question.ranks);
+  if (!dealt) return question.alike ? why : dealt.error();
   for (const NameIndices& indices : *dealt) out.push_back(names_at(indices, names));
   return {};
 }
 
 Status OptimizerNamer::resolve(std::vector<Instance*>& instances) {
+  Question question;
+  question.alike = are_alike(instances);
+  for (const Instance* instance : instances) {
+    question.ranks.push_back(instance->groups);
+    if (!question.alike || question.numbers == 0) question.numbers += numbers_in(*instance);
+  }
   std::vector<std::vector<std::string>> found;
   std::optional<Error> why;
   std::vector<Container> none(1);
@@ -230,7 +254,7 @@ Status OptimizerNamer::resolve(std::vector<Instance*>& instances) {
   for (std::size_t c = 0; c < (any ? containers_.size() : 1); ++c) {
     if (c == dicts_ && !found.empty()) break;
     std::vector<std::vector<std::string>> names;
-    Status status = resolve_in(any ? containers_[c] : none[0], instances, names);
+    Status status = resolve_in(any ? containers_[c] : none[0], question, names);
     if (!status) {  // of several reasons that of the largest container tells most
       if (!why || containers_[c].names.size() > 8) why = status.error();
       continue;
@@ -297,8 +321,7 @@ Status OptimizerNamer::run() {
         first.groups.size() > kGroupsMax ? Status(Error{Code::invalid, "it has too many groups"}) : resolve(instances);
     if (!status && given_) return std::move(status).error().within(label);
     if (!status) {
-      const bool alike =
-          std::ranges::all_of(instances, [&](const Instance* i) { return i->groups == instances[0]->groups; });
+      const bool alike = are_alike(instances);
       for (Instance* instance : instances) instance->is_own = !alike;
       join_.view.problems.push_back(
           text(label, " numbers its parameters, and which is which is not told: ", status.error().what));

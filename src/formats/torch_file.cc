@@ -15,6 +15,7 @@ constexpr std::size_t kTorchDimensionsMax = 64;
 // Steps of the walk for each value: sharing can make a small file look endless.
 constexpr std::uint64_t kStepsPerValue = 64;
 constexpr std::uint64_t kStepsAtLeast = 10'000;
+constexpr std::size_t kMetadataItems = 64;
 constexpr std::string_view kZipMagic = "PK\3\4";
 constexpr std::string_view kLegacyMagic{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
 
@@ -155,6 +156,7 @@ class TorchReader {
   std::unordered_map<Value, std::uint32_t> storage_of_;
   std::unordered_map<Value, TorchTensor> tensor_of_;
   std::unordered_map<Value, std::vector<Child>> parts_of_;  // of tensors made of tensors
+  std::uint64_t part_count_ = 0;                            // of all of them
   std::vector<bool> interesting_;                           // a tensor lies in or below it
 };
 
@@ -369,6 +371,9 @@ Status TorchReader::add_tensor(Value value) {
     PAWL_TRY(build(value, function, arguments, tensor, is_tensor));
   }
   if (!is_tensor) return {};
+  if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) part_count_ += parts->second.size();
+  if (part_count_ > kStepsAtLeast + kStepsPerValue * pickle().count())
+    return Error{Code::full, "too many parts of too many tensors"};
   if (Status sound = check(tensor); !sound) return std::move(sound).error().within(text("tensor (value ", value, ")"));
   tensor_of_.emplace(value, std::move(tensor));
   return {};
@@ -497,6 +502,7 @@ Status TorchReader::build_copy(std::span<const Value> arguments, TorchTensor& ou
 }
 
 void TorchReader::read_metadata(Value metadata, TorchTensor& out) {
+  if (pickle().items(metadata).size() > kMetadataItems) return;  // one dict may be every tensor's
   out.conjugated = pickle().boolean(pickle().find(metadata, "conj"));
   out.negated = pickle().boolean(pickle().find(metadata, "neg"));
 }

@@ -149,6 +149,7 @@ void StateReader::find_optimizers() {
                                             ? std::string(pickle().text(places[i].key))
                                             : text(places[i].index)});
       std::ranges::reverse(path);
+      if (name_of(path).size() > kKeyBytesMax) continue;
       read_optimizer(place.value, std::move(path));
       continue;
     }

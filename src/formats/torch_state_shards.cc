@@ -13,6 +13,10 @@ using Value = Pickle::Value;
 constexpr Value kNothing = Pickle::kNothing;
 constexpr std::uint64_t kPartsMax = 1 << 16;  // boxes of one rank
 constexpr std::uint64_t kRanksMax = std::uint64_t{1} << 31;
+// A file can name one large dict or list for every tensor. What torch writes is smaller; what is larger is not looked
+// at.
+constexpr std::size_t kSmallItems = 512;
+constexpr std::size_t kRankMapLooked = 4096;
 
 Error damaged(std::string why) {
   return {Code::corrupt, std::move(why)};
@@ -22,15 +26,24 @@ Error unknown(std::string why) {
   return {Code::invalid, std::move(why)};
 }
 
-// An attribute that BUILD gave an object: its state is a dict, or a pair of two (with and without slots).
+Value find_small(const Pickle& pickle, Value dict, std::string_view name) {
+  return pickle.items(dict).size() <= kSmallItems ? pickle.find(dict, name) : kNothing;
+}
+
+// An attribute in a state: a dict, or a pair of two (with and without slots).
+Value state_member(const Pickle& pickle, Value state, std::string_view name) {
+  if (pickle.is(state, PickleKind::dict)) return find_small(pickle, state, name);
+  if (!pickle.is(state, PickleKind::tuple) || pickle.items(state).size() > kSmallItems) return kNothing;
+  for (const Value half : pickle.items(state))
+    if (pickle.is(half, PickleKind::dict))
+      if (const Value found = find_small(pickle, half, name); found != kNothing) return found;
+  return kNothing;
+}
+
+// An attribute that BUILD gave an object.
 Value member(const Pickle& pickle, Value object, std::string_view name) {
   if (!pickle.is(object, PickleKind::object)) return kNothing;
-  const Value state = pickle.object(object).state;
-  if (pickle.is(state, PickleKind::dict)) return pickle.find(state, name);
-  if (!pickle.is(state, PickleKind::tuple)) return kNothing;
-  for (const Value half : pickle.items(state))
-    if (const Value found = pickle.find(half, name); found != kNothing) return found;
-  return kNothing;
+  return state_member(pickle, pickle.object(object).state, name);
 }
 
 std::span<const Value> arguments_of(const Pickle& pickle, Value object) {
@@ -67,18 +80,10 @@ Value state_of(const Pickle& pickle, Value value) {
   return kNothing;
 }
 
-Value state_member(const Pickle& pickle, Value state, std::string_view name) {
-  if (pickle.is(state, PickleKind::dict)) return pickle.find(state, name);
-  if (!pickle.is(state, PickleKind::tuple)) return kNothing;
-  for (const Value half : pickle.items(state))
-    if (const Value found = pickle.find(half, name); found != kNothing) return found;
-  return kNothing;
-}
-
 // The extent of one mesh axis: a number, or several whose product it is (an axis that was flattened of others).
 std::optional<std::uint64_t> extent_of(const Pickle& pickle, Value value) {
   if (pickle.is(value, PickleKind::integer)) return pickle.unsigned_(value);
-  if (!is_sequence(pickle, value)) return std::nullopt;
+  if (!is_sequence(pickle, value) || pickle.items(value).size() > kSmallItems) return std::nullopt;
   std::uint64_t product = 1;
   for (const Value item : pickle.items(value)) {
     const std::optional<std::uint64_t> factor = pickle.unsigned_(item);
@@ -95,6 +100,7 @@ Result<std::vector<std::uint64_t>> mesh_sizes(const Pickle& pickle, Value mesh, 
   const Value shape = member(pickle, layout, "shape");
   if (is_sequence(pickle, axes) || is_sequence(pickle, shape)) {
     const bool has_axes = is_sequence(pickle, axes);
+    if (pickle.items(has_axes ? axes : shape).size() > kAxesMax) return unknown("a DeviceMesh of too many axes");
     for (const Value item : pickle.items(has_axes ? axes : shape)) {
       const std::optional<std::uint64_t> size = extent_of(pickle, has_axes ? field(pickle, item, 0, "shape") : item);
       if (!size) return damaged("a DeviceMesh without sizes of its axes");
@@ -135,6 +141,7 @@ std::uint64_t world_of(const Pickle& pickle, Value mesh, const Mesh& axes) {
   for (const Mesh::Axis& axis : axes.axes) world *= axis.size;  // checked: at most kRanksMax
   const Value ranks = member(pickle, mesh, "_flatten_rank_map");
   if (!is_sequence(pickle, ranks)) return world;
+  if (pickle.items(ranks).size() > kRankMapLooked) return std::max(world, std::uint64_t{pickle.items(ranks).size()});
   for (const Value rank : pickle.items(ranks))
     if (const auto number = pickle.unsigned_(rank); number && *number < kRanksMax) world = std::max(world, *number + 1);
   return world;
@@ -154,7 +161,8 @@ Result<std::uint32_t> dimension_of(const Pickle& pickle, Value value, std::size_
 }
 
 Result<Placements> placements_of(const Pickle& pickle, Value value, std::size_t dimensions) {
-  if (!is_sequence(pickle, value)) return damaged("a DTensor without placements");
+  if (!is_sequence(pickle, value) || pickle.items(value).size() > kAxesMax)
+    return damaged("a DTensor without placements");
   Placements out;
   for (const Value item : pickle.items(value)) {
     DTensorPlacement placement;
@@ -190,10 +198,12 @@ Result<std::vector<AxisPattern>> ordered_patterns(const Pickle& pickle, Value or
   std::size_t sharded = 0;
   for (const DTensorPlacement& placement : placements.list)
     sharded += placement.kind != DTensorPlacement::Kind::replicate ? 1 : 0;
+  if (pickle.items(order).size() > kSmallItems) return damaged("a DTensor's shard_order is none");
   for (const Value entry : pickle.items(order)) {
     const std::optional<std::uint64_t> dimension = pickle.unsigned_(field(pickle, entry, 0, "tensor_dim"));
     const Value axes = field(pickle, entry, 1, "mesh_dims");
-    if (!dimension || !is_sequence(pickle, axes)) return damaged("a DTensor's shard_order is none");
+    if (!dimension || !is_sequence(pickle, axes) || pickle.items(axes).size() > kAxesMax)
+      return damaged("a DTensor's shard_order is none");
     std::optional<std::uint64_t> last;
     for (const Value item : pickle.items(axes)) {
       const std::optional<std::uint64_t> axis = pickle.unsigned_(item);
