@@ -14,6 +14,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -331,6 +332,22 @@ class CarefulTest(CommandTest):
         self.assertIn(OK, [process.returncode for process in both], errors)
         self.assert_whole(self.at("out"), tensors)
         self.assert_nothing_left("model", "out")
+
+
+class MemoryTest(CommandTest):
+    def test_memory_stays_within_what_is_allowed(self):
+        """64 MiB of tensors within 8 MiB for data; the process itself has some MiB more."""
+        source, _ = self.model(megabytes=64)
+        script = ("import resource, subprocess, sys; code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode;"
+                  "print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+        for arguments in (("convert", source, self.at("out"), "--to", "safetensors"), ("diff", source, self.at("out")),
+                          ("verify", source)):
+            with self.subTest(arguments[0]):
+                done = subprocess.run([sys.executable, "-c", script, PAWL, *arguments, "--memory", "8MiB"],
+                                      capture_output=True, check=True, timeout=120)
+                code, kibibytes = map(int, done.stdout.split())
+                self.assertEqual(OK, code, done.stderr)
+                self.assertLess(kibibytes, 40 << 10)
 
 
 class RefusalTest(CommandTest):
