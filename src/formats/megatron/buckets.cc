@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kAlignment = 64;       // elements, of a parameter's begin in a bucket
 constexpr std::uint64_t kKeyElements = 16;     // by which a parameter is looked up
 constexpr std::uint64_t kProofElements = 256;  // of its begin and of its end, which then have to be equal
-constexpr std::uint64_t kComparisonsMax = 50'000'000;
+constexpr std::uint64_t kComparisonsMax = 1'000'000;
 
 // What one tensor-parallel rank holds of a weight, as it lies in that rank's memory: the parts one after another.
 struct LocalShard {

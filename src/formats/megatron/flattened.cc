@@ -12,6 +12,7 @@ namespace pawl {
 namespace {
 
 using Value = Pickle::Value;
+constexpr std::uint64_t kBlocksMax = 1 << 20;
 
 Error misfit(const StoredTensor& grid, const Shape& shape, std::string_view why) {
   return {Code::corrupt,
@@ -27,6 +28,8 @@ Status append_piece(const StoredTensor& grid, const Shape& block, const StoredPi
   const std::uint64_t end = begin + piece.box.size[dimensions];
   std::uint64_t cells = 1;
   for (std::uint32_t d = 0; d < dimensions; ++d) cells *= piece.box.size[d];
+  if (cells > kBlocksMax)
+    return Error{Code::full, text(grid.name, " has more than ", kBlocksMax, " blocks in one piece")};
   for (std::uint64_t cell = 0; cell < cells; ++cell) {
     StoredPiece first = piece;
     PerDimension shift{};

@@ -25,6 +25,7 @@ namespace pawl {
 namespace {
 
 constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
+constexpr std::uint64_t kPartsMax = 1 << 22;     // of one tensor, by layers and experts
 constexpr std::uint64_t kEmptyLayersMax = 4096;  // of a tensor without elements
 constexpr std::string_view kRemedy =
     "; weights are readable; load the checkpoint in its own job and save it once with "
@@ -223,9 +224,14 @@ Status MegatronReader::append_parameters(const StoredTensor& tensor, const std::
   if (parsed.has_layer_axis && common_.layers && *common_.layers != layers && layers_differ_.empty())
     layers_differ_ = text(tensor.name, " has ", layers, " layers; the arguments say ", *common_.layers);
   std::map<std::uint64_t, StoredTensor> parameters;  // by layer * experts + expert
+  std::uint64_t parts = 0;
   for (const StoredPiece& piece : tensor.pieces) {
     std::uint64_t cells = 1;
     for (std::uint32_t d = 0; d < axes; ++d) cells *= piece.box.size[d];
+    parts += cells;
+    if (parts > kPartsMax)
+      return Error{Code::full, text(tensor.name, ' ', text_of(tensor.shape), " has more than ", kPartsMax,
+                                    " parts of layers and experts")};
     for (std::uint64_t cell = 0; cell < cells; ++cell) {
       StoredPiece part = piece;
       std::uint64_t rest = cell;
@@ -342,7 +348,7 @@ Status MegatronReader::append_gathered(const DcpObject& object, std::vector<Buck
     buckets.push_back(std::move(bucket));
   }
   if (buckets.size() == before)
-    view_.problems.push_back(text("optimizer state: ", object.key, " holds no flat tensors", kRemedy));
+    view_.problems.push_back(text(kOfOptimizerState, ": ", object.key, " holds no flat tensors", kRemedy));
   return {};
 }
 
@@ -364,7 +370,7 @@ Status MegatronReader::read_buckets() {
   if (states) {
     std::ranges::move(*states, std::back_inserter(view_.tensors));
   } else if (states.error().code == Code::invalid || states.error().code == Code::corrupt) {
-    view_.problems.push_back(text("optimizer state (distributed): ", states.error().what, kRemedy));
+    view_.problems.push_back(text(kOfOptimizerState, " (distributed): ", states.error().what, kRemedy));
   } else {
     return std::move(states).error();
   }
@@ -381,7 +387,7 @@ void MegatronReader::name_unread_states() {
   }
   if (others != 0)
     view_.problems.push_back(
-        text("optimizer state: ", others, " tensors of a kind that is not known, the first ", first));
+        text(kOfOptimizerState, ": ", others, " tensors of a kind that is not known, the first ", first));
 }
 
 void MegatronReader::add_facts() {

@@ -593,6 +593,7 @@ TEST(Megatron, ShapesThatLieAreRefusedOrProblems) {
   for (const auto& [whole, offset, shape, is_read] :
        std::vector<Case>{{{1ull << 40, 2}, {5, 0}, {1, 2}, true},   // a trillion layers, one of them there
                          {{1ull << 62, 4}, {0, 0}, {1, 2}, false},  // more elements than there can be
+                         {{5'000'000}, {0}, {5'000'000}, false},    // so many layers that a piece of each is too much
                          {{2}, {0}, {2}, true},                     // layers without a shape
                          {{}, {}, {}, false},                       // no axis for the layers
                          {{2, 0}, {0, 0}, {2, 0}, true}}) {
