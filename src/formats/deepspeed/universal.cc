@@ -65,11 +65,11 @@ class UniversalReader {
   }
 
   // Opens a file that is then one of the view's. A damaged one is a problem, and nothing.
-  std::optional<ShardFile> open(const std::string& path) {
+  std::optional<ShardFile> open(const std::string& path, std::string_view of = {}) {
     const std::uint32_t index = add_file(path);
     Result<ShardFile> file = ShardFile::open(path, index, files_);
     if (file) return std::move(*file);
-    view_.problems.push_back(file.error().what);
+    view_.problems.push_back(text(of, file.error().what));
     return std::nullopt;
   }
 
@@ -316,10 +316,11 @@ class UniversalReader {
   }
 
   void read_state(const std::string& name, const std::string& state, const std::string& path) {
-    const std::optional<ShardFile> file = open(path);
+    const std::string of = state == "fp32" ? "" : text(kOfOptimizerState, ": ");
+    const std::optional<ShardFile> file = open(path, of);
     if (!file) return;
     Status done = state == "step" ? read_step(*file, name) : read_tensor(*file, name, state);
-    if (!done) view_.problems.push_back(done.error().what);
+    if (!done) view_.problems.push_back(of + done.error().what);
   }
 
   Status read_tensor(const ShardFile& file, const std::string& name, const std::string& state) {
@@ -412,7 +413,8 @@ class UniversalReader {
   void append_shared_steps() {
     const bool has_steps = std::ranges::any_of(found_, [](const auto& entry) { return entry.second.contains("step"); });
     if (has_steps || !is_stage3() || view_.objects.empty()) return;
-    const std::optional<ShardFile> file = open(join_path(join_path(folder_, "zero"), "optimizer_state.pt"));
+    const std::optional<ShardFile> file =
+        open(join_path(join_path(folder_, "zero"), "optimizer_state.pt"), text(kOfOptimizerState, ": "));
     if (!file) return;
     const Pickle& pickle = file->pickle();
     const Value states = pickle.find(file->find("optimizer_state_dict"), "state");
@@ -454,7 +456,8 @@ class UniversalReader {
       if (!at->second.contains("fp32")) view_.problems.push_back(text("parameter ", name, " has no fp32.pt"));
       const bool has_first = at->second.contains("exp_avg"), has_second = at->second.contains("exp_avg_sq");
       if (has_first != has_second)
-        view_.problems.push_back(text("parameter ", name, " has no ", has_first ? "exp_avg_sq.pt" : "exp_avg.pt"));
+        view_.problems.push_back(
+            text(kOfOptimizerState, ": parameter ", name, " has no ", has_first ? "exp_avg_sq.pt" : "exp_avg.pt"));
     }
     std::size_t without = 0, with = 0;
     const std::string* first = nullptr;
