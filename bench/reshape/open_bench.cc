@@ -1,6 +1,7 @@
 // open_bench WHAT PATH [ROUNDS]: milliseconds to open a checkpoint of many tensors, one number a line. For metadata.py.
 //
-// WHAT: metadata (of a DCP folder: which boxes lie where), dcp (the same, with each item located and named), safetensors.
+// WHAT: metadata (of a DCP folder: which boxes lie where), dcp (the same, with each item located and named),
+// safetensors.
 
 #include <chrono>
 #include <cstdio>

@@ -2,4 +2,6 @@
 #include "plain_trainer.h"
 #include "training.h"
 
-int main(int count, char** arguments) { return charlm::run_training<charlm::PlainTrainer>(count, arguments); }
+int main(int count, char** arguments) {
+  return charlm::run_training<charlm::PlainTrainer>(count, arguments);
+}

@@ -20,7 +20,9 @@ Outcome parse(std::vector<const char*> arguments, Settings* settings) {
 TEST(Settings, AreReadInBothSpellings) {
   Settings settings;
   ASSERT_TRUE(parse({"--steps", "7", "--seed=9", "--batch=3", "--hidden", "16", "--learning-rate=0.5", "--data", "x",
-                     "--record=y", "--verbose"}, &settings).ok());
+                     "--record=y", "--verbose"},
+                    &settings)
+                  .ok());
   EXPECT_EQ(settings.steps, 7u);
   EXPECT_EQ(settings.seed, 9u);
   EXPECT_EQ(settings.batch, 3u);
@@ -33,9 +35,16 @@ TEST(Settings, AreReadInBothSpellings) {
 
 TEST(Settings, WrongOnesAreNamed) {
   Settings settings;
-  for (const std::vector<const char*>& wrong : std::vector<std::vector<const char*>>{
-           {"--stesp", "7"}, {"--steps"}, {"--steps", "0"}, {"--steps", "7x"}, {"--steps", "-1"}, {"--hidden", "3"},
-           {"--learning-rate", "nan"}, {"--data", ""}, {"--data="}, {"seven"}}) {
+  for (const std::vector<const char*>& wrong : std::vector<std::vector<const char*>>{{"--stesp", "7"},
+                                                                                     {"--steps"},
+                                                                                     {"--steps", "0"},
+                                                                                     {"--steps", "7x"},
+                                                                                     {"--steps", "-1"},
+                                                                                     {"--hidden", "3"},
+                                                                                     {"--learning-rate", "nan"},
+                                                                                     {"--data", ""},
+                                                                                     {"--data="},
+                                                                                     {"seven"}}) {
     const Outcome parsed = parse(wrong, &settings);
     EXPECT_FALSE(parsed.ok()) << wrong[0];
     EXPECT_NE(parsed.what.find(std::string(wrong[0]).substr(0, 6)), std::string::npos) << parsed.what;

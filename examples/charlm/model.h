@@ -60,7 +60,13 @@ class Model {
 
  private:
   enum Which : std::size_t {
-    kEmbeddingWeight, kHidden1Weight, kHidden1Bias, kHidden2Weight, kHidden2Bias, kOutputWeight, kOutputBias
+    kEmbeddingWeight,
+    kHidden1Weight,
+    kHidden1Bias,
+    kHidden2Weight,
+    kHidden2Bias,
+    kOutputWeight,
+    kOutputBias
   };
   void add_parameter(std::string name, std::vector<std::uint64_t> shape);
   void embed(const float* weights, std::span<const std::uint8_t> text, std::span<const std::uint64_t> samples);

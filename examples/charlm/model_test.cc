@@ -127,7 +127,9 @@ TEST_F(Gradient, AgreesOnSingleWeights) {
   loss_at(weights_, &gradients);
   for (const Parameter& parameter : model_.parameters()) {
     for (std::size_t pick = 0; pick < 12; ++pick) {
-      const std::size_t within = pick == 0 ? 0 : pick == 1 ? parameter.count - 1 : random_at(21, pick) % parameter.count;
+      const std::size_t within = pick == 0   ? 0
+                                 : pick == 1 ? parameter.count - 1
+                                             : random_at(21, pick) % parameter.count;
       const std::size_t at = parameter.offset + within;
       auto ahead = weights_, behind = weights_;
       ahead[at] += 5e-3f;

@@ -10,7 +10,7 @@
 namespace charlm {
 
 struct AdamOptions {
-  float learning_rate = 3e-3f;   // > 0; after the warm-up
+  float learning_rate = 3e-3f;      // > 0; after the warm-up
   std::uint64_t warmup_steps = 20;  // the rate rises linearly over these
   float beta1 = 0.9f;
   float beta2 = 0.99f;

@@ -23,8 +23,8 @@ struct [[nodiscard]] Outcome {
 };
 
 // Leaves the calling function with the first Outcome that is not ok.
-#define CHARLM_TRY(call)                                           \
-  do {                                                             \
+#define CHARLM_TRY(call)                                             \
+  do {                                                               \
     if (::charlm::Outcome tried = (call); !tried.ok()) return tried; \
   } while (false)
 

@@ -66,8 +66,8 @@ class Processes : public ::testing::Test {
     fs::remove_all(folder_);
   }
 
-  pid_t start(const char* program, std::map<std::string, std::string> environment,
-              std::vector<std::string> arguments, const fs::path& errors) {
+  pid_t start(const char* program, std::map<std::string, std::string> environment, std::vector<std::string> arguments,
+              const fs::path& errors) {
     arguments.insert(arguments.begin(), program);
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());

@@ -102,9 +102,8 @@ Outcome Record::begin(const std::string& folder) {
   pid_ = static_cast<int>(getpid());
   process_ = formatted("\"pid\":%d,\"nonce\":\"%016llx\"", pid_, static_cast<Ull>(nonce));
   CHARLM_TRY(make_folders(folder_));
-  const std::string line =
-      formatted("{%s,\"start_time\":%llu,\"started_ns\":%llu}\n", process_.c_str(),
-                static_cast<Ull>(own_start_time()), static_cast<Ull>(monotonic_ns()));
+  const std::string line = formatted("{%s,\"start_time\":%llu,\"started_ns\":%llu}\n", process_.c_str(),
+                                     static_cast<Ull>(own_start_time()), static_cast<Ull>(monotonic_ns()));
   return replace_file(folder_ + formatted("/start.%d.json", pid_), {{line.data(), line.size()}});
 }
 

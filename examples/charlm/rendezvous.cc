@@ -30,8 +30,8 @@ Card card_of(std::uint32_t rank, std::uint32_t world, const Address& address) {
 }
 
 bool is_sound(const Card& card, std::uint32_t world) {
-  const bool ends = std::memchr(card.host, 0, sizeof card.host) != nullptr &&
-                    std::memchr(card.port, 0, sizeof card.port) != nullptr;
+  const bool ends =
+      std::memchr(card.host, 0, sizeof card.host) != nullptr && std::memchr(card.port, 0, sizeof card.port) != nullptr;
   return card.magic == kMagic && card.world == world && card.rank < world && ends;
 }
 
@@ -65,8 +65,7 @@ Outcome MasterRendezvous::serve(std::uint32_t world, const Address& mine, Watch&
     Socket peer;
     CHARLM_TRY(accept_from(listener, watch, kMeetMax, &peer));
     Card card;
-    Outcome heard =
-        charlm::exchange({nullptr, nullptr, 0, &peer, &card, sizeof card}, watch, std::chrono::seconds(5));
+    Outcome heard = charlm::exchange({nullptr, nullptr, 0, &peer, &card, sizeof card}, watch, std::chrono::seconds(5));
     if (heard.kind == Outcome::Kind::interrupted) return heard;
     if (!heard.ok() || !is_sound(card, world) || card.rank == 0 || peers[card.rank].open()) continue;
     cards[card.rank] = card;

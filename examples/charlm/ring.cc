@@ -78,9 +78,7 @@ Outcome Ring::accept_previous(const Socket& listener, Watch& watch) {
     const bool is_ours =
         hello.generation == options_.generation && hello.rank == expected && hello.world == options_.world;
     const bool is_equal = hello.configuration == options_.configuration;
-    const RingVerdict verdict = !is_ours    ? RingVerdict::stale
-                                : is_equal ? RingVerdict::welcome
-                                           : RingVerdict::differs;
+    const RingVerdict verdict = !is_ours ? RingVerdict::stale : is_equal ? RingVerdict::welcome : RingVerdict::differs;
     const RingAnswer answer{kRingMagic, verdict, options_.rank};
     Outcome answered = exchange(sending(candidate, &answer, sizeof answer), watch, kHandshakeMax);
     if (!is_ours) continue;

@@ -30,8 +30,8 @@ class Rendezvous {
 struct RingOptions {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
-  std::uint64_t generation = 0;     // must be equal on all ranks, and new after every failure
-  std::uint64_t configuration = 0;  // a hash of what must be equal on all ranks
+  std::uint64_t generation = 0;            // must be equal on all ranks, and new after every failure
+  std::uint64_t configuration = 0;         // a hash of what must be equal on all ranks
   std::string node_address = "127.0.0.1";  // where to listen: an address that the neighbours reach
 };
 

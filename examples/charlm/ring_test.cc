@@ -119,8 +119,8 @@ TEST_P(RingOfAnySize, SumsInTheDefinedOrderBitForBit) {
     EXPECT_EQ(0, std::memcmp(values.data(), expected.data(), size * sizeof(float)));
     const std::uint64_t mine = 1000 + rank;
     std::vector<std::uint64_t> all(world);
-    ASSERT_TRUE(ring.all_gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), watch)
-                    .ok());
+    ASSERT_TRUE(
+        ring.all_gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), watch).ok());
     for (std::uint32_t other = 0; other < world; ++other) EXPECT_EQ(all[other], 1000 + other);
   });
 }

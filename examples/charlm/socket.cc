@@ -25,7 +25,9 @@ Outcome system_failed(const std::string& what, int cause) {
   return Outcome::failed(what + ": " + std::strerror(cause));
 }
 
-std::string text_of(const Address& address) { return address.host + " port " + address.port; }
+std::string text_of(const Address& address) {
+  return address.host + " port " + address.port;
+}
 
 Outcome find(const Address& address, int flags, Found* found) {
   addrinfo hints{};

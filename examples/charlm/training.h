@@ -35,9 +35,9 @@ namespace charlm {
 using pawl::Phase;
 using pawl::Status;
 
-#define CHARLM_TRY_STATUS(call)                                             \
-  do {                                                                      \
-    if (const Status tried = (call); tried != Status::ok) return tried;      \
+#define CHARLM_TRY_STATUS(call)                                         \
+  do {                                                                  \
+    if (const Status tried = (call); tried != Status::ok) return tried; \
   } while (false)
 
 inline const char* environment_or(const char* name, const char* otherwise) {
@@ -56,7 +56,8 @@ class TrainerWatch : public Watch {
   [[nodiscard]] int event_fd() const override { return trainer_.event_fd(); }
   [[nodiscard]] bool interrupted() override {
     pawl::Event event{};
-    while (trainer_.event_next(&event) == Status::ok) {}  // commits too make the descriptor readable
+    while (trainer_.event_next(&event) == Status::ok) {
+    }  // commits too make the descriptor readable
     return trainer_.interrupted();
   }
   void still_waiting() override {
@@ -139,8 +140,7 @@ class Training {
     configuration_ = text_.hash;
     std::uint64_t rate_bits;
     std::memcpy(&rate_bits, &settings_.learning_rate, sizeof rate_bits);
-    for (const std::uint64_t part :
-         {settings_.steps, settings_.seed, settings_.batch, settings_.hidden, rate_bits}) {
+    for (const std::uint64_t part : {settings_.steps, settings_.seed, settings_.batch, settings_.hidden, rate_bits}) {
       configuration_ = mix64(configuration_ ^ part) + kGolden;
     }
     return {};
@@ -234,9 +234,9 @@ class Training {
   }
 
   Status connect() {
-    const Outcome connected = ring_.connect({seat_.rank, seat_.world, seat_.generation, configuration_,
-                                             environment_or("PAWL_NODE_ADDRESS", "127.0.0.1")},
-                                            rendezvous_, watch_);
+    const Outcome connected = ring_.connect(
+        {seat_.rank, seat_.world, seat_.generation, configuration_, environment_or("PAWL_NODE_ADDRESS", "127.0.0.1")},
+        rendezvous_, watch_);
     if (connected.ok()) return Status::ok;
     const Status store = rendezvous_.status();
     if (store != Status::ok && store != Status::timeout) return store;  // recover, mostly
@@ -257,8 +257,8 @@ class Training {
     CHARLM_TRY_STATUS(reached(ring_.reduce_scatter(gradients_, watch_)));
     std::vector<Summary> all(seat_.world);
     const Summary mine{loss, step, slice.digest};
-    CHARLM_TRY_STATUS(reached(ring_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)),
-                                                     std::as_writable_bytes(std::span(all)), watch_)));
+    CHARLM_TRY_STATUS(reached(
+        ring_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), watch_)));
     double loss_sum = 0.0;  // in rank order
     std::vector<std::uint64_t> digests;
     for (const Summary& summary : all) {

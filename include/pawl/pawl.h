@@ -11,10 +11,9 @@
  * Environment, besides PAWL; `pawl run` sets the first two:
  *   PAWL_SOCKET             where this node's pawld listens
  *   PAWL_LOCAL_INDEX        which of the node's trainers this process is
- *   PAWL_FENCE_DEADLINE_MS  a window that is not copied out so long after pawl_fence began is void; 1 to 86400000 (10000)
- *   PAWL_COPY_THREADS       that capture; 1 to 64 (a quarter of the cores, at most 2)
- *   PAWL_BUCKET_BYTES       that are copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). The same on all
- *                           nodes, since a seat may move
+ *   PAWL_FENCE_DEADLINE_MS  a window that is not copied out so long after pawl_fence began is void; 1 to 86400000
+ * (10000) PAWL_COPY_THREADS       that capture; 1 to 64 (a quarter of the cores, at most 2) PAWL_BUCKET_BYTES that are
+ * copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). The same on all nodes, since a seat may move
  *
  * The loop (docs/protocol.md follows one step and one recovery through it):
  *
@@ -77,9 +76,19 @@ typedef enum pawl_status {
 } pawl_status;
 
 typedef enum pawl_dtype {
-  PAWL_FLOAT32 = 0, PAWL_FLOAT64 = 1, PAWL_FLOAT16 = 2, PAWL_BFLOAT16 = 3,
-  PAWL_INT8 = 4, PAWL_INT16 = 5, PAWL_INT32 = 6, PAWL_INT64 = 7,
-  PAWL_UINT8 = 8, PAWL_UINT16 = 9, PAWL_UINT32 = 10, PAWL_UINT64 = 11, PAWL_BOOL = 12
+  PAWL_FLOAT32 = 0,
+  PAWL_FLOAT64 = 1,
+  PAWL_FLOAT16 = 2,
+  PAWL_BFLOAT16 = 3,
+  PAWL_INT8 = 4,
+  PAWL_INT16 = 5,
+  PAWL_INT32 = 6,
+  PAWL_INT64 = 7,
+  PAWL_UINT8 = 8,
+  PAWL_UINT16 = 9,
+  PAWL_UINT32 = 10,
+  PAWL_UINT64 = 11,
+  PAWL_BOOL = 12
 } pawl_dtype;
 
 /* When a tensor changes, hence when it is copied. */
@@ -97,16 +106,16 @@ typedef enum pawl_placement {
 /* What the training thread is doing, for the hang watch, `pawl status` and drills. */
 typedef enum pawl_phase {
   PAWL_PHASE_NONE = 0,
-  PAWL_PHASE_COMPUTE = 1,     /* forward and backward */
-  PAWL_PHASE_ALLREDUCE = 2,   /* waiting for others inside a collective before the update */
-  PAWL_PHASE_FENCE = 3,       /* set by pawl: in pawl_fence, and until the update begins */
-  PAWL_PHASE_UPDATE = 4,      /* the optimizer */
-  PAWL_PHASE_ALLGATHER = 5,   /* waiting for others inside a collective after the update began */
-  PAWL_PHASE_JOIN = 6,        /* set by pawl: in pawl_recover_join (parked, or waiting for a decision) */
-  PAWL_PHASE_RESTORE = 7,     /* set by pawl: in pawl_restore, and until pawl_recover_done returns */
-  PAWL_PHASE_ASIDE = 8,       /* evaluation, logging: outside a step */
-  PAWL_PHASE_FINISH = 9,      /* set by pawl: in pawl_finish */
-  PAWL_PHASE_EXCHANGE = 10    /* own part of the update is done; the first collective that shares it has not begun */
+  PAWL_PHASE_COMPUTE = 1,   /* forward and backward */
+  PAWL_PHASE_ALLREDUCE = 2, /* waiting for others inside a collective before the update */
+  PAWL_PHASE_FENCE = 3,     /* set by pawl: in pawl_fence, and until the update begins */
+  PAWL_PHASE_UPDATE = 4,    /* the optimizer */
+  PAWL_PHASE_ALLGATHER = 5, /* waiting for others inside a collective after the update began */
+  PAWL_PHASE_JOIN = 6,      /* set by pawl: in pawl_recover_join (parked, or waiting for a decision) */
+  PAWL_PHASE_RESTORE = 7,   /* set by pawl: in pawl_restore, and until pawl_recover_done returns */
+  PAWL_PHASE_ASIDE = 8,     /* evaluation, logging: outside a step */
+  PAWL_PHASE_FINISH = 9,    /* set by pawl: in pawl_finish */
+  PAWL_PHASE_EXCHANGE = 10  /* own part of the update is done; the first collective that shares it has not begun */
 } pawl_phase;
 
 /* What a trainer is to the job, also before it has a seat. */
@@ -121,18 +130,18 @@ typedef struct pawl_attach_options {
 } pawl_attach_options;
 
 typedef struct pawl_seat {
-  uint32_t seat;        /* stable place in the job; equals the rank */
+  uint32_t seat; /* stable place in the job; equals the rank */
   uint32_t rank;
-  uint32_t world;       /* number of seats */
+  uint32_t world; /* number of seats */
   uint32_t local_rank;
-  uint64_t generation;  /* version of the membership */
-  uint64_t resume_step; /* R: go on with R+1; 0: from the initial state */
-  char store_prefix[48];/* new for each generation; pawl_store_* put it before the keys already */
+  uint64_t generation;   /* version of the membership */
+  uint64_t resume_step;  /* R: go on with R+1; 0: from the initial state */
+  char store_prefix[48]; /* new for each generation; pawl_store_* put it before the keys already */
 } pawl_seat;
 
 typedef struct pawl_tensor {
-  const char* name;              /* canonical parameter name; the pair (name, role) is unique on this rank */
-  const char* role;              /* weight, master, exp_avg, exp_avg_sq, step, buffer, ... */
+  const char* name; /* canonical parameter name; the pair (name, role) is unique on this rank */
+  const char* role; /* weight, master, exp_avg, exp_avg_sq, step, buffer, ... */
   pawl_dtype dtype;
   uint32_t dimension_count;      /* 0: a scalar; at most 8 */
   const uint64_t* shape;         /* global shape, elements */
@@ -141,20 +150,20 @@ typedef struct pawl_tensor {
   uint32_t mesh;                 /* from pawl_mesh_add */
   pawl_placement placement;
   pawl_lifetime lifetime;
-  void* data;                    /* contiguous, row-major, this rank's box; the trainer's own memory */
+  void* data; /* contiguous, row-major, this rank's box; the trainer's own memory */
 } pawl_tensor;
 
 typedef struct pawl_fence_report {
-  uint64_t step;          /* whose window was fenced; 0: none was open */
-  int captured;           /* 1: copied out and sealed; 0: void (protection lags one step) */
-  uint64_t waited_ns;     /* how long the training thread waited here */
+  uint64_t step;      /* whose window was fenced; 0: none was open */
+  int captured;       /* 1: copied out and sealed; 0: void (protection lags one step) */
+  uint64_t waited_ns; /* how long the training thread waited here */
   uint64_t captured_bytes;
-  char why_void[96];      /* empty if captured */
+  char why_void[96]; /* empty if captured */
 } pawl_fence_report;
 
 typedef struct pawl_event {
-  uint32_t kind;          /* 1: recovery pending, 2: stop, 3: step committed */
-  uint64_t value;         /* generation, 0, or the step */
+  uint32_t kind;  /* 1: recovery pending, 2: stop, 3: step committed */
+  uint64_t value; /* generation, 0, or the step */
 } pawl_event;
 
 /* Writes at most `capacity` bytes to `buffer` and their number to `size`. Nonzero: failed (the window is void). */
@@ -251,15 +260,16 @@ PAWL_API pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, 
 /* The value is a decimal number (0 if the key is not there) and grows by `amount`; the sum in *sum (which may be NULL).
  * PAWL_INVALID: what is there is no number. */
 PAWL_API pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum);
-/* Where the key has the value `expected`, or is not there and `expected` is empty, it has `desired` afterwards. `value`:
- * what it has now; of a key that is not there, `expected`. */
+/* Where the key has the value `expected`, or is not there and `expected` is empty, it has `desired` afterwards.
+ * `value`: what it has now; of a key that is not there, `expected`. */
 PAWL_API pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const void* expected,
                                             size_t expected_size, const void* desired, size_t desired_size, void* value,
                                             size_t* size);
 /* *deleted (which may be NULL): whether the key was there. */
 PAWL_API pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted);
 
-/* A JSON object: seat, generation, step, committed, fence waits, voided windows. The string lives until the next call. */
+/* A JSON object: seat, generation, step, committed, fence waits, voided windows. The string lives until the next call.
+ */
 PAWL_API const char* pawl_status_json(pawl_trainer* trainer);
 
 #ifdef __cplusplus

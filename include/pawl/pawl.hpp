@@ -34,29 +34,32 @@ namespace pawl {
 inline namespace v0 {  // its symbols never meet those of another version, nor of libpawl itself
 
 // pawl_status. What to do: `recover`: drop the step, close the connections, recover_join; `stop`: clean up and leave.
-enum class [[nodiscard]] Status : int {
-  ok = PAWL_OK,
-  recover = PAWL_RECOVER,
-  stop = PAWL_STOP,
-  invalid = PAWL_INVALID,
-  timeout = PAWL_TIMEOUT,
-  unreachable = PAWL_UNREACHABLE,
-  corrupt = PAWL_CORRUPT,
-  io = PAWL_IO,
-  broken = PAWL_BROKEN,
+enum class [[nodiscard]] Status : int{
+    ok = PAWL_OK,           recover = PAWL_RECOVER, stop = PAWL_STOP,
+    invalid = PAWL_INVALID, timeout = PAWL_TIMEOUT, unreachable = PAWL_UNREACHABLE,
+    corrupt = PAWL_CORRUPT, io = PAWL_IO,           broken = PAWL_BROKEN,
 };
 
 [[nodiscard]] inline const char* name_of(Status status) {
   switch (status) {
-    case Status::ok: return "ok";
-    case Status::recover: return "recover";
-    case Status::stop: return "stop";
-    case Status::invalid: return "invalid";
-    case Status::timeout: return "timeout";
-    case Status::unreachable: return "unreachable";
-    case Status::corrupt: return "corrupt";
-    case Status::io: return "io";
-    case Status::broken: return "broken";
+    case Status::ok:
+      return "ok";
+    case Status::recover:
+      return "recover";
+    case Status::stop:
+      return "stop";
+    case Status::invalid:
+      return "invalid";
+    case Status::timeout:
+      return "timeout";
+    case Status::unreachable:
+      return "unreachable";
+    case Status::corrupt:
+      return "corrupt";
+    case Status::io:
+      return "io";
+    case Status::broken:
+      return "broken";
   }
   return "unknown";
 }
@@ -148,8 +151,7 @@ class Trainer {
  public:
   Trainer() = default;
   ~Trainer() { detach(); }
-  Trainer(Trainer&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), blobs_(std::move(other.blobs_)) {}
+  Trainer(Trainer&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), blobs_(std::move(other.blobs_)) {}
   Trainer& operator=(Trainer&& other) noexcept {
     if (this == &other) return *this;
     detach();
@@ -175,7 +177,9 @@ class Trainer {
   // Why the last call failed; valid until the next call.
   [[nodiscard]] const char* error() const { return pawl_error(handle_); }
 
-  Status identity(Seat* seat) const { return call([&] { return pawl_identity(handle_, seat); }); }
+  Status identity(Seat* seat) const {
+    return call([&] { return pawl_identity(handle_, seat); });
+  }
   // Any thread: this trainer's role, and how many seats the job has (0: not known yet).
   [[nodiscard]] Role role() const {
     return handle_ == nullptr ? Role::unknown : static_cast<Role>(pawl_role_of(handle_));
@@ -239,10 +243,16 @@ class Trainer {
     if (added == Status::ok) blobs_.push_back(std::move(blob));
     return added;
   }
-  Status layout_seal() { return call([&] { return pawl_layout_seal(handle_); }); }
+  Status layout_seal() {
+    return call([&] { return pawl_layout_seal(handle_); });
+  }
 
-  Status step_begin(std::uint64_t step) { return call([&] { return pawl_step_begin(handle_, step); }); }
-  Status fence(FenceReport* report = nullptr) { return call([&] { return pawl_fence(handle_, report); }); }
+  Status step_begin(std::uint64_t step) {
+    return call([&] { return pawl_step_begin(handle_, step); });
+  }
+  Status fence(FenceReport* report = nullptr) {
+    return call([&] { return pawl_fence(handle_, report); });
+  }
   Status window_open(std::uint64_t step, std::uint64_t samples) {
     return call([&] { return pawl_window_open(handle_, step, samples); });
   }
@@ -254,16 +264,26 @@ class Trainer {
   // -1 where there is none; poll() skips that.
   [[nodiscard]] int event_fd() const { return handle_ == nullptr ? -1 : pawl_event_fd(handle_); }
   // `timeout` if no event waits.
-  Status event_next(Event* event) { return call([&] { return pawl_event_next(handle_, event); }); }
+  Status event_next(Event* event) {
+    return call([&] { return pawl_event_next(handle_, event); });
+  }
   [[nodiscard]] bool interrupted() const { return handle_ != nullptr && pawl_interrupted(handle_) != 0; }
 
   Status fault_report(const std::string& what) {
     return call([&] { return pawl_fault_report(handle_, what.c_str()); });
   }
-  Status recover_join(Seat* seat) { return call([&] { return pawl_recover_join(handle_, seat); }); }
-  Status restore() { return call([&] { return pawl_restore(handle_); }); }
-  Status recover_done() { return call([&] { return pawl_recover_done(handle_); }); }
-  Status finish() { return call([&] { return pawl_finish(handle_); }); }
+  Status recover_join(Seat* seat) {
+    return call([&] { return pawl_recover_join(handle_, seat); });
+  }
+  Status restore() {
+    return call([&] { return pawl_restore(handle_); });
+  }
+  Status recover_done() {
+    return call([&] { return pawl_recover_done(handle_); });
+  }
+  Status finish() {
+    return call([&] { return pawl_finish(handle_); });
+  }
   // `agreed` may be null.
   Status stop_after(std::uint64_t step, std::uint64_t* agreed = nullptr) {
     return call([&] { return pawl_stop_after(handle_, step, agreed); });

@@ -10,17 +10,17 @@
 #include "base/log.h"
 #include "base/result.h"
 
-#define PAWL_CHECK(condition, ...)                                                                \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]] {                                                              \
-      ::pawl::log_error("check_failed", "condition", #condition, "at", __FILE__, "line", __LINE__, \
-                        "why", ::pawl::text(__VA_ARGS__));                                        \
-      std::abort();                                                                               \
-    }                                                                                             \
+#define PAWL_CHECK(condition, ...)                                                                        \
+  do {                                                                                                    \
+    if (!(condition)) [[unlikely]] {                                                                      \
+      ::pawl::log_error("check_failed", "condition", #condition, "at", __FILE__, "line", __LINE__, "why", \
+                        ::pawl::text(__VA_ARGS__));                                                       \
+      std::abort();                                                                                       \
+    }                                                                                                     \
   } while (false)
 
-#define PAWL_ENSURE(condition, ...)                                                             \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
+#define PAWL_ENSURE(condition, ...)                                                              \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
       return ::pawl::Error{::pawl::Code::broken, ::pawl::text("" #condition ": ", __VA_ARGS__)}; \
   } while (false)

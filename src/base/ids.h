@@ -19,11 +19,11 @@ struct Id {
   [[nodiscard]] constexpr Id next() const { return Id(value + 1); }
 };
 
-using Seat = Id<struct SeatTag, std::uint32_t>;              // a stable place in the job, 0..seat_count-1; equals the rank
-using NodeId = Id<struct NodeTag, std::uint32_t>;            // a machine (or a namespace that plays one)
+using Seat = Id<struct SeatTag, std::uint32_t>;    // a stable place in the job, 0..seat_count-1; equals the rank
+using NodeId = Id<struct NodeTag, std::uint32_t>;  // a machine (or a namespace that plays one)
 using Incarnation = Id<struct IncarnationTag, std::uint64_t>;  // one life of a node's agent; grows with each
-using Generation = Id<struct GenerationTag, std::uint64_t>;  // version of the membership; 0: before the first
-using Step = Id<struct StepTag, std::uint64_t>;              // one training iteration; 0: the initial state, before step 1
+using Generation = Id<struct GenerationTag, std::uint64_t>;    // version of the membership; 0: before the first
+using Step = Id<struct StepTag, std::uint64_t>;  // one training iteration; 0: the initial state, before step 1
 
 using Duration = std::chrono::nanoseconds;
 

@@ -1,9 +1,9 @@
 #include "base/log.h"
 
+#include <unistd.h>
 #include <atomic>
 #include <ctime>
 #include <mutex>
-#include <unistd.h>
 
 namespace pawl {
 namespace {
@@ -15,10 +15,14 @@ std::string who_name;
 
 const char* name_of(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return "debug";
-    case LogLevel::info: return "info";
-    case LogLevel::warn: return "warn";
-    case LogLevel::error: return "error";
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::warn:
+      return "warn";
+    case LogLevel::error:
+      return "error";
   }
   return "error";
 }

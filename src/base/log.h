@@ -42,12 +42,20 @@ void log_event(LogLevel level, std::string_view event, const Fields&... fields) 
 }
 
 template <class... Fields>
-void log_debug(std::string_view event, const Fields&... fields) { log_event(LogLevel::debug, event, fields...); }
+void log_debug(std::string_view event, const Fields&... fields) {
+  log_event(LogLevel::debug, event, fields...);
+}
 template <class... Fields>
-void log_info(std::string_view event, const Fields&... fields) { log_event(LogLevel::info, event, fields...); }
+void log_info(std::string_view event, const Fields&... fields) {
+  log_event(LogLevel::info, event, fields...);
+}
 template <class... Fields>
-void log_warn(std::string_view event, const Fields&... fields) { log_event(LogLevel::warn, event, fields...); }
+void log_warn(std::string_view event, const Fields&... fields) {
+  log_event(LogLevel::warn, event, fields...);
+}
 template <class... Fields>
-void log_error(std::string_view event, const Fields&... fields) { log_event(LogLevel::error, event, fields...); }
+void log_error(std::string_view event, const Fields&... fields) {
+  log_event(LogLevel::error, event, fields...);
+}
 
 }  // namespace pawl

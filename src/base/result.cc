@@ -6,16 +6,26 @@ namespace pawl {
 
 const char* name_of(Code code) {
   switch (code) {
-    case Code::invalid: return "invalid";
-    case Code::not_found: return "not_found";
-    case Code::stale: return "stale";
-    case Code::full: return "full";
-    case Code::timeout: return "timeout";
-    case Code::unreachable: return "unreachable";
-    case Code::corrupt: return "corrupt";
-    case Code::io: return "io";
-    case Code::cancelled: return "cancelled";
-    case Code::broken: return "broken";
+    case Code::invalid:
+      return "invalid";
+    case Code::not_found:
+      return "not_found";
+    case Code::stale:
+      return "stale";
+    case Code::full:
+      return "full";
+    case Code::timeout:
+      return "timeout";
+    case Code::unreachable:
+      return "unreachable";
+    case Code::corrupt:
+      return "corrupt";
+    case Code::io:
+      return "io";
+    case Code::cancelled:
+      return "cancelled";
+    case Code::broken:
+      return "broken";
   }
   return "broken";
 }

@@ -46,7 +46,7 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
@@ -93,15 +93,14 @@ using Status = Result<void>;
 #define PAWL_JOIN(a, b) PAWL_JOIN_(a, b)
 
 // PAWL_TRY(call): returns the error of a failed call to our own caller.
-#define PAWL_TRY(call)                                                  \
-  do {                                                                  \
-    if (auto pawl_status_ = (call); !pawl_status_)                      \
-      return std::move(pawl_status_).error();                           \
+#define PAWL_TRY(call)                                                                     \
+  do {                                                                                     \
+    if (auto pawl_status_ = (call); !pawl_status_) return std::move(pawl_status_).error(); \
   } while (false)
 
 // PAWL_ASSIGN(auto x, call): the value of the call into x, or its error to our own caller.
 #define PAWL_ASSIGN(declaration, call) PAWL_ASSIGN_(PAWL_JOIN(pawl_result_, __LINE__), declaration, call)
-#define PAWL_ASSIGN_(temporary, declaration, call)            \
-  auto temporary = (call);                                    \
-  if (!temporary) return std::move(temporary).error();        \
+#define PAWL_ASSIGN_(temporary, declaration, call)     \
+  auto temporary = (call);                             \
+  if (!temporary) return std::move(temporary).error(); \
   declaration = std::move(temporary).value()

@@ -13,14 +13,21 @@
 
 namespace pawl {
 
-inline void append_text(std::string& out, std::string_view value) { out.append(value); }
-inline void append_text(std::string& out, const char* value) { out.append(value); }
-inline void append_text(std::string& out, char value) { out.push_back(value); }
-inline void append_text(std::string& out, bool value) { out.append(value ? "true" : "false"); }
+inline void append_text(std::string& out, std::string_view value) {
+  out.append(value);
+}
+inline void append_text(std::string& out, const char* value) {
+  out.append(value);
+}
+inline void append_text(std::string& out, char value) {
+  out.push_back(value);
+}
+inline void append_text(std::string& out, bool value) {
+  out.append(value ? "true" : "false");
+}
 
 template <class Number>
-  requires(std::integral<Number> || std::floating_point<Number>)
-void append_text(std::string& out, Number value) {
+requires(std::integral<Number> || std::floating_point<Number>) void append_text(std::string& out, Number value) {
   char digits[40];
   auto [end, error] = std::to_chars(digits, digits + sizeof digits, value);
   (void)error;

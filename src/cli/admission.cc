@@ -53,8 +53,8 @@ Status check_same_job(Control& control, const LaunchPlan& plan, const KeyValue& 
   if (state)
     if (const Result<JobState> parsed = parse_job_state(state->value);
         parsed && (parsed->phase == JobPhase::finished || parsed->phase == JobPhase::failed))
-      return Error{Code::invalid, text("job ", job, " has ended already (", name_of(parsed->phase),
-                                       "): name this one with --job")};
+      return Error{Code::invalid,
+                   text("job ", job, " has ended already (", name_of(parsed->phase), "): name this one with --job")};
   return wait_until_unregistered(control, plan);
 }
 

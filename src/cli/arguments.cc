@@ -49,8 +49,11 @@ struct Everything {
 
 // torchrun's bits: "0", "1", "2", "3"; also its per-rank form is refused, with a sentence.
 void read_stream_bits(const std::string& flag, const std::string& value, std::uint32_t& bits) {
-  if (value.size() == 1 && value[0] >= '0' && value[0] <= '3') bits = static_cast<std::uint32_t>(value[0] - '0');
-  else throw CLI::ValidationError(flag, "0 (nothing), 1 (stdout), 2 (stderr) or 3 (both) is possible, for all ranks alike");
+  if (value.size() == 1 && value[0] >= '0' && value[0] <= '3')
+    bits = static_cast<std::uint32_t>(value[0] - '0');
+  else
+    throw CLI::ValidationError(flag,
+                               "0 (nothing), 1 (stdout), 2 (stderr) or 3 (both) is possible, for all ranks alike");
 }
 
 void read_node_count(Everything& all) {
@@ -66,7 +69,8 @@ void read_node_count(Everything& all) {
 void add_job(CLI::App& app, JobOptions& job) {
   app.add_option("--job", job.job, "the job; by default the only one that runs here");
   app.add_option("--control", job.control, "HOST:PORT[,HOST:PORT]; by default as the job's launcher here knows it");
-  app.add_option("--token-file", job.token_file, "the job's secret; by default PAWL_TOKEN_FILE, or the job's own file here");
+  app.add_option("--token-file", job.token_file,
+                 "the job's secret; by default PAWL_TOKEN_FILE, or the job's own file here");
 }
 
 void add_output(CLI::App& app, bool& as_json) {
@@ -89,9 +93,11 @@ void add_run(CLI::App& app, Everything& all) {
   RunOptions& o = all.run;
   run->add_option("--nnodes", all.nnodes, "members N; N:M means M-N spares besides")->capture_default_str();
   run->add_option(both("--nproc-per-node"), all.nproc, "trainers (seats) a node")->capture_default_str();
-  CLI::Option* rank = run->add_option(both("--node-rank"), all.node_rank, "which node this machine is; N and above are spares");
+  CLI::Option* rank =
+      run->add_option(both("--node-rank"), all.node_rank, "which node this machine is; N and above are spares");
   CLI::Option* spares = run->add_option("--spares", all.spares, "nodes that wait until one dies");
-  run->add_flag("--standalone", o.standalone, "all nodes on this machine, with a control of their own (default without --control)");
+  run->add_flag("--standalone", o.standalone,
+                "all nodes on this machine, with a control of their own (default without --control)");
   run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`, the same on every machine");
   run->add_option("--job", o.job, "its name; by default one is made up");
   run->add_option("--replicas", o.replica_count, "copies of each seat's state on other nodes")->capture_default_str();
@@ -104,25 +110,34 @@ void add_run(CLI::App& app, Everything& all) {
                   "seconds that a new trainer process has to become ready, imports and model included")
       ->capture_default_str();
   run->add_flag("--no-wait", o.no_wait, "without a spare, stop the job instead of waiting for one");
-  run->add_option("--token-file", o.token_file, "a secret that all nodes share (or PAWL_TOKEN_FILE); with --control only");
-  run->add_option("--listen", o.listen, "HOST:PORT for the other nodes; port 0: any; by default the address towards the control");
-  run->add_option("--namespaces", all.namespaces, "auto, require or off: whether each node here gets a network of its own")
-      ->check(CLI::IsMember({"auto", "require", "off"}))->capture_default_str();
-  run->add_flag_function("--no-namespaces", [&all](std::int64_t) { all.namespaces = "off"; }, "as --namespaces off");
-  run->add_flag_function("--restart-dead-nodes,!--no-restart-dead-nodes", [&o](std::int64_t n) { o.restart_dead_nodes = n > 0; },
-                         "a node that died comes back as a spare (default with --standalone)");
+  run->add_option("--token-file", o.token_file,
+                  "a secret that all nodes share (or PAWL_TOKEN_FILE); with --control only");
+  run->add_option("--listen", o.listen,
+                  "HOST:PORT for the other nodes; port 0: any; by default the address towards the control");
+  run->add_option("--namespaces", all.namespaces,
+                  "auto, require or off: whether each node here gets a network of its own")
+      ->check(CLI::IsMember({"auto", "require", "off"}))
+      ->capture_default_str();
+  run->add_flag_function(
+      "--no-namespaces", [&all](std::int64_t) { all.namespaces = "off"; }, "as --namespaces off");
+  run->add_flag_function(
+      "--restart-dead-nodes,!--no-restart-dead-nodes", [&o](std::int64_t n) { o.restart_dead_nodes = n > 0; },
+      "a node that died comes back as a spare (default with --standalone)");
   run->add_flag("--keep", o.keep, "keep the run directory, with the logs, after a clean end");
   run->add_option(both("--log-dir"), o.log_dir, "trainers' output goes to files here, instead of the node's log");
-  run->add_option("-t,--tee", all.tee, "also to this terminal: 0 nothing, 1 stdout, 2 stderr, 3 both")->capture_default_str();
-  run->add_option("-r,--redirects", all.redirects, "torchrun's; output goes to the logs always")->group("torchrun's flags without effect");
+  run->add_option("-t,--tee", all.tee, "also to this terminal: 0 nothing, 1 stdout, 2 stderr, 3 both")
+      ->capture_default_str();
+  run->add_option("-r,--redirects", all.redirects, "torchrun's; output goes to the logs always")
+      ->group("torchrun's flags without effect");
   run->add_flag("-m,--module", o.module, "the trainer is a Python module");
   run->add_flag(both("--no-python"), o.no_python, "the trainer is a program, even if it ends in .py");
   run->add_flag("--test-hooks", o.test_hooks, "let drills park trainers and daemons in named phases");
   run->add_flag("--gate-off", o.gate_off)->group("");
   run->add_option("--daemon-command", o.daemon_command)->group("");
   run->add_option(both("--rdzv-id"), all.rdzv_id, "torchrun's; as --job");
-  for (const char* flag : {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
-                           "--role", "--master-addr", "--master-port", "--local-addr", "--logs-specs", "--local-ranks-filter"})
+  for (const char* flag :
+       {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
+        "--role", "--master-addr", "--master-port", "--local-addr", "--logs-specs", "--local-ranks-filter"})
     add_without_effect(*run, o, flag);
   run->callback([&all, run, rank, spares] {
     RunOptions& o = all.run;
@@ -145,7 +160,8 @@ void add_run(CLI::App& app, Everything& all) {
 }
 
 void add_keeper_and_daemon(CLI::App& app, Everything& all) {
-  CLI::App* keeper = app.add_subcommand("keeper", "a node's parent process; `pawl run` starts it")->group("Started by pawl itself");
+  CLI::App* keeper =
+      app.add_subcommand("keeper", "a node's parent process; `pawl run` starts it")->group("Started by pawl itself");
   KeeperCommandOptions& k = all.keeper;
   keeper->add_option("--job", k.job)->required();
   keeper->add_option("--node", k.node)->required();
@@ -166,7 +182,8 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
     all.chosen = [&all] { return command_keeper(all.keeper); };
   });
 
-  CLI::App* daemon = app.add_subcommand("daemon", "pawld, a node's agent; its keeper starts it")->group("Started by pawl itself");
+  CLI::App* daemon =
+      app.add_subcommand("daemon", "pawld, a node's agent; its keeper starts it")->group("Started by pawl itself");
   DaemonCommandOptions& d = all.daemon;
   daemon->add_option("--node", d.node)->required();
   daemon->add_option("--incarnation", d.incarnation)->required();
@@ -184,7 +201,8 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
 
 void add_control(CLI::App& app, Everything& all) {
   CLI::App* control = app.add_subcommand("control", "serve etcd's protocol from this machine, until SIGTERM");
-  control->add_option("--listen", all.control.listen, "HOST:PORT or unix:/path, several with commas")->capture_default_str();
+  control->add_option("--listen", all.control.listen, "HOST:PORT or unix:/path, several with commas")
+      ->capture_default_str();
   control->add_option("--data-dir", all.control.data_dir, "where what it answered is kept")->required();
   control->add_option("--token-file", all.control.token_file, "a secret without which nobody is served");
   control->callback([&all] { all.chosen = [&all] { return command_control(all.control); }; });
@@ -197,10 +215,12 @@ void add_views(CLI::App& app, Everything& all) {
   status->add_flag("-w,--watch", all.status.watch, "again every second");
   status->callback([&all] { all.chosen = [&all] { return command_status(all.status); }; });
 
-  CLI::App* exposure = app.add_subcommand("exposure", "what would be lost if nodes died now, from what memory really holds");
+  CLI::App* exposure =
+      app.add_subcommand("exposure", "what would be lost if nodes died now, from what memory really holds");
   add_job(*exposure, all.exposure.job);
   add_output(*exposure, all.exposure.job.json);
-  exposure->add_option("--if", all.exposure.dead_nodes, "NODE[,NODE] that die at once; by default each node by itself")->delimiter(',');
+  exposure->add_option("--if", all.exposure.dead_nodes, "NODE[,NODE] that die at once; by default each node by itself")
+      ->delimiter(',');
   exposure->callback([&all] { all.chosen = [&all] { return command_exposure(all.exposure); }; });
 
   CLI::App* events = app.add_subcommand("events", "what happened to the job");
@@ -216,12 +236,15 @@ void add_views(CLI::App& app, Everything& all) {
 
 void add_drill(CLI::App& app, Everything& all) {
   CLI::App* drill = app.add_subcommand("drill", "hurt a running job on purpose, or prove recovery of your own script");
-  drill->footer("pawl drill [options] -- python train.py ARGUMENTS: runs the script with faults and without, compares every\n"
-                "loss and all state bit by bit, and says what differs first and why; its options: pawl drill --help --");
+  drill->footer(
+      "pawl drill [options] -- python train.py ARGUMENTS: runs the script with faults and without, compares every\n"
+      "loss and all state bit by bit, and says what differs first and why; its options: pawl drill --help --");
   DrillOptions& o = all.drill;
-  drill->add_option("action", o.action, "kill, stop, continue, cut or heal (a node's cable)")->required()
+  drill->add_option("action", o.action, "kill, stop, continue, cut or heal (a node's cable)")
+      ->required()
       ->check(CLI::IsMember({"kill", "stop", "continue", "cut", "heal"}));
-  drill->add_option("target", o.target, "node N, trainer SEAT, daemon N, control, launcher")->required()
+  drill->add_option("target", o.target, "node N, trainer SEAT, daemon N, control, launcher")
+      ->required()
       ->check(CLI::IsMember({"node", "trainer", "daemon", "control", "launcher"}));
   drill->add_option("which", o.which, "the node's number, `leader`, or the seat");
   add_job(*drill, o.job);

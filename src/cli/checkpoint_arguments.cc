@@ -17,8 +17,9 @@ void add_output(CLI::App& app, bool& as_json) {
 
 void add_reading(CLI::App& app, ReadOptions& read) {
   app.add_option("--tag", read.tag, "which of several checkpoints in a folder: global_step1200, iter_0000003, ...");
-  app.add_option("--param-names", read.parameter_names_file,
-                 "FILE of parameter names in the model's order, one a line or a JSON list: for optimizer states keyed by number");
+  app.add_option(
+      "--param-names", read.parameter_names_file,
+      "FILE of parameter names in the model's order, one a line or a JSON list: for optimizer states keyed by number");
 }
 
 void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, const std::string& help) {
@@ -26,7 +27,8 @@ void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, con
          flag,
          [&bytes, flag](const std::string& words) {
            const std::optional<std::uint64_t> size = parse_bytes(words);
-           if (!size || *size == 0) throw CLI::ValidationError(flag, text("\"", words, "\": expected a size such as 512MiB, 1GiB or 5GB"));
+           if (!size || *size == 0)
+             throw CLI::ValidationError(flag, text("\"", words, "\": expected a size such as 512MiB, 1GiB or 5GB"));
            bytes = *size;
          },
          help)
@@ -36,38 +38,52 @@ void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, con
 void add_family(CLI::App& app, CheckpointArguments& all) {
   const char* group = "Names of a model family (for Megatron's checkpoints, to Hugging Face's)";
   FamilySettings& o = all.convert.family;
-  app.add_option("--family", all.family, "gpt, llama (also Qwen, Mistral), mixtral, gpt_neox; by default found by the names")->group(group);
-  app.add_flag("--keep-names", all.convert.keep_names, "no renaming, even where the family is recognised")->group(group);
+  app.add_option("--family", all.family,
+                 "gpt, llama (also Qwen, Mistral), mixtral, gpt_neox; by default found by the names")
+      ->group(group);
+  app.add_flag("--keep-names", all.convert.keep_names, "no renaming, even where the family is recognised")
+      ->group(group);
   app.add_option("--heads", o.attention_heads, "attention heads, where the checkpoint does not say")->group(group);
   app.add_option("--query-groups", o.query_groups, "heads of keys and values, likewise")->group(group);
   app.add_option("--head-size", o.head_size, "likewise")->group(group);
-  app.add_option("--vocabulary", o.vocabulary, "rows of the vocabulary that are real: padding beyond them is cut")->group(group);
+  app.add_option("--vocabulary", o.vocabulary, "rows of the vocabulary that are real: padding beyond them is cut")
+      ->group(group);
   app.add_option("--config", all.convert.config_file, "the model's config.json, which says all of that")->group(group);
 }
 
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* convert = app.add_subcommand("convert", "any checkpoint into safetensors, or a Hugging Face folder");
   ConvertOptions& o = all.convert;
-  convert->footer("Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
-                  "Megatron-Core and safetensors; executes nothing that is in them. safetensors: one file, keys <name>/<role> with the\n"
-                  "roles weight, master, exp_avg, exp_avg_sq, step, buffer. The target gets its name when it is whole and on the disk;\n"
-                  "until then it grows as TARGET.pawl-partial, which the next run takes over.");
+  convert->footer(
+      "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
+      "Megatron-Core and safetensors; executes nothing that is in them. safetensors: one file, keys <name>/<role> with "
+      "the\n"
+      "roles weight, master, exp_avg, exp_avg_sq, step, buffer. The target gets its name when it is whole and on the "
+      "disk;\n"
+      "until then it grows as TARGET.pawl-partial, which the next run takes over.");
   convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
   convert->add_option("target", o.target, "safetensors: a file; huggingface: a folder")->required();
-  convert->add_option("--to", all.convert_to, "safetensors or huggingface")->required()->check(CLI::IsMember({"safetensors", "huggingface"}));
-  convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")->delimiter(',');
-  convert->add_option("--dtype", o.dtype, "float32, float16 or bfloat16 for all tensors of these types; default: as stored");
+  convert->add_option("--to", all.convert_to, "safetensors or huggingface")
+      ->required()
+      ->check(CLI::IsMember({"safetensors", "huggingface"}));
+  convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
+      ->delimiter(',');
+  convert->add_option("--dtype", o.dtype,
+                      "float32, float16 or bfloat16 for all tensors of these types; default: as stored");
   add_reading(*convert, o.read);
   add_family(*convert, all);
   add_bytes(*convert, "--memory", o.memory_bytes, "at most so much memory for data; default 1GiB");
-  convert->add_option("--trust-replica", o.trusted_replica, "where copies of a tensor differ, take number N instead of refusing");
+  convert->add_option("--trust-replica", o.trusted_replica,
+                      "where copies of a tensor differ, take number N instead of refusing");
   add_bytes(*convert, "--max-file-size", o.file_bytes_max, "of each file of a Hugging Face folder; default 5GB");
-  convert->add_flag("--despite-problems", o.despite_problems, "convert the chosen tensors although inspect shows problems; they must be whole themselves");
+  convert->add_flag("--despite-problems", o.despite_problems,
+                    "convert the chosen tensors although inspect shows problems; they must be whole themselves");
   convert->add_flag("--overwrite", o.overwrite, "replace what is at the target");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);
   convert->callback([&all, &chosen] {
-    all.convert.to = all.convert_to == "huggingface" ? ConvertOptions::To::huggingface : ConvertOptions::To::safetensors;
+    all.convert.to =
+        all.convert_to == "huggingface" ? ConvertOptions::To::huggingface : ConvertOptions::To::safetensors;
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))
       throw CLI::ValidationError("--family", text("\"", all.family, "\": gpt, llama, mixtral and gpt_neox are known"));
     chosen = [&all] { return command_convert(all.convert); };
@@ -91,7 +107,8 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
   diff->add_option("a", d.a, "a file or a folder")->required();
   diff->add_option("b", d.b, "another")->required();
   diff->add_option("--roles", d.roles, "ROLE[,ROLE]: only these")->delimiter(',');
-  diff->add_option("--tolerance", d.tolerance, "largest absolute difference that counts as equal")->check(CLI::NonNegativeNumber);
+  diff->add_option("--tolerance", d.tolerance, "largest absolute difference that counts as equal")
+      ->check(CLI::NonNegativeNumber);
   add_reading(*diff, d.read);
   add_bytes(*diff, "--memory", d.memory_bytes, "at most so much memory for data; default 1GiB");
   diff->add_flag("-a,--all", d.all, "every tensor that differs, not the first 20");

@@ -32,7 +32,7 @@ struct ConvertOptions {
   std::string dtype;               // torch's name; empty: as stored
   bool keep_names = false;         // huggingface: no renaming, even where the family is recognised
   FamilySettings family;
-  std::string config_file;         // a config.json that tells what of the family is missing
+  std::string config_file;  // a config.json that tells what of the family is missing
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
   std::optional<std::uint32_t> trusted_replica;
   std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface

@@ -9,8 +9,8 @@
 #include "cli/checkpoint_text.h"
 #include "cli/convert_plan.h"
 #include "cli/numbers.h"
-#include "cli/progress.h"
 #include "cli/portions.h"
+#include "cli/progress.h"
 #include "reshape/cast.h"
 
 namespace pawl {
@@ -219,7 +219,8 @@ TEST(ConvertPlan, HuggingFaceTakesWeightsAndBuffersInFiles) {
   EXPECT_EQ(keys_of(*plan), (Keys{"w", "n", "b"}));
   EXPECT_EQ(plan->files.size(), 3u);
   EXPECT_FALSE(plan->index.empty());
-  EXPECT_EQ(plan->all_bytes, plan->files[0].size_bytes + plan->files[1].size_bytes + plan->files[2].size_bytes + plan->index.size());
+  EXPECT_EQ(plan->all_bytes,
+            plan->files[0].size_bytes + plan->files[1].size_bytes + plan->files[2].size_bytes + plan->index.size());
   options.roles = {"weight", "exp_avg"};
   const auto twice = plan_conversion(small_view(), options);
   ASSERT_FALSE(twice);
@@ -242,8 +243,8 @@ TEST(Inspect, SaysAllOfIt) {
   view.objects = {"config"};
   view.problems = {"file x is missing"};
   const std::string text = inspect_text(view, "/some/where", 2);
-  for (const char* part : {"/some/where", "step", "exp_avg", "... and 3 tensors more (--all)", "tied: tied = w", "object: config",
-                           "PROBLEM: file x is missing"})
+  for (const char* part : {"/some/where", "step", "exp_avg", "... and 3 tensors more (--all)", "tied: tied = w",
+                           "object: config", "PROBLEM: file x is missing"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   const json document = inspect_json(view, "/some/where");
   EXPECT_EQ(document["tensors"].size(), 5u);

@@ -155,7 +155,8 @@ Result<std::vector<std::uint32_t>> with_roles(const CheckpointView& view, const 
     if (std::ranges::find(view.tensors, role, &StoredTensor::role) != view.tensors.end()) continue;
     std::string there;
     for (const RoleTotal& total : totals_of(view)) there += text(there.empty() ? "" : ", ", printable(total.role));
-    return Error{Code::not_found, text("no tensor has the role ", role, "; there are: ", there.empty() ? "none" : there)};
+    return Error{Code::not_found,
+                 text("no tensor has the role ", role, "; there are: ", there.empty() ? "none" : there)};
   }
   return chosen;
 }
@@ -164,22 +165,25 @@ std::string inspect_text(const CheckpointView& view, const std::string& path, st
   std::string out = head_text(view, path);
   if (!view.tensors.empty()) out += "\n" + totals_text(view) + "\n" + tensors_text(view, shown_max);
   if (!view.aliases.empty()) out += "\n";
-  append_first(out, view.aliases, shown_max,
-               [](const auto& alias) { return text("tied: ", printable(alias.first), " = ", printable(alias.second), "\n"); },
-               "tied name");
+  append_first(
+      out, view.aliases, shown_max,
+      [](const auto& alias) { return text("tied: ", printable(alias.first), " = ", printable(alias.second), "\n"); },
+      "tied name");
   if (!view.objects.empty()) out += "\n";
-  append_first(out, view.objects, shown_max, [](const auto& name) { return text("object: ", printable(name), "\n"); },
-               "object");
+  append_first(
+      out, view.objects, shown_max, [](const auto& name) { return text("object: ", printable(name), "\n"); }, "object");
   if (!view.notes.empty()) out += "\n";
-  append_first(out, view.notes, shown_max, [](const auto& note) { return text("note: ", printable(note), "\n"); }, "note");
+  append_first(
+      out, view.notes, shown_max, [](const auto& note) { return text("note: ", printable(note), "\n"); }, "note");
   if (!view.problems.empty()) out += "\n";
   for (const std::string& problem : view.problems) out += text("PROBLEM: ", printable(problem), "\n");
   return out;
 }
 
 json inspect_json(const CheckpointView& view, const std::string& path) {
-  json document = {{"path", path}, {"format", view.format}, {"facts", json::object()}, {"roles", json::object()},
-                   {"files", json::array()}, {"tensors", json::array()}, {"aliases", json::object()}};
+  json document = {
+      {"path", path},           {"format", view.format},    {"facts", json::object()},  {"roles", json::object()},
+      {"files", json::array()}, {"tensors", json::array()}, {"aliases", json::object()}};
   for (const auto& [name, value] : view.facts) document["facts"][name] = value;
   for (const std::string& file : paths_of(view)) document["files"].push_back(file);
   for (const RoleTotal& total : totals_of(view))
@@ -201,10 +205,21 @@ json inspect_json(const CheckpointView& view, const std::string& path) {
 }
 
 std::optional<std::uint64_t> parse_bytes(std::string_view words) {
-  static constexpr std::pair<std::string_view, std::uint64_t> kUnits[] = {
-      {"", 1}, {"B", 1}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", std::uint64_t{1} << 40},
-      {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", std::uint64_t{1} << 40},
-      {"kB", 1000}, {"KB", 1000}, {"MB", 1000'000}, {"GB", 1000'000'000}, {"TB", 1000'000'000'000}};
+  static constexpr std::pair<std::string_view, std::uint64_t> kUnits[] = {{"", 1},
+                                                                          {"B", 1},
+                                                                          {"K", 1 << 10},
+                                                                          {"M", 1 << 20},
+                                                                          {"G", 1 << 30},
+                                                                          {"T", std::uint64_t{1} << 40},
+                                                                          {"KiB", 1 << 10},
+                                                                          {"MiB", 1 << 20},
+                                                                          {"GiB", 1 << 30},
+                                                                          {"TiB", std::uint64_t{1} << 40},
+                                                                          {"kB", 1000},
+                                                                          {"KB", 1000},
+                                                                          {"MB", 1000'000},
+                                                                          {"GB", 1000'000'000},
+                                                                          {"TB", 1000'000'000'000}};
   const std::size_t digits = std::min(words.find_first_not_of("0123456789"), words.size());
   std::uint64_t number = 0, bytes = 0;
   if (!parse_number(words.substr(0, digits), number)) return std::nullopt;

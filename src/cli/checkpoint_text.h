@@ -30,7 +30,8 @@ struct RoleTotal {
 // In the order weight, master, exp_avg, exp_avg_sq, step, buffer, then the others as they come.
 [[nodiscard]] std::vector<RoleTotal> totals_of(const CheckpointView& view);
 
-// Indices in view.tensors of those whose role is named; all without names. Fails: `not_found`, with the roles there are.
+// Indices in view.tensors of those whose role is named; all without names. Fails: `not_found`, with the roles there
+// are.
 [[nodiscard]] Result<std::vector<std::uint32_t>> with_roles(const CheckpointView& view,
                                                             const std::vector<std::string>& roles);
 

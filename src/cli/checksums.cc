@@ -20,8 +20,8 @@ constexpr std::string_view kZipMagic = "PK\3\4";
 constexpr std::uint64_t kHeadBytes = 18;  // of a zstd frame: enough for its decoded size
 
 bool is_zip(ByteSource& source) {
-  const Result<std::string> head = source.size_bytes() < 4 ? Result<std::string>(std::string())
-                                                           : read_text(source, 0, 4);
+  const Result<std::string> head =
+      source.size_bytes() < 4 ? Result<std::string>(std::string()) : read_text(source, 0, 4);
   return head && *head == kZipMagic;
 }
 
@@ -61,9 +61,7 @@ class Prover {
     return archive(memory, name);
   }
 
-  void end_file() {
-    report_.unproven_files += std::exchange(has_unproven_, false);
-  }
+  void end_file() { report_.unproven_files += std::exchange(has_unproven_, false); }
 
  private:
   Status prove(ByteSource& source, const ZipRecord& record, const std::string& name) {
@@ -137,8 +135,10 @@ Result<ChecksumReport> prove_checksums(const CheckpointView& view, const std::at
   Prover prover(report, cancel, progress);
   std::set<std::string> files, folders;
   for (const StoredFile& file : view.files) {
-    if (is_dcp(parent_path(file.path))) folders.insert(parent_path(file.path));
-    else if (path_exists(file.path)) files.insert(file.path);
+    if (is_dcp(parent_path(file.path)))
+      folders.insert(parent_path(file.path));
+    else if (path_exists(file.path))
+      files.insert(file.path);
   }
   for (const std::string& folder : folders)
     if (Status done = prove_dcp(folder, prover); !done) {

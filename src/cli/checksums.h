@@ -1,7 +1,7 @@
 // Checksums that a checkpoint's own format has, proven: the CRC32s of torch.save's zip archives.
 //
-// Also of those inside DCP's files (each item is an archive of its own) and behind their compression. A checksum of 0 was
-// left out by the writer, and proves nothing. Legacy streams and safetensors have none.
+// Also of those inside DCP's files (each item is an archive of its own) and behind their compression. A checksum of 0
+// was left out by the writer, and proves nothing. Legacy streams and safetensors have none.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ struct ChecksumReport {
   std::uint64_t records = 0;  // that have a checksum, and agree with it
   std::uint64_t bytes = 0;    // of those
   std::uint64_t unproven_records = 0;
-  std::uint64_t unproven_files = 0;   // without any checksum at all
-  std::vector<std::string> wrong;     // sentences: file, record
+  std::uint64_t unproven_files = 0;  // without any checksum at all
+  std::vector<std::string> wrong;    // sentences: file, record
 };
 
 // Reads all records of the files that the view names. `progress`: the bytes read so far.

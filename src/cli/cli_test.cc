@@ -52,14 +52,16 @@ TEST(DrillScript, IsTakenByItsDashes) {
 TEST(DrillScript, HandsEverythingOverAsItStands) {
   setenv("PYTHON_EXEC", "/a/python", 1);
   const DrillCommand command = drill_command({"drill", "--seed", "3", "--", "x.py", "--", "-o"}, "/nowhere/bin/pawl");
-  EXPECT_EQ(command.argv, (Words{"/a/python", "-m", "pawl.drill", "--pawl", "/nowhere/bin/pawl", "--seed", "3", "--", "x.py", "--", "-o"}));
+  EXPECT_EQ(command.argv, (Words{"/a/python", "-m", "pawl.drill", "--pawl", "/nowhere/bin/pawl", "--seed", "3", "--",
+                                 "x.py", "--", "-o"}));
   EXPECT_EQ(command.python_path, "");
   unsetenv("PYTHON_EXEC");
 }
 
 TEST(JobName, IsADirectoryAndAKey) {
   EXPECT_TRUE(check_job_name("run-7_a.b"));
-  for (const char* bad : {"", "a/b", "..", ".hidden", "a b", "0123456789012345678901234567890123456789012345678901234567890123"})
+  for (const char* bad :
+       {"", "a/b", "..", ".hidden", "a b", "0123456789012345678901234567890123456789012345678901234567890123"})
     EXPECT_FALSE(check_job_name(bad)) << bad;
 }
 
@@ -77,7 +79,13 @@ TEST(SpecDifference, NamesEveryFieldThatDiffers) {
 }
 
 TEST(LauncherRecord, ComesBackFromItsText) {
-  LauncherRecord record{12, 34, "x", "10.77.0.1:2379", 56, "/proc/12/ns/net", {{NodeId(3), 78, "10.77.0.13:7000", "/proc/12/fd/9", "pn3"}}};
+  LauncherRecord record{12,
+                        34,
+                        "x",
+                        "10.77.0.1:2379",
+                        56,
+                        "/proc/12/ns/net",
+                        {{NodeId(3), 78, "10.77.0.13:7000", "/proc/12/fd/9", "pn3"}}};
   const auto back = parse_launcher_record(to_json(record));
   ASSERT_TRUE(back) << back.error().what;
   EXPECT_EQ(to_json(*back), to_json(record));
@@ -91,9 +99,13 @@ TEST(TokenDigest, TellsTokensApart) {
   EXPECT_NE(random_hex(16), random_hex(16));
 }
 
-TEST(Table, AlignsAndTrims) { EXPECT_EQ(table({{"A", "LONG"}, {"wide", "x"}}), "A     LONG\nwide  x\n"); }
+TEST(Table, AlignsAndTrims) {
+  EXPECT_EQ(table({{"A", "LONG"}, {"wide", "x"}}), "A     LONG\nwide  x\n");
+}
 
-TEST(FabricHosts, NameEveryNode) { EXPECT_NE(fabric_hosts(2).find("10.77.0.11 node-1\n"), std::string::npos); }
+TEST(FabricHosts, NameEveryNode) {
+  EXPECT_NE(fabric_hosts(2).find("10.77.0.11 node-1\n"), std::string::npos);
+}
 
 }  // namespace
 }  // namespace pawl

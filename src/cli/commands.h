@@ -14,7 +14,14 @@
 
 namespace pawl {
 
-enum ExitCode : int { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitNotFound = 3, kExitDegraded = 4, kExitKeeper = 70 /* a keeper that ended by itself, not by the job */ };
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitFailed = 1,
+  kExitUsage = 2,
+  kExitNotFound = 3,
+  kExitDegraded = 4,
+  kExitKeeper = 70 /* a keeper that ended by itself, not by the job */
+};
 
 // Says it on standard error, as "pawl: ...", and answers the exit code that fits.
 int report_error(const Error& error);
@@ -43,13 +50,13 @@ struct RunOptions {
   std::string listen;
   Namespaces namespaces = Namespaces::automatic;
   std::optional<bool> restart_dead_nodes;  // default: only with --standalone
-  bool keep = false;               // the run directory, after a clean end
+  bool keep = false;                       // the run directory, after a clean end
   std::string log_dir;
   std::uint32_t tee = 0;
-  bool module = false;             // -m
+  bool module = false;  // -m
   bool no_python = false;
   std::vector<std::string> without_effect;  // torchrun's flags that mean nothing here, for a note
-  std::string daemon_command;      // test only
+  std::string daemon_command;               // test only
   std::vector<std::string> command;
 };
 int command_run(const RunOptions& options);
@@ -108,9 +115,9 @@ int command_events(const EventsOptions& options);
 
 struct DrillOptions {
   JobOptions job;
-  std::string action;               // kill stop continue cut heal
-  std::string target;               // node trainer daemon control launcher
-  std::string which;                // a node, "leader", or a seat
+  std::string action;  // kill stop continue cut heal
+  std::string target;  // node trainer daemon control launcher
+  std::string which;   // a node, "leader", or a seat
   std::optional<std::uint64_t> at_step;
   std::string phase;
   std::uint64_t timeout_ms = 60000;  // for --at-step and --phase

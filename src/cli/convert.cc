@@ -33,7 +33,8 @@ struct Conversion {
 
 Error incomplete(const CheckpointView& view) {
   std::string what;
-  for (std::size_t i = 0; i < view.problems.size() && i < kNamedMax; ++i) what += text(i == 0 ? "" : "; ", view.problems[i]);
+  for (std::size_t i = 0; i < view.problems.size() && i < kNamedMax; ++i)
+    what += text(i == 0 ? "" : "; ", view.problems[i]);
   if (view.problems.size() > kNamedMax) what += text("; and ", view.problems.size() - kNamedMax, " more");
   return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what,
                                    " (--despite-problems converts tensors that are whole)")};
@@ -79,7 +80,8 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
     for (const StoredTensor& tensor : view.tensors)
       for (const StoredPiece& piece : tensor.pieces)
         if (piece.copy == *options.trusted_replica) return {};
-    return Error{Code::not_found, text("--trust-replica ", *options.trusted_replica, ": no tensor has a copy of that number")};
+    return Error{Code::not_found,
+                 text("--trust-replica ", *options.trusted_replica, ": no tensor has a copy of that number")};
   }
   if (!has_copies(view)) return {};
   std::vector<std::uint32_t> tensors;
@@ -91,8 +93,8 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
   for (std::size_t i = 0; i < differences.size() && i < kNamedMax; ++i)
     what += text(i == 0 ? "" : "; ", sentence_of(differences[i], view));
   if (differences.size() > kNamedMax) what += text("; and ", differences.size() - kNamedMax, " more");
-  return Error{Code::corrupt, text("copies that should be equal differ: ", what,
-                                   ". Say --trust-replica N to take copy N of them")};
+  return Error{Code::corrupt,
+               text("copies that should be equal differ: ", what, ". Say --trust-replica N to take copy N of them")};
 }
 
 Status write_header(const std::string& path, const std::string& header) {
@@ -124,7 +126,8 @@ Status write_all(const ConvertOptions& options, const ReshapePlan& copies, Conve
   execution.progress = [&](const ExecuteProgress& now) { progress.at(now.bytes_done); };
   const CopyStream stream = [&](const CopySink& sink) { return copies.plan_rank(0, sink); };
   PAWL_ASSIGN(conversion.report, execute(stream, places_of(conversion.view), target, execution));
-  for (std::size_t i = 0; i < plan.files.size(); ++i) PAWL_TRY(write_header(target.files[i].path, plan.files[i].header));
+  for (std::size_t i = 0; i < plan.files.size(); ++i)
+    PAWL_TRY(write_header(target.files[i].path, plan.files[i].header));
   if (!plan.index.empty()) PAWL_TRY(write_index(output.path_of(std::string(kHuggingFaceIndexName)), plan.index));
   if (interrupted()) return Error{Code::cancelled, "interrupted"};
   return output.publish();
@@ -138,9 +141,9 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   PAWL_TRY(rename(options, conversion));
   PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
-  PAWL_TRY(PartialOutput::check(options.target, {.folder = options.to == To::huggingface,
-                                                 .overwrite = options.overwrite,
-                                                 .bytes = conversion.plan.all_bytes}));
+  PAWL_TRY(PartialOutput::check(
+      options.target,
+      {.folder = options.to == To::huggingface, .overwrite = options.overwrite, .bytes = conversion.plan.all_bytes}));
   const JobLayout layout = layout_of(conversion);
   const Enumeration wanted(layout);
   const ReshapeSource source = source_of(conversion.view, {.trusted_copy = options.trusted_replica, .roles = {}});
@@ -152,8 +155,8 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   conversion.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   for (const auto& [tensor, count] : conversion.report.overflowed) {
     const ConvertedTensor& out = conversion.plan.tensors[tensor];
-    conversion.plan.notes.push_back(text(out.key, ": ", count, " numbers are beyond ", name_of(out.type),
-                                         " and became infinite"));
+    conversion.plan.notes.push_back(
+        text(out.key, ": ", count, " numbers are beyond ", name_of(out.type), " and became infinite"));
   }
   return {};
 }
@@ -179,13 +182,13 @@ json document_of(const ConvertOptions& options, const Conversion& conversion) {
 
 std::string summary_of(const ConvertOptions& options, const Conversion& conversion) {
   const ConvertPlan& plan = conversion.plan;
-  std::string out = text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
-                         plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));
+  std::string out =
+      text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
+           plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));
   if (plan.files.size() > 1) out += text(" in ", plan.files.size(), " files");
   if (conversion.family) out += text(", in Hugging Face's names for ", name_of(*conversion.family));
   out += text(", from ", printable(conversion.view.format));
-  if (!options.dry_run && conversion.seconds > 0)
-    out += text(", in ", fixed(conversion.seconds, 1), " s");
+  if (!options.dry_run && conversion.seconds > 0) out += text(", in ", fixed(conversion.seconds, 1), " s");
   out += "\n";
   for (std::size_t i = 0; i < plan.files.size() && options.dry_run && plan.files.size() > 1; ++i)
     out += text("  ", plan.files[i].name, "  ", bytes_text(plan.files[i].size_bytes), "\n");
@@ -203,8 +206,10 @@ int command_convert(const ConvertOptions& options) {
     const int code = report_checkpoint_error(done.error(), options.json);
     return is_usage ? static_cast<int>(kExitUsage) : code;
   }
-  if (options.json) print(json_text(document_of(options, conversion)) + "\n");
-  else print(summary_of(options, conversion));
+  if (options.json)
+    print(json_text(document_of(options, conversion)) + "\n");
+  else
+    print(summary_of(options, conversion));
   return kExitOk;
 }
 

@@ -13,8 +13,8 @@
 #include "cli/commands.h"
 #include "cli/numbers.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "cli/portions.h"
+#include "cli/progress.h"
 
 namespace pawl {
 namespace {
@@ -35,7 +35,7 @@ struct Comparison {
   CheckpointView a, b;
   std::vector<Pair> pairs;
   std::vector<std::pair<std::string, std::string>> only_in_a, only_in_b;  // name, role
-  std::vector<Mismatch> mismatches;                                     // of shape, or types without a common value
+  std::vector<Mismatch> mismatches;                                       // of shape, or types without a common value
 };
 
 using Key = std::pair<std::string_view, std::string_view>;
@@ -60,11 +60,14 @@ void match(Comparison& comparison, const std::vector<std::string>& roles) {
     const StoredTensor& one = comparison.a.tensors[a];
     const StoredTensor& other = comparison.b.tensors[found->second];
     if (one.shape != other.shape)
-      comparison.mismatches.push_back({one.name, one.role, text("shapes ", text_of(one.shape), " and ", text_of(other.shape))});
+      comparison.mismatches.push_back(
+          {one.name, one.role, text("shapes ", text_of(one.shape), " and ", text_of(other.shape))});
     else if (!can_compare(one.type, other.type))
       comparison.mismatches.push_back(
-          {one.name, one.role, text("types ", name_of(one.type), " and ", name_of(other.type), ": no numbers to compare")});
-    else comparison.pairs.push_back({a, found->second, {}});
+          {one.name, one.role,
+           text("types ", name_of(one.type), " and ", name_of(other.type), ": no numbers to compare")});
+    else
+      comparison.pairs.push_back({a, found->second, {}});
     right.erase(found);
   }
   for (const auto& [key, b] : right) comparison.only_in_b.emplace_back(key);
@@ -73,7 +76,7 @@ void match(Comparison& comparison, const std::vector<std::string>& roles) {
 
 // Elements of the portion, and their numbers in the tensor where that is cut across its rows.
 void compare_portion(const Portion& portion, const std::vector<std::byte>& left, const std::vector<std::byte>& right,
-                  double tolerance, const Comparison& comparison, Pair& pair) {
+                     double tolerance, const Comparison& comparison, Pair& pair) {
   const StoredTensor& one = comparison.a.tensors[pair.a];
   const StoredTensor& other = comparison.b.tensors[pair.b];
   const Box box = box_of(portion, one.shape);
@@ -112,8 +115,10 @@ Status read_and_compare(const DiffOptions& options, Comparison& comparison) {
   ProgressBar progress("diff", bytes_all);
   std::vector<std::vector<std::byte>> a, b;
   for (const Portion& portion : plan_portions(tensors, std::max<std::uint64_t>(options.memory_bytes / 4, 1 << 18))) {
-    if (const Status read = left.read(portion, left_index, a, execution); !read) return Error(read.error()).within(options.a);
-    if (const Status read = right.read(portion, right_index, b, execution); !read) return Error(read.error()).within(options.b);
+    if (const Status read = left.read(portion, left_index, a, execution); !read)
+      return Error(read.error()).within(options.a);
+    if (const Status read = right.read(portion, right_index, b, execution); !read)
+      return Error(read.error()).within(options.b);
     for (std::size_t i = 0; i < portion.tensors.size(); ++i) {
       compare_portion(portion, a[i], b[i], options.tolerance, comparison, comparison.pairs[portion.tensors[i]]);
       bytes_done += a[i].size() + b[i].size();
@@ -182,12 +187,13 @@ std::string pairs_text(const Comparison& comparison, std::size_t shown_max) {
     const StoredTensor& tensor = comparison.a.tensors[pairs[i]->a];
     const NumberDifference& found = pairs[i]->difference;
     const bool valued = found.is_valued;
-    rows.push_back({printable(tensor.name), printable(tensor.role), types_text(tensor, comparison.b.tensors[pairs[i]->b]),
-                    valued ? number_text(found.largest) : "-",
-                    size_bits(tensor.type) % 8 == 0 ? text_of(index_of(found.at, tensor.shape)) : text("byte ", found.at),
-                    valued ? number_text(found.a) : "-", valued ? number_text(found.b) : "-",
-                    text(found.differing, found.nan_on_one_side != 0 ? text(" (", found.nan_on_one_side, " NaN)") : ""),
-                    text(found.compared)});
+    rows.push_back(
+        {printable(tensor.name), printable(tensor.role), types_text(tensor, comparison.b.tensors[pairs[i]->b]),
+         valued ? number_text(found.largest) : "-",
+         size_bits(tensor.type) % 8 == 0 ? text_of(index_of(found.at, tensor.shape)) : text("byte ", found.at),
+         valued ? number_text(found.a) : "-", valued ? number_text(found.b) : "-",
+         text(found.differing, found.nan_on_one_side != 0 ? text(" (", found.nan_on_one_side, " NaN)") : ""),
+         text(found.compared)});
   }
   std::string out = "\n" + table(rows);
   if (pairs.size() > shown_max) out += text("... and ", pairs.size() - shown_max, " more (--all)\n");
@@ -203,12 +209,13 @@ void append_missing(std::string& out, const std::vector<std::pair<std::string, s
 
 std::string summary_of(const DiffOptions& options, const Comparison& comparison) {
   const std::size_t shown_max = options.all ? SIZE_MAX : kShownMax;
-  std::string out = text("A  ", printable(options.a), "  (", printable(comparison.a.format), ")\nB  ", printable(options.b),
-                         "  (", printable(comparison.b.format), ")\n");
+  std::string out = text("A  ", printable(options.a), "  (", printable(comparison.a.format), ")\nB  ",
+                         printable(options.b), "  (", printable(comparison.b.format), ")\n");
   std::uint64_t bits_only = 0;
   std::vector<std::vector<std::string>> rows = {{"ROLE", "TENSORS", "DIFFER", "ELEMENTS", "LARGEST"}};
   for (const auto& [role, found] : by_role(comparison)) {
-    rows.push_back({printable(role), text(found.tensors), text(found.differing), text(found.elements), number_text(found.largest)});
+    rows.push_back({printable(role), text(found.tensors), text(found.differing), text(found.elements),
+                    number_text(found.largest)});
     bits_only += found.bits_only;
   }
   if (rows.size() > 1) out += "\n" + table(rows);
@@ -223,7 +230,8 @@ std::string summary_of(const DiffOptions& options, const Comparison& comparison)
     rest += text("differs: ", comparison.mismatches.size() - shown_max, " more (--all)\n");
   if (!rest.empty()) out += "\n" + rest;
   if (bits_only != 0)
-    out += text("\nnote: ", bits_only, " elements are equal in value and not in bits (the sign of zero, a NaN's payload)\n");
+    out += text("\nnote: ", bits_only,
+                " elements are equal in value and not in bits (the sign of zero, a NaN's payload)\n");
   return out + (is_equal(comparison) ? "\nequal\n" : "\ndifferent\n");
 }
 
@@ -234,31 +242,41 @@ json number_json(double value) {
 }
 
 json document_of(const DiffOptions& options, const Comparison& comparison) {
-  json document = {{"a", options.a},        {"b", options.b},
-                   {"equal", is_equal(comparison)}, {"compared", comparison.pairs.size()},
-                   {"roles", json::object()},       {"differing", json::array()},
-                   {"only_in_a", json::array()},    {"only_in_b", json::array()},
+  json document = {{"a", options.a},
+                   {"b", options.b},
+                   {"equal", is_equal(comparison)},
+                   {"compared", comparison.pairs.size()},
+                   {"roles", json::object()},
+                   {"differing", json::array()},
+                   {"only_in_a", json::array()},
+                   {"only_in_b", json::array()},
                    {"mismatched", json::array()}};
   for (const auto& [role, found] : by_role(comparison))
-    document["roles"][role] = {{"tensors", found.tensors}, {"differing", found.differing}, {"elements", found.elements},
-                               {"largest", number_json(found.largest)}, {"bits_only", found.bits_only}};
+    document["roles"][role] = {{"tensors", found.tensors},
+                               {"differing", found.differing},
+                               {"elements", found.elements},
+                               {"largest", number_json(found.largest)},
+                               {"bits_only", found.bits_only}};
   for (const Pair* pair : differing(comparison)) {
     const StoredTensor& tensor = comparison.a.tensors[pair->a];
     const NumberDifference& found = pair->difference;
-    document["differing"].push_back({{"name", tensor.name},
-                                     {"role", tensor.role},
-                                     {"dtype_a", name_of(tensor.type)},
-                                     {"dtype_b", name_of(comparison.b.tensors[pair->b].type)},
-                                     {"largest", found.is_valued ? number_json(found.largest) : json()},
-                                     {"at", size_bits(tensor.type) % 8 == 0 ? index_of(found.at, tensor.shape) : Shape{found.at}},
-                                     {"a", found.is_valued ? number_json(found.a) : json()},
-                                     {"b", found.is_valued ? number_json(found.b) : json()},
-                                     {"elements", found.differing},
-                                     {"nan_on_one_side", found.nan_on_one_side},
-                                     {"of", found.compared}});
+    document["differing"].push_back(
+        {{"name", tensor.name},
+         {"role", tensor.role},
+         {"dtype_a", name_of(tensor.type)},
+         {"dtype_b", name_of(comparison.b.tensors[pair->b].type)},
+         {"largest", found.is_valued ? number_json(found.largest) : json()},
+         {"at", size_bits(tensor.type) % 8 == 0 ? index_of(found.at, tensor.shape) : Shape{found.at}},
+         {"a", found.is_valued ? number_json(found.a) : json()},
+         {"b", found.is_valued ? number_json(found.b) : json()},
+         {"elements", found.differing},
+         {"nan_on_one_side", found.nan_on_one_side},
+         {"of", found.compared}});
   }
-  for (const auto& [name, role] : comparison.only_in_a) document["only_in_a"].push_back({{"name", name}, {"role", role}});
-  for (const auto& [name, role] : comparison.only_in_b) document["only_in_b"].push_back({{"name", name}, {"role", role}});
+  for (const auto& [name, role] : comparison.only_in_a)
+    document["only_in_a"].push_back({{"name", name}, {"role", role}});
+  for (const auto& [name, role] : comparison.only_in_b)
+    document["only_in_b"].push_back({{"name", name}, {"role", role}});
   for (const Mismatch& found : comparison.mismatches)
     document["mismatched"].push_back({{"name", found.name}, {"role", found.role}, {"why", found.why}});
   return document;
@@ -268,7 +286,8 @@ Status open_both(const DiffOptions& options, Comparison& comparison) {
   PAWL_ASSIGN(comparison.a, open_proven(options.a, options.read));
   PAWL_ASSIGN(comparison.b, open_proven(options.b, options.read));
   for (const std::string& role : options.roles) {  // one side may lack it, not both
-    const Result<std::vector<std::uint32_t>> in_a = with_roles(comparison.a, {role}), in_b = with_roles(comparison.b, {role});
+    const Result<std::vector<std::uint32_t>> in_a = with_roles(comparison.a, {role}),
+                                             in_b = with_roles(comparison.b, {role});
     if (!in_a && !in_b) return in_a.error();
   }
   return {};
@@ -284,15 +303,17 @@ int command_diff(const DiffOptions& options) {
   for (const auto& [view, path] : {std::pair(&comparison.a, &options.a), std::pair(&comparison.b, &options.b)}) {
     if (view->problems.empty()) continue;
     const std::string more = view->problems.size() > 1 ? "; and more (pawl inspect)" : "";
-    (void)report_checkpoint_error({Code::corrupt, text(*path, " is not whole, and is not compared: ", view->problems[0], more)},
-                                  options.json);
+    (void)report_checkpoint_error(
+        {Code::corrupt, text(*path, " is not whole, and is not compared: ", view->problems[0], more)}, options.json);
     return kExitDegraded;
   }
   match(comparison, options.roles);
   if (const Status compared = read_and_compare(options, comparison); !compared)
     return report_checkpoint_error(compared.error(), options.json);
-  if (options.json) print(json_text(document_of(options, comparison)) + "\n");
-  else print(summary_of(options, comparison));
+  if (options.json)
+    print(json_text(document_of(options, comparison)) + "\n");
+  else
+    print(summary_of(options, comparison));
   return is_equal(comparison) ? kExitOk : kExitFailed;
 }
 

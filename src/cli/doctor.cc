@@ -39,10 +39,13 @@ const char* name_of(Verdict verdict) {
   return verdict == Verdict::ok ? "OK" : verdict == Verdict::warn ? "WARN" : "FAIL";
 }
 
-std::string mebibytes(std::uint64_t bytes) { return text(bytes >> 20, " MiB"); }
+std::string mebibytes(std::uint64_t bytes) {
+  return text(bytes >> 20, " MiB");
+}
 
 Finding check_versions() {
-  return {"pawl", Verdict::ok, text(PAWL_VERSION_TEXT, ", protocol ", kProtocolVersion, ", compiler ", __VERSION__), ""};
+  return {"pawl", Verdict::ok, text(PAWL_VERSION_TEXT, ", protocol ", kProtocolVersion, ", compiler ", __VERSION__),
+          ""};
 }
 
 Finding check_kernel() {
@@ -51,7 +54,8 @@ Finding check_kernel() {
   ::uname(&name);
   std::sscanf(name.release, "%u.%u", &major, &minor);
   const bool new_enough = major > 5 || (major == 5 && minor >= 9);
-  return {"kernel", new_enough ? Verdict::ok : Verdict::fail, name.release, "pidfd and close_range need Linux 5.9 or later"};
+  return {"kernel", new_enough ? Verdict::ok : Verdict::fail, name.release,
+          "pidfd and close_range need Linux 5.9 or later"};
 }
 
 Finding check_machine() {
@@ -71,7 +75,8 @@ Finding check_segments() {
 Finding check_shm() {
   struct statvfs found {};
   if (::statvfs("/dev/shm", &found) != 0)
-    return {"shm", Verdict::warn, "no /dev/shm", "mount it (mount -t tmpfs tmpfs /dev/shm): data loaders need it, pawl itself does not"};
+    return {"shm", Verdict::warn, "no /dev/shm",
+            "mount it (mount -t tmpfs tmpfs /dev/shm): data loaders need it, pawl itself does not"};
   const std::uint64_t size = static_cast<std::uint64_t>(found.f_blocks) * found.f_frsize;
   return {"shm", size >= (256u << 20) ? Verdict::ok : Verdict::warn, text("/dev/shm has ", mebibytes(size)),
           "data loaders may run out: mount -o remount,size=50% /dev/shm (docker: --shm-size)"};
@@ -112,7 +117,8 @@ Finding check_ptrace() {
 
 Finding check_namespaces() {
   const Status probed = probe_namespaces();
-  return {"namespaces", probed ? Verdict::ok : Verdict::warn, probed ? "network, IPC, mount and host name, tried" : probed.error().what,
+  return {"namespaces", probed ? Verdict::ok : Verdict::warn,
+          probed ? "network, IPC, mount and host name, tried" : probed.error().what,
           "pawl run --standalone then uses loopback addresses, and no cable can be cut"};
 }
 
@@ -124,7 +130,8 @@ Finding check_io_uring() {
     ::close(static_cast<int>(fd));
     return {"io_uring", Verdict::ok, "can be used", ""};
   }
-  return {"io_uring", Verdict::warn, std::strerror(why), "only writing checkpoints is slower: sysctl kernel.io_uring_disabled=0, or allow it in seccomp"};
+  return {"io_uring", Verdict::warn, std::strerror(why),
+          "only writing checkpoints is slower: sysctl kernel.io_uring_disabled=0, or allow it in seccomp"};
 }
 
 Finding check_etcd() {
@@ -137,7 +144,8 @@ Finding check_ports() {
   if (Result<Fd> any = listen_tcp({"127.0.0.1", 0}); !any)
     return {"ports", Verdict::fail, any.error().what, "pawl's daemons listen on TCP: allow loopback"};
   if (Result<Fd> control = listen_tcp({"127.0.0.1", 2379}); !control)
-    return {"ports", Verdict::warn, "2379 is taken on loopback", "`pawl control` needs another --listen; `pawl run --standalone` is not affected"};
+    return {"ports", Verdict::warn, "2379 is taken on loopback",
+            "`pawl control` needs another --listen; `pawl run --standalone` is not affected"};
   return {"ports", Verdict::ok, "loopback can be listened on, 2379 is free", ""};
 }
 
@@ -151,23 +159,25 @@ Finding check_run_directory() {
 
 Finding check_python() {
   const Result<std::string> python = find_program("python3");
-  return {"python3", python ? Verdict::ok : Verdict::warn, python ? *python : "not in PATH", "only Python trainers need it"};
+  return {"python3", python ? Verdict::ok : Verdict::warn, python ? *python : "not in PATH",
+          "only Python trainers need it"};
 }
 
 }  // namespace
 
 int command_doctor(const DoctorOptions& options) {
-  const std::vector<Finding> findings = {check_versions(),   check_kernel(),    check_machine(),    check_segments(),
-                                         check_shm(),        check_memlock(),   check_open_files(), check_huge_pages(),
-                                         check_ptrace(),     check_namespaces(), check_io_uring(),  check_etcd(),
-                                         check_ports(),      check_run_directory(), check_python()};
+  const std::vector<Finding> findings = {
+      check_versions(), check_kernel(),     check_machine(),    check_segments(),      check_shm(),
+      check_memlock(),  check_open_files(), check_huge_pages(), check_ptrace(),        check_namespaces(),
+      check_io_uring(), check_etcd(),       check_ports(),      check_run_directory(), check_python()};
   bool failed = false;
   json list = json::array();
   std::vector<std::vector<std::string>> rows;
   for (const Finding& finding : findings) {
     failed |= finding.verdict == Verdict::fail;
     const std::string remedy = finding.verdict == Verdict::ok ? "" : finding.remedy;
-    list.push_back({{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"found", finding.found}, {"remedy", remedy}});
+    list.push_back(
+        {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"found", finding.found}, {"remedy", remedy}});
     rows.push_back({name_of(finding.verdict), finding.what, finding.found});
     if (!remedy.empty()) rows.push_back({"", "", text("-> ", remedy)});
   }

@@ -47,7 +47,8 @@ pid_t parent_of(pid_t pid) {
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   for (const std::string& name : real_files().list("/proc").value_or({}))
-    if (std::uint32_t pid = 0; parse_number(std::string_view(name), pid) && parent_of(static_cast<pid_t>(pid)) == parent)
+    if (std::uint32_t pid = 0;
+        parse_number(std::string_view(name), pid) && parent_of(static_cast<pid_t>(pid)) == parent)
       children.push_back(static_cast<pid_t>(pid));
   return children;
 }
@@ -73,12 +74,16 @@ const json* trainer_at(const JobView& view, const Member& member) {
 }
 
 Result<Victim> find_trainer(const JobView& view, std::uint32_t seat) {
-  if (!view.state || seat >= view.state->seats.size()) return Error{Code::not_found, text("the job has no seat ", seat)};
+  if (!view.state || seat >= view.state->seats.size())
+    return Error{Code::not_found, text("the job has no seat ", seat)};
   const Member& member = view.state->seats[seat];
   const json* trainer = trainer_at(view, member);
   if (trainer == nullptr || number_in(*trainer, "pid") == 0)
-    return Error{Code::not_found, text("the trainer of seat ", seat, " is not known: node ", member.life.node, " does not tell")};
-  return Victim{member.life.node, member.local_index, {static_cast<pid_t>(number_in(*trainer, "pid"))},
+    return Error{Code::not_found,
+                 text("the trainer of seat ", seat, " is not known: node ", member.life.node, " does not tell")};
+  return Victim{member.life.node,
+                member.local_index,
+                {static_cast<pid_t>(number_in(*trainer, "pid"))},
                 number_in(*trainer, "start_time")};
 }
 
@@ -102,8 +107,9 @@ Result<Victim> find_victim(const DrillOptions& options, const JobAccess& access,
   }
   for (const NodeView& node : view.nodes)
     if (node.record.life.node == victim.node)
-      victim.pids = {static_cast<pid_t>(member_of(node.answer, "pawld_pid").is_number() ? number_in(node.answer, "pawld_pid")
-                                                                                           : node.record.pawld_pid)};
+      victim.pids = {static_cast<pid_t>(member_of(node.answer, "pawld_pid").is_number()
+                                            ? number_in(node.answer, "pawld_pid")
+                                            : node.record.pawld_pid)};
   if (victim.pids.empty() || parent_of(victim.pids.front()) != keeper)
     return Error{Code::not_found, text("pawld of node ", victim.node, " is just being started: try again")};
   return victim;
@@ -126,7 +132,8 @@ const NodeView* node_view(const JobView& view, NodeId node) {
 }
 
 bool is_trainer_phase(const std::string& phase) {
-  static const std::vector<std::string> kPhases = {"compute", "allreduce", "fence", "update", "exchange", "allgather", "join", "restore"};
+  static const std::vector<std::string> kPhases = {"compute",  "allreduce", "fence", "update",
+                                                   "exchange", "allgather", "join",  "restore"};
   return std::find(kPhases.begin(), kPhases.end(), phase) != kPhases.end();
 }
 
@@ -152,34 +159,43 @@ Status park(const DrillOptions& options, const JobAccess& access, const NodeReco
     real_clock().sleep(std::chrono::milliseconds(2));
   }
   (void)ask_daemon(record, access.token, {{"ask", "release"}});
-  return Error{Code::timeout, text("node ", victim.node, " did not come to ", options.phase, " within ", options.timeout_ms, " ms")};
+  return Error{Code::timeout,
+               text("node ", victim.node, " did not come to ", options.phase, " within ", options.timeout_ms, " ms")};
 }
 
-Status await_step(const DrillOptions& options, const JobAccess& access, const NodeRecord& record, const Victim& victim) {
+Status await_step(const DrillOptions& options, const JobAccess& access, const NodeRecord& record,
+                  const Victim& victim) {
   const Deadline deadline = Deadline::in(std::chrono::milliseconds(options.timeout_ms));
   while (!deadline.passed()) {
     JobView view;
     view.nodes.push_back({record, true, {}, ""});
-    if (Result<json> status = ask_daemon(record, access.token, {{"ask", "status"}})) view.nodes.front().answer = std::move(status).value();
+    if (Result<json> status = ask_daemon(record, access.token, {{"ask", "status"}}))
+      view.nodes.front().answer = std::move(status).value();
     if (step_of(view, victim) >= *options.at_step) return {};
     real_clock().sleep(std::chrono::milliseconds(2));
   }
-  return Error{Code::timeout, text("node ", victim.node, " did not reach step ", *options.at_step, " within ", options.timeout_ms, " ms")};
+  return Error{Code::timeout, text("node ", victim.node, " did not reach step ", *options.at_step, " within ",
+                                   options.timeout_ms, " ms")};
 }
 
-Status wait_for_moment(const DrillOptions& options, const JobAccess& access, const JobView& view, const Victim& victim) {
+Status wait_for_moment(const DrillOptions& options, const JobAccess& access, const JobView& view,
+                       const Victim& victim) {
   if (options.phase.empty() && !options.at_step) return {};
   const NodeView* node = node_view(view, victim.node);
   if (node == nullptr || !node->registered || options.target == "control" || options.target == "launcher")
-    return Error{Code::invalid, "--at-step and --phase need a victim that is a node, a trainer or a daemon, and answers"};
-  return options.phase.empty() ? await_step(options, access, node->record, victim) : park(options, access, node->record, victim);
+    return Error{Code::invalid,
+                 "--at-step and --phase need a victim that is a node, a trainer or a daemon, and answers"};
+  return options.phase.empty() ? await_step(options, access, node->record, victim)
+                               : park(options, access, node->record, victim);
 }
 
-int signal_of(const std::string& action) { return action == "kill" ? SIGKILL : action == "stop" ? SIGSTOP : SIGCONT; }
+int signal_of(const std::string& action) {
+  return action == "kill" ? SIGKILL : action == "stop" ? SIGSTOP : SIGCONT;
+}
 
 struct Blow {
   std::vector<pid_t> pids;
-  Duration at{};       // Clock::now() right before the first signal
+  Duration at{};  // Clock::now() right before the first signal
   Duration at_wall{};
 };
 
@@ -190,7 +206,8 @@ Result<Blow> strike(const DrillOptions& options, const Victim& victim) {
     Result<Fd> pidfd = open_pidfd(pid);
     if (!pidfd && pid != victim.pids.front()) continue;  // a child that has just ended
     if (!pidfd) return std::move(pidfd).error();
-    if (pid == victim.pids.front() && victim.start_time != 0 && process_start_time(pid).value_or(0) != victim.start_time)
+    if (pid == victim.pids.front() && victim.start_time != 0 &&
+        process_start_time(pid).value_or(0) != victim.start_time)
       return Error{Code::not_found, text("process ", pid, " is another one by now: try again")};
     if (pid != victim.pids.front() && parent_of(pid) != victim.pids.front()) continue;
     pidfds.push_back(std::move(pidfd).value());
@@ -212,24 +229,29 @@ json seen_before(const JobAccess& access, const JobView& view, const Victim& vic
   const Result<json> status = ask_daemon(node->record, access.token, {{"ask", "status"}});
   if (!status) return phases;
   for (const json& trainer : array_in(*status, "trainers"))
-    phases.push_back({{"seat", member_of(trainer, "seat")}, {"phase", string_in(trainer, "phase")}, {"step", number_in(trainer, "step")}});
+    phases.push_back({{"seat", member_of(trainer, "seat")},
+                      {"phase", string_in(trainer, "phase")},
+                      {"step", number_in(trainer, "step")}});
   return phases;
 }
 
 int report(const DrillOptions& options, const Victim& victim, const Blow& blow, const json& observed) {
   if (options.job.json) {
-    const json document = {{"action", options.action},      {"target", options.target}, {"which", options.which},
-                           {"node", victim.node.value},     {"phase", options.phase},   {"pids", blow.pids},
-                           {"monotonic_ns", blow.at.count()}, {"wall_ns", blow.at_wall.count()}, {"observed", observed}};
+    const json document = {
+        {"action", options.action},        {"target", options.target},        {"which", options.which},
+        {"node", victim.node.value},       {"phase", options.phase},          {"pids", blow.pids},
+        {"monotonic_ns", blow.at.count()}, {"wall_ns", blow.at_wall.count()}, {"observed", observed}};
     print(document.dump() + "\n");
     return kExitOk;
   }
   std::string pids;
   for (const pid_t pid : blow.pids) pids += text(pids.empty() ? "" : ",", pid);
   std::string where;
-  for (const json& one : observed) where += text(where.empty() ? "" : "; ", string_in(one, "phase"), " of step ", number_in(one, "step"));
-  print(text(options.action, " ", options.target, options.which.empty() ? "" : " ", options.which, pids.empty() ? "" : text(": processes ", pids),
-             " at ", blow.at.count(), " ns", where.empty() ? "" : text(" (seen just before: ", where, ")"), "\n"));
+  for (const json& one : observed)
+    where += text(where.empty() ? "" : "; ", string_in(one, "phase"), " of step ", number_in(one, "step"));
+  print(text(options.action, " ", options.target, options.which.empty() ? "" : " ", options.which,
+             pids.empty() ? "" : text(": processes ", pids), " at ", blow.at.count(), " ns",
+             where.empty() ? "" : text(" (seen just before: ", where, ")"), "\n"));
   return kExitOk;
 }
 
@@ -238,7 +260,8 @@ Result<Blow> move_cable(const DrillOptions& options, const JobAccess& access, No
   for (const LauncherNode& found : access.launcher->nodes) {
     if (found.node != node) continue;
     if (access.launcher->netns.empty() || found.link.empty())
-      return Error{Code::io, "the nodes share this machine's network, so there is no cable to cut: run the job with namespaces"};
+      return Error{Code::io,
+                   "the nodes share this machine's network, so there is no cable to cut: run the job with namespaces"};
     Blow blow{{}, real_clock().now(), real_clock().wall()};
     PAWL_TRY(set_link(access.launcher->netns, found.link, options.action == "heal"));
     return blow;
@@ -250,7 +273,8 @@ Result<Blow> move_cable(const DrillOptions& options, const JobAccess& access, No
 
 int command_drill(const DrillOptions& options) {
   const bool cable = options.action == "cut" || options.action == "heal";
-  if (cable && options.target != "node") return usage_error(text("drill ", options.action, ": only a node has a cable"));
+  if (cable && options.target != "node")
+    return usage_error(text("drill ", options.action, ": only a node has a cable"));
   const Result<JobAccess> access = find_job(options.job);
   if (!access) return report_error(access.error());
   // Without the control there is still a launcher's record to go by.
@@ -264,13 +288,15 @@ int command_drill(const DrillOptions& options) {
     victim.node = NodeId(*node);
   } else {
     Result<Victim> found = find_victim(options, *access, *view);
-    if (!found) return found.error().code == Code::invalid ? usage_error(found.error().what) : report_error(found.error());
+    if (!found)
+      return found.error().code == Code::invalid ? usage_error(found.error().what) : report_error(found.error());
     victim = std::move(found).value();
   }
   if (Status ready = wait_for_moment(options, *access, *view, victim); !ready) return report_error(ready.error());
   const bool of_node = options.target != "control" && options.target != "launcher";
   const json observed = of_node && options.action != "continue" && options.action != "heal"
-                            ? seen_before(*access, *view, victim) : json::array();
+                            ? seen_before(*access, *view, victim)
+                            : json::array();
   const Result<Blow> blow = cable ? move_cable(options, *access, victim.node) : strike(options, victim);
   if (!options.phase.empty() && of_node)
     if (const NodeView* node = node_view(*view, victim.node))

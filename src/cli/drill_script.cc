@@ -37,7 +37,8 @@ DrillCommand drill_command(const std::vector<std::string>& words, const std::str
   command.argv = {interpreter != nullptr ? interpreter : "python3", "-m", "pawl.drill", "--pawl", self};
   command.argv.insert(command.argv.end(), words.begin() + 1, words.end());
   command.python_path = package_folder(self);
-  if (const char* before = std::getenv("PYTHONPATH"); !command.python_path.empty() && before != nullptr && *before != '\0')
+  if (const char* before = std::getenv("PYTHONPATH");
+      !command.python_path.empty() && before != nullptr && *before != '\0')
     command.python_path += text(":", before);
   return command;
 }
@@ -52,8 +53,9 @@ int command_drill_script(const std::vector<std::string>& words) {
   for (const std::string& word : command.argv) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   ::execvp(argv.front(), argv.data());
-  return report_error({Code::not_found, text("drill: ", command.argv.front(), " can't be started (", std::strerror(errno),
-                                             "): install Python 3.11 or later, or name one with PYTHON_EXEC")});
+  return report_error(
+      {Code::not_found, text("drill: ", command.argv.front(), " can't be started (", std::strerror(errno),
+                             "): install Python 3.11 or later, or name one with PYTHON_EXEC")});
 }
 
 }  // namespace pawl

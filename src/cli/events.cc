@@ -51,7 +51,8 @@ int follow(const JobAccess& access, Revision from, bool as_json, bool ended) {
     if (event.kind == WatchEvent::Kind::resync) say("some events were lost on the way");
   });
   // A launcher that is gone took its control with it: nothing more will come.
-  while (!over && (!access.launcher || is_running(*access.launcher))) real_clock().sleep(std::chrono::milliseconds(100));
+  while (!over && (!access.launcher || is_running(*access.launcher)))
+    real_clock().sleep(std::chrono::milliseconds(100));
   return kExitOk;
 }
 

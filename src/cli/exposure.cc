@@ -29,7 +29,8 @@ std::string names_of(const std::vector<NodeId>& nodes) {
   return names;
 }
 
-json document_of(const JobView& view, Step committed, const std::vector<Case>& cases, const std::vector<std::string>& silent) {
+json document_of(const JobView& view, Step committed, const std::vector<Case>& cases,
+                 const std::vector<std::string>& silent) {
   json list = json::array();
   for (const Case& one : cases) {
     json dead = json::array();
@@ -79,9 +80,15 @@ int command_exposure(const ExposureOptions& options) {
     committed = std::max(committed, inventory->committed);
     inventories.push_back(std::move(inventory).value());
   }
-  const PlanInput input{static_cast<std::uint32_t>(view->state->seats.size()), inventories, view->state->lineage,
-                        view->state->struck, view->state->evicted, view->state->committed, view->state->seats,
-                        view->spec.seats_per_node, view->spec.replica_count};
+  const PlanInput input{static_cast<std::uint32_t>(view->state->seats.size()),
+                        inventories,
+                        view->state->lineage,
+                        view->state->struck,
+                        view->state->evicted,
+                        view->state->committed,
+                        view->state->seats,
+                        view->spec.seats_per_node,
+                        view->spec.replica_count};
   std::vector<Case> cases;
   if (!options.dead_nodes.empty()) {
     cases.emplace_back();
@@ -94,8 +101,10 @@ int command_exposure(const ExposureOptions& options) {
     one.exposure = exposure_if(input, one.dead, committed);
     all_recoverable &= one.exposure.recoverable;
   }
-  if (options.job.json) print(document_of(*view, committed, cases, silent).dump() + "\n");
-  else print(table_of(committed, cases, silent));
+  if (options.job.json)
+    print(document_of(*view, committed, cases, silent).dump() + "\n");
+  else
+    print(table_of(committed, cases, silent));
   return all_recoverable ? kExitOk : kExitDegraded;
 }
 

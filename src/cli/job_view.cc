@@ -33,8 +33,10 @@ void ask_all(JobView& view, const std::string& token, const char* question) {
     }
     threads.emplace_back([&node, &token, question] {
       Result<json> answer = ask_daemon(node.record, token, {{"ask", question}});
-      if (answer) node.answer = std::move(answer).value();
-      else node.why_not = answer.error().what;
+      if (answer)
+        node.answer = std::move(answer).value();
+      else
+        node.why_not = answer.error().what;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -67,8 +69,7 @@ json seat_document(const Member& member, const JobView& view) {
           seat.emplace(key == "held" ? "parked" : key, value);  // by a test hook; a seat's "held" is its step
     for (const json& held : array_in(node.answer, "seats"))
       if (held.is_object() && number_in(held, "seat") == member.seat.value)
-        for (const auto& [key, value] : held.items())
-          seat.emplace(key, value);
+        for (const auto& [key, value] : held.items()) seat.emplace(key, value);
   }
   return seat;
 }
@@ -133,12 +134,17 @@ json status_document(const JobView& view) {
     committed = std::max(committed, number_in(entry, "committed"));
     nodes.push_back(std::move(entry));
   }
-  json document = {{"job", view.spec.job},      {"phase", view.state ? name_of(view.state->phase) : "forming"},
-                   {"generation", 0},           {"committed", committed},
-                   {"resume", 0},               {"leader", nullptr},
-                   {"waiting", ""},             {"verdict", ""},
+  json document = {{"job", view.spec.job},
+                   {"phase", view.state ? name_of(view.state->phase) : "forming"},
+                   {"generation", 0},
+                   {"committed", committed},
+                   {"resume", 0},
+                   {"leader", nullptr},
+                   {"waiting", ""},
+                   {"verdict", ""},
                    {"spec", json::parse(to_json(view.spec), nullptr, false)},
-                   {"nodes", std::move(nodes)}, {"seats", json::array()}};
+                   {"nodes", std::move(nodes)},
+                   {"seats", json::array()}};
   if (!view.state) return document;
   document["generation"] = view.state->generation.value;
   document["resume"] = view.state->resume.value;
@@ -156,7 +162,8 @@ std::vector<std::string> degradations(const JobView& view, const json& document)
   if (phase != "running") why.push_back(text("it is ", phase));
   std::uint32_t spares = 0;
   for (const json& node : array_in(document, "nodes")) {
-    if (!flag_in(node, "registered")) why.push_back(text("node ", number_in(node, "node"), " is gone"));
+    if (!flag_in(node, "registered"))
+      why.push_back(text("node ", number_in(node, "node"), " is gone"));
     else if (const std::string error = string_in(node, "error"); !error.empty())
       why.push_back(text("node ", number_in(node, "node"), " does not answer: ", error));
     if (string_in(node, "role") == "spare") ++spares;

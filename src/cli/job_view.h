@@ -15,8 +15,8 @@ namespace pawl {
 
 struct NodeView {
   NodeRecord record;
-  bool registered = true;    // false: a member whose lease has ended
-  json answer;               // what its daemon said; null if nothing
+  bool registered = true;  // false: a member whose lease has ended
+  json answer;             // what its daemon said; null if nothing
   std::string why_not;
 };
 struct JobView {

@@ -39,8 +39,10 @@ JobSeen JobWatch::look() {
   now.why_not = now.answered ? "" : state.error().what;
   if (state) {
     Result<JobState> parsed = parse_job_state(state->value);
-    if (parsed) now.state = std::move(parsed).value();
-    else now.why_not = parsed.error().what;
+    if (parsed)
+      now.state = std::move(parsed).value();
+    else
+      now.why_not = parsed.error().what;
   }
   // Who is registered matters to people only while the job can't go on.
   if (now.answered && (!now.state || now.state->phase == JobPhase::forming)) {

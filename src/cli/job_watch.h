@@ -1,4 +1,5 @@
-// JobWatch: what the control says of the job, looked at by a thread of its own, because the control may be slow or away.
+// JobWatch: what the control says of the job, looked at by a thread of its own, because the control may be slow or
+// away.
 //
 // Reads only. The launcher needs it to speak to people and to know the end; it decides nothing.
 #pragma once
@@ -18,9 +19,9 @@
 namespace pawl {
 
 struct JobSeen {
-  bool answered = false;              // the last look was answered
+  bool answered = false;  // the last look was answered
   std::string why_not;
-  std::optional<JobState> state;      // the last that was read
+  std::optional<JobState> state;  // the last that was read
   std::vector<NodeId> registered;
 };
 

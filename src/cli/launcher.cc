@@ -115,7 +115,8 @@ Status Launcher::begin() {
   for (const NodePlan& node : plan_.nodes) nodes_.push_back({&node, {}, false, {}});
   write_record();
   if (!plan_.control_argv.empty()) PAWL_TRY(start_control());
-  PAWL_ASSIGN(control_, connect_control(plan_.own_endpoints, {milliseconds(kControlStart / milliseconds(1)), plan_.token}));
+  PAWL_ASSIGN(control_,
+              connect_control(plan_.own_endpoints, {milliseconds(kControlStart / milliseconds(1)), plan_.token}));
   PAWL_TRY(admit(*control_, plan_));
   PAWL_ASSIGN(control_, connect_control(plan_.own_endpoints, {.token = plan_.token}));
   for (Node& node : nodes_) PAWL_TRY(start_keeper(node));
@@ -125,7 +126,8 @@ Status Launcher::begin() {
 }
 
 Status Launcher::start_control() {
-  const Fd log(::open(join_path(plan_.directory, "control.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const Fd log(
+      ::open(join_path(plan_.directory, "control.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   SpawnOptions options;
   options.argv = plan_.control_argv;
   options.argv.insert(options.argv.begin(), self_);
@@ -140,9 +142,22 @@ Status Launcher::start_control() {
 
 Status Launcher::start_keeper(Node& node) {
   SpawnOptions options;
-  options.argv = {self_, "keeper", "--job", plan_.spec.job, "--node", text(node.plan->node), "--control", plan_.endpoints,
-                  "--run-dir", plan_.directory, "--listen", node.plan->listen, "--nproc-per-node",
-                  text(plan_.spec.seats_per_node), "--deadline-ms", text(plan_.spec.deadline_ms)};
+  options.argv = {self_,
+                  "keeper",
+                  "--job",
+                  plan_.spec.job,
+                  "--node",
+                  text(node.plan->node),
+                  "--control",
+                  plan_.endpoints,
+                  "--run-dir",
+                  plan_.directory,
+                  "--listen",
+                  node.plan->listen,
+                  "--nproc-per-node",
+                  text(plan_.spec.seats_per_node),
+                  "--deadline-ms",
+                  text(plan_.spec.deadline_ms)};
   const auto add = [&](const char* flag, std::string value) {
     options.argv.emplace_back(flag);
     options.argv.push_back(std::move(value));
@@ -171,13 +186,17 @@ Status Launcher::start_keeper(Node& node) {
 
 void Launcher::write_record() const {
   const auto own = static_cast<std::uint64_t>(::getpid());
-  LauncherRecord record{own, process_start_time(::getpid()).value_or(0), plan_.spec.job, plan_.endpoints,
+  LauncherRecord record{own,
+                        process_start_time(::getpid()).value_or(0),
+                        plan_.spec.job,
+                        plan_.endpoints,
                         control_running_ ? static_cast<std::uint64_t>(control_process_.pid) : 0,
-                        plan_.namespaces ? text("/proc/", own, "/ns/net") : "", {}};
+                        plan_.namespaces ? text("/proc/", own, "/ns/net") : "",
+                        {}};
   for (const Node& node : nodes_)
-    record.nodes.push_back({node.plan->node, node.running ? static_cast<std::uint64_t>(node.keeper.pid) : 0, node.plan->listen,
-                            node.plan->netns_fd >= 0 ? text("/proc/", own, "/fd/", node.plan->netns_fd) : "",
-                            node.plan->link});
+    record.nodes.push_back(
+        {node.plan->node, node.running ? static_cast<std::uint64_t>(node.keeper.pid) : 0, node.plan->listen,
+         node.plan->netns_fd >= 0 ? text("/proc/", own, "/fd/", node.plan->netns_fd) : "", node.plan->link});
   if (Status written = write_file_atomically(join_path(plan_.directory, "launcher.json"), to_json(record)); !written)
     say(written.error().what);
 }
@@ -255,7 +274,8 @@ void Launcher::write_output() {
       if ((entry.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) output_.backlog.clear();
       return;
     }
-    const ssize_t written = ::write(STDOUT_FILENO, output_.backlog.data(), std::min<std::size_t>(output_.backlog.size(), 4096));
+    const ssize_t written =
+        ::write(STDOUT_FILENO, output_.backlog.data(), std::min<std::size_t>(output_.backlog.size(), 4096));
     if (written <= 0) return output_.backlog.clear();
     output_.backlog.erase(0, static_cast<std::size_t>(written));
   }
@@ -289,8 +309,7 @@ std::string members_of(const JobState& state) {
 
 std::string describe(const JobState& state) {
   std::string line = text("generation ", state.generation, " ", name_of(state.phase));
-  if (state.phase == JobPhase::running)
-    return text(line, " from step ", state.resume, " on nodes ", members_of(state));
+  if (state.phase == JobPhase::running) return text(line, " from step ", state.resume, " on nodes ", members_of(state));
   if (state.phase == JobPhase::quiescing && !state.causes.empty()) {
     const Cause& cause = state.causes.back();
     line += text(": ", name_of(cause.kind));
@@ -328,9 +347,12 @@ void Launcher::tell_people() {
   }
   if (now - said_at_ < kSayEvery || job_ended_ || interrupts_ > 0) return;
   said_at_ = now;
-  if (!seen.answered && !seen.why_not.empty()) say(text("control ", plan_.own_endpoints, ": ", seen.why_not));
-  else if (!seen.state || seen.state->phase == JobPhase::forming) say(what_is_missing(seen, plan_.spec));
-  else if (!seen.state->waiting.empty()) say(state);
+  if (!seen.answered && !seen.why_not.empty())
+    say(text("control ", plan_.own_endpoints, ": ", seen.why_not));
+  else if (!seen.state || seen.state->phase == JobPhase::forming)
+    say(what_is_missing(seen, plan_.spec));
+  else if (!seen.state->waiting.empty())
+    say(state);
 }
 
 bool Launcher::over() const {
@@ -381,8 +403,10 @@ int Launcher::conclude() {
     const JobSeen last = watch_->look();
     const std::string state = last.state ? describe(*last.state) : "";
     if (!state.empty() && state != said_state_) say(state);
-    if (last.state && last.state->phase == JobPhase::finished) code = kExitOk;
-    else if (!last.state || last.state->phase != JobPhase::failed) say("every node here has ended, but the job has not");
+    if (last.state && last.state->phase == JobPhase::finished)
+      code = kExitOk;
+    else if (!last.state || last.state->phase != JobPhase::failed)
+      say("every node here has ended, but the job has not");
   }
   return code;
 }
@@ -416,6 +440,8 @@ int Launcher::run() {
 
 }  // namespace
 
-int launch(const LaunchPlan& plan) { return Launcher(plan).run(); }
+int launch(const LaunchPlan& plan) {
+  return Launcher(plan).run();
+}
 
 }  // namespace pawl

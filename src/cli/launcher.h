@@ -17,22 +17,22 @@ namespace pawl {
 
 struct NodePlan {
   NodeId node;
-  std::string listen;      // host:port
-  int netns_fd = -1;       // -1: no namespaces
-  std::string link;        // in the fabric
+  std::string listen;  // host:port
+  int netns_fd = -1;   // -1: no namespaces
+  std::string link;    // in the fabric
 };
 
 struct LaunchPlan {
   JobSpec spec;
-  std::string directory;   // the job's
-  std::string endpoints;   // of the control, for the nodes
+  std::string directory;      // the job's
+  std::string endpoints;      // of the control, for the nodes
   std::string own_endpoints;  // and for us
   std::string token;
   std::vector<std::string> control_argv;  // empty: the control is not ours
   std::vector<NodePlan> nodes;
   bool namespaces = false;
   std::string hosts_file;
-  bool may_join = false;   // the spec may be there already, and must be equal
+  bool may_join = false;  // the spec may be there already, and must be equal
   bool restart_dead_nodes = false;
   bool keep = false;
   std::vector<std::string> trainer_argv;

@@ -69,8 +69,14 @@ class LauncherTest : public testing::Test {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     arguments.insert(arguments.end(), {"--", "/bin/true"});
     launcher_ = start(arguments);
-    ASSERT_NO_FATAL_FAILURE(await([&] { return record().nodes.size() == 2 && record().nodes[1].keeper_pid != 0; }, "two keepers"));
-    await([&] { return path_exists(directory_ + "/quiet/node-0/pawld.sock") && path_exists(directory_ + "/quiet/node-1/pawld.sock"); }, "their sockets");
+    ASSERT_NO_FATAL_FAILURE(
+        await([&] { return record().nodes.size() == 2 && record().nodes[1].keeper_pid != 0; }, "two keepers"));
+    await(
+        [&] {
+          return path_exists(directory_ + "/quiet/node-0/pawld.sock") &&
+                 path_exists(directory_ + "/quiet/node-1/pawld.sock");
+        },
+        "their sockets");
   }
   // Never kill(2) with what a record says without a look: 0 would be our own process group.
   static void strike(std::uint64_t pid, int signal) {
@@ -130,10 +136,14 @@ TEST_F(LauncherTest, BadInputIsASentence) {
 TEST_F(LauncherTest, UnreachableControlSaysWhatToDo) {
   std::ofstream(directory_ + "/token") << "secret";
   chmod((directory_ + "/token").c_str(), 0600);
-  EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file", directory_ + "/token", "--", "true"}), 1);
+  EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file",
+                 directory_ + "/token", "--", "true"}),
+            1);
   EXPECT_NE(output().find("check --control and the network"), std::string::npos) << output();
   chmod((directory_ + "/token").c_str(), 0644);
-  EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file", directory_ + "/token", "--", "true"}), 2);
+  EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file",
+                 directory_ + "/token", "--", "true"}),
+            2);
   EXPECT_NE(output().find("chmod 600"), std::string::npos) << output();
 }
 
@@ -186,7 +196,8 @@ TEST_F(LauncherTest, DeadNodesAndADeadControlComeBack) {
   const LauncherRecord before = record();
   strike(before.nodes[1].keeper_pid, SIGKILL);
   strike(before.control_pid, SIGKILL);
-  await([&] { return record().nodes[1].keeper_pid != 0 && record().nodes[1].keeper_pid != before.nodes[1].keeper_pid; }, "node 1 again");
+  await([&] { return record().nodes[1].keeper_pid != 0 && record().nodes[1].keeper_pid != before.nodes[1].keeper_pid; },
+        "node 1 again");
   await([&] { return record().control_pid != 0 && record().control_pid != before.control_pid; }, "the control again");
   EXPECT_EQ(record().nodes[0].keeper_pid, before.nodes[0].keeper_pid);
   await([&] { return run({"events", "--job", "quiet"}) == 0; }, "the control knows the job again");
@@ -230,9 +241,10 @@ TEST_F(LauncherTest, ADeadNodesAddressRefusesAndACutOneIsSilent) {
   ASSERT_TRUE(set_link(before.netns, before.nodes[0].link, true));
   await([&] { return connect_in_fabric(launcher_.pid, "10.77.0.10:7000").empty(); }, "healed");
   // Nothing is shared: another /dev/shm, another host name.
-  struct stat ours {}, theirs {};
+  struct stat ours {
+  }, theirs{};
   ASSERT_EQ(stat("/dev/shm", &ours), 0);
-  ASSERT_EQ(stat(text("/proc/", before.nodes[0].keeper_pid, "/root/dev/shm").c_str(), &theirs), 0);
+  ASSERT_EQ(stat(text("/proc/", before.nodes[0].keeper_pid, "/root", "/dev/shm").c_str(), &theirs), 0);
   EXPECT_NE(ours.st_dev, theirs.st_dev);
 }
 

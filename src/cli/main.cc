@@ -1,3 +1,5 @@
 #include "cli/arguments.h"
 
-int main(int argc, char** argv) { return pawl::run_command_line(argc, argv); }
+int main(int argc, char** argv) {
+  return pawl::run_command_line(argc, argv);
+}

@@ -31,7 +31,9 @@ Result<Fd> open_namespace(const std::string& path) {
   return fd;
 }
 
-Result<Fd> own_network() { return open_namespace("/proc/thread-self/ns/net"); }
+Result<Fd> own_network() {
+  return open_namespace("/proc/thread-self/ns/net");
+}
 
 Status enter_network(const Fd& network) {
   if (::setns(network.get(), CLONE_NEWNET) != 0) return namespace_error("enter network namespace", errno);
@@ -102,7 +104,9 @@ Result<Fabric> make_fabric_in(const Fd& self, std::uint32_t node_count) {
 
 }  // namespace
 
-std::string fabric_node_address(std::uint32_t node) { return text("10.77.0.", 10 + node); }
+std::string fabric_node_address(std::uint32_t node) {
+  return text("10.77.0.", 10 + node);
+}
 
 std::string fabric_hosts(std::uint32_t node_count) {
   std::string hosts = text("127.0.0.1 localhost\n::1 localhost\n", kFabricAddress, " pawl-control\n");
@@ -120,8 +124,10 @@ Result<Fabric> make_fabric(std::uint32_t node_count) {
 
 Status enter_node_namespaces(const NodeNamespaces& namespaces) {
   if (::setns(namespaces.network_fd, CLONE_NEWNET) != 0) return namespace_error("enter the node's network", errno);
-  if (::unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS) != 0) return namespace_error("make the node's namespaces", errno);
-  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return namespace_error("make mounts private", errno);
+  if (::unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
+    return namespace_error("make the node's namespaces", errno);
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return namespace_error("make mounts private", errno);
   if (::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") != 0)
     return namespace_error("mount the node's /dev/shm", errno);
   if (!namespaces.hosts_file.empty())
@@ -143,9 +149,9 @@ Status probe_namespaces() {
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
-    return Error{Code::not_found, "no `ip` in PATH: install iproute2"};
-  return Error{Code::io, "not allowed here: run as root or with CAP_SYS_ADMIN; without it nodes share loopback addresses"};
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) return Error{Code::not_found, "no `ip` in PATH: install iproute2"};
+  return Error{Code::io,
+               "not allowed here: run as root or with CAP_SYS_ADMIN; without it nodes share loopback addresses"};
 }
 
 Status set_link(const std::string& netns_path, const std::string& link, bool up) {

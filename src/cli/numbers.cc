@@ -91,33 +91,53 @@ bool is_integer(ElementType type) {
 // `count` elements of a type with numbers; complex ones give two each.
 void decode(ElementType type, const std::byte* from, std::size_t count, double* out) {
   switch (type) {
-    case ElementType::float32: return decode_as<float>(from, count, out);
-    case ElementType::float64: return decode_as<double>(from, count, out);
-    case ElementType::float16: return decode_half(from, count, out, float32_of_float16);
-    case ElementType::bfloat16: return decode_half(from, count, out, float32_of_bfloat16);
-    case ElementType::int8: return decode_as<std::int8_t>(from, count, out);
-    case ElementType::int16: return decode_as<std::int16_t>(from, count, out);
-    case ElementType::int32: return decode_as<std::int32_t>(from, count, out);
-    case ElementType::int64: return decode_as<std::int64_t>(from, count, out);
+    case ElementType::float32:
+      return decode_as<float>(from, count, out);
+    case ElementType::float64:
+      return decode_as<double>(from, count, out);
+    case ElementType::float16:
+      return decode_half(from, count, out, float32_of_float16);
+    case ElementType::bfloat16:
+      return decode_half(from, count, out, float32_of_bfloat16);
+    case ElementType::int8:
+      return decode_as<std::int8_t>(from, count, out);
+    case ElementType::int16:
+      return decode_as<std::int16_t>(from, count, out);
+    case ElementType::int32:
+      return decode_as<std::int32_t>(from, count, out);
+    case ElementType::int64:
+      return decode_as<std::int64_t>(from, count, out);
     case ElementType::uint8:
-    case ElementType::boolean: return decode_as<std::uint8_t>(from, count, out);
-    case ElementType::uint16: return decode_as<std::uint16_t>(from, count, out);
-    case ElementType::uint32: return decode_as<std::uint32_t>(from, count, out);
-    case ElementType::uint64: return decode_as<std::uint64_t>(from, count, out);
-    case ElementType::complex32: return decode_half(from, 2 * count, out, float32_of_float16);
-    case ElementType::complex64: return decode_as<float>(from, 2 * count, out);
-    case ElementType::complex128: return decode_as<double>(from, 2 * count, out);
-    case ElementType::float8_e4m3fn: return decode_small(from, count, out, {4, 3, 7, false, false});
-    case ElementType::float8_e5m2: return decode_small(from, count, out, {5, 2, 15, true, false});
-    case ElementType::float8_e4m3fnuz: return decode_small(from, count, out, {4, 3, 8, false, true});
-    case ElementType::float8_e5m2fnuz: return decode_small(from, count, out, {5, 2, 16, false, true});
+    case ElementType::boolean:
+      return decode_as<std::uint8_t>(from, count, out);
+    case ElementType::uint16:
+      return decode_as<std::uint16_t>(from, count, out);
+    case ElementType::uint32:
+      return decode_as<std::uint32_t>(from, count, out);
+    case ElementType::uint64:
+      return decode_as<std::uint64_t>(from, count, out);
+    case ElementType::complex32:
+      return decode_half(from, 2 * count, out, float32_of_float16);
+    case ElementType::complex64:
+      return decode_as<float>(from, 2 * count, out);
+    case ElementType::complex128:
+      return decode_as<double>(from, 2 * count, out);
+    case ElementType::float8_e4m3fn:
+      return decode_small(from, count, out, {4, 3, 7, false, false});
+    case ElementType::float8_e5m2:
+      return decode_small(from, count, out, {5, 2, 15, true, false});
+    case ElementType::float8_e4m3fnuz:
+      return decode_small(from, count, out, {4, 3, 8, false, true});
+    case ElementType::float8_e5m2fnuz:
+      return decode_small(from, count, out, {5, 2, 16, false, true});
     case ElementType::float8_e8m0fnu:
       for (std::size_t i = 0; i < count; ++i) {
         const auto bits = load<std::uint8_t>(from + i);
         out[i] = bits == 0xff ? kNaN : std::ldexp(1.0, bits - 127);
       }
       return;
-    default: return;  // parts_of says 0
+    default:
+      return;  // parts_of says 0
   }
 }
 
@@ -219,12 +239,14 @@ void compare(ElementType a_type, std::span<const std::byte> a, ElementType b_typ
     const std::byte* const left = a.data() + done * a_size;
     const std::byte* const right = b.data() + done * b_size;
     if (a_type == b_type && std::memcmp(left, right, now * a_size) == 0) continue;
-    if (!valued) compare_bytes(left, right, now, a_size, first + done, out);
+    if (!valued)
+      compare_bytes(left, right, now, a_size, first + done, out);
     else if (a_type == b_type && a_type == ElementType::int64)
       compare_integers<std::int64_t>(left, right, now, first + done, tolerance, out);
     else if (a_type == b_type && a_type == ElementType::uint64)
       compare_integers<std::uint64_t>(left, right, now, first + done, tolerance, out);
-    else compare_block(a_type, left, b_type, right, now, first + done, tolerance, out);
+    else
+      compare_block(a_type, left, b_type, right, now, first + done, tolerance, out);
   }
 }
 

@@ -36,7 +36,8 @@ JobLayout layout_of(const CheckpointView& view, const Portion& portion, std::spa
     wanted.role = tensor.role;
     wanted.dtype = tensor.type;
     wanted.shape = tensor.shape;
-    if (!portion.parts.empty()) wanted.placement.patterns = {AxisPattern::shard_sizes(0, portion.dimension, portion.parts)};
+    if (!portion.parts.empty())
+      wanted.placement.patterns = {AxisPattern::shard_sizes(0, portion.dimension, portion.parts)};
   }
   return layout;
 }
@@ -85,7 +86,7 @@ PortionReader::PortionReader(const CheckpointView& view, FileSourceOptions optio
     : view_(view), source_(source_of(view, options)), places_(places_of(view)) {}
 
 Status PortionReader::read(const Portion& portion, std::span<const std::uint32_t> view_index,
-                        std::vector<std::vector<std::byte>>& buffers, const ExecuteOptions& options) const {
+                           std::vector<std::vector<std::byte>>& buffers, const ExecuteOptions& options) const {
   const JobLayout layout = layout_of(view_, portion, view_index);
   const Enumeration wanted(layout);
   ReshapeSource source;  // of these tensors only: a plan's cost is then that of the portion

@@ -30,8 +30,8 @@ struct Portion {
   std::uint32_t part = 0;              // which of them
 };
 
-// Pure. No portion has more than `bytes_max`, but where a single index along the longest dimension, or a packed tensor, is
-// larger. Tensors without elements are in none.
+// Pure. No portion has more than `bytes_max`, but where a single index along the longest dimension, or a packed tensor,
+// is larger. Tensors without elements are in none.
 [[nodiscard]] std::vector<Portion> plan_portions(std::span<const PortionTensor> tensors, std::uint64_t bytes_max);
 
 // The elements of a tensor that are in the portion: all, or a part. In the tensor's own index space.

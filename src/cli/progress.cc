@@ -16,9 +16,13 @@ constexpr auto kBarEvery = std::chrono::milliseconds(100);
 constexpr auto kLineEvery = std::chrono::seconds(5);
 
 std::atomic<bool> g_interrupted{false};
-void note_signal(int) { g_interrupted.store(true); }
+void note_signal(int) {
+  g_interrupted.store(true);
+}
 
-void write_error(const std::string& words) { std::fwrite(words.data(), 1, words.size(), stderr); }
+void write_error(const std::string& words) {
+  std::fwrite(words.data(), 1, words.size(), stderr);
+}
 
 }  // namespace
 
@@ -55,7 +59,10 @@ std::string progress_text(const std::string& verb, std::uint64_t done, std::uint
 }
 
 ProgressBar::ProgressBar(std::string verb, std::uint64_t bytes_all)
-    : verb_(std::move(verb)), all_(bytes_all), is_terminal_(::isatty(STDERR_FILENO) == 1), began_(Clock::now()),
+    : verb_(std::move(verb)),
+      all_(bytes_all),
+      is_terminal_(::isatty(STDERR_FILENO) == 1),
+      began_(Clock::now()),
       shown_(began_) {}
 
 ProgressBar::~ProgressBar() {

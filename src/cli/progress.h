@@ -11,8 +11,8 @@
 
 namespace pawl {
 
-[[nodiscard]] std::string bytes_text(std::uint64_t bytes);        // "5.2 GiB", "17 B"
-[[nodiscard]] std::string duration_text(double seconds);          // "3 s", "2 min 05 s", "1 h 07 min"
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);  // "5.2 GiB", "17 B"
+[[nodiscard]] std::string duration_text(double seconds);    // "3 s", "2 min 05 s", "1 h 07 min"
 // "convert  45 %  2.3 of 5.0 GiB  1.2 GiB/s  3 s left"; with a bar of `bar` characters, if that is not 0.
 [[nodiscard]] std::string progress_text(const std::string& verb, std::uint64_t done, std::uint64_t all, double seconds,
                                         std::uint32_t bar);

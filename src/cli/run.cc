@@ -20,16 +20,19 @@ namespace {
 constexpr int kControlPort = 2379;  // in a fabric of our own, so nobody else can have them
 constexpr int kNodePort = 7000;
 
-Error usage(std::string sentence) { return {Code::invalid, std::move(sentence)}; }
+Error usage(std::string sentence) {
+  return {Code::invalid, std::move(sentence)};
+}
 
 Status check(const RunOptions& options) {
   if (options.node_count == 0) return usage("--nnodes 0: a job needs at least one node");
   if (options.node_count_max && *options.node_count_max < options.node_count)
-    return usage(text("--nnodes ", options.node_count, ":", *options.node_count_max, ": the greater number comes second"));
+    return usage(
+        text("--nnodes ", options.node_count, ":", *options.node_count_max, ": the greater number comes second"));
   if (options.seats_per_node == 0) return usage("--nproc-per-node 0: a node needs at least one trainer");
   if (options.replica_count >= options.node_count && options.replica_count > 1)
-    return usage(text("--replicas ", options.replica_count, ": ", options.node_count,
-                      " nodes can hold at most ", options.node_count - 1, " copies besides the own one"));
+    return usage(text("--replicas ", options.replica_count, ": ", options.node_count, " nodes can hold at most ",
+                      options.node_count - 1, " copies besides the own one"));
   if (options.deadline_ms < 200 || options.deadline_ms > 600000)
     return usage(text("--deadline-ms ", options.deadline_ms, ": 200 to 600000 is possible"));
   if (options.start_timeout_s < 1 || options.start_timeout_s > 86400)
@@ -40,10 +43,12 @@ Status check(const RunOptions& options) {
     return usage("--standalone brings a control of its own: leave out --control, or leave out --standalone");
   const bool alone = options.control.empty();
   if (alone && options.node_rank)
-    return usage("--node-rank: one `pawl run` a machine needs --control HOST:PORT to meet the others; leave out "
-                 "--node-rank to run all nodes on this machine");
+    return usage(
+        "--node-rank: one `pawl run` a machine needs --control HOST:PORT to meet the others; leave out "
+        "--node-rank to run all nodes on this machine");
   if (!alone && !options.node_rank) return usage("--control: say which node this machine is with --node-rank");
-  if (alone && !options.listen.empty()) return usage("--listen: only with --control; here the nodes' addresses are chosen");
+  if (alone && !options.listen.empty())
+    return usage("--listen: only with --control; here the nodes' addresses are chosen");
   return {};
 }
 
@@ -74,9 +79,10 @@ LaunchPlan plan_of(const RunOptions& options, const std::string& job, const std:
   plan.spec = spec_of(options, job, token);
   plan.token = token;
   plan.keep = options.keep;
-  plan.log_dir = options.log_dir.empty() || options.log_dir.front() == '/'
-                     ? options.log_dir
-                     : text(std::string(std::getenv("PWD") != nullptr ? std::getenv("PWD") : "."), "/", options.log_dir);
+  plan.log_dir =
+      options.log_dir.empty() || options.log_dir.front() == '/'
+          ? options.log_dir
+          : text(std::string(std::getenv("PWD") != nullptr ? std::getenv("PWD") : "."), "/", options.log_dir);
   plan.tee = options.tee;
   plan.daemon_command = options.daemon_command;
   return plan;
@@ -94,18 +100,23 @@ Status place_nodes(const RunOptions& options, LaunchPlan& plan, Fabric& fabric) 
   if (options.namespaces != Namespaces::off) {
     Result<Fabric> made = make_fabric(count);
     plan.namespaces = made.has_value();
-    if (made) fabric = std::move(made).value();
-    else why = made.error().what;
+    if (made)
+      fabric = std::move(made).value();
+    else
+      why = made.error().what;
     if (!plan.namespaces && options.namespaces == Namespaces::require)
       return Error{Code::io, text("namespaces are required and can't be had: ", why)};
   }
   for (std::uint32_t i = 0; i < count; ++i) {
     if (plan.namespaces)
-      plan.nodes.push_back({NodeId(i), text(fabric_node_address(i), ":", kNodePort), fabric.nodes[i].get(), fabric.links[i]});
+      plan.nodes.push_back(
+          {NodeId(i), text(fabric_node_address(i), ":", kNodePort), fabric.nodes[i].get(), fabric.links[i]});
     else
       plan.nodes.push_back({NodeId(i), text("127.0.1.", 10 + i, ":0"), -1, ""});
   }
-  if (!plan.namespaces) say(text("no namespaces (", why, "): the nodes share this machine's network, on loopback addresses 127.0.1.10 and up"));
+  if (!plan.namespaces)
+    say(text("no namespaces (", why,
+             "): the nodes share this machine's network, on loopback addresses 127.0.1.10 and up"));
   plan.hosts_file = join_path(plan.directory, "hosts");
   return write_file_atomically(plan.hosts_file, fabric_hosts(count));
 }
@@ -135,8 +146,13 @@ Result<int> run_standalone(const RunOptions& options, std::vector<std::string> t
     return std::move(prepared).error();
   }
   plan.own_endpoints = text("unix:", join_path(plan.directory, "control.sock"));
-  plan.control_argv = {"control", "--listen", text(plan.endpoints, ",", plan.own_endpoints), "--data-dir",
-                       join_path(plan.directory, "control"), "--token-file", join_path(plan.directory, "token")};
+  plan.control_argv = {"control",
+                       "--listen",
+                       text(plan.endpoints, ",", plan.own_endpoints),
+                       "--data-dir",
+                       join_path(plan.directory, "control"),
+                       "--token-file",
+                       join_path(plan.directory, "token")};
   plan.restart_dead_nodes = options.restart_dead_nodes.value_or(true);
   return launch(plan);
 }
@@ -156,16 +172,19 @@ Result<std::string> address_towards(const std::string& endpoints) {
     }
     last = connected.error();
   }
-  return Error{Code::unreachable, text("control ", endpoints, ": ", last.what,
-                                       ": start it there (`pawl control` or etcd), or check --control and the network")};
+  return Error{Code::unreachable,
+               text("control ", endpoints, ": ", last.what,
+                    ": start it there (`pawl control` or etcd), or check --control and the network")};
 }
 
 Result<std::string> shared_token(const RunOptions& options) {
   const char* variable = std::getenv("PAWL_TOKEN_FILE");
   const std::string path = !options.token_file.empty() ? options.token_file : variable != nullptr ? variable : "";
   if (path.empty())
-    return usage("no token: nodes on several machines trust each other by a shared secret; name a file that holds it "
-                 "with --token-file or PAWL_TOKEN_FILE (make one: head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > F; chmod 600 F)");
+    return usage(
+        "no token: nodes on several machines trust each other by a shared secret; name a file that holds it "
+        "with --token-file or PAWL_TOKEN_FILE (make one: head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > F; "
+        "chmod 600 F)");
   return read_token(path);
 }
 
@@ -195,7 +214,8 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
 int command_run(const RunOptions& options) {
   if (Status checked = check(options); !checked) return usage_error(checked.error().what);
   Result<std::vector<std::string>> trainer = trainer_command(options);
-  if (!trainer) return trainer.error().code == Code::invalid ? usage_error(trainer.error().what) : report_error(trainer.error());
+  if (!trainer)
+    return trainer.error().code == Code::invalid ? usage_error(trainer.error().what) : report_error(trainer.error());
   if (!options.job.empty())
     if (Status named = check_job_name(options.job); !named) return usage_error(named.error().what);
   for (const std::string& flag : options.without_effect) say(text(flag, " has no effect here"));

@@ -18,10 +18,17 @@ namespace pawl {
 std::string to_json(const LauncherRecord& record) {
   json nodes = json::array();
   for (const LauncherNode& node : record.nodes)
-    nodes.push_back({{"node", node.node.value}, {"keeper_pid", node.keeper_pid}, {"address", node.address},
-                     {"netns", node.netns}, {"link", node.link}});
-  const json all = {{"pid", record.pid},         {"start_time", record.start_time},   {"job", record.job},
-                    {"control", record.control}, {"control_pid", record.control_pid}, {"netns", record.netns},
+    nodes.push_back({{"node", node.node.value},
+                     {"keeper_pid", node.keeper_pid},
+                     {"address", node.address},
+                     {"netns", node.netns},
+                     {"link", node.link}});
+  const json all = {{"pid", record.pid},
+                    {"start_time", record.start_time},
+                    {"job", record.job},
+                    {"control", record.control},
+                    {"control_pid", record.control_pid},
+                    {"netns", record.netns},
                     {"nodes", nodes}};
   return all.dump(1) + "\n";
 }
@@ -29,22 +36,31 @@ std::string to_json(const LauncherRecord& record) {
 Result<LauncherRecord> parse_launcher_record(const std::string& content) {
   const json all = json::parse(content, nullptr, false);
   if (!all.is_object() || number_in(all, "pid") == 0) return Error{Code::corrupt, "launcher.json: not understood"};
-  LauncherRecord record{number_in(all, "pid"),         number_in(all, "start_time"), string_in(all, "job"),
-                        string_in(all, "control"),     number_in(all, "control_pid"), string_in(all, "netns"), {}};
+  LauncherRecord record{number_in(all, "pid"),
+                        number_in(all, "start_time"),
+                        string_in(all, "job"),
+                        string_in(all, "control"),
+                        number_in(all, "control_pid"),
+                        string_in(all, "netns"),
+                        {}};
   for (const json& node : array_in(all, "nodes"))
     record.nodes.push_back({NodeId(static_cast<std::uint32_t>(number_in(node, "node"))), number_in(node, "keeper_pid"),
                             string_in(node, "address"), string_in(node, "netns"), string_in(node, "link")});
   return record;
 }
 
-bool is_running(const LauncherRecord& record) { return is_alive(static_cast<pid_t>(record.pid), record.start_time); }
+bool is_running(const LauncherRecord& record) {
+  return is_alive(static_cast<pid_t>(record.pid), record.start_time);
+}
 
 std::string run_root() {
   const char* root = std::getenv("PAWL_RUN_DIR");
   return root != nullptr && *root != '\0' ? root : text("/tmp/pawl-", ::getuid());
 }
 
-std::string job_directory(const std::string& job) { return join_path(run_root(), job); }
+std::string job_directory(const std::string& job) {
+  return join_path(run_root(), job);
+}
 
 Result<LauncherRecord> read_launcher_record(const std::string& job) {
   const std::string path = join_path(job_directory(job), "launcher.json");
@@ -71,7 +87,8 @@ Result<std::string> read_token(const std::string& path) {
     return Error{Code::invalid, text("token file ", path, ": others may read it; run chmod 600 on it")};
   token = token.substr(0, token.find('\n'));
   std::erase_if(token, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
-  if (token.empty()) return Error{Code::invalid, text("token file ", path, ": empty; write a secret of your own into it")};
+  if (token.empty())
+    return Error{Code::invalid, text("token file ", path, ": empty; write a secret of your own into it")};
   return token;
 }
 
@@ -105,7 +122,8 @@ Result<std::string> only_running_job() {
       running.push_back(name);
   if (running.size() == 1) return running.front();
   if (running.empty())
-    return Error{Code::not_found, text("no job runs from ", run_root(), "; start one with `pawl run`, or name one with --job and --control")};
+    return Error{Code::not_found, text("no job runs from ", run_root(),
+                                       "; start one with `pawl run`, or name one with --job and --control")};
   std::string names;
   for (const std::string& name : running) names += text(names.empty() ? "" : ", ", name);
   return Error{Code::not_found, text("several jobs run here: name one with --job (", names, ")")};
@@ -126,7 +144,8 @@ Result<JobAccess> find_job(const JobOptions& options) {
   access.endpoints = options.control;
   if (access.endpoints.empty()) {
     if (!access.launcher)
-      return Error{Code::not_found, text("job ", access.job, " does not run from ", run_root(), "; name its control with --control HOST:PORT")};
+      return Error{Code::not_found, text("job ", access.job, " does not run from ", run_root(),
+                                         "; name its control with --control HOST:PORT")};
     access.endpoints = access.launcher->control_pid != 0 ? text("unix:", local_socket) : access.launcher->control;
   }
   const std::string own_token = join_path(job_directory(access.job), "token");

@@ -17,12 +17,15 @@ std::string name(const json& object, const char* key) {
 }
 
 std::string node_table(const json& document) {
-  std::vector<std::vector<std::string>> rows = {{"NODE", "ROLE", "LEASE", "KEEPER", "PAWLD", "TRAINERS", "ADDRESS", ""}};
+  std::vector<std::vector<std::string>> rows = {
+      {"NODE", "ROLE", "LEASE", "KEEPER", "PAWLD", "TRAINERS", "ADDRESS", ""}};
   for (const json& node : array_in(document, "nodes")) {
     std::string trainers;
-    for (const json& trainer : array_in(node, "trainers")) trainers += text(trainers.empty() ? "" : ",", number_in(trainer, "pid"));
+    for (const json& trainer : array_in(node, "trainers"))
+      trainers += text(trainers.empty() ? "" : ",", number_in(trainer, "pid"));
     const bool answered = member_of(node, "lease_age_ms").is_number();
-    rows.push_back({number(node, "node"), name(node, "role"), answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
+    rows.push_back({number(node, "node"), name(node, "role"),
+                    answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
                     number(node, "keeper_pid"), number(node, "pawld_pid"), trainers.empty() ? "-" : trainers,
                     name(node, "address"), string_in(node, "error")});
   }
@@ -37,10 +40,11 @@ std::string seat_table(const json& document) {
     for (const json& holder : array_in(seat, "holders"))
       if (holder.is_number_unsigned()) holders += text(holders.empty() ? "" : ",", holder.get<std::uint64_t>());
     const json& wait = member_of(seat, "fence_wait_ms");
-    rows.push_back({number(seat, "seat"), number(seat, "node"), number(seat, "pid"), name(seat, "state"), name(seat, "phase"),
-                    number(seat, "step"), number(seat, "held"), holders.empty() ? "-" : holders,
-                    wait.is_object() ? text(fixed(real_in(wait, "last"), 2), " ms, ", fixed(real_in(wait, "max"), 2), " ms") : "-",
-                    number(member_of(seat, "windows"), "voided")});
+    rows.push_back(
+        {number(seat, "seat"), number(seat, "node"), number(seat, "pid"), name(seat, "state"), name(seat, "phase"),
+         number(seat, "step"), number(seat, "held"), holders.empty() ? "-" : holders,
+         wait.is_object() ? text(fixed(real_in(wait, "last"), 2), " ms, ", fixed(real_in(wait, "max"), 2), " ms") : "-",
+         number(member_of(seat, "windows"), "voided")});
   }
   return table(rows);
 }
@@ -51,7 +55,8 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
   const bool ended = string_in(document, "phase") == "finished" || string_in(document, "phase") == "failed";
   if (!ended) out += text(", protected step ", number_in(document, "committed"));
   if (number_in(document, "resume") > 0) out += text(", last resumed from ", number_in(document, "resume"));
-  if (const std::string waiting = string_in(document, "waiting"); !waiting.empty()) out += text("\nwaiting for ", waiting);
+  if (const std::string waiting = string_in(document, "waiting"); !waiting.empty())
+    out += text("\nwaiting for ", waiting);
   if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);
   for (const std::string& reason : why) out += text("\ndegraded: ", reason);
   return out + "\n";
@@ -63,8 +68,10 @@ int show(const JobAccess& access, bool as_json) {
   json document = status_document(*view);
   const std::vector<std::string> why = degradations(*view, document);
   document["degraded"] = why;
-  if (as_json) print(document.dump() + "\n");
-  else print(job_lines(document, why) + "\n" + node_table(document) + "\n" + seat_table(document));
+  if (as_json)
+    print(document.dump() + "\n");
+  else
+    print(job_lines(document, why) + "\n" + node_table(document) + "\n" + seat_table(document));
   return why.empty() ? kExitOk : kExitDegraded;
 }
 

@@ -20,7 +20,8 @@ Result<std::vector<std::string>> trainer_command(const RunOptions& options) {
     const char* interpreter = std::getenv("PYTHON_EXEC");
     command = {interpreter != nullptr ? interpreter : "python3", "-u"};
     if (options.module) command.emplace_back("-m");
-    if (script && !path_exists(first)) return Error{Code::not_found, text("trainer ", first, ": there is no such script")};
+    if (script && !path_exists(first))
+      return Error{Code::not_found, text("trainer ", first, ": there is no such script")};
   }
   command.insert(command.end(), options.command.begin(), options.command.end());
   PAWL_ASSIGN(command.front(), find_program(command.front()));
@@ -33,7 +34,8 @@ Status check_job_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; };
   if (!name.empty() && name.size() <= 63 && name.front() != '.' && std::all_of(name.begin(), name.end(), allowed))
     return {};
-  return Error{Code::invalid, text("job name \"", name, "\": 1 to 63 letters, digits, '.', '_' or '-', not beginning with '.'")};
+  return Error{Code::invalid,
+               text("job name \"", name, "\": 1 to 63 letters, digits, '.', '_' or '-', not beginning with '.'")};
 }
 
 }  // namespace pawl

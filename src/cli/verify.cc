@@ -9,8 +9,8 @@
 #include "cli/commands.h"
 #include "cli/numbers.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "cli/portions.h"
+#include "cli/progress.h"
 #include "reshape/compare_copies.h"
 
 namespace pawl {
@@ -49,9 +49,13 @@ const char* verdict_of(const Verification& found) {
 // One portion; what can't be read is tried again tensor by tensor, so that one bad tensor hides no other.
 class Reader {
  public:
-  Reader(const VerifyOptions& options, Verification& found, std::vector<std::uint32_t> view_index, std::uint64_t bytes_all)
-      : found_(found), reader_(found.view), view_index_(std::move(view_index)),
-        execution_(execute_options(options.memory_bytes / 2)), progress_("verify", bytes_all) {}
+  Reader(const VerifyOptions& options, Verification& found, std::vector<std::uint32_t> view_index,
+         std::uint64_t bytes_all)
+      : found_(found),
+        reader_(found.view),
+        view_index_(std::move(view_index)),
+        execution_(execute_options(options.memory_bytes / 2)),
+        progress_("verify", bytes_all) {}
 
   Status read(const Portion& portion) {
     const Status done = reader_.read(portion, view_index_, buffers_, execution_);
@@ -89,7 +93,8 @@ class Reader {
       found_.tensors_incomplete += portion.part == 0;
       return {};
     }
-    if (portion.part == 0 || found_.wrong.empty() || found_.wrong.back() != error.what) found_.wrong.push_back(error.what);
+    if (portion.part == 0 || found_.wrong.empty() || found_.wrong.back() != error.what)
+      found_.wrong.push_back(error.what);
     return {};
   }
 
@@ -121,10 +126,14 @@ Status compare_replicas(const VerifyOptions& options, Verification& found) {
   if (!found.has_copies) return {};
   std::vector<std::uint32_t> all;
   for (std::uint32_t i = 0; i < found.view.tensors.size(); ++i) all.push_back(i);
-  Result<std::vector<CopyDifference>> differences = compare_copies(found.view, all, execute_options(options.memory_bytes));
-  if (differences) found.differences = std::move(*differences);
-  else if (differences.error().code == Code::cancelled) return differences.error();
-  else found.wrong.push_back(differences.error().what);
+  Result<std::vector<CopyDifference>> differences =
+      compare_copies(found.view, all, execute_options(options.memory_bytes));
+  if (differences)
+    found.differences = std::move(*differences);
+  else if (differences.error().code == Code::cancelled)
+    return differences.error();
+  else
+    found.wrong.push_back(differences.error().what);
   return {};
 }
 
@@ -150,7 +159,8 @@ std::string checksums_text(const ChecksumReport& checksums) {
 }
 
 void append_wrong(std::string& out, const std::vector<std::string>& sentences) {
-  for (std::size_t i = 0; i < sentences.size() && i < kShownMax; ++i) out += text("WRONG: ", printable(sentences[i]), "\n");
+  for (std::size_t i = 0; i < sentences.size() && i < kShownMax; ++i)
+    out += text("WRONG: ", printable(sentences[i]), "\n");
   if (sentences.size() > kShownMax) out += text("WRONG: ", sentences.size() - kShownMax, " more\n");
 }
 
@@ -165,7 +175,7 @@ std::string summary_of(const VerifyOptions& options, const Verification& found) 
                            {"path", printable(options.path)},
                            {"read", text(found.tensors_read, " tensors, ", bytes_text(found.bytes_read))},
                            {"checksums", checksums_text(found.checksums)},
-                           {"copies", !found.has_copies             ? "none"
+                           {"copies", !found.has_copies           ? "none"
                                       : found.differences.empty() ? "equal"
                                                                   : text(found.differences.size(), " differ")}});
   append_wrong(out, found.checksums.wrong);
@@ -174,8 +184,8 @@ std::string summary_of(const VerifyOptions& options, const Verification& found) 
   for (const std::string& problem : found.view.problems) out += text("PROBLEM: ", printable(problem), "\n");
   for (std::size_t i = 0; i < found.special.size() && i < kShownMax; ++i) {
     const StoredTensor& tensor = found.view.tensors[found.special[i].tensor];
-    out += text("remark: ", printable(tensor.name), " (", printable(tensor.role), ") holds ", found.special[i].numbers.nan,
-                " NaN and ", found.special[i].numbers.infinite, " infinite numbers\n");
+    out += text("remark: ", printable(tensor.name), " (", printable(tensor.role), ") holds ",
+                found.special[i].numbers.nan, " NaN and ", found.special[i].numbers.infinite, " infinite numbers\n");
   }
   if (found.special.size() > kShownMax)
     out += text("remark: ", found.special.size() - kShownMax, " more tensors hold NaN or infinite numbers\n");
@@ -214,8 +224,10 @@ int command_verify(const VerifyOptions& options) {
   (void)interrupted();
   Verification found;
   if (const Status done = verify(options, found); !done) return report_checkpoint_error(done.error(), options.json);
-  if (options.json) print(json_text(document_of(options, found)) + "\n");
-  else print(summary_of(options, found));
+  if (options.json)
+    print(json_text(document_of(options, found)) + "\n");
+  else
+    print(summary_of(options, found));
   if (is_damaged(found)) return kExitFailed;
   return found.view.problems.empty() ? kExitOk : kExitDegraded;
 }

@@ -30,7 +30,9 @@ std::shared_ptr<Connection> Connection::make(Loop& loop, Fd fd, Handlers handler
   return made;
 }
 
-Connection::~Connection() { close(); }
+Connection::~Connection() {
+  close();
+}
 
 void Connection::send(const Frame& frame) {
   if (!fd_.valid()) return;
@@ -41,12 +43,14 @@ void Connection::send(const Frame& frame) {
 void Connection::send_with(const Frame& frame, std::span<const int> fds) {
   if (!fd_.valid()) return;
   while (!queue_.empty() && fd_.valid()) {  // keep the order; local peers read at once
-    if (!wait_writable(fd_.get(), Deadline::in(std::chrono::seconds(1)))) return fail({Code::timeout, "peer does not read"});
+    if (!wait_writable(fd_.get(), Deadline::in(std::chrono::seconds(1))))
+      return fail({Code::timeout, "peer does not read"});
     write_queued();
   }
   if (!fd_.valid()) return;
   const std::string bytes = encode_frame(frame);
-  const Status sent = send_with_fds(fd_.get(), std::as_bytes(std::span(bytes)), fds, Deadline::in(std::chrono::seconds(1)));
+  const Status sent =
+      send_with_fds(fd_.get(), std::as_bytes(std::span(bytes)), fds, Deadline::in(std::chrono::seconds(1)));
   if (!sent) fail(sent.error());
 }
 

@@ -61,7 +61,8 @@ class Listener {
     thread_ = std::thread([this, serve = std::move(serve)] {
       while (!ended_) {
         auto accepted = accept_connection(fd_.get(), Deadline::in(20ms));
-        if (accepted) threads_.emplace_back([serve, fd = std::make_shared<Fd>(std::move(*accepted))] { serve(std::move(*fd)); });
+        if (accepted)
+          threads_.emplace_back([serve, fd = std::make_shared<Fd>(std::move(*accepted))] { serve(std::move(*fd)); });
       }
     });
   }
@@ -84,7 +85,8 @@ class Listener {
 class Relay {
  public:
   Relay(std::string to, bool damages_answers, std::uint64_t damaged_bit)
-      : damages_answers_(damages_answers), damaged_bit_(damaged_bit),
+      : damages_answers_(damages_answers),
+        damaged_bit_(damaged_bit),
         listener_([this, to](Fd in) { carry_both(std::move(in), to); }) {}
   ~Relay() { ended_ = true; }
   [[nodiscard]] std::string address() const { return listener_.address(); }
@@ -146,7 +148,8 @@ class DamagedWire : public ::testing::Test {
     auto frame = receive_frame(fd, Deadline::in(2s));
     Hello hello;
     if (!frame || !Hello::decode(frame->payload, hello) || hello.job != "damaged") return false;
-    return send_frame(fd, {static_cast<std::uint16_t>(PeerWire::welcome), 0, Writer().u32(0).u64(1).take()}).has_value();
+    return send_frame(fd, {static_cast<std::uint16_t>(PeerWire::welcome), 0, Writer().u32(0).u64(1).take()})
+        .has_value();
   }
 
   Workers workers_{[] {}};
@@ -173,10 +176,14 @@ class DamagedStream : public DamagedWire {
     Listener listener([&](Fd fd) {
       if (!welcome(fd.get())) return;
       std::lock_guard lock(mutex);
-      receivers.push_back(ReplicaReceiver::start(
-          {.fd = std::move(fd), .generation = kGeneration, .seat = kSeat, .job = "damaged", .context = context_,
-           .arena_for = [&](const ArenaSpec& spec) { return holder.arena_for(spec); },
-           .on_sealed = [&](Seat, Step step) { sealed_step = step.value; }}));
+      receivers.push_back(
+          ReplicaReceiver::start({.fd = std::move(fd),
+                                  .generation = kGeneration,
+                                  .seat = kSeat,
+                                  .job = "damaged",
+                                  .context = context_,
+                                  .arena_for = [&](const ArenaSpec& spec) { return holder.arena_for(spec); },
+                                  .on_sealed = [&](Seat, Step step) { sealed_step = step.value; }}));
     });
     Relay relay(listener.address(), damages_answers, damaged_bit);
     ArenaHandle arena = *ward.arena_for(spec_of(ArenaKind::own));
@@ -185,8 +192,11 @@ class DamagedStream : public DamagedWire {
     fill_and_seal(slot);
     ASSERT_TRUE(slot.try_seal(kGeneration, kStep));
     std::atomic<std::uint64_t> held_step{0};
-    auto sender = ReplicaSender::start({.hello = hello_for(Purpose::data), .address = relay.address(), .arena = arena,
-                                        .context = context_, .on_held = [&](Step step) { held_step = step.value; },
+    auto sender = ReplicaSender::start({.hello = hello_for(Purpose::data),
+                                        .address = relay.address(),
+                                        .arena = arena,
+                                        .context = context_,
+                                        .on_held = [&](Step step) { held_step = step.value; },
                                         .on_refused = [](const Error&) {}});
     const bool arrived = wait_for([&] { return held_step == kStep.value; });
     sender->end();
@@ -212,15 +222,19 @@ constexpr std::uint64_t kHelloBytes = kFrameHeaderBytes + 4 + 4 + 7 + 4 + 4 + 8 
 constexpr std::uint64_t kOpenBytes = kFrameHeaderBytes + 3 * 8 + 4 + 8 + 8 + 4 + 8 + 4 + 8;
 constexpr std::uint64_t kBuckets = 5;
 
-TEST_F(DamagedStream, TheHello) { carry_a_step(false, 8 * (kFrameHeaderBytes + 50)); }
-TEST_F(DamagedStream, TheOpeningOfAStep) { carry_a_step(false, 8 * (kHelloBytes + kFrameHeaderBytes + 8)); }
+TEST_F(DamagedStream, TheHello) {
+  carry_a_step(false, 8 * (kFrameHeaderBytes + 50));
+}
+TEST_F(DamagedStream, TheOpeningOfAStep) {
+  carry_a_step(false, 8 * (kHelloBytes + kFrameHeaderBytes + 8));
+}
 TEST_F(DamagedStream, ABucketsIndexAndSumAndBytes) {
   const std::uint64_t bucket = kHelloBytes + kOpenBytes;
-  carry_a_step(false, 8 * bucket);                                  // the length of its frame
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes));            // its index: the bytes are right, their place isn't
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 4) + 3);    // its sum
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8) + 5);    // its first byte
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 70'000));   // somewhere in the second
+  carry_a_step(false, 8 * bucket);                                 // the length of its frame
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes));           // its index: the bytes are right, their place isn't
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 4) + 3);   // its sum
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8) + 5);   // its first byte
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 70'000));  // somewhere in the second
 }
 TEST_F(DamagedStream, TheSeal) {
   const std::uint64_t seal = kHelloBytes + kOpenBytes + kBuckets * (kFrameHeaderBytes + 8) + kPayloadBytes;
@@ -252,16 +266,25 @@ class DamagedFetch : public DamagedWire {
     Listener listener([&](Fd fd) {
       if (!welcome(fd.get())) return;
       std::lock_guard lock(mutex);
-      servers.push_back(FetchServer::start({.fd = std::move(fd), .context = context_,
-                                            .find = [&](ArenaKind kind, Seat seat) { return holder.find(kind, seat); }}));
+      servers.push_back(
+          FetchServer::start({.fd = std::move(fd), .context = context_, .find = [&](ArenaKind kind, Seat seat) {
+                                return holder.find(kind, seat);
+                              }}));
     });
     Relay relay(listener.address(), true, damaged_bit);
     std::atomic<bool> done{false};
     Status outcome;
     Source source{kSeat, SourceKind::replica, {}, kGeneration, kStep};
-    auto fetch = Fetch::start({.hello = hello_for(Purpose::fetch), .address = relay.address(), .source = source, .context = context_,
+    auto fetch = Fetch::start({.hello = hello_for(Purpose::fetch),
+                               .address = relay.address(),
+                               .source = source,
+                               .context = context_,
                                .arena_for = [&](const ArenaSpec& spec) { return to.arena_for(spec); },
-                               .on_done = [&](Status status, std::uint64_t) { outcome = std::move(status); done = true; }});
+                               .on_done =
+                                   [&](Status status, std::uint64_t) {
+                                     outcome = std::move(status);
+                                     done = true;
+                                   }});
     EXPECT_TRUE(wait_for([&] { return done.load(); }));
     {
       std::lock_guard lock(mutex);
@@ -273,7 +296,8 @@ class DamagedFetch : public DamagedWire {
 };
 
 TEST_F(DamagedFetch, IsAskedAgain) {
-  for (const std::uint64_t byte : {std::uint64_t{kFrameHeaderBytes + 14}, std::uint64_t{200}, std::uint64_t{90'000}, kPayloadBytes}) {
+  for (const std::uint64_t byte :
+       {std::uint64_t{kFrameHeaderBytes + 14}, std::uint64_t{200}, std::uint64_t{90'000}, kPayloadBytes}) {
     SCOPED_TRACE(byte);
     Memory to = memory_of_its_own();
     const Status fetched = fetch_through(8 * byte + 2, false, to);

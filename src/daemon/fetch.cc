@@ -16,13 +16,17 @@ constexpr int kDamagedMax = 3;
 Frame frame_of(PeerWire kind, std::string payload = {}) {
   return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
 }
-bool is_kind(const Frame& frame, PeerWire kind) { return frame.kind == static_cast<std::uint16_t>(kind); }
+bool is_kind(const Frame& frame, PeerWire kind) {
+  return frame.kind == static_cast<std::uint16_t>(kind);
+}
 
 Error refusal_of(const Frame& frame) {
   if (!is_kind(frame, PeerWire::refused)) return {Code::corrupt, text("unexpected message ", frame.kind)};
   Reader in(frame.payload);
   const auto kind = static_cast<PeerRefusal>(in.u8());
-  const Code code = kind == PeerRefusal::missing ? Code::corrupt : kind == PeerRefusal::never ? Code::invalid : Code::stale;
+  const Code code = kind == PeerRefusal::missing ? Code::corrupt
+                    : kind == PeerRefusal::never ? Code::invalid
+                                                 : Code::stale;
   return {code, in.str()};
 }
 
@@ -93,8 +97,11 @@ Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
   PAWL_TRY(send_frame(fd, frame_of(PeerWire::hello, options_.hello.encode())));
   PAWL_ASSIGN(Frame welcome, receive_frame(fd));
   if (!is_kind(welcome, PeerWire::welcome)) return refusal_of(welcome);
-  PAWL_TRY(send_frame(fd, frame_of(PeerWire::fetch, Writer().u32(source.seat.value).u8(kind)
-                                                         .u64(source.slot_generation.value).u64(source.step.value).take())));
+  PAWL_TRY(send_frame(
+      fd,
+      frame_of(
+          PeerWire::fetch,
+          Writer().u32(source.seat.value).u8(kind).u64(source.slot_generation.value).u64(source.step.value).take())));
   PAWL_ASSIGN(Frame begin, receive_frame(fd));
   if (!is_kind(begin, PeerWire::slot_begin)) return refusal_of(begin);
   Reader in(begin.payload);
@@ -131,7 +138,9 @@ std::shared_ptr<FetchServer> FetchServer::start(Options options) {
   return server;
 }
 
-void FetchServer::end() { shut_down(options_.fd.get()); }
+void FetchServer::end() {
+  shut_down(options_.fd.get());
+}
 
 Status FetchServer::serve() {
   const int fd = options_.fd.get();
@@ -146,11 +155,14 @@ Status FetchServer::serve() {
   Slot slot;
   std::uint32_t index = 0;
   if (!arena || !find_sealed(arena->arena, generation, step, slot, index))
-    return send_frame(fd, frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::missing))
-                                                          .str(text("no sealed slot of seat ", seat, " step ", step)).take()));
+    return send_frame(fd, frame_of(PeerWire::refused, Writer()
+                                                          .u8(static_cast<std::uint8_t>(PeerRefusal::missing))
+                                                          .str(text("no sealed slot of seat ", seat, " step ", step))
+                                                          .take()));
   if (Status header = slot.verify_header(); !header)
-    return send_frame(fd, frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::missing))
-                                                          .str(header.error().what).take()));
+    return send_frame(
+        fd, frame_of(PeerWire::refused,
+                     Writer().u8(static_cast<std::uint8_t>(PeerRefusal::missing)).str(header.error().what).take()));
   Writer begin;
   begin.u64(generation.value).u64(step.value).u64(slot.samples());
   write_spec(begin, arena->arena.spec());

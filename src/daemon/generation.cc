@@ -16,15 +16,20 @@ constexpr std::size_t kEventsMax = 4096;
 }  // namespace
 
 bool Pawld::is_member() const {
-  return state_ && std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == self_; });
+  return state_ &&
+         std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == self_; });
 }
 
 bool Pawld::is_evicted(NodeLife life) const {
-  auto among = [&](const std::vector<NodeLife>& lives) { return std::find(lives.begin(), lives.end(), life) != lives.end(); };
+  auto among = [&](const std::vector<NodeLife>& lives) {
+    return std::find(lives.begin(), lives.end(), life) != lives.end();
+  };
   return state_ && (among(state_->evicted) || among(state_->departed));
 }
 
-Duration Pawld::in_state_for() const { return real_clock().now() - state_since_; }
+Duration Pawld::in_state_for() const {
+  return real_clock().now() - state_since_;
+}
 
 bool Pawld::held_back(const std::string& phase) {
   std::lock_guard lock(hold_mutex_);
@@ -52,14 +57,16 @@ void Pawld::learn_state(const JobState& state, Revision revision) {
   state_revision_ = revision;
   state_ = state;
   for (const Struck& struck : state.struck)
-    if (struck.at == self_ && std::find(struck_here_.begin(), struck_here_.end(), struck) == struck_here_.end()) struck_here_.push_back(struck);
+    if (struck.at == self_ && std::find(struck_here_.begin(), struck_here_.end(), struck) == struck_here_.end())
+      struck_here_.push_back(struck);
   if (new_generation) {
     inventories_.clear();
     readies_.clear();
   }
   if (new_phase) {
     state_since_ = real_clock().now();
-    log_info("state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader", state.leader.node);
+    log_info("state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader",
+             state.leader.node);
     take_seats();
     watch_members();
   }
@@ -89,8 +96,10 @@ void Pawld::swap_state(const JobState& next, const std::string& why) {
         }
         if (swap->won) {
           log_info("state_moved", "generation", next.generation, "phase", name_of(next.phase), "why", why);
-          if (next.phase == JobPhase::failed) tell_event("job_failed", Json{{"verdict", next.verdict}, {"generation", next.generation.value}}.dump());
-          if (next.phase == JobPhase::finished) tell_event("job_finished", Json{{"generation", next.generation.value}}.dump());
+          if (next.phase == JobPhase::failed)
+            tell_event("job_failed", Json{{"verdict", next.verdict}, {"generation", next.generation.value}}.dump());
+          if (next.phase == JobPhase::finished)
+            tell_event("job_finished", Json{{"generation", next.generation.value}}.dump());
           learn_state(next, swap->revision);
         } else if (swap->current) {
           note_key(swap->current->key, &swap->current->value, swap->current->mod_revision);
@@ -105,8 +114,10 @@ void Pawld::apply_state() {
     if (state.phase == JobPhase::failed) log_error("job_failed", "verdict", state.verdict);
     if (state.phase == JobPhase::finished)
       for (Place& place : trainers_->places()) trainers_->answer(place, TrainerWire::finish, TrainerWire::finished, {});
-    const bool gone = std::all_of(trainers_->places().begin(), trainers_->places().end(), [](const Place& p) { return p.pid == 0 || p.finished; });
-    if (state.phase == JobPhase::finished && is_member() && !gone && in_state_for() < kLeaveMax) return;  // trainers leave on their own
+    const bool gone = std::all_of(trainers_->places().begin(), trainers_->places().end(),
+                                  [](const Place& p) { return p.pid == 0 || p.finished; });
+    if (state.phase == JobPhase::finished && is_member() && !gone && in_state_for() < kLeaveMax)
+      return;  // trainers leave on their own
     return end_job(state.phase == JobPhase::finished ? 0 : 1);
   }
   if (is_evicted(self_) || (was_member_ && !is_member())) {
@@ -133,7 +144,8 @@ void Pawld::freeze() {
   enter_store();
   for (Place& place : trainers_->places()) {
     trainers_->interrupt(place, state.generation);
-    const bool restart = place.seat && std::find(state.restart.begin(), state.restart.end(), *place.seat) != state.restart.end();
+    const bool restart =
+        place.seat && std::find(state.restart.begin(), state.restart.end(), *place.seat) != state.restart.end();
     if (restart && place.pid != 0 && place.seated.value > 0) kill_trainer(place, "its seat is to be restarted");
   }
   tell_event("frozen", "{}");
@@ -151,13 +163,13 @@ void Pawld::put_inventory() {
   for (Place& place : trainers_->places())
     if (place.seat && place.pid != 0 && !place.dying) inventory.trainers_alive.push_back(*place.seat);
   inventories_[self_.node] = inventory;
-  session_->call<Revision>(
-      [key = keys_.inventory(state.generation, self_.node), value = to_json(inventory)](Control& control) { return control.put(key, value); },
-      [this, generation = state.generation](Result<Revision> put) {
-        if (put || !state_ || state_->generation != generation) return;
-        inventories_.erase(self_.node);  // again, at the next drive
-        drive_soon(20ms);
-      });
+  session_->call<Revision>([key = keys_.inventory(state.generation, self_.node),
+                            value = to_json(inventory)](Control& control) { return control.put(key, value); },
+                           [this, generation = state.generation](Result<Revision> put) {
+                             if (put || !state_ || state_->generation != generation) return;
+                             inventories_.erase(self_.node);  // again, at the next drive
+                             drive_soon(20ms);
+                           });
 }
 
 // Also of the pawld before us: it wrote what it knew into the trainers' pages.
@@ -198,12 +210,20 @@ void Pawld::lead() {
     if (move->next.phase == JobPhase::restoring) {
       Json sources = Json::array();
       for (const Source& source : move->next.sources)
-        sources.push_back({{"seat", source.seat.value}, {"kind", name_of(source.kind)}, {"node", source.from.node.value}});
+        sources.push_back(
+            {{"seat", source.seat.value}, {"kind", name_of(source.kind)}, {"node", source.from.node.value}});
       Json seats = Json::array();
       for (const Member& member : move->next.seats)
         if (member.seat.value < state.seats.size() && !(state.seats[member.seat.value].life == member.life))
-          seats.push_back({{"seat", member.seat.value}, {"from", state.seats[member.seat.value].life.node.value}, {"to", member.life.node.value}});
-      tell_event("restore_decided", Json{{"resume", move->next.resume.value}, {"cold", move->next.cold}, {"sources", sources}, {"moved", seats}, {"why", move->why}}.dump());
+          seats.push_back({{"seat", member.seat.value},
+                           {"from", state.seats[member.seat.value].life.node.value},
+                           {"to", member.life.node.value}});
+      tell_event("restore_decided", Json{{"resume", move->next.resume.value},
+                                         {"cold", move->next.cold},
+                                         {"sources", sources},
+                                         {"moved", seats},
+                                         {"why", move->why}}
+                                        .dump());
     }
     return swap_state(move->next, move->why);
   }
@@ -222,7 +242,8 @@ void Pawld::lead() {
 void Pawld::report_cause(Cause cause, std::vector<Struck> struck) {
   if (ending_ || !is_member()) return;
   for (const PendingCause& pending : causes_)
-    if (pending.cause.kind == cause.kind && pending.cause.node == cause.node && pending.cause.seat == cause.seat) return;
+    if (pending.cause.kind == cause.kind && pending.cause.node == cause.node && pending.cause.seat == cause.seat)
+      return;
   cause.detected_wall_ms = static_cast<std::uint64_t>(real_clock().wall() / 1ms);
   log_warn("fault_detected", "kind", name_of(cause.kind), "node", cause.node ? text(cause.node->node) : "-", "seat",
            cause.seat ? text(*cause.seat) : "-", "detail", cause.detail);
@@ -259,7 +280,8 @@ void Pawld::check_leases() {
   if (!is_member()) return consider_orphaned_job();
   // A leader without a seat (it has evicted itself, or was a spare) is nobody's neighbour: only its lease tells.
   const NodeLife leader = state_->leader;
-  const bool sits = std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == leader; });
+  const bool sits =
+      std::any_of(state_->seats.begin(), state_->seats.end(), [&](const Member& m) { return m.life == leader; });
   const bool led = state_->phase == JobPhase::quiescing || state_->phase == JobPhase::restoring;
   if (led && (is_evicted(leader) || (!sits && !is_registered(leader))))
     report_cause({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
@@ -291,8 +313,10 @@ void Pawld::consider_orphaned_job() {
   }
   const bool mine = !nodes_.empty() && nodes_.begin()->first == self_.node;
   const Duration now = real_clock().now();
-  if (!orphaned || !mine) orphaned_since_ = Duration::zero();
-  else if (orphaned_since_ == Duration::zero()) orphaned_since_ = now;
+  if (!orphaned || !mine)
+    orphaned_since_ = Duration::zero();
+  else if (orphaned_since_ == Duration::zero())
+    orphaned_since_ = now;
   if (orphaned_since_ == Duration::zero() || now - orphaned_since_ < deadlines_.silence) return;
   if (causes.empty()) causes.push_back({FaultKind::leader_lost, state_->leader, std::nullopt, "no member is left", 0});
   const Decision decision = open_generation(*state_, causes, self_);
@@ -304,8 +328,8 @@ void Pawld::watch_members() {
   if (is_member() && state_->phase != JobPhase::finished && state_->phase != JobPhase::failed) {
     const std::uint32_t count = spec_.node_count;
     const std::uint32_t mine = my_position();
-    std::set<std::uint32_t> positions = {0, (mine + 1) % count, (mine + 2) % count, (mine + count - 1) % count,
-                                         2 * mine + 1, 2 * mine + 2};
+    std::set<std::uint32_t> positions = {
+        0, (mine + 1) % count, (mine + 2) % count, (mine + count - 1) % count, 2 * mine + 1, 2 * mine + 2};
     if (mine > 0) positions.insert((mine - 1) / 2);
     for (std::uint32_t position : positions) {
       if (position >= count || position == mine) continue;

@@ -96,7 +96,8 @@ Status listen_remedy(Error error, const Address& address) {
     return Error{error.code, text(error.what, ": another process listens there; end it, or name another with --listen ",
                                   address.host, ":PORT (port 0: any free one)")};
   if (error.what.find("EADDRNOTAVAIL") != std::string::npos)
-    return Error{error.code, text(error.what, ": this machine has no such address; name one of its own with --listen HOST:PORT")};
+    return Error{error.code,
+                 text(error.what, ": this machine has no such address; name one of its own with --listen HOST:PORT")};
   return error;
 }
 
@@ -255,8 +256,8 @@ void Keeper::on_channel() {
   std::string buffer(kMessageBytesMax, '\0');
   for (;;) {
     std::vector<Fd> fds;
-    const Result<std::size_t> size =
-        receive_with_fds(channel_.get(), std::as_writable_bytes(std::span(buffer)), fds, Deadline::in(Duration::zero()));
+    const Result<std::size_t> size = receive_with_fds(channel_.get(), std::as_writable_bytes(std::span(buffer)), fds,
+                                                      Deadline::in(Duration::zero()));
     if (!size) {
       if (size.error().code != Code::timeout) channel_.reset();  // it ended, or closed it: its pidfd tells
       return;
@@ -311,8 +312,10 @@ void Keeper::on_kill(std::string_view arguments) {
   if (!parse_number(arguments, local_index)) return;
   const auto found = trainers_.find(local_index);
   if (found == trainers_.end() || !found->second.running) {
-    if (found != trainers_.end()) tell_about(local_index);
-    else tell(text("exited ", local_index, " 0 was not running"));
+    if (found != trainers_.end())
+      tell_about(local_index);
+    else
+      tell(text("exited ", local_index, " 0 was not running"));
     return;
   }
   log_info("trainer_killed", "local_index", local_index, "pid", found->second.process.pid);
@@ -413,9 +416,9 @@ Status Keeper::on_daemon_exit() {
   const std::string how = exit ? (*exit)->describe() : "ended";
   log_warn("pawld_exited", "pid", daemon_.pid, "how", how, "short_lives", short_lives_);
   if (short_lives_ >= kShortLivesMax)
-    return Error{Code::unreachable, text("pawld of node ", options_.node, " died ", short_lives_,
-                                         " times within a second of its start (", how, "); see ",
-                                         node_log_path(options_.run_dir, options_.node))};
+    return Error{Code::unreachable,
+                 text("pawld of node ", options_.node, " died ", short_lives_, " times within a second of its start (",
+                      how, "); see ", node_log_path(options_.run_dir, options_.node))};
   daemon_restart_at_ = now + (short_life ? kRestartPause : Duration::zero());
   return {};
 }
@@ -548,9 +551,13 @@ Result<int> Keeper::run() {
 
 }  // namespace
 
-Result<int> run_keeper(const KeeperOptions& options) { return Keeper(options).run(); }
+Result<int> run_keeper(const KeeperOptions& options) {
+  return Keeper(options).run();
+}
 
-std::string node_directory(const std::string& run_dir, NodeId node) { return join_path(run_dir, text("node-", node)); }
+std::string node_directory(const std::string& run_dir, NodeId node) {
+  return join_path(run_dir, text("node-", node));
+}
 std::string node_log_path(const std::string& run_dir, NodeId node) {
   return join_path(node_directory(run_dir, node), "log");
 }

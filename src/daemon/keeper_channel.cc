@@ -18,11 +18,21 @@ void KeeperChannel::hold(const std::string& name, int fd) {
   const int fds[] = {fd};
   say("hold " + name, fds);
 }
-void KeeperChannel::drop(const std::string& name) { say("drop " + name); }
-void KeeperChannel::kill_trainer(std::uint32_t local_index) { say(text("kill ", local_index)); }
-void KeeperChannel::alive(Duration renewed) { say(text("alive ", renewed.count())); }
-void KeeperChannel::reset(const std::string& reason) { say("reset " + reason); }
-void KeeperChannel::end(int code) { say(text("end ", code)); }
+void KeeperChannel::drop(const std::string& name) {
+  say("drop " + name);
+}
+void KeeperChannel::kill_trainer(std::uint32_t local_index) {
+  say(text("kill ", local_index));
+}
+void KeeperChannel::alive(Duration renewed) {
+  say(text("alive ", renewed.count()));
+}
+void KeeperChannel::reset(const std::string& reason) {
+  say("reset " + reason);
+}
+void KeeperChannel::end(int code) {
+  say(text("end ", code));
+}
 
 void KeeperChannel::spawn_trainer(std::uint32_t local_index, std::span<const std::string> environment) {
   std::string message = text("spawn ", local_index);

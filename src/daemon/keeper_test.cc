@@ -46,7 +46,8 @@ struct Toy {
   }
 
   void obey(const std::string& command) {
-    if (command == "sulk") silent = true;
+    if (command == "sulk")
+      silent = true;
     else if (command.starts_with("hold ")) {  // hold NAME CONTENT
       const std::size_t blank = command.find(' ', 5);
       const int fd = memfd_create("toy", 0);
@@ -87,7 +88,8 @@ struct Toy {
         Result<Fd> connection = try_accept(5);
         if (!connection || !connection->valid()) continue;
         std::string command(4096, '\0');
-        const auto size = receive_some(connection->get(), std::as_writable_bytes(std::span(command)), Deadline::in(seconds(1)));
+        const auto size =
+            receive_some(connection->get(), std::as_writable_bytes(std::span(command)), Deadline::in(seconds(1)));
         if (size) obey(command.substr(0, *size));
       }
     }
@@ -195,8 +197,8 @@ TEST_F(KeeperTest, KilledDaemonComesBackWithItsSegmentsAndTrainersLive) {
 }
 
 TEST_F(KeeperTest, TrainerGetsItsEnvironmentAndItsEndIsTold) {
-  options_.trainer_argv = {"/bin/sh", "-c",
-                           "echo \"$RANK $PAWL_LOCAL_INDEX $PAWL_NODE_ADDRESS $PAWL_JOB $PAWL_SOCKET\" > \"$OUT\"; exit 3"};
+  options_.trainer_argv = {
+      "/bin/sh", "-c", "echo \"$RANK $PAWL_LOCAL_INDEX $PAWL_NODE_ADDRESS $PAWL_JOB $PAWL_SOCKET\" > \"$OUT\"; exit 3"};
   start();
   await("started");
   command(text("spawn 0\nRANK=3\nOUT=", directory_, "/out\n"));
@@ -284,11 +286,13 @@ TEST_F(KeeperTest, KeeperThatWasStoppedTooLongFencesItsNode) {
 }
 
 TEST_F(KeeperTest, EndLetsTrainersEndThemselves) {
-  options_.trainer_argv = {"/bin/sh", "-c", "trap 'echo bye > \"$OUT\"; exit 0' TERM; echo up > \"$OUT\"; while :; do sleep 0.02; done"};
+  options_.trainer_argv = {"/bin/sh", "-c",
+                           "trap 'echo bye > \"$OUT\"; exit 0' TERM; echo up > \"$OUT\"; while :; do sleep 0.02; done"};
   start();
   await("started");
   command(text("spawn 0\nOUT=", directory_, "/out\n"));
-  for (int i = 0; i < 1000 && read_file(directory_ + "/out").value_or("").empty(); ++i) real_clock().sleep(milliseconds(10));
+  for (int i = 0; i < 1000 && read_file(directory_ + "/out").value_or("").empty(); ++i)
+    real_clock().sleep(milliseconds(10));
   command("end 7");
   EXPECT_EQ(wait_code(), 7);
   EXPECT_EQ(*read_file(directory_ + "/out"), "bye\n");

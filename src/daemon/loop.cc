@@ -64,7 +64,7 @@ void Loop::run() {
       }
       auto found = watches_.find(event.key);  // an earlier handler of this round may have unwatched it
       if (found == watches_.end()) continue;
-      auto handler = found->second.handler;   // stays alive while it unwatches itself
+      auto handler = found->second.handler;  // stays alive while it unwatches itself
       (*handler)(event);
     }
     run_posted();

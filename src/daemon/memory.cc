@@ -14,7 +14,9 @@ bool same_shape(const ArenaSpec& a, const ArenaSpec& b) {
          a.layout == b.layout;
 }
 
-SourceKind source_kind(ArenaKind kind) { return kind == ArenaKind::own ? SourceKind::own_arena : SourceKind::replica; }
+SourceKind source_kind(ArenaKind kind) {
+  return kind == ArenaKind::own ? SourceKind::own_arena : SourceKind::replica;
+}
 
 }  // namespace
 
@@ -75,7 +77,8 @@ void Memory::unfreeze_all(std::span<const LineageEntry> lineage, std::span<const
       const Slot slot = held->arena.slot(i);
       const SlotWord word = slot.word();
       const bool wrong = std::any_of(struck.begin(), struck.end(), [&](const Struck& s) {
-        return s.seat == key.second && s.kind == source_kind(key.first) && s.slot_generation == word.generation && s.step == word.step;
+        return s.seat == key.second && s.kind == source_kind(key.first) && s.slot_generation == word.generation &&
+               s.step == word.step;
       });
       slot.unfreeze(word.state == SlotState::sealed && !wrong && in_lineage(lineage, word.generation, word.step));
     }

@@ -1,8 +1,8 @@
 // Memory: the arenas in this node's care, its own seats' and its wards'.
 //
 // Segments are made here, handed to the keeper (who keeps them over our death) and adopted from it on return. All calls
-// belong to the loop's thread; the Arena views handed out may be used by other threads as arena.h allows, and stay valid
-// until drop() (HeldArena is shared, so a thread that still holds one keeps the mapping).
+// belong to the loop's thread; the Arena views handed out may be used by other threads as arena.h allows, and stay
+// valid until drop() (HeldArena is shared, so a thread that still holds one keeps the mapping).
 #pragma once
 
 #include <functional>

@@ -22,7 +22,8 @@ Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers han
 
 void Neighbours::set(const std::vector<Member>& wanted) {
   for (auto it = links_.begin(); it != links_.end();) {
-    const bool keep = std::any_of(wanted.begin(), wanted.end(), [&](const Member& m) { return m.life == it->second.life; });
+    const bool keep =
+        std::any_of(wanted.begin(), wanted.end(), [&](const Member& m) { return m.life == it->second.life; });
     if (!keep) drop(it->second);
     it = keep ? std::next(it) : links_.erase(it);
   }

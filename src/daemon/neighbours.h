@@ -1,9 +1,10 @@
 // Neighbours: this daemon's links to the members it watches and talks to. On the loop's thread.
 //
-// One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node is
-// dead (its keeper owns the listening socket). Accepted or swallowed but silent: its pawld restarts, or the node is
-// stopped or cut off; wait out the silence deadline. Another incarnation answers: the life we knew is over. What follows
-// from a lost neighbour is decided elsewhere (recovery/decide.h). Incoming links are pawld's (spread.cc): they only answer.
+// One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node
+// is dead (its keeper owns the listening socket). Accepted or swallowed but silent: its pawld restarts, or the node is
+// stopped or cut off; wait out the silence deadline. Another incarnation answers: the life we knew is over. What
+// follows from a lost neighbour is decided elsewhere (recovery/decide.h). Incoming links are pawld's (spread.cc): they
+// only answer.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,7 @@ class Neighbours {
  public:
   struct Handlers {
     std::function<void(NodeLife, FaultKind, const std::string& detail)> on_lost;  // once for each life
-    std::function<void(NodeLife)> on_up;                                         // a link stands (again)
+    std::function<void(NodeLife)> on_up;                                          // a link stands (again)
     std::function<void(NodeLife, Frame&)> on_answer;                              // on an outgoing link
     std::function<Generation()> generation;
   };
@@ -54,7 +55,7 @@ class Neighbours {
     Fd connecting;
     std::uint64_t watch = 0;
     std::shared_ptr<Connection> connection;
-    Duration heard{};       // steady clock
+    Duration heard{};  // steady clock
     Duration attempted{};
   };
   void connect(Link& link);

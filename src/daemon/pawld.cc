@@ -1,7 +1,7 @@
 #include "daemon/pawld.h"
 
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include <nlohmann/json.hpp>
 
@@ -27,7 +27,9 @@ std::uint64_t wall_ms() {
 }  // namespace
 
 Pawld::Pawld(DaemonOptions options)
-    : options_(std::move(options)), self_{NodeId(options_.node), Incarnation(options_.incarnation)}, keys_(options_.job),
+    : options_(std::move(options)),
+      self_{NodeId(options_.node), Incarnation(options_.incarnation)},
+      keys_(options_.job),
       workers_([this] { loop_->post([this] { drive(); }); }) {
   context_.workers = &workers_;
   context_.progress = &progress_bits_;
@@ -48,23 +50,26 @@ Status Pawld::start() {
   if (token) token_ = *token;
   keeper_ = std::make_unique<KeeperChannel>(
       *loop_, options_.keeper_fd,
-      KeeperChannel::Handlers{
-          .spawned = [this](std::uint32_t i, std::uint64_t pid, std::uint64_t started) { trainers_->spawned(i, pid, started); },
-          .exited = [this](std::uint32_t i, std::uint64_t pid, const std::string& how) { trainers_->exited(i, pid, how); },
-          .lost = [] { _exit(1); }});
-  memory_ = std::make_unique<Memory>(Memory::Keeper{
-      .hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); },
-      .drop = [this](const std::string& name) { keeper_->drop(name); }});
+      KeeperChannel::Handlers{.spawned = [this](std::uint32_t i, std::uint64_t pid,
+                                                std::uint64_t started) { trainers_->spawned(i, pid, started); },
+                              .exited = [this](std::uint32_t i, std::uint64_t pid,
+                                               const std::string& how) { trainers_->exited(i, pid, how); },
+                              .lost = [] { _exit(1); }});
+  memory_ = std::make_unique<Memory>(
+      Memory::Keeper{.hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); },
+                     .drop = [this](const std::string& name) { keeper_->drop(name); }});
   trainers_ = std::make_unique<Trainers>(
       *loop_, options_.seats_per_node, options_.job, Fd(options_.local_fd),
       Trainers::Handlers{
-          .on_request = [this](Place& p, TrainerWire k, std::uint64_t id, Reader& in) { on_trainer_request(p, k, id, in); },
+          .on_request = [this](Place& p, TrainerWire k, std::uint64_t id,
+                               Reader& in) { on_trainer_request(p, k, id, in); },
           .on_notice = [this](Place& p) { on_notice(p); },
           .on_death = [this](Place& p, const std::string& how) { on_trainer_death(p, how); },
           .on_question = [this](std::shared_ptr<Connection> c, const Frame& f) { on_question(c, f, true); },
           .hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); },
           .on_page = [this](Place& p) { write_page(p); }});
-  store_log_ = std::make_unique<StoreLog>(options_.job, [this](const std::string& name, int fd) { keeper_->hold(name, fd); });
+  store_log_ =
+      std::make_unique<StoreLog>(options_.job, [this](const std::string& name, int fd) { keeper_->hold(name, fd); });
   for (auto& [name, fd] : options_.held) {
     Status adopted;
     std::uint32_t index = 0;
@@ -136,7 +141,8 @@ void Pawld::joined(const Listing& listing) {
   trainers_->open();
   start_missing_trainers();
   register_node();
-  log_info("daemon_ready", "address", options_.address, "incarnation", self_.incarnation, "memory_bytes", memory_->bytes());
+  log_info("daemon_ready", "address", options_.address, "incarnation", self_.incarnation, "memory_bytes",
+           memory_->bytes());
   tick();
   drive();
 }
@@ -310,10 +316,15 @@ void Pawld::accept_peer() {
     auto accepted = try_accept(peer_listener_.get());
     if (!accepted || !accepted->valid()) return;
     auto weak = std::make_shared<std::weak_ptr<Connection>>();
-    auto connection = Connection::make(
-        *loop_, std::move(*accepted),
-        {.on_frame = [this, weak](Frame& frame) { if (auto c = weak->lock()) on_peer_hello(c, frame); },
-         .on_close = [this, weak](const Error&) { if (auto c = weak->lock()) peers_.erase(c); }});
+    auto connection = Connection::make(*loop_, std::move(*accepted),
+                                       {.on_frame =
+                                            [this, weak](Frame& frame) {
+                                              if (auto c = weak->lock()) on_peer_hello(c, frame);
+                                            },
+                                        .on_close =
+                                            [this, weak](const Error&) {
+                                              if (auto c = weak->lock()) peers_.erase(c);
+                                            }});
     *weak = connection;
     peers_[connection] = 0;
   }
@@ -327,25 +338,32 @@ void Pawld::on_peer_hello(const std::shared_ptr<Connection>& connection, Frame& 
   }
   if (frame.kind == 100) return on_question(connection, frame, false);
   auto refuse = [&](PeerRefusal kind, const std::string& why) {
-    connection->send({static_cast<std::uint16_t>(PeerWire::refused), 0, Writer().u8(static_cast<std::uint8_t>(kind)).str(why).take()});
+    connection->send({static_cast<std::uint16_t>(PeerWire::refused), 0,
+                      Writer().u8(static_cast<std::uint8_t>(kind)).str(why).take()});
   };
   Hello hello;
   if (frame.kind != static_cast<std::uint16_t>(PeerWire::hello) || !Hello::decode(frame.payload, hello))
     return refuse(PeerRefusal::never, "not pawl's protocol");
-  if (hello.version != kPeerWireVersion) return refuse(PeerRefusal::never, text("this is version ", kPeerWireVersion, ", yours ", hello.version, ": run one release on all nodes"));
-  if (hello.job != options_.job) return refuse(PeerRefusal::never, "another job (" + options_.job + ") has this address");
+  if (hello.version != kPeerWireVersion)
+    return refuse(PeerRefusal::never, text("this is version ", kPeerWireVersion, ", yours ", hello.version,
+                                           ": run one release on all nodes"));
+  if (hello.job != options_.job)
+    return refuse(PeerRefusal::never, "another job (" + options_.job + ") has this address");
   if (hello.token != token_) return refuse(PeerRefusal::never, "wrong token: all nodes of a job share one");
-  if (hello.expected.value != 0 && hello.expected != self_.incarnation) return refuse(PeerRefusal::stale, "that life of this node is over");
+  if (hello.expected.value != 0 && hello.expected != self_.incarnation)
+    return refuse(PeerRefusal::stale, "that life of this node is over");
   if (is_evicted({hello.node, hello.incarnation})) return refuse(PeerRefusal::stale, "you were evicted");
   if (hello.purpose == Purpose::link) {
-    connection->send({static_cast<std::uint16_t>(PeerWire::welcome), 0, Writer().u32(self_.node.value).u64(self_.incarnation.value).take()});
+    connection->send({static_cast<std::uint16_t>(PeerWire::welcome), 0,
+                      Writer().u32(self_.node.value).u64(self_.incarnation.value).take()});
     peers_[connection] = static_cast<int>(hello.node.value) + 1;
     return;
   }
   if (!state_ || hello.generation > state_->generation) return refuse(PeerRefusal::later, "not yet in that generation");
   if (hello.generation < state_->generation) return refuse(PeerRefusal::stale, "that generation is over");
   const bool seated = hello.purpose != Purpose::data ||
-                      (hello.seat.value < state_->seats.size() && state_->seats[hello.seat.value].life == NodeLife{hello.node, hello.incarnation});
+                      (hello.seat.value < state_->seats.size() &&
+                       state_->seats[hello.seat.value].life == NodeLife{hello.node, hello.incarnation});
   if (!seated) return refuse(PeerRefusal::stale, "that seat is not yours");
   if (hello.purpose == Purpose::data) return adopt_data(connection, hello);
   if (hello.purpose == Purpose::fetch) return adopt_fetch(connection);

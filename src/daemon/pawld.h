@@ -44,13 +44,13 @@ class Pawld {
 
  private:
   // --- pawld.cc
-  void join_job();                       // reads spec, state and nodes; asks again until they are there
+  void join_job();  // reads spec, state and nodes; asks again until they are there
   void joined(const Listing& listing);
   void on_key(const WatchEvent& event);
   void note_all(const Listing& listing);
   void note_key(const std::string& key, const std::string* value, Revision revision);
   void tick();
-  void drive();                          // the next step, whatever it is; idempotent
+  void drive();  // the next step, whatever it is; idempotent
   void drive_soon(Duration delay);
   void register_node();
   [[nodiscard]] NodeRecord node_record() const;
@@ -70,8 +70,8 @@ class Pawld {
   void report_cause(Cause cause, std::vector<Struck> struck = {});
   void swap_state(const JobState& next, const std::string& why);
   void learn_state(const JobState& state, Revision revision);
-  void take_seats();                     // our places, from the state's seats
-  void watch_members();                  // neighbours, from the state's seats
+  void take_seats();     // our places, from the state's seats
+  void watch_members();  // neighbours, from the state's seats
   void lost_neighbour(NodeLife life, FaultKind kind, const std::string& detail);
   void check_leases();
   void consider_orphaned_job();
@@ -82,7 +82,7 @@ class Pawld {
   [[nodiscard]] bool held_back(const std::string& phase);  // a drill holds this phase
   void put_inventory();
   [[nodiscard]] Step known_committed() const;
-  void tidy_keys();                      // of recoveries that are over
+  void tidy_keys();  // of recoveries that are over
 
   // --- seats.cc
   void on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id, Reader& in);
@@ -129,10 +129,10 @@ class Pawld {
   void on_link_answer(NodeLife life, Frame& frame);
   void on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame);
   using OnStoreAnswer = std::function<void(const StoreAnswer&)>;
-  void ask_store(StoreRequest request, OnStoreAnswer on_answer);  // dropped when the generation changes
+  void ask_store(StoreRequest request, OnStoreAnswer on_answer);    // dropped when the generation changes
   void serve_store(StoreRequest request, OnStoreAnswer on_answer);  // at the root
   void send_to_root(std::uint64_t id, const StoreRequest& request);
-  void enter_store();                    // of the state's generation; a returning root goes on with what it did
+  void enter_store();  // of the state's generation; a returning root goes on with what it did
   void drop_late_store_waits();
   void take_early_frames();
   void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
@@ -168,7 +168,7 @@ class Pawld {
   std::unique_ptr<Neighbours> neighbours_;
   Fd peer_listener_;
   int exit_code_ = 0;
-  bool ready_ = false;   // spec, state and nodes are known
+  bool ready_ = false;  // spec, state and nodes are known
   bool ending_ = false;
   bool was_member_ = false;
 
@@ -178,7 +178,7 @@ class Pawld {
   Duration state_since_{};
   std::map<NodeId, NodeRecord> nodes_;
   std::map<NodeId, Duration> node_gone_since_;
-  std::map<NodeId, Inventory> inventories_;    // of the state's generation
+  std::map<NodeId, Inventory> inventories_;  // of the state's generation
   std::map<NodeId, Generation> readies_;
   struct Finish {
     Generation generation;
@@ -193,7 +193,7 @@ class Pawld {
   Duration enough_nodes_since_{};
 
   // What this node has done about it.
-  Generation frozen_;     // slots are frozen for this generation
+  Generation frozen_;  // slots are frozen for this generation
   Generation restoring_;
   Duration restoring_since_{};
   Generation running_;
@@ -207,7 +207,7 @@ class Pawld {
   };
   std::vector<PendingCause> causes_;
   std::set<Seat> imported_;
-  std::vector<Struck> struck_here_;       // slots of ours that proved wrong and were not filled anew: emptied at running
+  std::vector<Struck> struck_here_;      // slots of ours that proved wrong and were not filled anew: emptied at running
   std::vector<Source> imports_waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
   std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
@@ -251,7 +251,7 @@ class Pawld {
   // Drills.
   std::mutex hold_mutex_;
   std::condition_variable hold_changed_;
-  std::map<std::string, bool> holds_;  // phase -> somebody is held there
+  std::map<std::string, bool> holds_;                 // phase -> somebody is held there
   std::map<std::shared_ptr<Connection>, int> peers_;  // accepted, not yet known
 };
 

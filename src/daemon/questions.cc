@@ -1,6 +1,6 @@
 // Pawld answers questions: status, inventory, and the holds of a drill. JSON as in docs/protocol.md.
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "daemon/pawld.h"
@@ -14,11 +14,16 @@ using Json = nlohmann::json;
 
 namespace {
 
-double ms_of(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+double ms_of(std::uint64_t ns) {
+  return static_cast<double>(ns) / 1e6;
+}
 
-constexpr const char* kTrainerPhases[] = {"none", "compute", "allreduce", "fence", "update", "allgather", "join", "restore", "aside", "finish", "exchange"};
+constexpr const char* kTrainerPhases[] = {"none", "compute", "allreduce", "fence",  "update",  "allgather",
+                                          "join", "restore", "aside",     "finish", "exchange"};
 
-const char* phase_name(std::uint64_t phase) { return phase < std::size(kTrainerPhases) ? kTrainerPhases[phase] : "unknown"; }
+const char* phase_name(std::uint64_t phase) {
+  return phase < std::size(kTrainerPhases) ? kTrainerPhases[phase] : "unknown";
+}
 
 std::uint64_t resident_bytes(std::uint64_t pid) {
   auto statm = read_file(text("/proc/", pid, "/statm"), 256);
@@ -40,10 +45,13 @@ void Pawld::on_question(const std::shared_ptr<Connection>& connection, const Fra
 std::string Pawld::answer(const std::string& question, bool local) {
   const Json asked = Json::parse(question, nullptr, false);
   auto text_of = [&](const char* name) {
-    return asked.is_object() && asked.contains(name) && asked[name].is_string() ? asked[name].get<std::string>() : std::string();
+    return asked.is_object() && asked.contains(name) && asked[name].is_string() ? asked[name].get<std::string>()
+                                                                                : std::string();
   };
   auto number_of = [&](const char* name) {
-    return asked.is_object() && asked.contains(name) && asked[name].is_number_unsigned() ? asked[name].get<std::uint64_t>() : std::uint64_t{0};
+    return asked.is_object() && asked.contains(name) && asked[name].is_number_unsigned()
+               ? asked[name].get<std::uint64_t>()
+               : std::uint64_t{0};
   };
   if (!local && text_of("token") != token_) return R"({"error":"wrong token"})";
   const std::string ask = text_of("ask");
@@ -58,7 +66,8 @@ std::string Pawld::answer(const std::string& question, bool local) {
   }
   if (ask == "hold" || ask == "release") {
     if (!spec_.test_hooks) return R"({"error":"holds need a job started with --test-hooks"})";
-    if (ask == "hold") return hold_json(text_of("phase"), static_cast<std::uint32_t>(number_of("local_index")), number_of("step"));
+    if (ask == "hold")
+      return hold_json(text_of("phase"), static_cast<std::uint32_t>(number_of("local_index")), number_of("step"));
     release_holds();
     return R"({"ok":true})";
   }
@@ -78,16 +87,23 @@ std::string Pawld::status_json() {
   status["address"] = options_.address;
   status["keeper_pid"] = getppid();
   status["pawld_pid"] = getpid();
-  status["lease_age_ms"] = ms_of(static_cast<std::uint64_t>(real_clock().boottime().count() - lease_renewed_ns_.load()));
+  status["lease_age_ms"] =
+      ms_of(static_cast<std::uint64_t>(real_clock().boottime().count() - lease_renewed_ns_.load()));
   status["memory_bytes"] = memory_->bytes();
   status["wire_bytes"] = {{"sent", bytes_sent_.load()}, {"received", bytes_received_.load()}};
   status["trainers"] = Json::array();
   for (const Place& place : trainers_->places()) {
-    Json trainer{{"local_index", place.index}, {"seat", place.seat ? Json(place.seat->value) : Json()}, {"pid", place.pid + 1 == 0 ? 0 : place.pid},
+    Json trainer{{"local_index", place.index},
+                 {"seat", place.seat ? Json(place.seat->value) : Json()},
+                 {"pid", place.pid + 1 == 0 ? 0 : place.pid},
                  {"start_time", place.start_time}};
     const bool running = state_ && running_ == state_->generation && place.seated == running_ && running_.value > 0;
-    trainer["state"] = place.pid == 0 || place.dying ? "dead" : place.finished ? "finished" : place.waits_for(TrainerWire::join) ? (place.seat ? "joined" : "parked")
-                       : place.page == nullptr ? "starting" : running ? "running" : "restoring";
+    trainer["state"] = place.pid == 0 || place.dying        ? "dead"
+                       : place.finished                     ? "finished"
+                       : place.waits_for(TrainerWire::join) ? (place.seat ? "joined" : "parked")
+                       : place.page == nullptr              ? "starting"
+                       : running                            ? "running"
+                                                            : "restoring";
     if (place.page != nullptr) {
       const TrainerPage& page = *place.page;
       trainer["phase"] = phase_name(page.phase.load());
@@ -98,8 +114,10 @@ std::string Pawld::status_json() {
       trainer["samples"] = page.samples.load();
       trainer["held"] = page.held.load() != 0;
       trainer["rss_bytes"] = resident_bytes(place.pid);
-      trainer["fence_wait_ms"] = {{"last", ms_of(page.fence_wait_ns_last.load())}, {"max", ms_of(page.fence_wait_ns_max.load())},
-                                  {"total", ms_of(page.fence_wait_ns_total.load())}, {"count", page.fence_count.load()}};
+      trainer["fence_wait_ms"] = {{"last", ms_of(page.fence_wait_ns_last.load())},
+                                  {"max", ms_of(page.fence_wait_ns_max.load())},
+                                  {"total", ms_of(page.fence_wait_ns_total.load())},
+                                  {"count", page.fence_count.load()}};
       trainer["windows"] = {{"captured", page.windows_captured.load()}, {"voided", page.windows_voided.load()}};
       trainer["captured_bytes"] = page.captured_bytes_total.load();
       trainer["copy_ms_total"] = ms_of(page.copy_ns_total.load());
@@ -127,7 +145,8 @@ std::string Pawld::status_json() {
     if (running_.value > 0 && running_ == state_->generation && !memory_->find(ArenaKind::own, *place.seat))
       exposed.push_back(text("seat ", *place.seat, ": nothing is protected yet, its layout is not sealed"));
     if (spec_.replica_count == 0) exposed.push_back(text("seat ", *place.seat, ": no replica (--replicas 0)"));
-    if (spec_.replica_count > 0 && running_.value > 0 && progress_.committed <= state_->resume && state_->resume.value > 0)
+    if (spec_.replica_count > 0 && running_.value > 0 && progress_.committed <= state_->resume &&
+        state_->resume.value > 0)
       exposed.push_back(text("seat ", *place.seat, ": since the recovery no newer step is committed yet"));
     status["seats"].push_back(seat);
   }
@@ -135,7 +154,9 @@ std::string Pawld::status_json() {
   status["neighbours"] = Json::array();
   if (neighbours_)
     for (const Neighbours::View& view : neighbours_->view())
-      status["neighbours"].push_back({{"node", view.node.value}, {"state", view.state}, {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
+      status["neighbours"].push_back({{"node", view.node.value},
+                                      {"state", view.state},
+                                      {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
   status["holds"] = Json::array();
   {
     std::lock_guard lock(hold_mutex_);
@@ -153,7 +174,8 @@ std::string Pawld::hold_json(const std::string& phase, std::uint32_t local_index
   }
   for (std::uint64_t i = 1; i < std::size(kTrainerPhases); ++i) {
     if (phase != kTrainerPhases[i]) continue;
-    if (local_index >= trainers_->places().size() || trainers_->places()[local_index].page == nullptr) return R"({"error":"no such trainer"})";
+    if (local_index >= trainers_->places().size() || trainers_->places()[local_index].page == nullptr)
+      return R"({"error":"no such trainer"})";
     TrainerPage& page = *trainers_->places()[local_index].page;
     page.held.store(0);
     page.hold_step.store(step);

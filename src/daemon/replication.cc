@@ -12,19 +12,27 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string string_of(PeerWire kind) { return text("message ", static_cast<std::uint16_t>(kind)); }
+std::string string_of(PeerWire kind) {
+  return text("message ", static_cast<std::uint16_t>(kind));
+}
 
 Frame frame_of(PeerWire kind, std::string payload = {}) {
   return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
 }
 
-bool is_kind(const Frame& frame, PeerWire kind) { return frame.kind == static_cast<std::uint16_t>(kind); }
+bool is_kind(const Frame& frame, PeerWire kind) {
+  return frame.kind == static_cast<std::uint16_t>(kind);
+}
 
 }  // namespace
 
 void write_spec(Writer& out, const ArenaSpec& spec) {
-  out.u32(spec.slot_count).u64(spec.payload_bytes).u64(spec.stable_bytes).u32(spec.bucket_bytes)
-      .u64(spec.layout_digest).str(spec.layout);
+  out.u32(spec.slot_count)
+      .u64(spec.payload_bytes)
+      .u64(spec.stable_bytes)
+      .u32(spec.bucket_bytes)
+      .u64(spec.layout_digest)
+      .str(spec.layout);
 }
 
 Result<ArenaSpec> read_spec(Reader& in, const std::string& job, Seat seat, ArenaKind kind) {
@@ -89,7 +97,8 @@ void ReplicaSender::run() {
       }
       const Status served = serve_connection(fd->get());
       if (!served && !ended_) {
-        log_info("replica_stream_broken", "seat", options_.hello.seat, "to", options_.address, "why", served.error().what);
+        log_info("replica_stream_broken", "seat", options_.hello.seat, "to", options_.address, "why",
+                 served.error().what);
         if (served.error().code == Code::invalid) options_.on_refused(served.error());
       }
       std::lock_guard lock(mutex_);
@@ -169,10 +178,13 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
     const std::uint32_t sum = slot.buckets()[i].crc32c;
     const std::string fields = Writer().u32(i).u32(sum).take();
     std::byte head[kFrameHeaderBytes];
-    encode_header({static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(PeerWire::bucket), 0,
-                   crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())}, head);
-    PAWL_TRY(send_all(fd, {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
-                      Deadline::never()));
+    encode_header(
+        {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(PeerWire::bucket), 0,
+         crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
+        head);
+    PAWL_TRY(send_all(
+        fd, {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
+        Deadline::never()));
     *options_.context.bytes_sent += bytes.size();
   }
   while (slot.word().state != SlotState::sealed) {
@@ -182,8 +194,10 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
   PAWL_TRY(send_frame(fd, frame_of(PeerWire::seal, Writer().u64(word.step.value).take())));
   PAWL_ASSIGN(Frame answer, receive_frame(fd));
   if (is_kind(answer, PeerWire::bucket_bad)) {
-    // Either the slot was taken for another step under our hands, or bytes were damaged on the way: begin the step again.
-    log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket", Reader(answer.payload).u32());
+    // Either the slot was taken for another step under our hands, or bytes were damaged on the way: begin the step
+    // again.
+    log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket",
+             Reader(answer.payload).u32());
     return {};
   }
   if (!is_kind(answer, PeerWire::held)) return Error{Code::corrupt, "unexpected " + string_of(PeerWire(answer.kind))};
@@ -277,13 +291,15 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   Reader in(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields));
   const std::uint32_t index = in.u32();
   const std::uint32_t sum = in.u32();
-  if (!open_ || index >= slot_.buckets().size()) return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
+  if (!open_ || index >= slot_.buckets().size())
+    return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
   const auto place = slot_.bucket(index);
-  if (header.length - sizeof fields != place.size()) return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
+  if (header.length - sizeof fields != place.size())
+    return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
   PAWL_TRY(receive_all(fd, place, Deadline::never()));
   *options_.context.bytes_received += place.size();
-  // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the fields,
-  // too: right bytes under a wrong index are wrong.
+  // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the
+  // fields, too: right bytes under a wrong index are wrong.
   const std::uint32_t found = crc32c(place);
   const bool right = found == sum && crc32c_combine(crc32c(fields), found, place.size()) == header.payload_crc32c;
   if (right) slot_.bucket_done(index, sum);

@@ -1,9 +1,10 @@
-// Replication: the replica stream of one seat to one holder, and its receiving end. Bulk bytes, so threads of their own.
+// Replication: the replica stream of one seat to one holder, and its receiving end. Bulk bytes, so threads of their
+// own.
 //
-// Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there, and
-// acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask again).
-// A stream belongs to one generation; ending it (end()) never waits. The daemon counts live workers and restores
-// nothing while one of an older generation still runs.
+// Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
+// and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
+// again). A stream belongs to one generation; ending it (end()) never waits. The daemon counts live workers and
+// restores nothing while one of an older generation still runs.
 #pragma once
 
 #include <atomic>
@@ -48,13 +49,13 @@ struct StreamContext {
 class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
  public:
   struct Options {
-    Hello hello;              // purpose data; seat and generation of the stream
-    std::string address;      // of the holder
+    Hello hello;          // purpose data; seat and generation of the stream
+    std::string address;  // of the holder
     std::uint32_t holder_index = 0;
-    ArenaHandle arena;        // the seat's own
+    ArenaHandle arena;  // the seat's own
     StreamContext context;
-    std::function<void(Step)> on_held;                   // any thread
-    std::function<void(const Error&)> on_refused;        // never-refusal: version, token, job
+    std::function<void(Step)> on_held;             // any thread
+    std::function<void(const Error&)> on_refused;  // never-refusal: version, token, job
   };
   [[nodiscard]] static std::shared_ptr<ReplicaSender> start(Options options);
   void notice();  // something new may lie in the arena. Any thread

@@ -54,8 +54,10 @@ void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id,
       count_parked();
       return drive();
     }
-    case TrainerWire::layout: return on_layout(place, in);
-    case TrainerWire::restore: return answer_restores();
+    case TrainerWire::layout:
+      return on_layout(place, in);
+    case TrainerWire::restore:
+      return answer_restores();
     case TrainerWire::restore_bad: {
       const std::uint32_t index = in.u32();
       const std::string why = in.str();
@@ -66,14 +68,16 @@ void Pawld::on_trainer_request(Place& place, TrainerWire kind, std::uint64_t id,
       return report_cause({FaultKind::corrupt_source, self_, place.seat, "own arena: " + why, 0},
                           {{self_, *place.seat, SourceKind::own_arena, word.generation, word.step}});
     }
-    case TrainerWire::done: return on_done(place, Generation(in.u64()));
+    case TrainerWire::done:
+      return on_done(place, Generation(in.u64()));
     case TrainerWire::fault: {
       const Generation generation(in.u64());
       const std::string what = in.str();
       trainers_->answer(place, kind, TrainerWire::noted, {});
       return on_fault(place, generation, what);
     }
-    case TrainerWire::store: return on_store(place, id, in);
+    case TrainerWire::store:
+      return on_store(place, id, in);
     case TrainerWire::stop_after: {
       const Generation generation(in.u64());
       place.stop_wanted = Step(in.u64());
@@ -117,12 +121,14 @@ void Pawld::begin_restore() {
   start_missing_trainers();
 }
 
-// A seat is filled from elsewhere only once no copy thread of its trainer can touch the arena: it has joined, or is gone.
+// A seat is filled from elsewhere only once no copy thread of its trainer can touch the arena: it has joined, or is
+// gone.
 void Pawld::start_imports() {
   std::vector<Source> waiting;
   for (const Source& source : imports_waiting_) {
     const Place* place = trainers_->at_seat(source.seat);
-    const bool may_copy = place != nullptr && place->pid != 0 && place->seated.value > 0 && !place->waits_for(TrainerWire::join);
+    const bool may_copy =
+        place != nullptr && place->pid != 0 && place->seated.value > 0 && !place->waits_for(TrainerWire::join);
     if (may_copy) {
       waiting.push_back(source);
     } else {
@@ -141,43 +147,64 @@ void Pawld::import_seat(const Source& source) {
   hello_fetch.expected = source.from.incarnation;
   const Generation generation = state_->generation;
   const Duration began = real_clock().now();
-  fetches_.push_back(Fetch::start({.hello = hello_fetch, .address = address, .source = source, .context = context_,
-      .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, true); },
-      .on_done = [this, generation, source, began](Status status, std::uint64_t bytes) {
-        const Duration took = real_clock().now() - began;
-        auto shared = std::make_shared<Status>(std::move(status));
-        loop_->post([this, generation, source, shared, bytes, took] { imported(generation, source, std::move(*shared), bytes, took); });
-      }}));
+  fetches_.push_back(Fetch::start({.hello = hello_fetch,
+                                   .address = address,
+                                   .source = source,
+                                   .context = context_,
+                                   .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, true); },
+                                   .on_done =
+                                       [this, generation, source, began](Status status, std::uint64_t bytes) {
+                                         const Duration took = real_clock().now() - began;
+                                         auto shared = std::make_shared<Status>(std::move(status));
+                                         loop_->post([this, generation, source, shared, bytes, took] {
+                                           imported(generation, source, std::move(*shared), bytes, took);
+                                         });
+                                       }}));
 }
 
 void Pawld::imported(Generation generation, Source source, Status status, std::uint64_t bytes, Duration took) {
   if (!state_ || state_->generation != generation || restoring_ != generation) return;
   if (status) {
     imported_.insert(source.seat);
-    std::erase_if(struck_here_, [&](const Struck& s) { return s.seat == source.seat && s.kind == SourceKind::own_arena; });
-    tell_event("seat_restored", Json{{"seat", source.seat.value}, {"source", name_of(source.kind)}, {"from", source.from.node.value},
-                                     {"bytes", bytes}, {"ms", static_cast<double>(took / 1us) / 1000.0}}.dump());
+    std::erase_if(struck_here_,
+                  [&](const Struck& s) { return s.seat == source.seat && s.kind == SourceKind::own_arena; });
+    tell_event("seat_restored", Json{{"seat", source.seat.value},
+                                     {"source", name_of(source.kind)},
+                                     {"from", source.from.node.value},
+                                     {"bytes", bytes},
+                                     {"ms", static_cast<double>(took / 1us) / 1000.0}}
+                                    .dump());
     return drive();
   }
   if (status.error().code == Code::cancelled) return;
-  if (status.error().code == Code::invalid) return report_cause({FaultKind::layout_conflict, std::nullopt, source.seat, status.error().what, 0});
-  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why", status.error().what);
-  report_cause({FaultKind::corrupt_source, source.from, source.seat, text(name_of(source.kind), " at node ", source.from.node, ": ", status.error().what), 0},
+  if (status.error().code == Code::invalid)
+    return report_cause({FaultKind::layout_conflict, std::nullopt, source.seat, status.error().what, 0});
+  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why",
+            status.error().what);
+  report_cause({FaultKind::corrupt_source, source.from, source.seat,
+                text(name_of(source.kind), " at node ", source.from.node, ": ", status.error().what), 0},
                {{source.from, source.seat, source.kind, source.slot_generation, source.step}});
 }
 
 void Pawld::seat_trainers() {
   start_imports();
   for (Place& place : trainers_->places()) {
-    if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join)) continue;
+    if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join))
+      continue;
     if (held_back("seated")) return;
     place.seated = state_->generation;
     place.busy_at = real_clock().now();
     place.ended.clear();
     early_exits_.erase(place.index);
     trainers_->answer(place, TrainerWire::join, TrainerWire::seated,
-                      Writer().u64(state_->generation.value).u32(place.seat->value).u32(static_cast<std::uint32_t>(state_->seats.size()))
-                          .u32(place.index).u64(state_->resume.value).str(text("g", state_->generation)).take());
+                      Writer()
+                          .u64(state_->generation.value)
+                          .u32(place.seat->value)
+                          .u32(static_cast<std::uint32_t>(state_->seats.size()))
+                          .u32(place.index)
+                          .u64(state_->resume.value)
+                          .str(text("g", state_->generation))
+                          .take());
   }
   answer_restores();
 }
@@ -191,7 +218,8 @@ void Pawld::answer_restores() {
     Slot slot;
     std::uint32_t index = 0;
     if (source == nullptr || !arena || !find_sealed(arena->arena, source->slot_generation, source->step, slot, index)) {
-      trainers_->answer(place, TrainerWire::restore, TrainerWire::refused, Writer().u32(kInvalidStatus).str("there is no step to restore").take());
+      trainers_->answer(place, TrainerWire::restore, TrainerWire::refused,
+                        Writer().u32(kInvalidStatus).str("there is no step to restore").take());
       continue;
     }
     trainers_->answer(place, TrainerWire::restore, TrainerWire::slot,
@@ -202,7 +230,9 @@ void Pawld::answer_restores() {
 Result<ArenaHandle> Pawld::arena_on_loop(const ArenaSpec& spec, bool keep_sealed) {
   auto promise = std::make_shared<std::promise<Result<ArenaHandle>>>();
   auto future = promise->get_future();
-  loop_->post([this, spec, keep_sealed, promise] { promise->set_value(keep_sealed ? own_arena(spec) : memory_->arena_for(spec)); });
+  loop_->post([this, spec, keep_sealed, promise] {
+    promise->set_value(keep_sealed ? own_arena(spec) : memory_->arena_for(spec));
+  });
   return future.get();
 }
 
@@ -211,10 +241,12 @@ Result<ArenaHandle> Pawld::own_arena(const ArenaSpec& spec) {
   const ArenaHandle held = memory_->find(ArenaKind::own, spec.seat);
   if (held && held->arena.spec().layout_digest != spec.layout_digest) {
     bool sealed = false;
-    for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) sealed |= held->arena.slot(i).word().state == SlotState::sealed;
+    for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i)
+      sealed |= held->arena.slot(i).word().state == SlotState::sealed;
     if (sealed && !(state_ && state_->cold)) {
       std::string differences = "the layout of its snapshot differs from what the trainer declares";
-      for (const std::string& difference : first_differences(held->arena.spec().layout, spec.layout, 5)) differences += "; " + difference;
+      for (const std::string& difference : first_differences(held->arena.spec().layout, spec.layout, 5))
+        differences += "; " + difference;
       return Error{Code::invalid, differences};
     }
   }
@@ -231,22 +263,25 @@ void Pawld::on_layout(Place& place, Reader& in) {
   spec.layout_digest = in.u64();
   spec.layout = in.str();
   if (!in.done() || !place.seat)
-    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused, Writer().u32(kInvalidStatus).str("a layout before a seat").take());
+    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused,
+                             Writer().u32(kInvalidStatus).str("a layout before a seat").take());
   spec.seat = *place.seat;
   auto arena = own_arena(spec);
   if (!arena) {
     log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
     layout_refusal_ = arena.error().what;
     const std::uint32_t status = arena.error().code == Code::invalid ? kInvalidStatus : kIoStatus;
-    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused, Writer().u32(status).str(arena.error().what).take());
+    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused,
+                             Writer().u32(status).str(arena.error().what).take());
   }
-  // Seats must agree on what they share. A snapshot that is restored has its layout with it; at a fresh start seat 0's is
-  // the yardstick.
+  // Seats must agree on what they share. A snapshot that is restored has its layout with it; at a fresh start seat 0's
+  // is the yardstick.
   if (state_->resume.value > 0 || spec.seat.value == 0) {
     if (state_->resume.value == 0) ask_store(about_layout(StoreOp::set, spec.layout), [](const StoreAnswer&) {});
     return grant_arena(place, *arena);
   }
-  ask_store(about_layout(StoreOp::get), [this, index = place.index, mine = spec.layout, held = *arena](const StoreAnswer& first) {
+  ask_store(about_layout(StoreOp::get), [this, index = place.index, mine = spec.layout,
+                                         held = *arena](const StoreAnswer& first) {
     Place& asking = trainers_->places()[index];
     const std::vector<std::string> differences = shared_differences(first.value, mine);
     if (differences.empty()) return grant_arena(asking, held);
@@ -278,7 +313,8 @@ void Pawld::on_store(Place& place, std::uint64_t id, Reader& in) {
 
 void Pawld::grant_arena(Place& place, const ArenaHandle& arena) {
   const int fds[] = {arena->fd.get()};
-  trainers_->answer(place, TrainerWire::layout, TrainerWire::arena, Writer().u64(arena->mapping.size_bytes()).take(), fds);
+  trainers_->answer(place, TrainerWire::layout, TrainerWire::arena, Writer().u64(arena->mapping.size_bytes()).take(),
+                    fds);
   if (state_ && running_ == state_->generation) start_streams();
 }
 
@@ -292,12 +328,13 @@ void Pawld::on_done(Place& place, Generation generation) {
                                [&](const Place& p) { return !p.seat || p.done == generation; });
   if (!all || ready_put_ == generation) return;
   ready_put_ = generation;
-  session_->call<Revision>([key = keys_.ready(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
-                           [this, generation, index = place.index](Result<Revision> put) {
-                             if (put || ending_) return;
-                             ready_put_ = Generation(0);
-                             loop_->after(20ms, [this, generation, index] { on_done(trainers_->places()[index], generation); });
-                           });
+  session_->call<Revision>(
+      [key = keys_.ready(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
+      [this, generation, index = place.index](Result<Revision> put) {
+        if (put || ending_) return;
+        ready_put_ = Generation(0);
+        loop_->after(20ms, [this, generation, index] { on_done(trainers_->places()[index], generation); });
+      });
 }
 
 void Pawld::on_fault(Place& place, Generation generation, const std::string& what) {
@@ -316,7 +353,8 @@ void Pawld::on_fault(Place& place, Generation generation, const std::string& wha
 void Pawld::on_trainer_death(Place& place, const std::string& how) {
   if (ending_) return;
   const bool confirmed = !how.empty();
-  log_warn("trainer_died", "place", place.index, "seat", place.seat ? text(*place.seat) : "-", "how", confirmed ? how : "robust mutex");
+  log_warn("trainer_died", "place", place.index, "seat", place.seat ? text(*place.seat) : "-", "how",
+           confirmed ? how : "robust mutex");
   const std::optional<Seat> seat = place.seat;
   const bool over = state_ && (state_->phase == JobPhase::finished || state_->phase == JobPhase::failed);
   if (over) return drive();
@@ -348,8 +386,9 @@ void Pawld::on_trainer_death(Place& place, const std::string& how) {
     const std::string& ended = trainers_->places()[index].ended;
     // A first time speed counts: the mutex tells of a death before anybody knows how. Again and again may end in a
     // verdict, which has to say how; that is known soon.
-    const bool again = std::any_of(state_->attempts.begin(), state_->attempts.end(),
-                                   [&](const Attempt& past) { return past.kind == FaultKind::trainer_exit && past.seat == seat; });
+    const bool again = std::any_of(state_->attempts.begin(), state_->attempts.end(), [&](const Attempt& past) {
+      return past.kind == FaultKind::trainer_exit && past.seat == seat;
+    });
     if (ended.empty() && again) return;
     if (state_->phase == JobPhase::running || state_->phase == JobPhase::restoring)
       report_cause({FaultKind::trainer_exit, self_, seat, ended.empty() ? "its process died" : ended, 0});
@@ -420,9 +459,16 @@ std::vector<std::string> Pawld::trainer_environment(const Place& place) const {
   const std::uint32_t world = spec_.node_count * spec_.seats_per_node;
   const std::uint32_t group = seat.value / spec_.seats_per_node;
   std::vector<std::string> environment = {
-      text("RANK=", seat), text("LOCAL_RANK=", place.index), text("WORLD_SIZE=", world),
-      text("LOCAL_WORLD_SIZE=", spec_.seats_per_node), text("GROUP_RANK=", group), text("GROUP_WORLD_SIZE=", spec_.node_count),
-      text("ROLE_RANK=", seat), text("ROLE_WORLD_SIZE=", world), "ROLE_NAME=default", "TORCHELASTIC_RUN_ID=" + options_.job,
+      text("RANK=", seat),
+      text("LOCAL_RANK=", place.index),
+      text("WORLD_SIZE=", world),
+      text("LOCAL_WORLD_SIZE=", spec_.seats_per_node),
+      text("GROUP_RANK=", group),
+      text("GROUP_WORLD_SIZE=", spec_.node_count),
+      text("ROLE_RANK=", seat),
+      text("ROLE_WORLD_SIZE=", world),
+      "ROLE_NAME=default",
+      "TORCHELASTIC_RUN_ID=" + options_.job,
       text("TORCHELASTIC_RESTART_COUNT=", state_ && state_->generation.value > 0 ? state_->generation.value - 1 : 0)};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) environment.push_back("OMP_NUM_THREADS=1");
   return environment;
@@ -510,30 +556,33 @@ void Pawld::consider_stop() {
   };
   if (stop_step_.value > 0 && !acknowledged(self_.node)) {
     stop_acks_[self_.node] = generation;
-    session_->call<Revision>([key = keys_.stop_ack(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
-                             [this](Result<Revision> put) {
-                               if (put) return;
-                               stop_acks_.erase(self_.node);
-                               drive_soon(20ms);
-                             });
+    session_->call<Revision>(
+        [key = keys_.stop_ack(generation, self_.node)](Control& control) { return control.put(key, "{}"); },
+        [this](Result<Revision> put) {
+          if (put) return;
+          stop_acks_.erase(self_.node);
+          drive_soon(20ms);
+        });
   }
   bool all = stop_step_.value > 0;
   for (const Member& member : state_->seats) all = all && acknowledged(member.life.node);
   for (Place& place : trainers_->places()) {
     if (!place.waits_for(TrainerWire::stop_after)) continue;
-    if (all) trainers_->answer(place, TrainerWire::stop_after, TrainerWire::stopping, Writer().u64(stop_step_.value).take());
-    else if (stop_step_.value == 0) propose_stop(place.stop_wanted);
+    if (all)
+      trainers_->answer(place, TrainerWire::stop_after, TrainerWire::stopping, Writer().u64(stop_step_.value).take());
+    else if (stop_step_.value == 0)
+      propose_stop(place.stop_wanted);
   }
 }
 
 void Pawld::propose_stop(Step step) {
   if (std::exchange(proposing_stop_, true)) return;
-  session_->call<Swapped>(
-      [key = keys_.stop(), value = Json{{"step", step.value}}.dump()](Control& control) { return control.compare_and_swap(key, 0, value); },
-      [this](Result<Swapped> swap) {
-        proposing_stop_ = false;  // what won, ours or another's, comes as any key does
-        if (!swap) drive_soon(20ms);
-      });
+  session_->call<Swapped>([key = keys_.stop(), value = Json{{"step", step.value}}.dump()](
+                              Control& control) { return control.compare_and_swap(key, 0, value); },
+                          [this](Result<Swapped> swap) {
+                            proposing_stop_ = false;  // what won, ours or another's, comes as any key does
+                            if (!swap) drive_soon(20ms);
+                          });
 }
 
 void Pawld::consider_finish() {

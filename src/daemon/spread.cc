@@ -15,7 +15,9 @@ Frame frame_of(PeerWire kind, std::string payload, std::uint64_t id = 0) {
   return Frame{static_cast<std::uint16_t>(kind), id, std::move(payload)};
 }
 constexpr std::size_t kEarlyFramesMax = 4096;
-bool is_kind(const Frame& frame, PeerWire kind) { return frame.kind == static_cast<std::uint16_t>(kind); }
+bool is_kind(const Frame& frame, PeerWire kind) {
+  return frame.kind == static_cast<std::uint16_t>(kind);
+}
 }  // namespace
 
 // --- Places in the ring, which is also the tree: position p has the children 2p+1 and 2p+2.
@@ -36,8 +38,12 @@ std::optional<NodeId> Pawld::node_at(std::uint32_t position) const {
   return state_->seats[seat].life.node;
 }
 
-std::uint32_t Pawld::my_position() const { return position_of(self_.node).value_or(0); }
-bool Pawld::is_root() const { return is_member() && my_position() == 0; }
+std::uint32_t Pawld::my_position() const {
+  return position_of(self_.node).value_or(0);
+}
+bool Pawld::is_root() const {
+  return is_member() && my_position() == 0;
+}
 
 // --- Streams
 
@@ -55,7 +61,11 @@ void Pawld::start_streams() {
       hello_data.seat = member.seat;
       hello_data.expected = holder.life.incarnation;
       senders_[member.seat].push_back(ReplicaSender::start(
-          {.hello = hello_data, .address = holder.address, .holder_index = i, .arena = arena, .context = context_,
+          {.hello = hello_data,
+           .address = holder.address,
+           .holder_index = i,
+           .arena = arena,
+           .context = context_,
            .on_held = [this](Step) { loop_->post([this] { report_progress(); }); },
            .on_refused = [](const Error& error) { log_error("replica_stream_refused", "why", error.what); }}));
     }
@@ -80,31 +90,37 @@ void Pawld::adopt_data(const std::shared_ptr<Connection>& connection, const Hell
   const bool busy = old != receivers_.end() && !old->second->finished();
   if (busy) old->second->end();  // the sender came back on a new connection: one thread a seat, so wait for the old one
   if (busy || state_->phase != JobPhase::running || running_ != state_->generation) {
-    connection->send(frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not yet").take()));
+    connection->send(
+        frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not yet").take()));
     return;
   }
   connection->send(frame_of(PeerWire::welcome, Writer().u32(self_.node.value).u64(self_.incarnation.value).take()));
   peers_.erase(connection);
-  receivers_[hello.seat] = ReplicaReceiver::start(
-      {.fd = connection->release(), .generation = state_->generation, .seat = hello.seat, .job = options_.job, .context = context_,
-       .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, false); },
-       .on_sealed = [](Seat, Step) {}});
+  receivers_[hello.seat] =
+      ReplicaReceiver::start({.fd = connection->release(),
+                              .generation = state_->generation,
+                              .seat = hello.seat,
+                              .job = options_.job,
+                              .context = context_,
+                              .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, false); },
+                              .on_sealed = [](Seat, Step) {}});
 }
 
 void Pawld::adopt_fetch(const std::shared_ptr<Connection>& connection) {
   if (frozen_ < state_->generation) {
-    connection->send(frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not frozen yet").take()));
+    connection->send(frame_of(PeerWire::refused,
+                              Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not frozen yet").take()));
     return;
   }
   connection->send(frame_of(PeerWire::welcome, Writer().u32(self_.node.value).u64(self_.incarnation.value).take()));
   peers_.erase(connection);
-  fetch_servers_.push_back(FetchServer::start(
-      {.fd = connection->release(), .context = context_, .find = [this](ArenaKind kind, Seat seat) {
-         auto promise = std::make_shared<std::promise<ArenaHandle>>();
-         auto future = promise->get_future();
-         loop_->post([this, kind, seat, promise] { promise->set_value(memory_->find(kind, seat)); });
-         return future.get();
-       }}));
+  fetch_servers_.push_back(
+      FetchServer::start({.fd = connection->release(), .context = context_, .find = [this](ArenaKind kind, Seat seat) {
+                            auto promise = std::make_shared<std::promise<ArenaHandle>>();
+                            auto future = promise->get_future();
+                            loop_->post([this, kind, seat, promise] { promise->set_value(memory_->find(kind, seat)); });
+                            return future.get();
+                          }}));
 }
 
 void Pawld::on_notice(Place& place) {
@@ -140,7 +156,8 @@ SeatReport Pawld::local_report() {
 }
 
 void Pawld::report_progress() {
-  if (ending_ || !state_ || state_->phase != JobPhase::running || running_ != state_->generation || !is_member()) return;
+  if (ending_ || !state_ || state_->phase != JobPhase::running || running_ != state_->generation || !is_member())
+    return;
   SeatReport report = local_report();
   const std::uint32_t mine = my_position();
   for (std::uint32_t child : {2 * mine + 1, 2 * mine + 2}) {
@@ -155,8 +172,11 @@ void Pawld::report_progress() {
     return;
   }
   if (last_report_ == report) return;
-  const bool sent = neighbours_->send(*node_at((mine - 1) / 2), frame_of(PeerWire::report, Writer().u64(state_->generation.value)
-                                          .u64(report.known.pack()).u64(report.held).u64(report.voided).take()));
+  const bool sent = neighbours_->send(
+      *node_at((mine - 1) / 2),
+      frame_of(
+          PeerWire::report,
+          Writer().u64(state_->generation.value).u64(report.known.pack()).u64(report.held).u64(report.voided).take()));
   if (sent) last_report_ = report;
 }
 
@@ -172,7 +192,8 @@ void Pawld::set_progress(Progress progress) {
   const std::uint32_t mine = my_position();
   for (std::uint32_t child : {2 * mine + 1, 2 * mine + 2})
     if (const auto node = node_at(child))
-      neighbours_->send(*node, frame_of(PeerWire::progress, Writer().u64(state_->generation.value).u64(progress.pack()).take()));
+      neighbours_->send(
+          *node, frame_of(PeerWire::progress, Writer().u64(state_->generation.value).u64(progress.pack()).take()));
   if (committed) consider_finish();
 }
 
@@ -183,8 +204,10 @@ void Pawld::on_link_up(NodeLife life) {
   const std::uint32_t mine = my_position();
   last_report_.reset();
   report_progress();
-  if (const auto position = position_of(life.node); position && (*position == 2 * mine + 1 || *position == 2 * mine + 2))
-    neighbours_->send(life.node, frame_of(PeerWire::progress, Writer().u64(running_.value).u64(progress_.pack()).take()));
+  if (const auto position = position_of(life.node);
+      position && (*position == 2 * mine + 1 || *position == 2 * mine + 2))
+    neighbours_->send(life.node,
+                      frame_of(PeerWire::progress, Writer().u64(running_.value).u64(progress_.pack()).take()));
   if (node_at(0) != life.node) return;
   for (const auto& [id, wait] : store_waits_) send_to_root(id, wait.request);
 }
@@ -224,11 +247,12 @@ void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& c
   } else if (is_kind(frame, PeerWire::store)) {
     StoreRequest request;
     if (!read_store_request(in, request) || !is_root()) return;
-    serve_store(std::move(request), [weak = std::weak_ptr<Connection>(connection), id = frame.id](const StoreAnswer& answer) {
-      Writer payload;
-      write_store_answer(payload, answer);
-      if (auto alive = weak.lock()) alive->send(frame_of(PeerWire::store_answer, payload.take(), id));
-    });
+    serve_store(std::move(request),
+                [weak = std::weak_ptr<Connection>(connection), id = frame.id](const StoreAnswer& answer) {
+                  Writer payload;
+                  write_store_answer(payload, answer);
+                  if (auto alive = weak.lock()) alive->send(frame_of(PeerWire::store_answer, payload.take(), id));
+                });
   }
 }
 
@@ -261,7 +285,8 @@ void Pawld::ask_store(StoreRequest request, OnStoreAnswer on_answer) {
   if (is_root()) return serve_store(std::move(request), std::move(on_answer));
   drop_late_store_waits();
   const std::uint64_t id = next_store_id_++;
-  const Duration until = request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
+  const Duration until =
+      request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
   const auto wait = store_waits_.emplace(id, StoreWait{std::move(request), std::move(on_answer), until}).first;
   send_to_root(id, wait->second.request);  // without a link: when there is one
 }
@@ -276,14 +301,16 @@ void Pawld::send_to_root(std::uint64_t id, const StoreRequest& request) {
 void Pawld::serve_store(StoreRequest request, OnStoreAnswer on_answer) {
   const bool changes = store_.is_new_change(request);
   if (changes) {  // first where it lasts, or a pawld after us would not know what this one has answered
-    const Status kept = store_log_->append(store_generation_, Store::record_of(request), [this] { return store_.records(); });
+    const Status kept =
+        store_log_->append(store_generation_, Store::record_of(request), [this] { return store_.records(); });
     if (!kept) return on_answer({false, {}, kept.error().what});
   }
   if (const auto answer = store_.apply(request)) {
     on_answer(*answer);
   } else if (request.op == StoreOp::get) {
     drop_late_store_waits();
-    const Duration until = request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
+    const Duration until =
+        request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);
     store_waits_.emplace(next_store_id_++, StoreWait{std::move(request), std::move(on_answer), until});
     return;
   }

@@ -1,9 +1,9 @@
 #include "daemon/trainers.h"
 
+#include <unistd.h>
 #include <cerrno>
 #include <ctime>
 #include <thread>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "env/process.h"
@@ -39,7 +39,10 @@ bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended
 }  // namespace
 
 Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers)
-    : loop_(loop), job_(std::move(job)), listener_(std::move(listener)), handlers_(std::move(handlers)),
+    : loop_(loop),
+      job_(std::move(job)),
+      listener_(std::move(listener)),
+      handlers_(std::move(handlers)),
       places_(place_count) {
   for (std::uint32_t i = 0; i < place_count; ++i) places_[i].index = i;
 }
@@ -48,7 +51,9 @@ void Trainers::open() {
   loop_.watch(listener_.get(), kRead, [this](const Ready&) { accept_all(); });
 }
 
-Trainers::~Trainers() { *ended_ = true; }
+Trainers::~Trainers() {
+  *ended_ = true;
+}
 
 Place* Trainers::at_seat(Seat seat) {
   for (Place& place : places_)
@@ -102,7 +107,8 @@ void Trainers::answer(Place& place, TrainerWire waiting_kind, TrainerWire answer
 }
 
 void Trainers::answer_store(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload) {
-  if (place.store_waiting.erase(id) > 0 && place.connection) place.connection->send(frame_of(answer_kind, id, std::move(payload)));
+  if (place.store_waiting.erase(id) > 0 && place.connection)
+    place.connection->send(frame_of(answer_kind, id, std::move(payload)));
 }
 
 void Trainers::interrupt(Place& place, Generation generation) {
@@ -131,8 +137,14 @@ void Trainers::accept_all() {
     if (!credentials || (credentials->uid != geteuid() && credentials->uid != 0)) continue;  // not ours: hang up
     auto self = std::make_shared<std::weak_ptr<Connection>>();
     auto connection = Connection::make(loop_, std::move(*accepted),
-                                       {.on_frame = [this, self](Frame& frame) { if (auto c = self->lock()) on_first_frame(c, frame); },
-                                        .on_close = [this, self](const Error&) { if (auto c = self->lock()) strangers_.erase(c.get()); }});
+                                       {.on_frame =
+                                            [this, self](Frame& frame) {
+                                              if (auto c = self->lock()) on_first_frame(c, frame);
+                                            },
+                                        .on_close =
+                                            [this, self](const Error&) {
+                                              if (auto c = self->lock()) strangers_.erase(c.get());
+                                            }});
     *self = connection;
     strangers_[connection.get()] = connection;
   }
@@ -143,7 +155,8 @@ void Trainers::on_first_frame(const std::shared_ptr<Connection>& connection, Fra
   for (Place& place : places_)
     if (place.connection == connection) return on_frame(place.index, frame);
   if (frame.kind == static_cast<std::uint16_t>(TrainerWire::attach)) return attach(connection, frame);
-  connection->send(frame_of(TrainerWire::refused, frame.id, Writer().u32(3).str("the first message must be attach").take()));
+  connection->send(
+      frame_of(TrainerWire::refused, frame.id, Writer().u32(3).str("the first message must be attach").take()));
 }
 
 void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& frame) {
@@ -158,8 +171,10 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
     connection->send(frame_of(TrainerWire::refused, frame.id, Writer().u32(3).str(why).take()));
   };
   if (!in.ok() || version != kTrainerWireVersion)
-    return refuse(text("libpawl speaks version ", version, ", pawld ", kTrainerWireVersion, ": install the same release of both"));
-  if (index >= places_.size()) return refuse(text("PAWL_LOCAL_INDEX ", index, " but this node has ", places_.size(), " places"));
+    return refuse(text("libpawl speaks version ", version, ", pawld ", kTrainerWireVersion,
+                       ": install the same release of both"));
+  if (index >= places_.size())
+    return refuse(text("PAWL_LOCAL_INDEX ", index, " but this node has ", places_.size(), " places"));
   Place& place = places_[index];
   auto credentials = peer_credentials(connection->fd());
   const bool same = generation.value > 0 && place.page != nullptr && place.page->nonce.load() == nonce;
@@ -184,11 +199,13 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
     handlers_.on_notice(places_[index]);
   });
   const int fds[] = {place.page_fd.get(), place.event->fd(), place.notices->fd()};
-  connection->send_with(frame_of(TrainerWire::attached, frame.id,
-                                 Writer().u32(kTrainerWireVersion).u32(place.seat ? place.seat->value : kNoSeat).take()), fds);
+  connection->send_with(
+      frame_of(TrainerWire::attached, frame.id,
+               Writer().u32(kTrainerWireVersion).u32(place.seat ? place.seat->value : kNoSeat).take()),
+      fds);
   if (same) {
     place.seated = generation;  // as the pawld before us told it
-    place.event->raise();  // it may have missed one
+    place.event->raise();       // it may have missed one
     watch_death(place);
     handlers_.on_notice(place);
   }
@@ -214,8 +231,10 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
   const auto kind = static_cast<TrainerWire>(frame.kind);
   watch_death(place);  // by now it has locked its mutex
   if (kind == TrainerWire::detach) place.finished = true;
-  if (kind == TrainerWire::store) place.store_waiting.insert(frame.id);
-  else place.waiting[kind] = frame.id;
+  if (kind == TrainerWire::store)
+    place.store_waiting.insert(frame.id);
+  else
+    place.waiting[kind] = frame.id;
   Reader in(frame.payload);
   handlers_.on_request(place, kind, frame.id, in);
 }
@@ -223,7 +242,8 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
 void Trainers::watch_death(Place& place) {
   if (place.watched) return;
   place.watched = true;
-  std::thread([this, ended = ended_, mapping = place.page_mapping, page = place.page, index = place.index, pid = place.pid] {
+  std::thread([this, ended = ended_, mapping = place.page_mapping, page = place.page, index = place.index,
+               pid = place.pid] {
     if (!wait_for_owner_death(&page->alive, *ended) || *ended) return;
     loop_.post([this, index, pid] {
       Place& dead = places_[index];

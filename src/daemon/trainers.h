@@ -24,10 +24,10 @@ namespace pawl {
 
 struct Place {
   std::uint32_t index = 0;
-  std::uint64_t pid = 0;         // 0: none runs
+  std::uint64_t pid = 0;  // 0: none runs
   std::uint64_t start_time = 0;
-  bool dying = false;            // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
-  bool finished = false;         // detached in good order
+  bool dying = false;     // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  bool finished = false;  // detached in good order
   std::optional<Seat> seat;
   std::shared_ptr<Connection> connection;  // nullptr: not attached
   Fd page_fd;
@@ -61,7 +61,7 @@ class Trainers {
     std::function<void(Place&, const std::string& how)> on_death;
     std::function<void(std::shared_ptr<Connection>, const Frame&)> on_question;
     std::function<void(const std::string& name, int fd)> hold;  // for the keeper
-    std::function<void(Place&)> on_page;  // a new one, that nobody has seen yet
+    std::function<void(Place&)> on_page;                        // a new one, that nobody has seen yet
   };
   Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
   // From now on who connects is heard: once the job's state is known, or a request would be judged without it.
@@ -76,7 +76,8 @@ class Trainers {
   void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
   void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
 
-  void answer(Place& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload, std::span<const int> fds = {});
+  void answer(Place& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload,
+              std::span<const int> fds = {});
   void answer_store(Place& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
   // Wakes the trainer: a recovery to `generation` is pending.
   void interrupt(Place& place, Generation generation);

@@ -56,10 +56,10 @@ std::uint64_t control_group_left_bytes() {
 }
 
 Error too_little_memory(const std::string& name, std::uint64_t size_bytes) {
-  return Error{Code::full,
-               text("segment ", name, ": needs ", (size_bytes + (1 << 20) - 1) >> 20, " MiB of memory, ", available_memory_bytes() >> 20,
-                    " MiB are available: free memory, raise the memory limit of the container, or protect "
-                    "less state per node")};
+  return Error{Code::full, text("segment ", name, ": needs ", (size_bytes + (1 << 20) - 1) >> 20, " MiB of memory, ",
+                                available_memory_bytes() >> 20,
+                                " MiB are available: free memory, raise the memory limit of the container, or protect "
+                                "less state per node")};
 }
 
 // In pieces: an interrupted fallocate gives back all that it had, so a large one might never end under a timer.

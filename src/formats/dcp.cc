@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 30;
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kOldModule = "torch.distributed._shard.checkpoint.metadata";  // torch 1.12, 1.13
-constexpr std::size_t kNamesMax = 5;  // in one sentence
+constexpr std::size_t kNamesMax = 5;                                                     // in one sentence
 
 using Value = Pickle::Value;
 constexpr Value kNothing = Pickle::kNothing;
@@ -68,8 +68,8 @@ struct Found {
   bool is_lost = false;  // its bytes aren't there
 };
 
-// Places by their keys. In one piece and in the order in which they came, since a hundred thousand small allocations and
-// misses of the cache would take longer than all the rest.
+// Places by their keys. In one piece and in the order in which they came, since a hundred thousand small allocations
+// and misses of the cache would take longer than all the rest.
 class Places {
  public:
   void clear(std::size_t expected) {
@@ -110,7 +110,7 @@ PlaceKey place_key(std::uint32_t key, const Shape& offset) {
 struct DataFile {
   std::uint32_t number = 0;  // in DcpCheckpoint::files
   bool is_missing = false;
-  std::size_t lost = 0;  // items that lie in it, or beyond its end
+  std::size_t lost = 0;                     // items that lie in it, or beyond its end
   std::vector<std::string> lost_keys = {};  // the first of them
 };
 
@@ -209,8 +209,8 @@ void DcpReader::note_files(const std::vector<std::string>& names) {
   for (const auto& [name, file] : data_files_) {
     if (file.lost == 0) continue;
     const std::string path = join_path(folder_, name);
-    const std::string what = file.is_missing ? text(path, " is missing")
-                                             : text(path, " is cut: it ends at ", out_.file_bytes[file.number]);
+    const std::string what =
+        file.is_missing ? text(path, " is missing") : text(path, " is cut: it ends at ", out_.file_bytes[file.number]);
     out_.problems.push_back(text(what, "; items that are lost: ", list_of(file.lost_keys, file.lost)));
   }
   std::vector<std::string> stale;
@@ -222,7 +222,8 @@ void DcpReader::note_files(const std::vector<std::string>& names) {
     if (++count <= kNamesMax) stale.push_back(name);
   }
   if (count != 0)
-    out_.notes.push_back(text("not part of this checkpoint (left by an older save, or by another): ", list_of(stale, count)));
+    out_.notes.push_back(
+        text("not part of this checkpoint (left by an older save, or by another): ", list_of(stale, count)));
 }
 
 Status DcpReader::read_metadata(const std::string& name) {
@@ -400,8 +401,7 @@ Status DcpReader::read_chunk(const Pickle& pickle, std::uint32_t key, Value chun
   DcpChunk out;
   PAWL_ASSIGN(out.region.offset, shape_of(pickle, field(pickle, chunk, "offsets"), "offsets"));
   PAWL_ASSIGN(out.region.shape, shape_of(pickle, field(pickle, chunk, "sizes"), "sizes"));
-  if (Status inside = check_inside(out.region, tensor.shape); !inside)
-    return damaged(inside.error().what);
+  if (Status inside = check_inside(out.region, tensor.shape); !inside) return damaged(inside.error().what);
   const Found* found = places_.find(place_key(key, out.region.offset));
   const bool is_empty = std::ranges::find(out.region.shape, std::uint64_t{0}) != out.region.shape.end();
   if (found == nullptr) {

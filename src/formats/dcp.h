@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "env/files.h"
 #include "env/byte_source.h"
+#include "env/files.h"
 #include "formats/read_options.h"
 #include "reshape/checkpoint_view.h"
 #include "tensor/element_type.h"

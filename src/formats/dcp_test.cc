@@ -46,7 +46,8 @@ TEST(Dcp, EveryTreeOpensAndEveryChunkIsFound) {
 // A copy of a small tree in which tests break things; gone with the object.
 class Copy {
  public:
-  explicit Copy(const std::string& from) : folder_(join_path(testing::TempDir(), "pawl_dcp_" + std::to_string(getpid()))) {
+  explicit Copy(const std::string& from)
+      : folder_(join_path(testing::TempDir(), "pawl_dcp_" + std::to_string(getpid()))) {
     EXPECT_TRUE(make_directories(folder_).has_value());
     for (const std::string& name : names_in(from)) write(name, fixtures::content(join_path(from, name)));
   }

@@ -81,8 +81,8 @@ Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const 
   if (file.tensors().size() != 1 || !file.tensors()[0].path.empty()) return damaged("its item is no single tensor");
   const TorchTensor& tensor = file.tensors()[0];
   if (tensor.type != type || tensor.shape != region.shape)
-    return damaged(text("its item is ", text_of(Shape(tensor.shape)), ' ', name_of(tensor.type),
-                        ", the metadata say ", text_of(region.shape), ' ', name_of(type)));
+    return damaged(text("its item is ", text_of(Shape(tensor.shape)), ' ', name_of(tensor.type), ", the metadata say ",
+                        text_of(region.shape), ' ', name_of(type)));
   CheckpointView view = view_of(file, "its item");
   if (view.tensors.size() != 1)
     return Error{Code::invalid, view.notes.empty() ? std::string("not read") : view.notes.back()};
@@ -90,10 +90,11 @@ Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const 
   return view.tensors[0].pieces[0];
 }
 
-Result<StoredPiece> locate_in_safetensors(const SafetensorsEntry& entry, const DcpTensor& tensor, const Region& region) {
+Result<StoredPiece> locate_in_safetensors(const SafetensorsEntry& entry, const DcpTensor& tensor,
+                                          const Region& region) {
   if (entry.type != tensor.type || entry.shape != region.shape)
-    return damaged(text("the file has ", text_of(Shape(entry.shape)), ' ', name_of(entry.type),
-                        " of it, the metadata ", text_of(region.shape), ' ', name_of(tensor.type)));
+    return damaged(text("the file has ", text_of(Shape(entry.shape)), ' ', name_of(entry.type), " of it, the metadata ",
+                        text_of(region.shape), ' ', name_of(tensor.type)));
   return whole_piece(entry.shape, 0, entry.offset_bytes);
 }
 
@@ -138,7 +139,7 @@ class ItemReader {
   Result<StoredPiece> locate(const DcpTensor& tensor, const DcpChunk& chunk);
 
  private:
-  struct Form {  // of items of one type, shape and length
+  struct Form {        // of items of one type, shape and length
     std::string head;  // up to the first element
     std::string end;
     StoredPiece piece;
@@ -221,8 +222,7 @@ Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTenso
 Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
   if (chunk.place.transforms != std::vector<std::string>{"stream.zstd/1"})
     return Error{Code::invalid, text("it is packed by ", chunk.place.transforms[0], ", which is not known here")};
-  const std::optional<std::uint64_t> elements =
-      size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
+  const std::optional<std::uint64_t> elements = size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
   if (!elements) return damaged("no number of bytes holds its chunk");
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
   PAWL_ASSIGN(ZstdEnds ends, zstd_ends(window, *elements + kArchiveBytesMax, 1 << 16));
@@ -275,7 +275,8 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
     view.files.push_back({path});
     ranks.push_back(rank_of(path));
   }
-  for (const DcpTensor& tensor : checkpoint.tensors) view.tensors.push_back({tensor.key, "weight", tensor.type, tensor.shape});
+  for (const DcpTensor& tensor : checkpoint.tensors)
+    view.tensors.push_back({tensor.key, "weight", tensor.type, tensor.shape});
   for (const DcpObject& object : checkpoint.objects) view.objects.push_back(object.key);
   std::vector<std::vector<std::optional<StoredPiece>>> pieces(checkpoint.tensors.size());
   for (std::size_t i = 0; i < pieces.size(); ++i) pieces[i].resize(checkpoint.tensors[i].chunks.size());
@@ -289,14 +290,15 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
       pieces[tensor][chunk] = *piece;
       continue;
     }
-    Error error = std::move(piece).error().within(text(checkpoint.files[wanted.place.file], ": offset ",
-                                                       wanted.place.offset_bytes, ": tensor ",
-                                                       checkpoint.tensors[tensor].key));
+    Error error =
+        std::move(piece).error().within(text(checkpoint.files[wanted.place.file], ": offset ",
+                                             wanted.place.offset_bytes, ": tensor ", checkpoint.tensors[tensor].key));
     if (error.code != Code::corrupt) return error;
     if (++damaged_items <= kProblemsMax) view.problems.push_back(std::move(error.what));
   }
   if (damaged_items > kProblemsMax)
-    view.problems.push_back(text(damaged_items - kProblemsMax, " more items are damaged: are these files of one save?"));
+    view.problems.push_back(
+        text(damaged_items - kProblemsMax, " more items are damaged: are these files of one save?"));
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     for (const std::optional<StoredPiece>& piece : pieces[i])
       if (piece) view.tensors[i].pieces.push_back(*piece);

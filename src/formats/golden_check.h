@@ -1,6 +1,7 @@
 // For tests: a reader's view against golden.safetensors, bit for bit.
 //
-// Tensors are put together naively, element by element, by index arithmetic: no code of src/reshape that plans or moves.
+// Tensors are put together naively, element by element, by index arithmetic: no code of src/reshape that plans or
+// moves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -107,8 +108,8 @@ inline std::string whole_of(const StoredTensor& tensor, Contents& contents) {
 }
 
 // Every golden tensor is in the view under its <name>/<role>, with its type, shape and bytes; nothing is missing, and
-// the view has no problems. `may_differ` are golden keys that the files can't have (say why at the call); tensors of the
-// view that the golden lacks are allowed only if `allow_more`. Returns how many were compared.
+// the view has no problems. `may_differ` are golden keys that the files can't have (say why at the call); tensors of
+// the view that the golden lacks are allowed only if `allow_more`. Returns how many were compared.
 inline std::size_t expect_golden(const CheckpointView& view, const std::string& golden_path,
                                  const std::set<std::string>& may_lack = {}, bool allow_more = true) {
   const std::string bytes = content(golden_path);

@@ -101,8 +101,7 @@ Status ShardJoiner::add(const std::string& path, const SafetensorsFile& file) {
   for (const SafetensorsEntry& entry : file.tensors) {
     file_bytes_.back() = std::max(file_bytes_.back(), entry.offset_bytes + entry.size_bytes);
     const auto offset = info->find(entry.name);
-    if (offset == info->end())
-      return damaged(text(path, ": tensor ", entry.name, " is not in ", kShardingInfo));
+    if (offset == info->end()) return damaged(text(path, ": tensor ", entry.name, " is not in ", kShardingInfo));
     if (Status status = add(entry, offset->second, number); !status)
       return std::move(status).error().within(text(path, ": tensor ", entry.name));
   }
@@ -329,7 +328,8 @@ bool has_head(std::string_view architecture) {
          architecture.find("LMHeadModel") != std::string_view::npos;
 }
 
-// transformers leaves a tied head out of its files. It is lm_head.weight beside a model of any name; GPT-NeoX has its own.
+// transformers leaves a tied head out of its files. It is lm_head.weight beside a model of any name; GPT-NeoX has its
+// own.
 void add_tied_head(CheckpointView& view) {
   constexpr std::string_view kEmbeddings[] = {".embed_tokens.weight", ".wte.weight", ".word_embeddings.weight",
                                               ".embed_in.weight"};
@@ -374,7 +374,8 @@ Result<CheckpointView> view_names(const std::string& folder, const std::vector<s
   if (contains(safetensors, "model.safetensors")) {
     PAWL_ASSIGN(CheckpointView view, view_files(folder, {"model.safetensors"}, files));
     for (const std::string& name : safetensors)
-      if (name != "model.safetensors") view.notes.push_back(text(name, " lies beside model.safetensors and was not read"));
+      if (name != "model.safetensors")
+        view.notes.push_back(text(name, " lies beside model.safetensors and was not read"));
     return view;
   }
   if (!safetensors.empty()) return view_files(folder, safetensors, files);

@@ -24,7 +24,6 @@ namespace pawl {
 [[nodiscard]] Result<CheckpointView> view_huggingface_folder(const std::string& folder, const ReadOptions& options = {},
                                                              Files& files = real_files());
 // The files that an index names. As view_huggingface (formats/safetensors.h), and for pytorch_model.bin.index.json.
-[[nodiscard]] Result<CheckpointView> view_huggingface_index(const std::string& index_path,
-                                                            Files& files = real_files());
+[[nodiscard]] Result<CheckpointView> view_huggingface_index(const std::string& index_path, Files& files = real_files());
 
 }  // namespace pawl

@@ -32,7 +32,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-constexpr std::string_view kIterationPointer = "latest_checkpointed_iteration.txt";  // Megatron
+constexpr std::string_view kIterationPointer = "latest_checkpointed_iteration.txt";       // Megatron
 constexpr std::array<std::string_view, 2> kTagPointers = {"latest", "latest_universal"};  // DeepSpeed
 constexpr std::uint64_t kPointerBytesMax = 4096;
 constexpr std::size_t kListedMax = 12;
@@ -49,9 +49,14 @@ enum class Format : std::uint8_t {
 };
 
 std::string_view name_of(Format format) {
-  constexpr std::string_view kNames[] = {"PyTorch DCP",         "PyTorch DCP without .metadata", "Megatron-Core torch_dist",
-                                         "Megatron-LM 'torch'", "DeepSpeed",                     "DeepSpeed universal",
-                                         "Hugging Face",        "files of torch.save"};
+  constexpr std::string_view kNames[] = {"PyTorch DCP",
+                                         "PyTorch DCP without .metadata",
+                                         "Megatron-Core torch_dist",
+                                         "Megatron-LM 'torch'",
+                                         "DeepSpeed",
+                                         "DeepSpeed universal",
+                                         "Hugging Face",
+                                         "files of torch.save"};
   return kNames[static_cast<std::size_t>(format)];
 }
 
@@ -151,27 +156,35 @@ std::optional<Format> Opener::format_of(const std::string& folder, const Names& 
 Result<CheckpointView> Opener::open_as(Format format, const std::string& folder) {
   const ReadOptions options{.parameter_names_file = options_.parameter_names_file, .tag = {}};  // it has been followed
   switch (format) {
-    case Format::dcp: return view_dcp(folder, options, files_);
+    case Format::dcp:
+      return view_dcp(folder, options, files_);
     case Format::cut_dcp:
-      return Error{Code::not_found, text(folder, ": an incomplete checkpoint: there are .distcp files and no .metadata, ",
-                                         "which is written last; the save did not end")};
+      return Error{Code::not_found,
+                   text(folder, ": an incomplete checkpoint: there are .distcp files and no .metadata, ",
+                        "which is written last; the save did not end")};
     case Format::old_megatron:
       return Error{Code::invalid, text(folder, ": Megatron-LM's older format (--ckpt-format torch) is not read; ",
                                        "Megatron-LM itself converts it to torch_dist")};
-    case Format::huggingface: return view_huggingface_folder(folder, options, files_);
+    case Format::huggingface:
+      return view_huggingface_folder(folder, options, files_);
 #ifdef PAWL_READS_MEGATRON
-    case Format::megatron: return view_megatron(folder, options, files_);
+    case Format::megatron:
+      return view_megatron(folder, options, files_);
 #endif
 #ifdef PAWL_READS_DEEPSPEED
-    case Format::deepspeed: return view_deepspeed(folder, options, files_);
+    case Format::deepspeed:
+      return view_deepspeed(folder, options, files_);
 #endif
 #ifdef PAWL_READS_UNIVERSAL
-    case Format::universal: return view_universal(folder, options, files_);
+    case Format::universal:
+      return view_universal(folder, options, files_);
 #endif
 #ifdef PAWL_READS_RANK_FILES
-    case Format::torch_files: return view_rank_files(folder, options, files_);
+    case Format::torch_files:
+      return view_rank_files(folder, options, files_);
 #endif
-    default: break;
+    default:
+      break;
   }
   return Error{Code::invalid, text(folder, ": ", name_of(format), ": this build has no reader for it")};
 }
@@ -181,8 +194,10 @@ std::optional<std::string> Opener::pointer(const std::string& folder, std::strin
   Result<std::string> content = read_file(join_path(folder, name), kPointerBytesMax, files_);
   if (!content) return std::nullopt;
   std::string_view line = *content;
-  while (!line.empty() && std::string_view(" \t\r\n").find(line.back()) != std::string_view::npos) line.remove_suffix(1);
-  while (!line.empty() && std::string_view(" \t\r\n").find(line.front()) != std::string_view::npos) line.remove_prefix(1);
+  while (!line.empty() && std::string_view(" \t\r\n").find(line.back()) != std::string_view::npos)
+    line.remove_suffix(1);
+  while (!line.empty() && std::string_view(" \t\r\n").find(line.front()) != std::string_view::npos)
+    line.remove_prefix(1);
   if (!is_plain_file_name(line)) return std::nullopt;
   return std::string(line);
 }
@@ -210,10 +225,10 @@ std::optional<std::string> Opener::pointed(const std::string& folder, const Name
 Result<CheckpointView> Opener::follow(const std::string& folder, const std::string& name, std::string_view why) {
   const std::string below = join_path(folder, name);
   const std::optional<Names> names = is_plain_file_name(name) ? names_in(below) : std::nullopt;
-  if (!names)
-    return Error{Code::not_found, text(folder, ": ", why, " names ", name, ", and no such folder is there")};
+  if (!names) return Error{Code::not_found, text(folder, ": ", why, " names ", name, ", and no such folder is there")};
   const std::optional<Format> format = format_of(below, *names);
-  if (!format) return Error{Code::not_found, text(below, ": ", why, " names it, and no checkpoint is recognised in it")};
+  if (!format)
+    return Error{Code::not_found, text(below, ": ", why, " names it, and no checkpoint is recognised in it")};
   PAWL_ASSIGN(CheckpointView view, open_as(*format, below));
   view.facts.emplace_back("folder", text(name, " (by ", why, ")"));
   return view;
@@ -272,8 +287,8 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
   const std::string name = last_name(path);
   if (name == ".metadata" || name == "metadata.json" || is_rank_metadata(name)) return open(parent_path(path));
   if (name.ends_with(".distcp"))
-    return Error{Code::invalid, text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ",
-                                     parent_path(path))};
+    return Error{Code::invalid,
+                 text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ", parent_path(path))};
   PAWL_ASSIGN(const std::string head, head_of(path, files_));
   if (is_safetensors_head(head)) return view_safetensors(path, files_);
   if (name.ends_with(".index.json")) return view_huggingface_index(path, files_);

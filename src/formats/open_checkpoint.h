@@ -1,8 +1,8 @@
 // OpenCheckpoint: any checkpoint, by its path: which format it is, found by looking, and what it holds.
 //
-// What a folder is called says nothing; what lies in it does. A folder that points to another (latest, latest_universal,
-// latest_checkpointed_iteration.txt) is followed, and so is one that holds a single checkpoint and nothing else that
-// could be one. Of several without a pointer none is taken: the error lists them, and --tag chooses.
+// What a folder is called says nothing; what lies in it does. A folder that points to another (latest,
+// latest_universal, latest_checkpointed_iteration.txt) is followed, and so is one that holds a single checkpoint and
+// nothing else that could be one. Of several without a pointer none is taken: the error lists them, and --tag chooses.
 // Executes nothing. Reads no tensor's bytes.
 #pragma once
 

@@ -60,8 +60,8 @@ std::string error_of(const std::string& path, const ReadOptions& options = {}) {
 }
 
 TEST(OpenCheckpoint, EveryTrainingTreeOfDcpEqualsItsGolden) {
-  for (const std::string name : {"G1_fsdp2_w4", "G1b_fsdp2_tied_w3", "G2_hsdp_2x2", "G3_fsdp2_tp_2x2", "G4_tp2_sp",
-                                 "G7_pp2_dp2"})
+  for (const std::string name :
+       {"G1_fsdp2_w4", "G1b_fsdp2_tied_w3", "G2_hsdp_2x2", "G3_fsdp2_tp_2x2", "G4_tp2_sp", "G7_pp2_dp2"})
     expect_equal("torch/" + name, "ckpt");
   for (const std::string name : {"G5_fsdp1_w4", "G5b_fsdp1_mesh_w2", "G5c_fsdp1_flat_w3"})
     expect_equal("torch/" + name, "sharded");
@@ -73,7 +73,7 @@ TEST(OpenCheckpoint, EveryVariantOfDcpEqualsItsGolden) {
     expect_equal("torch/" + name, "ckpt");
   expect_equal("torch/G8d_dedup", "balanced");
   expect_equal("torch/G8d_dedup", "lowest_rank");
-  expect_equal("torch/K_dcp_numbered", "ckpt");  // an optimizer that keys its state by number
+  expect_equal("torch/K_dcp_numbered", "ckpt");         // an optimizer that keys its state by number
   expect_equal("torch/G8e_objects", "ckpt", {}, true);  // two tensors are not in the golden, and optimizer states
 }
 
@@ -92,10 +92,11 @@ TEST(OpenCheckpoint, APlannersOwnKeysStay) {
 }
 
 TEST(OpenCheckpoint, HuggingFaceFoldersEqualTheirGoldens) {
-  for (const std::string name : {"I1_llama_gqa_tied", "I2_llama_sharded_bf16", "I3_mixtral_4_experts", "I4_gpt2",
-                                 "I5_qwen2_sharded"})
+  for (const std::string name :
+       {"I1_llama_gqa_tied", "I2_llama_sharded_bf16", "I3_mixtral_4_experts", "I4_gpt2", "I5_qwen2_sharded"})
     expect_equal("torch/" + name, "model");
-  for (const std::string below : {"sharded_only", "sharded_two_files", "consolidated", "consolidated/sharded", "rank0_full"})
+  for (const std::string below :
+       {"sharded_only", "sharded_two_files", "consolidated", "consolidated/sharded", "rank0_full"})
     expect_equal("torch/G8j_huggingface", below);
 }
 

@@ -72,7 +72,8 @@ Result<Fd> lock_partial(const std::string& partial) {
         return Error{Code::stale, text(partial, ": another conversion is writing it; wait for its end")};
       if (errno != ENOTSUP && errno != ENOLCK && errno != EINVAL) return system_refused(text("lock ", partial), errno);
     }
-    struct stat held {}, named {};  // another run may have finished in between, and taken the name away
+    struct stat held {
+    }, named{};  // another run may have finished in between, and taken the name away
     if (::fstat(fd.get(), &held) == 0 && ::lstat(partial.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
         held.st_dev == named.st_dev)
       return fd;

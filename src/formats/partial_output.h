@@ -4,8 +4,8 @@
 // always holds: a process killed at any instant leaves at `<name>` what stood there before, or all of the new; and at
 // most the partial folder, which says what it is, and which the next run to the same place empties and takes over. Two
 // runs at once: the second is refused, since the first holds a lock on it.
-// One exception: a folder that has content and is to be overwritten is taken over file by file: its index and weights go
-// first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
+// One exception: a folder that has content and is to be overwritten is taken over file by file: its index and weights
+// go first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
 // partial folder. Other files of the folder (config.json) stay.
 // Writes no data: whoever does makes the files that path_of names. One thread at a time.
 #pragma once

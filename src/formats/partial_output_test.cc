@@ -24,7 +24,9 @@ class PartialOutputTest : public testing::Test {
   [[nodiscard]] std::vector<std::string> names(const std::string& below = "") const {
     return *real_files().list(below.empty() ? folder_ : at(below));
   }
-  static void write(const std::string& path, const std::string& content) { ASSERT_TRUE(write_file_atomically(path, content)); }
+  static void write(const std::string& path, const std::string& content) {
+    ASSERT_TRUE(write_file_atomically(path, content));
+  }
   static std::string content(const std::string& path) {
     const auto bytes = read_file(path);
     return bytes ? *bytes : bytes.error().what;

@@ -232,7 +232,8 @@ Result<CheckpointView> view_safetensors(const std::string& path, Files& files) {
   view.format = "safetensors";
   for (const auto& [key, value] : file.metadata)
     if (key == "DCP_SHARDING_INFO")
-      view.notes.emplace_back("a rank's file of a distributed save: its tensors may be parts; its folder has them whole");
+      view.notes.emplace_back(
+          "a rank's file of a distributed save: its tensors may be parts; its folder has them whole");
   add_safetensors(std::move(file), path, view);
   return view;
 }

@@ -126,11 +126,16 @@ Result<std::vector<std::uint64_t>> sizes_of(std::span<const SafetensorsTensor> t
     const Result<std::uint64_t> count = element_count(tensor.shape);
     const std::optional<std::uint64_t> bytes = count ? size_bytes(tensor.type, *count) : std::nullopt;
     sizes.push_back(bytes.value_or(0));
-    if (!is_utf8(tensor.name)) complaints.add(tensor.name, "has a name that is no UTF-8");
-    else if (tensor.name == "__metadata__") complaints.add(tensor.name, "has the name that the format keeps for itself");
-    else if (!names.insert(tensor.name).second) complaints.add(tensor.name, "would be there twice");
-    else if (!bytes) complaints.add(tensor.name, "is no whole number of bytes");
-    else if (__builtin_add_overflow(total, sizes.back(), &total) || total >> 62 != 0) complaints.add(tensor.name, "is too large");
+    if (!is_utf8(tensor.name))
+      complaints.add(tensor.name, "has a name that is no UTF-8");
+    else if (tensor.name == "__metadata__")
+      complaints.add(tensor.name, "has the name that the format keeps for itself");
+    else if (!names.insert(tensor.name).second)
+      complaints.add(tensor.name, "would be there twice");
+    else if (!bytes)
+      complaints.add(tensor.name, "is no whole number of bytes");
+    else if (__builtin_add_overflow(total, sizes.back(), &total) || total >> 62 != 0)
+      complaints.add(tensor.name, "is too large");
   }
   PAWL_TRY(complaints.status());
   return sizes;
@@ -191,9 +196,9 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor>
   json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
   if (json.size() > kHeaderBytesMax)
-    return Error{Code::full, text("safetensors: a header of ", json.size(), " bytes for ", tensors.size(),
-                                  " tensors; readers take up to ", kHeaderBytesMax,
-                                  ": convert fewer roles, or to several files")};
+    return Error{Code::full,
+                 text("safetensors: a header of ", json.size(), " bytes for ", tensors.size(),
+                      " tensors; readers take up to ", kHeaderBytesMax, ": convert fewer roles, or to several files")};
   const std::uint64_t length = json.size();
   layout.header.resize(8);
   std::memcpy(layout.header.data(), &length, 8);

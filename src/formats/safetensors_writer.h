@@ -1,11 +1,12 @@
 // SafetensorsWriter: what a safetensors file to be written looks like: its header, and where each tensor's bytes go.
 //
-// What always holds of a layout: offsets are multiples of the element's size; the ranges cover the data without holes; a
-// reader of the format (formats/safetensors.h, the library) takes header and data as they are. Tensors of wider types
+// What always holds of a layout: offsets are multiples of the element's size; the ranges cover the data without holes;
+// a reader of the format (formats/safetensors.h, the library) takes header and data as they are. Tensors of wider types
 // come first, otherwise in the order given, so equal arguments give equal bytes.
 // Types that the format lacks (complex128, torch's bits and quantised types) are held as what they are, bytes: U8 and
 // flat, with the true type and shape in the metadata. Two numbers in a byte (float4_e2m1fn_x2) become F4, as in torch.
-// Pure but for one read: nothing is written here. Data is moved by reshape/, finished files get their names by formats/partial_output.h.
+// Pure but for one read: nothing is written here. Data is moved by reshape/, finished files get their names by
+// formats/partial_output.h.
 #pragma once
 
 #include <cstdint>

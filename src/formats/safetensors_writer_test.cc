@@ -67,8 +67,9 @@ TEST(SafetensorsWriter, HasEveryTypeOfTheFormatAndTheOthersAsBytes) {
     }
   }
   EXPECT_EQ(as_bytes, 12u);
-  EXPECT_NE(std::ranges::find(file.metadata, std::pair<std::string, std::string>("pawl.type.complex128", "complex128 [3,8]")),
-            file.metadata.end());
+  EXPECT_NE(
+      std::ranges::find(file.metadata, std::pair<std::string, std::string>("pawl.type.complex128", "complex128 [3,8]")),
+      file.metadata.end());
 }
 
 TEST(SafetensorsWriter, RefusesWhatNoReaderTakes) {

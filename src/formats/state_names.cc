@@ -17,16 +17,44 @@ namespace {
 constexpr std::size_t kGroupsMax = 256;
 constexpr int kPartsMax = 32;  // of a key, from its front: in these a parameter's name has to begin
 
-constexpr std::array<std::string_view, 34> kOptimizerWords = {
-    "step",           "exp_avg",        "exp_avg_sq",    "max_exp_avg_sq", "momentum_buffer", "sum",
-    "square_avg",     "grad_avg",       "acc_delta",     "exp_inf",        "mu_product",      "mu",
-    "eta",            "ax",             "prev",          "step_size",      "exp_avg_slow",    "exp_avg_diff",
-    "exp_avg_sq_row", "exp_avg_sq_col", "row_var",       "col_var",        "variance",        "momentum",
-    "moment1",        "moment2",        "master_param",  "master_weight",  "master_weights",  "fp32_param",
-    "master",         "state1",         "state2",        "previous_grad"};
-constexpr std::array<std::string_view, 7> kModelWords = {"model",            "module",     "state_dict", "model_state_dict",
-                                                         "model_state",      "net",        "network"};
-constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
+constexpr std::array<std::string_view, 34> kOptimizerWords = {"step",
+                                                              "exp_avg",
+                                                              "exp_avg_sq",
+                                                              "max_exp_avg_sq",
+                                                              "momentum_buffer",
+                                                              "sum",
+                                                              "square_avg",
+                                                              "grad_avg",
+                                                              "acc_delta",
+                                                              "exp_inf",
+                                                              "mu_product",
+                                                              "mu",
+                                                              "eta",
+                                                              "ax",
+                                                              "prev",
+                                                              "step_size",
+                                                              "exp_avg_slow",
+                                                              "exp_avg_diff",
+                                                              "exp_avg_sq_row",
+                                                              "exp_avg_sq_col",
+                                                              "row_var",
+                                                              "col_var",
+                                                              "variance",
+                                                              "momentum",
+                                                              "moment1",
+                                                              "moment2",
+                                                              "master_param",
+                                                              "master_weight",
+                                                              "master_weights",
+                                                              "fp32_param",
+                                                              "master",
+                                                              "state1",
+                                                              "state2",
+                                                              "previous_grad"};
+constexpr std::array<std::string_view, 7> kModelWords = {"model",       "module", "state_dict", "model_state_dict",
+                                                         "model_state", "net",    "network"};
+constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module",
+                                                       "_checkpoint_wrapped_module"};
 
 template <class Words>
 bool contains(const Words& words, std::string_view word) {
@@ -106,8 +134,8 @@ std::optional<OptimizerKey> flattened_key(const std::vector<std::string>& path) 
   if (at == std::string_view::npos || dot <= at + 6) return std::nullopt;
   const std::string_view above = step.substr(0, at == 0 ? 0 : at - 1);
   const std::string outer = stored_name(std::span<const std::string>(path).first(path.size() - 1));
-  return OptimizerKey{outer.empty() ? std::string(above) : joined(outer, above), std::string(step.substr(at + 6, dot - at - 6)),
-                      std::string(step.substr(dot + 1))};
+  return OptimizerKey{outer.empty() ? std::string(above) : joined(outer, above),
+                      std::string(step.substr(at + 6, dot - at - 6)), std::string(step.substr(dot + 1))};
 }
 
 // What leads to an optimizer's param_groups, if the key is one of them.
@@ -126,7 +154,7 @@ struct Group {  // one optimizer
   std::vector<std::size_t> keys = {};
   std::size_t words = 0;    // keys whose last part is a word of optimizers
   bool is_indexed = false;  // all parameters are numbers
-  std::string model = {};      // the root under which the model has the parameters, if has_model
+  std::string model = {};   // the root under which the model has the parameters, if has_model
   bool has_model = false;
 };
 
@@ -153,9 +181,9 @@ class Namer {
   std::vector<std::optional<OptimizerKey>> optimizer_;  // of each key
   std::vector<std::size_t> group_of_;                   // of each key; groups_.size(): none
   std::vector<bool> is_hyperparameter_;
-  std::vector<std::string> model_roots_;  // longest first
-  std::unordered_map<std::string, std::vector<std::uint32_t>> groups_with_;         // parameter: in which groups
-  std::vector<std::unordered_map<std::string, std::size_t>> votes_;                 // of each group: root, how many
+  std::vector<std::string> model_roots_;                                     // longest first
+  std::unordered_map<std::string, std::vector<std::uint32_t>> groups_with_;  // parameter: in which groups
+  std::vector<std::unordered_map<std::string, std::size_t>> votes_;          // of each group: root, how many
   StateNames out_;
 };
 
@@ -196,8 +224,9 @@ void Namer::find_groups() {
     }
     out_.is_indexed = out_.is_indexed || group.is_indexed;
     if (group.is_indexed)
-      out_.notes.push_back(text("the optimizer's state", group.root.empty() ? "" : " of ", group.root,
-                                " is keyed by number: its tensors keep their stored names; --param-names gives theirs"));
+      out_.notes.push_back(
+          text("the optimizer's state", group.root.empty() ? "" : " of ", group.root,
+               " is keyed by number: its tensors keep their stored names; --param-names gives theirs"));
   }
 }
 
@@ -220,7 +249,8 @@ void Namer::vote(std::size_t key, std::string_view name) {
   for (int parts = 0; parts < kPartsMax; ++parts) {
     const auto found = groups_with_.find(std::string(name.substr(at)));
     if (found != groups_with_.end() && may_begin_name(key, name, at))
-      for (const std::uint32_t group : found->second) ++votes_[group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
+      for (const std::uint32_t group : found->second)
+        ++votes_[group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
     const std::size_t dot = name.find('.', at);
     if (dot == std::string_view::npos) return;
     at = dot + 1;
@@ -369,7 +399,8 @@ StateNames Namer::run() {
   for (int caution = 0; caution <= 3; ++caution) {
     assign(caution);
     if (is_unique()) {
-      if (caution != 0) out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
+      if (caution != 0)
+        out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
       return std::move(out_);
     }
   }

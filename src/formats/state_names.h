@@ -1,9 +1,9 @@
 // StateNames: from where a tensor lay in a training program's state to the parameter's name and the tensor's role.
 //
-// A state is nested dicts and lists: {"model": {...}, "optim": {"state": {<parameter>: {"exp_avg": ...}}}}; what the top
-// names are is the program's choice. An optimizer's state is known by its form (state.<parameter>.<word>, nested or
-// flattened to one key); the names in it tell where the model's own dict is, whatever that is called, and below it names
-// are the model's. Without such proof keys stay as they are stored: a "model." in front may be part of the name.
+// A state is nested dicts and lists: {"model": {...}, "optim": {"state": {<parameter>: {"exp_avg": ...}}}}; what the
+// top names are is the program's choice. An optimizer's state is known by its form (state.<parameter>.<word>, nested or
+// flattened to one key); the names in it tell where the model's own dict is, whatever that is called, and below it
+// names are the model's. Without such proof keys stay as they are stored: a "model." in front may be part of the name.
 // Wrappers' parts (module., _orig_mod., _fsdp_wrapped_module., _checkpoint_wrapped_module.) are dropped.
 //
 // What always holds: (name, role) pairs of tensors differ; where a shorter name would merge two of them all keep longer
@@ -46,7 +46,8 @@ struct StateNameOptions {
 
 // The steps, joined by dots: "model.layers.0.weight".
 [[nodiscard]] std::string stored_name(std::span<const std::string> path);
-// Whether that is a word that optimizers of torch, DeepSpeed or Megatron keep state under: "exp_avg", "momentum_buffer".
+// Whether that is a word that optimizers of torch, DeepSpeed or Megatron keep state under: "exp_avg",
+// "momentum_buffer".
 [[nodiscard]] bool is_optimizer_word(std::string_view word);
 
 }  // namespace pawl

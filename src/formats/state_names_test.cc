@@ -26,11 +26,12 @@ using Names = std::vector<std::string>;
 TEST(StateNames, TheOptimizersParametersTellWhereTheModelIs) {
   for (const std::string model : {"model", "app", "my.net"})
     for (const std::string optimizer : {"optim", "optimizer", "opt.1"})
-      EXPECT_EQ(named({{model, "layers.0.weight"},
-                       {model, "tokens_seen"},
-                       {optimizer, "state", "layers.0.weight", "exp_avg"},
-                       {optimizer, "state", "layers.0.weight", "step"}}),
-                (Names{"layers.0.weight/weight", "tokens_seen/weight", "layers.0.weight/exp_avg", "layers.0.weight/step"}));
+      EXPECT_EQ(
+          named({{model, "layers.0.weight"},
+                 {model, "tokens_seen"},
+                 {optimizer, "state", "layers.0.weight", "exp_avg"},
+                 {optimizer, "state", "layers.0.weight", "step"}}),
+          (Names{"layers.0.weight/weight", "tokens_seen/weight", "layers.0.weight/exp_avg", "layers.0.weight/step"}));
 }
 
 TEST(StateNames, AStateMayLieDeeperAndBeFlattened) {
@@ -75,9 +76,8 @@ TEST(StateNames, WrappersAreDropped) {
 }
 
 TEST(StateNames, NumbersStayNumbers) {
-  const std::vector<StateKey> keys = {{{"model", "w"}},
-                                      {{"optimizer", "state", "0", "exp_avg"}},
-                                      {{"optimizer", "state", "10", "exp_avg"}}};
+  const std::vector<StateKey> keys = {
+      {{"model", "w"}}, {{"optimizer", "state", "0", "exp_avg"}}, {{"optimizer", "state", "10", "exp_avg"}}};
   const StateNames names = name_states(keys);
   EXPECT_TRUE(names.is_indexed);
   EXPECT_EQ(names.names[0].name, "model.w");

@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kProtocolVersion = 2;
 struct JobSpec {
   std::string job;
   std::uint32_t version = kProtocolVersion;
-  std::uint32_t node_count = 1;       // members
+  std::uint32_t node_count = 1;  // members
   std::uint32_t seats_per_node = 1;
   std::uint32_t spare_count = 0;
   std::uint32_t replica_count = 1;
@@ -49,8 +49,8 @@ struct NodeLife {  // one life of one node's agent
 // nodes/<id>, under the node's lease: gone when the node is.
 struct NodeRecord {
   NodeLife life;
-  std::string address;    // host:port of the keeper's listening socket, for peers
-  std::string local_path; // unix socket for this machine's command line
+  std::string address;     // host:port of the keeper's listening socket, for peers
+  std::string local_path;  // unix socket for this machine's command line
   std::uint64_t keeper_pid = 0;
   std::uint64_t pawld_pid = 0;
   std::uint32_t parked = 0;  // trainers that wait for a seat
@@ -92,14 +92,14 @@ struct Struck {
 
 enum class FaultKind : std::uint8_t {
   none,
-  node_lost,        // its address refuses, or its lease ended
-  node_silent,      // accepts or swallows, but says nothing within its deadline
-  trainer_exit,     // crash, exception, OOM kill
-  trainer_hang,     // no progress outside a collective
-  trainer_stuck,    // could not be freed within its deadline during a recovery
-  communication,    // a collective failed and nobody died within the grace
-  corrupt_source,   // a source struck out during a restore
-  leader_lost,      // whoever led the recovery died
+  node_lost,       // its address refuses, or its lease ended
+  node_silent,     // accepts or swallows, but says nothing within its deadline
+  trainer_exit,    // crash, exception, OOM kill
+  trainer_hang,    // no progress outside a collective
+  trainer_stuck,   // could not be freed within its deadline during a recovery
+  communication,   // a collective failed and nobody died within the grace
+  corrupt_source,  // a source struck out during a restore
+  leader_lost,     // whoever led the recovery died
   operator_stop,
   layout_conflict,  // the seats do not agree on the layout
 };
@@ -132,22 +132,22 @@ struct JobState {
   Generation generation;
   JobPhase phase = JobPhase::forming;
   NodeLife leader;
-  std::vector<Member> seats;        // index = seat; in quiescing: the members of before, dead ones included
-  std::vector<NodeLife> evicted;    // by the last recovery; none of these is ever a source or a member again
-  std::vector<NodeLife> departed;   // by earlier ones, the newest 64: a registration that outlives its node is no spare
-  std::vector<Struck> struck;       // since the last `running`
+  std::vector<Member> seats;       // index = seat; in quiescing: the members of before, dead ones included
+  std::vector<NodeLife> evicted;   // by the last recovery; none of these is ever a source or a member again
+  std::vector<NodeLife> departed;  // by earlier ones, the newest 64: a registration that outlives its node is no spare
+  std::vector<Struck> struck;      // since the last `running`
   std::vector<LineageEntry> lineage;  // generations and steps both grow; the last entry is the last decision's
-  Generation ran;                   // the last generation that reached `running`; 0: none has, nothing was trained
-  Step committed;                   // greatest step known to be committed at the last decision; R once it runs
-  Step resume;                      // R; meaningful from `restoring` on
-  std::vector<Source> sources;      // one a seat, from `restoring` on
-  std::vector<Seat> restart;        // seats whose trainer process must be (or was) started anew on its node
+  Generation ran;                     // the last generation that reached `running`; 0: none has, nothing was trained
+  Step committed;                     // greatest step known to be committed at the last decision; R once it runs
+  Step resume;                        // R; meaningful from `restoring` on
+  std::vector<Source> sources;        // one a seat, from `restoring` on
+  std::vector<Seat> restart;          // seats whose trainer process must be (or was) started anew on its node
   std::uint64_t plan_digest = 0;
-  bool cold = false;                // every trainer starts anew from step 0: a death before the first commit
-  std::vector<Cause> causes;        // of the last recovery, oldest first
-  std::vector<Attempt> attempts;    // fruitless ones
-  std::string waiting;              // for what, if the decision waits ("a spare for seat 2")
-  std::string verdict;              // of finished and failed, a sentence; else which committed steps are redone, if any
+  bool cold = false;              // every trainer starts anew from step 0: a death before the first commit
+  std::vector<Cause> causes;      // of the last recovery, oldest first
+  std::vector<Attempt> attempts;  // fruitless ones
+  std::string waiting;            // for what, if the decision waits ("a spare for seat 2")
+  std::string verdict;            // of finished and failed, a sentence; else which committed steps are redone, if any
   bool operator==(const JobState&) const = default;
 };
 
@@ -157,7 +157,7 @@ struct InventoryItem {
   SourceKind kind = SourceKind::nothing;  // own_arena or replica
   Generation slot_generation;
   Step step;
-  SlotState state = SlotState::empty;     // dirty slots are listed too, for the record; never a source
+  SlotState state = SlotState::empty;  // dirty slots are listed too, for the record; never a source
   std::uint64_t layout_digest = 0;
   bool operator==(const InventoryItem&) const = default;
 };
@@ -166,9 +166,9 @@ struct InventoryItem {
 struct Inventory {
   NodeLife life;
   Generation generation;
-  Step committed;                     // greatest step this daemon knew to be committed
+  Step committed;  // greatest step this daemon knew to be committed
   std::vector<InventoryItem> items;
-  std::vector<Seat> trainers_alive;   // seats here whose trainer process lives
+  std::vector<Seat> trainers_alive;  // seats here whose trainer process lives
   std::uint64_t frozen_wall_ms = 0;
   bool operator==(const Inventory&) const = default;
 };
@@ -199,7 +199,7 @@ struct JobKeys {
   [[nodiscard]] std::string node(NodeId node) const;                   // nodes/<id>
   [[nodiscard]] std::string inventories(Generation generation) const;  // inventory/<generation>/
   [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
-  [[nodiscard]] std::string readies(Generation generation) const;      // ready/<generation>/
+  [[nodiscard]] std::string readies(Generation generation) const;  // ready/<generation>/
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
   [[nodiscard]] std::string finishes() const;                        // finish/
   [[nodiscard]] std::string finish(Seat seat) const;                 // finish/<seat>
@@ -208,7 +208,7 @@ struct JobKeys {
   [[nodiscard]] std::string stop() const;                            // stop
   [[nodiscard]] std::string stop_acks(Generation generation) const;  // stop_ack/<generation>/
   [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
-  [[nodiscard]] std::string events() const;                            // events/
+  [[nodiscard]] std::string events() const;                                   // events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time
 };
 

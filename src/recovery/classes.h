@@ -22,9 +22,9 @@ struct ClassRow {
   FaultKind kind;
   FailureClass failure_class;
   Action action;
-  Action escalation;             // after `attempts_max` recoveries of this kind in the same place without a new commit
-  std::uint32_t attempts_max;    // after twice as many: stop. 0: never escalates
-  const char* remedy;            // for the operator, a sentence
+  Action escalation;           // after `attempts_max` recoveries of this kind in the same place without a new commit
+  std::uint32_t attempts_max;  // after twice as many: stop. 0: never escalates
+  const char* remedy;          // for the operator, a sentence
 };
 [[nodiscard]] std::span<const ClassRow> failure_classes();
 [[nodiscard]] const ClassRow& class_of(FaultKind kind);

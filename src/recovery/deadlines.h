@@ -39,7 +39,7 @@ inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
 struct FenceView {
   Duration now_boottime;
   Duration lease_renewed_boottime;
-  Duration last_tick_boottime;      // of our own loop, before this one
+  Duration last_tick_boottime;        // of our own loop, before this one
   Duration neighbour_heard_boottime;  // latest of all neighbours; 0 if there are none
   bool has_neighbours = false;
 };
@@ -48,8 +48,8 @@ struct FenceView {
 // Whether a local trainer hangs: no progress for `hang` outside a collective (or it is stopped).
 struct TrainerView {
   Duration since_progress;
-  std::uint32_t phase = 0;   // pawl_phase
-  bool stopped = false;      // process state T
+  std::uint32_t phase = 0;  // pawl_phase
+  bool stopped = false;     // process state T
   bool in_step = false;
 };
 [[nodiscard]] bool hangs(const TrainerView& view, Duration hang, const Deadlines& deadlines);

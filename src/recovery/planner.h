@@ -31,21 +31,21 @@ namespace pawl {
 
 struct PlanInput {
   std::uint32_t seat_count = 0;
-  std::span<const Inventory> inventories;       // of members that are not evicted
+  std::span<const Inventory> inventories;  // of members that are not evicted
   std::span<const LineageEntry> lineage;
   std::span<const Struck> struck;
   std::span<const NodeLife> evicted;
-  Step committed;                               // known to be committed besides what the inventories say
-  std::span<const Member> seats;                // who sat where, index = seat. Empty: no copies are promised
+  Step committed;                 // known to be committed besides what the inventories say
+  std::span<const Member> seats;  // who sat where, index = seat. Empty: no copies are promised
   // The ring (redundancy/placement.h) by which the copies were promised. No ring of these numbers: own slots only.
   std::uint32_t seats_per_node = 1;
   std::uint32_t replica_count = 1;
 };
 
 struct Plan {
-  Step resume;                     // 0: no step; see `lost`
-  Step committed;                  // greatest step anybody knew to be committed; resume < committed: steps are redone
-  std::vector<Source> sources;     // one a seat when resume > 0
+  Step resume;                  // 0: no step; see `lost`
+  Step committed;               // greatest step anybody knew to be committed; resume < committed: steps are redone
+  std::vector<Source> sources;  // one a seat when resume > 0
   // Why not `committed`, or not any: what the step from `committed` on that is nearly whole lacks, a sentence a seat,
   // "seat 2: no sealed copy of step 41 (own: node 2 evicted; replica at node 3: struck out)".
   std::vector<std::string> lost;
@@ -62,9 +62,9 @@ struct Plan {
 // unfrozen, so a lower bound). Same code as above with the nodes' inventories left out.
 // `newest_step`: the greatest step that the caller knows to be committed now.
 struct Exposure {
-  bool recoverable = false;        // the job goes on; from 0 if nothing was committed yet and anybody is left
-  Step resume;                     // to which the job would go back
-  std::uint64_t steps_lost = 0;    // committed step now minus resume
+  bool recoverable = false;      // the job goes on; from 0 if nothing was committed yet and anybody is left
+  Step resume;                   // to which the job would go back
+  std::uint64_t steps_lost = 0;  // committed step now minus resume
   std::vector<std::string> lost;
 };
 [[nodiscard]] Exposure exposure_if(const PlanInput& input, std::span<const NodeId> dead, Step newest_step);

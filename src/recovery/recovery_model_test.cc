@@ -173,8 +173,8 @@ class World {
       owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
       if (options_.replica_count > 0) owed.insert({holder_of(seat), seat, SourceKind::replica});
     }
-    std::erase_if(
-        owed, [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
+    std::erase_if(owed,
+                  [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
     return owed;
   }
   // By brute force: from the step that must not be given up, on to whole steps while nothing more is owed; failing

@@ -92,7 +92,8 @@ Result<ZstdEnds> zstd_ends(ByteSource& encoded, std::uint64_t decoded_bytes_max,
     while (status != 0 && (in.pos < in.size || is_full)) {
       ZSTD_outBuffer to{out.data(), out.size(), 0};
       status = ZSTD_decompressStream(context.get(), &to, &in);
-      if (ZSTD_isError(status) != 0) return damaged(text("zstd: offset ", at + in.pos, ": ", ZSTD_getErrorName(status)));
+      if (ZSTD_isError(status) != 0)
+        return damaged(text("zstd: offset ", at + in.pos, ": ", ZSTD_getErrorName(status)));
       is_full = to.pos == to.size;
       ends.size_bytes += to.pos;
       if (ends.size_bytes > decoded_bytes_max)

@@ -30,8 +30,8 @@ namespace pawl {
 [[nodiscard]] Result<std::uint64_t> zstd_decoded_bytes(std::string_view head);
 
 // What one zstd frame decodes to, of which only both ends are kept: for frames that don't say their size, and readers
-// that only need where things lie in them: each at most `end_bytes_max`. In memory: the ends and the frame's window. Fails: `corrupt` unless `encoded` is one whole frame of at most
-// `decoded_bytes_max`; `io`.
+// that only need where things lie in them: each at most `end_bytes_max`. In memory: the ends and the frame's window.
+// Fails: `corrupt` unless `encoded` is one whole frame of at most `decoded_bytes_max`; `io`.
 struct ZstdEnds {
   std::uint64_t size_bytes = 0;
   std::string head;

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::size_t kSummedBytes = 20;  // of the header, before its own sum
 
-std::uint32_t payload_sum(std::string_view payload) { return crc32c(std::as_bytes(std::span(payload))); }
+std::uint32_t payload_sum(std::string_view payload) {
+  return crc32c(std::as_bytes(std::span(payload)));
+}
 
 // Never 0, which says "left out".
 std::uint32_t header_sum(const std::byte* header) {
@@ -45,7 +47,8 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
   std::memcpy(&header.payload_crc32c, in.data() + 16, 4);
   std::memcpy(&sum, in.data() + kSummedBytes, 4);
   header.summed = sum != 0 || header.payload_crc32c != 0 || sums == FrameSums::required;
-  if (header.summed && sum != header_sum(in.data())) return Error{Code::corrupt, "not a frame of pawl, or damaged on the way"};
+  if (header.summed && sum != header_sum(in.data()))
+    return Error{Code::corrupt, "not a frame of pawl, or damaged on the way"};
   if (zero != 0 || header.length > kFramePayloadMax) return Error{Code::corrupt, "not a frame of pawl"};
   return header;
 }
@@ -66,7 +69,8 @@ Result<bool> FrameReader::next(Frame& frame) {
   const std::size_t have = buffer_.size() - consumed_;
   if (have < kFrameHeaderBytes) return false;
   const auto* begin = reinterpret_cast<const std::byte*>(buffer_.data() + consumed_);
-  PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(begin, kFrameHeaderBytes), sums_));
+  PAWL_ASSIGN(FrameHeader header,
+              decode_header(std::span<const std::byte, kFrameHeaderBytes>(begin, kFrameHeaderBytes), sums_));
   if (have < kFrameHeaderBytes + header.length) return false;
   frame.kind = header.kind;
   frame.id = header.id;
@@ -113,7 +117,8 @@ Result<Frame> receive_frame(int fd, Deadline deadline) {
   PAWL_TRY(receive_all(fd, head, deadline));
   PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
   Frame frame{header.kind, header.id, std::string(header.length, '\0')};
-  PAWL_TRY(receive_all(fd, std::span(reinterpret_cast<std::byte*>(frame.payload.data()), frame.payload.size()), deadline));
+  PAWL_TRY(
+      receive_all(fd, std::span(reinterpret_cast<std::byte*>(frame.payload.data()), frame.payload.size()), deadline));
   PAWL_TRY(check_payload(header, frame.payload));
   return frame;
 }

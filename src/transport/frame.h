@@ -1,8 +1,8 @@
 // Frames: how every message of pawl travels on a stream socket, and how its fields are written.
 //
 // A frame is a 24-byte header {u32 length of the payload, u16 kind, u16 zero, u64 id, u32 CRC32C of the payload, u32
-// CRC32C of the 20 bytes before} and the payload, little endian. The header is proven before its length is believed, the
-// payload before anybody sees it: what was damaged on the way is `corrupt`, and the stream is closed and made anew.
+// CRC32C of the 20 bytes before} and the payload, little endian. The header is proven before its length is believed,
+// the payload before anybody sees it: what was damaged on the way is `corrupt`, and the stream is closed and made anew.
 // On a local socket a frame may leave its sums out (both 0), so that a script can ask without knowing CRC32C.
 // Trainer <-> pawld kinds are in trainer/wire.h, pawld <-> pawld kinds in transport/peer_wire.h; both ends say their
 // protocol version first. Pure but for the two blocking calls at the end.
@@ -25,7 +25,7 @@ inline constexpr std::uint32_t kFramePayloadMax = 64u << 20;
 
 struct Frame {
   std::uint16_t kind = 0;
-  std::uint64_t id = 0;      // of a request; its answer carries the same
+  std::uint64_t id = 0;  // of a request; its answer carries the same
   std::string payload;
 };
 
@@ -51,7 +51,9 @@ void encode_header(FrameHeader header, std::span<std::byte, kFrameHeaderBytes> o
 class FrameReader {
  public:
   explicit FrameReader(FrameSums sums = FrameSums::required) : sums_(sums) {}
-  void append(std::span<const std::byte> bytes) { buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); }
+  void append(std::span<const std::byte> bytes) {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
   // True and a frame, false if none is whole yet. Fails: `corrupt`; the stream is then of no more use.
   [[nodiscard]] Result<bool> next(Frame& frame);
 
@@ -67,11 +69,17 @@ class Writer {
   Writer& u8(std::uint8_t v) { return raw(&v, 1); }
   Writer& u32(std::uint32_t v) { return raw(&v, sizeof v); }
   Writer& u64(std::uint64_t v) { return raw(&v, sizeof v); }
-  Writer& str(std::string_view v) { u32(static_cast<std::uint32_t>(v.size())); return raw(v.data(), v.size()); }
+  Writer& str(std::string_view v) {
+    u32(static_cast<std::uint32_t>(v.size()));
+    return raw(v.data(), v.size());
+  }
   [[nodiscard]] std::string take() { return std::move(out_); }
 
  private:
-  Writer& raw(const void* p, std::size_t n) { out_.append(static_cast<const char*>(p), n); return *this; }
+  Writer& raw(const void* p, std::size_t n) {
+    out_.append(static_cast<const char*>(p), n);
+    return *this;
+  }
   std::string out_;
 };
 
@@ -79,9 +87,21 @@ class Writer {
 class Reader {
  public:
   explicit Reader(std::string_view in) : in_(in) {}
-  std::uint8_t u8() { std::uint8_t v = 0; raw(&v, sizeof v); return v; }
-  std::uint32_t u32() { std::uint32_t v = 0; raw(&v, sizeof v); return v; }
-  std::uint64_t u64() { std::uint64_t v = 0; raw(&v, sizeof v); return v; }
+  std::uint8_t u8() {
+    std::uint8_t v = 0;
+    raw(&v, sizeof v);
+    return v;
+  }
+  std::uint32_t u32() {
+    std::uint32_t v = 0;
+    raw(&v, sizeof v);
+    return v;
+  }
+  std::uint64_t u64() {
+    std::uint64_t v = 0;
+    raw(&v, sizeof v);
+    return v;
+  }
   std::string str();
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool done() const { return ok_ && in_.empty(); }  // everything read, nothing left

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <cstring>
 
 #include "transport/frame.h"
 
@@ -32,8 +32,8 @@ TEST(Frame, ComesOutOfAReaderByteByByte) {
 
 TEST(Frame, RefusesAHugeLengthBeforeAllocating) {
   std::string wire(kFrameHeaderBytes, '\0');
-  encode_header({kFramePayloadMax + 1, 7, 0}, std::span<std::byte, kFrameHeaderBytes>(
-                                                  reinterpret_cast<std::byte*>(wire.data()), kFrameHeaderBytes));
+  encode_header({kFramePayloadMax + 1, 7, 0},
+                std::span<std::byte, kFrameHeaderBytes>(reinterpret_cast<std::byte*>(wire.data()), kFrameHeaderBytes));
   FrameReader reader;
   reader.append(bytes_of(wire));
   Frame frame;
