@@ -14,18 +14,10 @@
 #include "formats/dcp.h"
 #include "formats/huggingface.h"
 #include "formats/safetensors.h"
-#ifdef PAWL_READS_RANK_FILES
 #include "formats/rank_files.h"
-#endif
-#ifdef PAWL_READS_DEEPSPEED
 #include "formats/deepspeed/deepspeed.h"
-#endif
-#ifdef PAWL_READS_UNIVERSAL
 #include "formats/deepspeed/universal.h"
-#endif
-#ifdef PAWL_READS_MEGATRON
 #include "formats/megatron/megatron.h"
-#endif
 
 namespace pawl {
 namespace {
@@ -80,11 +72,6 @@ Result<std::string> head_of(const std::string& path, Files& files) {
   return read_text(*source, 0, std::min<std::uint64_t>(source->size_bytes(), 16));
 }
 
-bool is_torch_head(std::string_view head) {
-  constexpr std::string_view kLegacy("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14);
-  return head.starts_with("PK\3\4") || head.starts_with(kLegacy);
-}
-
 bool is_safetensors_head(std::string_view head) {
   std::uint64_t length = 0;
   if (head.size() < 10) return false;
@@ -101,7 +88,7 @@ class Opener {
  private:
   Result<CheckpointView> open_file(const std::string& path);
   Result<CheckpointView> open_folder(const std::string& folder, const Names& names);
-  Result<CheckpointView> open_as(Format format, const std::string& folder);
+  Result<CheckpointView> open_as(Format format, const std::string& folder, std::string tag = {});
   Result<CheckpointView> follow(const std::string& folder, const std::string& name, std::string_view why);
   Result<CheckpointView> search(const std::string& folder, const Names& names);
   [[nodiscard]] std::optional<Format> format_of(const std::string& folder, const Names& names);
@@ -134,8 +121,7 @@ bool Opener::is_universal_folder(const std::string& folder, const Names& names) 
 
 bool Opener::has_torch_file(const std::string& folder, const Names& names) {
   return std::ranges::any_of(names, [&](const std::string& name) {
-    const Result<std::string> head = head_of(join_path(folder, name), files_);
-    return head && is_torch_head(*head);
+    return looks_like_torch_file(join_path(folder, name), files_);
   });
 }
 
@@ -153,8 +139,9 @@ std::optional<Format> Opener::format_of(const std::string& folder, const Names& 
   return std::nullopt;
 }
 
-Result<CheckpointView> Opener::open_as(Format format, const std::string& folder) {
-  const ReadOptions options{.parameter_names_file = options_.parameter_names_file, .tag = {}};  // it has been followed
+// `tag`: what is left of the person's own, once it has been followed.
+Result<CheckpointView> Opener::open_as(Format format, const std::string& folder, std::string tag) {
+  const ReadOptions options{.parameter_names_file = options_.parameter_names_file, .tag = std::move(tag)};
   switch (format) {
     case Format::dcp:
       return view_dcp(folder, options, files_);
@@ -167,26 +154,16 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder)
                                        "Megatron-LM itself converts it to torch_dist")};
     case Format::huggingface:
       return view_huggingface_folder(folder, options, files_);
-#ifdef PAWL_READS_MEGATRON
     case Format::megatron:
       return view_megatron(folder, options, files_);
-#endif
-#ifdef PAWL_READS_DEEPSPEED
     case Format::deepspeed:
       return view_deepspeed(folder, options, files_);
-#endif
-#ifdef PAWL_READS_UNIVERSAL
     case Format::universal:
       return view_universal(folder, options, files_);
-#endif
-#ifdef PAWL_READS_RANK_FILES
     case Format::torch_files:
       return view_rank_files(folder, options, files_);
-#endif
-    default:
-      break;
   }
-  return Error{Code::invalid, text(folder, ": ", name_of(format), ": this build has no reader for it")};
+  return Error{Code::broken, text(folder, ": no such format")};
 }
 
 // What a text file names, if it is one line of a plain name.
@@ -278,7 +255,9 @@ Result<CheckpointView> Opener::open_folder(const std::string& folder, const Name
     }
   }
   const std::optional<Format> format = format_of(folder, names);
-  if (!options_.tag.empty() && last_name(folder) != options_.tag)
+  const bool is_followed = options_.tag.empty() || last_name(folder) == options_.tag;
+  if (format == Format::torch_files && !is_followed) return open_as(*format, folder, options_.tag);  // of its rank files
+  if (!is_followed)
     return Error{Code::not_found, text(folder, ": --tag names ", options_.tag, ", and no such folder is there")};
   return format ? open_as(*format, folder) : search(folder, names);
 }
@@ -292,11 +271,7 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
   PAWL_ASSIGN(const std::string head, head_of(path, files_));
   if (is_safetensors_head(head)) return view_safetensors(path, files_);
   if (name.ends_with(".index.json")) return view_huggingface_index(path, files_);
-#ifdef PAWL_READS_RANK_FILES
-  if (is_torch_head(head)) return view_torch_file(path, options_, files_);
-#else
-  if (is_torch_head(head)) return open_as(Format::torch_files, path);
-#endif
+  if (looks_like_torch_file(path, files_)) return view_torch_file(path, options_, files_);
   if (name.ends_with(".safetensors")) return view_safetensors(path, files_);  // which says what is wrong with it
   return Error{Code::not_found, text(path, ": not a checkpoint: neither safetensors nor a file of torch.save, nor an ",
                                      "index of some (*.index.json)")};
