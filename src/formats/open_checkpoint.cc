@@ -38,6 +38,7 @@ enum class Format : std::uint8_t {
   universal,
   huggingface,
   torch_files,
+  mixed,  // rank files of torch.save beside a safetensors file that is not named as a model's
 };
 
 std::string_view name_of(Format format) {
@@ -48,7 +49,8 @@ std::string_view name_of(Format format) {
                                          "DeepSpeed",
                                          "DeepSpeed universal",
                                          "Hugging Face",
-                                         "files of torch.save"};
+                                         "files of torch.save",
+                                         "files of torch.save and of safetensors"};
   return kNames[static_cast<std::size_t>(format)];
 }
 
@@ -97,6 +99,7 @@ class Opener {
   [[nodiscard]] std::optional<std::string> pointed(const std::string& folder, const Names& names, std::string& by);
   [[nodiscard]] bool is_universal_folder(const std::string& folder, const Names& names);
   [[nodiscard]] bool has_torch_file(const std::string& folder, const Names& names);
+  [[nodiscard]] bool is_mixed(const std::string& folder, const Names& names);
 
   const ReadOptions& options_;
   Files& files_;
@@ -125,13 +128,27 @@ bool Opener::has_torch_file(const std::string& folder, const Names& names) {
   });
 }
 
+// A model's folder may well hold a trainer's own files of torch.save. Files of several ranks beside a safetensors file
+// that nobody calls a model are two checkpoints, and which is meant is not for us to say.
+bool Opener::is_mixed(const std::string& folder, const Names& names) {
+  const auto is_of_a_model = [](const std::string& name) {
+    return name == "config.json" || name.ends_with(".index.json") || name.ends_with(".bin") ||
+           (name.ends_with(".safetensors") && name.find("model") != std::string::npos);
+  };
+  if (std::ranges::any_of(names, is_of_a_model)) return false;
+  Names torch_files;
+  for (const std::string& name : names)
+    if (looks_like_torch_file(join_path(folder, name), files_)) torch_files.push_back(name);
+  return !rank_file_sets(torch_files).empty();
+}
+
 std::optional<Format> Opener::format_of(const std::string& folder, const Names& names) {
   if (contains(names, ".metadata") || std::ranges::any_of(names, is_rank_metadata))
     return contains(names, "metadata.json") || contains(names, "common.pt") ? Format::megatron : Format::dcp;
   if (any_ends(names, ".distcp")) return contains(names, "common.pt") ? Format::megatron : Format::cut_dcp;
   if (is_universal_folder(folder, names)) return Format::universal;
   if (any_ends(names, "model_states.pt") || any_ends(names, "optim_states.pt")) return Format::deepspeed;
-  if (is_huggingface_folder(names)) return Format::huggingface;
+  if (is_huggingface_folder(names)) return is_mixed(folder, names) ? Format::mixed : Format::huggingface;
   for (const std::string& name : names)
     if (name.starts_with("mp_rank_") && path_exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
       return Format::old_megatron;
@@ -162,6 +179,10 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder,
       return view_universal(folder, options, files_);
     case Format::torch_files:
       return view_rank_files(folder, options, files_);
+    case Format::mixed:
+      return Error{Code::invalid, text(folder, ": several checkpoints: files of torch.save from each rank, and a file of ",
+                                       "safetensors; give that file's own path, or --tag and the pattern of the ranks' ",
+                                       "files (rank#.pt, # for the number)")};
   }
   return Error{Code::broken, text(folder, ": no such format")};
 }
@@ -256,7 +277,8 @@ Result<CheckpointView> Opener::open_folder(const std::string& folder, const Name
   }
   const std::optional<Format> format = format_of(folder, names);
   const bool is_followed = options_.tag.empty() || last_name(folder) == options_.tag;
-  if (format == Format::torch_files && !is_followed) return open_as(*format, folder, options_.tag);  // of its rank files
+  if (!is_followed && (format == Format::torch_files || format == Format::mixed))
+    return open_as(Format::torch_files, folder, options_.tag);  // which of its sets of rank files
   if (!is_followed)
     return Error{Code::not_found, text(folder, ": --tag names ", options_.tag, ", and no such folder is there")};
   return format ? open_as(*format, folder) : search(folder, names);

@@ -190,6 +190,18 @@ TEST(OpenCheckpoint, FilesOfTorchSaveAreFoundAloneAndAsRanks) {
   }
 }
 
+// An export beside what it was made from: which of them is meant has to be said.
+TEST(OpenCheckpoint, RankFilesBesideASafetensorsFileAreAChoice) {
+  const std::string folder = fixtures::small_set() + "/torch/H_dtensor_ranks_w2";  // with its golden in it
+  ASSERT_TRUE(path_exists(folder + "/golden.safetensors"));
+  const std::string several = error_of(folder);
+  EXPECT_NE(several.find("several checkpoints"), std::string::npos) << several;
+  EXPECT_TRUE(open_checkpoint(folder + "/golden.safetensors").has_value());
+  Result<CheckpointView> chosen = open_checkpoint(folder, {.parameter_names_file = {}, .tag = "rank#.pt"});
+  ASSERT_TRUE(chosen.has_value()) << chosen.error().what;
+  EXPECT_GT(fixtures::expect_golden(*chosen, folder + "/golden.safetensors"), 1u);
+}
+
 TEST(OpenCheckpoint, FoldersAboveAreFollowedAndChoicesAreAsked) {
   const std::string top = join_path(testing::TempDir(), text("pawl_choice_", getpid()));
   const std::string dcp = fixtures::small_set() + "/torch/G8c_no_dist/ckpt";
