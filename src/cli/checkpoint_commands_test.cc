@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "base/text.h"
 #include "cli/checkpoint_text.h"
 #include "cli/convert_plan.h"
 #include "cli/numbers.h"
@@ -225,6 +226,21 @@ TEST(ConvertPlan, HuggingFaceTakesWeightsAndBuffersInFiles) {
   const auto twice = plan_conversion(small_view(), options);
   ASSERT_FALSE(twice);
   EXPECT_NE(twice.error().what.find("tensor w would be there twice"), std::string::npos) << twice.error().what;
+}
+
+TEST(ConvertPlan, AnOptimizersProblemsLetTheModelPass) {
+  CheckpointView view;
+  view.problems = {text(kOfOptimizerState, ": its numbers have no names"), "a file is missing"};
+  ConvertOptions options;
+  options.to = ConvertOptions::To::safetensors;
+  EXPECT_EQ(problems_for(view, options).size(), 2u);
+  options.roles = {"weight", "buffer"};
+  EXPECT_EQ(problems_for(view, options), std::vector<std::string>{"a file is missing"});
+  options.roles = {"weight", "exp_avg"};
+  EXPECT_EQ(problems_for(view, options).size(), 2u);
+  options.roles.clear();
+  options.to = ConvertOptions::To::huggingface;
+  EXPECT_EQ(problems_for(view, options).size(), 1u);
 }
 
 TEST(ConvertPlan, RefusesRolesThatNobodyHas) {

@@ -31,11 +31,10 @@ struct Conversion {
   double seconds = 0;
 };
 
-Error incomplete(const CheckpointView& view) {
+Error incomplete(const std::vector<std::string>& problems) {
   std::string what;
-  for (std::size_t i = 0; i < view.problems.size() && i < kNamedMax; ++i)
-    what += text(i == 0 ? "" : "; ", view.problems[i]);
-  if (view.problems.size() > kNamedMax) what += text("; and ", view.problems.size() - kNamedMax, " more");
+  for (std::size_t i = 0; i < problems.size() && i < kNamedMax; ++i) what += text(i == 0 ? "" : "; ", problems[i]);
+  if (problems.size() > kNamedMax) what += text("; and ", problems.size() - kNamedMax, " more");
   return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what,
                                    " (--despite-problems converts tensors that are whole)")};
 }
@@ -136,8 +135,8 @@ Status write_all(const ConvertOptions& options, const ReshapePlan& copies, Conve
 Status convert(const ConvertOptions& options, Conversion& conversion) {
   const auto began = std::chrono::steady_clock::now();
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
-  if (!conversion.view.problems.empty() && !options.despite_problems) return incomplete(conversion.view);
-  const std::vector<std::string> problems = conversion.view.problems;
+  const std::vector<std::string> problems = problems_for(conversion.view, options);
+  if (!problems.empty() && !options.despite_problems) return incomplete(problems);
   PAWL_TRY(rename(options, conversion));
   PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));

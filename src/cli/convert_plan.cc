@@ -77,6 +77,15 @@ Status write_index(ConvertPlan& plan) {
 
 }  // namespace
 
+std::vector<std::string> problems_for(const CheckpointView& view, const ConvertOptions& options) {
+  const auto is_of_the_model = [](const std::string& role) { return role == "weight" || role == "buffer"; };
+  const bool model_only =
+      options.roles.empty() ? options.to == To::huggingface : std::ranges::all_of(options.roles, is_of_the_model);
+  std::vector<std::string> problems = view.problems;
+  if (model_only) std::erase_if(problems, [](const std::string& what) { return what.starts_with(kOfOptimizerState); });
+  return problems;
+}
+
 Result<ConvertPlan> plan_conversion(const CheckpointView& view, const ConvertOptions& options) {
   ConvertPlan plan;
   PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, choose(view, options));

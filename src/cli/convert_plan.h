@@ -36,6 +36,10 @@ struct ConvertPlan {
   std::vector<std::string> notes;
 };
 
+// The problems of a view that stand in the way of these options: what is wrong with an optimizer's state alone does no
+// harm to weights and buffers.
+[[nodiscard]] std::vector<std::string> problems_for(const CheckpointView& view, const ConvertOptions& options);
+
 // `view` has its final names. Fails: `not_found` where no tensor has a role, or none is left; `invalid` for a type that
 // is none, and where two tensors would get one name; `full`.
 [[nodiscard]] Result<ConvertPlan> plan_conversion(const CheckpointView& view, const ConvertOptions& options);

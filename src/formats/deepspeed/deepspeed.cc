@@ -573,7 +573,7 @@ std::vector<NamedShape> Reader::expert_names(std::uint32_t model_rank, std::uint
 void Reader::add_plain(const ShardFile& file, Pickle::Value optimizer, const Main& main,
                        std::optional<std::uint32_t> expert_rank) {
   Result<PlainOptimizer> read = read_plain_optimizer(file, optimizer);
-  if (!read) return problem(std::move(read.error().what));
+  if (!read) return problem(text(kOfOptimizerState, ": ", read.error().what));
   optimizer_class_ = read->class_name;
   if (!loss_scale_) loss_scale_ = read->loss_scale;
   PlainNames names;
@@ -595,7 +595,8 @@ void Reader::add_plain(const ShardFile& file, Pickle::Value optimizer, const Mai
   options.place = place_of(main.model_rank);
   options.skips_dense = expert_rank.value_or(0) != 0;
   options.rank = static_cast<std::uint32_t>(options.place.stage * world_ * tensor_degree_ + options.place.tensor);
-  problem(add_plain_optimizer(file, *read, names, options, *table_, view_.notes));
+  if (const Status added = add_plain_optimizer(file, *read, names, options, *table_, view_.notes); !added)
+    problem(text(kOfOptimizerState, ": ", added.error().what));
 }
 
 void Reader::add_plain_optimizers() {
