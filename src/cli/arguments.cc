@@ -10,7 +10,7 @@
 #include <map>
 
 #include "base/text.h"
-#include "cli/checkpoint_arguments.h"
+#include "cli/checkpoints/arguments.h"
 #include "cli/commands.h"
 #include "cli/drill_script.h"
 

@@ -12,12 +12,12 @@
 #include "base/text.h"
 #include "env/byte_source.h"
 #include "formats/dcp.h"
-#include "formats/huggingface.h"
-#include "formats/safetensors.h"
-#include "formats/rank_files.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/universal.h"
+#include "formats/huggingface.h"
 #include "formats/megatron/megatron.h"
+#include "formats/rank_files.h"
+#include "formats/safetensors.h"
 
 namespace pawl {
 namespace {
@@ -123,9 +123,8 @@ bool Opener::is_universal_folder(const std::string& folder, const Names& names) 
 }
 
 bool Opener::has_torch_file(const std::string& folder, const Names& names) {
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    return looks_like_torch_file(join_path(folder, name), files_);
-  });
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return looks_like_torch_file(join_path(folder, name), files_); });
 }
 
 // A model's folder may well hold a trainer's own files of torch.save. Files of several ranks beside a safetensors file
@@ -180,9 +179,10 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder,
     case Format::torch_files:
       return view_rank_files(folder, options, files_);
     case Format::mixed:
-      return Error{Code::invalid, text(folder, ": several checkpoints: files of torch.save from each rank, and a file of ",
-                                       "safetensors; give that file's own path, or --tag and the pattern of the ranks' ",
-                                       "files (rank#.pt, # for the number)")};
+      return Error{Code::invalid,
+                   text(folder, ": several checkpoints: files of torch.save from each rank, and a file of ",
+                        "safetensors; give that file's own path, or --tag and the pattern of the ranks' ",
+                        "files (rank#.pt, # for the number)")};
   }
   return Error{Code::broken, text(folder, ": no such format")};
 }

@@ -324,8 +324,8 @@ Status OptimizerNamer::run() {
       const bool alike = are_alike(instances);
       for (Instance* instance : instances) instance->is_own = !alike;
       join_.view.problems.push_back(
-          text(kOfOptimizerState, ": ", label, " numbers its parameters, and which is which is not told: ",
-               status.error().what));
+          text(kOfOptimizerState, ": ", label,
+               " numbers its parameters, and which is which is not told: ", status.error().what));
     } else {
       join_.view.notes.push_back(text(label, " numbers its ", numbers, " parameters: they were named by the model's ",
                                       "order and their shapes, in the only way that fits"));

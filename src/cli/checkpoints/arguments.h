@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "cli/checkpoint_commands.h"
+#include "cli/checkpoints/commands.h"
 
 namespace CLI {
 class App;

@@ -1,4 +1,4 @@
-#include "cli/numbers.h"
+#include "cli/checkpoints/numbers.h"
 
 #include <algorithm>
 #include <array>

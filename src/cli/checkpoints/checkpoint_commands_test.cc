@@ -7,11 +7,11 @@
 #include <random>
 
 #include "base/text.h"
-#include "cli/checkpoint_text.h"
-#include "cli/convert_plan.h"
-#include "cli/numbers.h"
-#include "cli/portions.h"
-#include "cli/progress.h"
+#include "cli/checkpoints/convert_plan.h"
+#include "cli/checkpoints/numbers.h"
+#include "cli/checkpoints/portions.h"
+#include "cli/checkpoints/progress.h"
+#include "cli/checkpoints/text.h"
 #include "reshape/cast.h"
 
 namespace pawl {

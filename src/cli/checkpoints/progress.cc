@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "cli/checkpoints/progress.h"
 
 #include <signal.h>
 #include <unistd.h>

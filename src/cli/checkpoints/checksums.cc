@@ -1,4 +1,4 @@
-#include "cli/checksums.h"
+#include "cli/checkpoints/checksums.h"
 
 #include <algorithm>
 #include <map>

@@ -7,14 +7,14 @@
 #include <optional>
 
 #include "base/text.h"
-#include "cli/checkpoint_access.h"
-#include "cli/checkpoint_commands.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/access.h"
+#include "cli/checkpoints/commands.h"
+#include "cli/checkpoints/numbers.h"
+#include "cli/checkpoints/portions.h"
+#include "cli/checkpoints/progress.h"
+#include "cli/checkpoints/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/output.h"
-#include "cli/portions.h"
-#include "cli/progress.h"
 
 namespace pawl {
 namespace {

@@ -1,9 +1,9 @@
-#include "cli/convert_plan.h"
+#include "cli/checkpoints/convert_plan.h"
 
 #include <algorithm>
 
 #include "base/text.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/text.h"
 #include "env/files.h"
 #include "reshape/cast.h"
 

@@ -5,13 +5,13 @@
 #include <optional>
 
 #include "base/text.h"
-#include "cli/checkpoint_access.h"
-#include "cli/checkpoint_commands.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/access.h"
+#include "cli/checkpoints/commands.h"
+#include "cli/checkpoints/convert_plan.h"
+#include "cli/checkpoints/progress.h"
+#include "cli/checkpoints/text.h"
 #include "cli/commands.h"
-#include "cli/convert_plan.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "formats/partial_output.h"
 #include "reshape/compare_copies.h"
 #include "reshape/file_source.h"

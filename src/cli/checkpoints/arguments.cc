@@ -1,10 +1,10 @@
-#include "cli/checkpoint_arguments.h"
+#include "cli/checkpoints/arguments.h"
 
 #include <CLI/CLI.hpp>
 #include <optional>
 
 #include "base/text.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/text.h"
 
 namespace pawl {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/portions.h"
+#include "cli/checkpoints/portions.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/text.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/text.h"
+#include "cli/checkpoints/progress.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 
 namespace pawl {
 namespace {

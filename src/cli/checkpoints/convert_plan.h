@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/checkpoint_commands.h"
+#include "cli/checkpoints/commands.h"
 #include "formats/safetensors_writer.h"
 #include "reshape/checkpoint_view.h"
 

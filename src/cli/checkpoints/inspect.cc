@@ -1,7 +1,7 @@
 // `pawl inspect`: what a checkpoint holds, whoever wrote it.
-#include "cli/checkpoint_access.h"
-#include "cli/checkpoint_commands.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/access.h"
+#include "cli/checkpoints/commands.h"
+#include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 

@@ -1,4 +1,4 @@
-#include "cli/checkpoint_access.h"
+#include "cli/checkpoints/access.h"
 
 #include <sys/stat.h>
 
@@ -6,10 +6,10 @@
 #include <unordered_map>
 
 #include "base/text.h"
-#include "cli/checkpoint_text.h"
+#include "cli/checkpoints/progress.h"
+#include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "formats/open_checkpoint.h"
 #include "formats/safetensors_writer.h"
 #include "reshape/pieces.h"
