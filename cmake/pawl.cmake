@@ -66,6 +66,7 @@ function(pawl_library name)
 endfunction()
 
 # pawl_test(NAME file.cc USES folder ... [LABEL unit|process|long]): one gtest executable, one ctest entry.
+# A folder that sets PAWL_ONE_THREAD starts no thread: the tree that looks for data races leaves its tests out.
 function(pawl_test test_name test_file)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "USES;LIBRARIES" ${ARGN})
   if(NOT ARG_LABEL)
@@ -79,6 +80,10 @@ function(pawl_test test_name test_file)
   foreach(used ${ARG_USES})
     target_link_libraries(${test_name} PRIVATE pawl_${used})
   endforeach()
+  if(PAWL_ONE_THREAD AND PAWL_SANITIZE STREQUAL "thread")
+    set_target_properties(${test_name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   add_test(NAME ${test_name} COMMAND ${test_name})
   set_tests_properties(${test_name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
   if(NOT TARGET tests_${ARG_LABEL})  # tests_unit, ...: what one lane needs, without building the rest
