@@ -128,7 +128,8 @@ TEST(OpenCheckpoint, OneFileIsACheckpointToo) {
 TEST(OpenCheckpoint, HostileSafetensorsAreRefusedThroughTheirFolder) {
   for (const std::string& set : fixtures::sets()) {
     const std::string folder = set + "/torch/I7_hostile";
-    for (const auto& [name, expected] : fixtures::golden(folder)["files"].items()) {
+    const fixtures::json golden = fixtures::golden(folder);  // items() refers to it
+    for (const auto& [name, expected] : golden["files"].items()) {
       const std::string rule = expected["expected"];
       if (rule != "error") continue;
       Result<CheckpointView> view = open_checkpoint(join_path(folder, name));
