@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/first_few.h"
 #include "base/text.h"
 #include "formats/safetensors.h"
 #include "formats/state_names.h"
@@ -15,7 +16,6 @@ namespace pawl {
 namespace {
 
 constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // the library's limit
-constexpr std::size_t kNamedMax = 5;                    // tensors in one error
 
 struct TypeName {
   ElementType type;
@@ -102,19 +102,14 @@ Form form_of(const SafetensorsTensor& tensor, std::uint64_t bytes) {
 // Up to five sentences about tensors, as one error.
 class Complaints {
  public:
-  void add(std::string_view name, std::string_view why) {
-    if (++count_ > kNamedMax) return;
-    what_ += text(what_.empty() ? "" : "; ", "tensor ", name, " ", why);
-  }
+  void add(std::string_view name, std::string_view why) { sentences_.add(text("tensor ", name, " ", why)); }
   [[nodiscard]] Status status() const {
-    if (count_ == 0) return {};
-    if (count_ <= kNamedMax) return Error{Code::invalid, text("safetensors: ", what_)};
-    return Error{Code::invalid, text("safetensors: ", what_, "; and ", count_ - kNamedMax, " more")};
+    if (!sentences_.any()) return {};
+    return Error{Code::invalid, text("safetensors: ", sentences_.sentence())};
   }
 
  private:
-  std::string what_;
-  std::size_t count_ = 0;
+  FirstFew sentences_;
 };
 
 Result<std::vector<std::uint64_t>> sizes_of(std::span<const SafetensorsTensor> tensors) {

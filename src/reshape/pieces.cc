@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/first_few.h"
 #include "base/text.h"
 #include "tensor/enumerate.h"
 #include "tensor/tiling.h"
@@ -15,7 +16,6 @@
 namespace pawl {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;                          // tensors in one sentence
 constexpr std::uint64_t kPiecesMax = std::uint64_t{1} << 22;  // that an edit may cut a tensor into
 
 Error refused(const StoredTensor& tensor, std::string why) {
@@ -133,22 +133,6 @@ StoredTensor gathered(std::vector<StoredTensor> parts) {
 }
 
 // --- check_view ---------------------------------------------------------------------------------------------------
-
-// A sentence that names the first few tensors.
-class Named {
- public:
-  void add(std::string sentence) {
-    if (++count_ <= kNamedMax) what_ += text(what_.empty() ? "" : "; ", sentence);
-  }
-  [[nodiscard]] bool any() const { return count_ != 0; }
-  [[nodiscard]] std::string sentence() const {
-    return count_ <= kNamedMax ? what_ : text(what_, "; and ", count_ - kNamedMax, " more");
-  }
-
- private:
-  std::string what_;
-  std::size_t count_ = 0;
-};
 
 std::string text_of_box(const Box& box) {
   const Region region = region_of(box);
@@ -571,8 +555,8 @@ std::size_t mark_block_scales(CheckpointView& view, const Shape& block) {
 }
 
 Status check_view(CheckpointView& view, const std::vector<std::uint64_t>& file_sizes) {
-  Named faults;
-  Named holes;
+  FirstFew faults;
+  FirstFew holes;
   Keys keys(view.tensors);
   for (std::size_t t = 0; t < view.tensors.size(); ++t) {
     const StoredTensor& tensor = view.tensors[t];

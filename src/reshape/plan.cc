@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/first_few.h"
 #include "base/text.h"
 #include "reshape/cast.h"
 #include "tensor/tiling.h"
@@ -16,23 +17,18 @@
 namespace pawl {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;  // tensors in one error
-
 // Sentences about tensors, joined to one error.
 class Complaints {
  public:
-  void add(std::string sentence) {
-    if (++count_ <= kNamedMax) what_ += text(what_.empty() ? "" : "; ", sentence);
-  }
-  [[nodiscard]] bool full() const { return count_ >= kNamedMax; }
+  void add(std::string_view sentence) { sentences_.add(sentence); }
+  [[nodiscard]] bool full() const { return sentences_.full(); }
   [[nodiscard]] Status status(Code code) const {
-    if (count_ == 0) return {};
-    return Error{code, count_ <= kNamedMax ? what_ : text(what_, "; and ", count_ - kNamedMax, " more")};
+    if (!sentences_.any()) return {};
+    return Error{code, sentences_.sentence()};
   }
 
  private:
-  std::string what_;
-  std::size_t count_ = 0;
+  FirstFew sentences_;
 };
 
 std::string text_of_box(const Box& box) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/first_few.h"
 #include "base/text.h"
 
 namespace pawl {
@@ -234,15 +235,11 @@ class Builder {
     PAWL_TRY(understand());
     PAWL_TRY(spread_layers());
     make_meshes();
-    std::vector<std::string> faults;
+    FirstFew faults;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      if (Status placed = place(t); !placed) faults.push_back(placed.error().what);
+      if (Status placed = place(t); !placed) faults.add(placed.error().what);
     }
-    if (!faults.empty()) {
-      std::string what;
-      for (std::size_t i = 0; i < std::min(kNamedMax, faults.size()); ++i) what += text(i == 0 ? "" : "; ", faults[i]);
-      return wrong(faults.size() > kNamedMax ? text(what, "; and ", faults.size() - kNamedMax, " more") : what);
-    }
+    if (faults.any()) return wrong(faults.sentence());
     if (degrees_.zero != 0) make_groups();
     PAWL_TRY(check_layout(layout_));
     return std::move(layout_);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/first_few.h"
 #include "base/text.h"
 #include "cli/checkpoints/access.h"
 #include "cli/checkpoints/commands.h"
@@ -20,7 +21,6 @@ namespace pawl {
 namespace {
 
 using To = ConvertOptions::To;
-constexpr std::size_t kNamedMax = 5;
 constexpr std::uint64_t kConfigBytesMax = 16 << 20;
 
 struct Conversion {
@@ -32,10 +32,9 @@ struct Conversion {
 };
 
 Error incomplete(const std::vector<std::string>& problems) {
-  std::string what;
-  for (std::size_t i = 0; i < problems.size() && i < kNamedMax; ++i) what += text(i == 0 ? "" : "; ", problems[i]);
-  if (problems.size() > kNamedMax) what += text("; and ", problems.size() - kNamedMax, " more");
-  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what,
+  FirstFew what;
+  for (const std::string& problem : problems) what.add(problem);
+  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what.sentence(),
                                    " (--despite-problems converts tensors that are whole)")};
 }
 
@@ -88,12 +87,10 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
   PAWL_ASSIGN(const std::vector<CopyDifference> differences,
               compare_copies(view, tensors, execute_options(options.memory_bytes)));
   if (differences.empty()) return {};
-  std::string what;
-  for (std::size_t i = 0; i < differences.size() && i < kNamedMax; ++i)
-    what += text(i == 0 ? "" : "; ", sentence_of(differences[i], view));
-  if (differences.size() > kNamedMax) what += text("; and ", differences.size() - kNamedMax, " more");
-  return Error{Code::corrupt,
-               text("copies that should be equal differ: ", what, ". Say --trust-replica N to take copy N of them")};
+  FirstFew what;
+  for (const CopyDifference& difference : differences) what.add(sentence_of(difference, view));
+  return Error{Code::corrupt, text("copies that should be equal differ: ", what.sentence(),
+                                   ". Say --trust-replica N to take copy N of them")};
 }
 
 Status write_header(const std::string& path, const std::string& header) {
