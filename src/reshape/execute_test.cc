@@ -696,9 +696,8 @@ TEST(Execute, LivesInACgroupOfLittleMoreThanItsBudget) {
   const Folder folder;
   const OneFile one(folder, {24 << 10, 1024}, 11);  // 96 MiB
   for (const bool direct : {true, false}) {
-    // Beside the buffers: the process itself, and pages of files in passing. Dirty ones leave as fast as the disk takes
-    // them, and the first version of cgroups kills rather than waits.
-    const MemoryGroup group(budget + ((direct ? 16 : 56) << 20));
+    // Beside the buffers: the process itself, and pages of files in passing, as many dirty ones as buffers.
+    const MemoryGroup group(budget + ((direct ? 16 : 24) << 20));
     if (!group.usable()) GTEST_SKIP() << "privilege: this process may not make memory cgroups";
     const std::string path = folder.path(direct ? "direct" : "buffered");
     const pid_t child = ::fork();

@@ -1,5 +1,6 @@
 #include "reshape/lane.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,12 +21,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t kDepth = 256;                // requests in flight
-constexpr std::size_t kSlotRequests = 32;            // of them, for one slot
-constexpr std::uint64_t kDirectReadMin = 512 << 10;  // alignment adds up to two units: at most 1.6 %
+constexpr std::uint32_t kDepth = 256;                // requests in flight, the same number for each slot
+constexpr std::uint64_t kReadBytes = 512 << 10;      // of one request: longer ones are no faster, and queue worse
+constexpr std::uint64_t kDirectReadMin = 256 << 10;  // alignment adds up to two units: at most 3.1 %
 constexpr std::uint64_t kDirectWriteMin = 256 << 10;
 constexpr std::uint64_t kWriteBytes = 1 << 20;  // of one request
-constexpr double kGapShare = 0.03;              // of the needed bytes; with alignment less than 5 %
+constexpr double kGapShare = 0.015;             // of the needed bytes; with alignment less than 5 %
 constexpr std::uint32_t kWritesMax = 16;        // more in flight don't make a disk faster
 constexpr std::size_t kMeanElements = 1024;     // averaged at once
 constexpr std::int64_t kReportEveryMs = 100;
@@ -65,12 +66,13 @@ PerDimension dense_bytes(const Box& box, std::uint64_t unit) {
 }  // namespace
 
 LaneMemory divide_memory(std::uint64_t bytes) {
-  constexpr std::uint64_t kSlotMax = (std::uint64_t{2} << 20) + 2 * kDirectUnit;
+  constexpr std::uint64_t kSlotMax = kReadBytes + 2 * kDirectUnit;
+  constexpr std::uint64_t kSlotsMin = 4, kSlotsMax = 32;
   constexpr std::uint64_t kStagedMax = 32 << 20;
   constexpr std::uint64_t kTargetMax = 16 << 20;
   constexpr std::uint64_t kRunsMax = 32 << 10;
   LaneMemory memory;
-  memory.slots = bytes < (8 << 20) ? 4 : 8;
+  memory.slots = std::clamp(bytes / 4 / kSlotMax, kSlotsMin, kSlotsMax);
   memory.slot_bytes = std::min(kSlotMax, rounded_down(bytes / 4 / memory.slots, kDirectUnit));
   memory.staged_bytes = std::min(kStagedMax, bytes / 2);
   // Windows are placed with up to a page of room before each large one.
@@ -401,7 +403,7 @@ bool Lane::goes_in_place(const Extent& extent, std::byte*& to) const {
 Status Lane::fill_slot(Slot& slot, std::uint64_t number, const std::vector<Extent>& extents, std::size_t& next) {
   slot.used = 0;
   slot.readings.clear();
-  while (next < extents.size() && slot.readings.size() < kSlotRequests) {
+  while (next < extents.size() && slot.readings.size() < kDepth / memory_.slots) {
     const Extent& extent = extents[next];
     const std::uint64_t size = extent.end - extent.begin;
     PAWL_ASSIGN(std::shared_ptr<OpenFile> file, shared_.sources.get(extent.file));
@@ -538,7 +540,7 @@ Status Lane::write_windows() {
       queue_->push(writings[next].request);
       ++in_flight_;
     }
-    if (in_flight_ == 0) return status;
+    if (in_flight_ == 0) break;
     const DiskAnswer answer = queue_->wait();
     Writing& writing = writings[answer.tag];
     --in_flight_;
@@ -553,6 +555,34 @@ Status Lane::write_windows() {
       status = disk_error("write", writing.file->path(), writing.request.offset_bytes, answer.error);
     }
   }
+  if (status && shared_.options.sync && !shared_.stopped()) status = send_to_disk(writings);
+  return status;
+}
+
+// Where the page cache can't be passed by, at most two slabs of a lane are dirty pages: what is written starts for the
+// disk, and what the slab before wrote has arrived. Else they'd pile up to the machine's (or a cgroup's) limit.
+Status Lane::send_to_disk(const std::vector<Writing>& writings) {
+  for (const Leaving& range : std::exchange(leaving_, {})) {
+    // Its answer counts: an error that is told here isn't told again by the sync at the end.
+    const auto flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (::sync_file_range(range.file->plain(), static_cast<off64_t>(range.begin),
+                          static_cast<off64_t>(range.end - range.begin), flags) != 0 &&
+        errno != EINVAL && errno != ENOSYS && errno != ESPIPE)
+      return disk_error("sync", range.file->path(), range.begin, errno);
+  }
+  for (const Writing& writing : writings) {  // in order of file and offset
+    if (writing.file->direct() >= 0) continue;
+    const std::uint64_t begin = writing.request.offset_bytes, size = writing.request.size_bytes;
+    if (!leaving_.empty() && leaving_.back().file == writing.file) {
+      leaving_.back().end = begin + size;
+    } else {
+      leaving_.push_back({writing.file, begin, begin + size});
+    }
+  }
+  for (const Leaving& range : leaving_)
+    (void)::sync_file_range(range.file->plain(), static_cast<off64_t>(range.begin),
+                            static_cast<off64_t>(range.end - range.begin), SYNC_FILE_RANGE_WRITE);
+  return {};
 }
 
 }  // namespace pawl

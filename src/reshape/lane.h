@@ -130,6 +130,11 @@ class Lane {
     DiskRequest request;
     bool direct = false;
   };
+  // A range written through the page cache, on its way to the disk.
+  struct Leaving {
+    std::shared_ptr<OpenFile> file;
+    std::uint64_t begin = 0, end = 0;
+  };
   struct Encoded {
     std::uint32_t file = 0, part = 0, source = 0;
   };
@@ -153,6 +158,7 @@ class Lane {
   void average_parts();
   [[nodiscard]] Status write_windows();
   [[nodiscard]] Status cut_window(const Staged& staged, std::vector<Writing>& writings);
+  [[nodiscard]] Status send_to_disk(const std::vector<Writing>& writings);
 
   LaneShared& shared_;
   const LaneMemory memory_;
@@ -165,6 +171,7 @@ class Lane {
   ReadAllowance allowance_;
   std::uint64_t bytes_read_ = 0, bytes_written_ = 0, buffer_bytes_ = 0;
   std::map<std::uint32_t, std::uint64_t> overflows_;
+  std::vector<Leaving> leaving_;
 
   // Of the slab in hand.
   Slab* slab_ = nullptr;

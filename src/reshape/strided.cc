@@ -140,7 +140,7 @@ void stream_rows(std::byte* to, std::uint64_t to_stride, const std::byte* from, 
 void copy_rows(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
                std::size_t bytes, std::uint64_t rows) {
   std::uint64_t row = 0;
-  if (bytes >= 2 * kLane) {
+  if (bytes >= kLanes * kLane || (bytes >= 2 * kLane && rows < kLanes)) {
     for (; row < rows; ++row) stream_row(to + row * to_stride, from + row * from_stride, bytes);
   } else if (bytes >= kStreamedRowMin) {
     for (; row + kLanes <= rows; row += kLanes)
