@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,11 @@ struct ExecuteProgress {
   std::uint64_t bytes_all = 0;   // ExecuteOptions::bytes_expected
 };
 
+// Is shown each byte of data that is written to a target file, exactly once, before it is written, in any order and
+// from any thread, several at once. Heads and zeros are not data.
+using WriteObserver =
+    std::function<void(std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes)>;
+
 struct ExecuteOptions {
   std::uint64_t memory_bytes = std::uint64_t{1}
                                << 30;  // at least 256 KiB are used; more: wider windows, fewer requests
@@ -66,6 +72,7 @@ struct ExecuteOptions {
   std::uint64_t bytes_expected = 0;    // for progress only; 0: not known
   // About every 100 ms and at the end, from any thread, one call at a time.
   std::function<void(const ExecuteProgress&)> progress;
+  WriteObserver observe;                        // e.g. reshape/range_checksums.h
   const std::atomic<bool>* cancel = nullptr;  // once true, execute() ends within 100 ms as `cancelled`
 };
 

@@ -531,6 +531,10 @@ Status Lane::cut_window(const Staged& staged, std::vector<Writing>& writings) {
 }
 
 Status Lane::write_windows() {
+  for (std::size_t i = 0; shared_.options.observe && i < staged_.size() && !shared_.stopped(); ++i) {
+    const auto& [window, memory] = staged_[i];
+    shared_.options.observe(window.file, window.begin, {memory, window.end - window.begin});
+  }
   std::vector<Writing> writings;
   Status status;
   for (std::size_t i = 0; i < staged_.size() && status; ++i) status = cut_window(staged_[i], writings);
