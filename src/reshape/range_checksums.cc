@@ -53,9 +53,8 @@ Result<RangeChecksums> RangeChecksums::create(std::vector<FileRange> ranges, Che
 
 void RangeChecksums::add(std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
   const std::uint64_t end = offset_bytes + bytes.size();
-  auto range = std::ranges::partition_point(ranges_, [&](const FileRange& one) {
-    return std::tuple(one.file, one.end) <= std::tuple(file, offset_bytes);
-  });
+  auto range = std::ranges::partition_point(
+      ranges_, [&](const FileRange& one) { return std::tuple(one.file, one.end) <= std::tuple(file, offset_bytes); });
   for (; range != ranges_.end() && range->file == file && range->begin < end; ++range) {
     const std::uint64_t from = std::max(offset_bytes, range->begin), to = std::min(end, range->end);
     if (from >= to) continue;

@@ -41,7 +41,8 @@ RangeChecksums checksums_of(std::vector<FileRange> ranges, ChecksumKind kind) {
 TEST(RangeChecksums, GivesTheKnownChecksumOfNineDigits) {
   EXPECT_EQ(checksum(ChecksumKind::crc32, as_span("123456789")), 0xCBF43926u);
   EXPECT_EQ(checksum(ChecksumKind::crc32c, as_span("123456789")), 0xE3069283u);
-  for (const auto& [kind, expected] : {std::pair(ChecksumKind::crc32, 0xCBF43926u), {ChecksumKind::crc32c, 0xE3069283u}}) {
+  for (const auto& [kind, expected] :
+       {std::pair(ChecksumKind::crc32, 0xCBF43926u), {ChecksumKind::crc32c, 0xE3069283u}}) {
     RangeChecksums sums = checksums_of({{3, 100, 109}}, kind);
     sums.add(3, 106, as_span("789"));
     sums.add(3, 100, as_span("123456"));
@@ -72,7 +73,8 @@ TEST(RangeChecksums, OfStretchesInAnyOrderFromManyThreadsAreThoseOfTheWhole) {
       });
     for (std::thread& thread : threads) thread.join();
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      const std::span<const std::byte> bytes = std::span(file).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin);
+      const std::span<const std::byte> bytes =
+          std::span(file).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin);
       const std::uint32_t expected =
           kind == ChecksumKind::crc32c
               ? crc32c_reference(bytes)
@@ -153,7 +155,8 @@ TEST(RangeChecksums, SeeEveryByteThatTheExecutorWritesOnce) {
   ExecuteOptions options;
   options.memory_bytes = 1 << 20;
   options.threads = 2;
-  RangeChecksums sums = checksums_of({{0, kHead, kHead + kRows * 400}, {0, kHead + kRows * 400, target.files[0].size_bytes},
+  RangeChecksums sums = checksums_of({{0, kHead, kHead + kRows * 400},
+                                      {0, kHead + kRows * 400, target.files[0].size_bytes},
                                       {1, 0, target.files[1].size_bytes}},
                                      ChecksumKind::crc32);
   std::atomic<std::uint64_t> seen{0};
@@ -161,10 +164,9 @@ TEST(RangeChecksums, SeeEveryByteThatTheExecutorWritesOnce) {
     seen += bytes.size();
     sums.add(file, offset_bytes, bytes);
   };
-  const Result<ExecuteReport> done =
-      execute(stream_of({copy_columns(0, 150, 0, 0, 200), copy_columns(150, 50, 0, 150, 200),
-                         copy_columns(200, 57, 1, 0, 57)}),
-              source, target, options);
+  const Result<ExecuteReport> done = execute(
+      stream_of({copy_columns(0, 150, 0, 0, 200), copy_columns(150, 50, 0, 150, 200), copy_columns(200, 57, 1, 0, 57)}),
+      source, target, options);
   ASSERT_TRUE(done.has_value()) << done.error().what;
   EXPECT_EQ(seen, memory.size());
   for (std::size_t i = 0; i < sums.ranges().size(); ++i) {
