@@ -3,6 +3,7 @@
 #   make demo    four nodes and a spare on this machine; one is killed, the training goes on, bit for bit
 #                make demo ARGS="--seed 7 --kills 3 --node leader"
 #   make test    all tests, sanitizers included; the last line counts them
+#   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (set up by itself)
 #   make check   the fast lane: build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
 #   make bench   what protection costs and how long recovery takes, as ratios
@@ -16,7 +17,7 @@ export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 
-.PHONY: demo test check build bench bench-pytorch bench-reshape fuzz-smoke clean format setup
+.PHONY: demo test test-long check build bench bench-pytorch bench-reshape fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -30,6 +31,9 @@ demo: build
 
 test: setup
 	@tools/test all
+
+test-long: setup
+	@tools/test-long $(ARGS)
 
 check: setup
 	@tools/test unit
