@@ -8,6 +8,7 @@
 #include "env/files.h"
 #include "reshape/cast.h"
 #include "reshape/plan.h"
+#include "reshape/range_checksums.h"
 
 namespace pawl {
 namespace {
@@ -54,20 +55,29 @@ class Copies {
   ReshapeSource source_;
 };
 
+Result<RangeChecksums> checksums_of(const OutputPlan& plan) {
+  std::vector<FileRange> ranges;
+  for (std::uint32_t i = 0; i < plan.files.size(); ++i)
+    for (const PlannedRange& range : plan.files[i].checked)
+      ranges.push_back({i, range.offset_bytes, range.offset_bytes + range.size_bytes});
+  return RangeChecksums::create(std::move(ranges), ChecksumKind::crc32);
+}
+
 // The texts of one file: its first bytes apart from the others.
 struct Texts {
   std::string first;
   std::vector<PlannedText> others;
 };
 
-Texts texts_of(const PlannedFile& file) {
+Texts texts_of(const PlannedFile& file, const RangeChecksums& checksums) {
   Texts out;
-  for (const PlannedText& text : file.texts) {
-    if (text.offset_bytes == 0)
-      out.first = text.text;
-    else
-      out.others.push_back(text);
-  }
+  out.others = file.texts;
+  if (file.finish)
+    for (PlannedText& text : file.finish(checksums)) out.others.push_back(std::move(text));
+  const auto first = std::ranges::find(out.others, 0u, &PlannedText::offset_bytes);
+  if (first == out.others.end()) return out;
+  out.first = std::move(first->text);
+  out.others.erase(first);
   return out;
 }
 
@@ -139,10 +149,12 @@ Result<ExecuteReport> write_output(const OutputPlan& plan, const CheckpointView&
   execution.bytes_expected = plan.data_bytes;
   const Copies copies(plan, view, options);
   const CopyStream stream = [&](const CopySink& sink) { return copies.stream(sink); };
+  PAWL_ASSIGN(RangeChecksums checksums, checksums_of(plan));
+  if (!checksums.ranges().empty()) execution.observe = checksums.observer();
   PAWL_ASSIGN(ExecuteReport report, execute(stream, places_of(view), target, execution));
   std::vector<std::string> first;
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
-    Texts texts = texts_of(plan.files[i]);
+    Texts texts = texts_of(plan.files[i], checksums);
     PAWL_TRY(write_texts(target.files[i].path, texts.others));
     first.push_back(std::move(texts.first));
   }

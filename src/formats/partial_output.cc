@@ -1,6 +1,7 @@
 #include "formats/partial_output.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "base/text.h"
 #include "env/files.h"
@@ -29,6 +31,11 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
+bool is_there(const std::string& path) {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0;
+}
+
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
@@ -44,11 +51,14 @@ Status check_place(const std::string& path, const PartialOptions& options) {
   if (folder != options.folder)
     return Error{Code::invalid, text(path, " is ", folder ? "a folder" : "a file", ", and a ",
                                      options.folder ? "folder" : "file", " is to be written: choose another name")};
+  const Result<std::vector<std::string>> names = folder ? real_files().list(path) : std::vector<std::string>();
+  if (!names) return Error{names.error()};
+  if (folder && names->empty()) return {};
+  if (options.overwrite && folder && !options.marker.empty() && !is_there(join_path(path, options.marker)))
+    return Error{Code::invalid, text(path, " holds no ", options.marker,
+                                     ", so it is no checkpoint of this format and is "
+                                     "not replaced: choose another name, or remove it yourself")};
   if (options.overwrite) return {};
-  if (folder) {
-    Result<std::vector<std::string>> names = real_files().list(path);
-    if (names && names->empty()) return {};
-  }
   return Error{Code::invalid, text(path, " is there already: choose another name, or say --overwrite")};
 }
 
@@ -99,6 +109,14 @@ Status rename_path(const std::string& from, const std::string& to) {
   return {};
 }
 
+// The folders between `root` and the file of that name, the outermost first: "a", "a/b" of "a/b/c.pt".
+std::vector<std::string> folders_of(const std::string& name) {
+  std::vector<std::string> folders;
+  for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1))
+    folders.push_back(name.substr(0, at));
+  return folders;
+}
+
 bool is_weights_name(const std::string& name) {
   return name == "model.safetensors" || (name.starts_with("model-") && name.ends_with(".safetensors"));
 }
@@ -131,14 +149,18 @@ PartialOutput::~PartialOutput() {
 
 std::string PartialOutput::path_of(const std::string& name) {
   names_.push_back(options_.folder ? name : std::string("data"));
+  for (const std::string& folder : folders_of(names_.back())) (void)::mkdir(join_path(partial_, folder).c_str(), 0777);
   return join_path(partial_, names_.back());
 }
 
 Status PartialOutput::publish() {
+  std::set<std::string, std::greater<>> folders;  // inner ones first
   for (const std::string& name : names_) {
     PAWL_TRY(open_to_others(join_path(partial_, name)));
     PAWL_TRY(sync_path(join_path(partial_, name)));
+    for (std::string& folder : folders_of(name)) folders.insert(std::move(folder));
   }
+  for (const std::string& folder : folders) PAWL_TRY(sync_path(join_path(partial_, folder)));
   PAWL_TRY(sync_path(partial_));
   return options_.folder ? publish_folder() : publish_file();
 }
@@ -154,10 +176,24 @@ Status PartialOutput::publish_file() {
 Status PartialOutput::publish_folder() {
   if (::rename(partial_.c_str(), path_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) return system_refused(text("rename ", partial_, " to ", path_), errno);
-    return take_over_folder();
+    return options_.marker.empty() ? take_over_folder() : exchange_folder();
   }
   lock_.reset();  // nothing stood there, or an empty folder
   return sync_path(parent_path(path_));
+}
+
+// What stood there has the partial folder's name afterwards, and is removed; the lock went to the new one's name.
+Status PartialOutput::exchange_folder() {
+  PAWL_TRY(check_place(path_, options_));
+  const Fd old(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!old.valid()) return system_refused(text("open ", path_), errno);
+  (void)::flock(old.get(), LOCK_EX | LOCK_NB);  // for the next run: it gets the partial folder's name
+  if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
+    return system_refused(
+        text("exchange ", partial_, " and ", path_, " (some file systems can't: then write to another name)"), errno);
+  PAWL_TRY(sync_path(parent_path(path_)));
+  lock_.reset();
+  return remove_tree(parent_path(partial_), partial_);
 }
 
 Status PartialOutput::take_over_folder() {

@@ -4,8 +4,10 @@
 // always holds: a process killed at any instant leaves at `<name>` what stood there before, or all of the new; and at
 // most the partial folder, which says what it is, and which the next run to the same place empties and takes over. Two
 // runs at once: the second is refused, since the first holds a lock on it.
-// One exception: a folder that has content and is to be overwritten is taken over file by file: its index and weights
-// go first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
+// A folder that has content and is to be overwritten is exchanged with the new one as a whole, if it holds the marker
+// that makes it a checkpoint of the same format; else it is refused: it may be anything.
+// One exception: without a marker (Hugging Face) such a folder is taken over file by file: its index and weights go
+// first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
 // partial folder. Other files of the folder (config.json) stay.
 // Writes no data: whoever does makes the files that path_of names. One thread at a time.
 #pragma once
@@ -26,6 +28,7 @@ struct PartialOptions {
   bool folder = false;      // else one file
   bool overwrite = false;   // what stands there is replaced; else it is refused
   std::uint64_t bytes = 0;  // that will be written: refused at once where the disk has less
+  std::string marker = {};  // of a folder that is replaced as a whole: a file that the one there must hold
 };
 
 class PartialOutput {
@@ -41,7 +44,8 @@ class PartialOutput {
   PartialOutput& operator=(const PartialOutput&) = delete;
   ~PartialOutput();  // what was not published is removed
 
-  // Where to make a file of the folder; of an output that is one file, the name does not matter. Nothing is there yet.
+  // Where to make a file of the folder; of an output that is one file, the name does not matter. Nothing is there yet,
+  // but the folders that the name goes through ("a/b/c.pt"): if these can't be made, neither can the file.
   [[nodiscard]] std::string path_of(const std::string& name);
   // Syncs all of them, and gives them their names. Afterwards they are on the disk. Fails: `io`, `full`, `not_found` if
   // one was not made.
@@ -52,6 +56,7 @@ class PartialOutput {
       : path_(std::move(path)), partial_(std::move(partial)), lock_(std::move(lock)), options_(options) {}
   [[nodiscard]] Status publish_file();
   [[nodiscard]] Status publish_folder();
+  [[nodiscard]] Status exchange_folder();
   [[nodiscard]] Status take_over_folder();
 
   std::string path_;

@@ -162,6 +162,48 @@ std::vector<std::uint32_t> order_of(std::span<const SafetensorsTensor> tensors) 
   return order;
 }
 
+// A file of the plan's tensors [first, end), which get their places in it.
+Result<PlannedFile> plan_file(const CheckpointView& view, OutputPlan& plan, std::size_t first, std::size_t end,
+                              std::string name) {
+  std::vector<SafetensorsTensor> entries;
+  for (std::size_t i = first; i < end; ++i)
+    entries.push_back({plan.tensors[i].key, plan.tensors[i].type, view.tensors[plan.tensors[i].tensor].shape});
+  PAWL_ASSIGN(SafetensorsLayout layout, lay_out_safetensors(entries, {{"format", "pt"}}));
+  const auto number = static_cast<std::uint32_t>(plan.files.size());
+  for (std::size_t i = first; i < end; ++i) {
+    plan.tensors[i].file = number;
+    plan.tensors[i].offset_bytes = layout.offset_bytes[i - first];
+  }
+  plan.all_bytes += layout.file_bytes;
+  PlannedFile file;
+  file.name = std::move(name);
+  file.size_bytes = layout.file_bytes;
+  file.texts.push_back({0, std::move(layout.header)});
+  return file;
+}
+
+Status check_keys_differ(const OutputPlan& plan) {
+  std::unordered_set<std::string_view> keys;
+  Complaints complaints;
+  for (const PlannedTensor& tensor : plan.tensors)
+    if (!keys.insert(tensor.key).second) complaints.add(tensor.key, "would be there twice");
+  return complaints.status();
+}
+
+Status plan_index(OutputPlan& plan, const std::vector<std::uint32_t>& file_of) {
+  std::vector<std::string> names;
+  for (const PlannedTensor& tensor : plan.tensors) names.push_back(tensor.key);
+  const auto file_count = static_cast<std::uint32_t>(plan.files.size());
+  PAWL_ASSIGN(std::string index, huggingface_index(names, file_of, file_count, plan.data_bytes));
+  PlannedFile file;
+  file.name = std::string(kHuggingFaceIndexName);
+  file.size_bytes = index.size();
+  file.texts.push_back({0, std::move(index)});
+  plan.all_bytes += file.size_bytes;
+  plan.files.push_back(std::move(file));
+  return {};
+}
+
 }  // namespace
 
 std::optional<std::string_view> safetensors_name_of(ElementType type) {
@@ -295,6 +337,41 @@ Result<std::string> huggingface_index(std::span<const std::string> names, std::s
   }
   out += "\n  }\n}\n";
   return out;
+}
+
+Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptions& options) {
+  PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, with_roles(view, options.roles));
+  PAWL_ASSIGN(OutputPlan plan, plan_tensors(view, chosen, options));
+  for (PlannedTensor& tensor : plan.tensors)
+    tensor.key = role_key(view.tensors[tensor.tensor].name, view.tensors[tensor.tensor].role);
+  PAWL_ASSIGN(PlannedFile file, plan_file(view, plan, 0, plan.tensors.size(), options.file_name));
+  plan.files.push_back(std::move(file));
+  return plan;
+}
+
+Result<OutputPlan> plan_huggingface(const CheckpointView& view, const WriteOptions& options) {
+  std::vector<std::uint32_t> chosen;
+  PAWL_ASSIGN(chosen, with_roles(view, options.roles.empty() ? std::vector<std::string>{"weight"} : options.roles));
+  for (std::uint32_t i = 0; i < view.tensors.size() && options.roles.empty(); ++i)
+    if (view.tensors[i].role == "buffer") chosen.push_back(i);
+  std::ranges::sort(chosen);
+  PAWL_ASSIGN(OutputPlan plan, plan_tensors(view, chosen, options));
+  plan.is_folder = true;
+  std::vector<std::uint64_t> sizes;
+  for (PlannedTensor& tensor : plan.tensors) {
+    tensor.key = view.tensors[tensor.tensor].name;
+    sizes.push_back(tensor.size_bytes);
+  }
+  PAWL_TRY(check_keys_differ(plan));
+  const std::vector<std::uint32_t> file_of = split_into_files(sizes, options.file_bytes_max);
+  const std::uint32_t file_count = file_of.back() + 1;
+  for (std::size_t first = 0, end = 0; first < plan.tensors.size(); first = end) {  // files are filled one by one
+    for (end = first; end < plan.tensors.size() && file_of[end] == file_of[first];) ++end;
+    PAWL_ASSIGN(PlannedFile file, plan_file(view, plan, first, end, huggingface_file_name(file_of[first], file_count)));
+    plan.files.push_back(std::move(file));
+  }
+  if (file_count > 1) PAWL_TRY(plan_index(plan, file_of));
+  return plan;
 }
 
 }  // namespace pawl

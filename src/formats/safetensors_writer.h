@@ -5,8 +5,7 @@
 // come first, otherwise in the order given, so equal arguments give equal bytes.
 // Types that the format lacks (complex128, torch's bits and quantised types) are held as what they are, bytes: U8 and
 // flat, with the true type and shape in the metadata. Two numbers in a byte (float4_e2m1fn_x2) become F4, as in torch.
-// Pure but for one read: nothing is written here. Data is moved by reshape/, finished files get their names by
-// formats/partial_output.h.
+// Pure but for one read: nothing is written here. formats/output_plan.h does that.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@
 
 #include "base/result.h"
 #include "env/files.h"
+#include "formats/output_plan.h"
 #include "reshape/checkpoint_view.h"
 #include "tensor/element_type.h"
 #include "tensor/region.h"
@@ -50,6 +50,9 @@ inline constexpr std::string_view kTrueTypeKey = "pawl.type.";
 [[nodiscard]] Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor> tensors,
                                                             SafetensorsMetadata metadata = {});
 
+// One file, keys <name>/<role>. Fails: `not_found` where no tensor has a role, or there is none; as above.
+[[nodiscard]] Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptions& options);
+
 // --- The other way: what a conversion (or anybody who follows it) wrote is understood again.
 
 // "<name>/<role>": the roles that keys say.
@@ -74,5 +77,7 @@ inline constexpr std::string_view kHuggingFaceIndexName = "model.safetensors.ind
 [[nodiscard]] Result<std::string> huggingface_index(std::span<const std::string> names,
                                                     std::span<const std::uint32_t> file_of, std::uint32_t file_count,
                                                     std::uint64_t total_bytes);
+// A folder, keys as the tensors' names. Without roles it takes weights and buffers. Fails as plan_safetensors.
+[[nodiscard]] Result<OutputPlan> plan_huggingface(const CheckpointView& view, const WriteOptions& options);
 
 }  // namespace pawl

@@ -181,9 +181,9 @@ CheckpointView small_view() {
   return view;
 }
 
-std::vector<std::string> keys_of(const ConvertPlan& plan) {
+std::vector<std::string> keys_of(const OutputPlan& plan) {
   std::vector<std::string> keys;
-  for (const ConvertedTensor& tensor : plan.tensors) keys.push_back(tensor.key);
+  for (const PlannedTensor& tensor : plan.tensors) keys.push_back(tensor.key);
   return keys;
 }
 using Keys = std::vector<std::string>;
@@ -218,10 +218,11 @@ TEST(ConvertPlan, HuggingFaceTakesWeightsAndBuffersInFiles) {
   const auto plan = plan_conversion(small_view(), options);
   ASSERT_TRUE(plan) << plan.error().what;
   EXPECT_EQ(keys_of(*plan), (Keys{"w", "n", "b"}));
-  EXPECT_EQ(plan->files.size(), 3u);
-  EXPECT_FALSE(plan->index.empty());
-  EXPECT_EQ(plan->all_bytes,
-            plan->files[0].size_bytes + plan->files[1].size_bytes + plan->files[2].size_bytes + plan->index.size());
+  ASSERT_EQ(plan->files.size(), 4u);
+  EXPECT_EQ(plan->files[3].name, "model.safetensors.index.json");
+  std::uint64_t all_bytes = 0;
+  for (const PlannedFile& file : plan->files) all_bytes += file.size_bytes;
+  EXPECT_EQ(plan->all_bytes, all_bytes);
   options.roles = {"weight", "exp_avg"};
   const auto twice = plan_conversion(small_view(), options);
   ASSERT_FALSE(twice);

@@ -1,6 +1,4 @@
 // `pawl convert`: any checkpoint into safetensors, or into a Hugging Face folder.
-//
-// Headers are written last of all bytes: until then a file in the making begins with zeros, which no reader takes.
 #include <chrono>
 #include <optional>
 
@@ -13,9 +11,9 @@
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "formats/output_plan.h"
 #include "formats/partial_output.h"
 #include "reshape/compare_copies.h"
-#include "reshape/file_source.h"
 
 namespace pawl {
 namespace {
@@ -26,7 +24,7 @@ constexpr std::uint64_t kConfigBytesMax = 16 << 20;
 struct Conversion {
   CheckpointView view;  // under its final names
   std::optional<Family> family;
-  ConvertPlan plan;
+  OutputPlan plan;
   ExecuteReport report;
   double seconds = 0;
 };
@@ -60,18 +58,6 @@ Status rename(const ConvertOptions& options, Conversion& conversion) {
   return {};
 }
 
-// The layout that the plan fills: one holder, one buffer a tensor.
-JobLayout layout_of(const Conversion& conversion) {
-  JobLayout layout;
-  layout.world = 1;
-  layout.meshes.push_back({"files", {{"all", 1}}});
-  for (const ConvertedTensor& tensor : conversion.plan.tensors) {
-    const StoredTensor& stored = conversion.view.tensors[tensor.tensor];
-    layout.tensors.push_back({stored.name, stored.role, tensor.type, stored.shape, {}, {}});
-  }
-  return layout;
-}
-
 Status check_replicas(const ConvertOptions& options, const Conversion& conversion) {
   const CheckpointView& view = conversion.view;
   if (options.trusted_replica) {
@@ -83,7 +69,7 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
   }
   if (!has_copies(view)) return {};
   std::vector<std::uint32_t> tensors;
-  for (const ConvertedTensor& tensor : conversion.plan.tensors) tensors.push_back(tensor.tensor);
+  for (const PlannedTensor& tensor : conversion.plan.tensors) tensors.push_back(tensor.tensor);
   PAWL_ASSIGN(const std::vector<CopyDifference> differences,
               compare_copies(view, tensors, execute_options(options.memory_bytes)));
   if (differences.empty()) return {};
@@ -93,38 +79,13 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
                                    ". Say --trust-replica N to take copy N of them")};
 }
 
-Status write_header(const std::string& path, const std::string& header) {
-  PAWL_ASSIGN(const std::unique_ptr<File> file, open_file(path, {.write = true}));
-  PAWL_TRY(file->write_at(0, std::as_bytes(std::span(header))));
-  return file->close();
-}
-
-Status write_index(const std::string& path, const std::string& index) {
-  PAWL_ASSIGN(const std::unique_ptr<File> file, open_file(path, {.write = true, .create = true, .exclusive = true}));
-  PAWL_TRY(file->write_at(0, std::as_bytes(std::span(index))));
-  return file->close();
-}
-
-Status write_all(const ConvertOptions& options, const ReshapePlan& copies, Conversion& conversion) {
-  const ConvertPlan& plan = conversion.plan;
-  PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(options.target, {.folder = options.to == To::huggingface,
-                                                                          .overwrite = options.overwrite,
-                                                                          .bytes = plan.all_bytes}));
-  CopyTarget target;
-  for (const ConvertedFile& file : plan.files) target.files.push_back({output.path_of(file.name), file.size_bytes, {}});
-  target.place = [&](std::uint32_t, std::uint32_t buffer) -> Place {
-    const ConvertedTensor& tensor = plan.tensors[buffer];
-    return {.file = tensor.file, .offset_bytes = tensor.offset_bytes, .size_bytes = tensor.size_bytes};
-  };
-  ExecuteOptions execution = execute_options(options.memory_bytes);
-  execution.bytes_expected = plan.data_bytes;
+Status write_all(const ConvertOptions& options, Conversion& conversion) {
+  const OutputPlan& plan = conversion.plan;
+  PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(options.target, partial_options(plan, options.overwrite)));
+  OutputOptions how{.execution = execute_options(options.memory_bytes), .trusted_copy = options.trusted_replica};
   ProgressBar progress("convert", plan.data_bytes);
-  execution.progress = [&](const ExecuteProgress& now) { progress.at(now.bytes_done); };
-  const CopyStream stream = [&](const CopySink& sink) { return copies.plan_rank(0, sink); };
-  PAWL_ASSIGN(conversion.report, execute(stream, places_of(conversion.view), target, execution));
-  for (std::size_t i = 0; i < plan.files.size(); ++i)
-    PAWL_TRY(write_header(target.files[i].path, plan.files[i].header));
-  if (!plan.index.empty()) PAWL_TRY(write_index(output.path_of(std::string(kHuggingFaceIndexName)), plan.index));
+  how.execution.progress = [&](const ExecuteProgress& now) { progress.at(now.bytes_done); };
+  PAWL_ASSIGN(conversion.report, write_output(plan, conversion.view, output, how));
   if (interrupted()) return Error{Code::cancelled, "interrupted"};
   return output.publish();
 }
@@ -137,20 +98,15 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   PAWL_TRY(rename(options, conversion));
   PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
-  PAWL_TRY(PartialOutput::check(
-      options.target,
-      {.folder = options.to == To::huggingface, .overwrite = options.overwrite, .bytes = conversion.plan.all_bytes}));
-  const JobLayout layout = layout_of(conversion);
-  const Enumeration wanted(layout);
-  const ReshapeSource source = source_of(conversion.view, {.trusted_copy = options.trusted_replica, .roles = {}});
-  PAWL_ASSIGN(const ReshapePlan copies, ReshapePlan::create(source, wanted, {.may_drop_tensors = true}));
-  PAWL_TRY(copies.plan_rank(0, [](const ReshapeCopy&) {}));  // that nothing is missing is known before anything is made
+  PAWL_TRY(PartialOutput::check(options.target, partial_options(conversion.plan, options.overwrite)));
+  // That nothing is missing is known before anything is made.
+  PAWL_TRY(check_output(conversion.plan, conversion.view, {.execution = {}, .trusted_copy = options.trusted_replica}));
   PAWL_TRY(check_replicas(options, conversion));
   if (options.dry_run) return {};
-  PAWL_TRY(write_all(options, copies, conversion));
+  PAWL_TRY(write_all(options, conversion));
   conversion.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   for (const auto& [tensor, count] : conversion.report.overflowed) {
-    const ConvertedTensor& out = conversion.plan.tensors[tensor];
+    const PlannedTensor& out = conversion.plan.tensors[tensor];
     conversion.plan.notes.push_back(
         text(out.key, ": ", count, " numbers are beyond ", name_of(out.type), " and became infinite"));
   }
@@ -161,14 +117,14 @@ json document_of(const ConvertOptions& options, const Conversion& conversion) {
   json document = {{"source", options.source},
                    {"target", options.target},
                    {"format", conversion.view.format},
-                   {"to", options.to == To::huggingface ? "huggingface" : "safetensors"},
+                   {"to", name_of(options.to)},
                    {"family", conversion.family ? json(name_of(*conversion.family)) : json()},
                    {"dry_run", options.dry_run},
                    {"tensors", conversion.plan.tensors.size()},
                    {"bytes", conversion.plan.all_bytes},
                    {"files", json::array()},
                    {"notes", conversion.plan.notes}};
-  for (const ConvertedFile& file : conversion.plan.files)
+  for (const PlannedFile& file : conversion.plan.files)
     document["files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}});
   if (options.dry_run) return document;
   document["seconds"] = conversion.seconds;
@@ -177,7 +133,7 @@ json document_of(const ConvertOptions& options, const Conversion& conversion) {
 }
 
 std::string summary_of(const ConvertOptions& options, const Conversion& conversion) {
-  const ConvertPlan& plan = conversion.plan;
+  const OutputPlan& plan = conversion.plan;
   std::string out =
       text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
            plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));

@@ -15,6 +15,7 @@
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "formats/output_plan.h"
 
 namespace pawl {
 namespace {

@@ -147,20 +147,6 @@ std::vector<RoleTotal> totals_of(const CheckpointView& view) {
   return totals;
 }
 
-Result<std::vector<std::uint32_t>> with_roles(const CheckpointView& view, const std::vector<std::string>& roles) {
-  std::vector<std::uint32_t> chosen;
-  for (std::uint32_t i = 0; i < view.tensors.size(); ++i)
-    if (roles.empty() || std::ranges::find(roles, view.tensors[i].role) != roles.end()) chosen.push_back(i);
-  for (const std::string& role : roles) {
-    if (std::ranges::find(view.tensors, role, &StoredTensor::role) != view.tensors.end()) continue;
-    std::string there;
-    for (const RoleTotal& total : totals_of(view)) there += text(there.empty() ? "" : ", ", printable(total.role));
-    return Error{Code::not_found,
-                 text("no tensor has the role ", role, "; there are: ", there.empty() ? "none" : there)};
-  }
-  return chosen;
-}
-
 std::string inspect_text(const CheckpointView& view, const std::string& path, std::optional<std::size_t> shown_max) {
   std::string out = head_text(view, path);
   if (!view.tensors.empty()) out += "\n" + totals_text(view) + "\n" + tensors_text(view, shown_max);

@@ -30,11 +30,6 @@ struct RoleTotal {
 // In the order weight, master, exp_avg, exp_avg_sq, step, buffer, then the others as they come.
 [[nodiscard]] std::vector<RoleTotal> totals_of(const CheckpointView& view);
 
-// Indices in view.tensors of those whose role is named; all without names. Fails: `not_found`, with the roles there
-// are.
-[[nodiscard]] Result<std::vector<std::uint32_t>> with_roles(const CheckpointView& view,
-                                                            const std::vector<std::string>& roles);
-
 // What inspect prints. `shown_max`: so many tensors, objects and notes; nothing: all.
 [[nodiscard]] std::string inspect_text(const CheckpointView& view, const std::string& path,
                                        std::optional<std::size_t> shown_max);
