@@ -314,7 +314,7 @@ class _Reader:
             if placed is not None:
                 self.layout.pieces.append(Piece(name, EXTRA_STATE, *placed))
             return
-        self.layout.extra_state[name] = _as_json(f"{name}: what get_extra_state() gives", value)
+        self.layout.extra_state[name] = as_json(f"{name}: what get_extra_state() gives", value)
 
     # FSDP1: parameters are flattened and joined, and a rank holds an interval of that.
 
@@ -366,7 +366,7 @@ class _Reader:
         self.layout.optimizers.append(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             names = [name for parameter in group["params"] for name in self._names_in(number, parameter)]
-            values = {key: _as_json(f"param group {number}: {key}", value) for key, value in group.items()
+            values = {key: as_json(f"param group {number}: {key}", value) for key, value in group.items()
                       if key not in ("params", "param_names")}
             self.layout.groups.append(Group(names, values, group))
         for parameter, state in inner.state.items():
@@ -505,7 +505,7 @@ def _flat_pieces(name: str, role: str, part: _Flat, local: torch.Tensor, paramet
 
 # What is no tensor ------------------------------------------------------------------------------------------------
 
-def _as_json(about: str, value: Any) -> Any:
+def as_json(about: str, value: Any) -> Any:
     """Numbers, texts and lists of them. A tensor of one element is its number. Fails: Refused."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not _is_dtensor(value):
         value = value.item()
@@ -514,12 +514,12 @@ def _as_json(about: str, value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple)):
-        return [_as_json(about, each) for each in value]
+        return [as_json(about, each) for each in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _as_json(about, each) for key, each in value.items()}
+        return {key: as_json(about, each) for key, each in value.items()}
     raise Refused(f"{about} is a {type(value).__name__}: only numbers, texts, and lists and dicts of them can be stored")
 
 
 def text_of(value: Any, about: str) -> str:
     """JSON text of what a user hands in beside the tensors. Fails: Refused, naming what isn't JSON."""
-    return json.dumps(_as_json(about, value), separators=(",", ":"), sort_keys=True)
+    return json.dumps(as_json(about, value), separators=(",", ":"), sort_keys=True)

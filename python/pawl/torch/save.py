@@ -1,0 +1,264 @@
+"""Saving a live training into pawl's store: every rank writes its own pieces, side by side; one publishes.
+
+    pawl.torch.save("run/step1200", model, optimizer, values={"step": 1200})
+
+What always holds:
+ * at `path` there is the old checkpoint, or all of the new one, at any instant: a failure on one rank raises the same
+   error on all, with nothing published, and a rank that dies takes nothing with it but the new checkpoint;
+ * each byte is written once: what several ranks hold is cut over them (pawl.torch.division);
+ * save() returns on any rank only when the checkpoint is published and on the disk.
+What is stored beside the tensors is `StoredValues`. Tensors on a device are copied to host memory, a rank's own share.
+Collectives: all ranks of `group` call save() with the same arguments, between steps.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pawl import _checkpoint
+from pawl.errors import PawlError, Refused
+from pawl.torch.division import Description, Share, describe, divide
+from pawl.torch.layout import Layout, Piece, as_json, layout_of, piece_of_number
+
+_FIRST = 5
+
+
+@dataclass
+class Saved:
+    """What a save came to, on this rank."""
+
+    path: str
+    tensors: int        # in the checkpoint
+    bytes: int          # of all tensors, written by all ranks together
+    bytes_written: int  # by this rank
+
+
+@dataclass
+class StoredValues:
+    """What a checkpoint of ours holds that is no tensor; the manifest's "values" are these fields, as JSON."""
+
+    user: Any = None                                                # what was given to save() as values=
+    param_groups: list[dict[str, Any]] = field(default_factory=list)  # hyperparameters; "params" are names
+    extra_state: dict[str, Any] = field(default_factory=dict)       # what modules' get_extra_state() gave, by name
+    framework: str = ""                                             # "torch 2.13.0"
+    dcp: dict[str, Any] | None = None                               # of pawl.torch.dcp alone: its state's keys
+
+    def text(self) -> str:
+        return json.dumps(vars(self), separators=(",", ":"))
+
+
+def save(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, values: Any = None,
+         group: dist.ProcessGroup | None = None, overwrite: bool = False, rename: Callable[[str], str] | None = None,
+         check_replicas: bool = True) -> Saved:
+    """Publishes the training that all ranks of `group` (None: the default one; no group: this process alone) hold.
+
+    `model`, `optimizer`, `rename` are as for pawl.torch.layout_of. `values`: numbers, texts, lists and dicts that come
+    back from load(): the step, the scheduler's state_dict(), ... `overwrite`: replace a checkpoint of pawl's at `path`.
+    Fails, with one error on all ranks: Refused for what can be put right in the script; PawlError for what the system
+    refused. Something that is no replica is taken for one where names clash between ranks: a sample of each piece is
+    compared, and `check_replicas` turns that off.
+    """
+    def look() -> tuple[Layout, list[Piece]]:
+        layout = layout_of(model, optimizer, rename=rename)
+        return layout, layout.pieces + [piece_of_number(number) for number in layout.numbers]
+
+    def stored(of_ranks: list[_Said]) -> StoredValues:
+        return StoredValues(of_ranks[0].values, merge_groups([said.groups for said in of_ranks]),
+                            {name: value for said in reversed(of_ranks) for name, value in said.extra_state.items()},
+                            f"torch {torch.__version__}")
+
+    ranks = Ranks(group)
+    return write(os.fspath(path), ranks, look, values, stored, overwrite=overwrite, check_replicas=check_replicas)
+
+
+# The ranks of a save ----------------------------------------------------------------------------------------------
+
+class Ranks:
+    """The ranks that act together. What one fails with, all do."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+        self.joined = dist.is_available() and dist.is_initialized()
+        if group is not None and not self.joined:
+            raise Refused("a group is given, and torch.distributed isn't initialized: call init_process_group() first")
+        self.rank = dist.get_rank(group) if self.joined else 0
+        self.world = dist.get_world_size(group) if self.joined else 1
+        if self.rank < 0:
+            raise Refused("this rank is not in the group: only its members take part")
+
+    def gather(self, work: Callable[[], Any]) -> list[Any]:
+        """What `work` gave on each rank, on all of them. Fails on all with what it failed with on the first."""
+        answers = [_outcome(work)] if self.world == 1 else self._collected(_outcome(work))
+        failures = [(rank, answer) for rank, (good, answer) in enumerate(answers) if not good]
+        if failures:
+            raise _joined_failure(failures, self.world)
+        return [answer for _, answer in answers]
+
+    def first(self, work: Callable[[], Any]) -> Any:
+        """What `work` gave on the first rank, on all of them."""
+        return self.gather(lambda: work() if self.rank == 0 else None)[0]
+
+    def to_first(self, work: Callable[[], Any]) -> list[Any]:
+        """What `work` gave on each rank, on the first; [] on the others."""
+        mine: list[Any] = []
+        self.gather(lambda: mine.append(work()))
+        if self.world == 1:
+            return mine
+        answers = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(mine[0], answers, dst=dist.get_global_rank(self.group, 0) if self.group else 0,
+                           group=self.group)
+        return answers or []
+
+    def _collected(self, mine: Any) -> list[Any]:
+        answers: list[Any] = [None] * self.world
+        try:
+            dist.all_gather_object(answers, mine, group=self.group)
+        except PawlError:
+            raise
+        except Exception as error:
+            raise PawlError(f"the ranks lost each other during the save ({error}): what was there before is there, or all "
+                            f"of the new checkpoint") from error
+        return answers
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
+    """(True, what it gave), or (False, why not): a kind and a sentence."""
+    try:
+        return True, work()
+    except Refused as error:
+        return False, ("refused", str(error))
+    except PawlError as error:
+        return False, ("failed", str(error))
+    except Exception as error:  # anything: the other ranks are waiting to hear of it
+        return False, ("failed", f"{type(error).__name__}: {error}")
+
+
+def _joined_failure(failures: Sequence[tuple[int, tuple[str, str]]], world: int) -> PawlError:
+    sentences: dict[str, list[int]] = {}
+    for rank, (_, sentence) in failures:
+        sentences.setdefault(sentence, []).append(rank)
+    def said(sentence: str, ranks: list[int]) -> str:
+        if len(ranks) == world:
+            return sentence
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {sentence}"
+    text = "; ".join(said(sentence, ranks) for sentence, ranks in list(sentences.items())[:_FIRST])
+    if len(sentences) > _FIRST:
+        text += f"; and {len(sentences) - _FIRST} more"
+    return (Refused if all(kind == "refused" for _, (kind, _) in failures) else PawlError)(text)
+
+
+# A save -----------------------------------------------------------------------------------------------------------
+
+@dataclass
+class _Said:
+    """What a rank says of itself before anything is written."""
+
+    path: str
+    descriptions: list[Description]
+    aliases: dict[str, str]
+    groups: list[tuple[list[str], dict[str, Any]]]
+    extra_state: dict[str, Any]
+    values: Any
+
+
+def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]], values: Any,
+          stored: Callable[[list[_Said]], Any], *, overwrite: bool, check_replicas: bool = True) -> Saved:
+    """`look`: what this rank holds; `stored`: from what all ranks said to what has text(), for the manifest."""
+    mine: list[Piece] = []
+
+    def say() -> _Said:
+        layout, pieces = look()
+        mine.extend(pieces)
+        return _Said(os.path.abspath(path), describe(pieces), layout.aliases,
+                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
+                     as_json("values", values))
+
+    said: list[_Said] = ranks.gather(say)
+    if len({each.path for each in said}) > 1:
+        raise Refused(f"ranks save to different paths: {sorted({each.path for each in said})[:_FIRST]}: give all the same")
+    descriptions = [each.descriptions for each in said]
+    division = divide(descriptions, check_replicas=check_replicas)
+    text, aliases = stored(said).text(), merge_aliases(said)
+    written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)
+               for of_rank, shares in zip(descriptions, division, strict=True)]
+    _write(said[0].path, ranks, mine, division[ranks.rank], text, aliases, overwrite, sum(written))
+    tensors = len({(each.name, each.role) for of_rank in descriptions for each in of_rank})
+    return Saved(path, tensors, sum(written), written[ranks.rank])
+
+
+def _bytes_of(description: Description, share: Share) -> int:
+    return share.box.count * description.element_bytes
+
+
+def _write(path: str, ranks: Ranks, pieces: Sequence[Piece], shares: Sequence[Share], values: str,
+           aliases: dict[str, str], overwrite: bool, size_bytes: int) -> None:
+    store: _checkpoint.Store | None = None
+
+    def begin() -> str:
+        nonlocal store
+        store = _checkpoint.Store(path, overwrite=overwrite, bytes=size_bytes)
+        return store.folder
+
+    try:
+        folder = ranks.first(begin)
+        parts = ranks.to_first(lambda: _write_part(folder, ranks.rank, pieces, shares))
+        ranks.first(lambda: store.publish(parts, values=values, aliases=aliases) if store else None)
+    finally:
+        if store is not None:
+            store.end()  # what isn't published is removed
+
+
+def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share]) -> str:
+    kept: list[torch.Tensor] = []  # until they are written
+    return _checkpoint.write_part(folder, part, store_pieces(pieces, shares, kept))
+
+
+def store_pieces(pieces: Sequence[Piece], shares: Sequence[Share], kept: list[torch.Tensor]
+                 ) -> list[_checkpoint.StorePiece]:
+    """As the library takes them; `kept` holds their memory."""
+    return [_store_piece(pieces[share.piece], share, kept) for share in shares]
+
+
+def _store_piece(piece: Piece, share: Share, kept: list[torch.Tensor]) -> _checkpoint.StorePiece:
+    tensor = piece.tensor.detach()
+    for dimension, (begin, size) in enumerate(zip(share.box.begin, share.box.size, strict=True)):
+        tensor = tensor.narrow(dimension, begin - piece.box.begin[dimension], size)
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    kept.append(tensor)
+    return _checkpoint.StorePiece(piece.name, piece.role, piece.dtype, piece.shape, share.box.begin, share.box.size,
+                                  tensor.stride(), tensor.data_ptr() if tensor.numel() else 0)
+
+
+# From all ranks' words to one -------------------------------------------------------------------------------------
+
+def merge_aliases(said: Sequence[_Said]) -> dict[str, str]:
+    """Tied names of all ranks; one that some rank holds by itself is no alias."""
+    names = {each.name for of_rank in said for each in of_rank.descriptions}
+    return {alias: kept for of_rank in reversed(said) for alias, kept in of_rank.aliases.items()
+            if alias not in names and kept in names}
+
+
+def merge_groups(of_ranks: Sequence[Sequence[tuple[list[str], dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """Param groups of all ranks: those of one place with equal values are one. Fails: Refused where ranks have
+    different values for one parameter."""
+    merged: dict[tuple[int, str], dict[str, Any]] = {}
+    group_of: dict[str, tuple[tuple[int, str], int]] = {}
+    for rank, groups in enumerate(of_ranks):
+        for place, (names, values) in enumerate(groups):
+            key = (place, json.dumps(values, sort_keys=True))
+            into = merged.setdefault(key, {**values, "params": []})
+            for name in names:
+                if name not in group_of:
+                    group_of[name] = key, rank
+                    into["params"].append(name)
+                known, other = group_of[name]
+                if known[1] != key[1]:
+                    raise Refused(f"{name} has {known[1]} on rank {other} and {key[1]} on rank {rank}: param groups must "
+                                  f"be equal on all ranks that hold a parameter")
+    return [merged[key] for key in sorted(merged, key=lambda key: key[0])]
