@@ -114,7 +114,7 @@ void TorchWriter::size(const Shape& shape) {
   pickle_.reduce();
 }
 
-Result<ZipLayout> TorchWriter::lay_out(std::string_view archive, std::uint32_t index) {
+Result<ZipLayout> TorchWriter::lay_out(std::string_view archive, std::uint32_t index, std::uint64_t at) {
   if (!refused_.empty()) return Error{Code::invalid, refused_};
   std::vector<ZipMember> members;
   const auto add = [&](std::string name, std::string content) {
@@ -128,12 +128,12 @@ Result<ZipLayout> TorchWriter::lay_out(std::string_view archive, std::uint32_t i
   // Before the records: what is known beforehand is one text.
   add("version", "3\n");
   for (ZipMember& record : records_) members.push_back(std::move(record));
-  return lay_out_zip(archive, members, index);
+  return lay_out_zip(archive, members, index, at);
 }
 
-Result<TorchLayout> TorchWriter::finish(std::string name, std::uint32_t index) && {
+Result<TorchLayout> TorchWriter::finish(std::string name, std::uint32_t index, std::uint64_t at) && {
   const std::size_t records = records_.size();
-  Result<ZipLayout> zip = lay_out(archive_of(name), index);
+  Result<ZipLayout> zip = lay_out(archive_of(name), index, at);
   if (!zip) return std::move(zip).error().within(name);
   TorchLayout out;
   out.file = std::move(zip->file);
@@ -143,7 +143,7 @@ Result<TorchLayout> TorchWriter::finish(std::string name, std::uint32_t index) &
 }
 
 Result<std::string> TorchWriter::finish_in_memory(std::string_view archive) && {
-  PAWL_ASSIGN(ZipLayout zip, lay_out(archive, 0));
+  PAWL_ASSIGN(ZipLayout zip, lay_out(archive, 0, 0));
   if (zip.file.finish || zip.file.texts.size() != 1)
     return Error{Code::broken, text(archive, ": a tensor without content in a file that is made in memory")};
   return std::move(zip.file.texts[0].text);

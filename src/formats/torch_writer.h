@@ -46,12 +46,13 @@ class TorchWriter {
   // What was written, as a file of that name (the folders before it are no part of the archive's). `index` is what it
   // will be in OutputPlan::files. Fails: `invalid` for a tensor of a type that torch has not, or that is no whole
   // number of bytes, or whose content has another size; `full`.
-  [[nodiscard]] Result<TorchLayout> finish(std::string name, std::uint32_t index) &&;
+  // `at`: where in that file it begins, if it is one of several there.
+  [[nodiscard]] Result<TorchLayout> finish(std::string name, std::uint32_t index, std::uint64_t at = 0) &&;
   // The same where every tensor has its content: the bytes of the file.
   [[nodiscard]] Result<std::string> finish_in_memory(std::string_view archive) &&;
 
  private:
-  [[nodiscard]] Result<ZipLayout> lay_out(std::string_view archive, std::uint32_t index);
+  [[nodiscard]] Result<ZipLayout> lay_out(std::string_view archive, std::uint32_t index, std::uint64_t at);
 
   PickleWriter pickle_;
   std::vector<ZipMember> records_;

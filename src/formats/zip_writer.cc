@@ -216,11 +216,15 @@ std::vector<PlannedText> with_checksums(const std::vector<Stretch>& stretches, c
 
 }  // namespace
 
-Result<ZipLayout> lay_out_zip(std::string_view archive, const std::vector<ZipMember>& members, std::uint32_t index) {
+Result<ZipLayout> lay_out_zip(std::string_view archive, const std::vector<ZipMember>& members, std::uint32_t index,
+                              std::uint64_t at) {
   if (members.size() > kMembersMax)
     return Error{Code::invalid, text("a zip archive of ", members.size(), " members: at most ", kMembersMax)};
   Archive laid(archive, members);
   PAWL_TRY(laid.lay_out());
+  for (std::uint64_t& offset : laid.offset_bytes) offset += at;
+  for (PlannedRange& range : laid.checked) range.offset_bytes += at;
+  for (Stretch& stretch : laid.stretches) stretch.offset_bytes += at;
   ZipLayout out;
   out.offset_bytes = std::move(laid.offset_bytes);
   out.file.size_bytes = laid.size_bytes();

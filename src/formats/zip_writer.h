@@ -29,9 +29,10 @@ struct ZipLayout {
   std::vector<std::uint64_t> offset_bytes;  // of each member's first byte
 };
 
-// `index` is what the file will be in OutputPlan::files. Fails: `full` past 2^62 bytes; `invalid` for more than 65535
-// members, or a name that is longer.
+// `index` is what the file will be in OutputPlan::files, and `at` where in it the archive begins: a file may hold
+// several, one after another (DCP's do). All places that come back count in the file. Fails: `full` past 2^62 bytes;
+// `invalid` for more than 65535 members, or a name that is longer.
 [[nodiscard]] Result<ZipLayout> lay_out_zip(std::string_view archive, const std::vector<ZipMember>& members,
-                                            std::uint32_t index);
+                                            std::uint32_t index, std::uint64_t at = 0);
 
 }  // namespace pawl
