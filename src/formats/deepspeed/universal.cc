@@ -15,6 +15,7 @@
 #include "formats/deepspeed/shard_file.h"
 #include "formats/deepspeed/shard_names.h"
 #include "formats/deepspeed/tensor_parallel.h"
+#include "formats/deepspeed/universal_writer.h"
 #include "formats/deepspeed/zero_flat.h"
 #include "reshape/pieces.h"
 
@@ -83,7 +84,7 @@ class UniversalReader {
     std::ranges::sort(found, {}, [](const ShardName& name) { return std::pair(name.model_rank, name.data_rank); });
     for (const ShardName& name : found) {
       const std::optional<ShardFile> file = open(join_path(folder_, name.name));
-      if (!file) continue;
+      if (!file || file->find(kTwinKey) != Pickle::kNothing) continue;
       Result<ModelStates> states = read_model_states(*file);
       if (!states) {
         view_.problems.push_back(states.error().what);

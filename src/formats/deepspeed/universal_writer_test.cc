@@ -1,0 +1,227 @@
+// Universal folders as we write them: read back by our own reader against the goldens of the jobs, bit for bit. What
+// DeepSpeed makes of them is test/torch/peers/test_deepspeed_universal.py's.
+#include "formats/deepspeed/universal_writer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/universal.h"
+#include "formats/golden_check.h"
+#include "formats/torch_file.h"
+
+namespace pawl {
+namespace {
+
+namespace fs = std::filesystem;
+using fixtures::json;
+
+std::vector<std::string> jobs() {
+  std::vector<std::string> out;
+  for (const std::string& set : fixtures::sets())
+    for (const auto& entry : fs::directory_iterator(set + "/deepspeed"))
+      if (fs::exists(entry.path() / "ckpt" / "latest")) out.push_back(entry.path().string());
+  std::ranges::sort(out);
+  return out;
+}
+
+// A universal folder in the making, gone with the test.
+class Written {
+ public:
+  explicit Written(const CheckpointView& view, const WriteOptions& options = {}) {
+    static int number = 0;
+    path_ = testing::TempDir() + "universal_writer_test_" + std::to_string(::getpid()) + "_" + std::to_string(number++);
+    Result<UniversalOutput> planned = plan_universal(view, options);
+    EXPECT_TRUE(planned) << planned.error().what;
+    if (!planned) return;
+    output_ = std::move(*planned);
+    Result<PartialOutput> partial = PartialOutput::begin(path_, partial_options(output_.plan, false));
+    EXPECT_TRUE(partial) << partial.error().what;
+    if (!partial) return;
+    partial_ = std::make_unique<PartialOutput>(std::move(*partial));
+    OutputOptions how;
+    how.execution.sync = false;
+    how.execution.direct = false;
+    const Result<ExecuteReport> report = write_output(output_.plan, output_.view, *partial_, how);
+    EXPECT_TRUE(report) << report.error().what;
+    folder_ = parent_path(partial_->path_of("latest_universal"));
+  }
+  [[nodiscard]] const std::string& folder() const { return folder_; }  // above the tag's
+  [[nodiscard]] const UniversalOutput& output() const { return output_; }
+  [[nodiscard]] CheckpointView read_back() const {
+    Result<CheckpointView> view = view_universal(folder_);
+    EXPECT_TRUE(view) << view.error().what;
+    return view ? std::move(*view) : CheckpointView();
+  }
+
+ private:
+  std::string path_, folder_;
+  UniversalOutput output_;
+  std::unique_ptr<PartialOutput> partial_;
+};
+
+CheckpointView read_job(const std::string& fixture) {
+  Result<CheckpointView> view = view_deepspeed(fixture + "/ckpt");
+  EXPECT_TRUE(view) << view.error().what;
+  return view ? std::move(*view) : CheckpointView();
+}
+
+// Weights that the folder can't have: of tensor-parallel ranks with different copies there is the mean of the masters,
+// and only where model_states has no weights; and a parameter that the job left out itself.
+std::set<std::string> lacking(const std::string& fixture) {
+  std::set<std::string> out;
+  if (fs::path(fixture).filename() == "zero2_w2_no_frozen") out.insert("wpe.weight/weight");
+  const json golden = fixtures::golden(fixture);
+  for (const auto& [name, parameter] : golden["params"].items())
+    if (parameter.value("layout", json::array()) == json::array({"avg"})) out.insert(name + "/weight");
+  return out;
+}
+
+TEST(UniversalWriter, EqualsGoldenOfEveryJob) {
+  std::size_t compared = 0, folders = 0;
+  for (const std::string& fixture : jobs()) {
+    SCOPED_TRACE(fixture);
+    const Written written(read_job(fixture));
+    CheckpointView view = written.read_back();
+    const std::set<std::string> without = lacking(fixture);
+    std::erase_if(view.tensors,
+                  [&](const StoredTensor& tensor) { return without.contains(tensor.name + "/" + tensor.role); });
+    compared += fixtures::expect_golden(view, fixture + "/golden.safetensors", without);
+    ++folders;
+  }
+  EXPECT_GE(folders, 5u);
+  EXPECT_GT(compared, 300u);
+}
+
+TEST(UniversalWriter, StepsAreTheJobs) {
+  for (const std::string& fixture : jobs()) {
+    if (fixture.find(fixtures::small_set()) != 0) continue;
+    SCOPED_TRACE(fixture);
+    const json golden = fixtures::golden(fixture);
+    const Written written(read_job(fixture));
+    const CheckpointView view = written.read_back();
+    fixtures::Contents contents(view);
+    std::size_t masters = 0, steps = 0;
+    for (const StoredTensor& tensor : view.tensors) {
+      masters += tensor.role == "master";
+      if (tensor.role != "step") continue;
+      ++steps;
+      float step = 0;
+      const std::string bytes = fixtures::whole_of(tensor, contents);
+      ASSERT_EQ(bytes.size(), sizeof step);
+      std::memcpy(&step, bytes.data(), sizeof step);
+      EXPECT_EQ(step, golden["global_steps"].get<float>() - golden["skipped_steps"].get<float>()) << tensor.name;
+    }
+    EXPECT_EQ(steps, masters);
+  }
+}
+
+// The job's own files of model_states are there byte for byte, and a small twin for the stages that open another name.
+TEST(UniversalWriter, ModelStatesAreCarriedOverAndHaveTwins) {
+  for (const std::string name : {"zero2_w1_empty", "zero3_w2_bf16"}) {
+    const std::string fixture = fixtures::small_set() + "/deepspeed/" + name;
+    const Written written(read_job(fixture));
+    const std::string tag = written.folder() + "/" + fixtures::content(written.folder() + "/latest_universal");
+    const std::string source = fixture + "/ckpt/" + fixtures::content(fixture + "/ckpt/latest");
+    std::size_t carried = 0;
+    for (const auto& entry : fs::directory_iterator(source)) {
+      const std::string file = entry.path().filename().string();
+      if (!file.ends_with("_model_states.pt")) continue;
+      EXPECT_TRUE(fixtures::content(tag + "/" + file) == fixtures::content(entry.path().string())) << file;
+      ++carried;
+    }
+    EXPECT_GE(carried, 1u);
+    const std::string twin =
+        name == "zero2_w1_empty" ? "zero_pp_rank_0_mp_rank_00_model_states.pt" : "mp_rank_00_model_states.pt";
+    const Result<TorchFile> file = TorchFile::open(tag + "/" + twin);
+    ASSERT_TRUE(file) << file.error().what;
+    EXPECT_NE(file->pickle().find(file->pickle().root(), kTwinKey), Pickle::kNothing);
+    EXPECT_NE(file->pickle().find(file->pickle().root(), "global_steps"), Pickle::kNothing);
+    const Result<TorchFile> optimizer = TorchFile::open(tag + "/zero/optimizer_state.pt");
+    ASSERT_TRUE(optimizer) << optimizer.error().what;
+    const Pickle& pickle = optimizer->pickle();
+    EXPECT_FALSE(pickle.items(pickle.find(pickle.root(), "param_groups")).empty());
+    const Pickle::Value inner = pickle.find(pickle.root(), "optimizer_state_dict");
+    EXPECT_FALSE(pickle.items(pickle.find(inner, "param_groups")).empty());
+  }
+}
+
+// A second conversion of what the first one made loses nothing.
+TEST(UniversalWriter, ConvertsItsOwnFolders) {
+  const std::string fixture = fixtures::small_set() + "/deepspeed/zero3_w2_bf16";
+  const Written first(read_job(fixture));
+  const Written second(first.read_back());
+  EXPECT_GT(fixtures::expect_golden(second.read_back(), fixture + "/golden.safetensors"), 40u);
+}
+
+// A view of no DeepSpeed: everything that DeepSpeed needs is made.
+CheckpointView strange_view() {
+  CheckpointView view;
+  view.format = "PyTorch DCP";
+  const auto add = [&](std::string name, std::string role, ElementType type, Shape shape, std::string bytes) {
+    StoredTensor tensor{std::move(name), std::move(role), type, std::move(shape)};
+    tensor.pieces = {whole_piece(tensor.shape, static_cast<std::uint32_t>(view.files.size()), 0)};
+    view.files.push_back({.path = "nowhere", .codec = StoredFile::Codec::content, .content = std::move(bytes)});
+    view.tensors.push_back(std::move(tensor));
+  };
+  const std::string half(4, '\x3f');
+  add("trained", "weight", ElementType::bfloat16, {2}, half);
+  add("trained", "exp_avg", ElementType::float32, {2}, "abcdefgh");
+  add("trained", "exp_avg_sq", ElementType::float32, {2}, "12345678");
+  add("trained", "step", ElementType::float32, {}, std::string("\0\0\x40\x41", 4));  // 12
+  add("frozen", "weight", ElementType::bfloat16, {2}, half);
+  add("counter", "buffer", ElementType::int64, {},
+      "\7\0\0\0\0\0\0\0"
+      "");
+  view.tensors.back().pieces.clear();
+  view.tensors.back().shape = {0};
+  return view;
+}
+
+TEST(UniversalWriter, MakesWhatAnotherSourceLacks) {
+  const CheckpointView source = strange_view();
+  const Written written(source);
+  EXPECT_EQ(fixtures::content(written.folder() + "/latest_universal"), "global_step12_universal");
+  const CheckpointView view = written.read_back();
+  for (const std::string& problem : view.problems) ADD_FAILURE() << problem;
+  fixtures::Contents wanted(source), got(view);
+  std::size_t same = 0;
+  for (const StoredTensor& tensor : source.tensors)
+    for (const StoredTensor& found : view.tensors) {
+      if (found.name != tensor.name || found.role != tensor.role) continue;
+      EXPECT_EQ(found.type, tensor.type) << tensor.name << '/' << tensor.role;
+      EXPECT_EQ(found.shape, tensor.shape) << tensor.name << '/' << tensor.role;
+      EXPECT_TRUE(fixtures::whole_of(found, got) == fixtures::whole_of(tensor, wanted))
+          << tensor.name << '/' << tensor.role;
+      ++same;
+    }
+  EXPECT_EQ(same, source.tensors.size());
+  const auto& notes = written.output().plan.notes;
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const auto& note) { return note.starts_with("hyperparameters"); }));
+}
+
+TEST(UniversalWriter, RefusesWhatItCannotHold) {
+  CheckpointView view = strange_view();
+  WriteOptions half;
+  half.type = ElementType::bfloat16;
+  const Result<UniversalOutput> narrow = plan_universal(view, half);
+  ASSERT_FALSE(narrow);
+  EXPECT_NE(narrow.error().what.find("bfloat16"), std::string::npos) << narrow.error().what;
+  view.tensors[0].name = "../up";
+  const Result<UniversalOutput> up = plan_universal(view, {});
+  ASSERT_FALSE(up);
+  EXPECT_EQ(up.error().code, Code::invalid);
+  EXPECT_NE(up.error().what.find("../up"), std::string::npos) << up.error().what;
+  EXPECT_EQ(plan_universal(CheckpointView(), {}).error().code, Code::not_found);
+}
+
+TEST(UniversalWriter, WholeSet) {
+  PAWL_NEEDS_WHOLE_SET();
+  EXPECT_GE(jobs().size(), 30u);
+}
+
+}  // namespace
+}  // namespace pawl
