@@ -43,6 +43,7 @@ class _Part:
     folder: str
     part: int
     names: dict[str, tuple[str, str]]  # of a key of the state: name and role
+    paths: dict[str, Path]             # where it lay, of param groups' hyperparameters
 
 
 @dataclass
@@ -50,7 +51,7 @@ class _Written:
     """What a rank's first WriteResult carries to the first rank."""
 
     share: str
-    param_groups: list[dict[str, Any]] = field(default_factory=list)
+    hyperparameters: list[tuple[Path, Any]] = field(default_factory=list)  # where they lay, and what JSON has
 
 
 class Writer(StorageWriter):
@@ -87,22 +88,27 @@ class Writer(StorageWriter):
             self._names[key] = key, OBJECT
         size = sum(_size_bytes(item) for plan in plans for item in plan.items)
         self._store = _checkpoint.Store(os.path.abspath(self.path), overwrite=self.overwrite, bytes=size)
-        return [replace(plan, storage_data=_Part(self._store.folder, part, {
-            item.index.fqn: self._names[item.index.fqn] for item in plan.items})) for part, plan in enumerate(plans)]
+        return [replace(plan, storage_data=self._part(part, {item.index.fqn for item in plan.items}, paths))
+                for part, plan in enumerate(plans)]
+
+    def _part(self, part: int, keys: set[str], paths: dict[str, Path]) -> _Part:
+        assert self._store is not None
+        return _Part(self._store.folder, part, {key: self._names[key] for key in keys},
+                     {key: paths[key] for key in keys if is_hyperparameter(paths[key])})
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         about: _Part = plan.storage_data
-        pieces, groups, results = [], [], []
+        pieces, found, results = [], [], []
         for item in plan.items:
             pieces.append(_piece_of(item, about.names[item.index.fqn], planner))
-            if item.type == WriteItemType.BYTE_IO and item.index.fqn.endswith("param_groups"):
-                groups += _groups_of(planner, item)
+            if item.index.fqn in about.paths:
+                found += _hyperparameter(planner, item, about.paths[item.index.fqn])
             results.append(WriteResult(item.index, pieces[-1].size_bytes, None))
         if pieces:
             shares = [Share(index, piece.box) for index, piece in enumerate(pieces)]
             kept: list[torch.Tensor] = []
             share = _checkpoint.write_part(about.folder, about.part, store_pieces(pieces, shares, kept))
-            results[0] = replace(results[0], storage_data=_Written(share, groups))
+            results[0] = replace(results[0], storage_data=_Written(share, found))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -112,7 +118,7 @@ class Writer(StorageWriter):
         if self._store is None:
             raise PawlError("a save can't be finished that was not begun on this rank: use one Writer for one dcp.save()")
         written = [result.storage_data for of_rank in results for result in of_rank if result.storage_data is not None]
-        values = StoredValues(param_groups=[group for each in written for group in each.param_groups],
+        values = StoredValues(param_groups=groups_of([found for each in written for found in each.hyperparameters]),
                               framework=f"torch {torch.__version__}")
         values.dcp = {"names": self._names, "paths": metadata.planner_data or {}}
         self._store.publish([each.share for each in written], values=values.text(), aliases={})
@@ -147,13 +153,28 @@ def _piece_of(item: WriteItem, named: tuple[str, str], planner: SavePlanner) -> 
     return Piece(*named, tuple(item.tensor_data.size), box, placed[2])
 
 
-def _groups_of(planner: SavePlanner, item: WriteItem) -> list[dict[str, Any]]:
-    """An optimizer's param groups as JSON, if they are that: the pickled ones are stored anyway."""
+def is_hyperparameter(path: Path) -> bool:
+    """(..., "param_groups", number, word), as torch's planner flattens an optimizer's groups."""
+    return len(path) >= 3 and path[-3] == "param_groups" and isinstance(path[-2], int) and isinstance(path[-1], str)
+
+
+def _hyperparameter(planner: SavePlanner, item: WriteItem, path: Path) -> list[tuple[Path, Any]]:
+    """As JSON, if it is that: what torch has pickled is stored anyway."""
     try:
-        found = as_json(item.index.fqn, planner.lookup_object(item.index))
+        return [(path, as_json(item.index.fqn, planner.lookup_object(item.index)))]
     except (Refused, AttributeError):
         return []
-    return [group for group in found if isinstance(group, dict)] if isinstance(found, list) else []
+
+
+def groups_of(found: Sequence[tuple[Path, Any]]) -> list[dict[str, Any]]:
+    """Param groups from their hyperparameters, in the groups' order."""
+    groups: dict[str, dict[str, Any]] = {}
+    order: dict[str, tuple[str, int]] = {}
+    for path, value in found:
+        key = repr(path[:-1])
+        order[key] = repr(path[:-2]), path[-2]
+        groups.setdefault(key, {})[path[-1]] = value
+    return [groups[key] for key in sorted(groups, key=lambda key: order[key])]
 
 
 def names_of(paths: dict[str, Path]) -> dict[str, tuple[str, str]]:
@@ -266,8 +287,10 @@ class Reader(StorageReader):
                 found.setdefault(self._key(alias, WEIGHT), by_name[kept, WEIGHT])
         values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
         objects: dict[str, Any] = {}
-        if values.get("param_groups"):
-            objects[_joined(self._optimizer, "param_groups")] = values["param_groups"]
+        for number, group in enumerate(values.get("param_groups") or []):
+            for word, value in group.items():
+                pair = isinstance(value, list) and word != "params"  # JSON has no tuples, and torch's are: betas, eps
+                objects[_joined(self._optimizer, f"param_groups.{number}.{word}")] = tuple(value) if pair else value
         _flatten(values.get("user"), "", objects)
         return found, {key: value for key, value in objects.items() if key not in found}
 
