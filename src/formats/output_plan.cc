@@ -124,9 +124,12 @@ Result<OutputPlan> plan_tensors(const CheckpointView& view, const std::vector<st
     tensor.size_bytes = *bytes;
   }
   if (kept != 0) plan.notes.push_back(text(kept, " tensors keep their type: steps, and types that are no such floats"));
+  return plan;
+}
+
+void note_ties(const CheckpointView& view, OutputPlan& plan) {
   for (const auto& [alias, name] : view.aliases)
     plan.notes.push_back(text(alias, " is tied to ", name, ", and is not written a second time"));
-  return plan;
 }
 
 PartialOptions partial_options(const OutputPlan& plan, bool overwrite) {

@@ -32,6 +32,7 @@ struct WriteOptions {
   std::optional<ElementType> type;               // floating-point tensors become that; steps stay. Nothing: as stored
   std::uint64_t file_bytes_max = 5'000'000'000;  // of formats that spread tensors over files; one tensor may be larger
   std::string file_name = "data";                // of a format that is one file
+  bool flat_names = false;                       // DCP: weights under their own names, not below "model"
 };
 
 struct PlannedTensor {
@@ -81,11 +82,14 @@ struct OutputPlan {
                                                             const std::vector<std::string>& roles);
 // Numbers of steps stay what they are: a narrower type would round them.
 [[nodiscard]] ElementType written_type(const StoredTensor& tensor, const std::optional<ElementType>& wanted);
-// The plan's tensors for `chosen`, with index, type and size, and data_bytes. Keys and places are the format's. Notes
-// say which tensors keep their type although another is wanted, and which names are tied and written once.
+// The plan's tensors for `chosen`, with index, type and size, and data_bytes. Keys and places are the format's. A note
+// says which tensors keep their type although another is wanted.
 // Fails: `not_found` where nothing is chosen; `invalid` for a tensor that is no whole number of bytes.
 [[nodiscard]] Result<OutputPlan> plan_tensors(const CheckpointView& view, const std::vector<std::uint32_t>& chosen,
                                               const WriteOptions& options);
+
+// A note of each name that is tied to another, of formats that hold it once.
+void note_ties(const CheckpointView& view, OutputPlan& plan);
 
 struct OutputOptions {
   ExecuteOptions execution;

@@ -342,6 +342,7 @@ Result<std::string> huggingface_index(std::span<const std::string> names, std::s
 Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptions& options) {
   PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, with_roles(view, options.roles));
   PAWL_ASSIGN(OutputPlan plan, plan_tensors(view, chosen, options));
+  note_ties(view, plan);
   for (PlannedTensor& tensor : plan.tensors)
     tensor.key = role_key(view.tensors[tensor.tensor].name, view.tensors[tensor.tensor].role);
   PAWL_ASSIGN(PlannedFile file, plan_file(view, plan, 0, plan.tensors.size(), options.file_name));
@@ -356,6 +357,7 @@ Result<OutputPlan> plan_huggingface(const CheckpointView& view, const WriteOptio
     if (view.tensors[i].role == "buffer") chosen.push_back(i);
   std::ranges::sort(chosen);
   PAWL_ASSIGN(OutputPlan plan, plan_tensors(view, chosen, options));
+  note_ties(view, plan);
   plan.is_folder = true;
   std::vector<std::uint64_t> sizes;
   for (PlannedTensor& tensor : plan.tensors) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "cli/checkpoints/convert_plan.h"
 #include "cli/checkpoints/text.h"
 
 namespace pawl {
@@ -51,21 +52,34 @@ void add_family(CLI::App& app, CheckpointArguments& all) {
   app.add_option("--config", all.convert.config_file, "the model's config.json, which says all of that")->group(group);
 }
 
+using To = ConvertOptions::To;
+
+To target_format(const std::string& name) {
+  for (const To to : {To::huggingface, To::dcp})
+    if (name == name_of(to)) return to;
+  return To::safetensors;
+}
+
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
-  CLI::App* convert = app.add_subcommand("convert", "any checkpoint into safetensors, or a Hugging Face folder");
+  CLI::App* convert =
+      app.add_subcommand("convert", "any checkpoint into safetensors, Hugging Face's folder, or PyTorch DCP");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
       "Megatron-Core and safetensors; executes nothing that is in them. safetensors: one file, keys <name>/<role> with "
       "the\n"
-      "roles weight, master, exp_avg, exp_avg_sq, step, buffer. The target gets its name when it is whole and on the "
-      "disk;\n"
-      "until then it grows as TARGET.pawl-partial, which the next run takes over.");
+      "roles weight, master, exp_avg, exp_avg_sq, step, buffer. dcp: a folder that torch's dcp.load reads into any "
+      "layout,\n"
+      "keys as torch's get_state_dict has them: model.<name>, optim.state.<name>.exp_avg; tied names are both there;\n"
+      "hyperparameters (param_groups) are not: load \"optim\" with DefaultLoadPlanner(allow_partial_load=True).\n"
+      "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
+      "the next\n"
+      "run takes over.");
   convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
-  convert->add_option("target", o.target, "safetensors: a file; huggingface: a folder")->required();
-  convert->add_option("--to", all.convert_to, "safetensors or huggingface")
+  convert->add_option("target", o.target, "safetensors: a file; huggingface, dcp: a folder")->required();
+  convert->add_option("--to", all.convert_to, "safetensors, huggingface or dcp")
       ->required()
-      ->check(CLI::IsMember({"safetensors", "huggingface"}));
+      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp"}));
   convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
       ->delimiter(',');
   convert->add_option("--dtype", o.dtype,
@@ -75,15 +89,23 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   add_bytes(*convert, "--memory", o.memory_bytes, "at most so much memory for data; default 1GiB");
   convert->add_option("--trust-replica", o.trusted_replica,
                       "where copies of a tensor differ, take number N instead of refusing");
-  add_bytes(*convert, "--max-file-size", o.file_bytes_max, "of each file of a Hugging Face folder; default 5GB");
+  add_bytes(*convert, "--max-file-size", o.file_bytes_max, "of each file of huggingface or dcp; default 5GB");
+  convert->add_flag("--flat", o.flat_names, "dcp: weights and buffers under their own names, not below \"model.\"");
   convert->add_flag("--despite-problems", o.despite_problems,
                     "convert the chosen tensors although inspect shows problems; they must be whole themselves");
-  convert->add_flag("--overwrite", o.overwrite, "replace what is at the target");
+  convert->add_flag("--overwrite", o.overwrite,
+                    "replace what is at the target; dcp: the whole folder, if a DCP checkpoint is in it");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);
-  convert->callback([&all, &chosen] {
-    all.convert.to =
-        all.convert_to == "huggingface" ? ConvertOptions::To::huggingface : ConvertOptions::To::safetensors;
+  convert->callback([convert, &all, &chosen] {
+    all.convert.to = target_format(all.convert_to);
+    const bool is_spread = all.convert.to == To::huggingface || all.convert.to == To::dcp;
+    if (convert->count("--max-file-size") != 0 && !is_spread)
+      throw CLI::ValidationError("--max-file-size", text("--to ", all.convert_to,
+                                                         " is one file: only huggingface and "
+                                                         "dcp spread over several"));
+    if (all.convert.flat_names && all.convert.to != To::dcp)
+      throw CLI::ValidationError("--flat", text("only --to dcp has names below \"model.\", not ", all.convert_to));
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))
       throw CLI::ValidationError("--family", text("\"", all.family, "\": gpt, llama, mixtral and gpt_neox are known"));
     chosen = [&all] { return command_convert(all.convert); };

@@ -24,7 +24,7 @@ struct InspectOptions {
 int command_inspect(const InspectOptions& options);
 
 struct ConvertOptions {
-  enum class To : std::uint8_t { safetensors, huggingface };
+  enum class To : std::uint8_t { safetensors, huggingface, dcp };
   std::string source, target;
   To to = To::safetensors;
   ReadOptions read;
@@ -35,7 +35,8 @@ struct ConvertOptions {
   std::string config_file;  // a config.json that tells what of the family is missing
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
   std::optional<std::uint32_t> trusted_replica;
-  std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface
+  std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface, dcp
+  bool flat_names = false;                       // dcp: weights under their own names, not below "model"
   bool despite_problems = false;  // tensors that are whole go out although something else is missing or damaged
   bool overwrite = false;
   bool dry_run = false;

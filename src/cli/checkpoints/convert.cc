@@ -1,4 +1,4 @@
-// `pawl convert`: any checkpoint into safetensors, or into a Hugging Face folder.
+// `pawl convert`: any checkpoint into safetensors, a Hugging Face folder, or a folder of PyTorch DCP.
 #include <chrono>
 #include <optional>
 

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "env/files.h"
+#include "formats/dcp_writer.h"
 #include "formats/safetensors_writer.h"
 #include "reshape/cast.h"
 
@@ -33,6 +34,8 @@ std::string_view name_of(To to) {
       return "safetensors";
     case To::huggingface:
       return "huggingface";
+    case To::dcp:
+      return "dcp";
   }
   return "";
 }
@@ -51,12 +54,15 @@ Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOpti
   write.roles = options.roles;
   write.file_bytes_max = options.file_bytes_max;
   write.file_name = last_name(options.target);
+  write.flat_names = options.flat_names;
   PAWL_ASSIGN(write.type, wanted_type(options.dtype));
   switch (options.to) {
     case To::safetensors:
       return plan_safetensors(view, write);
     case To::huggingface:
       return plan_huggingface(view, write);
+    case To::dcp:
+      return plan_dcp(view, write);
   }
   return Error{Code::broken, "no such format"};
 }
