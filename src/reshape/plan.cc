@@ -374,14 +374,11 @@ std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, st
   return {};
 }
 
-// What speaks against making `target` from `source`; empty: nothing.
-std::string mismatch(const SourceTensor& source, const JobTensor& target) {
-  if (source.shape != target.shape) {
-    return text(text_of(source.shape), " held, ", text_of(target.shape), " wanted");
-  }
-  if (!can_cast(source.dtype, target.dtype)) {
-    return text(name_of(source.dtype), ' ', text_of(source.shape), " held, ", name_of(target.dtype), ' ',
-                text_of(target.shape), " wanted: no such cast");
+// What speaks against making a tensor of `type` from `source`; empty: nothing.
+std::string fault_of_types(const SourceTensor& source, ElementType type) {
+  if (!can_cast(source.dtype, type)) {
+    return text(name_of(source.dtype), ' ', text_of(source.shape), " held, ", name_of(type), ' ',
+                text_of(source.shape), " wanted: no such cast");
   }
   if (source.versions > 1 && !can_average(source.dtype)) {
     return text(name_of(source.dtype), ' ', text_of(source.shape), " held in ", source.versions,
@@ -390,7 +387,92 @@ std::string mismatch(const SourceTensor& source, const JobTensor& target) {
   return {};
 }
 
+// What speaks against making `target` from `source`; empty: nothing.
+std::string mismatch(const SourceTensor& source, const JobTensor& target) {
+  if (source.shape != target.shape) {
+    return text(text_of(source.shape), " held, ", text_of(target.shape), " wanted");
+  }
+  return fault_of_types(source, target.dtype);
+}
+
+// What speaks against a plan, by the codes that it is an error of.
+struct Faults {
+  Complaints cuts;
+  Complaints overlaps;
+  Complaints holes;
+  [[nodiscard]] bool full() const { return cuts.full() || overlaps.full() || holes.full(); }
+  [[nodiscard]] Status status() const {
+    PAWL_TRY(cuts.status(Code::invalid));
+    PAWL_TRY(overlaps.status(Code::corrupt));
+    return holes.status(Code::not_found);
+  }
+};
+
+// Of pieces that are known not to overlap, only those near what is wanted.
+void append_held(const ReshapeSource& source, std::uint32_t tensor, const std::vector<TensorPiece>& wanted,
+                 bool is_all, std::vector<TensorPiece>& out) {
+  if (is_all || !source.disjoint) return source.append_pieces(tensor, out);
+  const Box box = box_around(wanted);
+  if (source.append_meeting) return source.append_meeting(tensor, box, out);
+  source.append_pieces(tensor, out);
+  std::erase_if(out, [&](const TensorPiece& piece) { return volume(intersection(piece.box, box)) == 0; });
+}
+
+// Covers what is wanted of one tensor. `is_all`: of all ranks.
+void plan_tensor(const ReshapeSource& source, std::uint32_t from, ElementType type,
+                 const std::vector<TensorPiece>& wanted, bool is_all, ReshapeOptions options, Loads& loads,
+                 const CopySink& sink, Faults& faults) {
+  const SourceTensor& tensor = source.tensors[from];
+  const auto label = [&] { return text(label_of(tensor.name, tensor.role), ": ", text_of(tensor.shape)); };
+  if (size_bits(type) % 8 != 0 && wanted.front().box != whole_box(tensor.shape))
+    return faults.cuts.add(text(label(), " of ", name_of(type), " elements, which are packed and cannot be cut"));
+  std::vector<TensorPiece> held;
+  append_held(source, from, wanted, is_all, held);
+  const std::string overlap = source.disjoint ? "" : overlap_in(held, tensor.shape);
+  if (!overlap.empty()) return faults.overlaps.add(text(label(), ", ", overlap));
+  const PieceIndex index(held);
+  const bool shares = is_all && std::ranges::any_of(wanted, [](const TensorPiece& piece) { return piece.copy != 0; });
+  Cover cover(index, tensor, shares, options, loads);
+  for (const TensorPiece& piece : wanted) {
+    Box hole;
+    if (cover.plan(piece, type, sink, hole)) continue;
+    return faults.holes.add(text(label(), " wanted, ", text_of_box(hole), " held by nobody"));
+  }
+}
+
+// What speaks against the pieces that are wanted of a tensor; empty: nothing.
+std::string fault_of(const SourceTensor& source, const WantedPieces& wanted) {
+  if (std::string why = fault_of_types(source, wanted.dtype); !why.empty()) return why;
+  for (const TensorPiece& piece : wanted.pieces) {
+    if (piece.box.dimensions != source.shape.size())
+      return text(text_of(source.shape), " held, ", text_of_box(piece.box), " wanted");
+    if (const Status inside = check_inside(region_of(piece.box), source.shape); !inside)
+      return text(text_of(source.shape), " held, ", text_of_box(piece.box), " wanted: ", inside.error().what);
+  }
+  return {};
+}
+
 }  // namespace
+
+Status plan_pieces(const ReshapeSource& source, std::span<const WantedPieces> wanted, const CopySink& sink) {
+  Complaints complaints;
+  for (const WantedPieces& each : wanted) {
+    if (each.source_tensor >= source.tensors.size())
+      return Error{Code::invalid, text("tensor ", each.source_tensor, " of ", source.tensors.size(), " is wanted")};
+    const SourceTensor& tensor = source.tensors[each.source_tensor];
+    if (const std::string why = fault_of(tensor, each); !why.empty())
+      complaints.add(text(label_of(tensor.name, tensor.role), ": ", why));
+  }
+  PAWL_TRY(complaints.status(Code::invalid));
+  Loads loads;
+  Faults faults;
+  for (const WantedPieces& each : wanted) {
+    if (faults.full()) break;
+    if (each.pieces.empty()) continue;
+    plan_tensor(source, each.source_tensor, each.dtype, each.pieces, false, {}, loads, sink, faults);
+  }
+  return faults.status();
+}
 
 ReshapeSource source_of(const Enumeration& enumeration, std::vector<bool> is_alive) {
   ReshapeSource source;
@@ -483,55 +565,19 @@ void ReshapePlan::append_wanted(std::uint32_t tensor, std::uint32_t first, std::
   }
 }
 
-// Of pieces that are known not to overlap, only those near what is wanted.
-void ReshapePlan::append_held(std::uint32_t tensor, const std::vector<TensorPiece>& wanted, bool is_all,
-                              std::vector<TensorPiece>& out) const {
-  if (is_all || !source_->disjoint) return source_->append_pieces(tensor, out);
-  const Box box = box_around(wanted);
-  if (source_->append_meeting) return source_->append_meeting(tensor, box, out);
-  source_->append_pieces(tensor, out);
-  std::erase_if(out, [&](const TensorPiece& piece) { return volume(intersection(piece.box, box)) == 0; });
-}
-
 // `count` is 1, or all ranks.
 Status ReshapePlan::plan_ranks(std::uint32_t first, std::uint32_t count, const CopySink& sink) const {
   Loads loads;
-  Complaints cuts;
-  Complaints overlaps;
-  Complaints holes;
+  Faults faults;
   std::vector<TensorPiece> wanted;
-  std::vector<TensorPiece> held;
-  for (std::uint32_t t = 0; t < source_of_.size(); ++t) {
-    if (cuts.full() || overlaps.full() || holes.full()) break;
+  for (std::uint32_t t = 0; t < source_of_.size() && !faults.full(); ++t) {
     wanted.clear();
     append_wanted(t, first, count, wanted);
     if (wanted.empty()) continue;
-    const JobTensor& tensor = target_->layout().tensors[t];
-    const auto label = [&] { return text(label_of(tensor.name, tensor.role), ": ", text_of(tensor.shape)); };
-    if (size_bits(tensor.dtype) % 8 != 0 && wanted.front().box != whole_box(tensor.shape)) {
-      cuts.add(text(label(), " of ", name_of(tensor.dtype), " elements, which are packed and cannot be cut"));
-      continue;
-    }
-    held.clear();
-    append_held(source_of_[t], wanted, count > 1, held);
-    const std::string overlap = source_->disjoint ? "" : overlap_in(held, tensor.shape);
-    if (!overlap.empty()) {
-      overlaps.add(text(label(), ", ", overlap));
-      continue;
-    }
-    const PieceIndex index(held);
-    const bool shares = std::ranges::any_of(wanted, [](const TensorPiece& piece) { return piece.copy != 0; });
-    Cover cover(index, source_->tensors[source_of_[t]], count > 1 && shares, options_, loads);
-    for (const TensorPiece& piece : wanted) {
-      Box hole;
-      if (cover.plan(piece, tensor.dtype, sink, hole)) continue;
-      holes.add(text(label(), " wanted, ", text_of_box(hole), " held by nobody"));
-      break;
-    }
+    plan_tensor(*source_, source_of_[t], target_->layout().tensors[t].dtype, wanted, count > 1, options_, loads, sink,
+                faults);
   }
-  PAWL_TRY(cuts.status(Code::invalid));
-  PAWL_TRY(overlaps.status(Code::corrupt));
-  return holes.status(Code::not_found);
+  return faults.status();
 }
 
 }  // namespace pawl

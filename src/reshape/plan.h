@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,19 @@ struct ReshapeOptions {
   bool prefer_own_rank = false;   // holders of the source are the target's ranks: what a rank has need not travel
 };
 
+// Of one of a source's tensors: boxes that somebody has room for, wherever that is. For targets without a layout.
+struct WantedPieces {
+  std::uint32_t source_tensor = 0;  // index in the source
+  ElementType dtype = ElementType::float32;
+  std::vector<TensorPiece> pieces = {};  // `tensor` is what the copies will say; boxes of the same shape's tensor
+};
+
+// The copies that fill all pieces, in the order given; none of a piece is planned twice, whatever others overlap it.
+// Fails: `invalid` where a box leaves its tensor, a type can't be cast or averaged, or a packed type would be cut;
+// `not_found` and `corrupt` as plan_rank. What the sink has got by then is no plan.
+[[nodiscard]] Status plan_pieces(const ReshapeSource& source, std::span<const WantedPieces> wanted,
+                                 const CopySink& sink);
+
 class ReshapePlan {
  public:
   // Matches tensors by name and role. Both must outlive the plan. Fails: `invalid`, naming up to five tensors that are
@@ -87,8 +101,6 @@ class ReshapePlan {
   [[nodiscard]] Status plan_ranks(std::uint32_t first, std::uint32_t count, const CopySink& sink) const;
   void append_wanted(std::uint32_t tensor, std::uint32_t first, std::uint32_t count,
                      std::vector<TensorPiece>& out) const;
-  void append_held(std::uint32_t tensor, const std::vector<TensorPiece>& wanted, bool is_all,
-                   std::vector<TensorPiece>& out) const;
 
   const ReshapeSource* source_;
   const Enumeration* target_;
