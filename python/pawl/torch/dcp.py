@@ -107,7 +107,7 @@ class Writer(StorageWriter):
         if pieces:
             shares = [Share(index, piece.box) for index, piece in enumerate(pieces)]
             kept: list[torch.Tensor] = []
-            share = _checkpoint.write_part(about.folder, about.part, store_pieces(pieces, shares, kept))
+            share = _checkpoint.write_store_part(about.folder, about.part, store_pieces(pieces, shares, kept))
             results[0] = replace(results[0], storage_data=_Written(share, found))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -127,7 +127,7 @@ class Writer(StorageWriter):
     def _abandon(self) -> None:
         store, self._store = getattr(self, "_store", None), None
         if store is not None:
-            store.end()
+            store.close()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -210,12 +210,12 @@ def _write(path: str, ranks: Ranks, pieces: Sequence[Piece], shares: Sequence[Sh
         ranks.first(lambda: store.publish(parts, values=values, aliases=aliases) if store else None)
     finally:
         if store is not None:
-            store.end()  # what isn't published is removed
+            store.close()  # what isn't published is removed
 
 
 def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share]) -> str:
     kept: list[torch.Tensor] = []  # until they are written
-    return _checkpoint.write_part(folder, part, store_pieces(pieces, shares, kept))
+    return _checkpoint.write_store_part(folder, part, store_pieces(pieces, shares, kept))
 
 
 def store_pieces(pieces: Sequence[Piece], shares: Sequence[Share], kept: list[torch.Tensor]
@@ -232,7 +232,8 @@ def _store_piece(piece: Piece, share: Share, kept: list[torch.Tensor]) -> _check
         tensor = tensor.cpu()
     kept.append(tensor)
     return _checkpoint.StorePiece(piece.name, piece.role, piece.dtype, piece.shape, share.box.begin, share.box.size,
-                                  tensor.stride(), tensor.data_ptr() if tensor.numel() else 0)
+                                  tensor.data_ptr() if tensor.numel() else 0,
+                                  [stride * tensor.element_size() for stride in tensor.stride()])
 
 
 # From all ranks' words to one -------------------------------------------------------------------------------------
