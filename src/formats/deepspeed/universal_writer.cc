@@ -93,9 +93,6 @@ class UniversalPlanner {
     PAWL_TRY(read_rules());
     PAWL_TRY(choose_states());
     find_step();
-    tag_ = source_.is_universal ? last_of(source_.path)
-           : step_              ? text("global_step", *step_, "_universal")
-                                : "universal";
     for (const auto& [name, states] : states_) {
       for (const auto& [state, tensor] : states) PAWL_TRY(plan_state(name, state, tensor));
       if (states.contains("exp_avg") && !states.contains("step") && step_) PAWL_TRY(make_step(name));
@@ -238,7 +235,6 @@ class UniversalPlanner {
 
   // --- zero/<parameter>/<state>.pt
 
-  [[nodiscard]] std::string in_tag(std::string_view name) const { return text(tag_, '/', name); }
   [[nodiscard]] std::uint32_t next_file() const { return static_cast<std::uint32_t>(plan_.files.size()); }
 
   // Record `record` of the file is that tensor of the view.
@@ -269,8 +265,7 @@ class UniversalPlanner {
       PAWL_TRY(append_rule(writer.pickle(), name, stored.shape));
       writer.pickle().set_items();
     }
-    PAWL_ASSIGN(TorchLayout layout,
-                std::move(writer).finish(in_tag(text("zero/", name, '/', state, ".pt")), next_file()));
+    PAWL_ASSIGN(TorchLayout layout, std::move(writer).finish(text("zero/", name, '/', state, ".pt"), next_file()));
     add_tensor(tensor, text(name, '/', state), type, layout, 0);
     plan_.files.push_back(std::move(layout.file));
     return {};
@@ -479,7 +474,7 @@ class UniversalPlanner {
   }
 
   Status add_small_file(const std::string& name, TorchWriter writer) {
-    PAWL_ASSIGN(TorchLayout layout, std::move(writer).finish(in_tag(name), next_file()));
+    PAWL_ASSIGN(TorchLayout layout, std::move(writer).finish(name, next_file()));
     plan_.files.push_back(std::move(layout.file));
     return {};
   }
@@ -507,7 +502,7 @@ class UniversalPlanner {
     planned.type = ElementType::uint8;
     planned.file = next_file();
     planned.size_bytes = bytes->size_bytes();
-    plan_.files.push_back({in_tag(name), bytes->size_bytes()});
+    plan_.files.push_back({name, bytes->size_bytes()});
     view_.tensors.push_back(std::move(tensor));
     return {};
   }
@@ -546,7 +541,7 @@ class UniversalPlanner {
     TorchWriter states;
     std::vector<std::uint32_t> records;
     append_made_states(states, false, records);
-    PAWL_ASSIGN(TorchLayout layout, std::move(states).finish(in_tag("mp_rank_00_model_states.pt"), next_file()));
+    PAWL_ASSIGN(TorchLayout layout, std::move(states).finish("mp_rank_00_model_states.pt", next_file()));
     for (std::size_t i = 0; i < records.size(); ++i)
       if (records[i] != kPlaceholder)
         add_tensor(records[i], view_.tensors[records[i]].name, view_.tensors[records[i]].type, layout, i);
@@ -683,8 +678,8 @@ class UniversalPlanner {
   void plan_pointer() {
     PlannedFile pointer;
     pointer.name = "latest_universal";
-    pointer.size_bytes = tag_.size();
-    pointer.texts = {{0, tag_}};
+    pointer.size_bytes = 1;
+    pointer.texts = {{0, "."}};  // this very folder
     plan_.files.push_back(std::move(pointer));
     plan_.marker = "latest_universal";
   }
@@ -718,7 +713,6 @@ class UniversalPlanner {
   std::uint64_t kept_out_ = 0;
   std::optional<std::uint64_t> step_;     // the job's
   std::optional<double> optimizer_step_;  // may be less: skipped ones
-  std::string tag_;
 };
 
 }  // namespace

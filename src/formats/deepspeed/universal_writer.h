@@ -1,9 +1,9 @@
 // UniversalWriter: what a folder is made of that DeepSpeed loads with `checkpoint.load_universal: true`.
 //
-//   latest_universal                     names the folder below; what load_checkpoint(<folder>) needs no tag for
-//   <tag>/zero/<parameter>/fp32.pt, exp_avg.pt, ... step.pt   each whole, in float32, without padding
-//   <tag>/zero/optimizer_state.pt        hyperparameters of the groups, the loss scaler
-//   <tag>/mp_rank_MM_model_states.pt, zero_pp_rank_D_mp_rank_MM_model_states.pt   counters, the job's own state
+//   zero/<parameter>/fp32.pt, exp_avg.pt, ... step.pt   each whole, in float32, without padding
+//   zero/optimizer_state.pt                             hyperparameters of the groups, the loss scaler
+//   mp_rank_MM_model_states.pt, zero_pp_rank_D_mp_rank_MM_model_states.pt   counters, the job's own state
+//   latest_universal                                    says that it is this folder: load_checkpoint(<folder>)
 //
 // What always holds: fp32.pt is the master where there is one, else the weight, cast. DeepSpeed chooses what it opens
 // by the stage that it loads into, so both forms of everything are there: a checkpoint of any stage goes into any. Of a
