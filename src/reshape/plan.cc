@@ -377,8 +377,8 @@ std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, st
 // What speaks against making a tensor of `type` from `source`; empty: nothing.
 std::string fault_of_types(const SourceTensor& source, ElementType type) {
   if (!can_cast(source.dtype, type)) {
-    return text(name_of(source.dtype), ' ', text_of(source.shape), " held, ", name_of(type), ' ',
-                text_of(source.shape), " wanted: no such cast");
+    return text(name_of(source.dtype), ' ', text_of(source.shape), " held, ", name_of(type), ' ', text_of(source.shape),
+                " wanted: no such cast");
   }
   if (source.versions > 1 && !can_average(source.dtype)) {
     return text(name_of(source.dtype), ' ', text_of(source.shape), " held in ", source.versions,
@@ -409,8 +409,8 @@ struct Faults {
 };
 
 // Of pieces that are known not to overlap, only those near what is wanted.
-void append_held(const ReshapeSource& source, std::uint32_t tensor, const std::vector<TensorPiece>& wanted,
-                 bool is_all, std::vector<TensorPiece>& out) {
+void append_held(const ReshapeSource& source, std::uint32_t tensor, const std::vector<TensorPiece>& wanted, bool is_all,
+                 std::vector<TensorPiece>& out) {
   if (is_all || !source.disjoint) return source.append_pieces(tensor, out);
   const Box box = box_around(wanted);
   if (source.append_meeting) return source.append_meeting(tensor, box, out);
