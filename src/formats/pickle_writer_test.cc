@@ -122,7 +122,9 @@ TEST(PickleWriter, OurReaderReadsEveryKindOfValue) {
     const Pickle::Value built = pickle->find(pickle->root(), "built");
     EXPECT_EQ(pickle->object(built).call, Pickle::Call::newobj);
     EXPECT_EQ(pickle->integer(pickle->find(built, "k")), 1);
-    if (protocol == 4) EXPECT_EQ(pickle->text(pickle->find(pickle->root(), "bytes")), "a\x80\xff\0'"s);
+    if (protocol == 4) {
+      EXPECT_EQ(pickle->text(pickle->find(pickle->root(), "bytes")), "a\x80\xff\0'"s);
+    }
   }
 }
 

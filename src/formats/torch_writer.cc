@@ -81,7 +81,7 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   const std::optional<std::uint64_t> bytes = count ? size_bytes(type, *count) : std::nullopt;
   if (refused_.empty() && !typed && !is_kept_untyped(type)) refused_ = text("torch has no plain ", name_of(type));
   if (refused_.empty() && !bytes) refused_ = "a tensor that is no whole number of bytes, or too large";
-  if (refused_.empty() && content && content->size() != *bytes)
+  if (refused_.empty() && bytes && content && content->size() != *bytes)
     refused_ = text("a tensor of ", *bytes, " bytes and a content of ", content->size());
   pickle_.global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   pickle_.mark();

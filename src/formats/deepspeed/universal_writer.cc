@@ -176,7 +176,7 @@ class UniversalPlanner {
     if (bad_names.any())
       return Error{Code::invalid, text("a universal checkpoint has a folder for each parameter, and these are no names "
                                        "of folders: ",
-                                       bad_names.sentence(), "; rename them with --map")};
+                                       bad_names.sentence(), "; DeepSpeed names no parameter so")};
     for (const auto& [name, states] : states_)
       if (states.contains("fp32")) return {};
     return Error{Code::not_found, "the checkpoint holds no weight: there is nothing to make a universal one of"};
