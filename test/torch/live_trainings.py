@@ -8,7 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers load it with their first step: here once, before ranks are forked
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.optim
+import torch.distributed.tensor.parallel
 from torch import nn
 
 KINDS = ("plain", "ddp", "fsdp2", "hsdp", "fsdp2_tp", "tp", "zero", "pp_dp", "fsdp1", "fsdp1_flat")  # of four ranks
