@@ -54,6 +54,9 @@ def describe(rank, world, kinds):
             if piece.role == "weight" and piece.tensor.numel():
                 assert piece.tensor.untyped_storage().data_ptr() in storages, (kind, str(piece))
         answers[kind, word] = plain(layout), live_trainings.truth(kind, model, optimizer)
+    for kind in ("fsdp2", "fsdp1", "fsdp1_flat", "zero"):  # nothing has run yet, and there is no optimizer state
+        model, optimizer = live_trainings.make(kind, steps=0)
+        answers[kind, "fresh"] = plain(layout_of(model, optimizer)), live_trainings.truth(kind, model, optimizer)
     return answers
 
 
@@ -98,6 +101,13 @@ class LayoutTest(unittest.TestCase):
             for key, whole in wholes.items():
                 self.assertTrue(torch.equal(truth[key], whole) and truth[key].dtype == whole.dtype, (kind, word, key))
                 self.assertGreater(int(counts[key].min()), 0, (kind, key))
+
+    def test_before_the_first_step(self):
+        for kind in ("fsdp2", "fsdp1", "fsdp1_flat", "zero"):
+            wholes, _ = joined(self.of(kind, "fresh"))
+            self.assertEqual({"weight", "buffer"}, {role for _, role in wholes}, kind)
+            for key, value in self.answers[0][kind, "fresh"][1].items():
+                self.assertTrue(torch.equal(value, wholes[key]), (kind, key))
 
     def test_sharded_tensors_are_listed_in_parts(self):
         pieces = [p for rank in self.of("fsdp2") for p in rank[0] if p[:2] == ("blocks.0.up.weight", "weight")]

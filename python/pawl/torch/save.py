@@ -72,17 +72,18 @@ def save(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, val
                             {name: value for said in reversed(of_ranks) for name, value in said.extra_state.items()},
                             f"torch {torch.__version__}")
 
-    ranks = Ranks(group)
+    ranks = Ranks(group, "at the path there is what was there before, or all of the new checkpoint")
     return write(os.fspath(path), ranks, look, values, stored, overwrite=overwrite, check_replicas=check_replicas)
 
 
 # The ranks of a save ----------------------------------------------------------------------------------------------
 
 class Ranks:
-    """The ranks that act together. What one fails with, all do."""
+    """The ranks that act together. What one fails with, all do. `left`: what is so if they lose each other."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, left: str = "") -> None:
         self.group = group
+        self._left = f": {left}" if left else ""
         self.joined = dist.is_available() and dist.is_initialized()
         if group is not None and not self.joined:
             raise Refused("a group is given, and torch.distributed isn't initialized: call init_process_group() first")
@@ -110,20 +111,22 @@ class Ranks:
         if self.world == 1:
             return mine
         answers = [None] * self.world if self.rank == 0 else None
-        dist.gather_object(mine[0], answers, dst=dist.get_global_rank(self.group, 0) if self.group else 0,
-                           group=self.group)
+        first = dist.get_global_rank(self.group, 0) if self.group else 0
+        self._together(lambda: dist.gather_object(mine[0], answers, dst=first, group=self.group))
         return answers or []
 
     def _collected(self, mine: Any) -> list[Any]:
         answers: list[Any] = [None] * self.world
+        self._together(lambda: dist.all_gather_object(answers, mine, group=self.group))
+        return answers
+
+    def _together(self, collective: Callable[[], Any]) -> None:
         try:
-            dist.all_gather_object(answers, mine, group=self.group)
+            collective()
         except PawlError:
             raise
         except Exception as error:
-            raise PawlError(f"the ranks lost each other during the save ({error}): what was there before is there, or all "
-                            f"of the new checkpoint") from error
-        return answers
+            raise PawlError(f"the ranks lost each other ({error}){self._left}") from error
 
 
 def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
