@@ -1,0 +1,299 @@
+"""libpawl_checkpoint by ctypes: include/pawl/checkpoint.h, call by call.
+
+A status becomes an exception: PAWL_INVALID `Refused`, all others a `PawlError`, each with the library's sentence. Calls
+release the interpreter's lock while they read. Memory is given by address: whoever calls keeps it alive and in place
+until the call returns. Nothing here knows torch.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pawl.errors import PawlError, Refused
+
+NAME = "libpawl_checkpoint.so.0"
+
+
+class _Request(ctypes.Structure):
+    _fields_ = [
+        ("tensor", ctypes.c_uint32), ("dimension_count", ctypes.c_uint32), ("dtype", ctypes.c_char_p),
+        ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p), ("memory_bytes", ctypes.c_uint64),
+    ]
+
+
+class _Report(ctypes.Structure):
+    _fields_ = [("bytes_read", ctypes.c_uint64), ("bytes_moved", ctypes.c_uint64), ("overflowed", ctypes.c_uint64)]
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
+        ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p), ("begin", ctypes.c_void_p),
+        ("size", ctypes.c_void_p), ("stride_bytes", ctypes.c_void_p), ("memory", ctypes.c_void_p),
+    ]
+
+
+_HANDLE, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+_REQUESTS, _NUMBERS, _TEXTS = ctypes.POINTER(_Request), ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(_TEXT)
+_SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "checkpoint_open": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
+    "checkpoint_json": (_TEXT, (_HANDLE,)),
+    "checkpoint_check": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT)),
+    "checkpoint_read": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT, ctypes.POINTER(_Report))),
+    "checkpoint_compare": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, _TEXT)),
+    "checkpoint_prove": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, ctypes.c_uint32, ctypes.c_uint32, _TEXT)),
+    "checkpoint_cancel": (None, (_HANDLE,)),
+    "checkpoint_close": (None, (_HANDLE,)),
+    "checkpoint_error": (_TEXT, ()),
+    "store_begin": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
+    "store_folder": (_TEXT, (_HANDLE,)),
+    "store_write_part": (ctypes.c_int, (_TEXT, ctypes.c_uint32, ctypes.POINTER(_Piece), _SIZE, _TEXT,
+                                        ctypes.POINTER(_TEXT))),
+    "store_publish": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _TEXT, _TEXTS, _SIZE)),
+    "store_end": (None, (_HANDLE,)),
+}
+_OK, _INVALID = 0, 3
+
+_loaded: dict[str, ctypes.CDLL] = {}
+_loading = threading.Lock()
+
+
+def find_library() -> str:
+    """Its path: $PAWL_CHECKPOINT_LIBRARY, else beside the package, else the checkout's build. Refused without one."""
+    named = os.environ.get("PAWL_CHECKPOINT_LIBRARY")
+    package = os.path.dirname(os.path.abspath(__file__))
+    checkout = os.path.dirname(os.path.dirname(package))
+    places = [named] if named else [os.path.join(package, NAME), os.path.join(checkout, "build", "lib", NAME)]
+    for place in places:
+        if os.path.exists(place):
+            return place
+    raise Refused(f"libpawl_checkpoint is not at {' nor at '.join(places)}: build it (make), or name it with "
+                  f"PAWL_CHECKPOINT_LIBRARY")
+
+
+def library() -> ctypes.CDLL:
+    """The library, its functions typed; loaded once."""
+    path = find_library()
+    with _loading:
+        if path not in _loaded:
+            _loaded[path] = _load(path)
+        return _loaded[path]
+
+
+def _load(path: str) -> ctypes.CDLL:
+    try:
+        loaded = ctypes.CDLL(path)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, "pawl_" + name)
+            function.restype, function.argtypes = result, arguments
+    except OSError as error:
+        raise Refused(f"libpawl_checkpoint can't be loaded: {error}") from None
+    except AttributeError as error:
+        raise Refused(f"{path} is of another version than this package ({error}): install the same release of both"
+                      ) from None
+    return loaded
+
+
+@dataclass(frozen=True)
+class Request:
+    """A box of a tensor, and the memory that it is wanted in. Strides are of that memory, in elements."""
+
+    tensor: int
+    dtype: str | None  # torch's name of what it is wanted as; None: as it is stored
+    begin: Sequence[int]
+    size: Sequence[int]
+    strides: Sequence[int]
+    memory: int  # an address
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a read came to."""
+
+    bytes_read: int = 0   # from files, with what was read along
+    bytes_moved: int = 0  # into memory
+    overflowed: int = 0   # finite numbers that a cast made infinite
+
+    def __add__(self, other: Read) -> Read:
+        return Read(self.bytes_read + other.bytes_read, self.bytes_moved + other.bytes_moved,
+                    self.overflowed + other.overflowed)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a checkpoint."""
+
+    index: int
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    copies: int
+
+
+class Checkpoint:
+    """An open checkpoint. Methods are the calls of checkpoint.h under their names."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self.path = path
+        self._library = library()
+        self._handle = _HANDLE()
+        _check(self._library.pawl_checkpoint_open(os.fsencode(path), _json(options), ctypes.byref(self._handle)))
+        said = json.loads(self._library.pawl_checkpoint_json(self._handle))
+        self.format: str = said["format"]
+        self.facts: list[tuple[str, str]] = [(name, value) for name, value in said["facts"]]
+        self.aliases: dict[str, str] = dict(said["aliases"])
+        self.objects: list[str] = said["objects"]
+        self.notes: list[str] = said["notes"]
+        self.problems: list[str] = said["problems"]
+        self.family: str | None = said["family"]
+        self.names: str | None = said["names"]
+        self.values: Any = said["values"]
+        self.tensors = [Tensor(index, each["name"], each["role"], each["dtype"], tuple(each["shape"]), each["bytes"],
+                               each["copies"]) for index, each in enumerate(said["tensors"])]
+
+    def check(self, requests: Sequence[Request], **options: Any) -> None:
+        """Whether `read` could answer these. Reads no tensor."""
+        _check(self._library.pawl_checkpoint_check(self._handle, _array(requests), len(requests), _json(options)))
+
+    def read(self, requests: Sequence[Request], **options: Any) -> Read:
+        """One plan for all; what several want is read once."""
+        report = _Report()
+        _check(self._library.pawl_checkpoint_read(self._handle, _array(requests), len(requests), _json(options),
+                                                       ctypes.byref(report)))
+        return Read(report.bytes_read, report.bytes_moved, report.overflowed)
+
+    def compare(self, tensors: Sequence[int], **options: Any) -> None:
+        """Fails where the stored replicas of one of these differ."""
+        numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
+        _check(self._library.pawl_checkpoint_compare(self._handle, numbers, len(tensors), _json(options)))
+
+    def prove(self, tensors: Sequence[int], share: int = 0, shares: int = 1, **options: Any) -> None:
+        """Fails where stored bytes of these don't agree with their checksums, of formats that have them."""
+        numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
+        _check(self._library.pawl_checkpoint_prove(self._handle, numbers, len(tensors), share, shares, _json(options)))
+
+    def cancel(self) -> None:
+        """From any thread: ends what is being read."""
+        self._library.pawl_checkpoint_cancel(self._handle)
+
+    def close(self) -> None:
+        """Idempotent. Not while another thread reads."""
+        if self._handle:
+            self._library.pawl_checkpoint_close(self._handle)
+            self._handle = _HANDLE()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check(status: int) -> None:
+    if status == _OK:
+        return
+    text = (library().pawl_checkpoint_error() or b"").decode(errors="replace")
+    raise (Refused if status == _INVALID else PawlError)(text or f"status {status}")
+
+
+@dataclass(frozen=True)
+class StorePiece:
+    """A box of a tensor, and the memory that holds it."""
+
+    name: str
+    role: str
+    dtype: str  # torch's name
+    shape: Sequence[int]
+    begin: Sequence[int]
+    size: Sequence[int]
+    memory: int  # an address
+    stride_bytes: Sequence[int]
+
+
+class Store:
+    """A checkpoint of pawl's own format in the making; one process has it. Its calls are those of checkpoint.h."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self._library = library()
+        self._handle = _HANDLE()
+        _check(self._library.pawl_store_begin(os.fsencode(path), _json(options), ctypes.byref(self._handle)))
+        self.folder = os.fsdecode(self._library.pawl_store_folder(self._handle))
+
+    def publish(self, shares: Sequence[str], values: str = "", aliases: dict[str, str] | None = None) -> None:
+        """`values`: JSON text. Afterwards the checkpoint is at its path, and on the disk."""
+        pairs = [text for pair in (aliases or {}).items() for text in pair]
+        _check(self._library.pawl_store_publish(self._handle, _texts(shares), len(shares), values.encode() or None,
+                                                _texts(pairs), len(pairs) // 2))
+
+    def close(self) -> None:
+        """Idempotent. What was not published is removed."""
+        if self._handle:
+            self._library.pawl_store_end(self._handle)
+            self._handle = _HANDLE()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], **options: Any) -> str:
+    """Writes and syncs one part of the save in `folder`; the answer is its share for `publish`. From any process."""
+    share = _TEXT()
+    _check(library().pawl_store_write_part(os.fsencode(folder), part, _piece_array(pieces), len(pieces),
+                                           _json(options), ctypes.byref(share)))
+    return (share.value or b"").decode()
+
+
+def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (_TEXT * max(1, len(texts)))(*[text.encode() for text in texts])
+
+
+def _piece_array(pieces: Sequence[StorePiece]) -> ctypes.Array[_Piece]:
+    flat = _flat([number for piece in pieces
+                  for number in (*piece.shape, *piece.begin, *piece.size, *piece.stride_bytes)])
+    array = (_Piece * max(1, len(pieces)))()
+    array._numbers = flat  # the pointers below are into it
+    at = ctypes.addressof(flat)
+    for to, piece in zip(array, pieces, strict=False):
+        to.name, to.role, to.dtype = piece.name.encode(), piece.role.encode(), piece.dtype.encode()
+        to.dimension_count = step = len(piece.shape)
+        to.shape, to.begin, to.size, to.stride_bytes = (at + 8 * step * i for i in range(4))
+        at += 32 * step
+        to.memory = piece.memory or None
+    return array
+
+
+def _flat(numbers: list[int]) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * max(1, len(numbers)))(*numbers)
+
+
+def _json(options: dict[str, Any]) -> bytes | None:
+    given = {key: value for key, value in options.items() if value is not None}
+    return json.dumps(given).encode() if given else None
+
+
+def _array(requests: Sequence[Request]) -> ctypes.Array[_Request]:
+    """One array for all numbers of all requests: there may be hundreds of thousands."""
+    flat = _flat([number for request in requests for number in (*request.begin, *request.size, *request.strides)])
+    array = (_Request * max(1, len(requests)))()
+    array._numbers = flat  # the pointers below are into it
+    at = ctypes.addressof(flat)
+    for to, request in zip(array, requests, strict=False):
+        to.tensor, to.dimension_count = request.tensor, len(request.begin)
+        to.dtype = request.dtype.encode() if request.dtype is not None else None
+        step = 8 * len(request.begin)
+        to.begin, to.size, to.strides = at, at + step, at + 2 * step
+        at += 3 * step
+        to.memory, to.memory_bytes = request.memory or None, request.memory_bytes
+    return array

@@ -1,0 +1,456 @@
+"""Loading any checkpoint into a live training, whatever layout either has: straight into the tensors' own memory.
+
+    report = pawl.torch.load("run/global_step1200", model, optimizer)
+
+The source is anything that pawl opens: torch.save, PyTorch DCP, DeepSpeed, Megatron-Core, Hugging Face, safetensors,
+pawl's own store; the training is anything that pawl.torch.layout reads. What always holds:
+ * everything is looked at before anything is written: names, shapes, types, holes, the checkpoint's own problems and
+   checksums, on all ranks. What is refused is refused on all, and nothing has changed: no weight, no state, no
+   hyperparameter. Only files that can't be read after that leave a model that holds a part; the error says so;
+ * strict is the default: a tensor that is missing, and one that nobody wants, are refused by name;
+ * what several ranks hold is read once and passed on; where layouts agree, reading is all that happens.
+Collectives: all ranks of `group` call load() with the same arguments, between steps.
+"""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pawl._checkpoint import Checkpoint, Read
+from pawl.errors import PawlError, Refused
+from pawl.torch.layout import Group, Layout, Piece, layout_of, piece_of_number
+from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
+from pawl.torch.optimizer_state import CreatedState, inner
+from pawl.torch.reading import (Part, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
+                                shares_of, staging_type)
+from pawl.torch.report import Report, first_of
+from pawl.torch.save import Ranks
+
+_OF_OPTIMIZER = "optimizer state"  # problems that begin so leave the weights whole
+
+
+@dataclass
+class _Options:
+    """What load() was asked for, beside the training."""
+
+    path: str
+    strict: bool
+    names: str
+    open: dict[str, Any]
+    trusted_copy: int | None
+    check_replicas: bool
+    verify: bool
+
+
+@dataclass
+class _Said:
+    """What a rank says before anything is read."""
+
+    path: str
+    used: set[int]
+    tensors: int
+    keys: list[bytes]
+    devices: set[str]
+
+
+@dataclass
+class _Plan:
+    """What a rank is going to load."""
+
+    checkpoint: Checkpoint
+    layout: Layout
+    found: Matching
+    converted: list[tuple[Match, torch.Tensor]] = field(default_factory=list)  # numbers that only torch can cast
+    numbers: list[tuple[Piece, Any]] = field(default_factory=list)
+    groups: list[tuple[Group, dict[str, Any]]] = field(default_factory=list)
+    extra_state: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    give_back: Callable[[dict[str, Any]], None] = lambda extra: None  # extra state to the modules
+    began: bool = False  # something may have been written
+
+    @property
+    def bulk(self) -> list[Match]:
+        """All but the numbers that are known already."""
+        known = {id(each) for each, _ in self.converted}
+        return [each for each in self.found.matches if id(each) not in known]
+
+
+def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, strict: bool = True,
+         group: dist.ProcessGroup | None = None, rename: Callable[[str], str] | None = None, tag: str | None = None,
+         parameter_names: str | os.PathLike[str] | Sequence[str] | None = None, names: str = "auto",
+         family: str | None = None, attention_heads: int | None = None, query_groups: int | None = None,
+         head_size: int | None = None, vocabulary: int | None = None, trusted_copy: int | None = None,
+         check_replicas: bool = True, verify: bool = True) -> Report:
+    """Fills the training that all ranks of `group` (None: the default one; no group: this process alone) hold.
+
+    model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
+                               without state gets it. Its hyperparameters are set, by the parameters' names, where the
+                               checkpoint is of pawl's store; else they stay.
+    strict                     False: what is missing stays as it is, what isn't wanted stays unread; both are reported.
+                               Shapes and types that don't go together are refused all the same.
+    tag                        which of several checkpoints in a folder
+    parameter_names            names in the model's order, or a file of them: for optimizer state keyed by number
+    names                      "stored"; "huggingface" or "megatron": rename to these; "auto": rename where the stored
+                               names aren't the training's and the others are
+    family, attention_heads, query_groups, head_size, vocabulary   what a renaming can't tell from the checkpoint
+    trusted_copy               where stored replicas differ, which to take
+    check_replicas             False: stored replicas aren't compared before one of each is read
+    verify                     False: the checksums of pawl's store aren't looked at first
+
+    Fails, with one error on all ranks: Refused for what can be put right in the call; PawlError for the rest.
+    """
+    options = _Options(os.fspath(path), strict, names, {
+        "tag": tag, "family": family, "attention_heads": attention_heads, "query_groups": query_groups,
+        "head_size": head_size, "vocabulary": vocabulary}, trusted_copy, check_replicas, verify)
+    if names not in ("auto", "stored", "huggingface", "megatron"):
+        raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
+    ranks, created = Ranks(group), CreatedState()
+    plans: list[_Plan] = []
+    done = False
+    try:
+        with _NamesFile(parameter_names) as names_file:
+            options.open["parameter_names_file"] = names_file
+            report = _load(options, ranks, lambda: _plan(options, model, optimizer, rename, created), plans)
+        done = True
+        report.created = len(created)
+        return report
+    finally:
+        for plan in plans:
+            plan.checkpoint.close()
+        if not done and not any(plan.began for plan in plans):
+            created.take_back()
+
+
+def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: list[_Plan]) -> Report:
+    said: list[_Said] = ranks.gather(lambda: _say(look, plans))
+    plan = plans[0]
+    _check_same(said)
+    used = sorted(set().union(*(each.used for each in said)))
+    unused = _unused(plan, used, bool(plan.layout.optimizers))
+    ranks.gather(lambda: _check_whole(options, plan, unused, used, ranks))
+    matches = plan.bulk
+    devices = {device for each in said for device in each.devices}
+    shared = ranks.world > 1 and can_pass_on(ranks.group, devices)
+    shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank)
+    read = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))[ranks.rank]
+    received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
+    _finish(plan)
+    return _report(options, plan, unused, read, received)
+
+
+# Looking ----------------------------------------------------------------------------------------------------------
+
+def _say(look: Callable[[], _Plan], plans: list[_Plan]) -> _Said:
+    plan = look()
+    plans.append(plan)
+    bulk = [each for each in plan.bulk if each.piece.box.count]
+    return _Said(plan.checkpoint.path, plan.found.used, len(plan.checkpoint.tensors),
+                 [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk})
+
+
+def _plan(options: _Options, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
+          created: CreatedState) -> _Plan:
+    layout = layout_of(model, optimizer, rename=rename)
+    checkpoint = _open(options, layout)
+    try:
+        notes: list[str] = []
+        if layout.optimizers:
+            layout = _with_state(layout, Sources(checkpoint, layout.aliases), created, notes,
+                                 lambda: layout_of(model, optimizer, rename=rename))
+            _check_any_state(options, checkpoint, layout)
+        numbers = [(piece_of_number(number), number) for number in layout.numbers]
+        found = match(layout.pieces + [piece for piece, _ in numbers], Sources(checkpoint, layout.aliases))
+        plan = _Plan(checkpoint, layout, found, numbers=numbers, notes=notes)
+        plan.give_back = lambda extra: _set_extra_state(model, extra, rename or (lambda name: name))
+        _check(options, plan)
+        return plan
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _open(options: _Options, layout: Layout) -> Checkpoint:
+    """Under the names, of those that the checkpoint can be given, that the training has the most of."""
+    first = Checkpoint(options.path, names=None if options.names in ("auto", "stored") else options.names,
+                       **options.open)
+    if options.names != "auto" or first.names is None:
+        return first
+    others = "huggingface" if first.names == "megatron" else "megatron"
+    weights = [piece for piece in layout.pieces if piece.role == WEIGHT]
+    missing = len(match(weights, Sources(first, layout.aliases)).missing)
+    if missing == 0:
+        return first
+    try:
+        second = Checkpoint(options.path, names=others, **options.open)
+    except Refused:
+        return first
+    if len(match(weights, Sources(second, layout.aliases)).missing) < missing:
+        first.close()
+        return second
+    second.close()
+    return first
+
+
+def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: list[str],
+                look: Callable[[], Layout]) -> Layout:
+    """State for each parameter of the optimizers that has none here and has some in the checkpoint."""
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in layout.parameters.items():
+        names_of.setdefault(id(parameter), []).append(name)
+    stateless: list[str] = []
+    for optimizer in layout.optimizers:
+        keeper = inner(optimizer)
+        lacking = [parameter for each in keeper.param_groups for parameter in each["params"]
+                   if not keeper.state.get(parameter)]
+        stored = [parameter for parameter in lacking
+                  if any(sources.has_state(name) for name in names_of.get(id(parameter), ()))]
+        stateless += [name for parameter in lacking for name in names_of.get(id(parameter), ())
+                      if not sources.has_state(name)]
+        created.create(keeper, stored)
+    if stateless:
+        notes.append(f"no optimizer state in the checkpoint, and none here, for {first_of(stateless)}")
+    return look() if len(created) else layout
+
+
+def _check_any_state(options: _Options, checkpoint: Checkpoint, layout: Layout) -> None:
+    """An optimizer that keeps state is not to begin anew in silence. What pawl saved without state had none."""
+    values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
+    if not options.strict or values.get("param_groups"):
+        return
+    if any(tensor.role not in OF_THE_MODEL and tensor.role != MASTER for tensor in checkpoint.tensors):
+        return
+    for optimizer in layout.optimizers:
+        if CreatedState.keeps_state(inner(optimizer)):
+            raise Refused(f"{options.path} ({checkpoint.format}) has no optimizer state for the "
+                          f"{type(optimizer).__name__}: load it without one (optimizer=None), or with strict=False")
+
+
+# Checking ---------------------------------------------------------------------------------------------------------
+
+def _check(options: _Options, plan: _Plan) -> None:
+    """Everything that can be said without the other ranks. Writes nothing."""
+    checkpoint, found = plan.checkpoint, plan.found
+    problems = [problem for problem in checkpoint.problems
+                if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]
+    if problems and options.strict:
+        raise Refused(f"{options.path} is not whole: {first_of(problems)} (strict=False loads what is)")
+    plan.notes += [*problems, *found.notes]
+    if found.faults:
+        raise Refused(f"{options.path} does not fit the training: {first_of(found.faults)}")
+    if found.missing and options.strict:
+        raise Refused(_missing(options, plan))
+    if not found.matches:
+        raise Refused(f"{options.path} has none of the training's tensors: {_missing(options, plan)}")
+    access = _access(options)
+    check_all(checkpoint, found.matches, **access)
+    plan.converted = _converted(checkpoint, [each for each in found.matches if each.is_number and not is_direct(each)],
+                                access)
+    _check_values(options, plan)
+
+
+def _access(options: _Options) -> dict[str, Any]:
+    return {"trusted_copy": options.trusted_copy}
+
+
+def _missing(options: _Options, plan: _Plan) -> str:
+    missing = [f"{piece} {list(piece.shape)}" for piece in plan.found.missing]
+    text = f"{options.path} ({plan.checkpoint.format}) lacks {first_of(missing)}"
+    hint = _prefix_hint(plan)
+    if hint:
+        return f"{text}. {hint}"
+    stored = {tensor.role for tensor in plan.checkpoint.tensors}
+    words = sorted(stored - {*OF_THE_MODEL, "master"})
+    if {piece.role for piece in plan.found.missing}.isdisjoint(OF_THE_MODEL):
+        has = f"has {', '.join(words)}" if words else "has no optimizer state"
+        return f"{text}. The checkpoint {has}: load it with an optimizer of that class, or without one (optimizer=None)"
+    return f"{text} (strict=False leaves what is missing as it is)"
+
+
+def _prefix_hint(plan: _Plan) -> str:
+    """Whether all names differ by the same first part."""
+    names = [piece.name for piece in plan.found.missing if piece.role in OF_THE_MODEL]
+    stored = [tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL]
+    if not names:
+        return ""
+    for name in stored:
+        if name.endswith("." + names[0]):
+            prefix = name.removesuffix(names[0])
+            if all(prefix + each in stored for each in names):
+                return f"The checkpoint's names begin with {prefix!r}: say rename=lambda name: {prefix!r} + name"
+        elif names[0].endswith("." + name):
+            prefix = names[0].removesuffix(name)
+            if all(each.startswith(prefix) and each.removeprefix(prefix) in stored for each in names):
+                return (f"The checkpoint's names lack the first part {prefix!r}: say rename=lambda name: "
+                        f"name.removeprefix({prefix!r})")
+    return ""
+
+
+def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[str, Any]
+               ) -> list[tuple[Match, torch.Tensor]]:
+    """Numbers as the training has them; they have to be the same numbers."""
+    stored = [torch.empty(each.piece.box.size, dtype=staging_type(each)) for each in numbers]
+    checkpoint.read([request_of(each, each.piece.box, memory) for each, memory in zip(numbers, stored, strict=True)],
+                    **access)
+    wanted = [memory.to(each.piece.tensor.dtype) for each, memory in zip(numbers, stored, strict=True)]
+    faults = [f"{each.piece}: {memory.item()} can't be said as {each.piece.dtype}"
+              for each, memory, value in zip(numbers, stored, wanted, strict=True)
+              if not torch.equal(value.to(torch.float64), memory.to(torch.float64))]
+    if faults:
+        raise Refused(first_of(faults))
+    return list(zip(numbers, wanted, strict=True))
+
+
+def _check_same(said: Sequence[_Said]) -> None:
+    for rank, each in enumerate(said):
+        if (os.path.basename(each.path), each.tensors) != (os.path.basename(said[0].path), said[0].tensors):
+            raise Refused(f"ranks load different checkpoints: {said[0].path} with {said[0].tensors} tensors on rank 0, "
+                          f"{each.path} with {each.tensors} on rank {rank}")
+
+
+def _unused(plan: _Plan, used: Sequence[int], with_optimizer: bool) -> list[str]:
+    taken = set(used)
+    names = {plan.checkpoint.tensors[index].name for index in used}
+    unused = []
+    for tensor in plan.checkpoint.tensors:
+        if tensor.index in taken or (tensor.role not in OF_THE_MODEL and not with_optimizer):
+            continue
+        if tensor.role == "master" and tensor.name in names:
+            continue  # its weight was taken
+        unused.append(f"{tensor.name} ({tensor.role}) {list(tensor.shape)}")
+    return unused
+
+
+def _check_whole(options: _Options, plan: _Plan, unused: list[str], used: list[int], ranks: Ranks) -> None:
+    """What needed the other ranks' words; and the stored bytes of what any rank uses, a part of them on each."""
+    if unused and options.strict:
+        raise Refused(f"{options.path} has tensors that the training lacks: {first_of(unused)} (strict=False leaves "
+                      f"them unread)")
+    if options.check_replicas:
+        tensors = [index for index in used if plan.checkpoint.tensors[index].copies > 1]
+        try:
+            plan.checkpoint.compare(tensors[ranks.rank::ranks.world], **_access(options))
+        except PawlError as error:
+            raise PawlError(f"{error}. Say trusted_copy=N to take copy N of them") from None
+    if options.verify:
+        plan.checkpoint.prove(used, ranks.rank, ranks.world)
+
+
+# What is no tensor ------------------------------------------------------------------------------------------------
+
+def _check_values(options: _Options, plan: _Plan) -> None:
+    """What of the checkpoint's values goes where. Fails: Refused where saved groups disagree about one live group."""
+    values = plan.checkpoint.values if isinstance(plan.checkpoint.values, dict) else {}
+    saved = values.get("param_groups") or []
+    if plan.layout.groups and not saved:
+        plan.notes.append("the optimizer keeps its own hyperparameters: this checkpoint's can't be told")
+    group_of = {name: number for number, each in enumerate(saved) for name in each.get("params", ())}
+    for number, live in enumerate(plan.layout.groups):
+        found = {group_of[name]: saved[group_of[name]] for name in live.parameters if name in group_of}
+        plan.groups.append((live, _one_of(number, list(found.values()))))
+    extra = values.get("extra_state") or {}
+    for name in plan.layout.extra_state:
+        if name in extra:
+            plan.extra_state[name] = extra[name]
+        elif options.strict:
+            raise Refused(f"{options.path} lacks {name}, which the model wants to be given back by set_extra_state() "
+                          f"(strict=False goes on without)")
+
+
+def _one_of(number: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+    agreed: dict[str, Any] = {}
+    for each in found:
+        for key, value in each.items():
+            if key in ("params", "param_names"):
+                continue
+            if agreed.setdefault(key, value) != value:
+                raise Refused(f"param group {number}: its parameters were saved with {key} {agreed[key]!r} and "
+                              f"{value!r}: make the optimizer with the groups that were saved")
+    return agreed
+
+
+def _set_group(live: dict[str, Any], saved: dict[str, Any]) -> None:
+    for key, value in saved.items():
+        if key not in live and key != "initial_lr":  # of another version of the optimizer
+            continue
+        old = live.get(key)
+        if isinstance(old, torch.Tensor):
+            with torch.no_grad():
+                old.fill_(value)
+        else:
+            live[key] = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
+
+
+def _set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], str]) -> None:
+    from pawl.torch.layout import _listed, _module_prefixes
+    for module in _listed(model):
+        for prefix, each in _module_prefixes(module):
+            name = rename(prefix + "_extra_state")
+            if name in extra:
+                each.set_extra_state(extra[name])
+
+
+# Doing ------------------------------------------------------------------------------------------------------------
+
+def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Part]], rank: int) -> Read:
+    plan.began = True
+    mine = [part for ranks, parts in shares.items() for part in parts
+            if ranks[part.reader] == rank or len(ranks) == 1]
+    try:
+        return read_parts(plan.checkpoint, mine, **_access(options))
+    except PawlError as error:
+        raise PawlError(f"{error}. Part of it has been read: the training holds neither its old state nor the new, "
+                        f"load again before it goes on") from error
+
+
+def _finish(plan: _Plan) -> None:
+    with torch.no_grad():
+        for each, value in plan.converted:
+            each.piece.tensor.copy_(value.view(each.piece.tensor.shape))
+    loaded = {id(each.piece) for each in plan.found.matches}
+    for piece, number in plan.numbers:
+        if id(piece) in loaded:
+            number.state[number.key] = type(number.value)(piece.tensor.item())
+    for live, saved in plan.groups:
+        _set_group(live.live, saved)
+    if plan.extra_state:
+        plan.give_back(plan.extra_state)
+
+
+def _report(options: _Options, plan: _Plan, unused: list[str], read: Read, received: int) -> Report:
+    checkpoint, found = plan.checkpoint, plan.found
+    values = checkpoint.values.get("user") if isinstance(checkpoint.values, dict) else None
+    report = Report(options.path, checkpoint.format, matched=[str(each.piece) for each in found.matches],
+                    missing=[str(piece) for piece in found.missing], unused=unused,
+                    cast=[f"{each.piece}: {each.source.dtype} to {each.piece.dtype}" for each in found.matches
+                          if each.is_cast], values=values, notes=[*checkpoint.notes, *plan.notes])
+    report.bytes_loaded = sum(each.piece.size_bytes for each in found.matches)
+    report.bytes_read, report.bytes_received = read.bytes_read, received
+    if read.overflowed:
+        report.notes.append(f"{read.overflowed} numbers were beyond the narrower type and became infinite")
+    return report
+
+
+class _NamesFile:
+    """The path of a file of names: the one that was given, or one of the given names for the time being."""
+
+    def __init__(self, given: str | os.PathLike[str] | Sequence[str] | None) -> None:
+        self._given = given
+        self._made: str | None = None
+
+    def __enter__(self) -> str | None:
+        if self._given is None or isinstance(self._given, (str, os.PathLike)):
+            return None if self._given is None else os.fspath(self._given)
+        handle, self._made = tempfile.mkstemp(prefix="pawl-names-", suffix=".json")
+        with os.fdopen(handle, "w") as file:
+            json.dump(list(self._given), file)
+        return self._made
+
+    def __exit__(self, *_: object) -> None:
+        if self._made is not None:
+            os.unlink(self._made)
