@@ -1,5 +1,5 @@
-"""By what a checkpoint is saved and loaded. `pawl` is what the matrix is about. `dcp` is PyTorch's own, which proves the
-harness: where it can do a pair the comparison must pass.
+"""By what a checkpoint is saved and loaded. `pawl` is what the matrix is about. `dcp` is PyTorch's own, which proves
+the harness: where it can do a pair the comparison must pass.
 """
 import os
 import pathlib
@@ -41,8 +41,8 @@ def universal(path: pathlib.Path, scratch: pathlib.Path, training) -> None:
     if dist.get_rank() == 0:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        ran = subprocess.run([os.environ["PAWL"], "convert", str(path), "--to", "universal", str(scratch / "step_universal")],
-                             capture_output=True, text=True)
+        command = [os.environ["PAWL"], "convert", str(path), str(scratch / "step_universal"), "--to", "universal"]
+        ran = subprocess.run(command, capture_output=True, text=True)
         if ran.returncode != 0:
             raise RuntimeError(f"pawl convert: {ran.stderr.strip() or ran.stdout.strip()}")
     dist.barrier()
@@ -63,4 +63,5 @@ def save_dcp(path: pathlib.Path, training) -> None:
 def load_dcp(path: pathlib.Path, training) -> None:
     state = state_of(training)
     dcp.load(state, checkpoint_id=path)
-    set_state_dict(training.model, training.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(training.model, training.optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])

@@ -102,7 +102,7 @@ class GatedFeed(nn.Module):
 
 
 class ExpertFeed(nn.Module):
-    """Every expert sees every token and weighs zero for those that are not its own: slow, simple, the same everywhere."""
+    """Every expert sees every token, and weighs zero for those that are not its own: slow, and the same everywhere."""
 
     def __init__(self, shape: Shape):
         super().__init__()

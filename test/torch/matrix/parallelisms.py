@@ -1,7 +1,7 @@
-"""The parallelisms of the matrix that PyTorch has itself. Each is a class: `Parallelism(kind, seed, rates)` builds model
-and optimizer on this rank; `losses(begin, count)` trains on and gives those of the whole batch, the same on every rank; `model` and `optimizer` are
-what a user would hand to pawl; `state()` gives {"name/role": whole tensor} of what this rank has, by torch's own means,
-so that it says what pawl did without asking pawl.
+"""The parallelisms of the matrix that PyTorch has itself. Each is a class: `Parallelism(kind, seed, rates)` builds
+model and optimizer on this rank; `losses(begin, count)` trains on and gives those of the whole batch, the same on every
+rank; `model` and `optimizer` are what a user would hand to pawl; `state()` gives {"name/role": whole tensor} of what
+this rank has, by torch's own means, so that it says what pawl did without asking pawl.
 
 `optimizer` is made before the first step and has no state until then, as in every training that is about to load.
 """
@@ -177,7 +177,8 @@ def sharded(model: models.Model, mesh) -> None:
 
 def cut(model: models.Model, mesh) -> None:
     """Over heads, over the feed's inner width, and over the vocabulary; norms, positions and routers are everywhere."""
-    plan = {"embedding": RowwiseParallel(input_layouts=Replicate()), "answer": ColwiseParallel(output_layouts=Replicate())}
+    plan = {"embedding": RowwiseParallel(input_layouts=Replicate()),
+            "answer": ColwiseParallel(output_layouts=Replicate())}
     for name, module in model.named_modules():
         last = name.rsplit(".", 1)[-1]
         if last in ("qkv", "q_proj", "k_proj", "v_proj", "up", "gate_proj", "up_proj"):

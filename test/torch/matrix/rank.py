@@ -3,8 +3,8 @@
 It is forked by `run`, which has imported PyTorch once for all ranks of all jobs.
 
 The job: {parallelism, means, folder, rendezvous, tasks: [{kind, source}], answers}. A task without a source trains from
-the start, saves, and notes the state it saved and the losses that follow. A task with one loads that source's checkpoint
-into a training that began elsewhere and compares. Rank 0 writes a line of JSON for each task done.
+the start, saves, and notes the state it saved and the losses that follow. A task with one loads that source's
+checkpoint into a training that began elsewhere and compares. Rank 0 writes a line of JSON for each task done.
 """
 import datetime
 import json
@@ -54,7 +54,11 @@ def joined(training) -> dict[str, torch.Tensor] | None:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes()
+    return a.shape == b.shape and a.dtype == b.dtype and bits(a) == bits(b)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().numpy().tobytes()
 
 
 def differences(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> list[str]:
@@ -89,8 +93,9 @@ def take(job, task, folder: pathlib.Path) -> dict:
     made = parallelism_of(job["parallelism"])
     source = folder.parent / task["source"]
     started = time.monotonic()
+    of_deepspeed = {job["parallelism"], task["source"]} - set(OF_TORCH)  # its files have no rates that pawl takes over
     training, notes = means.load(job["means"], source / "checkpoint", task["source"], folder,
-                                 lambda: made(task["kind"], ELSEWHERE, OTHER_RATES))
+                                 lambda: made(task["kind"], ELSEWHERE, RATES if of_deepspeed else OTHER_RATES))
     loaded = time.monotonic() - started
     found = joined(training)
     rates = training.rates()
