@@ -155,6 +155,11 @@ TorchCopy::TorchCopy(ByteSource& source, const TorchFile& file, TorchWriter& wri
     if (file.tensors()[i].value != Pickle::kNothing) tensors_.try_emplace(file.tensors()[i].value, i);
 }
 
+bool TorchCopy::fits(Pickle::Value value, std::uint64_t tensor_bytes_max) const {
+  TorchWriter trial;
+  return TorchCopy(source_, file_, trial).copy(value, tensor_bytes_max).has_value();
+}
+
 Status TorchCopy::copy(Pickle::Value value, std::uint64_t tensor_bytes_max) {
   const Pickle& from = file_.pickle();
   PickleWriter& to = writer_.pickle();

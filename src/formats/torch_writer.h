@@ -69,6 +69,8 @@ class TorchCopy {
   TorchCopy(ByteSource& source, const TorchFile& file, TorchWriter& writer);
   // Pushes the value. Fails: `invalid` for a storage that is no tensor's, `full` for tensors above `tensor_bytes_max`.
   [[nodiscard]] Status copy(Pickle::Value value, std::uint64_t tensor_bytes_max = 1 << 20);
+  // Whether copy() would succeed: it leaves half a value behind where it does not.
+  [[nodiscard]] bool fits(Pickle::Value value, std::uint64_t tensor_bytes_max = 1 << 20) const;
 
  private:
   [[nodiscard]] Status copy_items(Pickle::Value value, std::uint64_t tensor_bytes_max);

@@ -69,13 +69,12 @@ void copy_items_but(const OpenedFile& from, Value dict, const std::set<std::stri
     if (!from.pickle().is(items[i], PickleKind::string)) continue;
     const std::string_view key = from.pickle().text(items[i]);
     if (left_out.contains(key)) continue;
-    TorchWriter trial;
-    if (!TorchCopy(*from.bytes, from.torch, trial).copy(items[i + 1])) {
+    if (!copy.fits(items[i + 1])) {
       skipped.emplace_back(key);
       continue;
     }
     to.pickle().string(key);
-    (void)copy.copy(items[i + 1]);  // as the trial
+    (void)copy.copy(items[i + 1]);  // fits
     to.pickle().set_item();
   }
 }
@@ -383,13 +382,9 @@ class UniversalPlanner {
       append_version(writer, version.empty() ? kWriterVersion : version);
     }
     if (groups == kNothing) return append_unknown_groups(writer), true;  // elastic files have none
-    PickleWriter& to = writer.pickle();
-    to.string("param_groups");
-    PAWL_TRY(copy.copy(groups));
-    to.set_item();
-    append_inner(
-        writer, [&] { return copy.copy(groups); },
-        step_value(pickle, base != kNothing ? pickle.find(base, "state") : pickle.find(inner, "state")), copy);
+    append_groups(pickle, groups, writer, copy);
+    const Value sub_states = base != kNothing ? pickle.find(base, "state") : pickle.find(inner, "state");
+    append_inner(pickle, groups, step_value(pickle, sub_states), writer, copy);
     return true;
   }
 
@@ -404,11 +399,8 @@ class UniversalPlanner {
     if (groups == kNothing) return false;
     TorchCopy copy(*file.bytes, file.torch, writer);
     append_version(writer, kWriterVersion);
-    writer.pickle().string("param_groups");
-    PAWL_TRY(copy.copy(groups));
-    writer.pickle().set_item();
-    append_inner(
-        writer, [&] { return copy.copy(groups); }, step_value(pickle, pickle.find(inner, "state")), copy);
+    append_groups(pickle, groups, writer, copy);
+    append_inner(pickle, groups, step_value(pickle, pickle.find(inner, "state")), writer, copy);
     return true;
   }
 
@@ -416,24 +408,44 @@ class UniversalPlanner {
     return states == kNothing ? kNothing : pickle.find(state_of(pickle, states, 0), "step");
   }
 
+  // The groups, and empty ones behind them: a training with more groups would else leave its last ones unloaded.
+  static void append_groups(const Pickle& pickle, Value groups, TorchWriter& writer, TorchCopy& copy) {
+    PickleWriter& to = writer.pickle();
+    to.string("param_groups");
+    to.empty_list();
+    to.mark();
+    std::size_t count = 0;
+    if (groups != kNothing)
+      for (const Value group : pickle.items(groups)) {
+        if (copy.fits(group))  // what can't be copied says nothing
+          (void)copy.copy(group);
+        else
+          to.empty_dict();
+        ++count;
+      }
+    for (; count < kGroupsOfAnyTraining; ++count) to.empty_dict();
+    to.append_items();
+    to.set_item();
+  }
+
   // What ZeRO-3 opens: the step of its first sub-group, which it gives to all, and the groups once more.
-  template <class CopyGroups>
-  void append_inner(TorchWriter& writer, CopyGroups copy_groups, Value step, TorchCopy& copy) {
+  void append_inner(const Pickle& pickle, Value groups, Value step, TorchWriter& writer, TorchCopy& copy) const {
     PickleWriter& to = writer.pickle();
     to.string("optimizer_state_dict");
     to.empty_dict();
-    to.mark();
     to.string("state");
     to.empty_dict();
     to.integer(0);
     to.empty_dict();
     to.string("step");
-    if (step == kNothing || !copy.copy(step)) append_step(writer);
+    if (step != kNothing && copy.fits(step))
+      (void)copy.copy(step);
+    else
+      append_step(writer);
     to.set_item();
     to.set_item();
-    to.string("param_groups");
-    (void)copy_groups();  // has been copied before
-    to.set_items();
+    to.set_item();
+    append_groups(pickle, groups, writer, copy);
     to.set_item();
   }
 
@@ -445,32 +457,12 @@ class UniversalPlanner {
   }
 
   // Groups that say nothing.
-  void append_unknown_groups(TorchWriter& writer) {
-    PickleWriter& to = writer.pickle();
-    const auto append_groups = [&] {
-      to.empty_list();
-      to.mark();
-      for (std::size_t i = 0; i < kGroupsOfAnyTraining; ++i) to.empty_dict();
-      to.append_items();
-    };
-    to.string("param_groups");
-    append_groups();
-    to.set_item();
-    to.string("optimizer_state_dict");
-    to.empty_dict();
-    to.mark();
-    to.string("state");
-    to.empty_dict();
-    to.integer(0);
-    to.empty_dict();
-    to.string("step");
-    append_step(writer);
-    to.set_item();
-    to.set_item();
-    to.string("param_groups");
-    append_groups();
-    to.set_items();
-    to.set_item();
+  void append_unknown_groups(TorchWriter& writer) const {
+    const OpenedFile nothing;
+    MemoryBytes no_bytes({});
+    TorchCopy copy(no_bytes, nothing.torch, writer);
+    append_groups(nothing.pickle(), kNothing, writer, copy);
+    append_inner(nothing.pickle(), kNothing, kNothing, writer, copy);
   }
 
   Status add_small_file(const std::string& name, TorchWriter writer) {
