@@ -542,6 +542,53 @@ class HuggingFaceTest(CommandTest):
         self.assertEqual([0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7f80, 0x8000], list(struct.unpack("<6H", got.data("x"))))
 
 
+class DcpTest(CommandTest):
+    """Folders of torch's DCP, without torch: what torch makes of them is test/torch/test_convert_dcp.py."""
+
+    def test_there_and_back(self):
+        source, tensors = self.model()
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--max-file-size", "300KB", "--memory", "1MiB", "--flat")
+        self.assertEqual([".metadata"] + [f"__0_{i}.distcp" for i in range(4)], sorted(os.listdir(self.at("dcp"))))
+        self.assertIn("PyTorch DCP", self.run_ok("inspect", self.at("dcp")))
+        self.run_ok("diff", source, self.at("dcp"))
+        report = json.loads(self.run_ok("verify", self.at("dcp"), "-o", "json"))
+        self.assertEqual("sound", report["verdict"])
+        self.assertGreaterEqual(report["checksums"]["records"], len(tensors))
+
+    def test_overwriting_replaces_a_checkpoint_and_nothing_else(self):
+        source, tensors = self.model()
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--max-file-size", "300KB")
+        self.refused("convert", source, self.at("dcp"), "--to", "dcp", says="--overwrite")
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--overwrite")
+        self.assertEqual([".metadata", "__0_0.distcp"], sorted(os.listdir(self.at("dcp"))))
+        self.refused("convert", source, source, "--to", "dcp", "--overwrite", says="holds no .metadata")
+        self.assert_nothing_left("model", "dcp")
+        self.run_ok("convert", source, self.at("out"), "--to", "safetensors")
+        self.assert_whole(self.at("out"), tensors)
+
+    def test_killed_at_any_time(self):
+        """What stands there is the old checkpoint or the new one, whole; the next run cleans up."""
+        source, _ = self.model(megabytes=64)
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--flat")
+        draw = random.Random(5)
+        for _ in range(5):
+            with subprocess.Popen([PAWL, "convert", source, self.at("dcp"), "--to", "dcp", "--flat", "--overwrite"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                time.sleep(draw.uniform(0, 0.3))
+                process.kill()
+            self.assertEqual("sound", json.loads(self.run_ok("verify", self.at("dcp"), "-o", "json"))["verdict"])
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--flat", "--overwrite")
+        self.run_ok("diff", source, self.at("dcp"))
+        self.assert_nothing_left("model", "dcp")
+
+    def test_options_of_other_formats(self):
+        source, _ = self.model()
+        self.refused("convert", source, self.at("out"), "--to", "safetensors", "--max-file-size", "1MB", code=USAGE,
+                     says="--max-file-size")
+        self.refused("convert", source, self.at("out"), "--to", "huggingface", "--flat", code=USAGE, says="--flat")
+        self.assert_nothing_left("model")
+
+
 class VerifyTest(CommandTest):
     def test_checksums_of_torch_files(self):
         fixture = os.path.join(FIXTURES, "torch", "G8c_no_dist")

@@ -7,9 +7,9 @@
 // Keys are as torch's get_state_dict lays them out in {"model": ..., "optim": ...}: weights and buffers
 // `model.<name>`, an optimizer's state `optim.state.<name>.<word>` (master too: programs that keep one ask for it by
 // that word). A tied name is a key of its own that shows the same bytes, so that whichever a program asks for is there.
-// What it isn't: hyperparameters (param_groups) are no tensors and not in a view: who loads them keeps its own, and
-// says allow_partial_load.
-// Pure: formats/output_plan.h writes it.
+// Of weights alone nothing proves that "model." is no part of their names, and our own reader keeps it: flat_names
+// then. What it isn't: hyperparameters (param_groups) are no tensors and not in a view: who loads them keeps its own,
+// and says allow_partial_load. Pure: formats/output_plan.h writes it.
 #pragma once
 
 #include <string>

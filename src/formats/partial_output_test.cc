@@ -124,5 +124,47 @@ TEST_F(PartialOutputTest, TakesOverAFolderAndLeavesOtherFiles) {
   EXPECT_EQ(content(at("model/config.json")), "old");
 }
 
+TEST_F(PartialOutputTest, FilesMayLieInFolders) {
+  ASSERT_TRUE(make_directories(at("out.pawl-partial/a/old")));
+  write(at("out.pawl-partial/a/old/half"), "half");
+  auto output = PartialOutput::begin(at("out"), {.folder = true});
+  ASSERT_TRUE(output) << output.error().what;
+  write(output->path_of("a/b/c.pt"), "1");
+  write(output->path_of("a/d.pt"), "2");
+  write(output->path_of("latest"), "a");
+  const Status published = output->publish();
+  ASSERT_TRUE(published) << published.error().what;
+  EXPECT_EQ(names("out"), (Names{"a", "latest"}));
+  EXPECT_EQ(names("out/a"), (Names{"b", "d.pt"}));
+  EXPECT_EQ(content(at("out/a/b/c.pt")), "1");
+}
+
+TEST_F(PartialOutputTest, ExchangesAFolderThatHoldsTheMarker) {
+  ASSERT_TRUE(make_directories(at("ckpt/deep")));
+  write(at("ckpt/.metadata"), "old");
+  write(at("ckpt/deep/old"), "old");
+  const PartialOptions options{.folder = true, .overwrite = true, .bytes = 0, .marker = ".metadata"};
+  {
+    auto output = PartialOutput::begin(at("ckpt"), options);
+    ASSERT_TRUE(output) << output.error().what;
+    write(output->path_of(".metadata"), "new");
+    EXPECT_EQ(content(at("ckpt/.metadata")), "old");
+    const Status published = output->publish();
+    ASSERT_TRUE(published) << published.error().what;
+  }
+  EXPECT_EQ(names(), Names{"ckpt"});
+  EXPECT_EQ(names("ckpt"), Names{".metadata"});
+  EXPECT_EQ(content(at("ckpt/.metadata")), "new");
+
+  auto output = PartialOutput::begin(at("ckpt"), options);  // taken away while it is written
+  ASSERT_TRUE(output) << output.error().what;
+  write(output->path_of(".metadata"), "newer");
+  ASSERT_EQ(::rename(at("ckpt/.metadata").c_str(), at("ckpt/thesis").c_str()), 0);
+  const Status refused = output->publish();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("holds no .metadata"), std::string::npos) << refused.error().what;
+  EXPECT_EQ(names("ckpt"), Names{"thesis"});
+}
+
 }  // namespace
 }  // namespace pawl
