@@ -16,8 +16,10 @@
 #include "formats/deepspeed/universal.h"
 #include "formats/huggingface.h"
 #include "formats/megatron/megatron.h"
+#include "formats/partial_output.h"
 #include "formats/rank_files.h"
 #include "formats/safetensors.h"
+#include "formats/store_view.h"
 
 namespace pawl {
 namespace {
@@ -30,6 +32,8 @@ constexpr std::uint64_t kPointerBytesMax = 4096;
 constexpr std::size_t kListedMax = 12;
 
 enum class Format : std::uint8_t {
+  store,
+  cut_store,  // data files without their marker
   dcp,
   cut_dcp,  // data files without metadata
   megatron,
@@ -42,7 +46,9 @@ enum class Format : std::uint8_t {
 };
 
 std::string_view name_of(Format format) {
-  constexpr std::string_view kNames[] = {"PyTorch DCP",
+  constexpr std::string_view kNames[] = {"pawl",
+                                         "pawl without its marker",
+                                         "PyTorch DCP",
                                          "PyTorch DCP without .metadata",
                                          "Megatron-Core torch_dist",
                                          "Megatron-LM 'torch'",
@@ -142,6 +148,8 @@ bool Opener::is_mixed(const std::string& folder, const Names& names) {
 }
 
 std::optional<Format> Opener::format_of(const std::string& folder, const Names& names) {
+  if (is_store_folder(names)) return Format::store;
+  if (is_unfinished_store(folder, names, files_)) return Format::cut_store;
   if (contains(names, ".metadata") || std::ranges::any_of(names, is_rank_metadata))
     return contains(names, "metadata.json") || contains(names, "common.pt") ? Format::megatron : Format::dcp;
   if (any_ends(names, ".distcp")) return contains(names, "common.pt") ? Format::megatron : Format::cut_dcp;
@@ -159,6 +167,9 @@ std::optional<Format> Opener::format_of(const std::string& folder, const Names& 
 Result<CheckpointView> Opener::open_as(Format format, const std::string& folder, std::string tag) {
   const ReadOptions options{.parameter_names_file = options_.parameter_names_file, .tag = std::move(tag)};
   switch (format) {
+    case Format::store:
+    case Format::cut_store:  // says what is missing
+      return view_store(folder, files_);
     case Format::dcp:
       return view_dcp(folder, options, files_);
     case Format::cut_dcp:
@@ -236,6 +247,7 @@ Result<CheckpointView> Opener::follow(const std::string& folder, const std::stri
 Result<CheckpointView> Opener::search(const std::string& folder, const Names& names) {
   std::vector<std::pair<std::string, std::string>> found;  // name, what it is
   for (const std::string& name : names) {
+    if (name.ends_with(kPartialSuffix)) continue;  // one in the making
     const std::string below = join_path(folder, name);
     const std::optional<Names> inside = names_in(below);
     if (!inside) continue;

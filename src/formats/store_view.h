@@ -18,7 +18,7 @@
 
 namespace pawl {
 
-// Whether a folder with these names in it is one, or a save that did not end.
+// Whether a folder with these names in it is one; or else has data files of one: a save that did not end.
 [[nodiscard]] bool is_store_folder(const std::vector<std::string>& names);
 [[nodiscard]] bool is_unfinished_store(const std::string& folder, const std::vector<std::string>& names,
                                        Files& files = real_files());
@@ -39,10 +39,10 @@ struct StoreProof {
 struct StoreProofOptions {
   // Only pieces for which it says true, by index of tensor and piece in the manifest (the view's are the same), and no
   // headers. Empty: all, and the headers.
-  std::function<bool(std::uint32_t tensor, std::uint32_t piece)> chosen;
+  std::function<bool(std::uint32_t tensor, std::uint32_t piece)> chosen = {};
   std::uint32_t threads = 0;  // 0: all cores, four at most: a disk is no faster with more
   const std::atomic<bool>* cancel = nullptr;
-  std::function<void(std::uint64_t bytes)> progress;  // read so far; one call at a time
+  std::function<void(std::uint64_t bytes)> progress = {};  // read so far; one call at a time
 };
 
 // Reads through the page cache, so that what is loaded next is there where memory allows. Fails: `cancelled`, and as

@@ -40,12 +40,13 @@ struct StorePiece {
 };
 
 struct StorePartOptions {
-  ExecuteOptions execution = {.memory_bytes = std::uint64_t{256} << 20};  // `observe` is the store's own
+  StorePartOptions() { execution.memory_bytes = std::uint64_t{256} << 20; }
+  ExecuteOptions execution;  // `observe` is the store's own
 };
 
 // Writes and syncs the data file of one part; the answer is the part's share of the manifest, a text for publish().
-// `folder` is StoreFolder::folder() of the save. From any process; each part once. The order of pieces does not matter,
-// but equal pieces give equal bytes. A part of no pieces is allowed.
+// `folder` is StoreFolder::folder() of the save. From any process; each part once. A part of no pieces is allowed.
+// Equal pieces in equal order give equal bytes.
 // Fails: `invalid`, naming up to five pieces: a name that is no UTF-8, a box outside of its tensor, strides that are no
 // multiple of the element, packed types (four and six bits), a piece twice; or the part is there already; `not_found`
 // if the folder is not there (the save ended); `full`; `io`; `cancelled`. After an error the save has to be abandoned.

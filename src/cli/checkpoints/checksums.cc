@@ -10,6 +10,7 @@
 #include "env/byte_source.h"
 #include "env/files.h"
 #include "formats/dcp.h"
+#include "formats/store_view.h"
 #include "formats/zip.h"
 #include "reshape/stored_file.h"
 
@@ -127,24 +128,48 @@ Status prove_dcp(const std::string& folder, Prover& prover) {
   return {};
 }
 
+bool is_store(const std::string& folder) {
+  return path_exists(join_path(folder, kStoreMarkerName)) && path_exists(join_path(folder, kStoreManifestName));
+}
+
+Status prove_store_folder(const std::string& folder, const std::atomic<bool>& cancel,
+                          const std::function<void(std::uint64_t)>& progress, ChecksumReport& report) {
+  StoreProofOptions options;
+  options.cancel = &cancel;
+  options.progress = progress;
+  PAWL_ASSIGN(const StoreProof proof, prove_store(folder, options));
+  report.records += proof.records;
+  report.bytes += proof.bytes;
+  report.wrong.insert(report.wrong.end(), proof.wrong.begin(), proof.wrong.end());
+  return {};
+}
+
+// What fails, but is not cancelled, is in the report.
+Status into_report(const Status& done, ChecksumReport& report) {
+  if (done) return {};
+  if (done.error().code == Code::cancelled) return done.error();
+  report.wrong.push_back(done.error().what);
+  return {};
+}
+
 }  // namespace
 
 Result<ChecksumReport> prove_checksums(const CheckpointView& view, const std::atomic<bool>& cancel,
                                        const std::function<void(std::uint64_t)>& progress) {
   ChecksumReport report;
   Prover prover(report, cancel, progress);
-  std::set<std::string> files, folders;
+  std::set<std::string> files, folders, stores;
   for (const StoredFile& file : view.files) {
-    if (is_dcp(parent_path(file.path)))
+    if (view.format == "pawl" && is_store(parent_path(file.path)))
+      stores.insert(parent_path(file.path));
+    else if (is_dcp(parent_path(file.path)))
       folders.insert(parent_path(file.path));
     else if (path_exists(file.path))
       files.insert(file.path);
   }
-  for (const std::string& folder : folders)
-    if (Status done = prove_dcp(folder, prover); !done) {
-      if (done.error().code == Code::cancelled) return std::move(done).error();
-      report.wrong.push_back(done.error().what);
-    }
+  for (const std::string& folder : folders) PAWL_TRY(into_report(prove_dcp(folder, prover), report));
+  for (const std::string& folder : stores)
+    PAWL_TRY(into_report(prove_store_folder(folder, cancel, progress, report), report));
   for (const std::string& path : files) {
     Result<std::unique_ptr<ByteSource>> source = open_bytes(path);
     if (!source) {

@@ -1,4 +1,5 @@
-// Checksums that a checkpoint's own format has, proven: the CRC32s of torch.save's zip archives.
+// Checksums that a checkpoint's own format has, proven: the CRC32s of torch.save's zip archives, the CRC32Cs of our own
+// store's headers and pieces.
 //
 // Also of those inside DCP's files (each item is an archive of its own) and behind their compression. A checksum of 0
 // was left out by the writer, and proves nothing. Legacy streams and safetensors have none.
