@@ -589,6 +589,31 @@ class DcpTest(CommandTest):
         self.assert_nothing_left("model")
 
 
+class UniversalTest(CommandTest):
+    """DeepSpeed's universal folder, read back by pawl: what DeepSpeed makes of it is tested where DeepSpeed is installed."""
+
+    def test_of_a_training(self):
+        source = os.path.join(ROOT, "test", "fixtures", "deepspeed", "zero3_w2_bf16", "ckpt")
+        self.run_ok("convert", source, self.at("out"), "--to", "universal", "--memory", "1MiB")
+        self.assertIn("universal", self.run_ok("inspect", self.at("out")))
+        self.run_ok("diff", source, self.at("out"), "--roles", "exp_avg,exp_avg_sq,step")
+        self.assertEqual("sound", json.loads(self.run_ok("verify", self.at("out"), "-o", "json"))["verdict"])
+        self.run_ok("convert", source, self.at("out"), "--to", "universal", "--overwrite")
+        self.assert_nothing_left("out")
+
+    def test_of_weights_alone(self):
+        source, tensors = self.model()
+        self.run_ok("convert", source, self.at("out"), "--to", "universal")
+        self.run_ok("convert", self.at("out"), self.at("back"), "--to", "safetensors", "--roles", "weight")
+        self.assert_whole(self.at("back"), tensors)
+
+    def test_refused(self):
+        source, _ = self.model()
+        self.refused("convert", source, self.at("out"), "--to", "universal", "--dtype", "bf16", code=USAGE, says="float32")
+        self.refused("convert", source, source, "--to", "universal", "--overwrite", says="holds no latest_universal")
+        self.assert_nothing_left("model")
+
+
 class VerifyTest(CommandTest):
     def test_checksums_of_torch_files(self):
         fixture = os.path.join(FIXTURES, "torch", "G8c_no_dist")

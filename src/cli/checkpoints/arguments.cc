@@ -55,14 +55,14 @@ void add_family(CLI::App& app, CheckpointArguments& all) {
 using To = ConvertOptions::To;
 
 To target_format(const std::string& name) {
-  for (const To to : {To::huggingface, To::dcp})
+  for (const To to : kTargets)
     if (name == name_of(to)) return to;
   return To::safetensors;
 }
 
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
-  CLI::App* convert =
-      app.add_subcommand("convert", "any checkpoint into safetensors, Hugging Face's folder, or PyTorch DCP");
+  CLI::App* convert = app.add_subcommand(
+      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, or DeepSpeed's universal");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
@@ -72,14 +72,15 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
       "layout,\n"
       "keys as torch's get_state_dict has them: model.<name>, optim.state.<name>.exp_avg; tied names are both there;\n"
       "hyperparameters (param_groups) are not: load \"optim\" with DefaultLoadPlanner(allow_partial_load=True).\n"
+      "universal: a folder that DeepSpeed loads with load_universal, into any stage and layout.\n"
       "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
       "the next\n"
       "run takes over.");
   convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
-  convert->add_option("target", o.target, "safetensors: a file; huggingface, dcp: a folder")->required();
-  convert->add_option("--to", all.convert_to, "safetensors, huggingface or dcp")
+  convert->add_option("target", o.target, "safetensors: a file; the others: a folder")->required();
+  convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp or universal")
       ->required()
-      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp"}));
+      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal"}));
   convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
       ->delimiter(',');
   convert->add_option("--dtype", o.dtype,
@@ -94,16 +95,17 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   convert->add_flag("--despite-problems", o.despite_problems,
                     "convert the chosen tensors although inspect shows problems; they must be whole themselves");
   convert->add_flag("--overwrite", o.overwrite,
-                    "replace what is at the target; dcp: the whole folder, if a DCP checkpoint is in it");
+                    "replace what is at the target; dcp, universal: the whole folder, if such a checkpoint is in it");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);
   convert->callback([convert, &all, &chosen] {
     all.convert.to = target_format(all.convert_to);
     const bool is_spread = all.convert.to == To::huggingface || all.convert.to == To::dcp;
     if (convert->count("--max-file-size") != 0 && !is_spread)
-      throw CLI::ValidationError("--max-file-size", text("--to ", all.convert_to,
-                                                         " is one file: only huggingface and "
-                                                         "dcp spread over several"));
+      throw CLI::ValidationError("--max-file-size",
+                                 text("only huggingface and dcp fill files up to a size, not ", all.convert_to));
+    if (all.convert.to == To::universal && !all.convert.dtype.empty())
+      throw CLI::ValidationError("--dtype", "a universal folder holds float32, whatever the source: leave --dtype out");
     if (all.convert.flat_names && all.convert.to != To::dcp)
       throw CLI::ValidationError("--flat", text("only --to dcp has names below \"model.\", not ", all.convert_to));
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))

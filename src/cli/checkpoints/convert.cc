@@ -1,4 +1,5 @@
-// `pawl convert`: any checkpoint into safetensors, a Hugging Face folder, or a folder of PyTorch DCP.
+// `pawl convert`: any checkpoint into safetensors, a Hugging Face folder, a folder of PyTorch DCP or DeepSpeed's
+// universal one.
 #include <chrono>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "formats/deepspeed/universal_writer.h"
 #include "formats/output_plan.h"
 #include "formats/partial_output.h"
 #include "reshape/compare_copies.h"
@@ -90,13 +92,25 @@ Status write_all(const ConvertOptions& options, Conversion& conversion) {
   return output.publish();
 }
 
+Status plan(const ConvertOptions& options, Conversion& conversion) {
+  if (options.to != To::universal) {
+    PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
+    return {};
+  }
+  PAWL_ASSIGN(const WriteOptions write, write_options(options));
+  PAWL_ASSIGN(UniversalOutput universal, plan_universal(std::move(conversion.view), write));
+  conversion.plan = std::move(universal.plan);
+  conversion.view = std::move(universal.view);
+  return {};
+}
+
 Status convert(const ConvertOptions& options, Conversion& conversion) {
   const auto began = std::chrono::steady_clock::now();
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
   const std::vector<std::string> problems = problems_for(conversion.view, options);
   if (!problems.empty() && !options.despite_problems) return incomplete(problems);
   PAWL_TRY(rename(options, conversion));
-  PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
+  PAWL_TRY(plan(options, conversion));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
   PAWL_TRY(PartialOutput::check(options.target, partial_options(conversion.plan, options.overwrite)));
   // That nothing is missing is known before anything is made.

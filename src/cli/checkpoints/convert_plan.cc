@@ -36,6 +36,8 @@ std::string_view name_of(To to) {
       return "huggingface";
     case To::dcp:
       return "dcp";
+    case To::universal:
+      return "universal";
   }
   return "";
 }
@@ -49,13 +51,18 @@ std::vector<std::string> problems_for(const CheckpointView& view, const ConvertO
   return problems;
 }
 
-Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOptions& options) {
+Result<WriteOptions> write_options(const ConvertOptions& options) {
   WriteOptions write;
   write.roles = options.roles;
   write.file_bytes_max = options.file_bytes_max;
   write.file_name = last_name(options.target);
   write.flat_names = options.flat_names;
   PAWL_ASSIGN(write.type, wanted_type(options.dtype));
+  return write;
+}
+
+Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOptions& options) {
+  PAWL_ASSIGN(const WriteOptions write, write_options(options));
   switch (options.to) {
     case To::safetensors:
       return plan_safetensors(view, write);
@@ -63,6 +70,8 @@ Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOpti
       return plan_huggingface(view, write);
     case To::dcp:
       return plan_dcp(view, write);
+    case To::universal:
+      break;
   }
   return Error{Code::broken, "no such format"};
 }

@@ -1,6 +1,7 @@
 // What a conversion writes: the command's words as a plan of the format's own (formats/output_plan.h). Pure.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,16 @@ namespace pawl {
 // harm to weights and buffers.
 [[nodiscard]] std::vector<std::string> problems_for(const CheckpointView& view, const ConvertOptions& options);
 
-// `view` has its final names. Fails: `not_found` where no tensor has a role, or none is left; `invalid` for a type that
-// is none, and where two tensors would get one name; `full`.
+// The formats that --to can name, in the order of --help.
+inline constexpr std::array kTargets = {ConvertOptions::To::safetensors, ConvertOptions::To::huggingface,
+                                        ConvertOptions::To::dcp, ConvertOptions::To::universal};
+
+// What of the options any writer of a format takes. Fails: `invalid` for a type that is none.
+[[nodiscard]] Result<WriteOptions> write_options(const ConvertOptions& options);
+
+// `view` has its final names. Not of universal, whose plan reads files (formats/deepspeed/universal_writer.h). Fails:
+// `not_found` where no tensor has a role, or none is left; `invalid` for a type that is none, and where two tensors
+// would get one name; `full`.
 [[nodiscard]] Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOptions& options);
 
 }  // namespace pawl
