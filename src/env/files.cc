@@ -193,9 +193,13 @@ Result<std::string> read_file(const std::string& path, std::uint64_t size_bytes_
   PAWL_ASSIGN(std::unique_ptr<File> file, files.open(path, {}));
   // Files in /proc say that they are empty: what counts is what can be read.
   std::string content;
+  std::size_t chunk_bytes = 64 << 10;
+  if (const Result<std::uint64_t> size = file->size(); size && *size > chunk_bytes && *size <= size_bytes_max) {
+    chunk_bytes = 512 << 10;
+    content.reserve(*size + chunk_bytes);
+  }
   for (;;) {
     const std::size_t before = content.size();
-    const std::size_t chunk_bytes = 64 << 10;
     content.resize(before + chunk_bytes);
     PAWL_ASSIGN(const std::size_t count,
                 file->read_at(before, std::as_writable_bytes(std::span(content).subspan(before))));

@@ -1,7 +1,8 @@
 #include "formats/dcp.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/index_table.h"
 #include "base/text.h"
 #include "formats/pickle.h"
 #include "formats/torch_file.h"
@@ -30,20 +32,48 @@ Error damaged(std::string why) {
   return Error{Code::corrupt, std::move(why)};
 }
 
-bool is_class(const Pickle& pickle, Value value, std::string_view name) {
+// A class of torch's. Picklers write a global once, so its names are seldom looked at.
+struct KnownClass {
+  std::string_view name;
+  Value known = kNothing;  // of the pickle that is being read
+};
+
+bool is_class(const Pickle& pickle, Value value, KnownClass& known) {
   if (!pickle.is(value, PickleKind::object)) return false;
-  const PickleSymbol& symbol = pickle.class_of(value);
-  return symbol.name == name && (symbol.module == kModule || symbol.module == kOldModule);
+  const Value callable = pickle.object(value).callable;
+  if (callable == known.known) return true;
+  const PickleSymbol& symbol = pickle.symbol(callable);
+  if (symbol.name != known.name || (symbol.module != kModule && symbol.module != kOldModule)) return false;
+  known.known = callable;
+  return true;
 }
+
+// Names that objects by the hundred thousand have their fields under; these are the first keys' numbers.
+constexpr std::array<std::string_view, 10> kFieldNames = {"fqn",        "offset", "relative_path",
+                                                          "length",     "transform_descriptors",
+                                                          "properties", "size",   "chunks",
+                                                          "offsets",    "sizes"};
+enum Field : std::uint32_t {
+  kFqn,
+  kOffset,
+  kRelativePath,
+  kLength,
+  kTransforms,
+  kProperties,
+  kSize,
+  kChunks,
+  kOffsets,
+  kSizes,
+};
 
 Value field(const Pickle& pickle, Value object, std::string_view name) {
   return pickle.find(pickle.object(object).state, name);
 }
 
-Result<Shape> shape_of(const Pickle& pickle, Value value, std::string_view what) {
-  PAWL_ASSIGN(Shape shape, torch_sizes(pickle, value, what));
-  if (shape.size() > kDimensionsMax) return Error{Code::invalid, text(what, " of ", shape.size(), " dimensions")};
-  return shape;
+Status read_shape(const Pickle& pickle, Value value, std::string_view what, Shape& out) {
+  PAWL_TRY(read_torch_sizes(pickle, value, what, out));
+  if (out.size() > kDimensionsMax) return Error{Code::invalid, text(what, " of ", out.size(), " dimensions")};
+  return {};
 }
 
 // What a place is looked up by: the key's number and, of a tensor's chunk, its offset.
@@ -55,11 +85,13 @@ struct PlaceKey {
 };
 constexpr std::uint32_t kObject = ~0u;  // as dimensions: no tensor's
 
+// For an IndexTable: tensors that have one place have their slots in a row.
 std::uint64_t hash_of(const PlaceKey& key) {
-  std::uint64_t hash = (std::uint64_t{key.key} << 32 | key.dimensions) * 0x9e3779b97f4a7c15u;
+  std::uint64_t hash = 0;
   for (std::uint32_t d = 0; key.dimensions != kObject && d < key.dimensions; ++d)
     hash = (hash ^ key.offset[d] ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
-  return hash ^ hash >> 32;
+  const std::uint64_t mixed = (hash ^ (std::uint64_t{key.key} << 32 | key.dimensions)) * 0x9e3779b97f4a7c15u;
+  return mixed >> 32 << 32 | static_cast<std::uint32_t>(key.key + (hash >> 32));
 }
 
 struct Found {
@@ -68,36 +100,30 @@ struct Found {
   bool is_lost = false;  // its bytes aren't there
 };
 
-// Places by their keys. In one piece and in the order in which they came, since a hundred thousand small allocations
-// and misses of the cache would take longer than all the rest.
+// Places by their keys, in the order in which they came.
 class Places {
  public:
   void clear(std::size_t expected) {
     found_.clear();
     found_.reserve(expected);
-    slots_.assign(std::bit_ceil(expected * 2 + 1), 0);
+    numbers_.clear(expected);
   }
   // False if the key is there. At most as many as were expected.
   bool add(Found found) {
-    std::uint32_t& slot = slot_of(found.key);
-    if (slot != 0) return false;
+    const auto next = static_cast<std::uint32_t>(found_.size());
+    const auto is_equal = [&](std::uint32_t number) { return found_[number].key == found.key; };
+    if (numbers_.find_or_add(hash_of(found.key), next, is_equal) != next) return false;
     found_.push_back(std::move(found));
-    slot = static_cast<std::uint32_t>(found_.size());
     return true;
   }
-  [[nodiscard]] const Found* find(const PlaceKey& key) {
-    const std::uint32_t slot = slot_of(key);
-    return slot == 0 ? nullptr : &found_[slot - 1];
+  [[nodiscard]] const Found* find(const PlaceKey& key) const {
+    const std::uint32_t number = numbers_.find(hash_of(key), [&](std::uint32_t n) { return found_[n].key == key; });
+    return number == IndexTable::kNone ? nullptr : &found_[number];
   }
 
  private:
-  std::uint32_t& slot_of(const PlaceKey& key) {
-    std::size_t at = hash_of(key) & (slots_.size() - 1);
-    while (slots_[at] != 0 && found_[slots_[at] - 1].key != key) at = (at + 1) & (slots_.size() - 1);
-    return slots_[at];
-  }
   std::vector<Found> found_;
-  std::vector<std::uint32_t> slots_;  // 0: free; else an index, plus one
+  IndexTable numbers_;
 };
 
 PlaceKey place_key(std::uint32_t key, const Shape& offset) {
@@ -132,6 +158,7 @@ class DcpReader {
  private:
   Result<std::vector<std::string>> metadata_files(const std::vector<std::string>& names);
   Status read_metadata(const std::string& name);
+  void forget(std::uint32_t texts);
   Status read_places(const Pickle& pickle, Value storage_data);
   Status read_place(const Pickle& pickle, Value index, Value info);
   Status read_key(const Pickle& pickle, Value key, Value entry);
@@ -142,6 +169,9 @@ class DcpReader {
   void read_facts(const Pickle& pickle);
   Result<DataFile*> file_named(std::string_view name);
   std::uint32_t number_of(const Pickle& pickle, Value key);
+  std::uint32_t add_key(std::string_view key);
+  Value field_of(const Pickle& pickle, Value object, Field name);
+  std::optional<ElementType> type_of(const Pickle& pickle, Value type);
   std::vector<std::string> path_of(const Pickle& pickle, std::uint32_t key);
   void note_files(const std::vector<std::string>& names);
 
@@ -152,6 +182,7 @@ class DcpReader {
     std::uint32_t order = 0;
     std::uint32_t tensor = kNone;  // in out_
     bool is_object = false;        // one of out_'s
+    DataFile* file = nullptr;      // if it is a file's name that was asked for
   };
 
   std::string folder_;
@@ -159,8 +190,13 @@ class DcpReader {
   DcpCheckpoint out_;
   std::map<std::string, DataFile, std::less<>> data_files_;
   std::vector<Key> keys_;
-  std::unordered_map<std::string_view, std::uint32_t> key_numbers_;  // views of the pickle that is being read
-  std::vector<std::uint32_t> numbers_;  // by value of the pickle: the key that it is; kNone: not asked yet
+  IndexTable key_numbers_;
+  std::vector<std::uint32_t> numbers_;  // by the pickle's text_number: the key that it is; kNone: not asked yet
+  KnownClass metadata_{"Metadata"}, index_{"MetadataIndex"}, tensor_{"TensorStorageMetadata"},
+      object_{"BytesStorageMetadata"};
+  Value known_type_ = kNothing;
+  std::optional<ElementType> type_;  // what known_type_ is
+  Shape place_offset_;               // used again and again
   Places places_;
   bool is_joined_ = false;  // of several metadata files: what came from the ones before is found by name
   std::unordered_map<std::string, std::uint32_t> tensor_index_;
@@ -231,11 +267,9 @@ Status DcpReader::read_metadata(const std::string& name) {
   PAWL_ASSIGN(const Pickle pickle, parse_pickle(bytes));
   if (pickle.source_bytes() != bytes.size())
     return damaged(text("offset ", pickle.source_bytes(), ": bytes after the end"));
-  if (!is_class(pickle, pickle.root(), "Metadata"))
+  forget(pickle.text_count());
+  if (!is_class(pickle, pickle.root(), metadata_))
     return damaged(text("not a Metadata: ", pickle.describe(pickle.root())));
-  keys_.clear();
-  key_numbers_.clear();
-  numbers_.assign(pickle.count(), kNone);
   read_facts(pickle);
   PAWL_TRY(read_places(pickle, field(pickle, pickle.root(), "storage_data")));
   const Value entries = field(pickle, pickle.root(), "state_dict_metadata");
@@ -245,6 +279,19 @@ Status DcpReader::read_metadata(const std::string& name) {
   out_.tensors.reserve(out_.tensors.size() + pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_key(pickle, pairs[i], pairs[i + 1]));
   return {};
+}
+
+// What was known of the metadata file before.
+void DcpReader::forget(std::uint32_t texts) {
+  for (KnownClass* known : {&metadata_, &index_, &tensor_, &object_}) known->known = kNothing;
+  known_type_ = kNothing;
+  type_.reset();
+  numbers_.assign(texts, kNone);
+  key_numbers_.clear(texts + kFieldNames.size());
+  keys_.clear();
+  for (const std::string_view name : kFieldNames) {
+    add_key(name);
+  }
 }
 
 void DcpReader::read_facts(const Pickle& pickle) {
@@ -259,46 +306,74 @@ void DcpReader::read_facts(const Pickle& pickle) {
   if (pickle.is(save, PickleKind::string)) out_.facts.emplace_back("save id", pickle.text(save));
 }
 
+// Of a string. Picklers write each once, so that its text is looked up once.
 std::uint32_t DcpReader::number_of(const Pickle& pickle, Value key) {
-  if (numbers_[key] != kNone) return numbers_[key];  // picklers write a string once
-  const auto [found, is_new] = key_numbers_.emplace(pickle.text(key), static_cast<std::uint32_t>(keys_.size()));
-  if (is_new) keys_.push_back({pickle.text(key)});
-  return numbers_[key] = found->second;
+  std::uint32_t& number = numbers_[pickle.text_number(key)];
+  if (number != kNone) return number;
+  return number = add_key(pickle.text(key));
+}
+
+std::uint32_t DcpReader::add_key(std::string_view key) {
+  const auto next = static_cast<std::uint32_t>(keys_.size());
+  const std::uint64_t hash = std::hash<std::string_view>()(key);
+  const std::uint32_t number =
+      key_numbers_.find_or_add(hash, next, [&](std::uint32_t one) { return keys_[one].text == key; });
+  if (number == next) keys_.push_back({key});
+  return number;
+}
+
+// What the object's state holds under that name: the last one, as Python has it.
+Value DcpReader::field_of(const Pickle& pickle, Value object, Field name) {
+  const Value state = pickle.object(object).state;
+  if (!pickle.is(state, PickleKind::dict)) return kNothing;
+  const std::span<const Value> pairs = pickle.items(state);
+  for (std::size_t i = pairs.size(); i >= 2; i -= 2)
+    if (pickle.is(pairs[i - 2], PickleKind::string) && number_of(pickle, pairs[i - 2]) == name) return pairs[i - 1];
+  return kNothing;
+}
+
+std::optional<ElementType> DcpReader::type_of(const Pickle& pickle, Value type) {
+  if (type != known_type_) type_ = torch_type(pickle, type);
+  known_type_ = type;
+  return type_;
 }
 
 Status DcpReader::read_places(const Pickle& pickle, Value storage_data) {
   if (!pickle.is(storage_data, PickleKind::dict)) return damaged("no storage_data");
   const std::span<const Value> pairs = pickle.items(storage_data);
   places_.clear(pairs.size() / 2);
-  keys_.reserve(pairs.size() / 2);
-  key_numbers_.reserve(pairs.size() / 2);
+  keys_.reserve(keys_.size() + pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_place(pickle, pairs[i], pairs[i + 1]));
   return {};
 }
 
 Status DcpReader::read_place(const Pickle& pickle, Value index, Value info) {
-  const Value key = field(pickle, index, "fqn");
-  if (!is_class(pickle, index, "MetadataIndex") || !pickle.is(key, PickleKind::string))
+  const Value key = field_of(pickle, index, kFqn);
+  if (!is_class(pickle, index, index_) || !pickle.is(key, PickleKind::string))
     return damaged(text("storage_data: a key is ", pickle.describe(index)));
   const std::string_view name = pickle.text(key);
-  const Value offset = field(pickle, index, "offset");
+  const Value offset = field_of(pickle, index, kOffset);
   PlaceKey at{number_of(pickle, key), kObject, {}};
   if (offset != kNothing && !pickle.is(offset, PickleKind::none)) {
-    Result<Shape> shape = shape_of(pickle, offset, "offset");
-    if (!shape) return std::move(shape).error().within(std::string(name));
-    at = place_key(at.key, *shape);
+    Status read = read_shape(pickle, offset, "offset", place_offset_);
+    if (!read) return std::move(read).error().within(std::string(name));
+    at = place_key(at.key, place_offset_);
   }
-  const Value path = field(pickle, info, "relative_path");
-  const std::optional<std::uint64_t> begin = pickle.unsigned_(field(pickle, info, "offset"));
-  const std::optional<std::uint64_t> length = pickle.unsigned_(field(pickle, info, "length"));
+  const Value path = field_of(pickle, info, kRelativePath);
+  const std::optional<std::uint64_t> begin = pickle.unsigned_(field_of(pickle, info, kOffset));
+  const std::optional<std::uint64_t> length = pickle.unsigned_(field_of(pickle, info, kLength));
   if (!pickle.is(path, PickleKind::string) || !begin || !length)
     return damaged(text("the place of ", name, " is incomplete"));
-  PAWL_ASSIGN(DataFile* const file, file_named(pickle.text(path)));
+  const std::uint32_t file_key = number_of(pickle, path);
+  if (keys_[file_key].file == nullptr) {
+    PAWL_ASSIGN(keys_[file_key].file, file_named(pickle.text(path)));
+  }
+  DataFile* const file = keys_[file_key].file;
   const std::uint64_t file_bytes = out_.file_bytes[file->number];
   Found found{at, {file->number, *begin, *length, {}}};
   found.is_lost = file->is_missing || *begin > file_bytes || *length > file_bytes - *begin;
   if (found.is_lost && ++file->lost <= kNamesMax) file->lost_keys.emplace_back(name);
-  for (const Value transform : pickle.items(field(pickle, info, "transform_descriptors")))
+  for (const Value transform : pickle.items(field_of(pickle, info, kTransforms)))
     found.place.transforms.emplace_back(pickle.text(transform));
   if (!places_.add(std::move(found))) return damaged(text(name, ": one of its chunks has two places"));
   return {};
@@ -343,12 +418,12 @@ std::vector<std::string> DcpReader::path_of(const Pickle& pickle, std::uint32_t 
 Status DcpReader::read_key(const Pickle& pickle, Value key, Value entry) {
   if (!pickle.is(key, PickleKind::string)) return damaged(text("a key is ", pickle.describe(key)));
   const std::uint32_t number = number_of(pickle, key);
-  if (is_class(pickle, entry, "TensorStorageMetadata")) {
+  if (is_class(pickle, entry, tensor_)) {
     Status status = read_tensor(pickle, number, entry);
     if (!status) return std::move(status).error().within(text("tensor ", pickle.text(key)));
     return {};
   }
-  if (is_class(pickle, entry, "BytesStorageMetadata")) return read_object(pickle, number);
+  if (is_class(pickle, entry, object_)) return read_object(pickle, number);
   return damaged(text(pickle.text(key), " is ", pickle.describe(entry)));
 }
 
@@ -369,14 +444,14 @@ Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
 Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value entry) {
   DcpTensor tensor;
   tensor.key = keys_[key].text;
-  const Value properties = field(pickle, entry, "properties");
+  const Value properties = field_of(pickle, entry, kProperties);
   const Value state = pickle.object(properties).state;  // (dtype, layout, ...), or a dict
   const std::span<const Value> parts = pickle.items(state);
   const Value type = pickle.is(state, PickleKind::tuple) && !parts.empty() ? parts[0] : pickle.find(state, "dtype");
-  const std::optional<ElementType> known = torch_type(pickle, type);
+  const std::optional<ElementType> known = type_of(pickle, type);
   if (!known) return damaged(text("its type is ", pickle.describe(type)));
   tensor.type = *known;
-  PAWL_ASSIGN(tensor.shape, shape_of(pickle, field(pickle, entry, "size"), "size"));
+  PAWL_TRY(read_shape(pickle, field_of(pickle, entry, kSize), "size", tensor.shape));
   PAWL_TRY(element_count(tensor.shape));
   const auto next = static_cast<std::uint32_t>(out_.tensors.size());
   std::uint32_t& number = keys_[key].tensor;
@@ -391,16 +466,17 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
                         " in another rank's file"));
   }
   DcpTensor& out = out_.tensors[number];
-  const Value chunks = field(pickle, entry, "chunks");
+  const Value chunks = field_of(pickle, entry, kChunks);
   if (!pickle.is(chunks, PickleKind::list)) return damaged("no list of chunks");
+  if (out.chunks.empty()) out.chunks.reserve(pickle.items(chunks).size());
   for (const Value chunk : pickle.items(chunks)) PAWL_TRY(read_chunk(pickle, key, chunk, out));
   return {};
 }
 
 Status DcpReader::read_chunk(const Pickle& pickle, std::uint32_t key, Value chunk, DcpTensor& tensor) {
   DcpChunk out;
-  PAWL_ASSIGN(out.region.offset, shape_of(pickle, field(pickle, chunk, "offsets"), "offsets"));
-  PAWL_ASSIGN(out.region.shape, shape_of(pickle, field(pickle, chunk, "sizes"), "sizes"));
+  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kOffsets), "offsets", out.region.offset));
+  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kSizes), "sizes", out.region.shape));
   if (Status inside = check_inside(out.region, tensor.shape); !inside) return damaged(inside.error().what);
   const Found* found = places_.find(place_key(key, out.region.offset));
   const bool is_empty = std::ranges::find(out.region.shape, std::uint64_t{0}) != out.region.shape.end();

@@ -26,33 +26,24 @@ constexpr std::uint64_t kHeadBytes = 4096;  // of an item: its pickle lies there
 constexpr std::uint64_t kTailBytes = 2048;  // its directory
 constexpr std::uint64_t kArchiveBytesMax = 1 << 20;  // what a file of torch.save of one tensor has beside its elements
 constexpr std::size_t kFormsMax = 4096;
+constexpr std::uint32_t kNoFile = ~0u;
 constexpr std::size_t kProblemsMax = 5;
 
 Error damaged(std::string why) {
   return Error{Code::corrupt, std::move(why)};
 }
 
-// An item, both of whose ends are at hand: files of torch.save are read from there.
+// An item, both of whose ends are at hand, in memory that outlives this: files of torch.save are read from there.
 class ItemBytes final : public ByteSource {
  public:
-  static Result<ItemBytes> open(ByteSource& item) {
-    const std::uint64_t size = item.size_bytes();
-    if (size <= kHeadBytes + kTailBytes) {
-      PAWL_ASSIGN(std::string all, read_text(item, 0, size));
-      return ItemBytes(&item, size, std::move(all), {});
-    }
-    PAWL_ASSIGN(std::string head, read_text(item, 0, kHeadBytes));
-    PAWL_ASSIGN(std::string tail, read_text(item, size - kTailBytes, kTailBytes));
-    return ItemBytes(&item, size, std::move(head), std::move(tail));
-  }
-  // Of bytes that can't be read again between their ends.
-  ItemBytes(ByteSource* between, std::uint64_t size_bytes, std::string head, std::string tail)
-      : between_(between), size_bytes_(size_bytes), head_(std::move(head)), tail_(std::move(tail)) {}
+  // Between the ends the bytes are read from `between`; nullptr: they can't be read again.
+  ItemBytes(ByteSource* between, std::uint64_t size_bytes, std::string_view head, std::string_view tail)
+      : between_(between), size_bytes_(size_bytes), head_(head), tail_(tail) {}
 
   [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
   [[nodiscard]] Status read(std::uint64_t offset_bytes, std::span<std::byte> buffer) override {
     if (buffer.empty()) return {};
-    const auto inside = [&](const std::string& bytes, std::uint64_t begin) {
+    const auto inside = [&](std::string_view bytes, std::uint64_t begin) {
       if (offset_bytes < begin || offset_bytes - begin > bytes.size()) return false;
       if (buffer.size() > bytes.size() - (offset_bytes - begin)) return false;
       std::memcpy(buffer.data(), bytes.data() + (offset_bytes - begin), buffer.size());
@@ -62,17 +53,57 @@ class ItemBytes final : public ByteSource {
     if (between_ == nullptr) return damaged(text("offset ", offset_bytes, ": this item is no file of one tensor"));
     return between_->read(offset_bytes, buffer);
   }
-  [[nodiscard]] const std::string& head() const { return head_; }
+  [[nodiscard]] std::string_view head() const { return head_; }
   [[nodiscard]] std::string_view end(std::size_t bytes) const {
-    const std::string_view last = tail_.empty() ? std::string_view(head_) : std::string_view(tail_);
+    const std::string_view last = tail_.empty() ? head_ : tail_;
     return last.substr(last.size() - std::min(bytes, last.size()));
   }
 
  private:
   ByteSource* between_;
   std::uint64_t size_bytes_;
+  std::string_view head_;
+  std::string_view tail_;
+};
+
+// Reads the ends of items that come in the order of their files. Small ones many at a time: each byte of them is an
+// end anyway.
+class ItemEnds {
+ public:
+  // The item lies inside its file, whose number is `file`. Good until the next call.
+  Result<ItemBytes> read(ByteSource& source, std::uint32_t file, std::uint64_t offset, std::uint64_t size,
+                         ByteSource& item) {
+    if (size <= kHeadBytes + kTailBytes) {
+      PAWL_ASSIGN(const std::string_view all, read_small(source, file, offset, size));
+      return ItemBytes(&item, size, all, {});
+    }
+    PAWL_ASSIGN(head_, read_text(item, 0, kHeadBytes));
+    PAWL_ASSIGN(tail_, read_text(item, size - kTailBytes, kTailBytes));
+    return ItemBytes(&item, size, head_, tail_);
+  }
+
+ private:
+  static constexpr std::uint64_t kBlockBytes = 64 << 10;
+
+  Result<std::string_view> read_small(ByteSource& source, std::uint32_t file, std::uint64_t offset,
+                                      std::uint64_t size) {
+    const bool is_there = file == file_ && offset >= begin_ && offset - begin_ <= block_.size() &&
+                          size <= block_.size() - (offset - begin_);
+    if (!is_there) {
+      file_ = kNoFile;
+      block_.resize(std::min(kBlockBytes, source.size_bytes() - offset));
+      PAWL_TRY(source.read(offset, std::as_writable_bytes(std::span(block_))));
+      file_ = file;
+      begin_ = offset;
+    }
+    return std::string_view(block_).substr(offset - begin_, size);
+  }
+
   std::string head_;
   std::string tail_;
+  std::string block_;
+  std::uint32_t file_ = kNoFile;  // that the block is from
+  std::uint64_t begin_ = 0;       // in it
 };
 
 // In a file of torch.save of one tensor: its place, relative to the file.
@@ -148,6 +179,7 @@ class ItemReader {
   static constexpr std::size_t kEndBytes = 22;  // the archive's last record
 
   Result<ByteSource*> source(std::uint32_t file);
+  std::vector<Form>& forms_of(const DcpTensor& tensor, const DcpChunk& chunk);
   Result<StoredPiece> locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
   Result<StoredPiece> locate_packed(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk);
   Result<const std::unordered_map<std::string, SafetensorsEntry>*> entries(std::uint32_t file);
@@ -156,7 +188,9 @@ class ItemReader {
   Files& files_;
   CheckpointView& view_;
   std::vector<std::unique_ptr<ByteSource>> sources_;
+  ItemEnds ends_;
   std::map<FormKey, std::vector<Form>> forms_;
+  std::pair<const FormKey, std::vector<Form>>* last_forms_ = nullptr;
   std::size_t form_count_ = 0;
   // Of files that are safetensors: what they hold.
   std::map<std::uint32_t, std::optional<std::unordered_map<std::string, SafetensorsEntry>>> entries_;
@@ -194,12 +228,23 @@ Result<StoredPiece> ItemReader::locate(const DcpTensor& tensor, const DcpChunk& 
   return at_region(piece, chunk);
 }
 
+// Most often those of the item before.
+std::vector<ItemReader::Form>& ItemReader::forms_of(const DcpTensor& tensor, const DcpChunk& chunk) {
+  const auto type = static_cast<std::uint8_t>(tensor.type);
+  const std::uint64_t length = chunk.place.length_bytes;
+  if (last_forms_ == nullptr || std::get<0>(last_forms_->first) != type || std::get<1>(last_forms_->first) != length ||
+      std::get<2>(last_forms_->first) != chunk.region.shape)
+    last_forms_ = &*forms_.try_emplace({type, length, chunk.region.shape}).first;
+  return last_forms_->second;
+}
+
 Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-  PAWL_ASSIGN(ItemBytes item, ItemBytes::open(window));
+  PAWL_ASSIGN(ItemBytes item, ends_.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes,
+                                         window));
   std::vector<Form>* forms = nullptr;
   if (form_count_ < kFormsMax) {
-    forms = &forms_[{static_cast<std::uint8_t>(tensor.type), chunk.place.length_bytes, chunk.region.shape}];
+    forms = &forms_of(tensor, chunk);
     for (const Form& form : *forms) {
       if (!item.head().starts_with(form.head) || item.end(kEndBytes) != form.end) continue;
       StoredPiece piece = at_region(form.piece, chunk);
@@ -209,7 +254,7 @@ Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTenso
   }
   PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
   if (forms != nullptr && piece.offset_bytes != 0 && piece.offset_bytes <= item.head().size()) {
-    forms->push_back({item.head().substr(0, piece.offset_bytes), std::string(item.end(kEndBytes)), piece});
+    forms->push_back({std::string(item.head().substr(0, piece.offset_bytes)), std::string(item.end(kEndBytes)), piece});
     ++form_count_;
   }
   piece = at_region(piece, chunk);
@@ -225,8 +270,8 @@ Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTenso
   const std::optional<std::uint64_t> elements = size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
   if (!elements) return damaged("no number of bytes holds its chunk");
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-  PAWL_ASSIGN(ZstdEnds ends, zstd_ends(window, *elements + kArchiveBytesMax, 1 << 16));
-  ItemBytes item(nullptr, ends.size_bytes, std::move(ends.head), std::move(ends.tail));
+  PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(window, *elements + kArchiveBytesMax, 1 << 16));
+  ItemBytes item(nullptr, ends.size_bytes, ends.head, ends.tail);
   PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
   piece = at_region(piece, chunk);
   piece.file = static_cast<std::uint32_t>(view_.files.size());
@@ -239,21 +284,24 @@ Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTenso
 }
 
 struct ChunkNumber {
+  std::uint32_t file;
   std::uint32_t tensor;
+  std::uint64_t offset_bytes;
   std::uint32_t chunk;
 };
 
 // All chunks that hold an element, in the order in which they lie in the files.
 std::vector<ChunkNumber> in_file_order(const DcpCheckpoint& checkpoint) {
   std::vector<ChunkNumber> out;
-  for (std::uint32_t i = 0; i < checkpoint.tensors.size(); ++i)
-    for (std::uint32_t c = 0; c < checkpoint.tensors[i].chunks.size(); ++c)
-      if (has_elements(checkpoint.tensors[i].chunks[c].region)) out.push_back({i, c});
-  const auto place = [&](const ChunkNumber& number) {
-    const DcpPlace& at = checkpoint.tensors[number.tensor].chunks[number.chunk].place;
-    return std::pair(at.file, at.offset_bytes);
-  };
-  std::ranges::stable_sort(out, [&](const ChunkNumber& a, const ChunkNumber& b) { return place(a) < place(b); });
+  out.reserve(checkpoint.tensors.size());
+  for (std::uint32_t t = 0; t < checkpoint.tensors.size(); ++t) {
+    const std::vector<DcpChunk>& chunks = checkpoint.tensors[t].chunks;
+    for (std::uint32_t c = 0; c < chunks.size(); ++c)
+      if (has_elements(chunks[c].region)) out.push_back({chunks[c].place.file, t, chunks[c].place.offset_bytes, c});
+  }
+  std::ranges::sort(out, {}, [](const ChunkNumber& number) {
+    return std::tuple(number.file, number.offset_bytes, number.tensor, number.chunk);
+  });
   return out;
 }
 
@@ -275,34 +323,35 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
     view.files.push_back({path});
     ranks.push_back(rank_of(path));
   }
-  for (const DcpTensor& tensor : checkpoint.tensors)
+  StoredPiece nothing;  // not located
+  nothing.file = kNoFile;
+  view.tensors.reserve(checkpoint.tensors.size());
+  for (const DcpTensor& tensor : checkpoint.tensors) {
     view.tensors.push_back({tensor.key, "weight", tensor.type, tensor.shape});
+    view.tensors.back().pieces.resize(tensor.chunks.size(), nothing);
+  }
   for (const DcpObject& object : checkpoint.objects) view.objects.push_back(object.key);
-  std::vector<std::vector<std::optional<StoredPiece>>> pieces(checkpoint.tensors.size());
-  for (std::size_t i = 0; i < pieces.size(); ++i) pieces[i].resize(checkpoint.tensors[i].chunks.size());
   ItemReader reader(checkpoint, files, view);
   std::size_t damaged_items = 0;
-  for (const auto& [tensor, chunk] : in_file_order(checkpoint)) {
+  for (const auto& [file, tensor, offset, chunk] : in_file_order(checkpoint)) {
     const DcpChunk& wanted = checkpoint.tensors[tensor].chunks[chunk];
     Result<StoredPiece> piece = reader.locate(checkpoint.tensors[tensor], wanted);
     if (piece) {
-      piece->rank = ranks[wanted.place.file];
-      pieces[tensor][chunk] = *piece;
+      piece->rank = ranks[file];
+      view.tensors[tensor].pieces[chunk] = *piece;
       continue;
     }
-    Error error =
-        std::move(piece).error().within(text(checkpoint.files[wanted.place.file], ": offset ",
-                                             wanted.place.offset_bytes, ": tensor ", checkpoint.tensors[tensor].key));
+    Error error = std::move(piece).error().within(
+        text(checkpoint.files[file], ": offset ", offset, ": tensor ", checkpoint.tensors[tensor].key));
     if (error.code != Code::corrupt) return error;
     if (++damaged_items <= kProblemsMax) view.problems.push_back(std::move(error.what));
   }
   if (damaged_items > kProblemsMax)
     view.problems.push_back(
         text(damaged_items - kProblemsMax, " more items are damaged: are these files of one save?"));
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    for (const std::optional<StoredPiece>& piece : pieces[i])
-      if (piece) view.tensors[i].pieces.push_back(*piece);
-    number_copies(view.tensors[i]);
+  for (StoredTensor& tensor : view.tensors) {
+    std::erase_if(tensor.pieces, [](const StoredPiece& piece) { return piece.file == kNoFile; });
+    number_copies(tensor);
   }
   std::vector<std::uint64_t> file_bytes = checkpoint.file_bytes;
   file_bytes.resize(view.files.size());  // of packed items the view itself knows
@@ -310,15 +359,16 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
   return view;
 }
 
-std::vector<std::string> path_or_key(const std::vector<std::string>& path, const std::string& key) {
-  return path.empty() ? std::vector<std::string>{key} : path;
+std::vector<std::string> path_or_key(std::vector<std::string> path, const std::string& key) {
+  return path.empty() ? std::vector<std::string>{key} : std::move(path);
 }
 
-// Names and roles for what view has under its keys. Hyperparameters that are tensors become objects.
-Status name_tensors(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, CheckpointView& view) {
+// Names and roles for what view has under its keys. Hyperparameters that are tensors become objects. Takes the paths of
+// the checkpoint's tensors.
+Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, CheckpointView& view) {
   std::vector<StateKey> keys;
   keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
-  for (const DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(tensor.path, tensor.key)});
+  for (DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(std::move(tensor.path), tensor.key)});
   for (const DcpObject& object : checkpoint.objects) keys.push_back({path_or_key(object.path, object.key), false});
   StateNames names = name_states(keys);
   if (names.is_indexed) {
@@ -326,18 +376,18 @@ Status name_tensors(const DcpCheckpoint& checkpoint, const ReadOptions& options,
     names = name_states(keys);
   }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
-  std::vector<StoredTensor> tensors;
-  tensors.reserve(view.tensors.size());
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < view.tensors.size(); ++i) {
     if (names.names[i].is_object) {
       view.objects.push_back(view.tensors[i].name);
       continue;
     }
-    tensors.push_back(std::move(view.tensors[i]));
-    tensors.back().name = std::move(names.names[i].name);
-    tensors.back().role = std::move(names.names[i].role);
+    if (kept != i) view.tensors[kept] = std::move(view.tensors[i]);
+    view.tensors[kept].name = std::move(names.names[i].name);
+    view.tensors[kept].role = std::move(names.names[i].role);
+    ++kept;
   }
-  view.tensors = std::move(tensors);
+  view.tensors.erase(view.tensors.begin() + static_cast<std::ptrdiff_t>(kept), view.tensors.end());
   return {};
 }
 
@@ -355,7 +405,9 @@ Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const Dc
       return damaged("it is not in its file");
     }
     PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-    PAWL_ASSIGN(ItemBytes item, ItemBytes::open(window));
+    ItemEnds ends;
+    PAWL_ASSIGN(ItemBytes item, ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes,
+                                          window));
     PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
     piece.offset_bytes += chunk.place.offset_bytes;
     return piece;
@@ -375,7 +427,7 @@ Result<CheckpointView> view_dcp_keys(const DcpCheckpoint& checkpoint, Files& fil
 }
 
 Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options, Files& files) {
-  PAWL_ASSIGN(const DcpCheckpoint checkpoint, open_dcp(folder, files));
+  PAWL_ASSIGN(DcpCheckpoint checkpoint, open_dcp(folder, files));
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
   PAWL_TRY(name_tensors(checkpoint, options, files, view));
   return view;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "env/huge_pages.h"
 
 namespace pawl {
 namespace {
@@ -168,6 +169,7 @@ class PickleMachine {
  public:
   PickleMachine(std::string_view bytes, const PickleLimits& limits) : bytes_(bytes), limits_(limits) {
     small_integers_.fill(kNothing);
+    tuples_.fill(kNothing);
   }
   Result<Pickle> run();
   [[nodiscard]] bool ended_early() const { return ended_early_; }
@@ -176,6 +178,7 @@ class PickleMachine {
   using Value = Pickle::Value;
   using Node = Pickle::Node;
   static constexpr Value kNothing = Pickle::kNothing;
+  static constexpr std::size_t kSharedItemsMax = 8;
   static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
 
   // Every step returns true, or sets error_ and returns false.
@@ -217,7 +220,8 @@ class PickleMachine {
   bool push_scalar(PickleKind kind, std::uint64_t word) {
     Node node;
     node.kind = kind;
-    node.word = word;
+    node.words[0] = static_cast<std::uint32_t>(word);
+    node.words[1] = static_cast<std::uint32_t>(word >> 32);
     return push(node);
   }
   bool push_integer(std::int64_t value) { return push_scalar(PickleKind::integer, static_cast<std::uint64_t>(value)); }
@@ -240,8 +244,10 @@ class PickleMachine {
   bool push_real(std::string_view line);
   bool push_global(std::string_view module, std::string_view name);
   bool push_items(PickleKind kind, std::size_t count);  // made of the topmost values, which it takes
+  bool push_tuple(std::size_t count);                      // likewise
   bool push_call(Pickle::Call call, Value callable, Value arguments);
   bool append(Value container, std::span<const Value> items);
+  Pickle::Items& items_of_object(Node& object);
   bool add_items(std::size_t count, bool pairs);
   bool deepen(Node& node, std::uint32_t depth);
 
@@ -257,6 +263,7 @@ class PickleMachine {
   bool recall(std::uint64_t index);
   [[nodiscard]] std::uint64_t memory_bytes() const {
     return pickle_.nodes_.capacity() * sizeof(Node) + pickle_.text_.capacity() + symbol_bytes_ +
+           pickle_.with_items_.capacity() * sizeof(Pickle::WithItems) +
            (pickle_.items_.capacity() + stack_.capacity() + memo_.capacity()) * sizeof(Value) +
            marks_.capacity() * sizeof(std::size_t);
   }
@@ -276,6 +283,7 @@ class PickleMachine {
   std::vector<std::size_t> marks_;
   std::vector<Value> memo_;
   std::array<Value, 256> small_integers_;
+  std::array<Value, 256> tuples_;  // by hash: the last of the short ones
   Value none_ = kNothing;
   Value true_ = kNothing;
   Value false_ = kNothing;
@@ -283,14 +291,15 @@ class PickleMachine {
   std::unordered_map<std::string, std::uint64_t> symbol_index_;  // by module \n name
 };
 
-bool PickleMachine::take(std::uint64_t count, std::string_view& out) {
+// The steps are inline, since a hundred thousand tensors have ten million opcodes: run() becomes one loop.
+inline bool PickleMachine::take(std::uint64_t count, std::string_view& out) {
   if (count > bytes_.size() - at_) return fail_early();
   out = bytes_.substr(at_, count);
   at_ += count;
   return true;
 }
 
-bool PickleMachine::take_line(std::string_view& out) {
+inline bool PickleMachine::take_line(std::string_view& out) {
   const std::size_t end = bytes_.find('\n', at_);
   if (end == std::string_view::npos) return fail_early();
   out = bytes_.substr(at_, end - at_);
@@ -298,23 +307,26 @@ bool PickleMachine::take_line(std::string_view& out) {
   return true;
 }
 
-bool PickleMachine::push(Node node) {
+inline bool PickleMachine::push(Node node) {
   if (pickle_.nodes_.size() >= kNothing) return fail(Code::full, "too many values");
   pickle_.nodes_.push_back(node);
   stack_.push_back(static_cast<Value>(pickle_.nodes_.size() - 1));
   return true;
 }
 
-bool PickleMachine::push_text(PickleKind kind, std::string_view text) {
+inline bool PickleMachine::push_text(PickleKind kind, std::string_view text) {
+  const std::size_t begin = pickle_.text_.size();
+  if (text.size() > kNothing - begin) return fail(Code::full, "too much text");
   Node node;
   node.kind = kind;
-  node.word = pickle_.text_.size();
-  node.size = static_cast<std::uint32_t>(text.size());  // fits: run() refuses longer sources
+  node.words[0] = static_cast<std::uint32_t>(begin);
+  node.words[1] = static_cast<std::uint32_t>(text.size());
+  node.words[2] = pickle_.texts_++;
   pickle_.text_.append(text);
   return push(node);
 }
 
-bool PickleMachine::push_long(std::string_view little_endian) {
+inline bool PickleMachine::push_long(std::string_view little_endian) {
   const bool negative = !little_endian.empty() && (little_endian.back() & 0x80) != 0;
   const char sign = negative ? '\xff' : '\0';
   std::size_t length = little_endian.size();
@@ -326,7 +338,7 @@ bool PickleMachine::push_long(std::string_view little_endian) {
   return push_scalar(PickleKind::integer, word);
 }
 
-bool PickleMachine::push_decimal(std::string_view line) {
+inline bool PickleMachine::push_decimal(std::string_view line) {
   if (line == "00" || line == "01") return push_scalar(PickleKind::boolean, line == "01");  // protocol 0's booleans
   if (!line.empty() && line.back() == 'L') line.remove_suffix(1);
   std::int64_t value = 0;
@@ -336,14 +348,14 @@ bool PickleMachine::push_decimal(std::string_view line) {
   return push_integer(value);
 }
 
-bool PickleMachine::push_real(std::string_view line) {
+inline bool PickleMachine::push_real(std::string_view line) {
   double value = 0;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
   if (line.empty() || error != std::errc() || end != line.data() + line.size()) return fail("a bad decimal fraction");
   return push_scalar(PickleKind::real, std::bit_cast<std::uint64_t>(value));
 }
 
-bool PickleMachine::push_global(std::string_view module, std::string_view name) {
+inline bool PickleMachine::push_global(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty()) return fail("a global without a name");
   if (!is_utf8(module) || !is_utf8(name)) return fail("a global's name is not UTF-8");
   module = module_today(module);
@@ -355,51 +367,85 @@ bool PickleMachine::push_global(std::string_view module, std::string_view name) 
   return push_scalar(PickleKind::global, found->second);
 }
 
-bool PickleMachine::deepen(Node& node, std::uint32_t depth) {
+inline bool PickleMachine::deepen(Node& node, std::uint32_t depth) {
   if (depth > limits_.depth) return fail(Code::full, text("values lie more than ", limits_.depth, " deep"));
   node.depth = std::max(node.depth, static_cast<std::uint16_t>(std::min<std::uint32_t>(depth, 0xffff)));
   return true;
 }
 
-bool PickleMachine::append(Value container, std::span<const Value> items) {
+// Of an object, whose node has no room for them: from now on with_items_ has them.
+Pickle::Items& PickleMachine::items_of_object(Node& object) {
+  if (!object.has_items) {
+    object.has_items = true;
+    pickle_.with_items_.push_back({object.words[1], {}});
+    object.words[1] = static_cast<std::uint32_t>(pickle_.with_items_.size() - 1);  // fewer than nodes
+  }
+  return pickle_.with_items_[object.words[1]].items;
+}
+
+inline bool PickleMachine::append(Value container, std::span<const Value> items) {
   Node& node = pickle_.nodes_[container];
+  Pickle::Items range = pickle_.items_of(node);
   std::vector<Value>& pool = pickle_.items_;
-  if (items.size() > 0xffff'ffffu - node.size) return fail(Code::full, "too many items");
-  const auto wanted = static_cast<std::uint32_t>(node.size + items.size());
-  if (wanted > node.room && node.word + node.room == pool.size()) {  // the last one in the pool grows where it is
-    pool.resize(node.word + wanted);
-    node.room = wanted;
-  } else if (wanted > node.room) {
-    const std::uint64_t first = pool.size();
-    const std::uint64_t room =
-        std::min<std::uint64_t>(0xffff'ffffu, node.room == 0 ? wanted : 2 * std::uint64_t{wanted});
+  if (items.size() > kNothing - range.size) return fail(Code::full, "too many items");
+  const auto wanted = static_cast<std::uint32_t>(range.size + items.size());
+  if (wanted > range.room) {
+    const bool is_last = std::size_t{range.first} + range.room == pool.size();  // it grows where it is
+    const std::uint64_t first = is_last ? range.first : pool.size();
+    const std::uint64_t room = is_last || range.room == 0 ? wanted : 2 * std::uint64_t{wanted};
+    if (first + room > kNothing) return fail(Code::full, "too many items");
     pool.resize(first + room, kNothing);
-    std::copy_n(pool.begin() + static_cast<std::ptrdiff_t>(node.word), node.size,
-                pool.begin() + static_cast<std::ptrdiff_t>(first));
-    node.word = first;
-    node.room = static_cast<std::uint32_t>(room);
+    if (!is_last) std::copy_n(pool.data() + range.first, range.size, pool.data() + first);
+    range.first = static_cast<std::uint32_t>(first);
+    range.room = static_cast<std::uint32_t>(room);
   }
   std::uint32_t depth = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    pool[node.word + node.size + i] = items[i];
+    pool[range.first + range.size + i] = items[i];
     depth = std::max<std::uint32_t>(depth, pickle_.nodes_[items[i]].depth);
   }
-  node.size = wanted;
+  range.size = wanted;
+  if (node.kind == PickleKind::object)
+    items_of_object(node) = range;
+  else
+    std::ranges::copy(std::array{range.first, range.size, range.room}, node.words);
   return deepen(node, depth + 1);
 }
 
-bool PickleMachine::push_items(PickleKind kind, std::size_t count) {
+inline bool PickleMachine::push_items(PickleKind kind, std::size_t count) {
+  std::vector<Value>& pool = pickle_.items_;
+  if (count > kNothing - std::min<std::size_t>(pool.size(), kNothing)) return fail(Code::full, "too many items");
+  const std::span<const Value> items = std::span(stack_).last(count);
   Node node;
   node.kind = kind;
-  if (!push(node)) return false;
-  const Value container = pop();
-  if (!append(container, std::span(stack_).last(count))) return false;
+  node.words[0] = static_cast<std::uint32_t>(pool.size());
+  node.words[1] = node.words[2] = static_cast<std::uint32_t>(count);
+  pool.insert(pool.end(), items.begin(), items.end());
+  std::uint32_t depth = 0;
+  for (const Value item : items) depth = std::max<std::uint32_t>(depth, pickle_.nodes_[item].depth);
+  if (!deepen(node, depth + 1)) return false;
   stack_.resize(stack_.size() - count);
-  stack_.push_back(container);
+  return push(node);
+}
+
+// Shapes and offsets, mostly: a few stand for hundreds of thousands.
+inline bool PickleMachine::push_tuple(std::size_t count) {
+  const std::span<const Value> items = std::span(stack_).last(count);
+  if (count > kSharedItemsMax) return push_items(PickleKind::tuple, count);
+  std::uint64_t hash = count;
+  for (const Value item : items) hash = (hash ^ item) * 0x9e3779b97f4a7c15u;
+  Value& shared = tuples_[hash >> 56];
+  if (shared == kNothing || !std::ranges::equal(pickle_.items(shared), items)) {
+    if (!push_items(PickleKind::tuple, count)) return false;
+    shared = stack_.back();
+    return true;
+  }
+  stack_.resize(stack_.size() - count);
+  stack_.push_back(shared);
   return true;
 }
 
-bool PickleMachine::push_call(Pickle::Call call, Value callable, Value arguments) {
+inline bool PickleMachine::push_call(Pickle::Call call, Value callable, Value arguments) {
   const PickleKind what = pickle_.kind(callable);
   if (what != PickleKind::global && what != PickleKind::object)
     return fail(text("a call of ", pickle_.describe(callable)));
@@ -408,13 +454,12 @@ bool PickleMachine::push_call(Pickle::Call call, Value callable, Value arguments
   Node node;
   node.kind = PickleKind::object;
   node.call = call;
-  node.callable = callable;
-  node.arguments = arguments;
+  std::ranges::copy(std::array{callable, arguments, kNothing}, node.words);
   const std::uint32_t depth = std::max(pickle_.nodes_[callable].depth, pickle_.nodes_[arguments].depth);
   return deepen(node, depth + 1) && push(node);
 }
 
-bool PickleMachine::pop_mark(std::size_t& count) {
+inline bool PickleMachine::pop_mark(std::size_t& count) {
   if (marks_.empty()) return fail("there is no mark");
   count = stack_.size() - marks_.back();
   marks_.pop_back();
@@ -422,13 +467,13 @@ bool PickleMachine::pop_mark(std::size_t& count) {
 }
 
 // The topmost `count` values go into the container below them.
-bool PickleMachine::add_items(std::size_t count, bool pairs) {
+inline bool PickleMachine::add_items(std::size_t count, bool pairs) {
   if (pairs && count % 2 != 0) return fail("a key without a value");
   if (!need(count + 1)) return false;
   const std::span<const Value> items = std::span(stack_).last(count);
   const Value container = stack_[stack_.size() - count - 1];
   Node& node = pickle_.nodes_[container];
-  const bool takes = node.kind == PickleKind::object ? node.size == 0 || node.holds_pairs == pairs
+  const bool takes = node.kind == PickleKind::object ? pickle_.items_of(node).size == 0 || node.holds_pairs == pairs
                      : pairs                         ? node.kind == PickleKind::dict
                                                      : node.kind == PickleKind::list || node.kind == PickleKind::set;
   if (!takes) return fail(text(pickle_.describe(container), " takes no ", pairs ? "keys" : "items"));
@@ -440,25 +485,28 @@ bool PickleMachine::add_items(std::size_t count, bool pairs) {
   return true;
 }
 
-bool PickleMachine::remember(std::uint64_t index) {
+inline bool PickleMachine::remember(std::uint64_t index) {
   if (!need(1)) return false;
   // Each PUT takes two bytes at least, so an honest index stays below the length of its pickle.
   if (index > bytes_.size())
     return fail(Code::full, text("memo index ", index, " in a pickle of ", bytes_.size(), " bytes"));
-  if (index >= memo_.size())
-    memo_.resize(std::max<std::size_t>(index + 1, std::min(2 * memo_.size(), bytes_.size())), kNothing);
-  memo_[index] = stack_.back();
+  if (index == memo_.size()) {
+    memo_.push_back(stack_.back());
+  } else {
+    if (index > memo_.size()) memo_.resize(index + 1, kNothing);
+    memo_[index] = stack_.back();
+  }
   ++memoized_;
   return true;
 }
 
-bool PickleMachine::recall(std::uint64_t index) {
+inline bool PickleMachine::recall(std::uint64_t index) {
   if (index >= memo_.size() || memo_[index] == kNothing) return fail(text("memo index ", index, " was never written"));
   stack_.push_back(memo_[index]);
   return true;
 }
 
-bool PickleMachine::step_number(unsigned char opcode) {
+inline bool PickleMachine::step_number(unsigned char opcode) {
   std::string_view bytes;
   std::int32_t wide = 0;
   switch (opcode) {
@@ -496,7 +544,7 @@ bool PickleMachine::step_number(unsigned char opcode) {
   }
 }
 
-bool PickleMachine::step_text(unsigned char opcode) {
+inline bool PickleMachine::step_text(unsigned char opcode) {
   std::string_view bytes;
   switch (opcode) {
     case kBinUnicode:
@@ -530,7 +578,7 @@ bool PickleMachine::step_text(unsigned char opcode) {
   }
 }
 
-bool PickleMachine::step_container(unsigned char opcode) {
+inline bool PickleMachine::step_container(unsigned char opcode) {
   std::size_t count = 0;
   switch (opcode) {
     case kMark:
@@ -564,9 +612,9 @@ bool PickleMachine::step_container(unsigned char opcode) {
     case kTuple2:
     case kTuple3:
       count = opcode - kTuple1 + 1u;
-      return need(count) && push_items(PickleKind::tuple, count);
+      return need(count) && push_tuple(count);
     case kTuple:
-      return pop_mark(count) && push_items(PickleKind::tuple, count);
+      return pop_mark(count) && push_tuple(count);
     case kList:
       return pop_mark(count) && push_items(PickleKind::list, count);
     case kFrozenSet:
@@ -590,7 +638,7 @@ bool PickleMachine::step_container(unsigned char opcode) {
   }
 }
 
-bool PickleMachine::step_memo(unsigned char opcode) {
+inline bool PickleMachine::step_memo(unsigned char opcode) {
   std::uint32_t wide = 0;
   std::uint8_t narrow = 0;
   std::uint64_t index = 0;
@@ -613,7 +661,7 @@ bool PickleMachine::step_memo(unsigned char opcode) {
   }
 }
 
-bool PickleMachine::step_object(unsigned char opcode) {
+inline bool PickleMachine::step_object(unsigned char opcode) {
   switch (opcode) {
     case kGlobal: {
       std::string_view module, name;
@@ -646,21 +694,22 @@ bool PickleMachine::step_object(unsigned char opcode) {
       const Value state = pop();
       Node& node = pickle_.nodes_[stack_.back()];
       if (node.kind != PickleKind::object) return fail(text("a state for ", pickle_.describe(stack_.back())));
-      if (node.state != kNothing) return fail("a second state for one object");
-      node.state = state;
+      if (node.words[2] != kNothing) return fail("a second state for one object");
+      node.words[2] = state;
       return deepen(node, pickle_.nodes_[state].depth + 1u);
     }
     default: {  // kBinPersId
       if (!need(1)) return false;
       Node node;
       node.kind = PickleKind::persistent;
-      node.arguments = pop();
-      return deepen(node, pickle_.nodes_[node.arguments].depth + 1u) && push(node);
+      const Value id = pop();
+      std::ranges::copy(std::array{kNothing, id, kNothing}, node.words);
+      return deepen(node, pickle_.nodes_[id].depth + 1u) && push(node);
     }
   }
 }
 
-bool PickleMachine::step() {
+inline bool PickleMachine::step() {
   opcode_at_ = at_;
   if (at_ == bytes_.size()) return fail_early();
   const auto opcode = static_cast<unsigned char>(bytes_[at_++]);
@@ -754,6 +803,11 @@ Result<Pickle> PickleMachine::run() {
   // As many as metadata have: growing by doubling would touch twice the memory. Untouched, it costs nothing.
   pickle_.nodes_.reserve(std::min<std::size_t>(bytes_.size() / 8, limits_.memory_bytes / 4 / sizeof(Node)));
   pickle_.items_.reserve(std::min<std::size_t>(bytes_.size() / 4, limits_.memory_bytes / 16 / sizeof(Value)));
+  memo_.reserve(std::min<std::size_t>(bytes_.size() / 8, limits_.memory_bytes / 16 / sizeof(Value)));
+  pickle_.text_.reserve(std::min<std::size_t>(bytes_.size() / 4, limits_.memory_bytes / 16));
+  prefer_huge_pages(pickle_.nodes_);
+  prefer_huge_pages(pickle_.items_);
+  prefer_huge_pages(memo_);
   while (!stopped_) {
     if (!step()) return std::move(error_);
     if (++opcodes_ % kCheckEvery == 0 && memory_bytes() > limits_.memory_bytes) {
@@ -780,12 +834,12 @@ std::string_view name_of(PickleKind kind) {
 }
 
 bool Pickle::boolean(Value value) const {
-  return is(value, PickleKind::boolean) && nodes_[value].word != 0;
+  return is(value, PickleKind::boolean) && word(value) != 0;
 }
 
 std::optional<std::int64_t> Pickle::integer(Value value) const {
   if (!is(value, PickleKind::integer) && !is(value, PickleKind::boolean)) return std::nullopt;
-  return static_cast<std::int64_t>(nodes_[value].word);
+  return static_cast<std::int64_t>(word(value));
 }
 
 std::optional<std::uint64_t> Pickle::unsigned_(Value value) const {
@@ -795,29 +849,40 @@ std::optional<std::uint64_t> Pickle::unsigned_(Value value) const {
 }
 
 double Pickle::real(Value value) const {
-  return is(value, PickleKind::real) ? std::bit_cast<double>(nodes_[value].word) : 0;
+  return is(value, PickleKind::real) ? std::bit_cast<double>(word(value)) : 0;
 }
 
 std::string_view Pickle::text(Value value) const {
   if (value >= count() || !is_text(nodes_[value].kind)) return {};
-  return std::string_view(text_).substr(nodes_[value].word, nodes_[value].size);
+  return std::string_view(text_).substr(nodes_[value].words[0], nodes_[value].words[1]);
+}
+
+std::uint32_t Pickle::text_number(Value value) const {
+  return value < count() && is_text(nodes_[value].kind) ? nodes_[value].words[2] : 0;
+}
+
+Pickle::Items Pickle::items_of(const Node& node) const {
+  if (node.kind != PickleKind::object) return {node.words[0], node.words[1], node.words[2]};
+  return node.has_items ? with_items_[node.words[1]].items : Items{};
 }
 
 std::span<const Pickle::Value> Pickle::items(Value value) const {
   if (value >= count() || !has_items(nodes_[value].kind)) return {};
-  return std::span(items_).subspan(nodes_[value].word, nodes_[value].size);
+  const Items range = items_of(nodes_[value]);
+  return std::span(items_).subspan(range.first, range.size);
 }
 
 const PickleSymbol& Pickle::symbol(Value value) const {
   static const PickleSymbol nothing;
-  return is(value, PickleKind::global) ? symbols_[nodes_[value].word] : nothing;
+  return is(value, PickleKind::global) ? symbols_[nodes_[value].words[0]] : nothing;
 }
 
 Pickle::Object Pickle::object(Value value) const {
   if (!is(value, PickleKind::object) && !is(value, PickleKind::persistent))
     return {Call::reduce, kNothing, kNothing, kNothing, false};
   const Node& node = nodes_[value];
-  return {node.call, node.callable, node.arguments, node.state, node.holds_pairs};
+  const Value arguments = node.has_items ? with_items_[node.words[1]].arguments : node.words[1];
+  return {node.call, node.words[0], arguments, node.words[2], node.holds_pairs};
 }
 
 Pickle::Value Pickle::find(Value dict, std::string_view key) const {

@@ -79,6 +79,9 @@ class Pickle {
   [[nodiscard]] std::optional<std::uint64_t> unsigned_(Value value) const;  // of integers that are not negative
   [[nodiscard]] double real(Value value) const;
   [[nodiscard]] std::string_view text(Value value) const;  // of string, bytes, long_integer
+  // Those are numbered 0.. in their order: a table of what a reader knows of each string is small. Of others: 0.
+  [[nodiscard]] std::uint32_t text_number(Value value) const;
+  [[nodiscard]] std::uint32_t text_count() const { return texts_; }
   [[nodiscard]] std::span<const Value> items(Value value) const;
   [[nodiscard]] const PickleSymbol& symbol(Value value) const;
   [[nodiscard]] Object object(Value value) const;
@@ -93,21 +96,40 @@ class Pickle {
 
  private:
   friend class PickleMachine;
+  // Sixteen bytes, since metadata have millions. What the words are:
+  //   scalars     low half, high half
+  //   text        offset in text_, how many bytes, how many texts came before
+  //   containers  as Items
+  //   object      callable, arguments, state; with items: callable, which of with_items_, state
+  //   global      which of symbols_
   struct Node {
     PickleKind kind = PickleKind::none;
-    Call call = Call::reduce;
-    bool holds_pairs = false;
+    Call call : 4 = Call::reduce;
+    bool holds_pairs : 1 = false;
+    bool has_items : 1 = false;  // of objects
     std::uint16_t depth = 1;
-    Value callable = kNothing;
-    Value arguments = kNothing;
-    Value state = kNothing;
-    std::uint64_t word = 0;  // scalars: the bits; text: offset in text_; items: first in items_; global: which symbol
-    std::uint32_t size = 0;  // text: bytes; items: how many
-    std::uint32_t room = 0;  // items: how many fit where they are
+    std::uint32_t words[3] = {0, 0, 0};
   };
+  static_assert(sizeof(Node) == 16);
+  struct Items {
+    std::uint32_t first = 0;  // in items_
+    std::uint32_t size = 0;
+    std::uint32_t room = 0;  // how many fit where they are
+  };
+  struct WithItems {  // an object
+    Value arguments;
+    Items items;
+  };
+  [[nodiscard]] std::uint64_t word(Value value) const {
+    return std::uint64_t{nodes_[value].words[1]} << 32 | nodes_[value].words[0];
+  }
+  [[nodiscard]] Items items_of(const Node& node) const;
+
   std::vector<Node> nodes_;
+  std::vector<WithItems> with_items_;
   std::vector<Value> items_;
   std::string text_;
+  std::uint32_t texts_ = 0;
   std::vector<PickleSymbol> symbols_;
   Value root_ = kNothing;
   std::uint64_t source_bytes_ = 0;

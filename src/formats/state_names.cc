@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/index_table.h"
 #include "base/text.h"
 
 namespace pawl {
@@ -75,6 +77,7 @@ std::string joined(std::string_view above, std::string_view below) {
 }
 
 std::string without_wrappers(std::string_view name) {
+  if (!name.starts_with('_') && name.find("._") == std::string_view::npos) return std::string(name);  // most
   std::string out;
   bool is_first = true;
   for (std::size_t at = 0; at <= name.size();) {
@@ -182,7 +185,15 @@ class Namer {
   std::vector<std::size_t> group_of_;                   // of each key; groups_.size(): none
   std::vector<bool> is_hyperparameter_;
   std::vector<std::string> model_roots_;                                     // longest first
-  std::unordered_map<std::string, std::vector<std::uint32_t>> groups_with_;  // parameter: in which groups
+  struct Parameter {
+    std::string name;
+    std::uint32_t group;  // one that has it
+    std::uint32_t next;   // the same in another group
+  };
+  [[nodiscard]] std::uint32_t find_parameter(std::string_view name) const;
+  bool add_parameter(std::string name, std::uint32_t group);
+  std::vector<Parameter> parameters_;
+  IndexTable parameter_numbers_;  // by name, of the first of that name
   std::vector<std::unordered_map<std::string, std::size_t>> votes_;          // of each group: root, how many
   StateNames out_;
 };
@@ -244,13 +255,35 @@ bool Namer::may_begin_name(std::size_t key, std::string_view name, std::size_t a
   return false;
 }
 
+std::uint32_t Namer::find_parameter(std::string_view name) const {
+  return parameter_numbers_.find(std::hash<std::string_view>()(name),
+                                 [&](std::uint32_t one) { return parameters_[one].name == name; });
+}
+
+// Groups come one after another: if the group has it already, it was the last to be added to the name's.
+bool Namer::add_parameter(std::string name, std::uint32_t group) {
+  const auto next = static_cast<std::uint32_t>(parameters_.size());
+  const std::uint32_t first =
+      parameter_numbers_.find_or_add(std::hash<std::string_view>()(name), next,
+                                     [&](std::uint32_t one) { return parameters_[one].name == name; });
+  if (first == next) {
+    parameters_.push_back({std::move(name), group, IndexTable::kNone});
+    return true;
+  }
+  const std::uint32_t last = parameters_[first].next == IndexTable::kNone ? first : parameters_[first].next;
+  if (parameters_[last].group == group) return false;
+  parameters_.push_back({{}, group, parameters_[first].next});
+  parameters_[first].next = next;
+  return true;
+}
+
 void Namer::vote(std::size_t key, std::string_view name) {
   std::size_t at = 0;
   for (int parts = 0; parts < kPartsMax; ++parts) {
-    const auto found = groups_with_.find(std::string(name.substr(at)));
-    if (found != groups_with_.end() && may_begin_name(key, name, at))
-      for (const std::uint32_t group : found->second)
-        ++votes_[group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
+    const std::uint32_t found = find_parameter(name.substr(at));
+    if (found != IndexTable::kNone && may_begin_name(key, name, at))
+      for (std::uint32_t one = found; one != IndexTable::kNone; one = parameters_[one].next)
+        ++votes_[parameters_[one].group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
     const std::size_t dot = name.find('.', at);
     if (dot == std::string_view::npos) return;
     at = dot + 1;
@@ -260,14 +293,12 @@ void Namer::vote(std::size_t key, std::string_view name) {
 // For each optimizer: under which root do most of its parameters lie?
 void Namer::match_models() {
   std::vector<std::size_t> parameters(groups_.size(), 0);
+  parameters_.reserve(keys_.size());
+  parameter_numbers_.clear(keys_.size());
   for (std::uint32_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].is_indexed) continue;
-    for (const std::size_t key : groups_[g].keys) {
-      std::vector<std::uint32_t>& with = groups_with_[without_wrappers(optimizer_[key]->parameter)];
-      if (!with.empty() && with.back() == g) continue;
-      with.push_back(g);
-      ++parameters[g];
-    }
+    for (const std::size_t key : groups_[g].keys)
+      parameters[g] += add_parameter(without_wrappers(optimizer_[key]->parameter), g) ? 1 : 0;
   }
   votes_.resize(groups_.size());
   for (std::size_t i = 0; i < keys_.size(); ++i)
@@ -370,10 +401,16 @@ void Namer::drop_module_prefix(const std::vector<std::size_t>& keys) {
 }
 
 bool Namer::is_unique() const {
-  std::unordered_set<std::string> seen;
-  seen.reserve(out_.names.size());
-  for (const StateName& name : out_.names)
-    if (!name.is_object && !seen.insert(text(name.name, '\n', name.role)).second) return false;
+  IndexTable seen(out_.names.size());
+  for (std::uint32_t i = 0; i < out_.names.size(); ++i) {
+    const StateName& name = out_.names[i];
+    if (name.is_object) continue;
+    const std::hash<std::string_view> hash;
+    const auto is_equal = [&](std::uint32_t other) {
+      return out_.names[other].name == name.name && out_.names[other].role == name.role;
+    };
+    if (seen.find_or_add(hash(name.name) * 31 + hash(name.role), i, is_equal) != i) return false;
+  }
   return true;
 }
 

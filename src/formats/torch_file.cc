@@ -89,6 +89,12 @@ StoredFile stored_file_of(const TorchStorage& storage, const std::string& path) 
 }
 
 Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Value value, std::string_view what) {
+  std::vector<std::uint64_t> out;
+  PAWL_TRY(read_torch_sizes(pickle, value, what, out));
+  return out;
+}
+
+Status read_torch_sizes(const Pickle& pickle, Value value, std::string_view what, std::vector<std::uint64_t>& out) {
   // torch.Size is a call with one tuple.
   if (pickle.is(value, PickleKind::object) && pickle.class_of(value).is("torch", "Size")) {
     const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);
@@ -98,13 +104,14 @@ Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Value value
     return damaged(text(what, " is ", pickle.describe(value)));
   const std::span<const Value> items = pickle.items(value);
   if (items.size() > kTorchDimensionsMax) return damaged(text("a tensor of ", items.size(), " dimensions"));
-  std::vector<std::uint64_t> out;
+  out.clear();
+  out.reserve(items.size());
   for (const Value item : items) {
     const std::optional<std::uint64_t> number = pickle.unsigned_(item);
     if (!number) return damaged(text(what, " holds ", pickle.describe(item)));
     out.push_back(*number);
   }
-  return out;
+  return {};
 }
 
 std::optional<ElementType> torch_type(const Pickle& pickle, Value value) {

@@ -98,6 +98,8 @@ class TorchFile {
 // global such as torch.bfloat16. `what` names it in errors, which are `corrupt`.
 [[nodiscard]] Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Pickle::Value value,
                                                              std::string_view what);
+[[nodiscard]] Status read_torch_sizes(const Pickle& pickle, Pickle::Value value, std::string_view what,
+                                      std::vector<std::uint64_t>& out);  // the same, in a vector that has room
 [[nodiscard]] std::optional<ElementType> torch_type(const Pickle& pickle, Pickle::Value value);
 
 // Elements that a tensor has, and the number of the last one it touches in its storage. Nothing where 63 bits don't
