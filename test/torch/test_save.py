@@ -139,13 +139,30 @@ def save_all(rank, world, directory, kinds):
     return answers
 
 
-def overwrite_with_trouble(rank, world, path, trouble):
-    """One save after another to one path; in the second, rank 1 has trouble."""
+def in_groups_and_with_clashes(rank, world, directory):
+    """Two groups save at once, each its own; then four ranks that call different parameters by one name."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    torch.manual_seed(rank % 2)
+    module = nn.Linear(300, 40)
+    saved = save(os.path.join(directory, f"of{rank % 2}"), module, group=groups[rank % 2])
+    assert saved.bytes == (300 * 40 + 40) * 4, saved
+    said = []
+    for arguments in ({}, {"rename": f"rank{rank % 2}.{{}}".format}, {"check_replicas": False}):
+        try:
+            save(os.path.join(directory, f"clash{len(said)}"), module, **arguments)
+            said.append("saved")
+        except Refused as error:
+            said.append(str(error))
+    return said, {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+def overwrite_with_trouble(rank, world, path, trouble, unlucky=1):
+    """One save after another to one path; in the second, one rank has trouble."""
     model, optimizer = live_trainings.make("fsdp2", seed=trouble_seed(trouble))
     if trouble is None:
         save(path, model, optimizer)
         return "saved"
-    if rank == 1:
+    if rank == unlucky:
         original = _checkpoint.write_store_part
 
         def troubled(*arguments, **options):
@@ -234,6 +251,28 @@ class SaveTest(unittest.TestCase):
                 self.assertIn("the ranks lost each other", ends[rank].value or ends[rank].trouble)
             self.same(old, self.stored(path)[0], trouble)
         self.assertEqual(["model"], os.listdir(os.path.dirname(path)))
+        ends = live_ranks.ends_of(WORLD, overwrite_with_trouble, path, "killed", 0)  # which has begun the folder
+        self.assertEqual([9, 0, 0, 0], [ended.signal for ended in ends])
+        self.same(old, self.stored(path)[0], "rank 0 was killed")
+        self.assertEqual({"saved"}, set(live_ranks.run(WORLD, overwrite_with_trouble, path, "nothing", WORLD)))
+        self.assertFalse(torch.equal(old["scale", "exp_avg"], self.stored(path)[0]["scale", "exp_avg"]))
+        self.assertEqual(["model"], os.listdir(os.path.dirname(path)))  # what the killed one left was taken over
+
+    def test_groups_and_clashes(self):
+        directory = os.path.join(self.directory, "groups")
+        os.mkdir(directory)
+        answers = live_ranks.run(WORLD, in_groups_and_with_clashes, directory)
+        for rank, (said, module) in enumerate(answers):
+            self.assertRegex(said[0], r"different values .* weight \(weight\) on ranks 0 and 1")
+            self.assertEqual([answers[0][0][0], "saved", "saved"], said)
+            expected = {(name, "weight"): value for name, value in module.items()}
+            self.same(expected, self.stored(os.path.join(directory, f"of{rank % 2}"))[0], "of a group")
+            both, _, _ = self.stored(os.path.join(directory, "clash1"))
+            self.same(expected, {(name.removeprefix(f"rank{rank % 2}."), role): value for (name, role), value in both.items()
+                                 if name.startswith(f"rank{rank % 2}.")}, "renamed")
+            lowest, _, _ = self.stored(os.path.join(directory, "clash2"))
+            self.assertEqual(rank % 2 == 0, torch.equal(lowest["weight", "weight"], module["weight"]))
+        self.assertEqual(["clash1", "clash2", "of0", "of1"], sorted(os.listdir(directory)))
 
     def test_what_stands_there_is_not_overwritten_unless_asked(self):
         path = os.path.join(self.directory, "alone")
