@@ -1,4 +1,4 @@
-"""`pip install ./python`, in a checkout where `make build` was run: the package with libpawl beside it, and with the
+"""`pip install ./python`, in a checkout where `make build` was run: the package with its libraries beside it, and with the
 extension for the torch of the environment that it is installed into. Without a torch there it is installed without the
 extension, and says so when the extension is needed. Metadata: pyproject.toml."""
 import os
@@ -12,7 +12,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIBRARY = ROOT / "build" / "lib" / "libpawl.so.0"
+LIBRARIES = [ROOT / "build" / "lib" / name for name in ("libpawl.so.0", "libpawl_checkpoint.so.0")]
 
 
 def outside_environment() -> dict[str, str]:
@@ -37,11 +37,13 @@ def build_extension(folder: pathlib.Path) -> None:
 
 class BuildWithLibraries(build_py):
     def run(self) -> None:
-        if not LIBRARY.exists():
-            sys.exit(f"{LIBRARY} is not there: run `make build` in {ROOT} first")
+        for library in LIBRARIES:
+            if not library.exists():
+                sys.exit(f"{library} is not there: run `make build` in {ROOT} first")
         super().run()
         folder = pathlib.Path(self.build_lib) / "pawl"
-        shutil.copy2(LIBRARY, folder / LIBRARY.name)
+        for library in LIBRARIES:
+            shutil.copy2(library, folder / library.name)
         build_extension(folder)
 
 

@@ -1,0 +1,242 @@
+// The C border of pawl/checkpoint.h: NULL checks, strings and arrays in and out, Result to pawl_status with its
+// sentence. No logic of its own.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/first_few.h"
+#include "base/text.h"
+#include "checkpoint_library/options.h"
+#include "checkpoint_library/requests.h"
+#include "checkpoint_library/status.h"
+#include "checkpoint_library/view_json.h"
+#include "formats/proven_checkpoint.h"
+#include "formats/store_view.h"
+#include "pawl/checkpoint.h"
+#include "reshape/compare_copies.h"
+#include "reshape/file_source.h"
+#include "reshape/plan.h"
+
+struct pawl_checkpoint {
+  pawl::CheckpointView view;
+  std::string store;        // the folder, of pawl's own format
+  bool is_renamed = false;  // tensors no longer have the numbers that they have in their files
+  std::string json;
+  std::atomic<bool> is_cancelled{false};
+};
+
+namespace {
+
+using pawl::AccessOptions;
+using pawl::CheckpointView;
+using pawl::Code;
+using pawl::CopySink;
+using pawl::Error;
+using pawl::Result;
+using pawl::Status;
+using pawl::text;
+
+// Plans of requests, and what they read from. Refers to the checkpoint and the requests.
+struct Reading {
+  AccessOptions options;
+  std::vector<pawl::ReadRequest> requests;
+  std::vector<pawl::WantedPieces> wanted;
+  pawl::ReshapeSource source;
+  [[nodiscard]] Status plan(const CopySink& sink) const { return pawl::plan_pieces(source, wanted, sink); }
+};
+
+Result<CheckpointView> renamed(CheckpointView view, const pawl::ViewOptions& options) {
+  if (options.names == pawl::Names::huggingface) return pawl::to_huggingface(view, options.family);
+  if (options.names == pawl::Names::megatron) return pawl::from_huggingface(view, options.family);
+  return view;
+}
+
+Result<std::unique_ptr<pawl_checkpoint>> open(const char* path, const char* json) {
+  if (path == nullptr || *path == '\0') return Error{Code::invalid, "no path"};
+  PAWL_ASSIGN(const pawl::ViewOptions options, pawl::parse_view_options(json));
+  PAWL_ASSIGN(CheckpointView view, pawl::open_proven(path, options.read));
+  auto checkpoint = std::make_unique<pawl_checkpoint>();
+  if (view.format == "pawl" && !view.files.empty())
+    checkpoint->store = view.files[0].path.substr(0, view.files[0].path.rfind('/'));
+  checkpoint->is_renamed = options.names != pawl::Names::stored;
+  PAWL_ASSIGN(checkpoint->view, renamed(std::move(view), options));
+  checkpoint->json = pawl::json_of(checkpoint->view);
+  return checkpoint;
+}
+
+// What of a request can be wrong before its numbers mean anything.
+Result<pawl::ReadRequest> request_of(const CheckpointView& view, const pawl_checkpoint_request& given) {
+  if (given.tensor >= view.tensors.size())
+    return Error{Code::invalid, text("tensor ", given.tensor, ", but there are ", view.tensors.size())};
+  const pawl::StoredTensor& tensor = view.tensors[given.tensor];
+  const bool is_whole = given.begin == nullptr && given.size == nullptr && given.strides == nullptr;
+  const std::string label = pawl::label_of(tensor.name, tensor.role);
+  if (given.dimension_count != tensor.shape.size() && !(is_whole && given.dimension_count == 0))
+    return Error{Code::invalid, text(label, ": ", pawl::text_of(tensor.shape), " held, a box of ",
+                                     given.dimension_count, " dimensions wanted")};
+  pawl::ReadRequest request{given.tensor, tensor.type, pawl::whole_box(tensor.shape), {}, nullptr, given.memory_bytes};
+  request.memory = static_cast<std::byte*>(given.memory);
+  if (given.dtype != nullptr) {
+    const std::optional<pawl::ElementType> type = pawl::element_type_named(given.dtype);
+    if (!type) return Error{Code::invalid, text(label, ": no type is called \"", given.dtype, "\"")};
+    request.type = *type;
+  }
+  for (std::uint32_t d = 0; d < tensor.shape.size(); ++d) {
+    if (given.begin != nullptr) request.box.begin[d] = given.begin[d];
+    const std::uint64_t left = tensor.shape[d] - std::min(tensor.shape[d], request.box.begin[d]);
+    request.box.size[d] = given.size != nullptr ? given.size[d] : left;
+  }
+  request.stride = pawl::dense_stride(request.box);
+  for (std::uint32_t d = 0; given.strides != nullptr && d < tensor.shape.size(); ++d)
+    request.stride[d] = given.strides[d];
+  return request;
+}
+
+Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
+                        const char* json) {
+  if (requests == nullptr && count != 0) return Error{Code::invalid, "the requests are NULL"};
+  if (count > ~std::uint32_t{0}) return Error{Code::invalid, "more requests than can be numbered"};
+  Reading reading;
+  PAWL_ASSIGN(reading.options, pawl::parse_access_options(json));
+  reading.options.execute.cancel = &checkpoint.is_cancelled;
+  pawl::FirstFew faults;
+  for (std::size_t i = 0; i < count; ++i) {
+    Result<pawl::ReadRequest> request = request_of(checkpoint.view, requests[i]);
+    if (request)
+      reading.requests.push_back(*request);
+    else
+      faults.add(request.error().what);
+  }
+  if (faults.any()) return Error{Code::invalid, faults.sentence()};
+  PAWL_ASSIGN(reading.wanted, pawl::wanted_of(checkpoint.view, reading.requests));
+  reading.source = pawl::source_of(checkpoint.view, reading.options.source);
+  PAWL_TRY(reading.plan([](const pawl::ReshapeCopy&) {}));
+  return reading;
+}
+
+Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
+            const char* json, pawl_checkpoint_report* report) {
+  PAWL_ASSIGN(const Reading reading, prepare(checkpoint, requests, count, json));
+  PAWL_ASSIGN(const pawl::ExecuteReport done,
+              pawl::execute([&](const CopySink& sink) { return reading.plan(sink); }, places_of(checkpoint.view),
+                            target_of(reading.requests), reading.options.execute));
+  if (report == nullptr) return {};
+  *report = {done.bytes_read, done.bytes_moved, 0};
+  for (const auto& [tensor, overflows] : done.overflowed) report->overflowed += overflows;
+  return {};
+}
+
+// Indices of tensors that a caller gave.
+Result<std::vector<std::uint32_t>> chosen_of(const CheckpointView& view, const std::uint32_t* tensors,
+                                             std::size_t count) {
+  if (tensors == nullptr && count != 0) return Error{Code::invalid, "the tensors are NULL"};
+  for (std::size_t i = 0; i < count; ++i)
+    if (tensors[i] >= view.tensors.size())
+      return Error{Code::invalid, text("tensor ", tensors[i], ", but there are ", view.tensors.size())};
+  return std::vector<std::uint32_t>(tensors, tensors + count);
+}
+
+Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, const char* json) {
+  PAWL_ASSIGN(AccessOptions options, pawl::parse_access_options(json));
+  PAWL_ASSIGN(std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
+  options.execute.cancel = &checkpoint.is_cancelled;
+  std::erase_if(chosen, [&](std::uint32_t tensor) {
+    const auto& pieces = checkpoint.view.tensors[tensor].pieces;
+    const auto is_trusted = [&](const pawl::StoredPiece& piece) { return piece.copy == options.source.trusted_copy; };
+    if (options.source.trusted_copy && std::ranges::any_of(pieces, is_trusted)) return true;
+    return std::ranges::none_of(pieces, [](const pawl::StoredPiece& piece) { return piece.copy != 0; });
+  });
+  if (chosen.empty()) return {};
+  PAWL_ASSIGN(const std::vector<pawl::CopyDifference> differences,
+              pawl::compare_copies(checkpoint.view, chosen, options.execute));
+  pawl::FirstFew faults;
+  for (const pawl::CopyDifference& difference : differences) faults.add(pawl::sentence_of(difference, checkpoint.view));
+  if (!faults.any()) return {};
+  return Error{Code::corrupt, text("copies that should be equal differ: ", faults.sentence())};
+}
+
+Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, std::uint32_t share,
+             std::uint32_t shares, const char* json) {
+  PAWL_ASSIGN(const AccessOptions options, pawl::parse_access_options(json));
+  PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
+  if (shares == 0 || share >= shares) return Error{Code::invalid, text("share ", share, " of ", shares)};
+  if (checkpoint.store.empty()) return {};
+  std::vector<std::uint64_t> first;  // of each tensor: the number of its first piece
+  std::uint64_t pieces = 0;
+  for (const pawl::StoredTensor& tensor : checkpoint.view.tensors) {
+    first.push_back(pieces);
+    pieces += tensor.pieces.size();
+  }
+  std::vector<bool> is_chosen(checkpoint.view.tensors.size(), checkpoint.is_renamed);
+  for (const std::uint32_t tensor : chosen) is_chosen[tensor] = true;
+  pawl::StoreProofOptions proof;
+  proof.threads = options.execute.threads;
+  proof.cancel = &checkpoint.is_cancelled;
+  proof.chosen = [&](std::uint32_t tensor, std::uint32_t piece) {
+    if (checkpoint.is_renamed) return (tensor + piece) % shares == share;
+    return is_chosen[tensor] && (first[tensor] + piece) % shares == share;
+  };
+  PAWL_ASSIGN(const pawl::StoreProof proven, pawl::prove_store(checkpoint.store, proof));
+  pawl::FirstFew faults;
+  for (const std::string& wrong : proven.wrong) faults.add(wrong);
+  if (!faults.any()) return {};
+  return Error{Code::corrupt, faults.sentence()};
+}
+
+constexpr const char* kNoHandle = "the checkpoint is NULL";
+
+}  // namespace
+
+pawl_status pawl_checkpoint_open(const char* path, const char* options, pawl_checkpoint** checkpoint) {
+  if (checkpoint == nullptr) return pawl::failed({Code::invalid, "there is nowhere to put the handle"});
+  *checkpoint = nullptr;
+  Result<std::unique_ptr<pawl_checkpoint>> opened = open(path, options);
+  if (!opened) return pawl::failed(std::move(opened).error());
+  *checkpoint = opened->release();
+  return PAWL_OK;
+}
+
+const char* pawl_checkpoint_json(const pawl_checkpoint* checkpoint) {
+  return checkpoint == nullptr ? "null" : checkpoint->json.c_str();
+}
+
+pawl_status pawl_checkpoint_check(const pawl_checkpoint* checkpoint, const pawl_checkpoint_request* requests,
+                                  size_t count, const char* options) {
+  if (checkpoint == nullptr) return pawl::failed({Code::invalid, kNoHandle});
+  const Result<Reading> reading = prepare(*checkpoint, requests, count, options);
+  return reading ? PAWL_OK : pawl::failed(reading.error());
+}
+
+pawl_status pawl_checkpoint_read(const pawl_checkpoint* checkpoint, const pawl_checkpoint_request* requests,
+                                 size_t count, const char* options, pawl_checkpoint_report* report) {
+  if (checkpoint == nullptr) return pawl::failed({Code::invalid, kNoHandle});
+  return pawl::answer(read(*checkpoint, requests, count, options, report));
+}
+
+pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
+                                    const char* options) {
+  if (checkpoint == nullptr) return pawl::failed({Code::invalid, kNoHandle});
+  return pawl::answer(compare(*checkpoint, tensors, count, options));
+}
+
+pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
+                                  uint32_t share, uint32_t shares, const char* options) {
+  if (checkpoint == nullptr) return pawl::failed({Code::invalid, kNoHandle});
+  return pawl::answer(prove(*checkpoint, tensors, count, share, shares, options));
+}
+
+void pawl_checkpoint_cancel(pawl_checkpoint* checkpoint) {
+  if (checkpoint != nullptr) checkpoint->is_cancelled = true;
+}
+
+void pawl_checkpoint_close(pawl_checkpoint* checkpoint) {
+  delete checkpoint;
+}
+
+const char* pawl_checkpoint_error(void) {
+  return pawl::last_error();
+}

@@ -1,0 +1,183 @@
+/* checkpoint.h from C, against the shared library as installed: a DCP checkpoint of three ranks and the golden file of
+ * the same state are read through the same calls, whole, in boxes, transposed in memory and cast, and compared; every
+ * call that is refused leaves the memory as it was. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pawl/checkpoint.h"
+
+#define EXPECT(condition)                                                                                   \
+  do {                                                                                                      \
+    if (!(condition)) {                                                                                     \
+      fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #condition, pawl_checkpoint_error()); \
+      return 1;                                                                                             \
+    }                                                                                                       \
+  } while (0)
+
+enum { ROWS = 47, COLUMNS = 24, COUNT = ROWS * COLUMNS };
+static const char* const kName = "tok_embeddings.weight";
+static const char* const kCheckpoint = PAWL_FIXTURES "/torch/G1b_fsdp2_tied_w3/ckpt";
+static const char* const kGolden = PAWL_FIXTURES "/torch/G1b_fsdp2_tied_w3/golden.safetensors";
+static const char* const kReplicas = PAWL_FIXTURES "/deepspeed/pp2_tp2_dp2_bf16/ckpt";
+
+static uint32_t index_of(const pawl_checkpoint* checkpoint, const char* name, const char* role) {
+  const char* json = pawl_checkpoint_json(checkpoint);
+  const char* found;
+  uint32_t index = 0;
+  char key[256];
+  snprintf(key, sizeof key, "{\"name\":\"%s\",\"role\":\"%s\",", name, role);
+  found = strstr(json, key);
+  if (found == NULL) return ~0u;
+  for (; (json = strstr(json, "{\"name\":")) != NULL && json < found; ++json) ++index;
+  return index;
+}
+
+static int whole(pawl_checkpoint* checkpoint, const char* role, float* out) {
+  pawl_checkpoint_request request;
+  memset(&request, 0, sizeof request);
+  request.tensor = index_of(checkpoint, kName, role);
+  request.memory = out;
+  request.memory_bytes = COUNT * sizeof *out;
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK);
+  return 0;
+}
+
+/* Several requests in one call: a box transposed in memory, another role cast, and an overlapping box of the first. */
+static int parts(pawl_checkpoint* checkpoint, const float* weight, const float* average) {
+  static const uint64_t begin[2] = {5, 3}, size[2] = {29, 11}, strides[2] = {1, 40}, later[2] = {40, 0};
+  static float box[11 * 40], rest[(ROWS - 40) * COLUMNS];
+  static uint16_t narrow[COUNT];
+  pawl_checkpoint_request requests[3];
+  pawl_checkpoint_report report;
+  int i, j;
+  memset(requests, 0, sizeof requests);
+  for (i = 0; i < 11 * 40; ++i) box[i] = -7.0f;
+  requests[0].tensor = index_of(checkpoint, kName, "weight");
+  requests[0].dimension_count = 2;
+  requests[0].begin = begin;
+  requests[0].size = size;
+  requests[0].strides = strides;
+  requests[0].memory = box;
+  requests[0].memory_bytes = (10 * 40 + 29) * sizeof *box;
+  requests[1].tensor = index_of(checkpoint, kName, "exp_avg");
+  requests[1].dtype = "bfloat16";
+  requests[1].memory = narrow;
+  requests[1].memory_bytes = sizeof narrow;
+  requests[2].tensor = requests[0].tensor;
+  requests[2].dimension_count = 2;
+  requests[2].begin = later;
+  requests[2].memory = rest;
+  requests[2].memory_bytes = sizeof rest;
+  EXPECT(pawl_checkpoint_check(checkpoint, requests, 3, NULL) == PAWL_OK);
+  EXPECT(box[0] == -7.0f);
+  EXPECT(pawl_checkpoint_read(checkpoint, requests, 3, "{\"threads\": 1, \"io_uring\": false}", &report) == PAWL_OK);
+  for (i = 0; i < 29; ++i)
+    for (j = 0; j < 11; ++j) EXPECT(memcmp(&box[j * 40 + i], &weight[(5 + i) * COLUMNS + 3 + j], 4) == 0);
+  for (j = 0; j < 11; ++j)
+    for (i = 29; i < 40; ++i) EXPECT(box[j * 40 + i] == -7.0f); /* between what was asked for */
+  for (i = 0; i < COUNT; ++i) {
+    const uint32_t bits = (uint32_t)narrow[i] << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    EXPECT(fabsf(value - average[i]) <= fabsf(average[i]) / 256);
+  }
+  EXPECT(memcmp(rest, weight + 40 * COLUMNS, sizeof rest) == 0);
+  EXPECT(report.bytes_moved == 29 * 11 * 4 + sizeof narrow + sizeof rest && report.overflowed == 0);
+  EXPECT(report.bytes_read >= 2 * COUNT && report.bytes_read < 1 << 20);
+  return 0;
+}
+
+static int refusals(pawl_checkpoint* checkpoint) {
+  static const uint64_t far[2] = {40, 0}, eight[2] = {8, COLUMNS}, twice[2] = {1, 1};
+  static float memory[COUNT];
+  pawl_checkpoint_request request[2];
+  memset(request, 0, sizeof request);
+  request[0].tensor = index_of(checkpoint, kName, "weight");
+  request[0].memory = memory;
+  request[0].memory_bytes = sizeof memory;
+  request[1] = request[0]; /* the first is sound, and is not read either */
+#define REFUSED(word)                                                                                      \
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 2, NULL, NULL) == PAWL_INVALID);                        \
+  EXPECT(strstr(pawl_checkpoint_error(), word) != NULL && strstr(pawl_checkpoint_error(), kName) != NULL); \
+  EXPECT(pawl_checkpoint_check(checkpoint, request, 2, NULL) == PAWL_INVALID && memory[0] == 0)
+  request[1].dimension_count = 2;
+  request[1].begin = far;
+  request[1].size = eight;
+  REFUSED("[47,24]");
+  request[1].begin = NULL;
+  request[1].size = NULL;
+  request[1].memory_bytes = sizeof memory - 1;
+  REFUSED("reaches");
+  request[1].memory_bytes = sizeof memory;
+  request[1].strides = twice;
+  REFUSED("one place");
+  request[1].strides = NULL;
+  request[1].memory = NULL;
+  REFUSED("no memory");
+  request[1].memory = memory;
+  request[1].dtype = "int32";
+  REFUSED("no such cast");
+  request[1].dtype = "float12";
+  REFUSED("float12");
+  request[1].dtype = NULL;
+  request[1].dimension_count = 3;
+  REFUSED("3 dimensions");
+  request[1].dimension_count = 0;
+  request[1].tensor = 100000;
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 2, NULL, NULL) == PAWL_INVALID && memory[0] == 0);
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, "{\"thread\": 1}", NULL) == PAWL_INVALID && memory[0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "\"thread\"") != NULL);
+  EXPECT(pawl_checkpoint_read(checkpoint, NULL, 1, NULL, NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_read(NULL, request, 1, NULL, NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_read(checkpoint, NULL, 0, NULL, NULL) == PAWL_OK);
+  pawl_checkpoint_cancel(checkpoint);
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_STOP);
+  return 0;
+}
+
+static int opening(void) {
+  pawl_checkpoint* checkpoint = (pawl_checkpoint*)&kName;
+  EXPECT(pawl_checkpoint_open(PAWL_FIXTURES "/nothing", NULL, &checkpoint) == PAWL_INVALID && checkpoint == NULL);
+  EXPECT(strstr(pawl_checkpoint_error(), "nothing") != NULL);
+  EXPECT(pawl_checkpoint_open(NULL, NULL, &checkpoint) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_open(kCheckpoint, NULL, NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"names\": \"mine\"}", &checkpoint) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"family\": \"mine\"}", &checkpoint) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"tag\": 3}", &checkpoint) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_open(kCheckpoint, "[", &checkpoint) == PAWL_INVALID && checkpoint == NULL);
+  EXPECT(strcmp(pawl_checkpoint_json(NULL), "null") == 0);
+  pawl_checkpoint_cancel(NULL);
+  pawl_checkpoint_close(NULL);
+  return 0;
+}
+
+/* Replicas that are equal; what is stored once is not looked at. */
+static int replicas(void) {
+  pawl_checkpoint* checkpoint;
+  uint32_t some[20], none = 100000, i;
+  EXPECT(pawl_checkpoint_open(kReplicas, NULL, &checkpoint) == PAWL_OK);
+  EXPECT(strstr(pawl_checkpoint_json(checkpoint), "\"copies\":2") != NULL);
+  for (i = 0; i < 20; ++i) some[i] = i;
+  EXPECT(pawl_checkpoint_compare(checkpoint, some, 20, NULL) == PAWL_OK);
+  EXPECT(pawl_checkpoint_compare(checkpoint, &none, 1, NULL) == PAWL_INVALID);
+  pawl_checkpoint_close(checkpoint);
+  return 0;
+}
+
+int main(void) {
+  static float weight[COUNT], average[COUNT], expected[COUNT];
+  pawl_checkpoint *checkpoint, *golden;
+  EXPECT(pawl_checkpoint_open(kCheckpoint, NULL, &checkpoint) == PAWL_OK);
+  EXPECT(pawl_checkpoint_open(kGolden, "", &golden) == PAWL_OK);
+  EXPECT(strstr(pawl_checkpoint_json(checkpoint), "\"format\":\"PyTorch DCP\"") != NULL);
+  if (whole(checkpoint, "weight", weight) != 0 || whole(golden, "weight", expected) != 0) return 1;
+  EXPECT(weight[0] != 0 && memcmp(weight, expected, sizeof weight) == 0);
+  if (whole(checkpoint, "exp_avg", average) != 0 || whole(golden, "exp_avg", expected) != 0) return 1;
+  EXPECT(memcmp(average, expected, sizeof average) == 0);
+  pawl_checkpoint_close(golden);
+  if (parts(checkpoint, weight, average) != 0 || refusals(checkpoint) != 0) return 1;
+  pawl_checkpoint_close(checkpoint);
+  return opening() != 0 || replicas() != 0;
+}
