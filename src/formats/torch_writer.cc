@@ -81,8 +81,9 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   const std::optional<std::uint64_t> bytes = count ? size_bytes(type, *count) : std::nullopt;
   if (refused_.empty() && !typed && !is_kept_untyped(type)) refused_ = text("torch has no plain ", name_of(type));
   if (refused_.empty() && !bytes) refused_ = "a tensor that is no whole number of bytes, or too large";
-  if (refused_.empty() && bytes && content && content->size() != *bytes)
-    refused_ = text("a tensor of ", *bytes, " bytes and a content of ", content->size());
+  const std::uint64_t size = bytes.value_or(0);
+  if (refused_.empty() && content && content->size() != size)
+    refused_ = text("a tensor of ", size, " bytes and a content of ", content->size());
   pickle_.global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   pickle_.mark();
   pickle_.mark();
@@ -90,7 +91,7 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   pickle_.global(typed ? "torch" : "torch.storage", typed.value_or("UntypedStorage"));
   pickle_.string(text(record));
   pickle_.string("cpu");
-  pickle_.unsigned_(typed ? count.value_or(0) : bytes.value_or(0));
+  pickle_.unsigned_(typed ? count.value_or(0) : size);
   pickle_.tuple();
   pickle_.persistent_id();
   pickle_.integer(0);
@@ -103,7 +104,7 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   if (!typed) pickle_.global("torch", name_of(type));
   pickle_.tuple();
   pickle_.reduce();
-  records_.push_back({text("data/", record), bytes.value_or(0), std::move(content)});
+  records_.push_back({text("data/", record), size, std::move(content)});
   return record;
 }
 

@@ -298,7 +298,10 @@ class UniversalReader {
         states.push_back(entry.substr(0, entry.size() - kStateSuffix.size()));
       else
         view_.notes.push_back(text(join_path(path, entry), " is no state of a parameter: not looked at"));
-    if (is_alias(name) || kept_elsewhere(name)) return {};
+    // The converter gives the others fp32.pt alone: no model_states file may name it (ZeRO-0, other ranks' experts).
+    if (std::ranges::any_of(states, [](const std::string& state) { return state != "fp32" && state != "step"; }))
+      with_states_.insert(name);
+    if (is_alias(name) || (!with_states_.contains(name) && kept_elsewhere(name))) return {};
     if (states.empty()) {
       view_.problems.push_back(text(path, " holds no state of the parameter"));
       return {};
@@ -331,7 +334,7 @@ class UniversalReader {
     if (tensor == nullptr) return file.damaged(is_dict ? "has no tensor under the key param" : "is no tensor");
     PAWL_ASSIGN(StoredTensor out, file.stored(*tensor, name));
     out.role = role_of(state);
-    const bool is_trainable = trainable_.contains(name) || ranks_.empty();
+    const bool is_trainable = trainable_.contains(name) || with_states_.contains(name) || ranks_.empty();
     if (!is_trainable && state == "fp32") out.role = buffers_.contains(name) ? "buffer" : "weight";
     if (!is_dict) PAWL_TRY(reshape(file, out));
     if (out.role == "master" && !ranks_.empty() && !kept_.contains(name)) append_rounded(out);
@@ -524,6 +527,7 @@ class UniversalReader {
   std::map<std::string, std::string> ties_;
   std::set<std::string> kept_;                            // tensors taken from model_states
   std::map<std::string, std::set<std::string>> found_;    // parameter -> its states
+  std::set<std::string> with_states_;                     // those with more than a weight
   std::map<std::string, ElementType> placeholder_types_;  // the training's own, where ZeRO-3 left empty tensors
   std::optional<ElementType> training_type_;
   std::size_t buffers_written_ = 0;

@@ -19,13 +19,16 @@ namespace {
 namespace fs = std::filesystem;
 using fixtures::json;
 
+// Each once: the whole set has those of the small one too.
 std::vector<std::string> jobs() {
-  std::vector<std::string> out;
+  std::map<std::string, std::string> out;
   for (const std::string& set : fixtures::sets())
     for (const auto& entry : fs::directory_iterator(set + "/deepspeed"))
-      if (fs::exists(entry.path() / "ckpt" / "latest")) out.push_back(entry.path().string());
-  std::ranges::sort(out);
-  return out;
+      if (fs::exists(entry.path() / "ckpt" / "latest"))
+        out.emplace(entry.path().filename().string(), entry.path().string());
+  std::vector<std::string> paths;
+  for (const auto& [name, path] : out) paths.push_back(path);
+  return paths;
 }
 
 // A universal folder in the making, gone with the test.
@@ -223,7 +226,7 @@ TEST(UniversalWriter, RefusesWhatItCannotHold) {
 
 TEST(UniversalWriter, WholeSet) {
   PAWL_NEEDS_WHOLE_SET();
-  EXPECT_GE(jobs().size(), 30u);
+  EXPECT_GE(jobs().size(), 26u);
 }
 
 }  // namespace
