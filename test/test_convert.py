@@ -614,6 +614,21 @@ class UniversalTest(CommandTest):
         self.assert_nothing_left("model")
 
 
+class OwnStoreTest(CommandTest):
+    def test_there_and_back(self):
+        source = os.path.join(ROOT, "test", "fixtures", "torch", "G1b_fsdp2_tied_w3", "ckpt")
+        self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--memory", "256KiB")
+        self.assertGreater(len(glob.glob(self.at("store", "data-*.safetensors"))), 1)
+        self.run_ok("diff", source, self.at("store"))
+        self.assertEqual("sound", json.loads(self.run_ok("verify", self.at("store"), "-o", "json"))["verdict"])
+        self.refused("convert", source, self.at("store"), "--to", "pawl", says="--overwrite")
+        self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "float64", code=USAGE)
+        self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "bf16")
+        self.run_ok("convert", source, self.at("bf16"), "--to", "safetensors", "--dtype", "bf16")
+        self.run_ok("diff", self.at("bf16"), self.at("store"))
+        self.assert_nothing_left("store", "bf16")
+
+
 class VerifyTest(CommandTest):
     def test_checksums_of_torch_files(self):
         fixture = os.path.join(FIXTURES, "torch", "G8c_no_dist")

@@ -62,7 +62,7 @@ To target_format(const std::string& name) {
 
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* convert = app.add_subcommand(
-      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, or DeepSpeed's universal");
+      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, or pawl's own");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
@@ -73,14 +73,15 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
       "keys as torch's get_state_dict has them: model.<name>, optim.state.<name>.exp_avg; tied names are both there;\n"
       "hyperparameters (param_groups) are not: load \"optim\" with DefaultLoadPlanner(allow_partial_load=True).\n"
       "universal: a folder that DeepSpeed loads with load_universal, into any stage and layout.\n"
+      "pawl: pawl's own store, as pawl.torch.save writes it: safetensors, a manifest with checksums, a marker.\n"
       "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
       "the next\n"
       "run takes over.");
   convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
   convert->add_option("target", o.target, "safetensors: a file; the others: a folder")->required();
-  convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp or universal")
+  convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp, universal or pawl")
       ->required()
-      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal"}));
+      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal", "pawl"}));
   convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
       ->delimiter(',');
   convert->add_option("--dtype", o.dtype,
@@ -94,8 +95,9 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   convert->add_flag("--flat", o.flat_names, "dcp: weights and buffers under their own names, not below \"model.\"");
   convert->add_flag("--despite-problems", o.despite_problems,
                     "convert the chosen tensors although inspect shows problems; they must be whole themselves");
-  convert->add_flag("--overwrite", o.overwrite,
-                    "replace what is at the target; dcp, universal: the whole folder, if such a checkpoint is in it");
+  convert->add_flag(
+      "--overwrite", o.overwrite,
+      "replace what is at the target; dcp, universal, pawl: the whole folder, if such a checkpoint is in it");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);
   convert->callback([convert, &all, &chosen] {

@@ -8,6 +8,7 @@
 #include "cli/checkpoints/access.h"
 #include "cli/checkpoints/commands.h"
 #include "cli/checkpoints/convert_plan.h"
+#include "cli/checkpoints/convert_store.h"
 #include "cli/checkpoints/progress.h"
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
@@ -83,6 +84,10 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
 
 Status write_all(const ConvertOptions& options, Conversion& conversion) {
   const OutputPlan& plan = conversion.plan;
+  if (options.to == To::pawl) {
+    PAWL_ASSIGN(conversion.report, write_store(plan, conversion.view, options));
+    return {};
+  }
   PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(options.target, partial_options(plan, options.overwrite)));
   OutputOptions how{.execution = execute_options(options.memory_bytes), .trusted_copy = options.trusted_replica};
   ProgressBar progress("convert", plan.data_bytes);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "cli/checkpoints/convert_store.h"
 #include "env/files.h"
 #include "formats/dcp_writer.h"
 #include "formats/safetensors_writer.h"
@@ -38,6 +39,8 @@ std::string_view name_of(To to) {
       return "dcp";
     case To::universal:
       return "universal";
+    case To::pawl:
+      return "pawl";
   }
   return "";
 }
@@ -70,6 +73,8 @@ Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOpti
       return plan_huggingface(view, write);
     case To::dcp:
       return plan_dcp(view, write);
+    case To::pawl:
+      return plan_store(view, write);
     case To::universal:
       break;
   }
