@@ -95,8 +95,8 @@ def _made(kind: str, word: str, dtype: torch.dtype) -> tuple[Any, Any]:
     if kind in ("fsdp1", "fsdp1_flat"):
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-        model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"),
-                                         use_orig_params=kind == "fsdp1")
+        model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}),
+                                         device_id=torch.device("cpu"), use_orig_params=kind == "fsdp1")
     if kind in ("fsdp2", "hsdp", "fsdp2_tp", "tp"):
         _shard(kind, model, init_device_mesh)
     return model, optimizer_for(word, model)

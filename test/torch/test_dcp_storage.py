@@ -1,7 +1,7 @@
 """dcp.save and dcp.load with pawl's Writer and Reader: one argument changed, on four gloo ranks and on one.
 
-What was saved is held against the live tensors, loaded into trainings of other seeds and other layouts; and a checkpoint
-that pawl.torch.save or torch itself has written is read through the Reader.
+What was saved is held against the live tensors, loaded into trainings of other seeds and other layouts; and a
+checkpoint that pawl.torch.save or torch itself has written is read through the Reader.
 """
 import os
 import shutil
@@ -136,7 +136,8 @@ class DcpStorageTest(unittest.TestCase):
         path = os.path.join(self.directory, "objects")
         state = {"model": {"w": torch.arange(6.0).view(2, 3)}, "odd": {"pair": (1, 2.5), "text": "x", "nothing": None}}
         dcp.save(state, storage_writer=Writer(path), no_dist=True)
-        empty = {"model": {"w": torch.zeros(2, 3, dtype=torch.bfloat16)}, "odd": {"pair": None, "text": "", "nothing": 1}}
+        empty = {"model": {"w": torch.zeros(2, 3, dtype=torch.bfloat16)},
+                 "odd": {"pair": None, "text": "", "nothing": 1}}
         dcp.load(empty, storage_reader=Reader(path), no_dist=True)
         self.assertTrue(torch.equal(state["model"]["w"], empty["model"]["w"].float()))
         self.assertEqual(state["odd"], empty["odd"])

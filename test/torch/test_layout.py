@@ -190,7 +190,8 @@ class RefusalsTest(unittest.TestCase):
 
     def test_optimizers(self):
         model = nn.Linear(2, 2)
-        self.refused("param group 0 has a parameter of shape .3, 3.", model, torch.optim.SGD(nn.Linear(3, 3).parameters()))
+        foreign = torch.optim.SGD(nn.Linear(3, 3).parameters())
+        self.refused("param group 0 has a parameter of shape .3, 3.", model, foreign)
         self.refused("OptimizerLike is no torch.optim.Optimizer", model, type("OptimizerLike", (), {})())
         odd = torch.optim.SGD(model.parameters(), lr=1.0)
         odd.state[model.weight]["history"] = [torch.ones(2)]
@@ -199,7 +200,8 @@ class RefusalsTest(unittest.TestCase):
         self.refused("param group 0: hook is a builtin_function", model, odd)
         odd = torch.optim.SGD(model.parameters(), lr=float("inf"))
         self.refused("param group 0: lr is inf", model, odd)
-        self.refused(r"weight \(momentum_buffer\) is in two optimizers", model, [self.stepped(model), self.stepped(model)])
+        both = [self.stepped(model), self.stepped(model)]
+        self.refused(r"weight \(momentum_buffer\) is in two optimizers", model, both)
 
     def stepped(self, model):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)

@@ -27,7 +27,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Cut:
-    """One entry of a DTensor's placements, as the mesh's axis of the same place has it. `dimension` None: replicated."""
+    """One entry of a DTensor's placements, for the mesh's axis of that place. `dimension` None: replicated."""
 
     dimension: int | None = None
     split_factor: int = 1  # of torch's _StridedShard: into how many parts later axes have cut the dimension before
@@ -80,7 +80,7 @@ def box_at(shape: Shape, mesh: Shape, coordinate: Sequence[int], cuts: Sequence[
 
 
 def boxes_of_interval(shape: Shape, begin: int, end: int) -> Iterator[tuple[Box, int]]:
-    """The elements `begin` to `end` of a flattened tensor as the fewest boxes, in order, each with its first element."""
+    """The elements `begin` to `end` of a flattened tensor as few boxes, in order, each with its first element."""
     at = begin
     while at < end:
         block, dimension = 1, len(shape)  # the largest dense block that begins here and ends in time

@@ -3,8 +3,8 @@
     dcp.save(state, storage_writer=pawl.torch.dcp.Writer("run/step1200"))
     dcp.load(state, storage_reader=pawl.torch.dcp.Reader("run/step1200"))
 
-The writer makes a checkpoint of pawl's store: published whole or not at all, its tensors under the parameters' names and
-roles where the state says them (state.<parameter>.<word> of an optimizer), so that everything else of pawl reads it too.
+The writer makes a checkpoint of pawl's store: published whole or not at all, its tensors under the parameters' names
+and roles where the state says them (state.<parameter>.<word> of an optimizer), so that all of pawl reads it.
 What is no tensor is stored as torch pickles it, and never unpickled here: torch's planner does that, as it always did.
 The reader takes that, and every other checkpoint that pawl opens; of those, the keys of the state are made from names
 and roles: `<model>.<name>` and `<optimizer>.state.<name>.<word>`. Each rank reads just its boxes, cast to what it has.
@@ -22,7 +22,7 @@ from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box
 from pawl.torch.division import Share
-from pawl.torch.layout import WEIGHT, Piece, as_json, place
+from pawl.torch.layout import BUFFER, EXTRA_STATE, WEIGHT, Piece, as_json, place
 from pawl.torch.save import StoredValues, store_pieces
 from torch.distributed.checkpoint import StorageReader, StorageWriter
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata,
@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPl
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+_OF_OPTIMIZER_STATE = "optimizer state"  # problems that begin so leave the weights whole
 OBJECT = "object"  # the role of what torch pickled: its bytes
 Path = tuple[Any, ...]
 
@@ -116,7 +117,7 @@ class Writer(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the first rank: everything is there, and is published."""
         if self._store is None:
-            raise PawlError("a save can't be finished that was not begun on this rank: use one Writer for one dcp.save()")
+            raise PawlError("a save can't be finished that was not begun on this rank: use a Writer for one dcp.save()")
         written = [result.storage_data for of_rank in results for result in of_rank if result.storage_data is not None]
         values = StoredValues(param_groups=groups_of([found for each in written for found in each.hyperparameters]),
                               framework=f"torch {torch.__version__}")
@@ -206,8 +207,8 @@ def names_of(paths: dict[str, Path]) -> dict[str, tuple[str, str]]:
 class Reader(StorageReader):
     """Loads from any checkpoint that pawl opens.
 
-    model, optimizer: where the state that is loaded into keeps the model's and the optimizer's own, for checkpoints that
-    Writer has not made; "" if names stand at the top. More options are those of pawl_checkpoint_open (tag, names, ...).
+    model, optimizer: where the state that is loaded into keeps the model's and the optimizer's own, for checkpoints
+    that Writer has not made; "" if names stand at the top. More options are those of pawl_checkpoint_open: tag, names.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, model: str = "model", optimizer: str = "optim",
@@ -227,8 +228,7 @@ class Reader(StorageReader):
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         checkpoint = self._open()
-        if checkpoint.problems:
-            raise Refused(f"{self.path}: {'; '.join(checkpoint.problems[:5])}")
+        self._refuse([problem for problem in checkpoint.problems if not problem.startswith(_OF_OPTIMIZER_STATE)])
         found: dict[str, Any] = {key: _metadata_of(tensor) for key, tensor in self._tensors.items()}
         found.update({key: BytesStorageMetadata() for key in self._objects})
         paths = {key: tuple(path) for key, path in _dcp_values(checkpoint).get("paths", {}).items()}
@@ -238,7 +238,15 @@ class Reader(StorageReader):
         self._open()  # metadata was read on the first rank alone
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        wanted = {self._tensors[item.storage_index.fqn].role for item in plan.items
+                  if item.storage_index.fqn in self._tensors}
+        if wanted - {WEIGHT, BUFFER, EXTRA_STATE, OBJECT}:
+            self._refuse(self._open().problems)
         return plan
+
+    def _refuse(self, problems: Sequence[str]) -> None:
+        if problems:
+            raise Refused(f"{self.path}: {'; '.join(problems[:5])}")
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         return plans
@@ -295,7 +303,7 @@ class Reader(StorageReader):
         return found, {key: value for key, value in objects.items() if key not in found}
 
     def _key(self, name: str, role: str) -> str:
-        if role in (WEIGHT, "buffer", "extra_state"):
+        if role in (WEIGHT, BUFFER, EXTRA_STATE):
             return _joined(self._model, name)
         return _joined(self._optimizer, f"state.{name}.{role}")
 
@@ -317,8 +325,9 @@ class Reader(StorageReader):
 
 def _request(tensor: _checkpoint.Tensor, begin: Sequence[int], memory: torch.Tensor) -> _checkpoint.Request:
     last = sum((size - 1) * stride for size, stride in zip(memory.shape, memory.stride(), strict=True))
-    return _checkpoint.Request(tensor.index, str(memory.dtype).removeprefix("torch."), tuple(begin), tuple(memory.shape),
-                               tuple(memory.stride()), memory.data_ptr(), (last + 1) * memory.element_size())
+    dtype = str(memory.dtype).removeprefix("torch.")
+    return _checkpoint.Request(tensor.index, dtype, tuple(begin), tuple(memory.shape), tuple(memory.stride()),
+                               memory.data_ptr(), (last + 1) * memory.element_size())
 
 
 def _metadata_of(tensor: _checkpoint.Tensor) -> Any:

@@ -1,7 +1,7 @@
 """Who writes what: the pieces that ranks hold, divided so that each byte is written once and all write alike much.
 
-Every rank says what it holds (`describe`); all ranks get all descriptions, in one gather, and come to the same answer by
-themselves. Pure but for `describe`, which reads a few elements of each piece.
+Every rank says what it holds (`describe`); all ranks get all descriptions, in one gather, and come to the same answer
+by themselves. Pure but for `describe`, which reads a few elements of each piece.
 What always holds of a division:
  * each box of each tensor is written by ranks that hold it, once, whole or cut into rows;
  * what several ranks hold is given to them so that the fullest of them has as little as can be; a piece is cut only
@@ -183,9 +183,9 @@ def _check_agreement(ranks: Sequence[Sequence[Description]], check_replicas: boo
                       f"names of its own, by rename=")
     if diverged and check_replicas:
         raise Refused(f"ranks hold different values of what should be equal: {_first_of(list(diverged.values()))}: if "
-                      f"these are different parameters, give them names of their own, by rename=; if they are replicas, "
-                      f"they have diverged: broadcast one of them, or save with check_replicas=False, which keeps those "
-                      f"of the lowest rank")
+                      f"these are different parameters, give them names of their own, by rename=; if they are replicas "
+                      f"that have diverged, broadcast one of them, or save with check_replicas=False, which keeps "
+                      f"those of the lowest rank")
     return set(diverged)
 
 

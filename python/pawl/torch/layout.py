@@ -183,7 +183,7 @@ def _cut_of(name: str, placement: Any, dimensions: int) -> Cut:
 def _explicit_order(tensor: Any) -> list[int] | None:
     """The axes in the order that a DTensor says by itself, where it says another than from left to right."""
     spec = getattr(tensor, "_spec", None)
-    if spec is None or getattr(spec, "use_strided_shard_as_shard_order", True) or not getattr(spec, "shard_order", None):
+    if getattr(spec, "use_strided_shard_as_shard_order", True) or not getattr(spec, "shard_order", None):
         return None
     said = [axis for entry in spec.shard_order for axis in entry.mesh_dims]
     return None if tuple(spec.shard_order) == type(spec).compute_default_shard_order(spec.placements) else said
@@ -338,7 +338,7 @@ class _Reader:
             part = _flat_part(flat, number, tuple(shape), handle.uses_sharded_strategy)
             holders.append((name, part))
             if not all(flat._contiguities):
-                raise Refused(f"{name}: FSDP1 has flattened a tensor that wasn't contiguous: make it contiguous() first")
+                raise Refused(f"{name}: FSDP1 has flattened a tensor that isn't contiguous: make it so first")
             for piece in _flat_pieces(name, WEIGHT, part, local, None):
                 self.layout.pieces.append(piece)
             if originals[number] is not None:
@@ -371,8 +371,8 @@ class _Reader:
             self.layout.groups.append(Group(names, values, group))
         for parameter, state in inner.state.items():
             if not isinstance(parameter, torch.Tensor):
-                raise Refused(f"{type(inner).__name__} keeps state under {parameter!r}, which is no parameter: pawl can't "
-                              f"tell what it belongs to")
+                raise Refused(f"{type(inner).__name__} keeps state under {parameter!r}, which is no parameter: pawl "
+                              f"can't tell what it belongs to")
             for key, value in state.items():
                 self._add_state(type(inner).__name__, parameter, state, key, value)
 
@@ -381,8 +381,8 @@ class _Reader:
         if id(parameter) in self._flat_of:
             return [name for name, _ in self._flat_of[id(parameter)]]
         if id(parameter) not in self._name_of:
-            raise Refused(f"param group {group} has a parameter of shape {list(parameter.shape)} that the model doesn't "
-                          f"have: make the optimizer after the model is wrapped, and pass that model")
+            raise Refused(f"param group {group} has a parameter of shape {list(parameter.shape)} that the model "
+                          f"doesn't have: make the optimizer after the model is wrapped, and pass that model")
         return [self._name_of[id(parameter)]]
 
     def _add_state(self, kind: str, parameter: torch.Tensor, state: dict[Any, Any], key: Any, value: Any) -> None:
@@ -423,7 +423,7 @@ class _Reader:
             local = parameter.detach().to_local()
         if local.shape != value.shape or (local.numel() != parameter.numel() and value.numel() == parameter.numel()):
             raise Refused(f"{about} is a plain tensor of {list(value.shape)}, and its parameter a DTensor of "
-                          f"{list(parameter.shape)} of which {list(local.shape)} are here: pawl can't tell how it is cut")
+                          f"{list(parameter.shape)} of which {list(local.shape)} are here: nothing tells how it is cut")
         from torch.distributed.tensor import DTensor
         return DTensor.from_local(value.detach(), parameter.device_mesh, parameter.placements, run_check=False,
                                   shape=parameter.shape, stride=parameter.stride())
@@ -432,8 +432,8 @@ class _Reader:
         about = f"{name} ({role})"
         _refuse_unstorable(about, value)
         if value.shape != parameter.shape or value.dim() != 1:
-            raise Refused(f"{about} has shape {list(value.shape)}, and its parameter under FSDP1 {list(parameter.shape)}: "
-                          f"pawl can't tell what it holds")
+            raise Refused(f"{about} has shape {list(value.shape)}, and its parameter under FSDP1 "
+                          f"{list(parameter.shape)}: pawl can't tell what it holds")
         if not getattr(parameter, "_is_flat_param", False):  # the original's own: it begins where the part does
             part = _Flat(part.shape, part.begin, part.count, 0)
         self.layout.pieces += _flat_pieces(name, role, part, value.detach(), name)
@@ -447,7 +447,7 @@ class _Reader:
             known = seen.setdefault((piece.name, piece.role), (piece.shape, piece.dtype))
             box = (piece.name, piece.role, piece.box)
             if known != (piece.shape, piece.dtype) or (box in boxes):
-                raise Refused(f"{piece} stands for two tensors on one rank: give the models names that differ, by rename")
+                raise Refused(f"{piece} stands for two tensors on one rank: give them names that differ, by rename=")
             boxes.add(box)
 
 
@@ -517,7 +517,7 @@ def as_json(about: str, value: Any) -> Any:
         return [as_json(about, each) for each in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: as_json(about, each) for key, each in value.items()}
-    raise Refused(f"{about} is a {type(value).__name__}: only numbers, texts, and lists and dicts of them can be stored")
+    raise Refused(f"{about} is a {type(value).__name__}: only numbers, texts, lists and dicts of them can be stored")
 
 
 def text_of(value: Any, about: str) -> str:

@@ -183,7 +183,8 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
 
     said: list[_Said] = ranks.gather(say)
     if len({each.path for each in said}) > 1:
-        raise Refused(f"ranks save to different paths: {sorted({each.path for each in said})[:_FIRST]}: give all the same")
+        paths = sorted({each.path for each in said})
+        raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: give all the same")
     descriptions = [each.descriptions for each in said]
     division = divide(descriptions, check_replicas=check_replicas)
     text, aliases = stored(said).text(), merge_aliases(said)
@@ -263,6 +264,6 @@ def merge_groups(of_ranks: Sequence[Sequence[tuple[list[str], dict[str, Any]]]])
                     into["params"].append(name)
                 known, other = group_of[name]
                 if known[1] != key[1]:
-                    raise Refused(f"{name} has {known[1]} on rank {other} and {key[1]} on rank {rank}: param groups must "
-                                  f"be equal on all ranks that hold a parameter")
+                    raise Refused(f"{name} has {known[1]} on rank {other} and {key[1]} on rank {rank}: param groups "
+                                  f"must be equal on all ranks that hold a parameter")
     return [merged[key] for key in sorted(merged, key=lambda key: key[0])]
