@@ -26,7 +26,7 @@ import live_trainings  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
 from pawl.torch.boxes import Box, whole  # noqa: E402
-from pawl.torch.division import Description, divide  # noqa: E402
+from pawl.torch.division import PART_BYTES_MIN, Description, divide  # noqa: E402
 from pawl.torch.save import merge_groups, save  # noqa: E402
 
 WORLD = 4
@@ -156,6 +156,16 @@ def in_groups_and_with_clashes(rank, world, directory):
     return said, {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
+def replicated(rank, world, path):
+    """Large enough to be cut, transposed in memory so that rows of it are no interval, and one tensor in two types."""
+    torch.manual_seed(7)
+    module = nn.Module()
+    module.wide = nn.Parameter(torch.randn(1500, 1000).t())
+    module.one = nn.Parameter(torch.randn(1, 2_000_000).bfloat16())
+    saved = save(path, module)
+    return saved.bytes_written, saved.bytes
+
+
 def overwrite_with_trouble(rank, world, path, trouble, unlucky=1):
     """One save after another to one path; in the second, one rank has trouble."""
     model, optimizer = live_trainings.make("fsdp2", seed=trouble_seed(trouble))
@@ -274,6 +284,17 @@ class SaveTest(unittest.TestCase):
             lowest, _, _ = self.stored(os.path.join(directory, "clash2"))
             self.assertEqual(rank % 2 == 0, torch.equal(lowest["weight", "weight"], module["weight"]))
         self.assertEqual(["clash1", "clash2", "of0", "of1"], sorted(os.listdir(directory)))
+
+    def test_what_all_hold_is_cut_over_them(self):
+        path = os.path.join(self.directory, "cut")
+        written = live_ranks.run(WORLD, replicated, path)
+        self.assertEqual({10_000_000}, {whole for _, whole in written})
+        self.assertEqual(10_000_000, sum(mine for mine, _ in written))
+        self.assertLess(max(mine for mine, _ in written), 2_500_000 + PART_BYTES_MIN, written)
+        torch.manual_seed(7)
+        expected = {("wide", "weight"): torch.randn(1500, 1000).t()}
+        expected["one", "weight"] = torch.randn(1, 2_000_000).bfloat16()
+        self.same(expected, self.stored(path)[0], "cut")
 
     def test_what_stands_there_is_not_overwritten_unless_asked(self):
         path = os.path.join(self.directory, "alone")
