@@ -1,7 +1,7 @@
 """`pawl convert --to dcp`, read by torch itself: dcp.load into plain tensors, and into FSDP2's of two gloo processes.
 
-The sources are a training's own torch.save, and fixtures; what torch loads is held bit for bit against what was trained,
-or against the fixture's golden.
+The sources are a training's own torch.save, and fixtures; what torch loads is held bit for bit against what was
+trained, or against the fixture's golden.
 """
 import argparse
 import json
