@@ -139,7 +139,11 @@ def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: lis
     shared = ranks.world > 1 and can_pass_on(ranks.group, devices)
     shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank)
     read = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))[ranks.rank]
-    received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
+    try:
+        received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
+    except RuntimeError as error:  # torch's
+        raise PawlError(f"the ranks lost each other while they passed on what they had read ({error}): the training "
+                        f"holds neither its old state nor the new, load again before it goes on") from error
     _finish(plan)
     return _report(options, plan, unused, read, received)
 
