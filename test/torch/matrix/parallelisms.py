@@ -88,7 +88,7 @@ class Parallelism:
 
 class Ddp(Parallelism):
     def build(self, seed, rates):
-        self.model = DistributedDataParallel(models.made(self.kind, seed))
+        self.model = replicated(models.made(self.kind, seed))
         self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
 
 
@@ -96,7 +96,7 @@ class ZeroRedundancy(Parallelism):
     world = 3
 
     def build(self, seed, rates):
-        self.model = DistributedDataParallel(models.made(self.kind, seed))
+        self.model = replicated(models.made(self.kind, seed))
         self.optimizer = ZeroRedundancyOptimizer(
             models.groups_of(self.model, rates.rate, rates.decay), optimizer_class=torch.optim.AdamW,
             betas=(0.9, rates.beta), eps=1e-6, foreach=False, lr=rates.rate)
@@ -167,6 +167,12 @@ class Pipeline2Data2(Parallelism):
             gradient.copy_(mean.view_as(gradient))
         self.optimizer.step()
         return 2 * torch.stack(losses).mean() if losses else torch.zeros(())  # the first stage has none
+
+
+def replicated(model: models.Model) -> DistributedDataParallel:
+    """DDP that never lays out its buckets anew: else a run's first step would sum three ranks in another order than
+    the later steps, and a training that goes on would differ from one that never stopped in the last bit."""
+    return DistributedDataParallel(model, find_unused_parameters=True)
 
 
 def sharded(model: models.Model, mesh) -> None:
