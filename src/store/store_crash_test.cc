@@ -171,7 +171,7 @@ std::uint64_t seed() {
 
 int rounds() {
   const char* given = std::getenv("PAWL_ROUNDS");
-  return given != nullptr ? std::atoi(given) : 20;
+  return given != nullptr ? std::atoi(given) : 16;
 }
 
 class StoreCrash : public testing::Test {
@@ -182,7 +182,7 @@ class StoreCrash : public testing::Test {
 };
 
 TEST_F(StoreCrash, AtAnyInstantLeavesTheOldOrTheNew) {
-  constexpr std::uint64_t kRows = 1500;  // 6 MB, most of it past the page cache
+  constexpr std::uint64_t kRows = 700;  // 3 MB, most of it past the page cache
   const std::uint64_t chosen = seed();
   SCOPED_TRACE(text("PAWL_SEED=", chosen));
   std::mt19937_64 random(chosen);
