@@ -13,6 +13,7 @@
 
 #include "base/index_table.h"
 #include "base/text.h"
+#include "env/huge_pages.h"
 #include "formats/pickle.h"
 #include "formats/torch_file.h"
 #include "tensor/box.h"
@@ -106,6 +107,7 @@ class Places {
   void clear(std::size_t expected) {
     found_.clear();
     found_.reserve(expected);
+    prefer_huge_pages(found_);
     numbers_.clear(expected);
   }
   // False if the key is there. At most as many as were expected.
@@ -277,6 +279,7 @@ Status DcpReader::read_metadata(const std::string& name) {
   read_paths(pickle, field(pickle, pickle.root(), "planner_data"));
   const std::span<const Value> pairs = pickle.items(entries);
   out_.tensors.reserve(out_.tensors.size() + pairs.size() / 2);
+  prefer_huge_pages(out_.tensors);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_key(pickle, pairs[i], pairs[i + 1]));
   return {};
 }
