@@ -56,7 +56,8 @@ def engine_of(job: dict, seed: int, universal: bool):
     if job["bf16"]:
         config["bf16"] = {"enabled": True}
     engine, *_ = deepspeed.initialize(model=model, config=config, dist_init_required=False,
-                                      optimizer=torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95)))
+                                      optimizer=torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95),
+                                                                        eps=1e-6))  # less: rounding grows
     return engine
 
 
