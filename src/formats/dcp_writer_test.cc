@@ -54,7 +54,8 @@ void expect_sound_items(const std::string& folder) {
   for (const DcpTensor& tensor : checkpoint->tensors) {
     ASSERT_EQ(tensor.chunks.size(), 1u);
     const DcpPlace& place = tensor.chunks[0].place;
-    MemoryBytes item(std::string_view(contents[place.file]).substr(place.offset_bytes, place.length_bytes));
+    const std::string_view content = contents[place.file];
+    MemoryBytes item(content.substr(place.offset_bytes, place.length_bytes));
     const Result<TorchFile> file = TorchFile::read(item);
     ASSERT_TRUE(file) << tensor.key << ": " << file.error().what;
     EXPECT_FALSE(file->records().empty());
