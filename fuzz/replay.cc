@@ -46,7 +46,8 @@ std::size_t below(Random& random, std::size_t limit) {
 
 // One of the ways in which a file is damaged, or made to lie.
 void damage(Random& random, Input& input) {
-  constexpr std::uint64_t kNumbers[] = {0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, ~std::uint64_t{0}};
+  constexpr std::uint64_t kNumbers[] = {0,      1,      0x7F,       0x80,       0xFF,
+                                        0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, ~std::uint64_t{0}};
   const std::size_t at = below(random, input.size());
   switch (random() % 7) {
     case 0:

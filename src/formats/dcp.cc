@@ -50,10 +50,9 @@ bool is_class(const Pickle& pickle, Value value, KnownClass& known) {
 }
 
 // Names that objects by the hundred thousand have their fields under; these are the first keys' numbers.
-constexpr std::array<std::string_view, 10> kFieldNames = {"fqn",        "offset", "relative_path",
-                                                          "length",     "transform_descriptors",
-                                                          "properties", "size",   "chunks",
-                                                          "offsets",    "sizes"};
+constexpr std::array<std::string_view, 10> kFieldNames = {
+    "fqn",        "offset", "relative_path", "length",  "transform_descriptors",
+    "properties", "size",   "chunks",        "offsets", "sizes"};
 enum Field : std::uint32_t {
   kFqn,
   kOffset,

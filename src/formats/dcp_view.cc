@@ -240,8 +240,8 @@ std::vector<ItemReader::Form>& ItemReader::forms_of(const DcpTensor& tensor, con
 
 Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-  PAWL_ASSIGN(ItemBytes item, ends_.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes,
-                                         window));
+  PAWL_ASSIGN(ItemBytes item,
+              ends_.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, window));
   std::vector<Form>* forms = nullptr;
   if (form_count_ < kFormsMax) {
     forms = &forms_of(tensor, chunk);
@@ -406,8 +406,8 @@ Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const Dc
     }
     PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
     ItemEnds ends;
-    PAWL_ASSIGN(ItemBytes item, ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes,
-                                          window));
+    PAWL_ASSIGN(ItemBytes item,
+                ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, window));
     PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
     piece.offset_bytes += chunk.place.offset_bytes;
     return piece;

@@ -244,7 +244,7 @@ class PickleMachine {
   bool push_real(std::string_view line);
   bool push_global(std::string_view module, std::string_view name);
   bool push_items(PickleKind kind, std::size_t count);  // made of the topmost values, which it takes
-  bool push_tuple(std::size_t count);                      // likewise
+  bool push_tuple(std::size_t count);                   // likewise
   bool push_call(Pickle::Call call, Value callable, Value arguments);
   bool append(Value container, std::span<const Value> items);
   Pickle::Items& items_of_object(Node& object);

@@ -184,7 +184,7 @@ class Namer {
   std::vector<std::optional<OptimizerKey>> optimizer_;  // of each key
   std::vector<std::size_t> group_of_;                   // of each key; groups_.size(): none
   std::vector<bool> is_hyperparameter_;
-  std::vector<std::string> model_roots_;                                     // longest first
+  std::vector<std::string> model_roots_;  // longest first
   struct Parameter {
     std::string name;
     std::uint32_t group;  // one that has it
@@ -193,8 +193,8 @@ class Namer {
   [[nodiscard]] std::uint32_t find_parameter(std::string_view name) const;
   bool add_parameter(std::string name, std::uint32_t group);
   std::vector<Parameter> parameters_;
-  IndexTable parameter_numbers_;  // by name, of the first of that name
-  std::vector<std::unordered_map<std::string, std::size_t>> votes_;          // of each group: root, how many
+  IndexTable parameter_numbers_;                                     // by name, of the first of that name
+  std::vector<std::unordered_map<std::string, std::size_t>> votes_;  // of each group: root, how many
   StateNames out_;
 };
 
@@ -263,9 +263,8 @@ std::uint32_t Namer::find_parameter(std::string_view name) const {
 // Groups come one after another: if the group has it already, it was the last to be added to the name's.
 bool Namer::add_parameter(std::string name, std::uint32_t group) {
   const auto next = static_cast<std::uint32_t>(parameters_.size());
-  const std::uint32_t first =
-      parameter_numbers_.find_or_add(std::hash<std::string_view>()(name), next,
-                                     [&](std::uint32_t one) { return parameters_[one].name == name; });
+  const std::uint32_t first = parameter_numbers_.find_or_add(
+      std::hash<std::string_view>()(name), next, [&](std::uint32_t one) { return parameters_[one].name == name; });
   if (first == next) {
     parameters_.push_back({std::move(name), group, IndexTable::kNone});
     return true;

@@ -72,7 +72,7 @@ struct ExecuteOptions {
   std::uint64_t bytes_expected = 0;    // for progress only; 0: not known
   // About every 100 ms and at the end, from any thread, one call at a time.
   std::function<void(const ExecuteProgress&)> progress;
-  WriteObserver observe;                        // e.g. reshape/range_checksums.h
+  WriteObserver observe;                      // e.g. reshape/range_checksums.h
   const std::atomic<bool>* cancel = nullptr;  // once true, execute() ends within 100 ms as `cancelled`
 };
 
