@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pawl._library import load_typed
 from pawl.errors import PawlError, Refused
 
 NAME = "libpawl_checkpoint.so.0"
@@ -82,22 +83,8 @@ def library() -> ctypes.CDLL:
     path = find_library()
     with _loading:
         if path not in _loaded:
-            _loaded[path] = _load(path)
+            _loaded[path] = load_typed("libpawl_checkpoint", path, _SIGNATURES)
         return _loaded[path]
-
-
-def _load(path: str) -> ctypes.CDLL:
-    try:
-        loaded = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(loaded, "pawl_" + name)
-            function.restype, function.argtypes = result, arguments
-    except OSError as error:
-        raise Refused(f"libpawl_checkpoint can't be loaded: {error}") from None
-    except AttributeError as error:
-        raise Refused(f"{path} is of another version than this package ({error}): install the same release of both"
-                      ) from None
-    return loaded
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import ctypes
 import enum
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pawl.errors import PawlError, Recover, Refused, Stop, TimedOut, Unreachable
@@ -188,13 +188,18 @@ def find_library() -> str:
 
 def load(path: str) -> ctypes.CDLL:
     """The library at `path`, its functions typed."""
+    return load_typed("libpawl", path, _SIGNATURES)
+
+
+def load_typed(name: str, path: str, signatures: Mapping[str, tuple[object, tuple[object, ...]]]) -> ctypes.CDLL:
+    """A library of ours whose functions are pawl_<key>, with their results and arguments."""
     try:
         library = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, "pawl_" + name)
+        for key, (result, arguments) in signatures.items():
+            function = getattr(library, "pawl_" + key)
             function.restype, function.argtypes = result, arguments
     except OSError as error:
-        raise Refused(f"libpawl can't be loaded: {error}") from None
+        raise Refused(f"{name} can't be loaded: {error}") from None
     except AttributeError as error:
         raise Refused(f"{path} is of another version than this package ({error}): install the same release of both"
                       ) from None
