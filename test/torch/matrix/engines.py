@@ -24,7 +24,6 @@ for operation in list(deepspeed.ops.__compatible_ops__):  # else one is compiled
 
 class Zero(Parallelism):
     stage = 1
-    universal = False  # what is loaded is a universal folder
 
     def build(self, seed, rates):
         model = models.made(self.kind, seed)
@@ -32,9 +31,9 @@ class Zero(Parallelism):
                     "zero_optimization": {"stage": self.stage, "reduce_bucket_size": 1 << 16,
                                           "allgather_bucket_size": 1 << 16},  # else 2 GB are zeroed each step
                     "zero_allow_untested_optimizer": True,
-                    "checkpoint": {"load_universal": self.universal}}
+                    "checkpoint": {"load_universal": self.loads}}
         self.engine, self.optimizer, *_ = deepspeed.initialize(
-            model=model, optimizer=adam(models.groups_of(model, rates.rate, rates.decay), rates), config=settings,
+            model=model, optimizer=adam(models.groups_of(model, rates), rates), config=settings,
             dist_init_required=False)
         self.model = self.engine.module
 

@@ -166,11 +166,13 @@ def made(kind: str, seed: int, begin: int = 0, end: int | None = None) -> Model:
     return model
 
 
-def groups_of(model: nn.Module, rate: float, decay: float) -> list[dict]:
-    """Two groups, as everybody has them: matrices decay, the rest does not."""
-    parameters = [p for p in model.parameters()]
-    return [{"params": [p for p in parameters if p.dim() > 1], "lr": rate, "weight_decay": decay},
-            {"params": [p for p in parameters if p.dim() <= 1], "lr": rate / 2, "weight_decay": 0.0}]
+def groups_of(model: nn.Module, rates) -> list[dict]:
+    """Two groups, as everybody has them: matrices decay, the rest does not. Or one, where it says so."""
+    parameters = list(model.parameters())
+    if rates.groups == 1:
+        return [{"params": parameters, "lr": rates.rate, "weight_decay": rates.decay}]
+    return [{"params": [p for p in parameters if p.dim() > 1], "lr": rates.rate, "weight_decay": rates.decay},
+            {"params": [p for p in parameters if p.dim() <= 1], "lr": rates.rate / 2, "weight_decay": 0.0}]
 
 
 def samples(kind: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,6 +26,7 @@ class Rates:
     rate: float = 3e-3
     decay: float = 0.1
     beta: float = 0.95
+    groups: int = 2
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,8 +44,9 @@ def bare(name: str) -> str:
 class Parallelism:
     world = 2
 
-    def __init__(self, kind: str, seed: int, rates: Rates):
+    def __init__(self, kind: str, seed: int, rates: Rates, loads: bool = False):
         self.kind = kind
+        self.loads = loads  # a checkpoint, before it trains
         self.share, self.shares = dist.get_rank(), dist.get_world_size()  # of the batch
         self.build(seed, rates)
 
@@ -89,7 +91,7 @@ class Parallelism:
 class Ddp(Parallelism):
     def build(self, seed, rates):
         self.model = replicated(models.made(self.kind, seed))
-        self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
+        self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
 class ZeroRedundancy(Parallelism):
@@ -98,7 +100,7 @@ class ZeroRedundancy(Parallelism):
     def build(self, seed, rates):
         self.model = replicated(models.made(self.kind, seed))
         self.optimizer = ZeroRedundancyOptimizer(
-            models.groups_of(self.model, rates.rate, rates.decay), optimizer_class=torch.optim.AdamW,
+            models.groups_of(self.model, rates), optimizer_class=torch.optim.AdamW,
             betas=(0.9, rates.beta), eps=1e-6, foreach=False, lr=rates.rate)
 
     def optimizer_state(self):
@@ -112,7 +114,7 @@ class Fsdp2(Parallelism):
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
         self.model = models.made(self.kind, seed)
         sharded(self.model, mesh)
-        self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
+        self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
 class Tensor2(Parallelism):
@@ -121,7 +123,7 @@ class Tensor2(Parallelism):
         self.share, self.shares = 0, 1
         self.model = models.made(self.kind, seed)
         cut(self.model, mesh)
-        self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
+        self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
 class Tensor2Fsdp2(Parallelism):
@@ -133,7 +135,7 @@ class Tensor2Fsdp2(Parallelism):
         self.model = models.made(self.kind, seed)
         cut(self.model, mesh["tensor"])
         sharded(self.model, mesh["shard"])
-        self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
+        self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
 class Pipeline2Data2(Parallelism):
@@ -147,7 +149,7 @@ class Pipeline2Data2(Parallelism):
         layers = models.SHAPES[self.kind].layers
         middle = (layers + 1) // 2
         self.model = models.made(self.kind, seed, *((0, middle) if self.stage == 0 else (middle, layers)))
-        self.optimizer = adam(models.groups_of(self.model, rates.rate, rates.decay), rates)
+        self.optimizer = adam(models.groups_of(self.model, rates), rates)
         self.data = mesh["data"].get_group()  # DDP can't: it fails on the second piece of a batch
         stage = PipelineStage(self.model, self.stage, 2, torch.device("cpu"), group=mesh["stage"].get_group())
         self.schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=models.loss_of)

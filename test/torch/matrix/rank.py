@@ -95,7 +95,7 @@ def take(job, task, folder: pathlib.Path) -> dict:
     started = time.monotonic()
     of_deepspeed = {job["parallelism"], task["source"]} - set(OF_TORCH)  # its files have no rates that pawl takes over
     training, notes = means.load(job["means"], source / "checkpoint", task["source"], folder,
-                                 lambda: made(task["kind"], ELSEWHERE, RATES if of_deepspeed else OTHER_RATES))
+                                 lambda: made(task["kind"], ELSEWHERE, RATES if of_deepspeed else OTHER_RATES, True))
     loaded = time.monotonic() - started
     found = joined(training)
     rates = training.rates()
