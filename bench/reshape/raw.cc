@@ -254,6 +254,34 @@ void copy_in_kernel(const std::vector<RawFile>& files, const std::string& path) 
   close_all(fds);
 }
 
+void write_direct(std::span<const std::byte> from, const std::string& path, unsigned threads) {
+  const std::vector<RawFile> whole{{path, from.size()}};
+  const int out = new_target(path, paged(from.size()), O_DIRECT);
+  in_threads(threads, [&](unsigned thread) {
+    io_uring ring{};
+    if (io_uring_queue_init(kDepth, &ring, 0) != 0) give_up("io_uring");
+    const std::vector<Chunk> chunks = chunks_of(whole, kChunk, thread, threads, false);
+    std::size_t next = 0, done = 0;
+    while (done < chunks.size()) {
+      while (next < chunks.size() && next - done < kDepth) {
+        const Chunk& chunk = chunks[next++];
+        io_uring_prep_write(io_uring_get_sqe(&ring), out, from.data() + chunk.offset,
+                            static_cast<unsigned>(paged(chunk.size)), chunk.offset);
+      }
+      if (io_uring_submit_and_wait(&ring, 1) < 0) give_up("io_uring");
+      io_uring_cqe* entry = nullptr;
+      while (io_uring_peek_cqe(&ring, &entry) == 0) {
+        if (entry->res <= 0 || static_cast<std::uint64_t>(entry->res) % kPage != 0) give_up("write");
+        io_uring_cqe_seen(&ring, entry);
+        ++done;
+      }
+    }
+    io_uring_queue_exit(&ring);
+  });
+  if (::fdatasync(out) != 0) give_up("sync");
+  ::close(out);
+}
+
 namespace {
 
 void split(std::span<const std::byte> from, std::span<std::byte> to, unsigned threads,

@@ -26,6 +26,9 @@ void copy_direct(const std::vector<RawFile>& files, const std::string& to, unsig
 void copy_buffered(const std::vector<RawFile>& files, const std::string& to, unsigned threads);
 void copy_in_kernel(const std::vector<RawFile>& files, const std::string& to);
 
+// Memory into one new file, past the page cache, on the disk when this returns. Both begin on pages.
+void write_direct(std::span<const std::byte> from, const std::string& to, unsigned threads);
+
 // memory to memory: pages interleaved past the cache, or one memcpy for each thread.
 void copy_tuned(std::span<const std::byte> from, std::span<std::byte> to, unsigned threads);
 void copy_plain(std::span<const std::byte> from, std::span<std::byte> to, unsigned threads);
