@@ -26,12 +26,14 @@ class Zero(Parallelism):
     stage = 1
 
     def build(self, seed, rates):
-        model = models.made(self.kind, seed)
+        model = models.made(self.kind, seed)  # DeepSpeed casts it itself
         settings = {"train_batch_size": models.BATCH, "gradient_clipping": 0.0, "steps_per_print": 1_000_000,
                     "zero_optimization": {"stage": self.stage, "reduce_bucket_size": 1 << 16,
                                           "allgather_bucket_size": 1 << 16},  # else 2 GB are zeroed each step
                     "zero_allow_untested_optimizer": True,
                     "checkpoint": {"load_universal": self.loads}}
+        if self.weights is torch.bfloat16:
+            settings["bf16"] = {"enabled": True}
         self.engine, self.optimizer, *_ = deepspeed.initialize(
             model=model, optimizer=adam(models.groups_of(model, rates), rates), config=settings,
             dist_init_required=False)
@@ -72,9 +74,22 @@ class Zero(Parallelism):
                 value = safe_get_full_optimizer_state(parameter, role)
                 if value is not None:
                     found[f"{name}/{role}"] = value.detach().reshape(found[f"{name}/weight"].shape).clone()
+            if self.weights is torch.bfloat16:
+                with deepspeed.zero.GatheredParameters([parameter], enabled=self.stage == 3):
+                    found[f"{name}/narrow"] = parameter.detach().clone()
             if len(steps) == 1:
                 found[f"{name}/step"] = torch.tensor(next(iter(steps)))
         return found
+
+
+    @classmethod
+    def wanted(cls, state):
+        """The masters are fp32 whatever the weights are."""
+        if cls.weights is torch.float32:
+            return state
+        buffers = {name: value.to(cls.weights) for name, value in state.items() if name.endswith("/buffer")}
+        return state | buffers | {name.removesuffix("weight") + "narrow": value.to(cls.weights)
+                                  for name, value in state.items() if name.endswith("/weight")}
 
 
 class Zero1(Zero):
@@ -90,4 +105,12 @@ class Zero3(Zero):
     stage = 3
 
 
-OF_DEEPSPEED = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+class Zero1Bf16(Zero1):
+    weights, plain = torch.bfloat16, Zero1
+
+
+class Zero3Bf16(Zero3):
+    weights, plain = torch.bfloat16, Zero3
+
+
+OF_DEEPSPEED = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3, "zero1_bf16": Zero1Bf16, "zero3_bf16": Zero3Bf16}

@@ -64,7 +64,8 @@ class GroupedAttention(nn.Module):
     def turned(self, x):
         angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float32), self.frequencies)[:, None, :]
         low, high = x.chunk(2, -1)
-        return torch.cat([low * angles.cos() - high * angles.sin(), low * angles.sin() + high * angles.cos()], -1)
+        turned = torch.cat([low * angles.cos() - high * angles.sin(), low * angles.sin() + high * angles.cos()], -1)
+        return turned.to(x.dtype)
 
     def forward(self, x):
         q, k, v = (p(x).unflatten(-1, (-1, self.head)) for p in (self.q_proj, self.k_proj, self.v_proj))
@@ -111,7 +112,8 @@ class ExpertFeed(nn.Module):
 
     def forward(self, x):
         best, which = self.router(x).softmax(-1).topk(2, -1)
-        weights = torch.zeros(*x.shape[:-1], len(self.experts)).scatter(-1, which, best / best.sum(-1, keepdim=True))
+        weights = torch.zeros(*x.shape[:-1], len(self.experts), dtype=x.dtype)
+        weights = weights.scatter(-1, which, best / best.sum(-1, keepdim=True))
         return sum(weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts))
 
 
@@ -185,4 +187,4 @@ def samples(kind: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss_of(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), expected.flatten())
+    return F.cross_entropy(logits.float().flatten(0, 1), expected.flatten())

@@ -10,7 +10,7 @@ import dataclasses
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Replicate
@@ -33,6 +33,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def adam(groups: list[dict], rates: Rates) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, betas=(0.9, rates.beta), eps=1e-6, foreach=False)
 
@@ -43,6 +47,8 @@ def bare(name: str) -> str:
 
 class Parallelism:
     world = 2
+    weights = torch.float32
+    plain: type["Parallelism"] | None = None  # of a form with bf16 in it, that without
 
     def __init__(self, kind: str, seed: int, rates: Rates, loads: bool = False):
         self.kind = kind
@@ -52,6 +58,9 @@ class Parallelism:
 
     def build(self, seed: int, rates: Rates) -> None:
         raise NotImplementedError
+
+    def made(self, seed: int, *layers: int) -> models.Model:
+        return models.made(self.kind, seed, *layers).to(self.weights)
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(part.chunk(self.shares)[self.share] for part in models.samples(self.kind, step))
@@ -83,6 +92,23 @@ class Parallelism:
                 found[f"{names[id(parameter)]}/{role}"] = whole(torch.as_tensor(value))
         return found
 
+    @classmethod
+    def wanted(cls, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What state() must give when a checkpoint with this state in fp32 has been loaded."""
+        return {name: value if name.endswith("/step") else value.to(cls.weights) for name, value in state.items()}
+
+    def become_cast_of(self, other: "Parallelism") -> None:
+        """Takes the state of a training in the plain form, tensor by tensor, without pawl."""
+        with torch.no_grad():
+            for mine, others in ((self.model.parameters(), other.model.parameters()),
+                                 (self.model.buffers(), other.model.buffers())):
+                for one, another in zip(mine, others, strict=True):
+                    local(one).copy_(local(another))
+        for one, another in zip(self.model.parameters(), other.model.parameters(), strict=True):
+            self.optimizer.state[one] = {
+                role: value.clone() if role == "step" else value.to(one.dtype)
+                for role, value in other.optimizer.state[another].items()}
+
     def rates(self) -> list:
         """What the optimizer's groups say now."""
         return [[group[key] for key in ("lr", "weight_decay", "betas", "eps")] for group in self.optimizer.param_groups]
@@ -90,7 +116,7 @@ class Parallelism:
 
 class Ddp(Parallelism):
     def build(self, seed, rates):
-        self.model = replicated(models.made(self.kind, seed))
+        self.model = replicated(self.made(seed))
         self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
@@ -98,7 +124,7 @@ class ZeroRedundancy(Parallelism):
     world = 3
 
     def build(self, seed, rates):
-        self.model = replicated(models.made(self.kind, seed))
+        self.model = replicated(self.made(seed))
         self.optimizer = ZeroRedundancyOptimizer(
             models.groups_of(self.model, rates), optimizer_class=torch.optim.AdamW,
             betas=(0.9, rates.beta), eps=1e-6, foreach=False, lr=rates.rate)
@@ -109,11 +135,12 @@ class ZeroRedundancy(Parallelism):
 
 class Fsdp2(Parallelism):
     world = 3
+    policy = MixedPrecisionPolicy()
 
     def build(self, seed, rates):
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
-        self.model = models.made(self.kind, seed)
-        sharded(self.model, mesh)
+        self.model = self.made(seed)
+        sharded(self.model, mesh, self.policy)
         self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
@@ -121,20 +148,21 @@ class Tensor2(Parallelism):
     def build(self, seed, rates):
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
         self.share, self.shares = 0, 1
-        self.model = models.made(self.kind, seed)
+        self.model = self.made(seed)
         cut(self.model, mesh)
         self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
 class Tensor2Fsdp2(Parallelism):
     world = 4
+    policy = MixedPrecisionPolicy()
 
     def build(self, seed, rates):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
         self.share, self.shares = mesh.get_local_rank("shard"), 2
-        self.model = models.made(self.kind, seed)
+        self.model = self.made(seed)
         cut(self.model, mesh["tensor"])
-        sharded(self.model, mesh["shard"])
+        sharded(self.model, mesh["shard"], self.policy)
         self.optimizer = adam(models.groups_of(self.model, rates), rates)
 
 
@@ -148,7 +176,7 @@ class Pipeline2Data2(Parallelism):
         self.share, self.shares = mesh.get_local_rank("data"), 2
         layers = models.SHAPES[self.kind].layers
         middle = (layers + 1) // 2
-        self.model = models.made(self.kind, seed, *((0, middle) if self.stage == 0 else (middle, layers)))
+        self.model = self.made(seed, *((0, middle) if self.stage == 0 else (middle, layers)))
         self.optimizer = adam(models.groups_of(self.model, rates), rates)
         self.data = mesh["data"].get_group()  # DDP can't: it fails on the second piece of a batch
         stage = PipelineStage(self.model, self.stage, 2, torch.device("cpu"), group=mesh["stage"].get_group())
@@ -171,16 +199,38 @@ class Pipeline2Data2(Parallelism):
         return 2 * torch.stack(losses).mean() if losses else torch.zeros(())  # the first stage has none
 
 
+class DdpBf16(Ddp):
+    weights, plain = torch.bfloat16, Ddp
+
+
+class Fsdp2Bf16(Fsdp2):
+    weights, plain = torch.bfloat16, Fsdp2
+
+
+class Fsdp2Masters(Fsdp2):
+    """Computes in bf16; what is sharded and stepped is fp32."""
+    plain = Fsdp2
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+class Tensor2Fsdp2Bf16(Tensor2Fsdp2):
+    weights, plain = torch.bfloat16, Tensor2Fsdp2
+
+
+class Pipeline2Data2Bf16(Pipeline2Data2):
+    weights, plain = torch.bfloat16, Pipeline2Data2
+
+
 def replicated(model: models.Model) -> DistributedDataParallel:
     """DDP that never lays out its buckets anew: else a run's first step would sum three ranks in another order than
     the later steps, and a training that goes on would differ from one that never stopped in the last bit."""
     return DistributedDataParallel(model, find_unused_parameters=True)
 
 
-def sharded(model: models.Model, mesh) -> None:
+def sharded(model: models.Model, mesh, policy: MixedPrecisionPolicy) -> None:
     for layer in model.layers.values():
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def cut(model: models.Model, mesh) -> None:
@@ -197,4 +247,5 @@ def cut(model: models.Model, mesh) -> None:
 
 
 OF_TORCH = {"ddp": Ddp, "zero_redundancy": ZeroRedundancy, "fsdp2": Fsdp2, "tp2": Tensor2, "tp2_fsdp2": Tensor2Fsdp2,
-            "pp2_dp2": Pipeline2Data2}
+            "pp2_dp2": Pipeline2Data2, "ddp_bf16": DdpBf16, "fsdp2_bf16": Fsdp2Bf16, "fsdp2_masters": Fsdp2Masters,
+            "tp2_fsdp2_bf16": Tensor2Fsdp2Bf16, "pp2_dp2_bf16": Pipeline2Data2Bf16}

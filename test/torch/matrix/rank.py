@@ -2,10 +2,12 @@
 
 It is forked by `run`, which has imported PyTorch once for all ranks of all jobs.
 
-The job: {parallelism, means, folder, rendezvous, tasks: [{kind, source}], answers}. A task without a source trains from
-the start, saves, and notes the state it saved and the losses that follow. A task with one loads that source's
-checkpoint into a training that began elsewhere and compares. Rank 0 writes a line of JSON for each task done.
+The job: {parallelism, means, folder, rendezvous, tasks: [{kind, groups, source}], saved_at, continued, answers}. A task
+without a source trains from the start, saves, and notes the state it saved and the losses that follow. A task with one
+loads that source's checkpoint into a training that began elsewhere and compares. Rank 0 writes a line of JSON for each
+task done.
 """
+import dataclasses
 import datetime
 import json
 import os
@@ -26,8 +28,6 @@ torch.use_deterministic_algorithms(True)
 import means  # noqa: E402
 from parallelisms import OF_TORCH, Rates  # noqa: E402
 
-SAVED_AT = 5  # steps before the save
-CONTINUED = 20  # losses that are compared
 SEED, ELSEWHERE = 11, 4711
 RATES, OTHER_RATES = Rates(), Rates(rate=1e-4, decay=0.0, beta=0.99)
 
@@ -58,7 +58,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().numpy().tobytes()
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def differences(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> list[str]:
@@ -75,15 +75,15 @@ def differences(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor])
 
 
 def make(job, task, folder: pathlib.Path) -> dict:
-    training = parallelism_of(job["parallelism"])(task["kind"], SEED, RATES)
-    first = training.losses(0, SAVED_AT)
+    training = parallelism_of(job["parallelism"])(task["kind"], SEED, with_groups(RATES, task))
+    first = training.losses(0, job["saved_at"])
     state = joined(training)
     started = time.monotonic()
     means.save(job["means"], folder / "checkpoint", training)
     saved = time.monotonic() - started
     if dist.get_rank() == 0:
         torch.save({"state": state, "rates": training.rates()}, folder / "expected.pt")
-    losses = training.losses(SAVED_AT, CONTINUED)
+    losses = training.losses(job["saved_at"], job["continued"])
     if dist.get_rank() == 0:
         (folder / "losses.json").write_text(json.dumps(losses))
     return {"first": first, "losses": losses, "save_s": saved}
@@ -92,23 +92,40 @@ def make(job, task, folder: pathlib.Path) -> dict:
 def take(job, task, folder: pathlib.Path) -> dict:
     made = parallelism_of(job["parallelism"])
     source = folder.parent / task["source"]
+    # DeepSpeed's files have no rates that pawl takes over, and its own loader is given none of others.
+    engines = {job["parallelism"], task["source"]} - set(OF_TORCH)
+    rates = with_groups(RATES if engines else OTHER_RATES, task)
+
+    def loaded(form):
+        return means.load(job["means"], source / "checkpoint", task["source"], folder,
+                          lambda: form(task["kind"], ELSEWHERE, rates, True))
     started = time.monotonic()
-    of_deepspeed = {job["parallelism"], task["source"]} - set(OF_TORCH)  # its files have no rates that pawl takes over
-    training, notes = means.load(job["means"], source / "checkpoint", task["source"], folder,
-                                 lambda: made(task["kind"], ELSEWHERE, RATES if of_deepspeed else OTHER_RATES, True))
-    loaded = time.monotonic() - started
-    found = joined(training)
-    rates = training.rates()
-    losses = training.losses(SAVED_AT, CONTINUED)
+    training, notes = loaded(made)
+    seconds = time.monotonic() - started
+    found, rates_found = joined(training), training.rates()
+    losses = training.losses(job["saved_at"], job["continued"])
+    cast = None
+    if made.plain and job["parallelism"] in OF_TORCH:  # the same cast of the training that is already proven
+        reference = made(task["kind"], SEED, with_groups(RATES, task))
+        reference.become_cast_of(loaded(made.plain)[0])
+        cast = reference.losses(job["saved_at"], job["continued"])
     if dist.get_rank() != 0:
         return {}
     expected = torch.load(source / "expected.pt")
-    wrong = differences(found, expected["state"])
-    if rates != expected["rates"]:
-        wrong.append(f"the optimizer's groups say {rates}, should say {expected['rates']}")
+    wrong = differences(found, made.wanted(expected["state"]))
+    if rates_found != expected["rates"]:
+        wrong.append(f"the optimizer's groups say {rates_found}, should say {expected['rates']}")
     unbroken = json.loads((source / "losses.json").read_text())
-    return {"differences": wrong, "losses": losses, "notes": notes, "load_s": loaded,
-            "apart": max(abs(a - b) / abs(b) for a, b in zip(losses, unbroken))}
+    return {"differences": wrong, "losses": losses, "notes": notes, "load_s": seconds,
+            "apart": distance(losses, unbroken)} | ({"from_cast": distance(losses, cast)} if cast else {})
+
+
+def with_groups(rates: Rates, task) -> Rates:
+    return dataclasses.replace(rates, groups=task["groups"])
+
+
+def distance(losses: list[float], others: list[float]) -> float:
+    return max(abs(a - b) / abs(b) for a, b in zip(losses, others, strict=True))
 
 
 def main(job: dict, rank: int, log: str) -> None:
@@ -131,7 +148,7 @@ def work_through(job: dict, rank: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job["world"],
                             timeout=datetime.timedelta(seconds=240))
     for task in job["tasks"]:
-        folder = pathlib.Path(job["folder"]) / task["kind"] / job["parallelism"]
+        folder = pathlib.Path(job["folder"]) / f"{task['kind']}-{task['groups']}" / job["parallelism"]
         folder.mkdir(parents=True, exist_ok=True)
         answer = take(job, task, folder) if task.get("source") else make(job, task, folder)
         if rank == 0:
