@@ -433,6 +433,7 @@ def _report(options: _Options, plan: _Plan, unused: list[str], read: Read, recei
                     missing=[str(piece) for piece in found.missing], unused=unused,
                     cast=[f"{each.piece}: {each.source.dtype} to {each.piece.dtype}" for each in found.matches
                           if each.is_cast], values=values, notes=[*checkpoint.notes, *plan.notes])
+    report.engine = checkpoint.values.get("deepspeed") if isinstance(checkpoint.values, dict) else None
     report.bytes_loaded = sum(each.piece.size_bytes for each in found.matches)
     report.bytes_read, report.bytes_received = read.bytes_read, received
     if read.overflowed:

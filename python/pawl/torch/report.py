@@ -18,6 +18,7 @@ class Report:
     cast: list[str] = field(default_factory=list)      # of another type in the checkpoint than here
     created: int = 0                                   # parameters that had no optimizer state, and have it now
     values: Any = None                                 # what was given to save() as values=
+    engine: Any = None                                 # what pawl.deepspeed.save() stored of the engine's own
     notes: list[str] = field(default_factory=list)     # sentences
     bytes_loaded: int = 0                              # of this rank's tensors
     bytes_read: int = 0                                # by this rank, from files
