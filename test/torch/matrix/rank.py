@@ -85,7 +85,7 @@ def make(job, task, folder: pathlib.Path) -> dict:
         torch.save({"state": state, "rates": training.rates()}, folder / "expected.pt")
     losses = training.losses(job["saved_at"], job["continued"])
     if dist.get_rank() == 0:
-        (folder / "losses.json").write_text(json.dumps(losses))
+        (folder / "made.json").write_text(json.dumps({"first": first, "losses": losses}))
     return {"first": first, "losses": losses, "save_s": saved}
 
 
@@ -115,7 +115,7 @@ def take(job, task, folder: pathlib.Path) -> dict:
     wrong = differences(found, made.wanted(expected["state"]))
     if rates_found != expected["rates"]:
         wrong.append(f"the optimizer's groups say {rates_found}, should say {expected['rates']}")
-    unbroken = json.loads((source / "losses.json").read_text())
+    unbroken = json.loads((source / "made.json").read_text())["losses"]
     return {"differences": wrong, "losses": losses, "notes": notes, "load_s": seconds,
             "apart": distance(losses, unbroken)} | ({"from_cast": distance(losses, cast)} if cast else {})
 
