@@ -9,6 +9,7 @@
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against PyTorch's own means
 #   make bench-reshape   reading, moving and converting checkpoints, against this machine's own floors
+#   make bench-universal   universal folders, and saves and loads of a training, against floors and others' tools
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  our sources through the formatter, then the checks of style
 #   make clean   removes build/
@@ -17,7 +18,7 @@ export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 
-.PHONY: demo test test-long check build bench bench-pytorch bench-reshape fuzz-smoke clean format setup
+.PHONY: demo test test-long check build bench bench-pytorch bench-reshape bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -48,6 +49,10 @@ bench-pytorch: build
 bench-reshape: setup
 	@tools/build main reshape_bench
 	@bench/reshape/run $(ARGS)
+
+bench-universal: build
+	@tools/build main universal_floors
+	@bench/universal/run $(ARGS)
 
 fuzz-smoke:
 	@tools/setup --developer
