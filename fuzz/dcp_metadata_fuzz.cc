@@ -38,6 +38,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
     if (read.error().what.empty() || read.error().code == Code::broken) std::abort();
     return 0;
   }
+  ++fuzz::accepted;
   for (const DcpTensor& tensor : read->tensors)
     for (const DcpChunk& chunk : tensor.chunks) {
       if (!check_inside(chunk.region, tensor.shape) || chunk.place.file >= read->files.size()) std::abort();

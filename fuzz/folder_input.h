@@ -84,6 +84,10 @@ class FolderFiles final : public Files {
     return names;
   }
   Status sync_directory(const std::string&) override { std::abort(); }
+  bool exists(const std::string& path) override {
+    const auto below = files_.lower_bound(checked(path) + "/");
+    return files_.contains(path) || (below != files_.end() && below->first.starts_with(path + "/"));
+  }
 
   [[nodiscard]] std::uint64_t size_of(const std::string& path) const {
     const auto at = files_.find(path);
@@ -116,12 +120,15 @@ class FolderFiles final : public Files {
   std::map<std::string, std::string> files_;
 };
 
+inline std::uint64_t accepted = 0;
+
 // A view that a reader gave keeps what checkpoint_view.h promises, and what it points to can be decoded or is refused.
 inline void check(const Result<CheckpointView>& result, const FolderFiles& folder, Files& files) {
   if (!result) {
     if (result.error().what.empty() || result.error().code == Code::broken) std::abort();
     return;
   }
+  ++accepted;
   CheckpointView view = *result;
   std::vector<std::uint64_t> sizes;
   for (const StoredFile& file : view.files) {
@@ -137,3 +144,8 @@ inline void check(const Result<CheckpointView>& result, const FolderFiles& folde
 }
 
 }  // namespace pawl::fuzz
+
+// How many inputs were read to the end: replay.cc wants some of the seeds among them.
+extern "C" __attribute__((used)) inline std::uint64_t FuzzerAccepted() {
+  return pawl::fuzz::accepted;
+}

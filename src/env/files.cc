@@ -140,6 +140,8 @@ class RealFiles final : public Files {
     if (!fd.valid() || ::fsync(fd.get()) != 0) return file_error("sync", directory, errno);
     return {};
   }
+
+  bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
 };
 
 Status write_and_sync(Files& files, const std::string& path, std::string_view content) {
@@ -222,8 +224,8 @@ Status write_file_atomically(const std::string& path, std::string_view content, 
   return files.sync_directory(parent_path(path));
 }
 
-bool path_exists(const std::string& path) {
-  return ::access(path.c_str(), F_OK) == 0;
+bool path_exists(const std::string& path, Files& files) {
+  return files.exists(path);
 }
 
 Status make_directories(const std::string& path) {

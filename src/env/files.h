@@ -48,6 +48,7 @@ class Files {
   [[nodiscard]] virtual Status remove(const std::string& path) = 0;                               // a file
   [[nodiscard]] virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;  // names, sorted
   [[nodiscard]] virtual Status sync_directory(const std::string& directory) = 0;
+  [[nodiscard]] virtual bool exists(const std::string& path) = 0;  // a file or a directory
 };
 
 [[nodiscard]] Files& real_files();
@@ -63,7 +64,7 @@ class Files {
                                            Files& files = real_files());
 
 // --- Directories.
-[[nodiscard]] bool path_exists(const std::string& path);
+[[nodiscard]] bool path_exists(const std::string& path, Files& files = real_files());
 // Makes `path` and what is missing above it, mode 0700.
 [[nodiscard]] Status make_directories(const std::string& path);
 // As make_directories, and refuses (`invalid`) one that is a link, is owned by someone else, or that others may enter.

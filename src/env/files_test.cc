@@ -50,6 +50,7 @@ class FailingFiles final : public Files {
     PAWL_TRY(next());
     return real_files().sync_directory(directory);
   }
+  bool exists(const std::string& path) override { return real_files().exists(path); }
 
  private:
   class FailingFile final : public File {

@@ -211,7 +211,7 @@ Result<std::vector<std::string>> DcpReader::metadata_files(const std::vector<std
     if (!name.starts_with("__") || !name.ends_with(".metadata") || name.size() < 12) continue;
     if (parse_number(std::string_view(name).substr(2, name.size() - 11), rank)) ranks.emplace_back(rank, name);
   }
-  if (path_exists(join_path(folder_, ".metadata"))) {
+  if (files_.exists(join_path(folder_, ".metadata"))) {
     if (!ranks.empty())
       out_.notes.push_back(text(ranks.front().second, " is not looked at, since there is .metadata; if a save without ",
                                 "collectives is the newer one, move .metadata away"));

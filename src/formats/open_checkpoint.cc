@@ -124,7 +124,7 @@ bool Opener::is_universal_folder(const std::string& folder, const Names& names) 
   const std::optional<Names> parameters = names_in(zero);
   if (!parameters) return false;
   return std::ranges::any_of(*parameters, [&](const std::string& parameter) {
-    return path_exists(join_path(join_path(zero, parameter), "fp32.pt"));
+    return files_.exists(join_path(join_path(zero, parameter), "fp32.pt"));
   });
 }
 
@@ -157,7 +157,7 @@ std::optional<Format> Opener::format_of(const std::string& folder, const Names& 
   if (any_ends(names, "model_states.pt") || any_ends(names, "optim_states.pt")) return Format::deepspeed;
   if (is_huggingface_folder(names)) return is_mixed(folder, names) ? Format::mixed : Format::huggingface;
   for (const std::string& name : names)
-    if (name.starts_with("mp_rank_") && path_exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
+    if (name.starts_with("mp_rank_") && files_.exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
       return Format::old_megatron;
   if (has_torch_file(folder, names)) return Format::torch_files;
   return std::nullopt;
@@ -312,7 +312,7 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
 }
 
 Result<CheckpointView> Opener::open(const std::string& path) {
-  if (!path_exists(path)) return Error{Code::not_found, text(path, ": no such file or folder")};
+  if (!files_.exists(path)) return Error{Code::not_found, text(path, ": no such file or folder")};
   const std::optional<Names> names = names_in(path);
   return names ? open_folder(path, *names) : open_file(path);
 }

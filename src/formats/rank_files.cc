@@ -235,9 +235,9 @@ Status check_parts(const std::string& folder, std::span<const RankState> ranks) 
 }
 
 // Megatron-LM's older format: a folder for each model-parallel rank.
-Status refuse_megatron(const std::string& folder, const std::vector<std::string>& names) {
+Status refuse_megatron(const std::string& folder, const std::vector<std::string>& names, Files& files) {
   for (const std::string& name : names)
-    if (name.starts_with("mp_rank_") && path_exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
+    if (name.starts_with("mp_rank_") && files.exists(join_path(join_path(folder, name), "model_optim_rng.pt")))
       return Error{Code::invalid,
                    text(folder, ": a checkpoint of Megatron-LM's \"torch\" format (", name,
                         "/model_optim_rng.pt), which is not read here: save it with --ckpt-format torch_dist, or "
@@ -259,7 +259,7 @@ Result<CheckpointView> view_torch_file(const std::string& path, const ReadOption
 
 Result<CheckpointView> view_rank_files(const std::string& folder, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(const std::vector<std::string> all, files.list(folder));
-  PAWL_TRY(refuse_megatron(folder, all));
+  PAWL_TRY(refuse_megatron(folder, all, files));
   std::vector<std::string> names;
   for (const std::string& name : all)
     if (is_plain_file_name(name) && !name.starts_with('.') && looks_like_torch_file(join_path(folder, name), files))

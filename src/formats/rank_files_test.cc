@@ -472,6 +472,7 @@ class OneFile final : public Files {
   Status remove(const std::string&) override { return refused(); }
   Result<std::vector<std::string>> list(const std::string&) override { return refused(); }
   Status sync_directory(const std::string&) override { return refused(); }
+  bool exists(const std::string&) override { return true; }
 
  private:
   static Error refused() { return {Code::io, "not here"}; }

@@ -35,6 +35,7 @@ class FailingFiles final : public Files {
     if (fails()) return error("sync directory");
     return real_files().sync_directory(directory);
   }
+  bool exists(const std::string& path) override { return real_files().exists(path); }
 
  private:
   class FailingFile final : public File {

@@ -52,7 +52,7 @@ Status append_piece(const StoredTensor& grid, const Shape& block, const StoredPi
 Result<std::unordered_map<std::string, Shape>> read_true_shapes(const std::string& folder, Files& files) {
   std::unordered_map<std::string, Shape> out;
   const std::string path = join_path(folder, ".metadata");
-  if (!path_exists(path)) return out;
+  if (!files.exists(path)) return out;
   PAWL_ASSIGN(const std::string bytes, read_file(path, std::uint64_t{1} << 30, files));
   Result<Pickle> pickle = parse_pickle(bytes);
   if (!pickle) return std::move(pickle).error().within(path);

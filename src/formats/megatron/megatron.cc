@@ -164,7 +164,7 @@ Status MegatronReader::open_sources() {
 
 Status MegatronReader::read_common() {
   const std::string path = join_path(folder_, "common.pt");
-  if (path_exists(path)) {
+  if (files_.exists(path)) {
     PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files_));
     Result<TorchFile> file = TorchFile::read(*source);
     if (!file) return std::move(file).error().within(path);
@@ -431,7 +431,7 @@ void MegatronReader::add_steps() {
   }
   if (names.empty()) return;
   StoredFile file;
-  file.path = path_exists(join_path(folder_, "common.pt")) ? join_path(folder_, "common.pt") : folder_;
+  file.path = files_.exists(join_path(folder_, "common.pt")) ? join_path(folder_, "common.pt") : folder_;
   file.codec = StoredFile::Codec::content;
   file.content.assign(reinterpret_cast<const char*>(&step), sizeof step);
   const auto number = static_cast<std::uint32_t>(view_.files.size());
