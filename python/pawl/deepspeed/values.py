@@ -1,0 +1,198 @@
+"""What of an engine is no tensor: its counters, loss scaler, scheduler, and the client's own state, as JSON.
+
+JSON is what a checkpoint of pawl's holds beside tensors, and nothing in it is ever executed. What JSON has no word for
+and clients' and schedulers' states use all the same is said by an object with the key "pawl:type": tuples, dicts whose
+keys aren't texts, counters, numbers that aren't finite, bytes, and small tensors (states of random generators).
+"""
+from __future__ import annotations
+
+import base64
+import collections
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pawl.errors import Refused
+from pawl.torch.save import StoredValues
+
+KEY = "deepspeed"  # of the manifest's values
+TENSOR_BYTES_MAX = 1 << 20
+_TYPE = "pawl:type"
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+@dataclass
+class EngineValues(StoredValues):
+    """As for any training; `user` is the client's state, and `deepspeed` what `values_of` says of the engine."""
+
+    deepspeed: dict[str, Any] = field(default_factory=dict)
+
+
+# An engine's values -----------------------------------------------------------------------------------------------
+
+def values_of(engine: Any) -> dict[str, Any]:
+    """What to_engine() takes. Fails: Refused."""
+    values: dict[str, Any] = {name: int(getattr(engine, name)) for name in _COUNTERS}
+    values["gradient_accumulation_steps"] = engine.gradient_accumulation_steps()
+    values["zero_stage"] = int(engine.zero_optimization_stage())
+    scaler = _scaler_of(engine.optimizer)
+    values["loss_scaler"] = None if scaler is None else {
+        "dynamic": _is_dynamic(scaler), **{key: getattr(scaler, key) for key in _SCALER if hasattr(scaler, key)}}
+    scheduler = engine.lr_scheduler
+    values["lr_scheduler"] = None if scheduler is None else {
+        "class": type(scheduler).__name__, "state": to_json("the lr scheduler's state", scheduler.state_dict())}
+    return values
+
+
+def _scaler_of(optimizer: Any) -> Any:
+    """What scales the loss of an engine that trains in fp16, else None."""
+    scaler = getattr(optimizer, "loss_scale_config", None)  # without ZeRO
+    if scaler is not None:
+        return scaler if scaler.use_grad_scaling else None
+    scaler = getattr(optimizer, "loss_scaler", None)
+    return scaler if scaler is not None and getattr(optimizer, "dtype", None) == torch.float16 else None
+
+
+def _is_dynamic(scaler: Any) -> bool:
+    return bool(getattr(scaler, "dynamic_loss_scale", getattr(scaler, "dynamic", False)))
+
+
+def plan_values(engine: Any, stored: dict[str, Any] | None, *, scheduler: bool, counters: bool, strict: bool,
+                notes: list[str]) -> Callable[[], None]:
+    """Checks what of the stored values goes where; the answer puts it there. Fails: Refused."""
+    if not stored:
+        if counters:
+            notes.append("the engine's counters, scheduler and loss scale stay: DeepSpeed's are not in this checkpoint")
+        return lambda: None
+    steps = [_plan_scheduler(engine.lr_scheduler, stored.get("lr_scheduler"), strict, notes)] if scheduler else []
+    if counters:
+        steps += [_plan_counters(engine, stored), _plan_scaler(_scaler_of(engine.optimizer), stored, notes)]
+
+    def put() -> None:
+        for step in steps:
+            step()
+
+    return put
+
+
+def _plan_counters(engine: Any, stored: dict[str, Any]) -> Callable[[], None]:
+    values = {name: int(stored[name]) for name in _COUNTERS if name in stored}
+    accumulated, now = stored.get("gradient_accumulation_steps", 1), engine.gradient_accumulation_steps()
+    if "micro_steps" in values and accumulated != now:  # a step has another number of them here
+        values["micro_steps"] = values["micro_steps"] // accumulated * now
+
+    def put() -> None:
+        for name, value in values.items():
+            setattr(engine, name, value)
+
+    return put
+
+
+def _plan_scaler(scaler: Any, stored: dict[str, Any], notes: list[str]) -> Callable[[], None]:
+    saved = stored.get("loss_scaler")
+    if scaler is None or not _is_dynamic(scaler):
+        return lambda: None
+    if saved is None or not saved.get("dynamic"):
+        notes.append("the loss scale begins anew: the checkpoint is of a training that didn't adapt one")
+        return lambda: None
+    values = {key: saved[key] for key in _SCALER if hasattr(scaler, key) and saved.get(key) is not None}
+
+    def put() -> None:
+        for key, value in values.items():
+            setattr(scaler, key, value)
+
+    return put
+
+
+def _plan_scheduler(scheduler: Any, saved: dict[str, Any] | None, strict: bool,
+                    notes: list[str]) -> Callable[[], None]:
+    if scheduler is None or saved is None:
+        if scheduler is not None:
+            notes.append("the checkpoint has no lr scheduler: the engine's is as it was")
+        elif saved is not None:
+            notes.append(f"the engine has no lr scheduler: the stored {saved['class']} is left")
+        return lambda: None
+    if saved["class"] != type(scheduler).__name__:
+        sentence = f"the lr scheduler was a {saved['class']}, and here is a {type(scheduler).__name__}"
+        if strict:
+            raise Refused(f"{sentence}: make the one that was saved, or leave it out (scheduler=False)")
+        notes.append(f"{sentence}: it is as it was")
+        return lambda: None
+    state = from_json(saved["state"])
+    return lambda: scheduler.load_state_dict(state)
+
+
+# As JSON ----------------------------------------------------------------------------------------------------------
+
+def to_json(about: str, value: Any) -> Any:
+    """Fails: Refused for what has no form here."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_TYPE: "float", "text": repr(value)}
+    if type(value) in (bool, int, float, str) or value is None:
+        return value
+    if isinstance(value, list):
+        return [to_json(about, each) for each in value]
+    if isinstance(value, tuple):
+        return {_TYPE: "tuple", "items": [to_json(about, each) for each in value]}
+    if isinstance(value, dict):
+        return _dict_to_json(about, value)
+    if isinstance(value, bytes):
+        return {_TYPE: "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, torch.Tensor):
+        return _tensor_to_json(about, value)
+    if isinstance(value, (bool, int, float, str)):  # a number of numpy's, an enumeration
+        return to_json(about, next(kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)))
+    raise Refused(f"{about} has a {type(value).__module__}.{type(value).__name__}: only numbers, texts, bytes, small "
+                  f"tensors, and lists, tuples and dicts of these can be stored, since nothing is pickled")
+
+
+def _dict_to_json(about: str, value: dict[Any, Any]) -> Any:
+    if all(type(key) is str for key in value) and _TYPE not in value and not isinstance(value, collections.Counter):
+        return {key: to_json(f"{about}[{key!r}]", each) for key, each in value.items()}
+    kind = "counter" if isinstance(value, collections.Counter) else "dict"
+    return {_TYPE: kind, "items": [[to_json(about, key), to_json(about, each)] for key, each in value.items()]}
+
+
+def _tensor_to_json(about: str, value: torch.Tensor) -> Any:
+    value = value.detach().cpu().contiguous()
+    if value.layout != torch.strided or value.numel() * value.element_size() > TENSOR_BYTES_MAX:
+        raise Refused(f"{about} has a tensor of {list(value.shape)}: what is stored beside the model is small "
+                      f"({TENSOR_BYTES_MAX >> 20} MiB at most); give large ones to the model as buffers")
+    data = bytes(value.reshape(-1).view(torch.uint8).tolist())
+    return {_TYPE: "tensor", "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape),
+            "base64": base64.b64encode(data).decode()}
+
+
+def from_json(value: Any) -> Any:
+    """What to_json() was given. Fails: Refused for what it doesn't write."""
+    if isinstance(value, list):
+        return [from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _TYPE not in value:
+        return {key: from_json(each) for key, each in value.items()}
+    read = _READ.get(value[_TYPE])
+    if read is None:
+        raise Refused(f"the checkpoint has a value of the kind {value[_TYPE]!r}, which this pawl doesn't know")
+    return read(value)
+
+
+def _tensor_from_json(value: dict[str, Any]) -> torch.Tensor:
+    data = bytearray(base64.b64decode(value["base64"]))
+    kind: torch.dtype = getattr(torch, value["dtype"])
+    if not data:
+        return torch.empty(value["shape"], dtype=kind)
+    return torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
+
+
+_READ: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda value: float(value["text"]),
+    "tuple": lambda value: tuple(from_json(each) for each in value["items"]),
+    "dict": lambda value: {from_json(key): from_json(each) for key, each in value["items"]},
+    "counter": lambda value: collections.Counter({from_json(key): from_json(each) for key, each in value["items"]}),
+    "bytes": lambda value: base64.b64decode(value["base64"]),
+    "tensor": _tensor_from_json,
+}
