@@ -13,8 +13,9 @@ Importing this loads nothing and has no side effect; names are loaded when they 
 """
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pawl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pawl.errors import PawlError, Refused, StepLost
@@ -29,15 +30,4 @@ __all__ = ["ElasticSampler", "Job", "PawlError", "Refused", "Step", "StepLost", 
 
 _HOMES = {"ElasticSampler": "sampler", "Job": "job", "PawlError": "errors", "Refused": "errors", "Step": "job",
           "StepLost": "errors", "init": "start", "resilient": "start"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pawl' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"pawl.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

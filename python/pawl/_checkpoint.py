@@ -1,8 +1,9 @@
 """libpawl_checkpoint by ctypes: include/pawl/checkpoint.h, call by call.
 
 A status becomes an exception: PAWL_INVALID `Refused`, all others a `PawlError`, each with the library's sentence. Calls
-release the interpreter's lock while they read. Memory is given by address: whoever calls keeps it alive and in place
-until the call returns. Nothing here knows torch.
+release the interpreter's lock while they read. Those that move bytes can be interrupted (Ctrl-C), and told about while
+they run, by a `Watcher`. Memory is given by address: whoever calls keeps it alive and in place until the call returns.
+Nothing here knows torch.
 """
 from __future__ import annotations
 
@@ -10,14 +11,19 @@ import ctypes
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pawl._library import load_typed
 from pawl.errors import PawlError, Refused
 
 NAME = "libpawl_checkpoint.so.0"
+
+# A call's bytes that are done, all of them, and whether it has ended well. In the thread of whoever calls.
+Watcher = Callable[[int, int, bool], None]
+_LOOK_EVERY_S = 0.1
+_Answer = TypeVar("_Answer")
 
 
 class _Request(ctypes.Structure):
@@ -42,6 +48,7 @@ class _Piece(ctypes.Structure):
 
 _HANDLE, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _REQUESTS, _NUMBERS, _TEXTS = ctypes.POINTER(_Request), ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(_TEXT)
+_NUMBER = ctypes.POINTER(ctypes.c_uint64)
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_open": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
     "checkpoint_json": (_TEXT, (_HANDLE,)),
@@ -49,9 +56,13 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_read": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT, ctypes.POINTER(_Report))),
     "checkpoint_compare": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, _TEXT)),
     "checkpoint_prove": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, ctypes.c_uint32, ctypes.c_uint32, _TEXT)),
-    "checkpoint_cancel": (None, (_HANDLE,)),
     "checkpoint_close": (None, (_HANDLE,)),
     "checkpoint_error": (_TEXT, ()),
+    "checkpoint_watch_create": (ctypes.c_int, (ctypes.POINTER(_HANDLE),)),
+    "checkpoint_watch_use": (None, (_HANDLE,)),
+    "checkpoint_watch_look": (None, (_HANDLE, _NUMBER, _NUMBER)),
+    "checkpoint_watch_cancel": (None, (_HANDLE,)),
+    "checkpoint_watch_free": (None, (_HANDLE,)),
     "store_begin": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
     "store_folder": (_TEXT, (_HANDLE,)),
     "store_write_part": (ctypes.c_int, (_TEXT, ctypes.c_uint32, ctypes.POINTER(_Piece), _SIZE, _TEXT,
@@ -83,7 +94,9 @@ def library() -> ctypes.CDLL:
     path = find_library()
     with _loading:
         if path not in _loaded:
-            _loaded[path] = load_typed("libpawl_checkpoint", path, _SIGNATURES)
+            _loaded[path] = load_typed("libpawl_checkpoint", path, {
+                key: typed for key, typed in _SIGNATURES.items()
+                if "watch" not in key or hasattr(ctypes.CDLL(path), "pawl_" + key)})
         return _loaded[path]
 
 
@@ -151,26 +164,26 @@ class Checkpoint:
         """Whether `read` could answer these. Reads no tensor."""
         _check(self._library.pawl_checkpoint_check(self._handle, _array(requests), len(requests), _json(options)))
 
-    def read(self, requests: Sequence[Request], **options: Any) -> Read:
+    def read(self, requests: Sequence[Request], watcher: Watcher | None = None, **options: Any) -> Read:
         """One plan for all; what several want is read once."""
-        report = _Report()
-        _check(self._library.pawl_checkpoint_read(self._handle, _array(requests), len(requests), _json(options),
-                                                       ctypes.byref(report)))
+        report, array, text = _Report(), _array(requests), _json(options)
+        _watched(lambda: _check(self._library.pawl_checkpoint_read(self._handle, array, len(requests), text,
+                                                                   ctypes.byref(report))), watcher)
         return Read(report.bytes_read, report.bytes_moved, report.overflowed)
 
     def compare(self, tensors: Sequence[int], **options: Any) -> None:
         """Fails where the stored replicas of one of these differ."""
         numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
-        _check(self._library.pawl_checkpoint_compare(self._handle, numbers, len(tensors), _json(options)))
+        text = _json(options)
+        _watched(lambda: _check(self._library.pawl_checkpoint_compare(self._handle, numbers, len(tensors), text)))
 
-    def prove(self, tensors: Sequence[int], share: int = 0, shares: int = 1, **options: Any) -> None:
+    def prove(self, tensors: Sequence[int], share: int = 0, shares: int = 1, watcher: Watcher | None = None,
+              **options: Any) -> None:
         """Fails where stored bytes of these don't agree with their checksums, of formats that have them."""
         numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
-        _check(self._library.pawl_checkpoint_prove(self._handle, numbers, len(tensors), share, shares, _json(options)))
-
-    def cancel(self) -> None:
-        """From any thread: ends what is being read."""
-        self._library.pawl_checkpoint_cancel(self._handle)
+        text = _json(options)
+        _watched(lambda: _check(self._library.pawl_checkpoint_prove(self._handle, numbers, len(tensors), share, shares,
+                                                                    text)), watcher)
 
     def close(self) -> None:
         """Idempotent. Not while another thread reads."""
@@ -190,6 +203,62 @@ def _check(status: int) -> None:
         return
     text = (library().pawl_checkpoint_error() or b"").decode(errors="replace")
     raise (Refused if status == _INVALID else PawlError)(text or f"status {status}")
+
+
+def _watched(call: Callable[[], _Answer], watcher: Watcher | None = None) -> _Answer:
+    """What the call gives or fails with. It runs in a thread of its own, so that Python hears signals meanwhile: what
+    their handlers raise (KeyboardInterrupt) cancels the call, and goes on when that has let go of the memory."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(library(), "pawl_checkpoint_watch_use"):
+        return call()
+    loaded, watch = library(), _HANDLE()
+    _check(loaded.pawl_checkpoint_watch_create(ctypes.byref(watch)))
+    begun, ended = threading.Event(), threading.Event()
+    answers: list[_Answer] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        loaded.pawl_checkpoint_watch_use(watch)
+        begun.set()
+        try:
+            answers.append(call())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            loaded.pawl_checkpoint_watch_use(None)
+            ended.set()
+
+    def tell() -> None:
+        if watcher is not None:
+            done, of = ctypes.c_uint64(), ctypes.c_uint64()
+            loaded.pawl_checkpoint_watch_look(watch, ctypes.byref(done), ctypes.byref(of))
+            watcher(of.value if answers else done.value, of.value, bool(answers))
+
+    try:
+        threading.Thread(target=work, name="pawl-checkpoint").start()
+        while not ended.wait(_LOOK_EVERY_S):
+            tell()
+        tell()
+    except BaseException:
+        loaded.pawl_checkpoint_watch_cancel(watch)
+        _wait_until_it_ended(begun, ended)
+        raise
+    finally:
+        if ended.is_set():  # else it may yet begin, and end at once
+            loaded.pawl_checkpoint_watch_free(watch)
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def _wait_until_it_ended(begun: threading.Event, ended: threading.Event) -> None:
+    """Whatever signals come: the call uses the caller's memory until then. What never began is not waited for."""
+    while not ended.is_set():
+        try:
+            if not begun.wait(1):
+                return
+            ended.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 @dataclass(frozen=True)
@@ -227,6 +296,9 @@ class Store:
             self._library.pawl_store_end(self._handle)
             self._handle = _HANDLE()
 
+    def __del__(self) -> None:
+        self.close()
+
     def __enter__(self) -> Store:
         return self
 
@@ -234,12 +306,18 @@ class Store:
         self.close()
 
 
-def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], **options: Any) -> str:
+def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], watcher: Watcher | None = None,
+                     **options: Any) -> str:
     """Writes and syncs one part of the save in `folder`; the answer is its share for `publish`. From any process."""
-    share = _TEXT()
-    _check(library().pawl_store_write_part(os.fsencode(folder), part, _piece_array(pieces), len(pieces),
-                                           _json(options), ctypes.byref(share)))
-    return (share.value or b"").decode()
+    array, text = _piece_array(pieces), _json(options)
+
+    def write() -> str:
+        share = _TEXT()  # of the thread that writes
+        _check(library().pawl_store_write_part(os.fsencode(folder), part, array, len(pieces), text,
+                                               ctypes.byref(share)))
+        return (share.value or b"").decode()
+
+    return _watched(write, watcher)
 
 
 def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

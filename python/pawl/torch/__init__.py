@@ -10,10 +10,11 @@ are loaded when they are used, and need PyTorch.
 """
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+from pawl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pawl.torch.layout import layout_of, pieces_of
@@ -36,15 +37,4 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pawl.torch' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"pawl.torch.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

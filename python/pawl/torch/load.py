@@ -6,7 +6,8 @@ The source is anything that pawl opens: torch.save, PyTorch DCP, DeepSpeed, Mega
 pawl's own store; the training is anything that pawl.torch.layout reads. What always holds:
  * everything is looked at before anything is written: names, shapes, types, holes, the checkpoint's own problems and
    checksums, on all ranks. What is refused is refused on all, and nothing has changed: no weight, no state, no
-   hyperparameter. Only files that can't be read after that leave a model that holds a part; the error says so;
+   hyperparameter. Only what goes wrong after that (files that can't be read, a rank that dies, Ctrl-C) leaves a model
+   that holds a part: every rank raises then, and says so; no rank returns before all have loaded all of it;
  * strict is the default: a tensor that is missing, and one that nobody wants, are refused by name;
  * what several ranks hold is read once and passed on; where layouts agree, reading is all that happens.
 Collectives: all ranks of `group` call load() with the same arguments, between steps.
@@ -29,10 +30,12 @@ from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, S
 from pawl.torch.optimizer_state import CreatedState, inner
 from pawl.torch.reading import (Part, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
                                 shares_of, staging_type)
-from pawl.torch.report import Report, first_of
+from pawl.torch.report import Progress, Report, first_of
 from pawl.torch.save import Ranks
 
 _OF_OPTIMIZER = "optimizer state"  # problems that begin so leave the weights whole
+_AS_IT_WAS = "nothing was loaded, the training is as it was"
+_HALF = "the training holds neither its old state nor the new, load again before it goes on"
 
 
 @dataclass
@@ -110,7 +113,7 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
         "head_size": head_size, "vocabulary": vocabulary}, trusted_copy, check_replicas, verify)
     if names not in ("auto", "stored", "huggingface", "megatron"):
         raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
-    ranks, created = Ranks(group), CreatedState()
+    ranks, created = Ranks(group, _AS_IT_WAS), CreatedState()
     plans: list[_Plan] = []
     done = False
     try:
@@ -138,14 +141,15 @@ def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: lis
     devices = {device for each in said for device in each.devices}
     shared = ranks.world > 1 and can_pass_on(ranks.group, devices)
     shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank)
-    read = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))[ranks.rank]
+    ranks.left = _HALF
+    reads = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))
     try:
         received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
     except RuntimeError as error:  # torch's
-        raise PawlError(f"the ranks lost each other while they passed on what they had read ({error}): the training "
-                        f"holds neither its old state nor the new, load again before it goes on") from error
-    _finish(plan)
-    return _report(options, plan, unused, read, received)
+        raise PawlError(f"the ranks lost each other while they passed on what they had read ({error}): {_HALF}"
+                        ) from error
+    ranks.gather(lambda: _whole(lambda: _finish(plan)))
+    return _report(options, plan, unused, reads, ranks.rank, received)
 
 
 # Looking ----------------------------------------------------------------------------------------------------------
@@ -342,7 +346,9 @@ def _check_whole(options: _Options, plan: _Plan, unused: list[str], used: list[i
         except PawlError as error:
             raise PawlError(f"{error}. Say trusted_copy=N to take copy N of them") from None
     if options.verify:
-        plan.checkpoint.prove(used, ranks.rank, ranks.world)
+        stored = sum(plan.checkpoint.tensors[index].bytes for index in used) // ranks.world
+        with Progress("check", options.path, stored, shown=ranks.rank == 0) as progress:
+            plan.checkpoint.prove(used, ranks.rank, ranks.world, progress)
 
 
 # What is no tensor ------------------------------------------------------------------------------------------------
@@ -405,11 +411,20 @@ def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Par
     plan.began = True
     mine = [part for ranks, parts in shares.items() for part in parts
             if ranks[part.reader] == rank or len(ranks) == 1]
+    with Progress("load", options.path, sum(part.size_bytes for part in mine), shown=rank == 0) as progress:
+        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress, **_access(options)))
+
+
+def _whole(work: Callable[[], Any]) -> Any:
+    """What `work` gives, which writes into the training. What it fails with says what is left."""
     try:
-        return read_parts(plan.checkpoint, mine, **_access(options))
+        return work()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted: {_HALF}") from None
     except PawlError as error:
-        raise PawlError(f"{error}. Part of it has been read: the training holds neither its old state nor the new, "
-                        f"load again before it goes on") from error
+        raise PawlError(f"{error}. Part of it has been read: {_HALF}") from error
+    except Exception as error:
+        raise PawlError(f"{type(error).__name__}: {error}: {_HALF}") from error
 
 
 def _finish(plan: _Plan) -> None:
@@ -426,7 +441,8 @@ def _finish(plan: _Plan) -> None:
         plan.give_back(plan.extra_state)
 
 
-def _report(options: _Options, plan: _Plan, unused: list[str], read: Read, received: int) -> Report:
+def _report(options: _Options, plan: _Plan, unused: list[str], reads: Sequence[Read], rank: int, received: int
+            ) -> Report:
     checkpoint, found = plan.checkpoint, plan.found
     values = checkpoint.values.get("user") if isinstance(checkpoint.values, dict) else None
     report = Report(options.path, checkpoint.format, matched=[str(each.piece) for each in found.matches],
@@ -435,9 +451,10 @@ def _report(options: _Options, plan: _Plan, unused: list[str], read: Read, recei
                           if each.is_cast], values=values, notes=[*checkpoint.notes, *plan.notes])
     report.engine = checkpoint.values.get("deepspeed") if isinstance(checkpoint.values, dict) else None
     report.bytes_loaded = sum(each.piece.size_bytes for each in found.matches)
-    report.bytes_read, report.bytes_received = read.bytes_read, received
-    if read.overflowed:
-        report.notes.append(f"{read.overflowed} numbers were beyond the narrower type and became infinite")
+    report.bytes_read, report.bytes_received = reads[rank].bytes_read, received
+    overflowed = sum(read.overflowed for read in reads)  # of all ranks: each may hold what another has read
+    if overflowed:
+        report.notes.append(f"{overflowed} numbers were beyond the narrower type and became infinite")
     return report
 
 

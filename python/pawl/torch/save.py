@@ -6,6 +6,7 @@ What always holds:
  * at `path` there is the old checkpoint, or all of the new one, at any instant: a failure on one rank raises the same
    error on all, with nothing published, and a rank that dies takes nothing with it but the new checkpoint;
  * each byte is written once: what several ranks hold is cut over them (pawl.torch.division);
+ * Ctrl-C cancels what a rank writes at once, on it raises KeyboardInterrupt, and the others hear of it;
  * save() returns on any rank only when the checkpoint is published and on the disk.
 What is stored beside the tensors is `StoredValues`. Tensors on a device are copied to host memory, a rank's own share.
 Collectives: all ranks of `group` call save() with the same arguments, between steps.
@@ -24,6 +25,7 @@ from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.division import Description, Share, describe, divide
 from pawl.torch.layout import Layout, Piece, as_json, layout_of, piece_of_number
+from pawl.torch.report import Progress
 
 _FIRST = 5
 
@@ -79,11 +81,14 @@ def save(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, val
 # The ranks of a save ----------------------------------------------------------------------------------------------
 
 class Ranks:
-    """The ranks that act together. What one fails with, all do. `left`: what is so if they lose each other."""
+    """The ranks that act together. What one fails with, all do. `left`: what is so if they lose each other.
+
+    A rank that dies is noticed by those that wait for it as soon as its connections close, and by all when these leave,
+    or after the group's timeout (of init_process_group): no wait here is longer."""
 
     def __init__(self, group: dist.ProcessGroup | None, left: str = "") -> None:
         self.group = group
-        self._left = f": {left}" if left else ""
+        self.left = left
         self.joined = dist.is_available() and dist.is_initialized()
         if group is not None and not self.joined:
             raise Refused("a group is given, and torch.distributed isn't initialized: call init_process_group() first")
@@ -93,9 +98,13 @@ class Ranks:
             raise Refused("this rank is not in the group: only its members take part")
 
     def gather(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` gave on each rank, on all of them. Fails on all with what it failed with on the first."""
-        answers = [_outcome(work)] if self.world == 1 else self._collected(_outcome(work))
+        """What `work` gave on each rank, on all of them. Fails on all with what it failed with on any; on a rank that
+        was interrupted with KeyboardInterrupt."""
+        mine = _outcome(work)
+        answers = [mine] if self.world == 1 else self._collected(mine)
         failures = [(rank, answer) for rank, (good, answer) in enumerate(answers) if not good]
+        if not mine[0] and mine[1][0] == "interrupted":
+            raise KeyboardInterrupt(mine[1][1])
         if failures:
             raise _joined_failure(failures, self.world)
         return [answer for _, answer in answers]
@@ -126,7 +135,8 @@ class Ranks:
         except PawlError:
             raise
         except Exception as error:
-            raise PawlError(f"the ranks lost each other ({error}){self._left}") from error
+            left = f": {self.left}" if self.left else ""
+            raise PawlError(f"the ranks lost each other ({error}){left}") from error
 
 
 def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
@@ -137,6 +147,8 @@ def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
         return False, ("refused", str(error))
     except PawlError as error:
         return False, ("failed", str(error))
+    except KeyboardInterrupt as error:
+        return False, ("interrupted", str(error) or "interrupted (KeyboardInterrupt)")
     except Exception as error:  # anything: the other ranks are waiting to hear of it
         return False, ("failed", f"{type(error).__name__}: {error}")
 
@@ -210,16 +222,19 @@ def _write(path: str, ranks: Ranks, pieces: Sequence[Piece], shares: Sequence[Sh
 
     try:
         folder = ranks.first(begin)
-        parts = ranks.to_first(lambda: _write_part(folder, ranks.rank, pieces, shares))
+        with Progress("save", path, sum(share.box.count * pieces[share.piece].tensor.element_size()
+                                              for share in shares),
+                      shown=ranks.rank == 0) as progress:
+            parts = ranks.to_first(lambda: _write_part(folder, ranks.rank, pieces, shares, progress))
         ranks.first(lambda: store.publish(parts, values=values, aliases=aliases) if store else None)
     finally:
         if store is not None:
             store.close()  # what isn't published is removed
 
 
-def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share]) -> str:
+def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share], progress: Progress) -> str:
     kept: list[torch.Tensor] = []  # until they are written
-    return _checkpoint.write_store_part(folder, part, store_pieces(pieces, shares, kept))
+    return _checkpoint.write_store_part(folder, part, store_pieces(pieces, shares, kept), progress)
 
 
 def store_pieces(pieces: Sequence[Piece], shares: Sequence[Share], kept: list[torch.Tensor]
