@@ -92,9 +92,9 @@ def make(job, task, folder: pathlib.Path) -> dict:
 def take(job, task, folder: pathlib.Path) -> dict:
     made = parallelism_of(job["parallelism"])
     source = folder.parent / task["source"]
-    # DeepSpeed's files have no rates that pawl takes over, and its own loader is given none of others.
-    engines = {job["parallelism"], task["source"]} - set(OF_TORCH)
-    rates = with_groups(RATES if engines else OTHER_RATES, task)
+    # DeepSpeed's files have no rates that pawl.torch takes over, and DeepSpeed's loader is given none but its own.
+    are_carried = (job["parallelism"] in OF_TORCH) == (task["source"] in OF_TORCH)
+    rates = with_groups(OTHER_RATES if are_carried else RATES, task)
 
     def loaded(form):
         return means.load(job["means"], source / "checkpoint", task["source"], folder,
