@@ -155,8 +155,9 @@ std::string PartialOutput::path_of(const std::string& name) {
 
 Status PartialOutput::publish() {
   std::set<std::string, std::greater<>> folders;  // inner ones first
+  // All modes before the first sync: the file system's journal then has one commit to wait for, not one a file.
+  for (const std::string& name : names_) PAWL_TRY(open_to_others(join_path(partial_, name)));
   for (const std::string& name : names_) {
-    PAWL_TRY(open_to_others(join_path(partial_, name)));
     PAWL_TRY(sync_path(join_path(partial_, name)));
     for (std::string& folder : folders_of(name)) folders.insert(std::move(folder));
   }
