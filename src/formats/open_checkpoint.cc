@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "env/byte_source.h"
+#include "formats/atomic.h"
 #include "formats/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/universal.h"
@@ -40,6 +41,7 @@ enum class Format : std::uint8_t {
   old_megatron,
   deepspeed,
   universal,
+  atomic,
   huggingface,
   torch_files,
   mixed,  // rank files of torch.save beside a safetensors file that is not named as a model's
@@ -54,6 +56,7 @@ std::string_view name_of(Format format) {
                                          "Megatron-LM 'torch'",
                                          "DeepSpeed",
                                          "DeepSpeed universal",
+                                         "atomic",
                                          "Hugging Face",
                                          "files of torch.save",
                                          "files of torch.save and of safetensors"};
@@ -150,6 +153,7 @@ bool Opener::is_mixed(const std::string& folder, const Names& names) {
 std::optional<Format> Opener::format_of(const std::string& folder, const Names& names) {
   if (is_store_folder(names)) return Format::store;
   if (is_unfinished_store(folder, names, files_)) return Format::cut_store;
+  if (contains(names, kAtomicIndexName)) return Format::atomic;
   if (contains(names, ".metadata") || std::ranges::any_of(names, is_rank_metadata))
     return contains(names, "metadata.json") || contains(names, "common.pt") ? Format::megatron : Format::dcp;
   if (any_ends(names, ".distcp")) return contains(names, "common.pt") ? Format::megatron : Format::cut_dcp;
@@ -187,6 +191,8 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder,
       return view_deepspeed(folder, options, files_);
     case Format::universal:
       return view_universal(folder, options, files_);
+    case Format::atomic:
+      return view_atomic(folder, files_);
     case Format::torch_files:
       return view_rank_files(folder, options, files_);
     case Format::mixed:
@@ -267,7 +273,7 @@ Result<CheckpointView> Opener::search(const std::string& folder, const Names& na
     return Error{Code::not_found,
                  text(folder, ": no checkpoint is recognised. Looked for, here and one folder down: .metadata or ",
                       "__0.metadata (PyTorch DCP; with metadata.json Megatron-Core), *_model_states.pt and ",
-                      "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), *.safetensors, ",
+                      "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), atomic.json, *.safetensors, ",
                       "*.index.json and pytorch_model.bin (Hugging Face), files of torch.save; and for latest, ",
                       "latest_universal and latest_checkpointed_iteration.txt, which name a folder")};
   std::string list;
@@ -298,7 +304,7 @@ Result<CheckpointView> Opener::open_folder(const std::string& folder, const Name
 
 Result<CheckpointView> Opener::open_file(const std::string& path) {
   const std::string name = last_name(path);
-  if (name == ".metadata" || name == "metadata.json" || is_rank_metadata(name)) return open(parent_path(path));
+  if (name == ".metadata" || name == "metadata.json" || name == kAtomicIndexName || is_rank_metadata(name)) return open(parent_path(path));
   if (name.ends_with(".distcp"))
     return Error{Code::invalid,
                  text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ", parent_path(path))};

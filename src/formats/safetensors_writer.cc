@@ -61,28 +61,6 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   return length;
 }
 
-bool is_utf8(std::string_view text) {
-  for (std::size_t at = 0, length = 0; at < text.size(); at += length)
-    if ((length = utf8_length(text, at)) == 0) return false;
-  return true;
-}
-
-void append_json(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += '\\';
-    if (byte >= 0x20) {
-      out += c;
-      continue;
-    }
-    out += "\\u00";
-    out += "0123456789abcdef"[byte >> 4];
-    out += "0123456789abcdef"[byte & 15];
-  }
-  out += '"';
-}
-
 // What a tensor is written as.
 struct Form {
   std::string_view type;
@@ -206,6 +184,28 @@ Status plan_index(OutputPlan& plan, const std::vector<std::uint32_t>& file_of) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0, length = 0; at < text.size(); at += length)
+    if ((length = utf8_length(text, at)) == 0) return false;
+  return true;
+}
+
+void append_json(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out += '\\';
+    if (byte >= 0x20) {
+      out += c;
+      continue;
+    }
+    out += "\\u00";
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
+  out += '"';
+}
+
 std::optional<std::string_view> safetensors_name_of(ElementType type) {
   const auto* const found = std::ranges::find(kTypeNames, type, &TypeName::type);
   if (found == kTypeNames.end()) return std::nullopt;
@@ -267,6 +267,21 @@ void take_roles_from_keys(CheckpointView& view) {
   }
 }
 
+bool take_true_type(StoredTensor& tensor, std::string_view value) {
+  const std::size_t blank = value.find(' ');
+  if (blank == std::string_view::npos || tensor.type != ElementType::uint8 || tensor.shape.size() != 1) return false;
+  const auto type = element_type_named(value.substr(0, blank));
+  const Result<Shape> shape = parse_shape(value.substr(blank + 1));
+  if (!type || !shape || shape->size() > kDimensionsMax) return false;
+  const Result<std::uint64_t> count = element_count(*shape);
+  if (!count || size_bytes(*type, *count) != tensor.shape[0]) return false;
+  tensor.type = *type;
+  tensor.shape = *shape;
+  if (!tensor.pieces.empty())
+    tensor.pieces = {whole_piece(*shape, tensor.pieces[0].file, tensor.pieces[0].offset_bytes)};
+  return true;
+}
+
 Status take_true_types(CheckpointView& view, Files& files) {
   if (view.format.find("safetensors") == std::string::npos) return {};
   std::unordered_map<std::string, StoredTensor*> candidates;  // by the key in its file
@@ -281,17 +296,8 @@ Status take_true_types(CheckpointView& view, Files& files) {
     for (const auto& [key, value] : file.metadata) {
       if (!key.starts_with(kTrueTypeKey)) continue;
       const auto found = candidates.find(key.substr(kTrueTypeKey.size()));
-      const std::size_t blank = value.find(' ');
-      if (found == candidates.end() || blank == std::string::npos || found->second->pieces[0].file != i) continue;
-      const auto type = element_type_named(std::string_view(value).substr(0, blank));
-      const Result<Shape> shape = parse_shape(std::string_view(value).substr(blank + 1));
-      if (!type || !shape || shape->size() > kDimensionsMax) continue;
-      const Result<std::uint64_t> count = element_count(*shape);
-      StoredTensor& tensor = *found->second;
-      if (!count || size_bytes(*type, *count) != tensor.shape[0]) continue;
-      tensor.type = *type;
-      tensor.shape = *shape;
-      tensor.pieces = {whole_piece(*shape, tensor.pieces[0].file, tensor.pieces[0].offset_bytes)};
+      if (found == candidates.end() || found->second->pieces[0].file != i) continue;
+      (void)take_true_type(*found->second, value);
     }
   }
   return {};

@@ -39,6 +39,9 @@ struct SafetensorsLayout {
   std::uint64_t file_bytes = 0;
 };
 
+[[nodiscard]] bool is_utf8(std::string_view text);
+void append_json(std::string& out, std::string_view text);  // as a string of JSON; `text` is UTF-8
+
 // "BF16"; nothing where the format has no such type.
 [[nodiscard]] std::optional<std::string_view> safetensors_name_of(ElementType type);
 
@@ -63,6 +66,8 @@ void take_roles_from_keys(CheckpointView& view);
 // Tensors that metadata of the view's files say to be of a type that the format lacks get it back, where sizes agree.
 // Reads headers. Fails as open_safetensors.
 [[nodiscard]] Status take_true_types(CheckpointView& view, Files& files = real_files());
+// The same of one tensor, by its metadata's value. Whether it was one that fits.
+bool take_true_type(StoredTensor& tensor, std::string_view value);
 
 // --- Hugging Face: several files and an index.
 

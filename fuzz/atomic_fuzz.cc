@@ -1,0 +1,13 @@
+// A folder in the atomic form. Seeds: packed folders (folder_input.h).
+#include "formats/atomic.h"
+
+#include "folder_input.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
+
+int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  using namespace pawl;
+  fuzz::FolderFiles files(std::string_view(reinterpret_cast<const char*>(data), size));
+  fuzz::check(view_atomic(std::string(fuzz::kRoot), files), files, files);
+  return 0;
+}
