@@ -7,7 +7,8 @@
  *
  * This is libpawl_checkpoint, a library of its own: libpawl (pawl.h) stays the small one that every trainer links.
  * Any thread may call, several at once, also with one handle, but pawl_checkpoint_close. A call that reads uses all
- * cores. Nothing here throws, prints, forks or installs a signal handler.
+ * cores. Nothing here throws, prints, forks or installs a signal handler; pawl_checkpoint_watch shows how far a call is
+ * and ends it.
  *
  *     pawl_checkpoint* c;
  *     pawl_checkpoint_open("run/global_step1200", NULL, &c);
@@ -94,9 +95,22 @@ PAWL_API pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, 
  * PAWL_OK for other formats. Options as for pawl_checkpoint_read. */
 PAWL_API pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
                                            uint32_t share, uint32_t shares, const char* options);
-/* Ends the handle's calls that are reading within a tenth of a second, with PAWL_STOP, and all later ones. */
-PAWL_API void pawl_checkpoint_cancel(pawl_checkpoint* checkpoint);
 PAWL_API void pawl_checkpoint_close(pawl_checkpoint* checkpoint);
+
+/* Of calls that move or look at bytes (read, compare, prove, pawl_store_write_part): how far they are, and a way to end
+ * them. A thread says whose watch its calls are under; any other looks and cancels meanwhile. One call at a time. */
+typedef struct pawl_checkpoint_watch pawl_checkpoint_watch;
+
+PAWL_API pawl_status pawl_checkpoint_watch_create(pawl_checkpoint_watch** watch);
+/* This thread's calls are under `watch` from now on; NULL: under none. */
+PAWL_API void pawl_checkpoint_watch_use(pawl_checkpoint_watch* watch);
+/* Of the call that runs, or was the last: both 0 before any. compare moves no bytes that are counted. */
+PAWL_API void pawl_checkpoint_watch_look(const pawl_checkpoint_watch* watch, uint64_t* bytes_done, uint64_t* bytes_all);
+/* The call that runs ends within a tenth of a second (one that syncs a file: when that is done) with PAWL_STOP, and so
+ * does every later one under this watch. */
+PAWL_API void pawl_checkpoint_watch_cancel(pawl_checkpoint_watch* watch);
+/* When no thread's calls are under it any more. */
+PAWL_API void pawl_checkpoint_watch_free(pawl_checkpoint_watch* watch);
 
 typedef struct pawl_store pawl_store;
 

@@ -1,7 +1,7 @@
 // The C border of pawl/checkpoint.h: NULL checks, strings and arrays in and out, Result to pawl_status with its
 // sentence. No logic of its own.
 #include <algorithm>
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +14,7 @@
 #include "checkpoint_library/requests.h"
 #include "checkpoint_library/status.h"
 #include "checkpoint_library/view_json.h"
+#include "checkpoint_library/watch.h"
 #include "formats/proven_checkpoint.h"
 #include "formats/store_view.h"
 #include "pawl/checkpoint.h"
@@ -26,7 +27,6 @@ struct pawl_checkpoint {
   std::string store;        // the folder, of pawl's own format
   bool is_renamed = false;  // tensors no longer have the numbers that they have in their files
   std::string json;
-  std::atomic<bool> is_cancelled{false};
 };
 
 namespace {
@@ -102,7 +102,6 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
   if (count > ~std::uint32_t{0}) return Error{Code::invalid, "more requests than can be numbered"};
   Reading reading;
   PAWL_ASSIGN(reading.options, pawl::parse_access_options(json));
-  reading.options.execute.cancel = &checkpoint.is_cancelled;
   pawl::FirstFew faults;
   for (std::size_t i = 0; i < count; ++i) {
     Result<pawl::ReadRequest> request = request_of(checkpoint.view, requests[i]);
@@ -120,7 +119,11 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
 
 Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
             const char* json, pawl_checkpoint_report* report) {
-  PAWL_ASSIGN(const Reading reading, prepare(checkpoint, requests, count, json));
+  PAWL_ASSIGN(Reading reading, prepare(checkpoint, requests, count, json));
+  std::uint64_t bytes = 0;
+  for (const pawl::ReadRequest& request : reading.requests)
+    bytes += pawl::volume(request.box) * pawl::size_bits(request.type) / 8;
+  pawl::watch_execution(reading.options.execute, bytes);
   PAWL_ASSIGN(const pawl::ExecuteReport done,
               pawl::execute([&](const CopySink& sink) { return reading.plan(sink); }, places_of(checkpoint.view),
                             target_of(reading.requests), reading.options.execute));
@@ -143,7 +146,7 @@ Result<std::vector<std::uint32_t>> chosen_of(const CheckpointView& view, const s
 Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, const char* json) {
   PAWL_ASSIGN(AccessOptions options, pawl::parse_access_options(json));
   PAWL_ASSIGN(std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
-  options.execute.cancel = &checkpoint.is_cancelled;
+  pawl::watch_execution(options.execute, 0);
   std::erase_if(chosen, [&](std::uint32_t tensor) {
     const auto& pieces = checkpoint.view.tensors[tensor].pieces;
     const auto is_trusted = [&](const pawl::StoredPiece& piece) { return piece.copy == options.source.trusted_copy; };
@@ -157,6 +160,16 @@ Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, 
   for (const pawl::CopyDifference& difference : differences) faults.add(pawl::sentence_of(difference, checkpoint.view));
   if (!faults.any()) return {};
   return Error{Code::corrupt, text("copies that should be equal differ: ", faults.sentence())};
+}
+
+// Of the pieces that are chosen, as they are stored.
+std::uint64_t bytes_of(const CheckpointView& view, const std::function<bool(std::uint32_t, std::uint32_t)>& chosen) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t tensor = 0; tensor < view.tensors.size(); ++tensor)
+    for (std::uint32_t piece = 0; piece < view.tensors[tensor].pieces.size(); ++piece)
+      if (chosen(tensor, piece))
+        bytes += pawl::volume(view.tensors[tensor].pieces[piece].box) * pawl::size_bits(view.tensors[tensor].type) / 8;
+  return bytes;
 }
 
 Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, std::uint32_t share,
@@ -175,11 +188,15 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
   for (const std::uint32_t tensor : chosen) is_chosen[tensor] = true;
   pawl::StoreProofOptions proof;
   proof.threads = options.execute.threads;
-  proof.cancel = &checkpoint.is_cancelled;
   proof.chosen = [&](std::uint32_t tensor, std::uint32_t piece) {
     if (checkpoint.is_renamed) return (tensor + piece) % shares == share;
     return is_chosen[tensor] && (first[tensor] + piece) % shares == share;
   };
+  pawl::ExecuteOptions watched;
+  pawl::watch_execution(watched, bytes_of(checkpoint.view, proof.chosen));
+  proof.cancel = watched.cancel;
+  if (watched.progress)
+    proof.progress = [&](std::uint64_t bytes) { watched.progress({bytes, watched.bytes_expected}); };
   PAWL_ASSIGN(const pawl::StoreProof proven, pawl::prove_store(checkpoint.store, proof));
   pawl::FirstFew faults;
   for (const std::string& wrong : proven.wrong) faults.add(wrong);
@@ -229,8 +246,27 @@ pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint3
   return pawl::answer(prove(*checkpoint, tensors, count, share, shares, options));
 }
 
-void pawl_checkpoint_cancel(pawl_checkpoint* checkpoint) {
-  if (checkpoint != nullptr) checkpoint->is_cancelled = true;
+pawl_status pawl_checkpoint_watch_create(pawl_checkpoint_watch** watch) {
+  if (watch == nullptr) return pawl::failed({Code::invalid, "there is nowhere to put the watch"});
+  *watch = new pawl_checkpoint_watch;
+  return PAWL_OK;
+}
+
+void pawl_checkpoint_watch_use(pawl_checkpoint_watch* watch) {
+  pawl::set_current_watch(watch);
+}
+
+void pawl_checkpoint_watch_look(const pawl_checkpoint_watch* watch, uint64_t* bytes_done, uint64_t* bytes_all) {
+  if (bytes_done != nullptr) *bytes_done = watch == nullptr ? 0 : watch->bytes_done.load();
+  if (bytes_all != nullptr) *bytes_all = watch == nullptr ? 0 : watch->bytes_all.load();
+}
+
+void pawl_checkpoint_watch_cancel(pawl_checkpoint_watch* watch) {
+  if (watch != nullptr) watch->is_cancelled = true;
+}
+
+void pawl_checkpoint_watch_free(pawl_checkpoint_watch* watch) {
+  delete watch;
 }
 
 void pawl_checkpoint_close(pawl_checkpoint* checkpoint) {

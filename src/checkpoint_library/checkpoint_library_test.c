@@ -132,8 +132,39 @@ static int refusals(pawl_checkpoint* checkpoint) {
   EXPECT(pawl_checkpoint_read(checkpoint, NULL, 1, NULL, NULL) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_read(NULL, request, 1, NULL, NULL) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_read(checkpoint, NULL, 0, NULL, NULL) == PAWL_OK);
-  pawl_checkpoint_cancel(checkpoint);
-  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_STOP);
+  return 0;
+}
+
+/* Nothing is cancelled that a watch is not used for; what is, ends, and nothing is written. */
+static int watched(pawl_checkpoint* checkpoint, float* memory) {
+  pawl_checkpoint_request request;
+  pawl_checkpoint_watch* watch = NULL;
+  uint64_t done = 1, all = 1;
+  uint32_t tensor;
+  memset(&request, 0, sizeof request);
+  request.tensor = tensor = index_of(checkpoint, kName, "weight");
+  request.memory = memory;
+  request.memory_bytes = COUNT * sizeof *memory;
+  EXPECT(pawl_checkpoint_watch_create(NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_watch_create(&watch) == PAWL_OK);
+  pawl_checkpoint_watch_look(watch, &done, &all);
+  EXPECT(done == 0 && all == 0);
+  pawl_checkpoint_watch_use(watch);
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK);
+  pawl_checkpoint_watch_look(watch, &done, &all);
+  EXPECT(done == COUNT * sizeof *memory && all == done);
+  memset(memory, 0, COUNT * sizeof *memory);
+  pawl_checkpoint_watch_cancel(watch);
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_STOP && memory[0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "cancelled") != NULL);
+  EXPECT(pawl_checkpoint_check(checkpoint, &request, 1, NULL) == PAWL_OK);
+  pawl_checkpoint_watch_use(NULL);
+  EXPECT(pawl_checkpoint_prove(checkpoint, &tensor, 1, 0, 1, NULL) == PAWL_OK);
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK && memory[0] != 0);
+  pawl_checkpoint_watch_free(watch);
+  pawl_checkpoint_watch_look(NULL, &done, &all);
+  pawl_checkpoint_watch_cancel(NULL);
+  pawl_checkpoint_watch_free(NULL);
   return 0;
 }
 
@@ -148,7 +179,6 @@ static int opening(void) {
   EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"tag\": 3}", &checkpoint) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_open(kCheckpoint, "[", &checkpoint) == PAWL_INVALID && checkpoint == NULL);
   EXPECT(strcmp(pawl_checkpoint_json(NULL), "null") == 0);
-  pawl_checkpoint_cancel(NULL);
   pawl_checkpoint_close(NULL);
   return 0;
 }
@@ -178,6 +208,7 @@ int main(void) {
   EXPECT(memcmp(average, expected, sizeof average) == 0);
   pawl_checkpoint_close(golden);
   if (parts(checkpoint, weight, average) != 0 || refusals(checkpoint) != 0) return 1;
+  if (watched(checkpoint, weight) != 0) return 1;
   pawl_checkpoint_close(checkpoint);
   return opening() != 0 || replicas() != 0;
 }

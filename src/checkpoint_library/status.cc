@@ -3,39 +3,18 @@
 #include <string>
 #include <utility>
 
+#include "trainer/status.h"
+
 namespace pawl {
 namespace {
 
 thread_local std::string last;
 
-pawl_status status_of(Code code) {
-  switch (code) {
-    case Code::invalid:
-    case Code::not_found:
-    case Code::stale:
-      return PAWL_INVALID;
-    case Code::timeout:
-      return PAWL_TIMEOUT;
-    case Code::unreachable:
-      return PAWL_UNREACHABLE;
-    case Code::corrupt:
-      return PAWL_CORRUPT;
-    case Code::full:
-    case Code::io:
-      return PAWL_IO;
-    case Code::cancelled:
-      return PAWL_STOP;
-    case Code::broken:
-      return PAWL_BROKEN;
-  }
-  return PAWL_BROKEN;
-}
-
 }  // namespace
 
 pawl_status failed(Error error) {
   last = std::move(error.what);
-  return status_of(error.code);
+  return status_of(error.code, PAWL_INVALID);  // `stale`: somebody else is at it
 }
 
 pawl_status answer(Status status) {

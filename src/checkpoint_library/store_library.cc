@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint_library/options.h"
 #include "checkpoint_library/status.h"
+#include "checkpoint_library/watch.h"
 #include "pawl/checkpoint.h"
 #include "store/store_folder.h"
 
@@ -72,6 +73,9 @@ Status write_part(const char* folder, std::uint32_t part, const pawl_store_piece
       faults.add(piece.error().what);
   }
   if (faults.any()) return Error{Code::invalid, faults.sentence()};
+  std::uint64_t bytes = 0;
+  for (const pawl::StorePiece& piece : pieces) bytes += pawl::volume(piece.box) * pawl::size_bits(piece.type) / 8;
+  pawl::watch_execution(writing.execution, bytes);
   PAWL_ASSIGN(last_share, pawl::write_store_part(folder, part, pieces, writing));
   *share = last_share.c_str();
   return {};

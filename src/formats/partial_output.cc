@@ -5,10 +5,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <memory>
 #include <set>
 
 #include "base/text.h"
@@ -18,8 +21,11 @@
 namespace pawl {
 namespace {
 
+constexpr const char* kHolderName = "held-by";  // in the partial folder: whose it is, in words, for whoever comes next
+
 Error system_refused(std::string what, int errno_value) {
   Error error = system_error(std::move(what), errno_value);
+  if (errno_value == ENOSPC || errno_value == EDQUOT) error.what += ": free some space there, or write elsewhere";
   error.code = errno_value == ENOSPC || errno_value == EDQUOT || errno_value == EFBIG ? Code::full
                : errno_value == ENOENT                                                ? Code::not_found
                                                                                       : Code::io;
@@ -67,7 +73,26 @@ Status check_room(const std::string& folder, std::uint64_t bytes) {
   if (::statvfs(folder.c_str(), &disk) != 0) return system_refused(text("room in ", folder), errno);
   const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
   if (free >= bytes) return {};
-  return Error{Code::full, text("no room in ", folder, ": ", bytes, " bytes are needed and ", free, " are free")};
+  return Error{Code::full, text("no room in ", folder, ": ", bytes, " bytes are needed and ", free, " are free, so ",
+                                bytes - free, " are missing: free as many, or write elsewhere")};
+}
+
+// As good as can be: a lock is what keeps others away, this only names its holder.
+void tell_holder(const std::string& partial) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  const time_t now = ::time(nullptr);
+  struct tm parts {};
+  std::array<char, 32> when{};
+  if (::gmtime_r(&now, &parts) != nullptr) (void)::strftime(when.data(), when.size(), "%F %T UTC", &parts);
+  const std::string told = text("process ", ::getpid(), " on ", host.data(), ", since ", when.data());
+  const auto file = open_file(join_path(partial, kHolderName), {.write = true, .create = true, .truncate = true});
+  if (file) (void)(*file)->write_at(0, std::as_bytes(std::span(told)));
+}
+
+std::string holder_of(const std::string& partial) {
+  const Result<std::string> told = read_file(join_path(partial, kHolderName), 1024);
+  return told && !told->empty() ? *told : "another process";
 }
 
 // Opens the partial folder, made if it is not there, and locks it: the lock ends with its holder, however that ends.
@@ -79,7 +104,8 @@ Result<Fd> lock_partial(const std::string& partial) {
     if (!fd.valid()) return system_refused(text("open ", partial), errno);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK)
-        return Error{Code::stale, text(partial, ": another conversion is writing it; wait for its end")};
+        return Error{Code::stale, text(partial, " is being written by ", holder_of(partial),
+                                       ": wait for its end, or end it; what it leaves is taken over")};
       if (errno != ENOTSUP && errno != ENOLCK && errno != EINVAL) return system_refused(text("lock ", partial), errno);
     }
     struct stat held {
@@ -140,6 +166,7 @@ Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOpti
   PAWL_ASSIGN(Fd lock, lock_partial(partial));
   PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));  // of a run that was killed
   for (const std::string& name : left) PAWL_TRY(remove_tree(partial, join_path(partial, name)));
+  tell_holder(partial);
   return PartialOutput(path, partial, std::move(lock), options);
 }
 
@@ -154,6 +181,7 @@ std::string PartialOutput::path_of(const std::string& name) {
 }
 
 Status PartialOutput::publish() {
+  PAWL_TRY(remove_tree(partial_, join_path(partial_, kHolderName)));
   std::set<std::string, std::greater<>> folders;  // inner ones first
   // All modes before the first sync: the file system's journal then has one commit to wait for, not one a file.
   for (const std::string& name : names_) PAWL_TRY(open_to_others(join_path(partial_, name)));
@@ -179,8 +207,11 @@ Status PartialOutput::publish_folder() {
     if (errno != ENOTEMPTY && errno != EEXIST) return system_refused(text("rename ", partial_, " to ", path_), errno);
     return options_.marker.empty() ? take_over_folder() : exchange_folder();
   }
-  lock_.reset();  // nothing stood there, or an empty folder
-  return sync_path(parent_path(path_));
+  // Nothing stood there, or an empty folder. What may not be on the disk is not to be found either.
+  Status synced = sync_path(parent_path(path_));
+  if (!synced && ::rename(path_.c_str(), partial_.c_str()) == 0) return synced;
+  lock_.reset();
+  return synced;
 }
 
 // What stood there has the partial folder's name afterwards, and is removed; the lock went to the new one's name.
@@ -192,9 +223,13 @@ Status PartialOutput::exchange_folder() {
   if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
     return system_refused(
         text("exchange ", partial_, " and ", path_, " (some file systems can't: then write to another name)"), errno);
-  PAWL_TRY(sync_path(parent_path(path_)));
+  if (Status synced = sync_path(parent_path(path_)); !synced) {
+    if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) keep_ = true;
+    return synced;
+  }
   lock_.reset();
-  return remove_tree(parent_path(partial_), partial_);
+  (void)remove_tree(parent_path(partial_), partial_);  // the new one is there; the next run removes what is left
+  return {};
 }
 
 Status PartialOutput::take_over_folder() {

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "base/text.h"
 #include "env/files.h"
 
 namespace pawl {
@@ -69,7 +70,7 @@ TEST_F(PartialOutputTest, TheNextRunTakesOverWhatAKillLeft) {
   write(at("out.pawl-partial/old"), "half");
   auto output = PartialOutput::begin(at("out"), {.folder = true});
   ASSERT_TRUE(output) << output.error().what;
-  EXPECT_EQ(names("out.pawl-partial"), Names{});
+  EXPECT_EQ(names("out.pawl-partial"), Names{"held-by"});
   write(output->path_of("new"), "whole");
   ASSERT_TRUE(output->publish());
   EXPECT_EQ(names(), Names{"out"});
@@ -83,6 +84,8 @@ TEST_F(PartialOutputTest, RefusesASecondRun) {
   const auto second = PartialOutput::begin(at("out"), {});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::stale) << second.error().what;
+  EXPECT_NE(second.error().what.find(text("is being written by process ", ::getpid(), " on ")), std::string::npos)
+      << second.error().what;
   ASSERT_TRUE(first->publish());
   EXPECT_EQ(content(at("out")), "1");
 }

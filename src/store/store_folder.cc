@@ -188,11 +188,17 @@ Result<StoreManifest> join_shares(const std::string& folder, std::span<const std
   return all;
 }
 
-Status write_synced(const std::string& path, std::string_view content) {
+Status write_file(const std::string& path, std::string_view content) {
   PAWL_ASSIGN(const std::unique_ptr<File> file, open_file(path, {.write = true, .create = true, .exclusive = true}));
   PAWL_TRY(file->write_at(0, std::as_bytes(std::span(content))));
   PAWL_TRY(file->sync());
   return file->close();
+}
+
+Status write_synced(const std::string& path, std::string_view content) {
+  Status status = write_file(path, content);
+  if (status || status.error().code != Code::full) return status;
+  return Error{Code::full, text(status.error().what, ": free some space there, or write elsewhere")};
 }
 
 }  // namespace

@@ -2,13 +2,13 @@
 
 namespace pawl {
 
-pawl_status status_of(Code code) {
+pawl_status status_of(Code code, pawl_status stale) {
   switch (code) {
     case Code::invalid:
     case Code::not_found:
       return PAWL_INVALID;
     case Code::stale:
-      return PAWL_RECOVER;
+      return stale;
     case Code::cancelled:
       return PAWL_STOP;
     case Code::timeout:
