@@ -123,6 +123,8 @@ def partitions_of(engine: Any, name_of: Mapping[int, str]) -> Partitions | None:
 def _check_optimizer(optimizer: Any) -> None:
     if getattr(optimizer, "offloaded_states", None):
         raise Refused("states of the engine are offloaded: call engine.reload_states() first")
+    if getattr(optimizer, "zenflow", False):
+        raise Refused("ZenFlow updates its state beside the steps: that can't be saved or loaded by pawl yet")
     if getattr(optimizer, "swap_optimizer", False) or getattr(optimizer, "params_in_nvme_and_cpu", False):
         raise Refused("parameters or optimizer state on NVMe can't be saved or loaded by pawl yet")
     if getattr(optimizer, "backup_optimizer", None) is not None:
@@ -204,20 +206,29 @@ def _check_end(partition: Partition, end: int) -> None:
 # ZeRO-1, ZeRO-2 and BF16_Optimizer --------------------------------------------------------------------------------
 
 def _zero_1_and_2(optimizer: Any, name: _Names) -> Partitions:
-    return _linked(optimizer, name, optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups)
+    padding = [sum(each) for each in getattr(optimizer, "round_robin_bit16_padding", [])]
+    return _linked(optimizer, name, optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups,
+                   optimizer.bit16_groups_flat, padding)
 
 
 def _bf16(optimizer: Any, name: _Names) -> Partitions:
     if not optimizer.using_real_optimizer:
         raise Refused("BF16_Optimizer without an optimizer has no state: use pawl.torch.save with the engine's module")
-    return _linked(optimizer, name, optimizer.bf16_groups, optimizer.fp32_groups_flat_partition)
+    return _linked(optimizer, name, optimizer.bf16_groups, optimizer.fp32_groups_flat_partition,
+                   optimizer.bf16_groups_flat, [])
 
 
-def _linked(optimizer: Any, name: _Names, groups: Any, flats: Any) -> Partitions:
-    """Each parameter that has a part in this rank's partition says so itself."""
+def _linked(optimizer: Any, name: _Names, groups: Any, flats: Any, wholes: Any, padding: list[int]) -> Partitions:
+    """Each parameter that has a part in this rank's partition says so itself. `wholes`: what the groups' partitions are
+    cut from; `padding`: what there is of it between parameters."""
     partitions = []
-    for group, (parameters, flat) in enumerate(zip(groups, flats, strict=True)):
+    for group, (parameters, flat, whole_flat) in enumerate(zip(groups, flats, wholes, strict=True)):
         partition = Partition(flat, group, [name(parameter) for parameter in parameters])
+        alignment = optimizer.nccl_start_alignment_factor * (whole_flat.numel() // max(1, flat.numel()))
+        filled = sum(parameter.numel() for parameter in parameters) + (padding[group] if padding else 0)
+        if whole_flat.numel() != -(-filled // alignment) * alignment:
+            raise Refused(f"param group {group}: its parameters come to {filled} elements, and DeepSpeed's flat tensor "
+                          f"of them to {whole_flat.numel()}: nothing is moved on a guess")
         for parameter in parameters:
             link = parameter._hp_mapping
             if link is not None:

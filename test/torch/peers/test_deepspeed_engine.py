@@ -60,7 +60,7 @@ class Model(nn.Module):
         self.register_buffer("shift", torch.randn(11))
 
     def forward(self, seen):
-        hidden = self.embed(seen) * self.fixed + self.shift
+        hidden = self.embed(seen) * self.fixed + self.shift.to(self.fixed.dtype)
         return self.head(self.down(self.norm(nn.functional.gelu(self.up(hidden)))) * self.gain)
 
 
@@ -328,7 +328,7 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     engine.optimizer = real
     groups = real.bit16_groups if job["stage"] in (1, 2) else real.fp16_groups
     kept = groups[0].pop()
-    refused("guess" if job["stage"] == 3 else "hole", lambda: pawl.deepspeed.save(engine, folder / "new"))
+    refused("on a guess", lambda: pawl.deepspeed.save(engine, folder / "new"))
     groups[0].append(kept)
     scheduler, engine.lr_scheduler = engine.lr_scheduler, torch.optim.lr_scheduler.StepLR(real.optimizer, 1)
     refused("WarmupLR", lambda: pawl.deepspeed.load(engine, folder / "ckpt"))
@@ -349,7 +349,7 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     model.norm, model.down = nn.LayerNorm(24), nn.Linear(24, 11, bias=False)
     pawl.torch.save(folder / "wider", model)
     refused("up.weight", lambda: pawl.deepspeed.load(engine, folder / "wider", optimizer_state=False))
-    refused("not", lambda: pawl.deepspeed.load(engine, folder / "nowhere"))
+    refused("no such", lambda: pawl.deepspeed.load(engine, folder / "nowhere"))
     assert not (folder / "new").exists() and not list(folder.glob("*pawl-partial"))
     same(state_of(engine), before)
     assert facts_of(engine) == facts
