@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 
 #include "base/text.h"
 #include "env/files.h"
+#include "formats/output_shares.h"
 #include "reshape/cast.h"
+#include "reshape/open_files.h"
 #include "reshape/plan.h"
 #include "reshape/range_checksums.h"
+#include "tensor/tiling.h"
 
 namespace pawl {
 namespace {
@@ -61,6 +65,58 @@ Result<RangeChecksums> checksums_of(const OutputPlan& plan) {
     for (const PlannedRange& range : plan.files[i].checked)
       ranges.push_back({i, range.offset_bytes, range.offset_bytes + range.size_bytes});
   return RangeChecksums::create(std::move(ranges), ChecksumKind::crc32);
+}
+
+// The files that a share writes to, numbered as the executor is to see them.
+class OwnFiles {
+ public:
+  OwnFiles(const OutputPlan& plan, const OutputShare& share, std::span<const std::string> paths)
+      : number_(plan.files.size(), kNone) {
+    for (const TensorStretch& stretch : share.stretches) {
+      const std::uint32_t file = plan.tensors[stretch.tensor].file;
+      if (number_[file] != kNone) continue;
+      number_[file] = static_cast<std::uint32_t>(files_.size());
+      files_.push_back(file);
+      targets_.push_back({paths[file], plan.files[file].size_bytes, {}, true});
+    }
+  }
+  [[nodiscard]] std::uint32_t number_of(std::uint32_t file) const { return number_[file]; }
+  [[nodiscard]] std::uint32_t file_of(std::uint32_t number) const { return files_[number]; }
+  [[nodiscard]] const std::vector<TargetFile>& targets() const { return targets_; }
+
+ private:
+  static constexpr std::uint32_t kNone = ~0u;
+  std::vector<std::uint32_t> number_, files_;
+  std::vector<TargetFile> targets_;
+};
+
+// The boxes that a stretch is, where they lie in the tensor's place.
+WantedPieces wanted_of(const OutputPlan& plan, const CheckpointView& view, const TensorStretch& stretch) {
+  const PlannedTensor& planned = plan.tensors[stretch.tensor];
+  const Shape& shape = view.tensors[planned.tensor].shape;
+  WantedPieces wanted{planned.tensor, planned.type, {}};
+  std::vector<Box> boxes;
+  append_interval(shape, stretch.begin, stretch.end, boxes);
+  const PerDimension stride = dense_stride(whole_box(shape));
+  for (const Box& box : boxes) {
+    std::uint64_t first = 0;
+    for (std::uint32_t d = 0; d < box.dimensions; ++d) first += box.begin[d] * stride[d];
+    wanted.pieces.push_back({stretch.tensor, 0, stretch.tensor, 0, 0, box, first, stride});
+  }
+  return wanted;
+}
+
+// Some tensors at a time: a plan of a hundred thousand need not be in memory.
+Status stream_share(const OutputPlan& plan, const CheckpointView& view, const OutputShare& share,
+                    const ReshapeSource& source, const CopySink& sink) {
+  constexpr std::size_t kAtOnce = 1024;
+  for (std::size_t at = 0; at < share.stretches.size(); at += kAtOnce) {
+    std::vector<WantedPieces> wanted;
+    for (std::size_t i = at; i < std::min(at + kAtOnce, share.stretches.size()); ++i)
+      wanted.push_back(wanted_of(plan, view, share.stretches[i]));
+    PAWL_TRY(plan_pieces(source, wanted, sink));
+  }
+  return {};
 }
 
 // The texts of one file: its first bytes apart from the others.
@@ -140,30 +196,85 @@ Status check_output(const OutputPlan& plan, const CheckpointView& view, const Ou
   return Copies(plan, view, options).stream([](const ReshapeCopy&) {});
 }
 
-Result<ExecuteReport> write_output(const OutputPlan& plan, const CheckpointView& view, PartialOutput& output,
-                                   const OutputOptions& options) {
+Result<std::vector<std::string>> make_files(const OutputPlan& plan, PartialOutput& output,
+                                            const std::atomic<bool>* cancel) {
+  std::vector<std::string> paths;
+  for (const PlannedFile& file : plan.files) {
+    if (cancel != nullptr && *cancel) return Error{Code::cancelled, "cancelled"};
+    paths.push_back(output.path_of(file.name));
+    PAWL_TRY(make_target({paths.back(), file.size_bytes}));
+  }
+  return paths;
+}
+
+Result<ShareReport> write_share(const OutputPlan& plan, const CheckpointView& view, const OutputShare& share,
+                                std::span<const std::string> paths, const OutputOptions& options) {
+  const OwnFiles own(plan, share, paths);
   CopyTarget target;
-  for (const PlannedFile& file : plan.files) target.files.push_back({output.path_of(file.name), file.size_bytes, {}});
+  target.files = own.targets();
   target.place = [&](std::uint32_t, std::uint32_t buffer) -> Place {
     const PlannedTensor& tensor = plan.tensors[buffer];
-    return {.file = tensor.file, .offset_bytes = tensor.offset_bytes, .size_bytes = tensor.size_bytes};
+    return {.file = own.number_of(tensor.file), .offset_bytes = tensor.offset_bytes, .size_bytes = tensor.size_bytes};
   };
   ExecuteOptions execution = options.execution;
-  execution.bytes_expected = plan.data_bytes;
-  const Copies copies(plan, view, options);
-  const CopyStream stream = [&](const CopySink& sink) { return copies.stream(sink); };
+  execution.bytes_expected = share.bytes;
   PAWL_ASSIGN(RangeChecksums checksums, checksums_of(plan));
-  if (!checksums.ranges().empty()) execution.observe = checksums.observer();
-  PAWL_ASSIGN(ExecuteReport report, execute(stream, places_of(view), target, execution));
+  if (!checksums.ranges().empty())
+    execution.observe = [&](std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
+      checksums.add(own.file_of(file), offset_bytes, bytes);
+    };
+  const ReshapeSource source = source_of(view, {.trusted_copy = options.trusted_copy, .roles = {}});
+  const CopyStream copies = [&](const CopySink& sink) { return stream_share(plan, view, share, source, sink); };
+  PAWL_ASSIGN(const ExecuteReport done, execute(copies, places_of(view), target, execution));
+  ShareReport report{.bytes = share.bytes, .bytes_read = done.bytes_read, .overflowed = done.overflowed};
+  for (std::size_t i = 0; i < checksums.ranges().size(); ++i)
+    if (checksums.share_at(i) != 0) report.sums.emplace_back(static_cast<std::uint32_t>(i), checksums.share_at(i));
+  return report;
+}
+
+Status finish_files(const OutputPlan& plan, std::span<const ShareReport> reports, std::span<const std::string> paths) {
+  PAWL_ASSIGN(RangeChecksums checksums, checksums_of(plan));
+  std::uint64_t bytes = 0;
+  for (const ShareReport& report : reports) {
+    bytes += report.bytes;
+    for (const auto& [index, sum] : report.sums) {
+      if (index >= checksums.ranges().size()) return Error{Code::corrupt, text("a report of range ", index)};
+      checksums.add_share(index, sum);
+    }
+  }
+  if (bytes != plan.data_bytes)
+    return Error{Code::corrupt, text("shares of ", bytes, " bytes were written, and the plan has ", plan.data_bytes)};
   std::vector<std::string> first;
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
     Texts texts = texts_of(plan.files[i], checksums);
-    PAWL_TRY(write_texts(target.files[i].path, texts.others));
+    PAWL_TRY(write_texts(paths[i], texts.others));
     first.push_back(std::move(texts.first));
   }
   for (std::size_t i = 0; i < plan.files.size(); ++i)
-    if (!first[i].empty()) PAWL_TRY(write_texts(target.files[i].path, {{{0, std::move(first[i])}}}));
-  return report;
+    if (!first[i].empty()) PAWL_TRY(write_texts(paths[i], {{{0, std::move(first[i])}}}));
+  return {};
+}
+
+ExecuteReport sum_of(std::span<const ShareReport> reports) {
+  ExecuteReport sum;
+  std::map<std::uint32_t, std::uint64_t> overflowed;
+  for (const ShareReport& report : reports) {
+    sum.bytes_read += report.bytes_read;
+    sum.bytes_moved += report.bytes;
+    for (const auto& [tensor, count] : report.overflowed) overflowed[tensor] += count;
+  }
+  sum.bytes_written = sum.bytes_moved;
+  sum.overflowed.assign(overflowed.begin(), overflowed.end());
+  return sum;
+}
+
+Result<ExecuteReport> write_output(const OutputPlan& plan, const CheckpointView& view, PartialOutput& output,
+                                   const OutputOptions& options) {
+  PAWL_ASSIGN(const std::vector<std::string> paths, make_files(plan, output, options.execution.cancel));
+  const std::vector<OutputShare> shares = cut_output(plan, view, 1);
+  PAWL_ASSIGN(const ShareReport report, write_share(plan, view, shares[0], paths, options));
+  PAWL_TRY(finish_files(plan, std::span(&report, 1), paths));
+  return sum_of(std::span(&report, 1));
 }
 
 }  // namespace pawl

@@ -5,13 +5,17 @@
 // of a file don't overlap, and what neither covers is zero. All data is written first, then the texts, and each file's
 // first bytes last of all, files in the order of the plan: a file in the making begins with zeros, which no reader
 // takes, and the last file is the one that makes the others a checkpoint.
-// The structs and the planning functions are pure: formats/safetensors_writer.h, formats/dcp_writer.h,
-// formats/deepspeed/universal_writer.h. Names are given to finished files by formats/partial_output.h.
+// Several processes may write one output, each a share of it (formats/output_shares.h): one makes the files, each
+// writes and syncs its share, and one that has all their reports finishes. The structs and the planning functions are
+// pure: formats/safetensors_writer.h, formats/dcp_writer.h, formats/deepspeed/universal_writer.h. Names are given to
+// finished files by formats/partial_output.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +100,31 @@ struct OutputOptions {
   std::optional<std::uint32_t> trusted_copy;  // as FileSourceOptions
 };
 
+// Row-major elements [begin, end) of a tensor of the plan.
+struct TensorStretch {
+  std::uint32_t tensor = 0;  // in OutputPlan::tensors
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  bool operator==(const TensorStretch&) const = default;
+};
+
+// What one process writes of an output.
+struct OutputShare {
+  std::vector<TensorStretch> stretches;  // ascending
+  std::uint64_t bytes = 0;
+};
+
+// What a process that wrote a share tells the one that finishes.
+struct ShareReport {
+  std::uint64_t bytes = 0;                                               // of tensors, that it wrote
+  std::uint64_t bytes_read = 0;                                          // as ExecuteReport has it
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> overflowed = {};  // likewise: tensor of the plan, how many
+  // Its part of the checksums of the plan's checked ranges, counted over all files: index, RangeChecksums::share_at.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> sums = {};
+  std::vector<std::string> texts = {};  // of formats that have shares of their own (pawl's store)
+  bool operator==(const ShareReport&) const = default;
+};
+
 [[nodiscard]] PartialOptions partial_options(const OutputPlan& plan, bool overwrite);
 // What write_output() would find wrong with the view, before anything is made: `not_found` where a region of a tensor
 // has no piece, `invalid` for a cast that can't be, ...
@@ -104,5 +133,20 @@ struct OutputOptions {
 // made is then removed with `output`. `execution` gets what the plan knows (bytes_expected, observe).
 [[nodiscard]] Result<ExecuteReport> write_output(const OutputPlan& plan, const CheckpointView& view,
                                                  PartialOutput& output, const OutputOptions& options);
+
+// The same in three steps, of which the second may be done by several processes at once, each its share.
+// The files of the plan, at their full size and empty, and their paths, in order. Ends early once *cancel.
+[[nodiscard]] Result<std::vector<std::string>> make_files(const OutputPlan& plan, PartialOutput& output,
+                                                          const std::atomic<bool>* cancel = nullptr);
+// Writes and syncs what the share says, and no other byte of these files.
+[[nodiscard]] Result<ShareReport> write_share(const OutputPlan& plan, const CheckpointView& view,
+                                              const OutputShare& share, std::span<const std::string> paths,
+                                              const OutputOptions& options);
+// With the reports of all shares: the texts, and each file's first bytes last. Fails also: `corrupt` where the reports
+// are not of all the data.
+[[nodiscard]] Status finish_files(const OutputPlan& plan, std::span<const ShareReport> reports,
+                                  std::span<const std::string> paths);
+// All reports as one.
+[[nodiscard]] ExecuteReport sum_of(std::span<const ShareReport> reports);
 
 }  // namespace pawl

@@ -149,6 +149,10 @@ bool is_weights_name(const std::string& name) {
 
 }  // namespace
 
+std::string partial_folder(const std::string& path) {
+  return without_slashes(path) + kPartialSuffix;
+}
+
 Status PartialOutput::check(const std::string& given, const PartialOptions& options) {
   const std::string path = without_slashes(given);
   if (path.empty() || path == "/" || last_name(path) == "." || last_name(path) == "..")
@@ -167,7 +171,10 @@ Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOpti
   PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));  // of a run that was killed
   for (const std::string& name : left) PAWL_TRY(remove_tree(partial, join_path(partial, name)));
   tell_holder(partial);
-  return PartialOutput(path, partial, std::move(lock), options);
+  PartialOutput output(path, partial, std::move(lock), std::move(options));
+  if (output.root_ != partial && ::mkdir(output.root_.c_str(), 0777) != 0)
+    return system_refused(text("make ", output.root_), errno);
+  return output;
 }
 
 PartialOutput::~PartialOutput() {
@@ -176,40 +183,41 @@ PartialOutput::~PartialOutput() {
 
 std::string PartialOutput::path_of(const std::string& name) {
   names_.push_back(options_.folder ? name : std::string("data"));
-  for (const std::string& folder : folders_of(names_.back())) (void)::mkdir(join_path(partial_, folder).c_str(), 0777);
-  return join_path(partial_, names_.back());
+  for (const std::string& folder : folders_of(names_.back())) (void)::mkdir(join_path(root_, folder).c_str(), 0777);
+  return join_path(root_, names_.back());
 }
 
 Status PartialOutput::publish() {
   PAWL_TRY(remove_tree(partial_, join_path(partial_, kHolderName)));
   std::set<std::string, std::greater<>> folders;  // inner ones first
   // All modes before the first sync: the file system's journal then has one commit to wait for, not one a file.
-  for (const std::string& name : names_) PAWL_TRY(open_to_others(join_path(partial_, name)));
+  for (const std::string& name : names_) PAWL_TRY(open_to_others(join_path(root_, name)));
   for (const std::string& name : names_) {
-    PAWL_TRY(sync_path(join_path(partial_, name)));
+    PAWL_TRY(sync_path(join_path(root_, name)));
     for (std::string& folder : folders_of(name)) folders.insert(std::move(folder));
   }
-  for (const std::string& folder : folders) PAWL_TRY(sync_path(join_path(partial_, folder)));
-  PAWL_TRY(sync_path(partial_));
+  for (const std::string& folder : folders) PAWL_TRY(sync_path(join_path(root_, folder)));
+  PAWL_TRY(sync_path(root_));
   return options_.folder ? publish_folder() : publish_file();
 }
 
 Status PartialOutput::publish_file() {
   if (names_.size() != 1) return Error{Code::broken, "one file was to be written"};
-  PAWL_TRY(rename_path(join_path(partial_, names_[0]), path_));
+  PAWL_TRY(rename_path(join_path(root_, names_[0]), path_));
   PAWL_TRY(remove_tree(parent_path(partial_), partial_));
   lock_.reset();
   return sync_path(parent_path(path_));
 }
 
 Status PartialOutput::publish_folder() {
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) return system_refused(text("rename ", partial_, " to ", path_), errno);
+  if (::rename(root_.c_str(), path_.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) return system_refused(text("rename ", root_, " to ", path_), errno);
     return options_.marker.empty() ? take_over_folder() : exchange_folder();
   }
   // Nothing stood there, or an empty folder. What may not be on the disk is not to be found either.
   Status synced = sync_path(parent_path(path_));
-  if (!synced && ::rename(path_.c_str(), partial_.c_str()) == 0) return synced;
+  if (!synced && ::rename(path_.c_str(), root_.c_str()) == 0) return synced;
+  if (root_ != partial_) (void)remove_tree(parent_path(partial_), partial_);  // ours still
   lock_.reset();
   return synced;
 }
@@ -220,15 +228,16 @@ Status PartialOutput::exchange_folder() {
   const Fd old(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!old.valid()) return system_refused(text("open ", path_), errno);
   (void)::flock(old.get(), LOCK_EX | LOCK_NB);  // for the next run: it gets the partial folder's name
-  if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
+  if (::renameat2(AT_FDCWD, root_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
     return system_refused(
-        text("exchange ", partial_, " and ", path_, " (some file systems can't: then write to another name)"), errno);
+        text("exchange ", root_, " and ", path_, " (some file systems can't: then write to another name)"), errno);
   if (Status synced = sync_path(parent_path(path_)); !synced) {
-    if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) keep_ = true;
+    if (::renameat2(AT_FDCWD, root_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) keep_ = true;
     return synced;
   }
-  lock_.reset();
+  if (root_ == partial_) lock_.reset();
   (void)remove_tree(parent_path(partial_), partial_);  // the new one is there; the next run removes what is left
+  lock_.reset();
   return {};
 }
 
@@ -243,7 +252,7 @@ Status PartialOutput::take_over_folder() {
   std::ranges::stable_sort(names_, {}, [&](const std::string& name) { return name == index; });
   for (const std::string& name : names_) {
     if (name == index) PAWL_TRY(sync_path(path_));
-    PAWL_TRY(rename_path(join_path(partial_, name), join_path(path_, name)));
+    PAWL_TRY(rename_path(join_path(root_, name), join_path(path_, name)));
   }
   PAWL_TRY(sync_path(path_));
   PAWL_TRY(remove_tree(parent_path(partial_), partial_));

@@ -29,7 +29,13 @@ struct PartialOptions {
   bool overwrite = false;   // what stands there is replaced; else it is refused
   std::uint64_t bytes = 0;  // that will be written: refused at once where the disk has less
   std::string marker = {};  // of a folder that is replaced as a whole: a file that the one there must hold
+  // Of several processes that write one output: the name of a folder in the partial one, other each time, in which it
+  // grows. A process of an earlier attempt, wherever it still runs, then finds none of its files. Empty: one process.
+  std::string attempt = {};
 };
+
+// Where the output for that path grows, if its options name an attempt; beside it: what is not the output's own.
+[[nodiscard]] std::string partial_folder(const std::string& path);
 
 class PartialOutput {
  public:
@@ -50,10 +56,16 @@ class PartialOutput {
   // Syncs all of them, and gives them their names. Afterwards they are on the disk. Fails: `io`, `full`, `not_found` if
   // one was not made.
   [[nodiscard]] Status publish();
+  // Where path_of's files are.
+  [[nodiscard]] const std::string& folder() const { return root_; }
 
  private:
   PartialOutput(std::string path, std::string partial, Fd lock, PartialOptions options)
-      : path_(std::move(path)), partial_(std::move(partial)), lock_(std::move(lock)), options_(options) {}
+      : path_(std::move(path)),
+        partial_(std::move(partial)),
+        root_(options.attempt.empty() ? partial_ : partial_ + "/" + options.attempt),
+        lock_(std::move(lock)),
+        options_(std::move(options)) {}
   [[nodiscard]] Status publish_file();
   [[nodiscard]] Status publish_folder();
   [[nodiscard]] Status exchange_folder();
@@ -61,6 +73,7 @@ class PartialOutput {
 
   std::string path_;
   std::string partial_;
+  std::string root_;  // where the files grow: the partial folder, or the attempt's in it
   Fd lock_;  // of the partial folder; none: moved from, or published
   PartialOptions options_;
   std::vector<std::string> names_;

@@ -92,7 +92,7 @@ class Producer {
 Status make_targets(const CopyTarget& target, const LaneShared& shared) {
   for (const TargetFile& file : target.files) {
     if (shared.stopped()) return Error{Code::cancelled, "cancelled"};
-    PAWL_TRY(make_target(file));
+    if (!file.is_made) PAWL_TRY(make_target(file));
   }
   return {};
 }

@@ -43,7 +43,9 @@ struct CopySource {
 struct TargetFile {
   std::string path;
   std::uint64_t size_bytes = 0;
-  std::string head;  // its first bytes, e.g. a header
+  std::string head = {};  // its first bytes, e.g. a header
+  // It is there, at its full size, and others may be writing it too: only what is copied is touched. `head` is ignored.
+  bool is_made = false;
 };
 
 // Padding in target memory is left as it is: give zeroed memory where it matters.

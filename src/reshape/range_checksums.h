@@ -43,6 +43,11 @@ class RangeChecksums {
   [[nodiscard]] std::uint32_t value_at(std::size_t index) const;  // of ranges()[index]
   [[nodiscard]] const std::vector<FileRange>& ranges() const { return ranges_; }
 
+  // Of ranges that several processes write, each its own bytes: what was added here to ranges()[index], and the same of
+  // another process, which counts as if its bytes had been shown here. 0: nothing but zeros. Not while somebody adds.
+  [[nodiscard]] std::uint32_t share_at(std::size_t index) const { return shares_[index]; }
+  void add_share(std::size_t index, std::uint32_t share) { shares_[index] ^= share; }
+
  private:
   RangeChecksums(std::vector<FileRange> ranges, ChecksumKind kind);
 

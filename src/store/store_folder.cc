@@ -224,6 +224,7 @@ Result<StoreFolder> StoreFolder::begin(const std::string& path, const StoreOptio
   partial.folder = true;
   partial.overwrite = options.overwrite;
   partial.bytes = options.bytes;
+  partial.attempt = options.attempt;
   partial.marker = std::string(kStoreMarkerName);
   PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(path, partial));
   std::string folder = parent_path(output.path_of(std::string(kStoreManifestName)));
