@@ -204,6 +204,7 @@ def refusals(rank, world, directory):
     attempt("optimizer of another class", whole, "sgd")
     attempt("wrapped differently", whole, rename=lambda name: "module." + name)
     attempt("lacks tensors", whole, change=lambda model: model.register_buffer("more", torch.zeros(3)))
+    attempt("other shapes", whole, change=lambda model: model.register_buffer("seen", torch.zeros(2)))
     attempt("another type", whole, change=lambda model: model.register_buffer("seen", torch.zeros((), dtype=torch.bool)))
     return answers
 
@@ -366,6 +367,7 @@ class FaultsTest(unittest.TestCase):
                     "optimizer of another class": "momentum_buffer.*optimizer=None",
                     "wrapped differently": r"lack the first part 'module\.'.*removeprefix",
                     "lacks tensors": r"lacks more \(buffer\) \[3\]",
+                    "other shapes": r"seen \(buffer\).*\[\] in the checkpoint, \[2\] here",
                     "another type": "seen.*int64.*bool"}
         for about, words in expected.items():
             with self.subTest(about):

@@ -13,6 +13,7 @@ Collectives: all ranks of `group` call save() with the same arguments, between s
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -101,10 +102,12 @@ class Ranks:
         """What `work` gave on each rank, on all of them. Fails on all with what it failed with on any; on a rank that
         was interrupted with KeyboardInterrupt."""
         mine = _outcome(work)
-        answers = [mine] if self.world == 1 else self._collected(mine)
-        failures = [(rank, answer) for rank, (good, answer) in enumerate(answers) if not good]
         if not mine[0] and mine[1][0] == "interrupted":
+            with contextlib.suppress(PawlError):  # the others may have been, too, and be gone
+                self._collected(mine)
             raise KeyboardInterrupt(mine[1][1])
+        answers = self._collected(mine)
+        failures = [(rank, answer) for rank, (good, answer) in enumerate(answers) if not good]
         if failures:
             raise _joined_failure(failures, self.world)
         return [answer for _, answer in answers]
@@ -125,6 +128,8 @@ class Ranks:
         return answers or []
 
     def _collected(self, mine: Any) -> list[Any]:
+        if self.world == 1:
+            return [mine]
         answers: list[Any] = [None] * self.world
         self._together(lambda: dist.all_gather_object(answers, mine, group=self.group))
         return answers
