@@ -82,10 +82,10 @@ class Killer:
         self.wait(lambda nodes: jobs.committed(nodes) >= max(step, 1), f"step {step}")
         time.sleep(pause_s)
 
-    def wait(self, condition, what, timeout_s=180.0, pause_s=0.05):
+    def wait(self, condition, what, timeout_s=180.0, pause_s=0.05, look=None):
         deadline = time.monotonic() + timeout_s
         while True:
-            nodes = self.view.nodes()
+            nodes = (look or self.view.nodes)()
             if condition(nodes):
                 return nodes
             if time.monotonic() > deadline:
@@ -97,6 +97,11 @@ class Killer:
     def status(self):
         """{node: status} from `pawl status -o json`, as any stranger gets it."""
         return {status["node"]: status for status in self.view.status()["nodes"] if "role" in status}
+
+    def whole(self):
+        """The same with all members in it: on a busy machine one may miss the moment, and who is missing can't be chosen."""
+        return self.wait(lambda nodes: len(jobs.members(nodes)) == self.options.nodes, "every member to answer",
+                         look=self.status)
 
     def choose(self, nodes, but=()):
         sitting = sorted(node for node in jobs.members(nodes) if node not in but)
@@ -116,12 +121,12 @@ class Killer:
     # How -----------------------------------------------------------------------------------------------------------
 
     def kill_at_random(self):
-        nodes = self.status()
+        nodes = self.whole()
         self.kill(nodes, self.choose(nodes), "random")
 
     def kill_after_swap(self):
         """A first death, and at once after the swap a second, elsewhere."""
-        before = self.status()
+        before = self.whole()
         first = self.choose(before)
         self.kill(before, first, "random")
         generation = jobs.generation(before)
@@ -132,7 +137,7 @@ class Killer:
 
     def kill_held(self, phase):
         """Parks the victim in the phase, then kills its whole node."""
-        nodes = self.status()
+        nodes = self.whole()
         node = self.choose(nodes)
         hold = {"ask": "hold", "phase": phase}
         if phase in STEP_PHASES + TORCH_PHASES:
@@ -144,7 +149,7 @@ class Killer:
 
     def kill_in_recovery(self, phase):
         """A first node dies at random; a second is held in a phase of that recovery and dies there."""
-        nodes = self.status()
+        nodes = self.whole()
         first = self.choose(nodes)
         candidates = jobs.spares(nodes) if phase in ("import", "seated") else far_from(first, nodes)
         for node in candidates:
