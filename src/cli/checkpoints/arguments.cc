@@ -1,6 +1,9 @@
 #include "cli/checkpoints/arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <optional>
 
 #include "base/text.h"
@@ -9,6 +12,8 @@
 
 namespace pawl {
 namespace {
+
+constexpr std::uint32_t kWorkersMax = 4096;
 
 void add_output(CLI::App& app, bool& as_json) {
   app.add_option_function<std::string>(
@@ -52,6 +57,54 @@ void add_family(CLI::App& app, CheckpointArguments& all) {
   app.add_option("--config", all.convert.config_file, "the model's config.json, which says all of that")->group(group);
 }
 
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// "2/4", or what SLURM told the process.
+void take_worker(const std::string& words, ConvertOptions& options) {
+  const std::string given =
+      words == "slurm" ? environment("SLURM_PROCID") + "/" + environment("SLURM_NTASKS") : words;
+  std::uint32_t worker = 0, workers = 0;
+  const char* const end = given.data() + given.size();
+  const auto first = std::from_chars(given.data(), end, worker);
+  const bool has_both = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
+  const auto second = has_both ? std::from_chars(first.ptr + 1, end, workers) : first;
+  if (!has_both || second.ec != std::errc() || second.ptr != end || worker >= workers || workers > kWorkersMax)
+    throw CLI::ValidationError(
+        "--worker", text("\"", words, "\": expected I/N with I from 0 to N - 1, or slurm where srun started us"));
+  options.worker = worker;
+  options.workers = workers;
+}
+
+// One word, the same of all processes that SLURM started together.
+std::string slurm_job() {
+  const std::string job = environment("SLURM_JOB_ID");
+  return job.empty() ? job : text(job, ".", environment("SLURM_STEP_ID"));
+}
+
+void add_workers(CLI::App& app, ConvertOptions& o) {
+  const char* group = "Several processes";
+  app.add_option("--workers", o.workers, "so many processes here, that share --memory and the cores; default 1")
+      ->check(CLI::Range(1u, kWorkersMax))
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--worker", [&o](const std::string& words) { take_worker(words, o); },
+         "I/N: this process is one of N that are started alike, from 0 on, anywhere that sees source and target; slurm: "
+         "as srun numbers them. They meet in TARGET.pawl-partial; worker 0 publishes. --memory is each one's own")
+      ->type_name("I/N")
+      ->excludes("--workers")
+      ->group(group);
+  app.add_option("--job-id", o.job, "WORD: whose workers these are, if jobs may write one target; default SLURM's")
+      ->group(group);
+  app.add_option_function<double>(
+         "--wait", [&o](double seconds) { o.wait_ms = static_cast<std::uint64_t>(seconds * 1000); },
+         "SECONDS that a worker is waited for that does not come, or writes nothing; default 600")
+      ->check(CLI::Range(0.001, 1e7))
+      ->group(group);
+}
+
 using To = ConvertOptions::To;
 
 To target_format(const std::string& name) {
@@ -88,6 +141,7 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
                       "float32, float16 or bfloat16 for all tensors of these types; default: as stored");
   add_reading(*convert, o.read);
   add_family(*convert, all);
+  add_workers(*convert, o);
   add_bytes(*convert, "--memory", o.memory_bytes, "at most so much memory for data; default 1GiB");
   convert->add_option("--trust-replica", o.trusted_replica,
                       "where copies of a tensor differ, take number N instead of refusing");
@@ -102,6 +156,11 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   add_output(*convert, o.json);
   convert->callback([convert, &all, &chosen] {
     all.convert.to = target_format(all.convert_to);
+    if (!all.convert.worker && (convert->count("--job-id") != 0 || convert->count("--wait") != 0))
+      throw CLI::ValidationError("--job-id, --wait", "only processes that meet (--worker I/N) have them");
+    if (all.convert.worker && all.convert.job.empty()) all.convert.job = slurm_job();
+    if (std::ranges::any_of(all.convert.job, [](unsigned char c) { return c <= ' ' || c == 0x7f; }))
+      throw CLI::ValidationError("--job-id", "one word without blanks");
     const bool is_spread = all.convert.to == To::huggingface || all.convert.to == To::dcp;
     if (convert->count("--max-file-size") != 0 && !is_spread)
       throw CLI::ValidationError("--max-file-size",

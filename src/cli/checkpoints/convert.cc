@@ -1,14 +1,17 @@
 // `pawl convert`: any checkpoint into safetensors, a Hugging Face folder, a folder of PyTorch DCP or DeepSpeed's
 // universal one.
 #include <chrono>
+#include <memory>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 #include "base/first_few.h"
 #include "base/text.h"
 #include "cli/checkpoints/access.h"
 #include "cli/checkpoints/commands.h"
 #include "cli/checkpoints/convert_plan.h"
-#include "cli/checkpoints/convert_store.h"
+#include "cli/checkpoints/convert_workers.h"
 #include "cli/checkpoints/progress.h"
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
@@ -61,7 +64,9 @@ Status rename(const ConvertOptions& options, Conversion& conversion) {
   return {};
 }
 
-Status check_replicas(const ConvertOptions& options, const Conversion& conversion) {
+// `of_plan`: the tensors that are compared.
+Status check_replicas(const ConvertOptions& options, const Conversion& conversion,
+                      const std::vector<std::uint32_t>& of_plan) {
   const CheckpointView& view = conversion.view;
   if (options.trusted_replica) {
     for (const StoredTensor& tensor : view.tensors)
@@ -72,7 +77,7 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
   }
   if (!has_copies(view)) return {};
   std::vector<std::uint32_t> tensors;
-  for (const PlannedTensor& tensor : conversion.plan.tensors) tensors.push_back(tensor.tensor);
+  for (const std::uint32_t tensor : of_plan) tensors.push_back(conversion.plan.tensors[tensor].tensor);
   PAWL_ASSIGN(const std::vector<CopyDifference> differences,
               compare_copies(view, tensors, execute_options(options.memory_bytes)));
   if (differences.empty()) return {};
@@ -82,19 +87,23 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
                                    ". Say --trust-replica N to take copy N of them")};
 }
 
+std::vector<std::uint32_t> all_tensors(const OutputPlan& plan) {
+  std::vector<std::uint32_t> all(plan.tensors.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 Status write_all(const ConvertOptions& options, Conversion& conversion) {
   const OutputPlan& plan = conversion.plan;
-  if (options.to == To::pawl) {
-    PAWL_ASSIGN(conversion.report, write_store(plan, conversion.view, options));
-    return {};
-  }
-  PAWL_ASSIGN(PartialOutput output, PartialOutput::begin(options.target, partial_options(plan, options.overwrite)));
-  OutputOptions how{.execution = execute_options(options.memory_bytes), .trusted_copy = options.trusted_replica};
-  ProgressBar progress("convert", plan.data_bytes);
-  how.execution.progress = [&](const ExecuteProgress& now) { progress.at(now.bytes_done); };
-  PAWL_ASSIGN(conversion.report, write_output(plan, conversion.view, output, how));
-  if (interrupted()) return Error{Code::cancelled, "interrupted"};
-  return output.publish();
+  const std::unique_ptr<ConvertOutput> output =
+      options.to == To::pawl
+          ? store_output(plan, conversion.view, options, worker_count(options), worker_memory(options))
+          : files_output(plan, conversion.view, options, worker_count(options));
+  const auto check = [&](const std::vector<std::uint32_t>& tensors) {
+    return check_replicas(options, conversion, tensors);
+  };
+  PAWL_ASSIGN(conversion.report, write_together(*output, options, plan, conversion.view, check));
+  return {};
 }
 
 Status plan(const ConvertOptions& options, Conversion& conversion) {
@@ -117,10 +126,12 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   PAWL_TRY(rename(options, conversion));
   PAWL_TRY(plan(options, conversion));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
-  PAWL_TRY(PartialOutput::check(options.target, partial_options(conversion.plan, options.overwrite)));
+  if (is_publisher(options))
+    PAWL_TRY(PartialOutput::check(options.target, partial_options(conversion.plan, options.overwrite)));
   // That nothing is missing is known before anything is made.
   PAWL_TRY(check_output(conversion.plan, conversion.view, {.execution = {}, .trusted_copy = options.trusted_replica}));
-  PAWL_TRY(check_replicas(options, conversion));
+  if (!options.worker || options.dry_run)  // else each looks at its share, once all of them are there
+    PAWL_TRY(check_replicas(options, conversion, all_tensors(conversion.plan)));
   if (options.dry_run) return {};
   PAWL_TRY(write_all(options, conversion));
   conversion.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -147,12 +158,18 @@ json document_of(const ConvertOptions& options, const Conversion& conversion) {
     document["files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}});
   if (options.dry_run) return document;
   document["seconds"] = conversion.seconds;
+  document["workers"] = worker_count(options);
+  if (options.worker) document["worker"] = *options.worker;
+  if (options.worker) document["bytes_written"] = conversion.report.bytes_written;
   document["bytes_read"] = conversion.report.bytes_read;
   return document;
 }
 
 std::string summary_of(const ConvertOptions& options, const Conversion& conversion) {
   const OutputPlan& plan = conversion.plan;
+  if (!is_publisher(options) && !options.dry_run)
+    return text("worker ", *options.worker, " of ", options.workers, " wrote its share of ", printable(options.target),
+                ": ", bytes_text(conversion.report.bytes_written), "; worker 0 gives the whole its name\n");
   std::string out =
       text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
            plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));

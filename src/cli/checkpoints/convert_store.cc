@@ -1,14 +1,16 @@
 #include "cli/checkpoints/convert_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/checkpoints/access.h"
+#include "cli/checkpoints/convert_output.h"
 #include "cli/checkpoints/portions.h"
-#include "cli/checkpoints/progress.h"
+#include "env/files.h"
+#include "formats/output_shares.h"
 #include "formats/safetensors_writer.h"
 #include "formats/store_manifest.h"
 #include "reshape/cast.h"
@@ -48,71 +50,128 @@ std::vector<StorePiece> empty_pieces(const OutputPlan& plan, const CheckpointVie
   return pieces;
 }
 
-class Writer {
+// So that how many workers there are changes no file, as long as they have the memory: large enough to be written fast,
+// small enough to be shared out.
+std::uint64_t portion_bytes_max(const OutputPlan& plan, std::uint64_t memory_bytes) {
+  constexpr std::uint64_t kPortions = 64;
+  constexpr std::uint64_t kPortionBytesMin = 4 << 20;
+  return std::min(memory_bytes / 4, std::max(kPortionBytesMin, plan.data_bytes / kPortions));
+}
+
+class StoreOutput final : public ConvertOutput {
  public:
-  Writer(const OutputPlan& plan, const CheckpointView& view, const ConvertOptions& options)
+  StoreOutput(const OutputPlan& plan, const CheckpointView& view, const ConvertOptions& options, std::uint32_t workers,
+              std::uint64_t memory_bytes)
       : plan_(plan),
         view_(view),
         options_(options),
-        reader_(view, {.trusted_copy = options.trusted_replica, .roles = {}}) {}
-
-  Result<ExecuteReport> run() {
-    PAWL_ASSIGN(StoreFolder folder, StoreFolder::begin(options_.target, {options_.overwrite, plan_.data_bytes}));
-    ProgressBar progress("convert", plan_.data_bytes);
+        reader_(view, {.trusted_copy = options.trusted_replica, .roles = {}}),
+        empty_(empty_pieces(plan, view)) {
     std::vector<PortionTensor> tensors;
-    std::vector<std::uint32_t> view_index;
     for (const PlannedTensor& planned : plan_.tensors) {
       const StoredTensor& stored = view_.tensors[planned.tensor];
       tensors.push_back({stored.type, stored.shape});
-      view_index.push_back(planned.tensor);
+      view_index_.push_back(planned.tensor);
     }
-    PAWL_TRY(write_part(folder, empty_pieces(plan_, view_)));
+    portions_ = plan_portions(tensors, portion_bytes_max(plan, memory_bytes));
+    for (const Portion& portion : portions_) bytes_.push_back(bytes_of(portion));
+    cuts_ = cut_in_order(bytes_, workers);
+  }
+
+  Status begin(const std::string& attempt) override {
+    PAWL_ASSIGN(StoreFolder begun,
+                StoreFolder::begin(options_.target, {options_.overwrite, plan_.data_bytes, attempt}));
+    begun_.emplace(std::move(begun));
+    folder_ = begun_->folder();
+    return {};
+  }
+
+  void join(const std::string& attempt) override { folder_ = join_path(partial_folder(options_.target), attempt); }
+
+  std::uint64_t share_bytes(std::uint32_t worker) const override {
+    std::uint64_t sum = 0;
+    for (std::size_t i = cuts_[worker]; i < cuts_[worker + 1]; ++i) sum += bytes_[i];
+    return sum;
+  }
+
+  std::vector<std::uint32_t> share_tensors(std::uint32_t worker) const override {
+    std::vector<std::uint32_t> tensors;
+    for (std::size_t i = cuts_[worker]; i < cuts_[worker + 1]; ++i)
+      for (const std::uint32_t tensor : portions_[i].tensors)
+        if (tensors.empty() || tensors.back() != tensor) tensors.push_back(tensor);
+    return tensors;
+  }
+
+  Result<ShareReport> write(std::uint32_t worker, const ExecuteOptions& execution) override {
+    ShareReport report;
     // Of the memory a part has half: its tensors, and what they are cast to.
-    for (const Portion& portion : plan_portions(tensors, options_.memory_bytes / 4)) {
-      std::vector<Bytes> buffers;
-      PAWL_TRY(reader_.read(portion, view_index, buffers, execute_options(options_.memory_bytes / 4)));
-      std::vector<StorePiece> pieces;
-      for (std::size_t i = 0; i < portion.tensors.size(); ++i) {
-        const PlannedTensor& planned = plan_.tensors[portion.tensors[i]];
-        const StoredTensor& stored = view_.tensors[planned.tensor];
-        report_.bytes_read += buffers[i].size();
-        cast_buffer(portion.tensors[i], stored.type, planned.type, buffers[i]);
-        pieces.push_back(piece_of(stored, planned.type, box_of(portion, stored.shape), buffers[i].data()));
-        report_.bytes_moved += buffers[i].size();
-      }
-      PAWL_TRY(write_part(folder, pieces));
-      progress.at(report_.bytes_moved);
+    ExecuteOptions quarter = execution;
+    quarter.memory_bytes = execution.memory_bytes / 4;
+    quarter.progress = {};
+    if (worker == 0 && !empty_.empty()) PAWL_TRY(write_part(0, empty_, quarter, report));
+    for (std::size_t i = cuts_[worker]; i < cuts_[worker + 1]; ++i) {
+      PAWL_TRY(write_portion(i, quarter, report));
+      if (execution.progress) execution.progress({report.bytes, share_bytes(worker)});
+      if (execution.cancel != nullptr && *execution.cancel) return Error{Code::cancelled, "interrupted"};
     }
-    if (interrupted()) return Error{Code::cancelled, "interrupted"};
+    return report;
+  }
+
+  Status finish(std::span<const ShareReport> reports) override {
+    std::vector<std::string> shares;
+    for (const ShareReport& report : reports) shares.insert(shares.end(), report.texts.begin(), report.texts.end());
     StorePublishOptions publish;
     for (const auto& [alias, name] : view_.aliases)
       if (std::ranges::any_of(plan_.tensors, [&, &kept = name](const PlannedTensor& planned) {
             return view_.tensors[planned.tensor].name == kept;
           }))
         publish.aliases.emplace_back(alias, name);
-    PAWL_TRY(folder.publish(shares_, publish));
-    return report_;
+    return begun_->publish(shares, publish);
   }
 
  private:
-  void cast_buffer(std::uint32_t tensor, ElementType from, ElementType to, Bytes& buffer) {
+  [[nodiscard]] std::uint64_t bytes_of(const Portion& portion) const {
+    std::uint64_t sum = 0;
+    for (const std::uint32_t tensor : portion.tensors) {
+      const PlannedTensor& planned = plan_.tensors[tensor];
+      sum += size_bytes(planned.type, volume(box_of(portion, view_.tensors[planned.tensor].shape))).value_or(0);
+    }
+    return sum;
+  }
+
+  Status write_portion(std::size_t number, const ExecuteOptions& execution, ShareReport& report) {
+    const Portion& portion = portions_[number];
+    std::vector<Bytes> buffers;
+    PAWL_TRY(reader_.read(portion, view_index_, buffers, execution));
+    std::vector<StorePiece> pieces;
+    for (std::size_t i = 0; i < portion.tensors.size(); ++i) {
+      const PlannedTensor& planned = plan_.tensors[portion.tensors[i]];
+      const StoredTensor& stored = view_.tensors[planned.tensor];
+      report.bytes_read += buffers[i].size();
+      cast_buffer(portion.tensors[i], stored.type, planned.type, buffers[i], report);
+      pieces.push_back(piece_of(stored, planned.type, box_of(portion, stored.shape), buffers[i].data()));
+      report.bytes += buffers[i].size();
+    }
+    return write_part(number + (empty_.empty() ? 0 : 1), pieces, execution, report);
+  }
+
+  static void cast_buffer(std::uint32_t tensor, ElementType from, ElementType to, Bytes& buffer, ShareReport& report) {
     if (from == to) return;
     Bytes wanted(buffer.size() / (size_bits(from) / 8) * (size_bits(to) / 8));
     const std::uint64_t overflowed = cast(from, buffer, to, wanted);
     buffer = std::move(wanted);
     if (overflowed == 0) return;
-    if (report_.overflowed.empty() || report_.overflowed.back().first != tensor)
-      report_.overflowed.emplace_back(tensor, 0);
-    report_.overflowed.back().second += overflowed;
+    if (report.overflowed.empty() || report.overflowed.back().first != tensor)
+      report.overflowed.emplace_back(tensor, 0);
+    report.overflowed.back().second += overflowed;
   }
 
-  Status write_part(const StoreFolder& folder, const std::vector<StorePiece>& pieces) {
-    if (pieces.empty()) return {};
+  Status write_part(std::size_t number, const std::vector<StorePiece>& pieces, const ExecuteOptions& execution,
+                    ShareReport& report) {
     StorePartOptions part;
-    part.execution = execute_options(options_.memory_bytes / 4);
-    PAWL_ASSIGN(std::string share,
-                write_store_part(folder.folder(), static_cast<std::uint32_t>(shares_.size()), pieces, part));
-    shares_.push_back(std::move(share));
+    part.execution = execution;
+    PAWL_ASSIGN(std::string share, write_store_part(folder_, static_cast<std::uint32_t>(number), pieces, part));
+    report.texts.push_back(std::move(share));
     return {};
   }
 
@@ -120,8 +179,13 @@ class Writer {
   const CheckpointView& view_;
   const ConvertOptions& options_;
   PortionReader reader_;
-  std::vector<std::string> shares_;
-  ExecuteReport report_;
+  std::vector<StorePiece> empty_;
+  std::vector<std::uint32_t> view_index_;
+  std::vector<Portion> portions_;
+  std::vector<std::uint64_t> bytes_;  // of each portion, as written
+  std::vector<std::size_t> cuts_;
+  std::string folder_;
+  std::optional<StoreFolder> begun_;
 };
 
 }  // namespace
@@ -137,8 +201,10 @@ Result<OutputPlan> plan_store(const CheckpointView& view, const WriteOptions& op
   return plan;
 }
 
-Result<ExecuteReport> write_store(const OutputPlan& plan, const CheckpointView& view, const ConvertOptions& options) {
-  return Writer(plan, view, options).run();
+std::unique_ptr<ConvertOutput> store_output(const OutputPlan& plan, const CheckpointView& view,
+                                            const ConvertOptions& options, std::uint32_t workers,
+                                            std::uint64_t memory_bytes) {
+  return std::make_unique<StoreOutput>(plan, view, options, workers, memory_bytes);
 }
 
 }  // namespace pawl
