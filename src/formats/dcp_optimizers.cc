@@ -37,25 +37,6 @@ std::optional<Path> numbered_root(const Path& path) {
   return Path(path.begin(), path.end() - 3);
 }
 
-// An object's pickle; nothing where it can't be read, which is no harm: numbers then stay.
-std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files) {
-  const Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint.files[place.file], files);
-  if (!file || place.length_bytes > kObjectBytesMax) return std::nullopt;
-  Result<WindowBytes> item = WindowBytes::open(**file, place.offset_bytes, place.length_bytes);
-  if (!item) return std::nullopt;
-  if (place.transforms.empty()) {
-    Result<TorchFile> content = TorchFile::read(*item);
-    if (!content) return std::nullopt;
-    return content->pickle();
-  }
-  const Result<ZstdEnds> all = zstd_ends(*item, kObjectBytesMax, kObjectBytesMax);
-  if (!all) return std::nullopt;
-  MemoryBytes memory(all->head);
-  Result<TorchFile> content = TorchFile::read(memory);
-  if (!content) return std::nullopt;
-  return content->pickle();
-}
-
 std::vector<std::string> strings_of(const Pickle& pickle, Pickle::Value list) {
   std::vector<std::string> out;
   for (const Pickle::Value item : pickle.items(list)) {
@@ -111,6 +92,24 @@ Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Fi
 }
 
 }  // namespace
+
+std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files) {
+  const Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint.files[place.file], files);
+  if (!file || place.length_bytes > kObjectBytesMax) return std::nullopt;
+  Result<WindowBytes> item = WindowBytes::open(**file, place.offset_bytes, place.length_bytes);
+  if (!item) return std::nullopt;
+  if (place.transforms.empty()) {
+    Result<TorchFile> content = TorchFile::read(*item);
+    if (!content) return std::nullopt;
+    return content->pickle();
+  }
+  const Result<ZstdEnds> all = zstd_ends(*item, kObjectBytesMax, kObjectBytesMax);
+  if (!all) return std::nullopt;
+  MemoryBytes memory(all->head);
+  Result<TorchFile> content = TorchFile::read(memory);
+  if (!content) return std::nullopt;
+  return content->pickle();
+}
 
 Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
                                 std::vector<StateKey>& keys, std::vector<std::string>& notes) {

@@ -4,12 +4,14 @@
 // the state; where they fit in only one way, or --param-names says it, paths get names (formats/parameter_order.h).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "env/files.h"
 #include "formats/dcp.h"
+#include "formats/pickle.h"
 #include "formats/read_options.h"
 #include "formats/state_names.h"
 
@@ -19,5 +21,8 @@ namespace pawl {
 // stays, and `notes` say why. Fails: `invalid` where the names that were given don't fit; as files do.
 [[nodiscard]] Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
                                               std::vector<StateKey>& keys, std::vector<std::string>& notes);
+
+// An object's pickle; nothing where it can't be read.
+[[nodiscard]] std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files);
 
 }  // namespace pawl
