@@ -46,8 +46,9 @@ def bytes_of(text: str) -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-universal ARGS=", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help=f"{FULL[0]} to convert, {FULL[1]} to save and load, {FULL[2]} "
-                                                           f"rounds; otherwise {SMALL[0]}, {SMALL[1]}, {SMALL[2]}")
+    full = (f"{FULL[0]} to convert, {FULL[1]} to save and load, {FULL[2]} rounds; otherwise {SMALL[0]}, {SMALL[1]}, "
+            f"{SMALL[2]}")
+    parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument("--size", type=bytes_of, help="of the optimizer state to convert")
     parser.add_argument("--state", type=bytes_of, help="of the training that is saved and loaded; bypass: a quarter")
     parser.add_argument("--rounds", type=int, help="universal: at most 3")

@@ -1,4 +1,4 @@
-"""A training's save and load: pawl.torch against raw reads and writes, torch.save, safetensors, DCP; and who reads what.
+"""A training's save and load: pawl.torch against raw reads and writes, torch.save, safetensors, DCP; who reads what.
 
 Ranks are forked processes over gloo that the bench sends tasks to, one thread each; a task's seconds are those between
 two barriers. The state is weights and AdamW's moments of a plain stack of linear layers, filled with noise.
@@ -410,7 +410,7 @@ def text_of_load(told: dict[str, Any]) -> list[str]:
 
 def text_of_bypass(told: dict[str, Any]) -> list[str]:
     found = told["over_checkpoint"]
-    return [f"### Read by {told['ranks']} data-parallel ranks together: {told['bytes'] / 1e9:.2f} GB, all of it each", "",
+    return [f"### Read by {told['ranks']} data-parallel ranks together: {told['bytes'] / 1e9:.2f} GB, all each", "",
             *(goal_line(f"{name}: bytes from the disk over the checkpoint's", each["read_bytes"], "<= 1.05")
               for name, each in found.items()),
             *(goal_line(f"{name}: bytes that pawl says it read into tensors", each["told"], "<= 1.05")
