@@ -13,10 +13,11 @@ Importing this is cheap: torch is imported by the first call, DeepSpeed never.
 """
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+from pawl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pawl.deepspeed.attach import attach
@@ -35,15 +36,4 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'pawl.deepspeed' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"pawl.deepspeed.{name}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, {name: name for name in __all__})

@@ -19,6 +19,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pawl.errors import Refused
 from pawl.torch.boxes import Box, boxes_of_interval, whole
 
@@ -219,20 +220,27 @@ def _bf16(optimizer: Any, name: _Names) -> Partitions:
 
 
 def _linked(optimizer: Any, name: _Names, groups: Any, flats: Any, wholes: Any, padding: list[int]) -> Partitions:
-    """Each parameter that has a part in this rank's partition says so itself. `wholes`: what the groups' partitions are
-    cut from; `padding`: what there is of it between parameters."""
+    """Parameters are views of their group's flat tensor, one in `wholes`, so their memory says where they lie in it;
+    `padding`: what there is between them. This rank's partition, one in `flats`, has the elements of its part."""
     partitions = []
     for group, (parameters, flat, whole_flat) in enumerate(zip(groups, flats, wholes, strict=True)):
         partition = Partition(flat, group, [name(parameter) for parameter in parameters])
-        alignment = optimizer.nccl_start_alignment_factor * (whole_flat.numel() // max(1, flat.numel()))
+        ranks = dist.get_world_size(optimizer.real_dp_process_group[group])
+        alignment = optimizer.nccl_start_alignment_factor * ranks
         filled = sum(parameter.numel() for parameter in parameters) + (padding[group] if padding else 0)
-        if whole_flat.numel() != -(-filled // alignment) * alignment:
+        if whole_flat.numel() != -(-filled // alignment) * alignment or flat.numel() * ranks != whole_flat.numel():
             raise Refused(f"param group {group}: its parameters come to {filled} elements, and DeepSpeed's flat tensor "
                           f"of them to {whole_flat.numel()}: nothing is moved on a guess")
+        begin = flat.numel() * dist.get_rank(optimizer.real_dp_process_group[group])
         for parameter in parameters:
-            link = parameter._hp_mapping
-            if link is not None:
-                partition.fragments.append(_fragment_of(name(parameter), parameter, link, flat))
+            at = _place_in(name(parameter), parameter, whole_flat)
+            first, last = max(at, begin), min(at + parameter.numel(), begin + flat.numel())
+            fragment = Fragment(name(parameter), tuple(parameter.shape), first - at, max(0, last - first),
+                                first - begin)
+            if not getattr(optimizer, "round_robin_gradients", False):  # there DeepSpeed's links are of another order
+                _check_link(fragment, parameter._hp_mapping, flat)
+            if fragment.count:
+                partition.fragments.append(fragment)
         partitions.append(partition)
 
     def refresh() -> None:
@@ -242,15 +250,27 @@ def _linked(optimizer: Any, name: _Names, groups: Any, flats: Any, wholes: Any, 
     return Partitions(optimizer.optimizer, partitions, True, refresh)
 
 
-def _fragment_of(name: str, parameter: torch.Tensor, link: Any, flat: torch.Tensor) -> Fragment:
-    ours, theirs = link.lp_fragment_address, link.hp_fragment_address
-    linked = link.hp_fragment
-    if (ours.numel != theirs.numel or ours.start + ours.numel > parameter.numel() or linked.numel() != ours.numel
-            or theirs.start + theirs.numel > flat.numel() or linked.dtype != flat.dtype
-            or linked.data_ptr() != flat.data_ptr() + theirs.start * flat.element_size()):
-        raise Refused(f"{name}: DeepSpeed's records of which part of it lies in this rank's partition don't agree: "
-                      f"nothing is moved on a guess")
-    return Fragment(name, tuple(parameter.shape), ours.start, ours.numel, theirs.start)
+def _place_in(name: str, parameter: torch.Tensor, flat: torch.Tensor) -> int:
+    """The element of a flat tensor that a parameter, which is a view of it, begins with."""
+    distance, size = parameter.data_ptr() - flat.data_ptr(), flat.element_size()
+    if (parameter.dtype != flat.dtype or distance % size or distance < 0 or not parameter.is_contiguous()
+            or distance // size + parameter.numel() > flat.numel()):
+        raise Refused(f"{name} doesn't lie in DeepSpeed's flat tensor of its param group: was its memory exchanged?")
+    return distance // size
+
+
+def _check_link(fragment: Fragment, link: Any, flat: torch.Tensor) -> None:
+    """DeepSpeed's own record of the same."""
+    if link is None:
+        agreed = fragment.count == 0
+    else:
+        ours, theirs, linked = link.lp_fragment_address, link.hp_fragment_address, link.hp_fragment
+        agreed = ((fragment.begin, fragment.count, fragment.offset) == (ours.start, theirs.numel, theirs.start)
+                  and ours.numel == theirs.numel == linked.numel() and linked.dtype == flat.dtype
+                  and linked.data_ptr() == flat.data_ptr() + theirs.start * flat.element_size())
+    if not agreed:
+        raise Refused(f"{fragment.name}: DeepSpeed's records of which part of it lies in this rank's partition don't "
+                      f"agree: nothing is moved on a guess")
 
 
 # ZeRO-3 -----------------------------------------------------------------------------------------------------------
