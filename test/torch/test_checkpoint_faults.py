@@ -3,6 +3,7 @@ random instants, Ctrl-C, sources that don't fit. The old checkpoint stays, the n
 within a bounded time, and no model is left that holds a part without a word. PAWL_SEED: of the random instants.
 """
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -209,6 +210,39 @@ def refusals(rank, world, directory):
     return answers
 
 
+def loses_a_file(rank, world, directory):
+    """One data file is cut after all was checked, and put back: what all are told, and whether a second load mends it."""
+    path = os.path.join(directory, "model")
+    model, optimizer = live_trainings.make("fsdp2", seed=1)
+    pawl.torch.save(path, model, optimizer)
+    other, mine = live_trainings.make("fsdp2", seed=2)
+    data, loading = os.path.join(path, "data-00001.safetensors"), importlib.import_module("pawl.torch.load")
+    read = loading.read_parts
+    with open(data, "rb") as file:
+        content = file.read()
+
+    def reading(*arguments, **options):
+        dist.barrier()
+        if rank == 2:
+            os.truncate(data, 100)
+        dist.barrier()
+        return read(*arguments, **options)
+
+    loading.read_parts = reading
+    try:
+        pawl.torch.load(path, other, mine)
+        said = "loaded"
+    except PawlError as error:
+        said = str(error)
+    loading.read_parts = read
+    if rank == 2:
+        with open(data, "wb") as file:
+            file.write(content)
+    dist.barrier()
+    pawl.torch.load(path, other, mine)
+    return said, contents_of(model, optimizer) == contents_of(other, mine)
+
+
 def damage(whole, directory):
     def copied(name):
         return shutil.copytree(whole, os.path.join(directory, name))
@@ -375,6 +409,13 @@ class FaultsTest(unittest.TestCase):
                 self.assertRegex(said[0], words)
                 self.assertEqual([said[0]] * WORLD, said)
                 self.assertTrue(all(answer[about][1] for answer in answers), "something has changed")
+
+    def test_files_that_go_while_they_are_read(self):
+        answers = live_ranks.run(WORLD, loses_a_file, self.directory)
+        self.assertRegex(answers[0][0], "data-00001.safetensors.*the training holds neither its old state nor the new, "
+                                        "load again before it goes on")
+        self.assertEqual([answers[0]] * WORLD, answers)
+        self.assertTrue(answers[0][1], "a second load does not mend it")
 
     def test_numbers_that_overflow_are_reported(self):
         module, narrow = nn.Linear(3, 2), nn.Linear(3, 2).half()
