@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "base/text.h"
 #include "env/files.h"
@@ -21,6 +23,7 @@
 namespace pawl {
 namespace {
 
+constexpr const char* kGoneName = "gone-";      // in the partial folder: what is being removed
 constexpr const char* kHolderName = "held-by";  // in the partial folder: whose it is, in words, for whoever comes next
 
 Error system_refused(std::string what, int errno_value) {
@@ -116,6 +119,29 @@ Result<Fd> lock_partial(const std::string& partial) {
   }
 }
 
+// Workers of an attempt that ended may still put files there, by names that they know: so those are taken away first.
+Status empty_partial(const std::string& partial) {
+  constexpr int kTries = 100;
+  PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    const std::string named = join_path(partial, left[i]);
+    const std::string unnamed = join_path(partial, text(kGoneName, ::getpid(), "-", i));
+    const bool is_renamed = !left[i].starts_with(kGoneName) && ::rename(named.c_str(), unnamed.c_str()) == 0;
+    Status removed = remove_tree(partial, is_renamed ? unnamed : named);
+    for (int tries = 0; !removed && tries < kTries; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      removed = remove_tree(partial, is_renamed ? unnamed : named);
+    }
+    PAWL_TRY(removed);
+  }
+  return {};
+}
+
+Status remove_partial(const std::string& partial) {
+  if (is_folder(partial)) PAWL_TRY(empty_partial(partial));
+  return remove_tree(parent_path(partial), partial);
+}
+
 Status sync_path(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid() || ::fsync(fd.get()) != 0) return system_refused(text("sync ", path), errno);
@@ -168,8 +194,7 @@ Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOpti
   const std::string path = without_slashes(given);
   const std::string partial = path + kPartialSuffix;
   PAWL_ASSIGN(Fd lock, lock_partial(partial));
-  PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));  // of a run that was killed
-  for (const std::string& name : left) PAWL_TRY(remove_tree(partial, join_path(partial, name)));
+  PAWL_TRY(empty_partial(partial));  // of a run that was killed
   tell_holder(partial);
   PartialOutput output(path, partial, std::move(lock), std::move(options));
   if (output.root_ != partial && ::mkdir(output.root_.c_str(), 0777) != 0)
@@ -178,7 +203,7 @@ Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOpti
 }
 
 PartialOutput::~PartialOutput() {
-  if (lock_.valid() && !keep_) (void)remove_tree(parent_path(partial_), partial_);  // before the lock goes
+  if (lock_.valid() && !keep_) (void)remove_partial(partial_);  // before the lock goes
 }
 
 std::string PartialOutput::path_of(const std::string& name) {
@@ -204,7 +229,7 @@ Status PartialOutput::publish() {
 Status PartialOutput::publish_file() {
   if (names_.size() != 1) return Error{Code::broken, "one file was to be written"};
   PAWL_TRY(rename_path(join_path(root_, names_[0]), path_));
-  PAWL_TRY(remove_tree(parent_path(partial_), partial_));
+  PAWL_TRY(remove_partial(partial_));
   lock_.reset();
   return sync_path(parent_path(path_));
 }
@@ -217,7 +242,7 @@ Status PartialOutput::publish_folder() {
   // Nothing stood there, or an empty folder. What may not be on the disk is not to be found either.
   Status synced = sync_path(parent_path(path_));
   if (!synced && ::rename(path_.c_str(), root_.c_str()) == 0) return synced;
-  if (root_ != partial_) (void)remove_tree(parent_path(partial_), partial_);  // ours still
+  if (root_ != partial_) (void)remove_partial(partial_);  // ours still
   lock_.reset();
   return synced;
 }
@@ -236,7 +261,7 @@ Status PartialOutput::exchange_folder() {
     return synced;
   }
   if (root_ == partial_) lock_.reset();
-  (void)remove_tree(parent_path(partial_), partial_);  // the new one is there; the next run removes what is left
+  (void)remove_partial(partial_);  // the new one is there; the next run removes what is left
   lock_.reset();
   return {};
 }
@@ -255,7 +280,7 @@ Status PartialOutput::take_over_folder() {
     PAWL_TRY(rename_path(join_path(root_, name), join_path(path_, name)));
   }
   PAWL_TRY(sync_path(path_));
-  PAWL_TRY(remove_tree(parent_path(partial_), partial_));
+  PAWL_TRY(remove_partial(partial_));
   lock_.reset();
   return sync_path(parent_path(path_));
 }
