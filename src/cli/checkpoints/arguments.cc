@@ -54,7 +54,10 @@ void add_family(CLI::App& app, CheckpointArguments& all) {
   app.add_option("--head-size", o.head_size, "likewise")->group(group);
   app.add_option("--vocabulary", o.vocabulary, "rows of the vocabulary that are real: padding beyond them is cut")
       ->group(group);
-  app.add_option("--config", all.convert.config_file, "the model's config.json, which says all of that")->group(group);
+  app.add_option("--config", all.convert.config_file,
+                 "the model's config.json, which says all of that; by default the one beside the source. huggingface: "
+                 "goes into the target, and names and shapes must fit it")
+      ->group(group);
 }
 
 std::string environment(const char* name) {
@@ -115,7 +118,8 @@ To target_format(const std::string& name) {
 
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* convert = app.add_subcommand(
-      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, or pawl's own");
+      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, pawl's own, or "
+                 "one folder per parameter");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
@@ -125,16 +129,19 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
       "layout,\n"
       "keys as torch's get_state_dict has them: model.<name>, optim.state.<name>.exp_avg; tied names are both there;\n"
       "hyperparameters (param_groups) are not: load \"optim\" with DefaultLoadPlanner(allow_partial_load=True).\n"
+      "huggingface: what transformers loads, with the config.json that lies beside the source or that --config names;\n"
+      "weights that don't fit it are refused.\n"
       "universal: a folder that DeepSpeed loads with load_universal, into any stage and layout.\n"
+      "atomic: <parameter>/weight.safetensors, exp_avg.safetensors, ...: whole tensors in float32, of no layout.\n"
       "pawl: pawl's own store, as pawl.torch.save writes it: safetensors, a manifest with checksums, a marker.\n"
       "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
       "the next\n"
       "run takes over.");
   convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
   convert->add_option("target", o.target, "safetensors: a file; the others: a folder")->required();
-  convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp, universal or pawl")
+  convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp, universal, atomic or pawl")
       ->required()
-      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal", "pawl"}));
+      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal", "atomic", "pawl"}));
   convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
       ->delimiter(',');
   convert->add_option("--dtype", o.dtype,
@@ -151,7 +158,7 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
                     "convert the chosen tensors although inspect shows problems; they must be whole themselves");
   convert->add_flag(
       "--overwrite", o.overwrite,
-      "replace what is at the target; dcp, universal, pawl: the whole folder, if such a checkpoint is in it");
+      "replace what is at the target; dcp, universal, atomic, pawl: the whole folder, if such a checkpoint is in it");
   convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
   add_output(*convert, o.json);
   convert->callback([convert, &all, &chosen] {
@@ -165,8 +172,9 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
     if (convert->count("--max-file-size") != 0 && !is_spread)
       throw CLI::ValidationError("--max-file-size",
                                  text("only huggingface and dcp fill files up to a size, not ", all.convert_to));
-    if (all.convert.to == To::universal && !all.convert.dtype.empty())
-      throw CLI::ValidationError("--dtype", "a universal folder holds float32, whatever the source: leave --dtype out");
+    if ((all.convert.to == To::universal || all.convert.to == To::atomic) && !all.convert.dtype.empty())
+      throw CLI::ValidationError("--dtype",
+                                 text(all.convert_to, " holds float32, whatever the source: leave --dtype out"));
     if (all.convert.flat_names && all.convert.to != To::dcp)
       throw CLI::ValidationError("--flat", text("only --to dcp has names below \"model.\", not ", all.convert_to));
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))

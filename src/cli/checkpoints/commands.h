@@ -24,7 +24,7 @@ struct InspectOptions {
 int command_inspect(const InspectOptions& options);
 
 struct ConvertOptions {
-  enum class To : std::uint8_t { safetensors, huggingface, dcp, universal, pawl };
+  enum class To : std::uint8_t { safetensors, huggingface, dcp, universal, atomic, pawl };
   std::string source, target;
   To to = To::safetensors;
   ReadOptions read;

@@ -1,5 +1,6 @@
 // `pawl convert`: any checkpoint into safetensors, a Hugging Face folder, a folder of PyTorch DCP or DeepSpeed's
 // universal one.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "cli/checkpoints/commands.h"
 #include "cli/checkpoints/convert_plan.h"
 #include "cli/checkpoints/convert_workers.h"
+#include "cli/checkpoints/model_config.h"
 #include "cli/checkpoints/progress.h"
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
@@ -25,11 +27,11 @@ namespace pawl {
 namespace {
 
 using To = ConvertOptions::To;
-constexpr std::uint64_t kConfigBytesMax = 16 << 20;
 
 struct Conversion {
   CheckpointView view;  // under its final names
   std::optional<Family> family;
+  std::optional<ModelConfig> config;
   OutputPlan plan;
   ExecuteReport report;
   double seconds = 0;
@@ -45,11 +47,10 @@ Error incomplete(const std::vector<std::string>& problems) {
 // Names as Hugging Face has them, where the family is known by its names or told.
 Status rename(const ConvertOptions& options, Conversion& conversion) {
   FamilySettings settings = options.family;
-  if (!options.config_file.empty()) {
-    PAWL_ASSIGN(const std::string config, read_file(options.config_file, kConfigBytesMax));
-    Result<FamilySettings> told = settings_of_config(config, settings);
-    if (!told) return std::move(told).error().within(options.config_file);
-    settings = *told;
+  if (conversion.config) {
+    Result<FamilySettings> told = settings_of_config(conversion.config->text, settings);
+    if (!told && !options.config_file.empty()) return std::move(told).error().within(options.config_file);
+    if (told) settings = *told;
   }
   const bool is_asked = settings.family.has_value();
   if (!is_asked && (options.keep_names || options.to != To::huggingface)) return {};
@@ -106,7 +107,42 @@ Status write_all(const ConvertOptions& options, Conversion& conversion) {
   return {};
 }
 
+// The config.json beside a Hugging Face folder's weights, once it is proven that it describes them.
+Status plan_config(const ConvertOptions& options, Conversion& conversion) {
+  std::vector<std::string>& notes = conversion.plan.notes;
+  if (!conversion.config) {
+    if (!real_files().exists(join_path(options.target, "config.json")))
+      notes.emplace_back(
+          "there is no config.json beside the source, and so none in the target: transformers needs the "
+          "model's own there (--config FILE puts it there, and proves that the weights fit it)");
+    return {};
+  }
+  const bool has_weights =
+      options.roles.empty() || std::ranges::find(options.roles, std::string("weight")) != options.roles.end();
+  const std::vector<std::string> differing =
+      has_weights ? what_differs(*conversion.config, conversion.view, conversion.plan) : std::vector<std::string>();
+  for (const std::string& what : differing) {
+    if (!options.despite_problems && !options.keep_names)
+      return Error{Code::corrupt,
+                   text(what,
+                        ". transformers would make up what is missing: say --config FILE with the model's own "
+                        "config.json (--despite-problems converts all the same)")};
+    notes.push_back(text("PROBLEM: ", what));
+  }
+  add_model_config(*conversion.config, conversion.plan);
+  return {};
+}
+
+Status plan_huggingface_folder(const ConvertOptions& options, Conversion& conversion) {
+  std::vector<std::string> notes;
+  if (conversion.config && !options.keep_names) notes = fit_names(*conversion.config, conversion.view);
+  PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
+  conversion.plan.notes.insert(conversion.plan.notes.begin(), notes.begin(), notes.end());
+  return plan_config(options, conversion);
+}
+
 Status plan(const ConvertOptions& options, Conversion& conversion) {
+  if (options.to == To::huggingface) return plan_huggingface_folder(options, conversion);
   if (options.to != To::universal) {
     PAWL_ASSIGN(conversion.plan, plan_conversion(conversion.view, options));
     return {};
@@ -123,6 +159,9 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
   const std::vector<std::string> problems = problems_for(conversion.view, options);
   if (!problems.empty() && !options.despite_problems) return incomplete(problems);
+  if (options.to == To::huggingface || !options.config_file.empty()) {
+    PAWL_ASSIGN(conversion.config, find_model_config(options, conversion.view));
+  }
   PAWL_TRY(rename(options, conversion));
   PAWL_TRY(plan(options, conversion));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));

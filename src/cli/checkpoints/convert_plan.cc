@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/checkpoints/convert_store.h"
 #include "env/files.h"
+#include "formats/atomic.h"
 #include "formats/dcp_writer.h"
 #include "formats/safetensors_writer.h"
 #include "reshape/cast.h"
@@ -39,6 +40,8 @@ std::string_view name_of(To to) {
       return "dcp";
     case To::universal:
       return "universal";
+    case To::atomic:
+      return "atomic";
     case To::pawl:
       return "pawl";
   }
@@ -73,6 +76,8 @@ Result<OutputPlan> plan_conversion(const CheckpointView& view, const ConvertOpti
       return plan_huggingface(view, write);
     case To::dcp:
       return plan_dcp(view, write);
+    case To::atomic:
+      return plan_atomic(view, write);
     case To::pawl:
       return plan_store(view, write);
     case To::universal:

@@ -22,7 +22,7 @@ namespace pawl {
 // The formats that --to can name, in the order of --help.
 inline constexpr std::array kTargets = {ConvertOptions::To::safetensors, ConvertOptions::To::huggingface,
                                         ConvertOptions::To::dcp, ConvertOptions::To::universal,
-                                        ConvertOptions::To::pawl};
+                                        ConvertOptions::To::atomic, ConvertOptions::To::pawl};
 
 // What of the options any writer of a format takes. Fails: `invalid` for a type that is none.
 [[nodiscard]] Result<WriteOptions> write_options(const ConvertOptions& options);

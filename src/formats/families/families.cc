@@ -581,6 +581,10 @@ Result<FamilySettings> settings_of_config(std::string_view config_json, FamilySe
       json.skip();
       continue;
     }
+    if (key == "vocab_size" && told.vocabulary == 0) {
+      json.number(out.vocabulary);
+      continue;
+    }
     const bool is_ours =
         key == "num_attention_heads" || key == "n_head" || key == "num_key_value_heads" || key == "head_dim";
     if (!is_ours || is_told) {
