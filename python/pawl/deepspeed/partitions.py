@@ -314,6 +314,9 @@ def _zero_3(optimizer: Any, name: _Names) -> Partitions:
         optimizer.checkpoint_event_prologue()  # what is gathered of the old weights is let go
         for number in range(len(partitions)):
             optimizer._reassign_or_swap_out_partitioned_parameters(number)
+        for parameter in optimizer.module.parameters():  # within a node; DeepSpeed keeps those that aren't trained
+            if getattr(parameter, "ds_secondary_tensor", None) is not None:
+                parameter.ds_secondary_tensor = None
         optimizer.checkpoint_event_epilogue()  # what stays gathered is gathered again
 
     return Partitions(optimizer.optimizer, partitions, True, refresh)

@@ -466,9 +466,10 @@ class Engines(unittest.TestCase):
         self.check(job(3, 2), [job(3, 2), job(3, 3), job(1, 2), job(0, 2)])
 
     def test_zero_3_with_kept_and_grouped_parameters(self):
-        """Sub-groups of a few parameters; none, then all of the small ones stay gathered."""
+        """Sub-groups of a few parameters; none, then all of the small ones stay gathered; copies within a node."""
         self.check(job(3, 3, sub_group_size=100, stage3_param_persistence_threshold=0),
-                   [job(3, 2, sub_group_size=300, stage3_param_persistence_threshold=1000), job(2, 2)])
+                   [job(3, 2, sub_group_size=300, stage3_param_persistence_threshold=1000), job(2, 2),
+                    job(3, 4, zero_hpz_partition_size=2)])
 
     def test_bfloat16(self):
         self.check(job(1, 2, "bf16", True),  # BF16_Optimizer
