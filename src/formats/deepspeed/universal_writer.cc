@@ -14,6 +14,7 @@
 #include "formats/deepspeed/optimizer_states.h"
 #include "formats/deepspeed/shard_file.h"
 #include "formats/deepspeed/shard_names.h"
+#include "formats/deepspeed/stored_groups.h"
 #include "formats/deepspeed/tensor_parallel_info.h"
 #include "formats/deepspeed/tensor_parallel_joins.h"
 #include "formats/torch_writer.h"
@@ -345,10 +346,8 @@ class UniversalPlanner {
       PAWL_ASSIGN(is_known, copy_plain_optimizer(join_path(source_.path, source_.models[0].name), writer));
     }
     if (!is_known) {
-      append_unknown_groups(writer);
+      append_stored_groups(read_stored_groups(view_.values), writer);
       append_version(writer, kWriterVersion);
-      plan_.notes.push_back(
-          "hyperparameters (learning rates, decay) are not in the source: a training that loads this keeps its own");
     }
     return add_small_file("zero/optimizer_state.pt", std::move(writer));
   }
@@ -381,7 +380,7 @@ class UniversalPlanner {
       const std::string version = text_at(pickle, pickle.root(), "ds_version");
       append_version(writer, version.empty() ? kWriterVersion : version);
     }
-    if (groups == kNothing) return append_unknown_groups(writer), true;  // elastic files have none
+    if (groups == kNothing) return append_stored_groups({}, writer), true;  // elastic files have none
     append_groups(pickle, groups, writer, copy);
     const Value sub_states = base != kNothing ? pickle.find(base, "state") : pickle.find(inner, "state");
     append_inner(pickle, groups, step_value(pickle, sub_states), writer, copy);
@@ -402,6 +401,37 @@ class UniversalPlanner {
     append_groups(pickle, groups, writer, copy);
     append_inner(pickle, groups, step_value(pickle, pickle.find(inner, "state")), writer, copy);
     return true;
+  }
+
+  // Those of pawl's store; of another source none is known. ZeRO-3's loader gives every group what the first one has,
+  // so it is shown only what all of them have: a training with several keeps its own of the rest.
+  void append_stored_groups(const std::vector<StoredGroup>& groups, TorchWriter& writer) {
+    PickleWriter& to = writer.pickle();
+    const StoredGroup common = common_to(groups);
+    append_list_of(groups, writer);
+    begin_inner(to);
+    append_step(writer);
+    end_step(to);
+    append_list_of(std::vector<StoredGroup>(groups.empty() ? 0 : 1, common), writer);
+    to.set_item();
+    if (groups.empty())
+      plan_.notes.push_back(
+          "hyperparameters (learning rates, decay) are not in the source: a training that loads this keeps its own");
+    else if (std::ranges::any_of(groups, [&](const StoredGroup& group) { return group != common; }))
+      plan_.notes.push_back(
+          "the param groups differ: DeepSpeed takes them over by their order; with ZeRO-3, which can't tell them "
+          "apart, it keeps its own of what differs");
+  }
+
+  static void append_list_of(const std::vector<StoredGroup>& groups, TorchWriter& writer) {
+    PickleWriter& to = writer.pickle();
+    to.string("param_groups");
+    to.empty_list();
+    to.mark();
+    for (const StoredGroup& group : groups) write_stored_group(group, to);
+    for (std::size_t count = groups.size(); count < kGroupsOfAnyTraining; ++count) to.empty_dict();
+    to.append_items();
+    to.set_item();
   }
 
   static Value step_value(const Pickle& pickle, Value states) {
@@ -431,6 +461,16 @@ class UniversalPlanner {
   // What ZeRO-3 opens: the step of its first sub-group, which it gives to all, and the groups once more.
   void append_inner(const Pickle& pickle, Value groups, Value step, TorchWriter& writer, TorchCopy& copy) const {
     PickleWriter& to = writer.pickle();
+    begin_inner(to);
+    if (step != kNothing && copy.fits(step))
+      (void)copy.copy(step);
+    else
+      append_step(writer);
+    end_step(to);
+    append_groups(pickle, groups, writer, copy);
+    to.set_item();
+  }
+  static void begin_inner(PickleWriter& to) {
     to.string("optimizer_state_dict");
     to.empty_dict();
     to.string("state");
@@ -438,15 +478,9 @@ class UniversalPlanner {
     to.integer(0);
     to.empty_dict();
     to.string("step");
-    if (step != kNothing && copy.fits(step))
-      (void)copy.copy(step);
-    else
-      append_step(writer);
-    to.set_item();
-    to.set_item();
-    to.set_item();
-    append_groups(pickle, groups, writer, copy);
-    to.set_item();
+  }
+  static void end_step(PickleWriter& to) {
+    for (int dicts = 0; dicts < 3; ++dicts) to.set_item();
   }
 
   void append_step(TorchWriter& writer) const {
@@ -454,15 +488,6 @@ class UniversalPlanner {
     std::string bytes(sizeof step, '\0');
     std::memcpy(bytes.data(), &step, sizeof step);
     writer.tensor(ElementType::float32, {}, std::move(bytes));
-  }
-
-  // Groups that say nothing.
-  void append_unknown_groups(TorchWriter& writer) const {
-    const OpenedFile nothing;
-    MemoryBytes no_bytes({});
-    TorchCopy copy(no_bytes, nothing.torch, writer);
-    append_groups(nothing.pickle(), kNothing, writer, copy);
-    append_inner(nothing.pickle(), kNothing, kNothing, writer, copy);
   }
 
   Status add_small_file(const std::string& name, TorchWriter writer) {

@@ -209,6 +209,41 @@ TEST(UniversalWriter, MakesWhatAnotherSourceLacks) {
   EXPECT_TRUE(std::ranges::any_of(notes, [](const auto& note) { return note.starts_with("hyperparameters"); }));
 }
 
+// The value of `key` in group `number` of a list under param_groups.
+std::string hyperparameter(const Pickle& pickle, Pickle::Value holder, std::size_t number, std::string_view key) {
+  const Pickle::Value group = pickle.items(pickle.find(holder, "param_groups"))[number];
+  const Pickle::Value value = pickle.find(group, key);
+  if (value == Pickle::kNothing) return "nothing";
+  if (pickle.is(value, PickleKind::string)) return std::string(pickle.text(value));
+  if (pickle.is(value, PickleKind::tuple)) return std::to_string(pickle.items(value).size()) + " of a tuple";
+  if (pickle.is(value, PickleKind::real)) return std::to_string(pickle.real(value));
+  return "another kind";
+}
+
+TEST(UniversalWriter, TakesOverTheParamGroupsOfAStore) {
+  CheckpointView view = strange_view();
+  view.values = R"({"user": {"param_groups": 1}, "param_groups": [
+    {"params": ["a"], "lr": 0.003, "betas": [0.9, 0.95], "name": "decayed", "foreach": null},
+    {"params": ["b"], "lr": 1.5e-3, "betas": [0.9, 0.95], "name": "rest", "foreach": null}]})";
+  const Written written(view);
+  const std::string path = written.folder() + "/zero/optimizer_state.pt";
+  const Result<TorchFile> file = TorchFile::open(path);
+  ASSERT_TRUE(file) << file.error().what;
+  const Pickle& pickle = file->pickle();
+  const Pickle::Value stage3 = pickle.find(pickle.root(), "optimizer_state_dict");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 0, "lr"), "0.003000");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 1, "lr"), "0.001500");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 1, "name"), "rest");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 1, "betas"), "2 of a tuple");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 0, "params"), "nothing");
+  EXPECT_EQ(hyperparameter(pickle, pickle.root(), 2, "lr"), "nothing");
+  // ZeRO-3's loader gives the first group's to all.
+  EXPECT_EQ(hyperparameter(pickle, stage3, 0, "lr"), "nothing");
+  EXPECT_EQ(hyperparameter(pickle, stage3, 0, "betas"), "2 of a tuple");
+  const auto& notes = written.output().plan.notes;
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const auto& note) { return note.starts_with("the param groups differ"); }));
+}
+
 TEST(UniversalWriter, RefusesWhatItCannotHold) {
   CheckpointView view = strange_view();
   WriteOptions half;
