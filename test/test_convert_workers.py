@@ -30,7 +30,7 @@ def run(*arguments, **environment):
 def write_source(path, megabytes, seed=1):
     """A checkpoint with all roles of Adam, of random numbers that are all finite."""
     draw = random.Random(seed)
-    rows = megabytes * (1 << 20) // 24 // 1024
+    rows = megabytes * (1 << 20) // 2560
     shapes = {"large.weight": (rows, 256), "head.weight": (333, 1001), "layers.0.bias": (7,), "one.weight": (1, 1, 65)}
     shapes.update({f"layers.{i}.norm.weight": (97,) for i in range(40)})
     header, at, data = {}, 0, []
@@ -119,7 +119,7 @@ class WorkersTest(unittest.TestCase):
         return [self.ended(process) for process in started]
 
     def test_are_equal_byte_for_byte_to_one(self):
-        source = write_source(self.at("source"), 24)
+        source = write_source(self.at("source"), 12)
         for to, *more in FORMATS:
             with self.subTest(to):
                 self.ok("convert", source, self.at("alone"), "--to", to, *more)
@@ -148,7 +148,7 @@ class WorkersTest(unittest.TestCase):
         self.ok("diff", source, self.at("out"))
 
     def test_a_worker_killed_at_random_instants(self):
-        source = write_source(self.at("source"), 48)
+        source = write_source(self.at("source"), 16)
         draw = random.Random(int(os.environ.get("PAWL_SEED", "1")))
         for to in ("safetensors", "universal", "pawl"):
             target = self.at("out")
@@ -197,7 +197,7 @@ class WorkersTest(unittest.TestCase):
             (shutil.rmtree if os.path.isdir(target) else os.unlink)(target)
 
     def test_one_of_those_that_meet_is_killed(self):
-        source = write_source(self.at("source"), 48)
+        source = write_source(self.at("source"), 16)
         target = self.at("out")
         for victim in (1, 0):
             started = [self.start("convert", source, target, "--to", "dcp", "--worker", f"{i}/3", "--wait", "2") for i in range(3)]

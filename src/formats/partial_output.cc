@@ -121,7 +121,7 @@ Result<Fd> lock_partial(const std::string& partial) {
 
 // Workers of an attempt that ended may still put files there, by names that they know: so those are taken away first.
 Status empty_partial(const std::string& partial) {
-  constexpr int kTries = 100;
+  constexpr int kTries = 20;
   PAWL_ASSIGN(const std::vector<std::string> left, real_files().list(partial));
   for (std::size_t i = 0; i < left.size(); ++i) {
     const std::string named = join_path(partial, left[i]);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/text.h"
+#include "cli/checkpoints/progress.h"
 #include "env/files.h"
 #include "formats/output_shares.h"
 #include "formats/partial_output.h"
@@ -22,7 +22,7 @@ class FilesOutput final : public ConvertOutput {
     partial.attempt = attempt;
     PAWL_ASSIGN(PartialOutput begun, PartialOutput::begin(options_.target, partial));
     output_.emplace(std::move(begun));
-    PAWL_ASSIGN(paths_, make_files(plan_, *output_));
+    PAWL_ASSIGN(paths_, make_files(plan_, *output_, &interrupted()));
     return {};
   }
 
