@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "env/fd.h"
+#include "env/huge_pages.h"
 
 namespace pawl {
 namespace {
@@ -199,6 +200,7 @@ Result<std::string> read_file(const std::string& path, std::uint64_t size_bytes_
   if (const Result<std::uint64_t> size = file->size(); size && *size > chunk_bytes && *size <= size_bytes_max) {
     chunk_bytes = 512 << 10;
     content.reserve(*size + chunk_bytes);
+    prefer_huge_pages(content.data(), content.capacity());
   }
   for (;;) {
     const std::size_t before = content.size();

@@ -13,7 +13,7 @@ namespace pawl {
 
 // For memory of `bytes` from `begin` on that has just been reserved. Small tables stay as they are.
 inline void prefer_huge_pages(const void* begin, std::size_t bytes) {
-  constexpr std::size_t kWorthwhileBytes = 8 << 20;
+  constexpr std::size_t kWorthwhileBytes = 4 << 20;
   constexpr std::uintptr_t kPageBytes = 4096;
   if (bytes < kWorthwhileBytes) return;
   const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(begin) + kPageBytes - 1) & ~(kPageBytes - 1);

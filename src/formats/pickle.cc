@@ -808,6 +808,7 @@ Result<Pickle> PickleMachine::run() {
   prefer_huge_pages(pickle_.nodes_);
   prefer_huge_pages(pickle_.items_);
   prefer_huge_pages(memo_);
+  prefer_huge_pages(pickle_.text_.data(), pickle_.text_.capacity());
   while (!stopped_) {
     if (!step()) return std::move(error_);
     if (++opcodes_ % kCheckEvery == 0 && memory_bytes() > limits_.memory_bytes) {
