@@ -88,10 +88,16 @@ def check_engine(engine: Any) -> None:
         if has:
             raise Refused(f"an engine with {kind} can't be saved or loaded by pawl yet: use DeepSpeed's own "
                           f"save_checkpoint and load_checkpoint")
-    pending = engine.micro_steps % engine.gradient_accumulation_steps()
+    pending = (engine.micro_steps % engine.gradient_accumulation_steps() if is_managed(engine)
+               else getattr(engine, "_unmanaged_backward_count", 0))
     if pending:
-        raise Refused(f"{pending} of {engine.gradient_accumulation_steps()} micro batches of a step are accumulated, "
-                      f"and gradients aren't saved or loaded: call this between steps")
+        raise Refused(f"gradients of {pending} micro batches are accumulated for the next step, and gradients aren't "
+                      f"saved or loaded: call this between steps")
+
+
+def is_managed(engine: Any) -> bool:
+    """Whether the engine counts micro batches itself, or the program says when a step is due."""
+    return bool(_asked(engine, "managed_gradient_accumulation", True))
 
 
 def _asked(engine: Any, name: str, otherwise: Any) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pawl.deepspeed.partitions import is_managed
 from pawl.errors import Refused
 from pawl.torch.save import StoredValues
 
@@ -81,7 +82,7 @@ def plan_values(engine: Any, stored: dict[str, Any] | None, *, scheduler: bool, 
 def _plan_counters(engine: Any, stored: dict[str, Any]) -> Callable[[], None]:
     values = {name: int(stored[name]) for name in _COUNTERS if name in stored}
     accumulated, now = stored.get("gradient_accumulation_steps", 1), engine.gradient_accumulation_steps()
-    if "micro_steps" in values and accumulated != now:  # a step has another number of them here
+    if "micro_steps" in values and accumulated != now and is_managed(engine):  # a step has another number of them here
         values["micro_steps"] = values["micro_steps"] // accumulated * now
 
     def put() -> None:

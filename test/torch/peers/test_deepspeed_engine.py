@@ -323,10 +323,14 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     refused("between steps", lambda: pawl.deepspeed.save(engine, folder / "new"))
     refused("between steps", lambda: pawl.deepspeed.load(engine, folder / "ckpt"))
     engine.gradient_accumulation_steps, engine.micro_steps = asked, facts["counters"][3]
+    engine.managed_gradient_accumulation, engine._unmanaged_backward_count = lambda: False, 1  # the program says when
+    refused("between steps", lambda: pawl.deepspeed.save(engine, folder / "new"))
+    del engine.managed_gradient_accumulation
+    engine._unmanaged_backward_count = 0
     for name, value, sentence in (("has_moe_layers", True, "experts"), ("mp_world_size", 2, "tensor parallelism"),
                                   ("pipeline_parallelism", True, "pipeline"),
                                   ("zero_nvme_offload_optimizer", lambda: True, "NVMe")):
-        setattr(engine, name, value if not hasattr(engine, name) else value)
+        setattr(engine, name, value)
         refused(sentence, lambda: pawl.deepspeed.save(engine, folder / "new"))
         refused(sentence, lambda: pawl.deepspeed.load(engine, folder / "ckpt"))
         if callable(value):
