@@ -92,8 +92,8 @@ def make(job, task, folder: pathlib.Path) -> dict:
 def take(job, task, folder: pathlib.Path) -> dict:
     made = parallelism_of(job["parallelism"])
     source = folder.parent / task["source"]
-    # DeepSpeed's files have no rates that pawl.torch takes over, and DeepSpeed's loader is given none but its own.
-    are_carried = (job["parallelism"] in OF_TORCH) == (task["source"] in OF_TORCH)
+    # DeepSpeed's files have no rates that pawl.torch takes over.
+    are_carried = task["source"] in OF_TORCH or job["parallelism"] not in OF_TORCH
     rates = with_groups(OTHER_RATES if are_carried else RATES, task)
 
     def loaded(form):
