@@ -74,7 +74,7 @@ class PartialOutput {
   std::string path_;
   std::string partial_;
   std::string root_;  // where the files grow: the partial folder, or the attempt's in it
-  Fd lock_;  // of the partial folder; none: moved from, or published
+  Fd lock_;           // of the partial folder; none: moved from, or published
   PartialOptions options_;
   std::vector<std::string> names_;
   bool keep_ = false;  // what was to be replaced is gone: this is all there is

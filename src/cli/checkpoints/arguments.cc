@@ -67,8 +67,7 @@ std::string environment(const char* name) {
 
 // "2/4", or what SLURM told the process.
 void take_worker(const std::string& words, ConvertOptions& options) {
-  const std::string given =
-      words == "slurm" ? environment("SLURM_PROCID") + "/" + environment("SLURM_NTASKS") : words;
+  const std::string given = words == "slurm" ? environment("SLURM_PROCID") + "/" + environment("SLURM_NTASKS") : words;
   std::uint32_t worker = 0, workers = 0;
   const char* const end = given.data() + given.size();
   const auto first = std::from_chars(given.data(), end, worker);
@@ -94,7 +93,8 @@ void add_workers(CLI::App& app, ConvertOptions& o) {
       ->group(group);
   app.add_option_function<std::string>(
          "--worker", [&o](const std::string& words) { take_worker(words, o); },
-         "I/N: this process is one of N that are started alike, from 0 on, anywhere that sees source and target; slurm: "
+         "I/N: this process is one of N that are started alike, from 0 on, anywhere that sees source and target; "
+         "slurm: "
          "as srun numbers them. They meet in TARGET.pawl-partial; worker 0 publishes. --memory is each one's own")
       ->type_name("I/N")
       ->excludes("--workers")
@@ -118,8 +118,9 @@ To target_format(const std::string& name) {
 
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* convert = app.add_subcommand(
-      "convert", "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, pawl's own, or "
-                 "one folder per parameter");
+      "convert",
+      "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, pawl's own, or "
+      "one folder per parameter");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
