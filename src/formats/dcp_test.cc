@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <span>
 
 #include "formats/fixtures.h"
@@ -184,6 +185,36 @@ TEST(Dcp, ObjectsAreListedAndHyperparametersAreNoTensors) {
   for (const std::string key : {"rng.python", "optimizer.param_groups.0.lr", "misc.tuple_of_tensors"})
     EXPECT_NE(std::ranges::find(view->objects, key), view->objects.end()) << key;
   for (const StoredTensor& tensor : view->tensors) EXPECT_EQ(tensor.name.find("param_groups"), std::string::npos);
+}
+
+TEST(Dcp, HyperparametersOfTheGroupsAreTold) {
+  Result<CheckpointView> view = view_dcp(fixtures::small_set() + "/torch/G1b_fsdp2_tied_w3/ckpt");
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  const fixtures::json values = fixtures::json::parse(view->values, nullptr, false);
+  ASSERT_TRUE(values.is_object()) << view->values;
+  ASSERT_EQ(values["param_groups"].size(), 2u) << view->values;
+  std::set<std::string> told, with_state;
+  for (const fixtures::json& group : values["param_groups"]) {
+    EXPECT_EQ(group["betas"], (fixtures::json{0.9, 0.95}));
+    EXPECT_TRUE(group["amsgrad"].is_boolean());
+    for (const fixtures::json& name : group["params"]) EXPECT_TRUE(told.insert(name.get<std::string>()).second);
+  }
+  EXPECT_EQ(values["param_groups"][0]["lr"], 0.01);
+  EXPECT_EQ(values["param_groups"][1]["lr"], 0.007);
+  EXPECT_EQ(values["param_groups"][0]["weight_decay"], 0.1);
+  EXPECT_EQ(values["param_groups"][1]["weight_decay"], 0.0);
+  for (const StoredTensor& tensor : view->tensors)
+    if (tensor.role == "exp_avg") with_state.insert(tensor.name);
+  EXPECT_EQ(told, with_state);
+}
+
+TEST(Dcp, ADictOfFlatKeysIsNoPartOfTheNames) {
+  Result<CheckpointView> view = view_dcp(fixtures::small_set() + "/torch/G8e_objects/ckpt");
+  ASSERT_TRUE(view.has_value());
+  for (const StoredTensor& tensor : view->tensors) {
+    if (tensor.name.find("a.b.") == std::string::npos) continue;
+    EXPECT_TRUE(tensor.name.starts_with("model.")) << tensor.name;  // there are dicts below: what is whose is not known
+  }
 }
 
 TEST(Dcp, KeysWithDotsAreToldApartByThePlannersPaths) {

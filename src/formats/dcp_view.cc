@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "formats/dcp.h"
+#include "formats/dcp_groups.h"
 #include "formats/dcp_optimizers.h"
 #include "formats/safetensors.h"
 #include "formats/state_names.h"
@@ -363,6 +364,19 @@ std::vector<std::string> path_or_key(std::vector<std::string> path, const std::s
   return path.empty() ? std::vector<std::string>{key} : std::move(path);
 }
 
+// {"model": module.state_dict()}, and no optimizer that would say where the model is: below the dict there are only
+// flat keys, and a dot in one of them is what state_dict() joins names with. Nested dicts of names would have been
+// walked.
+bool has_state_dicts(std::span<const StateKey> keys) {
+  bool has_dot = false;
+  for (const StateKey& key : keys) {
+    if (!key.is_tensor) continue;
+    if (key.path.size() > 2) return false;
+    has_dot = has_dot || (key.path.size() == 2 && key.path.back().find('.') != std::string::npos);
+  }
+  return has_dot;
+}
+
 // Names and roles for what view has under its keys. Hyperparameters that are tensors become objects. Takes the paths of
 // the checkpoint's tensors.
 Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, CheckpointView& view) {
@@ -370,10 +384,11 @@ Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files
   keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
   for (DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(std::move(tensor.path), tensor.key)});
   for (const DcpObject& object : checkpoint.objects) keys.push_back({path_or_key(object.path, object.key), false});
-  StateNames names = name_states(keys);
+  const StateNameOptions how{.trust_model_words = has_state_dicts(keys)};
+  StateNames names = name_states(keys, how);
   if (names.is_indexed) {
     PAWL_TRY(name_numbered_parameters(checkpoint, options, files, keys, view.notes));
-    names = name_states(keys);
+    names = name_states(keys, how);
   }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
   std::size_t kept = 0;
@@ -430,6 +445,7 @@ Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& op
   PAWL_ASSIGN(DcpCheckpoint checkpoint, open_dcp(folder, files));
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
   PAWL_TRY(name_tensors(checkpoint, options, files, view));
+  view.values = group_values(checkpoint, view, files);
   return view;
 }
 

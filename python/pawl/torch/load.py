@@ -48,7 +48,11 @@ class _Options:
     open: dict[str, Any]
     trusted_copy: int | None
     check_replicas: bool
-    verify: bool
+    verify: bool | str
+
+    def __post_init__(self) -> None:
+        if self.verify not in (True, False, "reading"):
+            raise Refused(f"verify={self.verify!r}: True, False and 'reading' are possible")
 
 
 @dataclass
@@ -89,7 +93,7 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
          parameter_names: str | os.PathLike[str] | Sequence[str] | None = None, names: str = "auto",
          family: str | None = None, attention_heads: int | None = None, query_groups: int | None = None,
          head_size: int | None = None, vocabulary: int | None = None, trusted_copy: int | None = None,
-         check_replicas: bool = True, verify: bool = True) -> Report:
+         check_replicas: bool = True, verify: bool | str = True) -> Report:
     """Fills the training that all ranks of `group` (None: the default one; no group: this process alone) hold.
 
     model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
@@ -104,7 +108,10 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
     family, attention_heads, query_groups, head_size, vocabulary   what a renaming can't tell from the checkpoint
     trusted_copy               where stored replicas differ, which to take
     check_replicas             False: stored replicas aren't compared before one of each is read
-    verify                     False: the checksums of pawl's store aren't looked at first
+    verify                     when the checksums of pawl's store are looked at. True: first, in a pass of its own, so
+                               that nothing has changed where a byte is damaged. "reading": of what is read, with no
+                               second pass; a damaged byte is found when the training has it already, and the error
+                               says so. False: never
 
     Fails, with one error on all ranks: Refused for what can be put right in the call; PawlError for the rest.
     """
@@ -143,6 +150,9 @@ def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: lis
     shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank)
     ranks.left = _HALF
     reads = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))
+    if options.verify == "reading":
+        seen = " ".join(text for text in ranks.gather(plan.checkpoint.seen) if text)
+        ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None)))
     try:
         received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
     except RuntimeError as error:  # torch's
@@ -345,7 +355,7 @@ def _check_whole(options: _Options, plan: _Plan, unused: list[str], used: list[i
             plan.checkpoint.compare(tensors[ranks.rank::ranks.world], **_access(options))
         except PawlError as error:
             raise PawlError(f"{error}. Say trusted_copy=N to take copy N of them") from None
-    if options.verify:
+    if options.verify is True:
         stored = sum(plan.checkpoint.tensors[index].bytes for index in used) // ranks.world
         with Progress("check", options.path, stored, shown=ranks.rank == 0) as progress:
             plan.checkpoint.prove(used, ranks.rank, ranks.world, progress)
@@ -362,7 +372,7 @@ def _check_values(options: _Options, plan: _Plan) -> None:
     group_of = {name: number for number, each in enumerate(saved) for name in each.get("params", ())}
     for number, live in enumerate(plan.layout.groups):
         found = {group_of[name]: saved[group_of[name]] for name in live.parameters if name in group_of}
-        plan.groups.append((live, _one_of(number, list(found.values()))))
+        plan.groups.append((live, _agreed(number, list(found.values()), plan)))
     extra = values.get("extra_state") or {}
     for name in plan.layout.extra_state:
         if name in extra:
@@ -370,6 +380,17 @@ def _check_values(options: _Options, plan: _Plan) -> None:
         elif options.strict:
             raise Refused(f"{options.path} lacks {name}, which the model wants to be given back by set_extra_state() "
                           f"(strict=False goes on without)")
+
+
+def _agreed(number: int, found: list[dict[str, Any]], plan: _Plan) -> dict[str, Any]:
+    """What pawl saved has to fit; others' trainings are often gone on with in other groups, and by their own rates."""
+    try:
+        return _one_of(number, found)
+    except Refused as error:
+        if plan.checkpoint.format.startswith("pawl"):
+            raise
+        plan.notes.append(f"param group {number} keeps its own hyperparameters: {error}")
+        return {}
 
 
 def _one_of(number: int, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -412,7 +433,8 @@ def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Par
     mine = [part for ranks, parts in shares.items() for part in parts
             if ranks[part.reader] == rank or len(ranks) == 1]
     with Progress("load", options.path, sum(part.size_bytes for part in mine), shown=rank == 0) as progress:
-        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress, **_access(options)))
+        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress, prove=options.verify == "reading" or None,
+                                         **_access(options)))
 
 
 def _whole(work: Callable[[], Any]) -> Any:
