@@ -82,9 +82,14 @@ PAWL_API pawl_status pawl_checkpoint_check(const pawl_checkpoint* checkpoint, co
 /* Everything that pawl_checkpoint_check looks at, then the bytes. Where it fails after that (files that can't be read)
  * the requests' memory holds anything. The memory of different requests must not overlap. `report` may be NULL.
  * Options: "memory_bytes"   for buffers (1 GiB) "threads"        (all cores) "trusted_copy"   of a tensor that has a
- * copy of this number, use only that one "io_uring", "direct"   false: without them */
+ * copy of this number, use only that one "io_uring", "direct"   false: without them "prove"   true: of a checkpoint of
+ * pawl's store, keep what was seen of its checksums for pawl_checkpoint_seen */
 PAWL_API pawl_status pawl_checkpoint_read(const pawl_checkpoint* checkpoint, const pawl_checkpoint_request* requests,
                                           size_t count, const char* options, pawl_checkpoint_report* report);
+/* What all reads with "prove" have seen of the checksums, as a text for pawl_checkpoint_prove's "seen": texts of all
+ * processes that read, with blanks between, prove what they read together without reading it again. "" if nothing was
+ * seen. Lives until the next call, or as long as the handle. Not while another thread reads. */
+PAWL_API const char* pawl_checkpoint_seen(const pawl_checkpoint* checkpoint);
 /* Whether the stored replicas of these tensors are equal, bit for bit: PAWL_CORRUPT, naming those that are not. Reads
  * each replica once, and nothing of a tensor that is stored once. Options as for pawl_checkpoint_read. */
 PAWL_API pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
@@ -92,7 +97,8 @@ PAWL_API pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, 
 /* Of a checkpoint of pawl's store: whether the bytes of these tensors agree with the checksums that were written with
  * them: PAWL_CORRUPT, naming what doesn't. Processes can share the work: of all pieces number n is looked at where n %
  * shares == share (0 and 1: all of them). Reads through the page cache, so that what is read next is mostly there.
- * PAWL_OK for other formats. Options as for pawl_checkpoint_read. */
+ * PAWL_OK for other formats. Options as for pawl_checkpoint_read, and "seen": texts of pawl_checkpoint_seen; what these
+ * prove isn't read. */
 PAWL_API pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
                                            uint32_t share, uint32_t shares, const char* options);
 PAWL_API void pawl_checkpoint_close(pawl_checkpoint* checkpoint);

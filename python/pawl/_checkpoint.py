@@ -54,6 +54,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_json": (_TEXT, (_HANDLE,)),
     "checkpoint_check": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT)),
     "checkpoint_read": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT, ctypes.POINTER(_Report))),
+    "checkpoint_seen": (_TEXT, (_HANDLE,)),
     "checkpoint_compare": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, _TEXT)),
     "checkpoint_prove": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, ctypes.c_uint32, ctypes.c_uint32, _TEXT)),
     "checkpoint_close": (None, (_HANDLE,)),
@@ -170,6 +171,10 @@ class Checkpoint:
         _watched(lambda: _check(self._library.pawl_checkpoint_read(self._handle, array, len(requests), text,
                                                                    ctypes.byref(report))), watcher)
         return Read(report.bytes_read, report.bytes_moved, report.overflowed)
+
+    def seen(self) -> str:
+        """What reads with prove=True saw of the checksums, for `prove`: prove(..., seen="the texts of all ranks")."""
+        return (self._library.pawl_checkpoint_seen(self._handle) or b"").decode()
 
     def compare(self, tensors: Sequence[int], **options: Any) -> None:
         """Fails where the stored replicas of one of these differ."""

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint_library/options.h"
 #include "checkpoint_library/requests.h"
+#include "checkpoint_library/seen_pieces.h"
 #include "checkpoint_library/status.h"
 #include "checkpoint_library/view_json.h"
 #include "checkpoint_library/watch.h"
@@ -27,6 +29,9 @@ struct pawl_checkpoint {
   std::string store;        // the folder, of pawl's own format
   bool is_renamed = false;  // tensors no longer have the numbers that they have in their files
   std::string json;
+  mutable std::mutex seen_mutex;  // of what is below; all else stays as it was opened
+  mutable std::unique_ptr<pawl::SeenPieces> seen;
+  mutable std::string seen_shares;
 };
 
 namespace {
@@ -117,6 +122,15 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
   return reading;
 }
 
+// Made when it is first asked for.
+Result<pawl::SeenPieces*> seen_of(const pawl_checkpoint& checkpoint) {
+  const std::lock_guard lock(checkpoint.seen_mutex);
+  if (!checkpoint.seen) {
+    PAWL_ASSIGN(checkpoint.seen, pawl::SeenPieces::create(checkpoint.store, checkpoint.view.files));
+  }
+  return checkpoint.seen.get();
+}
+
 Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
             const char* json, pawl_checkpoint_report* report) {
   PAWL_ASSIGN(Reading reading, prepare(checkpoint, requests, count, json));
@@ -124,6 +138,10 @@ Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* re
   for (const pawl::ReadRequest& request : reading.requests)
     bytes += pawl::volume(request.box) * pawl::size_bits(request.type) / 8;
   pawl::watch_execution(reading.options.execute, bytes);
+  if (reading.options.prove && !checkpoint.store.empty()) {
+    PAWL_ASSIGN(pawl::SeenPieces * seen, seen_of(checkpoint));
+    reading.options.execute.observe_read = seen->observer();
+  }
   PAWL_ASSIGN(const pawl::ExecuteReport done,
               pawl::execute([&](const CopySink& sink) { return reading.plan(sink); }, places_of(checkpoint.view),
                             target_of(reading.requests), reading.options.execute));
@@ -186,9 +204,17 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
   }
   std::vector<bool> is_chosen(checkpoint.view.tensors.size(), checkpoint.is_renamed);
   for (const std::uint32_t tensor : chosen) is_chosen[tensor] = true;
+  std::vector<bool> proven;  // by the manifest's numbers
+  pawl::SeenPieces* seen = nullptr;
+  if (!options.seen.empty()) {
+    PAWL_ASSIGN(seen, seen_of(checkpoint));
+    PAWL_ASSIGN(proven, seen->proven_by(options.seen));
+  }
   pawl::StoreProofOptions proof;
   proof.threads = options.execute.threads;
   proof.chosen = [&](std::uint32_t tensor, std::uint32_t piece) {
+    if (const std::uint64_t number = seen != nullptr ? seen->first_of(tensor) + piece : 0; number < proven.size())
+      if (proven[number]) return false;
     if (checkpoint.is_renamed) return (tensor + piece) % shares == share;
     return is_chosen[tensor] && (first[tensor] + piece) % shares == share;
   };
@@ -197,9 +223,9 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
   proof.cancel = watched.cancel;
   if (watched.progress)
     proof.progress = [&](std::uint64_t bytes) { watched.progress({bytes, watched.bytes_expected}); };
-  PAWL_ASSIGN(const pawl::StoreProof proven, pawl::prove_store(checkpoint.store, proof));
+  PAWL_ASSIGN(const pawl::StoreProof found, pawl::prove_store(checkpoint.store, proof));
   pawl::FirstFew faults;
-  for (const std::string& wrong : proven.wrong) faults.add(wrong);
+  for (const std::string& wrong : found.wrong) faults.add(wrong);
   if (!faults.any()) return {};
   return Error{Code::corrupt, faults.sentence()};
 }
@@ -232,6 +258,13 @@ pawl_status pawl_checkpoint_read(const pawl_checkpoint* checkpoint, const pawl_c
                                  size_t count, const char* options, pawl_checkpoint_report* report) {
   if (checkpoint == nullptr) return pawl::failed({Code::invalid, kNoHandle});
   return pawl::answer(read(*checkpoint, requests, count, options, report));
+}
+
+const char* pawl_checkpoint_seen(const pawl_checkpoint* checkpoint) {
+  if (checkpoint == nullptr) return "";
+  const std::lock_guard lock(checkpoint->seen_mutex);
+  checkpoint->seen_shares = checkpoint->seen ? checkpoint->seen->shares() : "";
+  return checkpoint->seen_shares.c_str();
 }
 
 pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,

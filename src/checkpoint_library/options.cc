@@ -77,6 +77,8 @@ Result<AccessOptions> parse_access_options(const char* json, AccessOptions optio
   PAWL_TRY(parse(json, {{"memory_bytes", number_to(options.execute.memory_bytes)},
                         {"threads", number_to(threads)},
                         {"trusted_copy", number_to(trusted)},
+                        {"prove", flag_to(options.prove)},
+                        {"seen", text_to(options.seen)},
                         {"io_uring", flag_to(options.execute.io_uring)},
                         {"direct", flag_to(options.execute.direct)}}));
   if (threads > kThreadsMax) return Error{Code::invalid, text("options: threads: at most ", kThreadsMax)};

@@ -26,6 +26,8 @@ struct ViewOptions {
 struct AccessOptions {
   ExecuteOptions execute;
   FileSourceOptions source;
+  bool prove = false;     // of reads: shares of checksums are kept
+  std::string seen = {};  // of prove: such shares
 };
 
 // nullptr and "" are no options.

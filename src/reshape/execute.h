@@ -64,6 +64,10 @@ struct ExecuteProgress {
 using WriteObserver =
     std::function<void(std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes)>;
 
+// Is shown what is read of source files that are stored as they are, when it has arrived: all that copies want, once as
+// far as one tensor's copies go, and what lies between the rows of one. In any order, from any thread, several at once.
+using ReadObserver = WriteObserver;
+
 struct ExecuteOptions {
   std::uint64_t memory_bytes = std::uint64_t{1}
                                << 30;  // at least 256 KiB are used; more: wider windows, fewer requests
@@ -74,7 +78,8 @@ struct ExecuteOptions {
   std::uint64_t bytes_expected = 0;    // for progress only; 0: not known
   // About every 100 ms and at the end, from any thread, one call at a time.
   std::function<void(const ExecuteProgress&)> progress;
-  WriteObserver observe;                      // e.g. reshape/range_checksums.h
+  WriteObserver observe;  // e.g. reshape/range_checksums.h
+  ReadObserver observe_read;
   const std::atomic<bool>* cancel = nullptr;  // once true, execute() ends within 100 ms as `cancelled`
 };
 

@@ -464,10 +464,30 @@ Status Lane::settle_reading(Slot& slot, const DiskAnswer& answer, const std::vec
   return {};
 }
 
+// What the items cover, in as few stretches as can be.
+void Lane::show(const Reading& reading, const Extent& extent) const {
+  if (!shared_.options.observe_read) return;
+  std::uint64_t begin = extent.begin, end = extent.begin;
+  const auto flush = [&] {
+    if (begin < end)
+      shared_.options.observe_read(extent.file, begin, {reading.data + (begin - extent.begin), end - begin});
+  };
+  for (std::size_t i = extent.first_item; i < extent.last_item; ++i) {
+    if (items_[i].begin > end) {
+      flush();
+      begin = items_[i].begin;
+    }
+    end = std::max(end, items_[i].end);
+  }
+  flush();
+}
+
 void Lane::empty_slot(Slot& slot, const std::vector<Extent>& extents) {
   for (const Reading& reading : slot.readings) {
-    if (reading.in_place || shared_.stopped()) continue;
+    if (shared_.stopped()) return;
     const Extent& extent = extents[reading.extent];
+    show(reading, extent);
+    if (reading.in_place) continue;
     for (std::size_t i = extent.first_item; i < extent.last_item; ++i) {
       const Item& item = items_[i];
       copy(item.part, item.source, item.box, reading.data + (item.begin - extent.begin));

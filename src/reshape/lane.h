@@ -153,6 +153,7 @@ class Lane {
   [[nodiscard]] bool goes_in_place(const Extent& extent, std::byte*& to) const;
   [[nodiscard]] Status settle_reading(Slot& slot, const DiskAnswer& answer, const std::vector<Extent>& extents);
   void empty_slot(Slot& slot, const std::vector<Extent>& extents);
+  void show(const Reading& reading, const Extent& extent) const;
   [[nodiscard]] Status copy_decoded(const Encoded& encoded, std::string_view bytes);
   [[nodiscard]] Status copy_encoded();
   void average_parts();

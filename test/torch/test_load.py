@@ -16,7 +16,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
 
 import harness  # noqa: E402
 import live_ranks  # noqa: E402
@@ -142,7 +144,24 @@ class FixturesTest(Case):
         self.assertIn("hyperparameters", " ".join(report.notes))  # it can't tell them, and says so
 
     def test_dcp_of_fsdp2(self):
-        self.check("torch/G1b_fsdp2_tied_w3", "ckpt")
+        report = self.check("torch/G1b_fsdp2_tied_w3", "ckpt")
+        self.assertIn("keeps its own hyperparameters", " ".join(report.notes))  # saved in two groups, and here is one
+
+    def test_dcp_tells_the_hyperparameters_of_its_groups(self):
+        def training(*rates):
+            model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+            return model, torch.optim.AdamW([{"params": layer.parameters(), "lr": rate, "betas": (rate, 0.75)}
+                                             for layer, rate in zip(model, rates)])
+        model, optimizer = training(0.25, 0.5)
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        weights, moments = get_state_dict(model, optimizer)
+        with tempfile.TemporaryDirectory() as folder:
+            dcp.save({"model": weights, "optim": moments}, checkpoint_id=folder, no_dist=True)
+            other, live = training(0.0625, 0.0625)
+            pawl.torch.load(folder, other, live)
+        self.assertEqual([(0.25, (0.25, 0.75)), (0.5, (0.5, 0.75))],
+                         [(group["lr"], group["betas"]) for group in live.param_groups])
 
     def test_dcp_of_fsdp2_with_tensor_parallelism(self):
         self.check("torch/G3_fsdp2_tp_2x2", "ckpt")
@@ -426,6 +445,43 @@ class StoreTest(Case):
         self.assertEqual(before, state_of(other, mine))
         pawl.torch.load(self.path("ckpt"), other, mine, verify=False)  # whoever insists
 
+    def test_bytes_are_proven_while_they_are_read(self):
+        model, optimizer = self.saved()
+        data = os.path.join(self.path("ckpt"), "data-00000.safetensors")
+        other, mine = self.training(0.5, 2)
+        flip(data, os.path.getsize(data) - 3)
+        with self.assertRaisesRegex(PawlError, "data-00000.*Part of it has been read"):
+            pawl.torch.load(self.path("ckpt"), other, mine, verify="reading")
+        flip(data, os.path.getsize(data) - 3)
+        pawl.torch.load(self.path("ckpt"), other, mine, verify="reading")
+        self.assertEqual(state_of(model, optimizer), state_of(other, mine))
+        with self.assertRaisesRegex(Refused, "verify='later'"):
+            pawl.torch.load(self.path("ckpt"), other, mine, verify="later")
+
+    def test_shares_of_other_checksums_prove_nothing(self):
+        self.saved()
+        with _checkpoint.Checkpoint(self.path("ckpt")) as checkpoint:
+            everything = [tensor.index for tensor in checkpoint.tensors]
+            self.assertEqual("", checkpoint.seen())
+            others = " ".join(f"{number}:{number + 1}:4:16:64" for number in everything)
+            checkpoint.prove(everything, seen=others)
+            for nonsense in ("1", "1:", "a:1:1:1:1", "1:1:1:1:1,2:2:2:2:2", "999999:1:1:1:1", "1:-1:1:1:1", "1:1:1:1"):
+                with self.assertRaisesRegex(Refused, "seen"):
+                    checkpoint.prove(everything, seen=nonsense)
+            data = os.path.join(self.path("ckpt"), "data-00000.safetensors")
+            flip(data, os.path.getsize(data) - 3)
+            with self.assertRaisesRegex(PawlError, "data-00000"):
+                checkpoint.prove(everything, seen=others)
+
+
+def flip(path, offset):
+    """Another bit at that place; the same again: as it was."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 4]))
+
 
 def stored(kind, path, seed, word, ours=False):
     """A training of that kind, saved by torch's own dcp, or by pawl; its truth."""
@@ -481,6 +537,46 @@ def refused_on_all(rank, world, path, source, target):
         return str(error) if same and not optimizer.state else "changed"
 
 
+def proven_together(rank, world, path):
+    """Of a load into another layout: what proves its bytes when it has read them, after the disk's have changed."""
+    live_trainings.Model = Even  # in this process alone
+    stored("fsdp2", path, 1, "adamw", ours=True)
+    model, optimizer = live_trainings.make("fsdp2_tp", "adamw", 2)
+    prove, answers = _checkpoint.Checkpoint.prove, []
+
+    def spoilt(checkpoint, tensors, share, shares, *more, seen=None):
+        dist.barrier()
+        if rank == 0:
+            flip(*largest_seen(path, seen))
+        dist.barrier()
+        for given in (seen, None):  # what was read wasn't damaged yet, what is read again is
+            try:
+                prove(checkpoint, tensors, share, shares, seen=given)
+                answers.append("whole")
+            except PawlError:
+                answers.append("damaged")
+
+    _checkpoint.Checkpoint.prove = spoilt
+    pawl.torch.load(path, model, optimizer, verify="reading")
+    return answers
+
+
+def largest_seen(path, seen):
+    """File and offset of the largest piece of which two ranks or more have seen each byte once, all together."""
+    sums, ranks = {}, {}
+    for each in seen.split():
+        number, _, *places = map(int, each.split(":"))
+        sums[number] = [a + b for a, b in zip(sums.get(number, (0, 0, 0)), places)]
+        ranks[number] = ranks.get(number, 0) + 1
+    with open(os.path.join(path, "manifest.json")) as file:
+        manifest = json.load(file)
+    pieces = [piece for tensor in manifest["tensors"] for piece in tensor["pieces"]]
+    whole = {number: count for number, (count, squares, cubes) in sums.items()
+             if (squares, cubes) == (count ** 2, count ** 3) and ranks[number] > 1}
+    found = pieces[max(whole, key=lambda number: whole[number])]
+    return os.path.join(path, f"data-{found['file']:05}.safetensors"), found["offset"]
+
+
 def _local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
@@ -526,6 +622,11 @@ class RanksTest(Case):
         shutil.rmtree(self.path("ckpt"))
         ranks = self.move("pp_dp", "pp_dp", ours=True)
         self.assertLessEqual(sum(each["read"] for each in ranks), 1.05 * sum(each["loaded"] for each in ranks) / 2)
+
+    def test_what_ranks_read_together_is_proven_without_reading_it_again(self):
+        answers = live_ranks.run(WORLD, proven_together, self.path("ckpt"))
+        self.assertEqual(["whole"] * WORLD, [first for first, _ in answers])
+        self.assertIn("damaged", [second for _, second in answers])
 
     def test_what_one_rank_refuses_all_do(self):
         for answer in live_ranks.run(WORLD, refused_on_all, self.path("ckpt"), "fsdp2", "ddp"):

@@ -51,7 +51,7 @@ class _Options:
     verify: bool | str
 
     def __post_init__(self) -> None:
-        if self.verify not in (True, False, "reading"):
+        if not isinstance(self.verify, bool) and self.verify != "reading":
             raise Refused(f"verify={self.verify!r}: True, False and 'reading' are possible")
 
 
