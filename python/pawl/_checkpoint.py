@@ -95,9 +95,7 @@ def library() -> ctypes.CDLL:
     path = find_library()
     with _loading:
         if path not in _loaded:
-            _loaded[path] = load_typed("libpawl_checkpoint", path, {
-                key: typed for key, typed in _SIGNATURES.items()
-                if "watch" not in key or hasattr(ctypes.CDLL(path), "pawl_" + key)})
+            _loaded[path] = load_typed("libpawl_checkpoint", path, _SIGNATURES)
         return _loaded[path]
 
 
@@ -213,7 +211,7 @@ def _check(status: int) -> None:
 def _watched(call: Callable[[], _Answer], watcher: Watcher | None = None) -> _Answer:
     """What the call gives or fails with. It runs in a thread of its own, so that Python hears signals meanwhile: what
     their handlers raise (KeyboardInterrupt) cancels the call, and goes on when that has let go of the memory."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(library(), "pawl_checkpoint_watch_use"):
+    if threading.current_thread() is not threading.main_thread():
         return call()
     loaded, watch = library(), _HANDLE()
     _check(loaded.pawl_checkpoint_watch_create(ctypes.byref(watch)))
