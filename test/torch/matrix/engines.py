@@ -84,12 +84,11 @@ class Zero(Parallelism):
 
     @classmethod
     def wanted(cls, state):
-        """The masters are fp32 whatever the weights are."""
+        """The masters are fp32 whatever the weights are; buffers DeepSpeed leaves in fp32 too."""
         if cls.weights is torch.float32:
             return state
-        buffers = {name: value.to(cls.weights) for name, value in state.items() if name.endswith("/buffer")}
-        return state | buffers | {name.removesuffix("weight") + "narrow": value.to(cls.weights)
-                                  for name, value in state.items() if name.endswith("/weight")}
+        return state | {name.removesuffix("weight") + "narrow": value.to(cls.weights)
+                        for name, value in state.items() if name.endswith("/weight")}
 
 
 class Zero1(Zero):
