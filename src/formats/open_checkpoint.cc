@@ -273,7 +273,8 @@ Result<CheckpointView> Opener::search(const std::string& folder, const Names& na
     return Error{Code::not_found,
                  text(folder, ": no checkpoint is recognised. Looked for, here and one folder down: .metadata or ",
                       "__0.metadata (PyTorch DCP; with metadata.json Megatron-Core), *_model_states.pt and ",
-                      "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), atomic.json, *.safetensors, ",
+                      "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), atomic.json, "
+                      "*.safetensors, ",
                       "*.index.json and pytorch_model.bin (Hugging Face), files of torch.save; and for latest, ",
                       "latest_universal and latest_checkpointed_iteration.txt, which name a folder")};
   std::string list;
@@ -304,7 +305,8 @@ Result<CheckpointView> Opener::open_folder(const std::string& folder, const Name
 
 Result<CheckpointView> Opener::open_file(const std::string& path) {
   const std::string name = last_name(path);
-  if (name == ".metadata" || name == "metadata.json" || name == kAtomicIndexName || is_rank_metadata(name)) return open(parent_path(path));
+  if (name == ".metadata" || name == "metadata.json" || name == kAtomicIndexName || is_rank_metadata(name))
+    return open(parent_path(path));
   if (name.ends_with(".distcp"))
     return Error{Code::invalid,
                  text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ", parent_path(path))};

@@ -34,10 +34,11 @@ struct ConvertOptions {
   FamilySettings family;
   std::string config_file;  // a config.json that tells what of the family is missing
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
-  std::uint32_t workers = 1;            // processes that write it together
-  std::optional<std::uint32_t> worker;  // this one is that of them, and somebody starts the others; else they are forked
-  std::string job;                      // of such processes: whose they are
-  std::uint64_t wait_ms = 600'000;      // likewise: how long one is waited for that says nothing
+  std::uint32_t workers = 1;  // processes that write it together
+  std::optional<std::uint32_t>
+      worker;                       // this one is that of them, and somebody starts the others; else they are forked
+  std::string job;                  // of such processes: whose they are
+  std::uint64_t wait_ms = 600'000;  // likewise: how long one is waited for that says nothing
   std::optional<std::uint32_t> trusted_replica;
   std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface, dcp
   bool flat_names = false;                       // dcp: weights under their own names, not below "model"

@@ -21,8 +21,8 @@ namespace pawl {
 
 // The formats that --to can name, in the order of --help.
 inline constexpr std::array kTargets = {ConvertOptions::To::safetensors, ConvertOptions::To::huggingface,
-                                        ConvertOptions::To::dcp, ConvertOptions::To::universal,
-                                        ConvertOptions::To::atomic, ConvertOptions::To::pawl};
+                                        ConvertOptions::To::dcp,         ConvertOptions::To::universal,
+                                        ConvertOptions::To::atomic,      ConvertOptions::To::pawl};
 
 // What of the options any writer of a format takes. Fails: `invalid` for a type that is none.
 [[nodiscard]] Result<WriteOptions> write_options(const ConvertOptions& options);
