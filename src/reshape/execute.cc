@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::uint64_t kMemoryMin = 256 << 10;
 constexpr std::uint64_t kLanesMax = 32;
+constexpr std::uint32_t kSyncsMax = 16;           // at once
 constexpr std::size_t kBatchMovesMin = 1024;      // at the end of a tensor, this makes a batch
 constexpr std::size_t kBatchMovesMax = 64 << 10;  // and this anywhere
 
@@ -104,18 +106,29 @@ int sync_step(int fd, unsigned flags) {
   return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? 0 : errno;
 }
 
-// Each step for all files before the next: what the page cache still has goes to the disk side by side, and the file
-// system's journal has about one commit to wait for in the end. File by file it would be one for each.
-Status sync_targets(const CopyTarget& target, LaneShared& shared) {
-  for (const unsigned flags : std::array<unsigned, 3>{SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_BEFORE, 0}) {
-    for (std::uint32_t i = 0; i < target.files.size(); ++i) {
-      if (shared.stopped()) return Error{Code::cancelled, "cancelled"};
-      PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, shared.targets.get(i));
-      if (const int error = sync_step(file->plain(), flags); error != 0)
-        return disk_error("sync", file->path(), 0, error);
-    }
-  }
+Status sync_target(std::uint32_t number, unsigned flags, LaneShared& shared) {
+  PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, shared.targets.get(number));
+  if (const int error = sync_step(file->plain(), flags); error != 0) return disk_error("sync", file->path(), 0, error);
   return {};
+}
+
+// Each step for all files before the next: what the page cache still has goes to the disk side by side, and the file
+// system's journal has about one commit to wait for in the end. File by file it would be one for each. Then every file
+// waits for the disk's own cache: side by side, since a disk empties it once for all that ask meanwhile.
+Status sync_targets(const CopyTarget& target, LaneShared& shared) {
+  const auto count = static_cast<std::uint32_t>(target.files.size());
+  for (const unsigned flags : std::array<unsigned, 2>{SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_BEFORE})
+    for (std::uint32_t i = 0; i < count && !shared.stopped(); ++i) PAWL_TRY(sync_target(i, flags, shared));
+  std::atomic<std::uint32_t> next{0};
+  const auto sync_some = [&] {
+    for (std::uint32_t i = next++; i < count && !shared.stopped(); i = next++)
+      if (Status synced = sync_target(i, 0, shared); !synced) shared.fail(std::move(synced).error());
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t i = 1; i < std::min(count, kSyncsMax); ++i) threads.emplace_back(sync_some);
+  sync_some();
+  for (std::thread& thread : threads) thread.join();
+  return shared.status();
 }
 
 ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, LaneShared& shared) {

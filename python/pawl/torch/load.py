@@ -433,8 +433,8 @@ def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Par
     mine = [part for ranks, parts in shares.items() for part in parts
             if ranks[part.reader] == rank or len(ranks) == 1]
     with Progress("load", options.path, sum(part.size_bytes for part in mine), shown=rank == 0) as progress:
-        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress, prove=options.verify == "reading" or None,
-                                         **_access(options)))
+        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress,
+                                         prove=options.verify == "reading" or None, **_access(options)))
 
 
 def _whole(work: Callable[[], Any]) -> Any:
