@@ -140,7 +140,7 @@ def text_of(told: dict[str, Any]) -> list[str]:
                   ">= 4", told["deepspeed_left_out"]),
         f"* peak of pawl's memory: **{told['peak_bytes'] / (1 << 20):.0f} MiB** (goal <= "
         f"{told['goal_peak_bytes'] / (1 << 20):.0f}: 256 and two tensors)",
-        f"* written in all over what the result takes: **{told['written_over_result']:.3f}** (goal 1: nothing temporary; "
+        f"* written in all over what the result takes: **{told['written_over_result']:.3f}** (goal 1: no copy beside; "
         f"a page that a header and data share counts twice); left beside it: nothing",
         f"* pawl's result and the source by `pawl diff`: {equal[told['equal_to_source']]}; pawl's and DeepSpeed's: "
         f"{equal[told['equal_to_deepspeed']]}", ""]
