@@ -14,7 +14,8 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1")
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # What ccache asks for where headers are precompiled (PAWL_PRECOMPILE below).
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
@@ -27,7 +28,7 @@ include(GoogleTest)
 # Everything of ours sees src/ and include/, has warnings as errors, and throws nothing.
 add_library(pawl_flags INTERFACE)
 target_include_directories(pawl_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(pawl_flags INTERFACE -Wall -Wextra -Wpedantic -Wno-unused-parameter -fvisibility=hidden)
+target_compile_options(pawl_flags INTERFACE -Wall -Wextra -Wpedantic -Wno-unused-parameter -fvisibility=hidden -pthread)
 if(PAWL_WERROR)
   target_compile_options(pawl_flags INTERFACE -Werror)
 endif()
@@ -41,8 +42,29 @@ if(PAWL_SANITIZE)
   add_link_options(-fsanitize=${PAWL_SANITIZE})
 endif()
 if(PAWL_FUZZ)  # every library is instrumented; only a fuzzer itself gets the main function
-  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=function,vptr
+                      -fno-sanitize-recover=undefined -fno-omit-frame-pointer)  # those two want C++ symbols in libpawl.so
   add_link_options(-fsanitize=address,undefined)
+endif()
+
+# The headers that nearly every file reads, compiled once: a third of the time to compile a file. A file still
+# includes what it uses: the presets dev and fuzz compile without.
+option(PAWL_PRECOMPILE "compile the standard library's headers once" ON)
+if(PAWL_PRECOMPILE)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache's wish, too
+  endif()
+  set(standard <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional>
+               <span> <string> <string_view> <thread> <unordered_map> <unordered_set> <variant> <vector>)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled/nothing.cc CONTENT "int main() {}\n")
+  add_library(pawl_headers OBJECT ${CMAKE_BINARY_DIR}/precompiled/nothing.cc)
+  target_compile_options(pawl_headers PRIVATE -fno-exceptions)
+  target_link_libraries(pawl_headers PRIVATE pawl_flags)
+  target_precompile_headers(pawl_headers PRIVATE ${standard} "${PROJECT_SOURCE_DIR}/src/base/result.h")
+  add_executable(pawl_test_headers ${CMAKE_BINARY_DIR}/precompiled/nothing.cc)
+  target_link_libraries(pawl_test_headers PRIVATE pawl_flags GTest::gtest)
+  target_precompile_headers(pawl_test_headers PRIVATE ${standard} <fstream> <random> <sstream> <gtest/gtest.h>
+                             <nlohmann/json.hpp>)
 endif()
 
 # pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ...)
@@ -54,6 +76,9 @@ function(pawl_library name)
     add_library(${target} STATIC ${ARG_SOURCES})
     target_link_libraries(${target} PUBLIC pawl_flags ${ARG_LIBRARIES})
     target_compile_options(${target} PRIVATE -fno-exceptions)
+    if(PAWL_PRECOMPILE)
+      target_precompile_headers(${target} REUSE_FROM pawl_headers)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(${target} INTERFACE)
@@ -81,6 +106,9 @@ function(pawl_test test_name test_file)
   endif()
   add_executable(${test_name} ${test_file})
   target_link_libraries(${test_name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
+  if(PAWL_PRECOMPILE)
+    target_precompile_headers(${test_name} REUSE_FROM pawl_test_headers)
+  endif()
   foreach(used ${ARG_USES})
     target_link_libraries(${test_name} PRIVATE pawl_${used})
   endforeach()
