@@ -55,8 +55,8 @@ struct StorePartOptions {
                                                    const StorePartOptions& options = {});
 
 struct StoreOptions {
-  bool overwrite = false;   // a checkpoint of this format that stands there is replaced; else it is refused
-  std::uint64_t bytes = 0;  // of all parts, as far as known: refused at once where the disk has less
+  bool overwrite = false;    // a checkpoint of this format that stands there is replaced; else it is refused
+  std::uint64_t bytes = 0;   // of all parts, as far as known: refused at once where the disk has less
   std::string attempt = {};  // as PartialOptions has it
 };
 
