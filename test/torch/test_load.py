@@ -216,6 +216,13 @@ class FixturesTest(Case):
                                                      parameter.shape[0])
                 self.assertTrue(bool((around == -9).all()), name)
 
+    def test_one_element_of_no_stride_has_bytes(self):
+        from pawl.torch import reading
+        number = torch.arange(3.0)[1].expand(1)
+        self.assertEqual([0, 0, 128, 63], reading._as_bytes(number).tolist())
+        reading._as_bytes(number)[3] = 64  # of the same memory
+        self.assertEqual([4.0], number.tolist())
+
     def test_what_cant_be_read_in_place_goes_through_small_buffers(self):
         from pawl.torch import reading
         before, reading.STAGING_BYTES = reading.STAGING_BYTES, 1000  # less than one tensor; rows of it fit

@@ -279,4 +279,7 @@ def _broadcast_together(tensors: Sequence[torch.Tensor], source: int, group: Any
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.contiguous().reshape(-1)
+    if flat.numel() == 1:  # of one element every stride is contiguous, 0 too
+        flat = flat.as_strided((1,), (1,))
+    return flat.view(torch.uint8)
