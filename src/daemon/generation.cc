@@ -42,7 +42,7 @@ bool Pawld::held_back(const std::string& phase) {
 void Pawld::consider_forming() {
   FormingView view{spec_, {}, 0};
   for (const auto& [id, record] : nodes_) view.nodes.push_back(record);
-  const bool enough = view.nodes.size() >= spec_.node_count;
+  const bool enough = can_form(view);
   if (!enough) enough_nodes_since_ = Duration::zero();
   if (enough && enough_nodes_since_ == Duration::zero()) enough_nodes_since_ = real_clock().now();
   view.waited_ms = enough ? static_cast<std::uint64_t>((real_clock().now() - enough_nodes_since_) / 1ms) : 0;

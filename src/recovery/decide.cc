@@ -1,6 +1,7 @@
 // The first generation, and the ends of a recovery and of the job.
 #include "recovery/decide.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/text.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::size_t kEndsNamedMax = 4;
 constexpr std::uint32_t kSeveralMax = 2;
+constexpr std::uint64_t kStartDeadlines = 10;  // for trainers that are starting: importing torch takes a while
 
 // Nodes that can be members, by id. Of two lives of one node only the later counts.
 std::vector<NodeRecord> able_nodes(const FormingView& view) {
@@ -26,11 +28,16 @@ std::vector<NodeRecord> able_nodes(const FormingView& view) {
   return able;
 }
 
-// Whether a node of a lower id may still come and should then be a member. Not for ever.
+// Whether a node of a lower id may still come and should then be a member. Not for ever: one that nobody has seen gets
+// a deadline, one whose trainers are starting several.
 bool expects_lower(const FormingView& view, const std::vector<NodeRecord>& able) {
-  const bool dense = able[view.spec.node_count - 1].life.node.value == view.spec.node_count - 1;
+  const NodeId last = able[view.spec.node_count - 1].life.node;
+  const bool dense = last.value == view.spec.node_count - 1;
   const bool all_there = able.size() >= std::uint64_t{view.spec.node_count} + view.spec.spare_count;
-  return !dense && !all_there && view.waited_ms < view.spec.deadline_ms;
+  const bool is_starting = std::ranges::any_of(view.nodes, [&](const NodeRecord& node) {
+    return node.life.node < last && node.healthy && node.parked < view.spec.seats_per_node;
+  });
+  return !dense && !all_there && view.waited_ms < view.spec.deadline_ms * (is_starting ? kStartDeadlines : 1);
 }
 
 // Of the current recovery (or of the running generation), one a seat, by seat.
@@ -61,6 +68,10 @@ std::uint32_t count_several(JobState& state) {
 }
 
 }  // namespace
+
+bool can_form(const FormingView& view) {
+  return able_nodes(view).size() >= view.spec.node_count;
+}
 
 Decision decide_forming(const FormingView& view, NodeLife self) {
   const JobSpec& spec = view.spec;

@@ -24,7 +24,7 @@ namespace pawl {
 struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;
-  std::uint64_t waited_ms = 0;  // since enough members were there; lets spares of a lower id come in late
+  std::uint64_t waited_ms = 0;  // since can_form(); lets members of a lower id come in late
 };
 struct Wait {
   std::string what;               // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
@@ -37,6 +37,7 @@ struct Move {
 };
 using Decision = std::variant<Wait, Move>;
 
+[[nodiscard]] bool can_form(const FormingView& view);  // enough nodes, whoever they are
 [[nodiscard]] Decision decide_forming(const FormingView& view, NodeLife self);
 
 // g+1 because of `cause`. Dead or silent nodes of the cause are evicted, its trainer goes to `restart`. The answer is a

@@ -86,6 +86,12 @@ TEST_F(Forming, LetsALowerIdComeInLateButNotForEver) {
   view.waited_ms = 0;
   view.nodes.push_back(record(0, 2));
   EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(0));
+  view.nodes.back().parked = 1;  // its trainers are starting
+  view.waited_ms = 9 * view.spec.deadline_ms;
+  EXPECT_TRUE(waits(decide_forming(view, life(1))).late.empty());
+  view.waited_ms = 10 * view.spec.deadline_ms;
+  EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(1));
+  view.waited_ms = 0;
   view.nodes = {record(1, 2), record(0, 2)};  // nobody could be lower
   EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(0));
 }
