@@ -48,9 +48,9 @@ class Rank:
             self._lines.put(line)
         self._lines.put(None)
 
-    def hear(self, what: str) -> dict:
+    def hear(self, what: str, patience_s: float = PATIENCE_S) -> dict:
         """The next message that has the key `what`; others before it are kept in `said`."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
