@@ -12,32 +12,22 @@ import pathlib
 import signal
 import sys
 import tempfile
-import traceback
 import unittest
 
-os.environ.update({"DS_ACCELERATOR": "cpu", "DS_SKIP_CUDA_CHECK": "1", "DS_BUILD_OPS": "0", "OMP_NUM_THREADS": "1",
-                   "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+from deepspeed_ranks import run  # first: it sets what torch and DeepSpeed look at when they are imported
 
-try:
-    import deepspeed
-except ImportError:
-    print("DeepSpeed is not in this environment: tools/setup-peers")
-    sys.exit(77)
-import pawl.deepspeed  # noqa: E402
-import pawl.torch  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.accelerator import get_accelerator  # noqa: E402
-from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from pawl._checkpoint import Checkpoint  # noqa: E402
-from pawl.errors import PawlError, Refused  # noqa: E402
-from torch import nn  # noqa: E402
+import deepspeed
+import pawl.deepspeed
+import pawl.torch
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state
+from pawl._checkpoint import Checkpoint
+from pawl.errors import PawlError, Refused
+from torch import nn
 
 logger.setLevel("CRITICAL")
-torch.set_num_threads(1)
-for operation in list(deepspeed.ops.__compatible_ops__):  # else one is compiled at the first start
-    if "shm" in operation or "ccl" in operation:
-        deepspeed.ops.__compatible_ops__[operation] = False
 get_accelerator().is_fp16_supported = lambda: True  # slow on most CPUs, and right
 
 BATCH, STEPS, MORE = 12, 3, 3
@@ -375,37 +365,6 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     pawl.deepspeed.load(fresh, folder / "ckpt")
     assert not torch.equal(state_of(fresh)["up.weight/weight"], before["up.weight/weight"])
 
-
-def run(work, job: dict, folder: pathlib.Path, expected: tuple[int, ...] | None = None) -> None:
-    """`work(job, folder)` on forked ranks that meet through a file."""
-    with tempfile.TemporaryDirectory() as scratch:
-        children = []
-        for rank in range(job["world"]):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    log = os.open(f"{scratch}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                    os.dup2(log, 1)
-                    os.dup2(log, 2)
-                    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["world"]))
-                    dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank,
-                                            world_size=job["world"])
-                    deepspeed.init_distributed("gloo", dist_init_required=False, verbose=False)
-                    work(job, folder)
-                    dist.barrier()
-                    dist.destroy_process_group()
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(code)
-            children.append(child)
-        codes = tuple(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-        if codes != (expected or (0,) * len(codes)):
-            raise AssertionError(f"ranks ended with {codes}:\n{pathlib.Path(scratch, 'log').read_text()[-5000:]}")
 
 
 def job(stage: int, world: int, kind: str = "fp32", accumulate: bool = False, **zero) -> dict:

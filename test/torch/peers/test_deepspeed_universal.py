@@ -8,29 +8,18 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
-import traceback
 import unittest
 
-os.environ.update({"DS_ACCELERATOR": "cpu", "DS_SKIP_CUDA_CHECK": "1", "DS_BUILD_OPS": "0", "OMP_NUM_THREADS": "1",
-                   "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+from deepspeed_ranks import run  # first: it sets what torch and DeepSpeed look at when they are imported
 
-try:
-    import deepspeed
-except ImportError:
-    print("DeepSpeed is not in this environment: tools/setup-peers")
-    sys.exit(77)
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from torch import nn  # noqa: E402
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state
+from torch import nn
 
 logger.setLevel("ERROR")
-torch.set_num_threads(1)
-for operation in list(deepspeed.ops.__compatible_ops__):  # else one is compiled at the first start
-    if "shm" in operation or "ccl" in operation:
-        deepspeed.ops.__compatible_ops__[operation] = False
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PAWL = os.path.abspath(os.environ.get("PAWL", ROOT / "build" / "bin" / "pawl"))
@@ -113,37 +102,6 @@ def load(job: dict, folder: pathlib.Path) -> None:
     if dist.get_rank() == 0:
         torch.save({"state": state, "losses": losses, "rates": rates}, folder / "loaded.pt")
 
-
-def run(work, job: dict, folder: pathlib.Path) -> None:
-    """`work(job, folder)` on forked ranks that meet through a file."""
-    with tempfile.TemporaryDirectory() as scratch:
-        children = []
-        for rank in range(job["world"]):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    log = os.open(f"{scratch}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                    os.dup2(log, 1)
-                    os.dup2(log, 2)
-                    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["world"]))
-                    dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank,
-                                            world_size=job["world"])
-                    deepspeed.init_distributed("gloo", dist_init_required=False, verbose=False)
-                    work(job, folder)
-                    dist.barrier()
-                    dist.destroy_process_group()
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(code)
-            children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        if any(codes):
-            raise AssertionError(f"ranks ended with {codes}:\n{pathlib.Path(scratch, 'log').read_text()[-3000:]}")
 
 
 def job(stage: int, world: int, bf16: bool = False) -> dict:
