@@ -27,8 +27,8 @@
  *     pawl_store_end(s);
  *
  * Every call that answers a pawl_status answers PAWL_OK, or PAWL_INVALID (the call is wrong, or no such thing is
- * there), PAWL_CORRUPT (bytes are not what they should be), PAWL_IO (the system refused; no room), PAWL_STOP
- * (cancelled) or PAWL_BROKEN (pawl's own mistake); pawl_checkpoint_error has the sentence.
+ * there), PAWL_CORRUPT (bytes are not what they should be), PAWL_IO (the system refused; no room), PAWL_UNREACHABLE (a
+ * peer has left), PAWL_STOP (cancelled) or PAWL_BROKEN (pawl's own mistake); pawl_checkpoint_error has the sentence.
  *
  * Options are a JSON object in UTF-8, or NULL; a key that is not listed here is an error.
  */
@@ -42,17 +42,20 @@ extern "C" {
 #endif
 
 typedef struct pawl_checkpoint pawl_checkpoint;
+typedef struct pawl_checkpoint_peers pawl_checkpoint_peers;
 
 /* A box of a tensor, and the memory it is wanted in. */
 typedef struct pawl_checkpoint_request {
-  uint32_t tensor;          /* index in pawl_checkpoint_json's "tensors" */
-  uint32_t dimension_count; /* of begin, size and strides: that tensor's, or 0 where all three are NULL */
-  const char* dtype;        /* what you want it as: torch's name, "bfloat16". NULL: as it is stored */
-  const uint64_t* begin;    /* of the box; NULL: at 0 */
-  const uint64_t* size;     /* of the box; NULL: up to the end of the tensor */
-  const uint64_t* strides;  /* in memory, in elements, of one step along each dimension; NULL: row-major, dense */
-  void* memory;             /* where the box's first element goes; at any address */
-  uint64_t memory_bytes;    /* there are so many from there on: nothing beyond is written */
+  uint32_t tensor;              /* index in pawl_checkpoint_json's "tensors" */
+  uint32_t dimension_count;     /* of begin, size and strides: that tensor's, or 0 where all three are NULL */
+  const char* dtype;            /* what you want it as: torch's name, "bfloat16". NULL: as it is stored */
+  const uint64_t* begin;        /* of the box; NULL: at 0 */
+  const uint64_t* size;         /* of the box; NULL: up to the end of the tensor */
+  const uint64_t* strides;      /* in memory, in elements, of one step along each dimension; NULL: row-major, dense */
+  void* memory;                 /* where the box's first element goes; at any address */
+  uint64_t memory_bytes;        /* there are so many from there on: nothing beyond is written */
+  pawl_checkpoint_peers* peers; /* NULL: `memory` is this process's. The same one in all requests that have one */
+  uint32_t peer;                /* `memory` is an address of the process of this number in peers */
 } pawl_checkpoint_request;
 
 typedef struct pawl_checkpoint_report {
@@ -117,6 +120,22 @@ PAWL_API void pawl_checkpoint_watch_look(const pawl_checkpoint_watch* watch, uin
 PAWL_API void pawl_checkpoint_watch_cancel(pawl_checkpoint_watch* watch);
 /* When no thread's calls are under it any more. */
 PAWL_API void pawl_checkpoint_watch_free(pawl_checkpoint_watch* watch);
+
+/* Processes of one machine that read into each other's memory: what several of them need of a file, rows of a tensor
+ * that is cut along its columns, one reads for all. Each opens, tells the others its ticket by your own means, joins
+ * with all tickets in one order, and may then name the others in requests. PAWL_IO where the system doesn't allow it
+ * (see env/peer_memory.h: the same user, the same process namespace): then each reads for itself. */
+PAWL_API pawl_status pawl_checkpoint_peers_open(pawl_checkpoint_peers** peers);
+/* A line of text; lives as long as the handle. */
+PAWL_API const char* pawl_checkpoint_peers_ticket(const pawl_checkpoint_peers* peers);
+/* tickets[self] is this process's. Once. */
+PAWL_API pawl_status pawl_checkpoint_peers_join(pawl_checkpoint_peers* peers, const char* const* tickets, size_t count,
+                                                size_t self);
+/* From now on no other writes into this process: their calls fail. PAWL_TIMEOUT where one still does after so long (it
+ * is stopped): call again before you give the memory to anybody. Again and again, if you like. */
+PAWL_API pawl_status pawl_checkpoint_peers_leave(pawl_checkpoint_peers* peers, uint32_t patience_ms);
+/* Leaves, however long it takes. When none of this process's calls uses it. */
+PAWL_API void pawl_checkpoint_peers_free(pawl_checkpoint_peers* peers);
 
 typedef struct pawl_store pawl_store;
 

@@ -23,6 +23,7 @@ NAME = "libpawl_checkpoint.so.0"
 # A call's bytes that are done, all of them, and whether it has ended well. In the thread of whoever calls.
 Watcher = Callable[[int, int, bool], None]
 _LOOK_EVERY_S = 0.1
+_LEAVE_MS = 500
 _Answer = TypeVar("_Answer")
 
 
@@ -30,7 +31,8 @@ class _Request(ctypes.Structure):
     _fields_ = [
         ("tensor", ctypes.c_uint32), ("dimension_count", ctypes.c_uint32), ("dtype", ctypes.c_char_p),
         ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-        ("memory", ctypes.c_void_p), ("memory_bytes", ctypes.c_uint64),
+        ("memory", ctypes.c_void_p), ("memory_bytes", ctypes.c_uint64), ("peers", ctypes.c_void_p),
+        ("peer", ctypes.c_uint32),
     ]
 
 
@@ -64,6 +66,11 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_watch_look": (None, (_HANDLE, _NUMBER, _NUMBER)),
     "checkpoint_watch_cancel": (None, (_HANDLE,)),
     "checkpoint_watch_free": (None, (_HANDLE,)),
+    "checkpoint_peers_open": (ctypes.c_int, (ctypes.POINTER(_HANDLE),)),
+    "checkpoint_peers_ticket": (_TEXT, (_HANDLE,)),
+    "checkpoint_peers_join": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _SIZE)),
+    "checkpoint_peers_leave": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
+    "checkpoint_peers_free": (None, (_HANDLE,)),
     "store_begin": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
     "store_folder": (_TEXT, (_HANDLE,)),
     "store_write_part": (ctypes.c_int, (_TEXT, ctypes.c_uint32, ctypes.POINTER(_Piece), _SIZE, _TEXT,
@@ -71,7 +78,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "store_publish": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _TEXT, _TEXTS, _SIZE)),
     "store_end": (None, (_HANDLE,)),
 }
-_OK, _INVALID = 0, 3
+_OK, _INVALID, _TIMEOUT = 0, 3, 4
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _loading = threading.Lock()
@@ -99,6 +106,31 @@ def library() -> ctypes.CDLL:
         return _loaded[path]
 
 
+class Peers:
+    """Processes of this machine that read into each other's memory. Its calls are those of checkpoint.h."""
+
+    def __init__(self) -> None:
+        self._library = library()
+        self.handle = _HANDLE()
+        _check(self._library.pawl_checkpoint_peers_open(ctypes.byref(self.handle)))
+        self.ticket: str = self._library.pawl_checkpoint_peers_ticket(self.handle).decode()
+
+    def join(self, tickets: Sequence[str], self_number: int) -> None:
+        """With the tickets of all, in one order; `self_number` is this process's place. PawlError: not allowed here."""
+        _check(self._library.pawl_checkpoint_peers_join(self.handle, _texts(tickets), len(tickets), self_number))
+
+    def close(self) -> None:
+        """No other process writes into this one when it has returned. Idempotent. Waits for one that is stopped in the
+        middle of a write, and can be interrupted (Ctrl-C) in that: then it isn't closed."""
+        while self.handle:
+            status = self._library.pawl_checkpoint_peers_leave(self.handle, _LEAVE_MS)
+            if status == _TIMEOUT:
+                continue
+            _check(status)
+            self._library.pawl_checkpoint_peers_free(self.handle)
+            self.handle = _HANDLE()
+
+
 @dataclass(frozen=True)
 class Request:
     """A box of a tensor, and the memory that it is wanted in. Strides are of that memory, in elements."""
@@ -110,6 +142,8 @@ class Request:
     strides: Sequence[int]
     memory: int  # an address
     memory_bytes: int
+    peers: Peers | None = None  # None: of this process
+    peer: int = 0               # else of the one with this number there
 
 
 @dataclass(frozen=True)
@@ -364,4 +398,6 @@ def _array(requests: Sequence[Request]) -> ctypes.Array[_Request]:
         to.begin, to.size, to.strides = at, at + step, at + 2 * step
         at += 3 * step
         to.memory, to.memory_bytes = request.memory or None, request.memory_bytes
+        if request.peers is not None:
+            to.peers, to.peer = request.peers.handle, request.peer
     return array

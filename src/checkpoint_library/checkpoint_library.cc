@@ -17,6 +17,7 @@
 #include "checkpoint_library/status.h"
 #include "checkpoint_library/view_json.h"
 #include "checkpoint_library/watch.h"
+#include "env/peer_memory.h"
 #include "formats/proven_checkpoint.h"
 #include "formats/store_view.h"
 #include "pawl/checkpoint.h"
@@ -34,6 +35,11 @@ struct pawl_checkpoint {
   mutable std::string seen_shares;
 };
 
+struct pawl_checkpoint_peers {
+  pawl::PeerMemory memory;
+  std::string ticket;
+};
+
 namespace {
 
 using pawl::AccessOptions;
@@ -49,6 +55,7 @@ using pawl::text;
 struct Reading {
   AccessOptions options;
   std::vector<pawl::ReadRequest> requests;
+  pawl_checkpoint_peers* peers = nullptr;  // of those that have some
   std::vector<pawl::WantedPieces> wanted;
   pawl::ReshapeSource source;
   [[nodiscard]] Status plan(const CopySink& sink) const { return pawl::plan_pieces(source, wanted, sink); }
@@ -98,6 +105,7 @@ Result<pawl::ReadRequest> request_of(const CheckpointView& view, const pawl_chec
   request.stride = pawl::dense_stride(request.box);
   for (std::uint32_t d = 0; given.strides != nullptr && d < tensor.shape.size(); ++d)
     request.stride[d] = given.strides[d];
+  if (given.peers != nullptr) request.peer = given.peer;
   return request;
 }
 
@@ -109,6 +117,11 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
   PAWL_ASSIGN(reading.options, pawl::parse_access_options(json));
   pawl::FirstFew faults;
   for (std::size_t i = 0; i < count; ++i) {
+    if (pawl_checkpoint_peers* const peers = requests[i].peers; peers != nullptr) {
+      if (reading.peers != nullptr && peers != reading.peers)
+        return Error{Code::invalid, "requests with different peers"};
+      reading.peers = peers;
+    }
     Result<pawl::ReadRequest> request = request_of(checkpoint.view, requests[i]);
     if (request)
       reading.requests.push_back(*request);
@@ -144,7 +157,8 @@ Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* re
   }
   PAWL_ASSIGN(const pawl::ExecuteReport done,
               pawl::execute([&](const CopySink& sink) { return reading.plan(sink); }, places_of(checkpoint.view),
-                            target_of(reading.requests), reading.options.execute));
+                            target_of(reading.requests, reading.peers == nullptr ? nullptr : &reading.peers->memory),
+                            reading.options.execute));
   if (report == nullptr) return {};
   *report = {done.bytes_read, done.bytes_moved, 0};
   for (const auto& [tensor, overflows] : done.overflowed) report->overflowed += overflows;
@@ -231,6 +245,7 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
 }
 
 constexpr const char* kNoHandle = "the checkpoint is NULL";
+constexpr const char* kNoPeers = "the peers are NULL";
 
 }  // namespace
 
@@ -300,6 +315,37 @@ void pawl_checkpoint_watch_cancel(pawl_checkpoint_watch* watch) {
 
 void pawl_checkpoint_watch_free(pawl_checkpoint_watch* watch) {
   delete watch;
+}
+
+pawl_status pawl_checkpoint_peers_open(pawl_checkpoint_peers** peers) {
+  if (peers == nullptr) return pawl::failed({Code::invalid, "there is nowhere to put the handle"});
+  *peers = new pawl_checkpoint_peers;
+  (*peers)->ticket = (*peers)->memory.ticket();
+  return PAWL_OK;
+}
+
+const char* pawl_checkpoint_peers_ticket(const pawl_checkpoint_peers* peers) {
+  return peers == nullptr ? "" : peers->ticket.c_str();
+}
+
+pawl_status pawl_checkpoint_peers_join(pawl_checkpoint_peers* peers, const char* const* tickets, size_t count,
+                                       size_t self) {
+  if (peers == nullptr) return pawl::failed({Code::invalid, kNoPeers});
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (tickets == nullptr || tickets[i] == nullptr) return pawl::failed({Code::invalid, "a ticket is NULL"});
+    all.emplace_back(tickets[i]);
+  }
+  return pawl::answer(peers->memory.join(all, self));
+}
+
+pawl_status pawl_checkpoint_peers_leave(pawl_checkpoint_peers* peers, uint32_t patience_ms) {
+  if (peers == nullptr) return pawl::failed({Code::invalid, kNoPeers});
+  return pawl::answer(peers->memory.close(std::chrono::milliseconds(patience_ms)));
+}
+
+void pawl_checkpoint_peers_free(pawl_checkpoint_peers* peers) {
+  delete peers;
 }
 
 void pawl_checkpoint_close(pawl_checkpoint* checkpoint) {

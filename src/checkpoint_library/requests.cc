@@ -81,10 +81,12 @@ Result<std::vector<WantedPieces>> wanted_of(const CheckpointView& view, std::spa
   return wanted;
 }
 
-CopyTarget target_of(std::span<const ReadRequest> requests) {
+CopyTarget target_of(std::span<const ReadRequest> requests, PeerMemory* peers) {
   CopyTarget target;
+  target.peers = peers;
   target.place = [requests](std::uint32_t, std::uint32_t buffer) -> Place {
-    return {.memory = requests[buffer].memory, .size_bytes = requests[buffer].memory_bytes};
+    const ReadRequest& request = requests[buffer];
+    return {.memory = request.memory, .size_bytes = request.memory_bytes, .peer = request.peer};
   };
   return target;
 }

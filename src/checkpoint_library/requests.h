@@ -25,6 +25,7 @@ struct ReadRequest {
   PerDimension stride{};  // in elements
   std::byte* memory = nullptr;
   std::uint64_t memory_bytes = 0;
+  std::uint32_t peer = Place::kThisProcess;  // whose memory it is
 };
 
 // What is wanted, in the order of the plan; requests without elements are left out.
@@ -32,6 +33,6 @@ struct ReadRequest {
 // write an element twice.
 [[nodiscard]] Result<std::vector<WantedPieces>> wanted_of(const CheckpointView& view,
                                                           std::span<const ReadRequest> requests);
-[[nodiscard]] CopyTarget target_of(std::span<const ReadRequest> requests);
+[[nodiscard]] CopyTarget target_of(std::span<const ReadRequest> requests, PeerMemory* peers);
 
 }  // namespace pawl

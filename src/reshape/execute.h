@@ -1,4 +1,5 @@
-// The executor: moves the bytes that a plan's copies describe: file to memory, memory to memory, file to file.
+// The executor: moves the bytes that a plan's copies describe: file to memory, memory to memory, file to file. Memory
+// may be that of other processes of this machine: what several of them need of a file one can read for all.
 //
 // What always holds: each needed byte of a file is read once (neighbouring ranges together, where that reads at most 5
 // % more), whatever number of copies wants it; what is not in a copy's target box is not written; a target file's bytes
@@ -24,6 +25,8 @@
 
 namespace pawl {
 
+class PeerMemory;  // env/peer_memory.h
+
 // Where a (holder, buffer) of a plan lies: in memory, or in a file. Nothing outside size_bytes is read or written.
 struct Place {
   std::byte* memory = nullptr;     // its first byte. Null: it lies in a file
@@ -31,6 +34,9 @@ struct Place {
   std::uint64_t offset_bytes = 0;  // of its first byte, in the file's decoded bytes
   std::uint64_t size_bytes = 0;    // 0: there is no such buffer
   bool swapped = false;            // of sources: big-endian
+  // Of targets: `memory` is an address in the process of this number in CopyTarget::peers.
+  std::uint32_t peer = kThisProcess;
+  static constexpr std::uint32_t kThisProcess = ~std::uint32_t{0};
 };
 using PlaceOf = std::function<Place(std::uint32_t holder, std::uint32_t buffer)>;  // called from one thread at a time
 
@@ -52,6 +58,7 @@ struct TargetFile {
 struct CopyTarget {
   std::vector<TargetFile> files;
   PlaceOf place;
+  PeerMemory* peers = nullptr;  // joined, where a place is in one of them
 };
 
 struct ExecuteProgress {
@@ -101,8 +108,8 @@ using CopyStream = std::function<Status(const CopySink&)>;
 // read once.
 // Fails: `invalid` (a copy that leaves its buffer, a cast or a packed type cut that can't be, a target that is there);
 // `corrupt` (a source file is shorter than the view says, or does not decode); `full` (no space, or an encoded tensor
-// larger than the budget); `cancelled`; `io`. Errors name file and offset. After one, target files are left to be
-// removed by the caller, and target memory holds anything.
+// larger than the budget); `unreachable` (a peer has left); `cancelled`; `io`. Errors name file and offset. After one,
+// target files are left to be removed by the caller, and target memory holds anything.
 [[nodiscard]] Result<ExecuteReport> execute(const CopyStream& copies, const CopySource& source,
                                             const CopyTarget& target, const ExecuteOptions& options = {});
 

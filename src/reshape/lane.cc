@@ -119,6 +119,7 @@ LaneShared::LaneShared(const CopySource& source, const CopyTarget& target, const
       stored(source.files),
       sources(paths_of(source.files), false, given.direct),
       targets(paths_of(target.files), true, given.direct),
+      peers(target.peers),
       decoded(source.files, decoded_bytes_max, [this] { return stopped(); }),
       slabs(slabs_max),
       reported_ms_(now_ms()) {}
@@ -175,7 +176,8 @@ Status Arena::map(std::uint64_t size_bytes) {
 
 // --- Lane: a slab -------------------------------------------------------------------------------------------------
 
-Lane::Lane(LaneShared& shared, const LaneMemory& memory) : shared_(shared), memory_(memory), allowance_(kGapShare) {}
+Lane::Lane(LaneShared& shared, const LaneMemory& memory)
+    : shared_(shared), memory_(memory), peer_writes_(shared.peers), allowance_(kGapShare) {}
 
 void Lane::run() {
   const auto stopped = [this] { return shared_.stopped(); };
@@ -206,6 +208,7 @@ Status Lane::process(Slab& slab) {
   }
   PAWL_TRY(copy_encoded());
   average_parts();
+  PAWL_TRY(peer_writes_.flush());
   copy_fence();
   if (!staged_.empty()) {
     PAWL_TRY(prepare());
@@ -313,16 +316,28 @@ void Lane::copy(std::uint32_t number, std::uint32_t source, const Box& box, cons
   const Move& move = slab_->batch->moves[slab_->parts[number].move];
   const MoveEnd& source_end = slab_->batch->sources[move.first_source + source];
   const MoveEnd target = target_of(number, source, box);
-  const std::uint64_t overflows = copy_box({.dimensions = box.dimensions,
-                                            .size = box.size,
-                                            .from = from,
-                                            .from_stride = source_end.stride,
-                                            .from_type = source_end.stored,
-                                            .by_type = move.from,
-                                            .swapped = source_end.swapped,
-                                            .to = target.memory,
-                                            .to_stride = target.stride,
-                                            .to_type = move.source_count > 1 ? move.from : move.to});
+  deliver(move, target,
+          {.dimensions = box.dimensions,
+           .size = box.size,
+           .from = from,
+           .from_stride = source_end.stride,
+           .from_type = source_end.stored,
+           .by_type = move.from,
+           .swapped = source_end.swapped,
+           .to = target.memory,
+           .to_stride = target.stride,
+           .to_type = move.source_count > 1 ? move.from : move.to});
+}
+
+void Lane::deliver(const Move& move, const MoveEnd& target, const BoxCopy& copy) {
+  std::uint64_t overflows = 0;
+  if (target.peer == Place::kThisProcess) {
+    overflows = copy_box(copy);
+  } else if (Result<std::uint64_t> written = peer_writes_.add(target.peer, copy); written) {
+    overflows = *written;
+  } else {
+    shared_.fail(std::move(written).error());
+  }
   if (overflows != 0) overflows_[move.tensor] += overflows;
 }
 
@@ -367,16 +382,16 @@ void Lane::average_parts() {
     }
     MoveEnd target = end_at(move.target, move.box, part.box);
     if (target.memory == nullptr) target = window_of(target);
-    const std::uint64_t overflows = copy_box({.dimensions = part.box.dimensions,
-                                              .size = part.box.size,
-                                              .from = versions_[i],
-                                              .from_stride = dense_bytes(part.box, unit),
-                                              .from_type = move.from,
-                                              .by_type = move.from,
-                                              .to = target.memory,
-                                              .to_stride = target.stride,
-                                              .to_type = move.to});
-    if (overflows != 0) overflows_[move.tensor] += overflows;
+    deliver(move, target,
+            {.dimensions = part.box.dimensions,
+             .size = part.box.size,
+             .from = versions_[i],
+             .from_stride = dense_bytes(part.box, unit),
+             .from_type = move.from,
+             .by_type = move.from,
+             .to = target.memory,
+             .to_stride = target.stride,
+             .to_type = move.to});
   }
 }
 
@@ -393,6 +408,7 @@ bool Lane::goes_in_place(const Extent& extent, std::byte*& to) const {
     return false;
   if (volume(item.box) * (size_bits(move.from) / 8) != extent.end - extent.begin) return false;
   const MoveEnd target = target_of(item.part, item.source, item.box);
+  if (target.peer != Place::kThisProcess) return false;
   for (std::uint32_t d = 0; d < item.box.dimensions; ++d)
     if (item.box.size[d] > 1 && (source.stride[d] != target.stride[d] || source.stride[d] == 0)) return false;
   to = target.memory;
@@ -493,6 +509,7 @@ void Lane::empty_slot(Slot& slot, const std::vector<Extent>& extents) {
       copy(item.part, item.source, item.box, reading.data + (item.begin - extent.begin));
     }
   }
+  if (Status sent = peer_writes_.flush(); !sent) shared_.fail(std::move(sent).error());  // the slot is used again
 }
 
 // Slots are filled ahead; whatever happens, nothing is in flight when this returns.

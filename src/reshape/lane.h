@@ -18,6 +18,7 @@
 #include "reshape/disk_queue.h"
 #include "reshape/execute.h"
 #include "reshape/open_files.h"
+#include "reshape/peer_writes.h"
 #include "reshape/slabs.h"
 
 namespace pawl {
@@ -57,6 +58,7 @@ class LaneShared {
   const std::vector<StoredFile>* stored;
   OpenFiles sources;
   OpenFiles targets;
+  PeerMemory* peers;
   DecodedFiles decoded;
   SlabQueue slabs;
 
@@ -147,6 +149,7 @@ class Lane {
   [[nodiscard]] MoveEnd window_of(MoveEnd end) const;
   [[nodiscard]] MoveEnd target_of(std::uint32_t part, std::uint32_t source, const Box& box) const;
   void copy(std::uint32_t part, std::uint32_t source, const Box& box, const std::byte* from);
+  void deliver(const Move& move, const MoveEnd& target, const BoxCopy& copy);
   [[nodiscard]] Status read_extents(const std::vector<Extent>& extents);
   [[nodiscard]] Status fill_slot(Slot& slot, std::uint64_t number, const std::vector<Extent>& extents,
                                  std::size_t& next);
@@ -169,6 +172,7 @@ class Lane {
   Arena staged_memory_;
   std::uint64_t staged_bytes_ = 0;  // that it has
   std::vector<Slot> slots_;
+  PeerWrites peer_writes_;
   ReadAllowance allowance_;
   std::uint64_t bytes_read_ = 0, bytes_written_ = 0, buffer_bytes_ = 0;
   std::map<std::uint32_t, std::uint64_t> overflows_;

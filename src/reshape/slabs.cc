@@ -55,7 +55,7 @@ Result<MoveEnd> resolve(const ReshapeCopy& copy, const Box& box, std::string_vie
   if (place.memory == nullptr && place.file >= file_count)
     return refused(copy, text(text_of_end(which, end), ": no file ", place.file));
   const std::uint64_t unit = bytes_of(type);
-  MoveEnd out{place.memory, place.file, place.offset_bytes, {}, type, place.swapped};
+  MoveEnd out{place.memory, place.file, place.offset_bytes, {}, type, place.swapped, place.peer};
   std::uint64_t first = 0, last = 0;
   bool overflow = __builtin_mul_overflow(end.offset, unit, &first);
   for (std::uint32_t d = 0; d < box.dimensions; ++d) {

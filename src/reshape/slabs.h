@@ -24,6 +24,7 @@ struct MoveEnd {
   PerDimension stride{};
   ElementType stored = ElementType::uint8;  // what lies there: the move's type; or float32, to be rounded to it
   bool swapped = false;
+  std::uint32_t peer = Place::kThisProcess;  // whose memory it is
 };
 
 struct Move {

@@ -9,7 +9,8 @@ pawl's own store; the training is anything that pawl.torch.layout reads. What al
    hyperparameter. Only what goes wrong after that (files that can't be read, a rank that dies, Ctrl-C) leaves a model
    that holds a part: every rank raises then, and says so; no rank returns before all have loaded all of it;
  * strict is the default: a tensor that is missing, and one that nobody wants, are refused by name;
- * what several ranks hold is read once and passed on; where layouts agree, reading is all that happens.
+ * what several ranks hold is read once and passed on, and so is what ranks of one machine would pick out of the same
+   files in short runs; where layouts agree, reading is all that happens.
 Collectives: all ranks of `group` call load() with the same arguments, between steps.
 """
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pawl._checkpoint import Checkpoint, Read
 from pawl.errors import PawlError, Refused
 from pawl.torch.layout import Group, Layout, Piece, layout_of, piece_of_number
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
+from pawl.torch.near import Near, machine
 from pawl.torch.optimizer_state import CreatedState, inner
 from pawl.torch.reading import (Part, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
                                 shares_of, staging_type)
@@ -64,6 +66,8 @@ class _Said:
     tensors: int
     keys: list[bytes]
     devices: set[str]
+    machine: str  # near.machine(), or ""
+    names: str | None
 
 
 @dataclass
@@ -147,9 +151,15 @@ def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: lis
     matches = plan.bulk
     devices = {device for each in said for device in each.devices}
     shared = ranks.world > 1 and can_pass_on(ranks.group, devices)
-    shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank)
-    ranks.left = _HALF
-    reads = ranks.gather(lambda: _read(options, plan, shares, ranks.rank))
+    near = _near(ranks, said) if shared else None
+    try:
+        shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank,
+                           near.members if near is not None else ())
+        ranks.left = _HALF
+        reads = ranks.gather(lambda: _read(options, plan, shares, ranks.rank, near))
+    finally:
+        if near is not None:
+            near.close()
     if options.verify == "reading":
         seen = " ".join(text for text in ranks.gather(plan.checkpoint.seen) if text)
         ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None)))
@@ -159,7 +169,15 @@ def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: lis
         raise PawlError(f"the ranks lost each other while they passed on what they had read ({error}): {_HALF}"
                         ) from error
     ranks.gather(lambda: _whole(lambda: _finish(plan)))
-    return _report(options, plan, unused, reads, ranks.rank, received)
+    return _report(options, plan, unused, reads, ranks.rank, received + (near.received if near is not None else 0))
+
+
+def _near(ranks: Ranks, said: Sequence[_Said]) -> Near | None:
+    """The ranks of this machine, where they can read for each other; all ranks ask at once."""
+    found: list[Near | None] = []
+    machines = [each.machine if each.names == said[0].names and each.devices <= {"cpu"} else "" for each in said]
+    ranks.gather(lambda: found.append(Near.make(ranks, machines)))
+    return found[0]
 
 
 # Looking ----------------------------------------------------------------------------------------------------------
@@ -169,7 +187,8 @@ def _say(look: Callable[[], _Plan], plans: list[_Plan]) -> _Said:
     plans.append(plan)
     bulk = [each for each in plan.bulk if each.piece.box.count]
     return _Said(plan.checkpoint.path, plan.found.used, len(plan.checkpoint.tensors),
-                 [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk})
+                 [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk}, machine(),
+                 plan.checkpoint.names)
 
 
 def _plan(options: _Options, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
@@ -428,12 +447,13 @@ def _set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], 
 
 # Doing ------------------------------------------------------------------------------------------------------------
 
-def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Part]], rank: int) -> Read:
+def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Part]], rank: int, near: Near | None
+          ) -> Read:
     plan.began = True
     mine = [part for ranks, parts in shares.items() for part in parts
             if ranks[part.reader] == rank or len(ranks) == 1]
     with Progress("load", options.path, sum(part.size_bytes for part in mine), shown=rank == 0) as progress:
-        return _whole(lambda: read_parts(plan.checkpoint, mine, watcher=progress,
+        return _whole(lambda: read_parts(plan.checkpoint, mine, near, watcher=progress,
                                          prove=options.verify == "reading" or None, **_access(options)))
 
 

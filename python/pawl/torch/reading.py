@@ -20,6 +20,7 @@ from pawl._checkpoint import Checkpoint, Read, Request
 from pawl.torch.boxes import Box, rows_between, rows_of
 from pawl.torch.layout import Piece
 from pawl.torch.matching import DIRECT, Match
+from pawl.torch.near import Near, is_worth_sharing
 
 STAGING_BYTES = 256 << 20
 _BUCKET_BYTES = 32 << 20
@@ -33,6 +34,7 @@ class Part:
     match: Match
     box: Box
     reader: int  # of those that share it: its place among them
+    is_replica: bool = False  # others have all of it too
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -61,10 +63,11 @@ def key_of(piece: Piece) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], rank: int
+def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], rank: int, near: Sequence[int] = ()
               ) -> dict[tuple[int, ...], list[Part]]:
     """For each set of ranks that hold the same boxes, this one among them: the parts that they read, in one order on
-    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load."""
+    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load. `near`: ranks
+    that read for each other in their own way: what nobody else holds is whole here, and marked as a replica."""
     holders: dict[bytes, list[int]] = {}
     for other, keys in enumerate(of_ranks):
         for key in keys:
@@ -74,8 +77,17 @@ def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], ran
         if match.piece.box.count:
             key = key_of(match.piece)
             groups.setdefault(tuple(holders.get(key, [rank])), []).append((key, match))
-    return {ranks: _cut([match for _, match in sorted(groups[ranks], key=lambda each: each[0])], len(ranks))
-            for ranks in sorted(groups)}
+    shares: dict[tuple[int, ...], list[Part]] = {}
+    for ranks in sorted(groups):
+        found = [match for _, match in sorted(groups[ranks], key=lambda each: each[0])]
+        if len(ranks) > 1 and set(ranks) <= set(near):
+            whole = [match for match in found if is_direct(match) and match.piece.tensor.is_contiguous()]
+            shares.setdefault((rank,), []).extend(Part(match, match.piece.box, 0, is_replica=True) for match in whole)
+            taken = {id(match) for match in whole}
+            found = [match for match in found if id(match) not in taken]
+        if found:
+            shares.setdefault(ranks, []).extend(_cut(found, len(ranks)))
+    return shares
 
 
 def _cut(matches: Sequence[Match], readers: int) -> list[Part]:
@@ -161,12 +173,22 @@ def _form_of(match: Match, box: Box, memory: torch.Tensor) -> Request:
                    box.count * memory.element_size())
 
 
-def read_parts(checkpoint: Checkpoint, parts: Sequence[Part], **options: Any) -> Read:
-    """Reads these parts into their tensors."""
-    direct = [part for part in parts if is_direct(part.match)]
+def read_parts(checkpoint: Checkpoint, parts: Sequence[Part], near: Near | None, **options: Any) -> Read:
+    """Reads these parts into their tensors; what ranks near by need as well, one of them for all. Then these are there
+    when all of them have come back from this."""
+    requests, offered = [], []
+    for part in parts:
+        if is_direct(part.match):
+            request, item_bytes = request_of(part.match, part.box, part.tensor), part.match.piece.tensor.element_size()
+            if near and is_worth_sharing(request, item_bytes, part.match.piece.shape, part.is_replica):
+                offered.append((request, item_bytes))
+            else:
+                requests.append(request)
+    if near is not None:
+        requests += near.requests(offered)
     total = Read()
-    if direct:
-        total += checkpoint.read([request_of(part.match, part.box, part.tensor) for part in direct], **options)
+    if requests:
+        total += checkpoint.read(requests, **options)
     for batch in _batches([part for part in parts if not is_direct(part.match)]):
         total += _read_staged(checkpoint, batch, **options)
     return total

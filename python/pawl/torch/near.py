@@ -1,0 +1,172 @@
+"""Ranks of one machine that read for each other, straight into each other's memory.
+
+What several of them need of a file is read by one: rows of a tensor that is cut along its columns, which each by itself
+would pick out of the file in short runs; and replicas, instead of broadcasts. What always holds:
+ * who reads what follows from what all of them offered, and each comes to it by itself;
+ * a rank that has left, in whatever way, is written to by nobody;
+ * where the system doesn't let one process write into another (see pawl/checkpoint.h), or the memory isn't the host's,
+   each reads for itself, and nothing is lost but time.
+"""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.distributed as dist
+from pawl._checkpoint import Peers, Request
+from pawl.errors import PawlError
+from pawl.torch.save import Ranks
+
+_SHORT_RUN_BYTES = 1 << 20  # a stored run as long as that is read as fast by whoever wants it
+_MEMORY_RUN_BYTES = 512     # shorter ones cost more to hand over than to read
+_SHARE_BYTES = 256 << 10    # at least so much is one reader's
+
+
+def machine() -> str:
+    """The same on ranks that may be able to read for each other: of one boot, process namespace and user."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Want:
+    """A request of one rank, as it tells the others."""
+
+    member: int
+    item_bytes: int
+    request: Request
+
+    def rows(self, dimension: int, first: int, last: int, peers: Peers | None) -> Want | None:
+        """What of it lies between two indices along a dimension; a number lies between any."""
+        given = self.request
+        if not given.size:
+            return replace(self, request=replace(given, peers=peers, peer=self.member))
+        low = max(first, given.begin[dimension])
+        high = min(last, given.begin[dimension] + given.size[dimension])
+        if low >= high:
+            return None
+        begin, size = list(given.begin), list(given.size)
+        begin[dimension], size[dimension] = low, high - low
+        skipped = (low - given.begin[dimension]) * given.strides[dimension] * self.item_bytes
+        reach = sum((extent - 1) * stride for extent, stride in zip(size, given.strides, strict=True)) + 1
+        return replace(self, request=replace(given, begin=begin, size=size, memory=given.memory + skipped,
+                                             memory_bytes=reach * self.item_bytes, peers=peers, peer=self.member))
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.request.size) * self.item_bytes
+
+
+def is_worth_sharing(request: Request, item_bytes: int, shape: Sequence[int], is_replica: bool) -> bool:
+    """Whether others may better read it along: what lies in short runs in a row-major file, or in all of their memory;
+    and lies in long enough ones in memory."""
+    count = math.prod(request.size)
+    in_memory = _run(request.size, request.strides)
+    if in_memory < count and in_memory * item_bytes < _MEMORY_RUN_BYTES:
+        return False
+    dense = [1] * len(shape)  # strides in the file
+    for dimension in reversed(range(len(shape) - 1)):
+        dense[dimension] = dense[dimension + 1] * shape[dimension + 1]
+    run = _run(request.size, dense)
+    return is_replica or (run < count and run * item_bytes < _SHORT_RUN_BYTES)
+
+
+def _run(size: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie together."""
+    run = 1
+    for extent, stride in zip(reversed(size), reversed(strides), strict=True):
+        if extent != 1 and stride != run:
+            break
+        run *= extent
+    return run
+
+
+def divided(wants: Sequence[Want], self_number: int, peers: Peers | None = None) -> Iterator[Want]:
+    """What this rank reads of what all want, and for whom: each tensor cut by rows over those that want it. All of them
+    give the same wants."""
+    of_tensor: dict[int, list[Want]] = {}
+    for want in wants:
+        of_tensor.setdefault(want.request.tensor, []).append(want)
+    for number, tensor in enumerate(sorted(of_tensor)):
+        together = of_tensor[tensor]
+        readers = sorted({want.member for want in together})
+        low = [min(ends) for ends in zip(*(want.request.begin for want in together), strict=True)]
+        high = [max(ends) for ends in zip(*([begin + size for begin, size in zip(want.request.begin, want.request.size,
+                                                                                 strict=True)]
+                                            for want in together), strict=True)]
+        dimension = next((d for d in range(len(low)) if high[d] - low[d] > 1), 0)
+        rows = high[dimension] - low[dimension] if low else 1
+        shares = max(1, min(len(readers), rows, sum(want.size_bytes for want in together) // _SHARE_BYTES))
+        for share in range(shares):
+            if readers[(number + share) % len(readers)] != self_number:
+                continue
+            first, last = ((low[dimension] if low else 0) + rows * each // shares for each in (share, share + 1))
+            for want in together:
+                part = want.rows(dimension, first, last, peers if want.member != self_number else None)
+                if part is not None:
+                    yield part
+
+
+class Near:
+    """The ranks of this machine, joined. Collective among them: make(), requests() and close()."""
+
+    def __init__(self, ranks: Ranks, members: Sequence[int], made: Any, peers: Peers | None) -> None:
+        self.members = tuple(members)  # of the ranks' group
+        self._team = ranks
+        self._made = made
+        self._peers = peers
+        self.received = 0  # bytes that others have read for this rank, by the last requests()
+
+    @staticmethod
+    def make(ranks: Ranks, machines: Sequence[str]) -> Near | None:
+        """`machines`: machine() of each rank, "" where it can't take part. None: each of them reads for itself."""
+        mine = machines[ranks.rank]
+        members = [rank for rank, each in enumerate(machines) if each == mine]
+        if not mine or len(members) == 1:
+            return None
+        made = None
+        if len(members) < ranks.world:
+            whole = [rank if ranks.group is None else dist.get_global_rank(ranks.group, rank) for rank in members]
+            made = dist.new_group(whole, use_local_synchronization=True)
+        near = Near(Ranks(made if made is not None else ranks.group, ranks.left), members, made, Peers())
+        if near._join():
+            return near
+        near.close()
+        return None
+
+    def _join(self) -> bool:
+        peers = self._peers
+        assert peers is not None
+        tickets = self._team.gather(lambda: peers.ticket)
+
+        def join() -> bool:
+            try:
+                peers.join(tickets, self._team.rank)
+            except PawlError:
+                return False
+            return True
+        return all(self._team.gather(join))
+
+    def requests(self, wanted: Sequence[tuple[Request, int]]) -> list[Request]:
+        """What this rank reads, for itself and others, where it offers these, each with its elements' bytes."""
+        mine = [Want(self._team.rank, item_bytes, request) for request, item_bytes in wanted]
+        wants = [each for of_rank in self._team.gather(lambda: mine) for each in of_rank]
+        parts = list(divided(wants, self._team.rank, self._peers))
+        own = sum(part.size_bytes for part in parts if part.member == self._team.rank)
+        self.received = sum(want.size_bytes for want in mine) - own
+        return [part.request for part in parts]
+
+    def close(self) -> None:
+        """Nobody writes into this rank's memory any more. Waits for no other rank but one that does. Idempotent."""
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
+        if self._made is not None:
+            dist.destroy_process_group(self._made)
+            self._made = None
