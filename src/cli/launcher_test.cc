@@ -18,6 +18,7 @@
 #include "env/files.h"
 #include "env/network.h"
 #include "env/process.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
@@ -29,25 +30,21 @@ using Words = std::vector<std::string>;
 class LauncherTest : public testing::Test {
  protected:
   void SetUp() override {
-    char path[] = "/tmp/pawl-cli-XXXXXX";
-    ASSERT_NE(mkdtemp(path), nullptr);
-    directory_ = path;
-    setenv("PAWL_RUN_DIR", directory_.c_str(), 1);
+    setenv("PAWL_RUN_DIR", directory_.path().c_str(), 1);
     unsetenv("PAWL_TOKEN_FILE");
-    std::ofstream(directory_ + "/daemon.sh") << "#!/bin/sh\nexec sleep 1000\n";
-    chmod((directory_ + "/daemon.sh").c_str(), 0700);
+    std::ofstream(directory_.path("daemon.sh")) << "#!/bin/sh\nexec sleep 1000\n";
+    chmod(directory_.path("daemon.sh").c_str(), 0700);
   }
   void TearDown() override {
     if (launcher_.pid != 0) {
       (void)send_signal(launcher_.pidfd.get(), SIGKILL);
       (void)wait_exit(launcher_.pidfd.get(), Deadline::in(seconds(10)));
     }
-    EXPECT_TRUE(remove_tree("/tmp", directory_));
   }
 
   Process start(Words arguments) const {
     arguments.insert(arguments.begin(), PAWL_BINARY);
-    const Fd output(::open((directory_ + "/output").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    const Fd output(::open(directory_.path("output").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     SpawnOptions options;
     options.argv = arguments;
     options.stdout_fd = options.stderr_fd = output.get();
@@ -57,7 +54,7 @@ class LauncherTest : public testing::Test {
     EXPECT_TRUE(process);
     return std::move(process).value();
   }
-  [[nodiscard]] std::string output() const { return read_file(directory_ + "/output").value_or(""); }
+  [[nodiscard]] std::string output() const { return read_file(directory_.path("output")).value_or(""); }
   int run(const Words& arguments) const {
     const Process process = start(arguments);
     const Result<Exit> exit = wait_exit(process.pidfd.get(), Deadline::in(seconds(60)));
@@ -65,7 +62,7 @@ class LauncherTest : public testing::Test {
   }
   // Two nodes that do nothing, under the name "quiet".
   void start_quiet_job(const Words& flags) {
-    Words arguments = {"run", "--nnodes", "2", "--job", "quiet", "--daemon-command", directory_ + "/daemon.sh"};
+    Words arguments = {"run", "--nnodes", "2", "--job", "quiet", "--daemon-command", directory_.path("daemon.sh")};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     arguments.insert(arguments.end(), {"--", "/bin/true"});
     launcher_ = start(arguments);
@@ -73,8 +70,8 @@ class LauncherTest : public testing::Test {
         await([&] { return record().nodes.size() == 2 && record().nodes[1].keeper_pid != 0; }, "two keepers"));
     await(
         [&] {
-          return path_exists(directory_ + "/quiet/node-0/pawld.sock") &&
-                 path_exists(directory_ + "/quiet/node-1/pawld.sock");
+          return path_exists(directory_.path("quiet/node-0/pawld.sock")) &&
+                 path_exists(directory_.path("quiet/node-1/pawld.sock"));
         },
         "their sockets");
   }
@@ -101,7 +98,7 @@ class LauncherTest : public testing::Test {
     for (const LauncherNode& node : before.nodes) await([&] { return gone(node.keeper_pid); }, "the keepers are gone");
   }
 
-  std::string directory_;
+  const TemporaryDirectory directory_{"/tmp"};
   Process launcher_;
 };
 
@@ -134,15 +131,15 @@ TEST_F(LauncherTest, BadInputIsASentence) {
 }
 
 TEST_F(LauncherTest, UnreachableControlSaysWhatToDo) {
-  std::ofstream(directory_ + "/token") << "secret";
-  chmod((directory_ + "/token").c_str(), 0600);
+  std::ofstream(directory_.path("token")) << "secret";
+  chmod(directory_.path("token").c_str(), 0600);
   EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file",
-                 directory_ + "/token", "--", "true"}),
+                 directory_.path("token"), "--", "true"}),
             1);
   EXPECT_NE(output().find("check --control and the network"), std::string::npos) << output();
-  chmod((directory_ + "/token").c_str(), 0644);
+  chmod(directory_.path("token").c_str(), 0644);
   EXPECT_EQ(run({"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--token-file",
-                 directory_ + "/token", "--", "true"}),
+                 directory_.path("token"), "--", "true"}),
             2);
   EXPECT_NE(output().find("chmod 600"), std::string::npos) << output();
 }
@@ -165,7 +162,7 @@ TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
   EXPECT_EQ(exit->number, 130);
   launcher_.pid = 0;
   expect_nothing_left(before);
-  EXPECT_FALSE(path_exists(directory_ + "/quiet"));
+  EXPECT_FALSE(path_exists(directory_.path("quiet")));
 }
 
 TEST_F(LauncherTest, TwoInterruptsStopAtOnce) {

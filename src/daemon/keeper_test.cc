@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "env/files.h"
 #include "env/process.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
@@ -101,12 +102,9 @@ struct Toy {
 class KeeperTest : public testing::Test {
  protected:
   void SetUp() override {
-    char path[] = "/tmp/pawl-keeper-XXXXXX";
-    ASSERT_NE(mkdtemp(path), nullptr);
-    directory_ = path;
     options_.job = "toy";
     options_.control = "127.0.0.1:1";
-    options_.run_dir = directory_;
+    options_.run_dir = directory_.path();
     options_.listen = {"127.0.0.1", 0};
     options_.silence = options_.daemon_silence = milliseconds(400);
     options_.daemon_argv = {"/proc/self/exe", "--toy-daemon"};
@@ -117,7 +115,6 @@ class KeeperTest : public testing::Test {
       kill(keeper_, SIGKILL);
       waitpid(keeper_, nullptr, 0);
     }
-    ASSERT_TRUE(remove_tree("/tmp", directory_));
   }
 
   void start() {
@@ -135,7 +132,7 @@ class KeeperTest : public testing::Test {
   }
   std::vector<std::string> records(const std::string& prefix) const {
     std::vector<std::string> lines;
-    std::ifstream file(directory_ + "/record");
+    std::ifstream file(directory_.path("record"));
     for (std::string line; std::getline(file, line);)
       if (line.starts_with(prefix)) lines.push_back(line);
     return lines;
@@ -151,7 +148,7 @@ class KeeperTest : public testing::Test {
     return "";
   }
   void command(const std::string& command) const {
-    const Result<Fd> fd = connect_unix(node_socket_path(directory_, NodeId(0)), Deadline::in(seconds(5)));
+    const Result<Fd> fd = connect_unix(node_socket_path(directory_.path(), NodeId(0)), Deadline::in(seconds(5)));
     ASSERT_TRUE(fd) << fd.error().what;
     ASSERT_TRUE(send_all(fd->get(), std::as_bytes(std::span(command)), Deadline::in(seconds(5))));
   }
@@ -172,7 +169,7 @@ class KeeperTest : public testing::Test {
     return false;
   }
 
-  std::string directory_;
+  const TemporaryDirectory directory_{"/tmp"};
   KeeperOptions options_;
   pid_t keeper_ = 0;
 };
@@ -201,11 +198,12 @@ TEST_F(KeeperTest, TrainerGetsItsEnvironmentAndItsEndIsTold) {
       "/bin/sh", "-c", "echo \"$RANK $PAWL_LOCAL_INDEX $PAWL_NODE_ADDRESS $PAWL_JOB $PAWL_SOCKET\" > \"$OUT\"; exit 3"};
   start();
   await("started");
-  command(text("spawn 0\nRANK=3\nOUT=", directory_, "/out\n"));
+  command(text("spawn 0\nRANK=3\nOUT=", directory_.path(), "/out\n"));
   const std::string spawned = await("heard spawned 0");
   const std::string exited = await("heard exited 0");
   EXPECT_EQ(exited.find(text("heard exited 0 ", pid_in(spawned, 3), " exited 3, its output is in /")), 0u) << exited;
-  EXPECT_EQ(*read_file(directory_ + "/out"), text("3 0 127.0.0.1 toy ", node_socket_path(directory_, NodeId(0)), "\n"));
+  EXPECT_EQ(*read_file(directory_.path("out")),
+            text("3 0 127.0.0.1 toy ", node_socket_path(directory_.path(), NodeId(0)), "\n"));
 }
 
 TEST_F(KeeperTest, KillsAndStartsTrainersAnew) {
@@ -290,13 +288,13 @@ TEST_F(KeeperTest, EndLetsTrainersEndThemselves) {
                            "trap 'echo bye > \"$OUT\"; exit 0' TERM; echo up > \"$OUT\"; while :; do sleep 0.02; done"};
   start();
   await("started");
-  command(text("spawn 0\nOUT=", directory_, "/out\n"));
-  for (int i = 0; i < 1000 && read_file(directory_ + "/out").value_or("").empty(); ++i)
+  command(text("spawn 0\nOUT=", directory_.path(), "/out\n"));
+  for (int i = 0; i < 1000 && read_file(directory_.path("out")).value_or("").empty(); ++i)
     real_clock().sleep(milliseconds(10));
   command("end 7");
   EXPECT_EQ(wait_code(), 7);
-  EXPECT_EQ(*read_file(directory_ + "/out"), "bye\n");
-  EXPECT_FALSE(path_exists(node_socket_path(directory_, NodeId(0))));
+  EXPECT_EQ(*read_file(directory_.path("out")), "bye\n");
+  EXPECT_FALSE(path_exists(node_socket_path(directory_.path(), NodeId(0))));
 }
 
 TEST_F(KeeperTest, EndKillsATrainerThatWillNot) {
@@ -322,7 +320,7 @@ TEST_F(KeeperTest, DaemonThatNeverLivesEndsTheNode) {
   options_.daemon_argv = {"/bin/false"};
   start();
   EXPECT_EQ(wait_code(), 99);
-  EXPECT_NE(read_file(node_log_path(directory_, NodeId(0)))->find("died 5 times"), std::string::npos);
+  EXPECT_NE(read_file(node_log_path(directory_.path(), NodeId(0)))->find("died 5 times"), std::string::npos);
 }
 
 TEST_F(KeeperTest, TakenPortIsASentence) {
@@ -348,7 +346,7 @@ TEST_F(KeeperTest, OutputGoesToTheLogAndIsTeedByLine) {
   char buffer[256];
   const ssize_t size = read(reader.get(), buffer, sizeof buffer);
   EXPECT_EQ(std::string(buffer, size > 0 ? static_cast<std::size_t>(size) : 0), "[node 0] one\n[node 0] two\n");
-  const std::string log = *read_file(node_log_path(directory_, NodeId(0)));
+  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
   EXPECT_NE(log.find("one\n"), std::string::npos);
   EXPECT_NE(log.find("hidden\n"), std::string::npos);
 }

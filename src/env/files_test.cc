@@ -5,24 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
 
 class FilesTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/pawl_files_XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  [[nodiscard]] std::string path(const std::string& name) const { return join_path(root_, name); }
-  std::string root_;
+  [[nodiscard]] std::string path(const std::string& name) const { return root_.path(name); }
+  const TemporaryDirectory root_;
 };
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -135,7 +129,7 @@ TEST_F(FilesTest, AnAtomicWriteIsWholeOrNotAtAllWhereverItFails) {
     FailingFiles files(fail_at);
     const Status written = write_file_atomically(file, "NEW", files);
     const std::string now = *read_file(file);
-    EXPECT_EQ(real_files().list(root_)->size(), 1U) << "a temporary file was left behind";
+    EXPECT_EQ(real_files().list(root_.path())->size(), 1U) << "a temporary file was left behind";
     if (!files.failed()) {
       EXPECT_TRUE(written);
       EXPECT_EQ(now, "NEW");

@@ -8,13 +8,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
@@ -45,19 +44,6 @@ Pair tcp_pair() {
   EXPECT_TRUE(server);
   return {std::move(*client), std::move(*server)};
 }
-
-class Directory {
- public:
-  Directory() {
-    char name[] = "/tmp/pawl_network_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 TEST(Fd, OwnsWhatItHoldsAndNothingElse) {
   Fd event(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -190,8 +176,8 @@ TEST(Stream, ShutDownFreesAWaitingThread) {
 }
 
 TEST(Unix, ListensForItsOwnerOnlyAndKnowsWhoConnects) {
-  const Directory directory;
-  const std::string path = directory.file("socket");
+  const TemporaryDirectory directory("/tmp");
+  const std::string path = directory.path("socket");
   Result<Fd> listener = listen_unix(path);
   ASSERT_TRUE(listener) << listener.error().what;
   struct stat found {};
@@ -206,8 +192,8 @@ TEST(Unix, ListensForItsOwnerOnlyAndKnowsWhoConnects) {
 }
 
 TEST(Unix, ReplacesAStaleSocketAndRefusesALiveOne) {
-  const Directory directory;
-  const std::string path = directory.file("socket");
+  const TemporaryDirectory directory("/tmp");
+  const std::string path = directory.path("socket");
   { ASSERT_TRUE(listen_unix(path)); }  // the file stays, nobody listens
   EXPECT_TRUE(is_refused(connect_unix(path, Deadline::in(1s)).error()));
   Result<Fd> alive = listen_unix(path);
@@ -219,13 +205,13 @@ TEST(Unix, ReplacesAStaleSocketAndRefusesALiveOne) {
 }
 
 TEST(Unix, NeverReplacesAnythingButASocket) {
-  const Directory directory;
-  const std::string path = directory.file("socket");
+  const TemporaryDirectory directory("/tmp");
+  const std::string path = directory.path("socket");
   const Fd file(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   EXPECT_EQ(listen_unix(path).error().code, Code::invalid);
   EXPECT_EQ(access(path.c_str(), F_OK), 0);
   EXPECT_EQ(listen_unix(std::string(200, 'x')).error().code, Code::invalid);
-  EXPECT_EQ(connect_unix(directory.file("none"), Deadline::in(1s)).error().code, Code::not_found);
+  EXPECT_EQ(connect_unix(directory.path("none"), Deadline::in(1s)).error().code, Code::not_found);
 }
 
 TEST(PassedFds, ArriveWithTheirBytesAndCloseOnExec) {

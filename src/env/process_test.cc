@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
@@ -208,9 +209,8 @@ TEST(Process, AStrangersEndIsSeenButNotExplained) {
 }
 
 TEST(Process, ANameWithBracketsAndBlanksDoesNotConfuseIt) {
-  char name[] = "/tmp/pawl_process_XXXXXX";
-  const std::string directory = mkdtemp(name);
-  const std::string program = join_path(directory, "a) R 1 (b");
+  const TemporaryDirectory directory;
+  const std::string program = directory.path("a) R 1 (b");
   const Result<std::string> sleep = find_program("sleep");
   ASSERT_TRUE(sleep);
   ASSERT_EQ(symlink(sleep->c_str(), program.c_str()), 0);
@@ -222,7 +222,6 @@ TEST(Process, ANameWithBracketsAndBlanksDoesNotConfuseIt) {
   EXPECT_GT(process->start_time, 1U);
   EXPECT_TRUE(send_signal(process->pidfd.get(), SIGKILL));
   EXPECT_TRUE(wait_exit(process->pidfd.get(), Deadline::in(10s)));
-  EXPECT_TRUE(remove_tree("/tmp", directory));
 }
 
 }  // namespace

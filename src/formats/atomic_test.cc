@@ -2,7 +2,6 @@
 #include "formats/atomic.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 #include "formats/open_checkpoint.h"
@@ -21,13 +21,7 @@ namespace {
 
 class AtomicTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "pawl-atomic-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { EXPECT_TRUE(remove_tree(parent_path(folder_), folder_)); }
-  [[nodiscard]] std::string at(const std::string& name) const { return join_path(folder_, name); }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.path(name); }
 
   void write(const CheckpointView& view, const std::string& path, const WriteOptions& options = {}) {
     const Result<OutputPlan> plan = plan_atomic(view, options);
@@ -43,7 +37,7 @@ class AtomicTest : public testing::Test {
     ASSERT_TRUE(published) << published.error().what;
   }
 
-  std::string folder_;
+  const TemporaryDirectory folder_;
 };
 
 // A tensor whose bytes lie in the view itself.

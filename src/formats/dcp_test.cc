@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
 #include <span>
 
+#include "env/temporary_directory.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 #include "formats/safetensors.h"
@@ -47,25 +46,20 @@ TEST(Dcp, EveryTreeOpensAndEveryChunkIsFound) {
 // A copy of a small tree in which tests break things; gone with the object.
 class Copy {
  public:
-  explicit Copy(const std::string& from)
-      : folder_(join_path(testing::TempDir(), "pawl_dcp_" + std::to_string(getpid()))) {
-    EXPECT_TRUE(make_directories(folder_).has_value());
+  explicit Copy(const std::string& from) {
     for (const std::string& name : names_in(from)) write(name, fixtures::content(join_path(from, name)));
   }
-  ~Copy() { EXPECT_TRUE(remove_tree(testing::TempDir(), folder_).has_value()); }
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
   void write(const std::string& name, const std::string& bytes) {
     Result<std::unique_ptr<File>> file =
-        open_file(join_path(folder_, name), {.write = true, .create = true, .truncate = true});
+        open_file(folder_.path(name), {.write = true, .create = true, .truncate = true});
     ASSERT_TRUE(file.has_value());
     ASSERT_TRUE((*file)->write_at(0, std::as_bytes(std::span(bytes))).has_value());
   }
-  void remove(const std::string& name) { ASSERT_TRUE(real_files().remove(join_path(folder_, name)).has_value()); }
-  [[nodiscard]] const std::string& folder() const { return folder_; }
+  void remove(const std::string& name) { ASSERT_TRUE(real_files().remove(folder_.path(name)).has_value()); }
+  [[nodiscard]] const std::string& folder() const { return folder_.path(); }
 
  private:
-  std::string folder_;
+  const TemporaryDirectory folder_;
 };
 
 // What a view promises of its places (checkpoint_view.h), looked at from outside.

@@ -2,14 +2,13 @@
 #include "formats/dcp_writer.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "env/temporary_directory.h"
 #include "formats/dcp.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
@@ -23,13 +22,7 @@ namespace {
 
 class DcpWriterTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "pawl-dcp-writer-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { EXPECT_TRUE(remove_tree(parent_path(folder_), folder_)); }
-  [[nodiscard]] std::string at(const std::string& name) const { return join_path(folder_, name); }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.path(name); }
 
   void write(const CheckpointView& view, const WriteOptions& options, const std::string& path) {
     const Result<OutputPlan> plan = plan_dcp(view, options);
@@ -42,7 +35,7 @@ class DcpWriterTest : public testing::Test {
     ASSERT_TRUE(published) << published.error().what;
   }
 
-  std::string folder_;
+  const TemporaryDirectory folder_;
 };
 
 // Each item is a zip archive whose checksums were computed while the data went by.
@@ -183,7 +176,7 @@ TEST_F(DcpWriterTest, ReplacesACheckpointWholeAndNothingElse) {
   write(view, spread, at("out"));
   write(view, {}, at("out"));
   EXPECT_EQ(*real_files().list(at("out")), (std::vector<std::string>{".metadata", "__0_0.distcp"}));
-  EXPECT_EQ(*real_files().list(folder_), std::vector<std::string>{"out"});
+  EXPECT_EQ(*real_files().list(folder_.path()), std::vector<std::string>{"out"});
 
   ASSERT_TRUE(make_directories(at("mine")));
   ASSERT_TRUE(write_file_atomically(at("mine/thesis"), "years"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 
@@ -24,19 +25,12 @@ std::vector<std::string> names_in(const std::string& folder) {
 // A folder of our own in which a checkpoint lies under a name that says nothing; gone with the object.
 class Renamed {
  public:
-  explicit Renamed(const std::string& target) : folder_(join_path(testing::TempDir(), text("pawl_open_", getpid()))) {
-    EXPECT_TRUE(make_directories(folder_).has_value());
-    path_ = join_path(folder_, "what it is called");
-    EXPECT_EQ(::symlink(target.c_str(), path_.c_str()), 0) << target;
-  }
-  ~Renamed() { EXPECT_TRUE(remove_tree(testing::TempDir(), folder_).has_value()); }
-  Renamed(const Renamed&) = delete;
-  Renamed& operator=(const Renamed&) = delete;
+  explicit Renamed(const std::string& target) { EXPECT_EQ(::symlink(target.c_str(), path_.c_str()), 0) << target; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  std::string folder_;
-  std::string path_;
+  const TemporaryDirectory folder_;
+  const std::string path_ = folder_.path("what it is called");
 };
 
 // Of each set that has the fixture: what lies at `below` in it, under another name, equals the golden.
@@ -180,14 +174,12 @@ TEST(OpenCheckpoint, FilesOfTorchSaveAreFoundAloneAndAsRanks) {
     const std::string folder = set + "/torch/H_dtensor_ranks_w2";
     if (!path_exists(folder)) continue;
     EXPECT_FALSE(format_of(folder + "/rank0.pt").empty());
-    const std::string ranks = join_path(testing::TempDir(), text("pawl_ranks_", getpid()));
-    ASSERT_TRUE(make_directories(ranks).has_value());
+    const TemporaryDirectory ranks;
     for (const std::string& name : names_in(folder))
       if (name.ends_with(".pt")) {
-        ASSERT_EQ(::symlink(join_path(folder, name).c_str(), join_path(ranks, name).c_str()), 0);
+        ASSERT_EQ(::symlink(join_path(folder, name).c_str(), ranks.path(name).c_str()), 0);
       }
-    EXPECT_FALSE(format_of(ranks).empty());
-    EXPECT_TRUE(remove_tree(testing::TempDir(), ranks).has_value());
+    EXPECT_FALSE(format_of(ranks.path()).empty());
   }
 }
 
@@ -204,10 +196,10 @@ TEST(OpenCheckpoint, RankFilesBesideASafetensorsFileAreAChoice) {
 }
 
 TEST(OpenCheckpoint, FoldersAboveAreFollowedAndChoicesAreAsked) {
-  const std::string top = join_path(testing::TempDir(), text("pawl_choice_", getpid()));
+  const TemporaryDirectory folder;
+  const std::string& top = folder.path();
   const std::string dcp = fixtures::small_set() + "/torch/G8c_no_dist/ckpt";
   const std::string huggingface = fixtures::small_set() + "/torch/I2_llama_sharded_bf16/model";
-  ASSERT_TRUE(make_directories(top).has_value());
   EXPECT_NE(error_of(top).find("no checkpoint is recognised"), std::string::npos);
   ASSERT_EQ(::symlink(dcp.c_str(), join_path(top, "first").c_str()), 0);
   ASSERT_TRUE(open_checkpoint(top).has_value()) << open_checkpoint(top).error().what;
@@ -228,7 +220,6 @@ TEST(OpenCheckpoint, FoldersAboveAreFollowedAndChoicesAreAsked) {
   EXPECT_NE(error_of(top).find("latest names gone"), std::string::npos) << error_of(top);
   ASSERT_TRUE(write_file_atomically(join_path(top, "latest"), "../first").has_value());
   EXPECT_FALSE(open_checkpoint(top).has_value());
-  EXPECT_TRUE(remove_tree(testing::TempDir(), top).has_value());
 }
 
 TEST(OpenCheckpoint, WhatIsNoCheckpointIsSaid) {
@@ -240,12 +231,11 @@ TEST(OpenCheckpoint, WhatIsNoCheckpointIsSaid) {
 }
 
 TEST(OpenCheckpoint, ASaveThatDidNotEndIsIncomplete) {
-  const std::string folder = join_path(testing::TempDir(), text("pawl_cut_", getpid()));
-  ASSERT_TRUE(make_directories(folder).has_value());
+  const TemporaryDirectory folder;
   const std::string from = fixtures::small_set() + "/torch/G8c_no_dist/ckpt";
-  ASSERT_EQ(::symlink((from + "/__0_0.distcp").c_str(), (folder + "/__0_0.distcp").c_str()), 0);
-  EXPECT_NE(error_of(folder).find("incomplete checkpoint"), std::string::npos) << error_of(folder);
-  EXPECT_TRUE(remove_tree(testing::TempDir(), folder).has_value());
+  ASSERT_EQ(::symlink((from + "/__0_0.distcp").c_str(), folder.path("__0_0.distcp").c_str()), 0);
+  const std::string error = error_of(folder.path());
+  EXPECT_NE(error.find("incomplete checkpoint"), std::string::npos) << error;
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -13,6 +12,7 @@
 
 #include "base/text.h"
 #include "env/files.h"
+#include "env/temporary_directory.h"
 #include "formats/partial_output.h"
 #include "formats/safetensors_writer.h"
 #include "formats/worker_meeting.h"
@@ -200,9 +200,6 @@ TEST(OutputShares, DigestTellsPlansApart) {
 class SharedFiles : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "pawl-shares-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     std::mt19937_64 random(5);
     bytes_.resize((3 << 20) + 4 * 1001);
     for (char& byte : bytes_) byte = static_cast<char>(random());
@@ -230,8 +227,7 @@ class SharedFiles : public testing::Test {
       return std::vector<PlannedText>{{end, words}};
     };
   }
-  void TearDown() override { EXPECT_TRUE(remove_tree(parent_path(folder_), folder_)); }
-  [[nodiscard]] std::string at(const std::string& name) const { return join_path(folder_, name); }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.path(name); }
 
   // By so many workers, one after another, each as if in a process of its own; what then is in the file.
   std::string written(std::uint32_t workers) {
@@ -264,7 +260,8 @@ class SharedFiles : public testing::Test {
     return *read_file(target);
   }
 
-  std::string folder_, bytes_;
+  const TemporaryDirectory folder_;
+  std::string bytes_;
   CheckpointView view_;
   OutputPlan plan_;
 };

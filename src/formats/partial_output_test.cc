@@ -4,26 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "base/text.h"
 #include "env/files.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
 
 class PartialOutputTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "pawl-partial-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { EXPECT_TRUE(remove_tree(parent_path(folder_), folder_)); }
-
-  [[nodiscard]] std::string at(const std::string& name) const { return join_path(folder_, name); }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.path(name); }
   [[nodiscard]] std::vector<std::string> names(const std::string& below = "") const {
-    return *real_files().list(below.empty() ? folder_ : at(below));
+    return *real_files().list(below.empty() ? folder_.path() : at(below));
   }
   static void write(const std::string& path, const std::string& content) {
     ASSERT_TRUE(write_file_atomically(path, content));
@@ -33,7 +25,7 @@ class PartialOutputTest : public testing::Test {
     return bytes ? *bytes : bytes.error().what;
   }
 
-  std::string folder_;
+  const TemporaryDirectory folder_;
 };
 using Names = std::vector<std::string>;
 

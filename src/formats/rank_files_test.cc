@@ -1,7 +1,6 @@
 #include "formats/rank_files.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 #include "formats/torch_file.h"
@@ -19,28 +19,17 @@ namespace {
 
 using fixtures::json;
 
-// A folder of its own, gone afterwards.
-class Folder {
+// A folder of its own.
+class Folder : public TemporaryDirectory {
  public:
-  Folder() {
-    std::string name = ::testing::TempDir() + "rank_files_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { EXPECT_TRUE(remove_tree(parent_path(path_), path_).has_value()); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
   std::string write(const std::string& name, const std::string& bytes) const {
-    const std::string to = join_path(path_, name);
+    const std::string to = path(name);
     EXPECT_TRUE(write_file_atomically(to, bytes).has_value());
     return to;
   }
   std::string copy(const std::string& from, const std::string& name) const {
     return write(name, fixtures::content(from));
   }
-
- private:
-  std::string path_;
 };
 
 std::vector<std::string> folders(const std::string& name) {

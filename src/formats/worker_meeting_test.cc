@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "base/text.h"
 #include "env/files.h"
+#include "env/temporary_directory.h"
 
 namespace pawl {
 namespace {
@@ -16,18 +16,11 @@ using namespace std::chrono_literals;
 
 class WorkerMeetingTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "pawl-meeting-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { EXPECT_TRUE(remove_tree(parent_path(folder_), folder_)); }
-
   [[nodiscard]] WorkerMeeting meeting(std::uint32_t worker, std::uint32_t workers = 2, std::string job = "7.0",
                                       std::string digest = "abc") const {
-    return WorkerMeeting({join_path(folder_, "workers"), worker, workers, std::move(job), std::move(digest)});
+    return WorkerMeeting({folder_.path("workers"), worker, workers, std::move(job), std::move(digest)});
   }
-  std::string folder_;
+  const TemporaryDirectory folder_;
 };
 
 const MeetingWait kShort{.longest = 300ms};
@@ -88,7 +81,7 @@ TEST_F(WorkerMeetingTest, RefusesOtherSourcesPlansAndNumbersOfWorkers) {
     EXPECT_NE(gathered.error().what.find("has another source"), std::string::npos);
     ASSERT_FALSE(joined);
     EXPECT_EQ(joined.error().what, gathered.error().what);
-    ASSERT_TRUE(remove_tree(folder_, join_path(folder_, "workers")));
+    ASSERT_TRUE(remove_tree(folder_.path(), folder_.path("workers")));
   }
 }
 
@@ -132,7 +125,7 @@ TEST_F(WorkerMeetingTest, PassesOnWhyAWorkerFailedAndSeesDamage) {
   first.set_attempt("a");
   second.set_attempt("a");
   ASSERT_TRUE(second.leave_report({.bytes = 5, .texts = {"some words"}}));
-  const std::string path = join_path(join_path(folder_, "workers"), "report-1-a");
+  const std::string path = folder_.path("workers/report-1-a");
   std::string bytes = *read_file(path);
   for (const std::size_t at : {std::size_t{3}, bytes.find("some words"), bytes.size() - 2}) {
     std::string flipped = bytes;

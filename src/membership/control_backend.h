@@ -15,9 +15,9 @@
 
 #include "base/text.h"
 #include "env/process.h"
+#include "env/temporary_directory.h"
 #include "membership/control.h"
 #include "membership/server.h"
-#include "membership/temporary_directory.h"
 
 namespace pawl {
 

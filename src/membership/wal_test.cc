@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "membership/failing_files.h"
-#include "membership/temporary_directory.h"
 
 namespace pawl {
 namespace {

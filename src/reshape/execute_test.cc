@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "reshape/cast.h"
 #include "reshape/compare_copies.h"
 #include "reshape/file_source.h"
@@ -42,23 +43,6 @@ std::uint64_t below(Random& random, std::uint64_t limit) {
 std::uint64_t unit_of(ElementType type) {
   return size_bits(type) / 8;
 }
-
-class Folder {
- public:
-  Folder() {
-    const char* base = std::getenv("TMPDIR");
-    std::string path = text(base != nullptr ? base : "/tmp", "/pawl_execute.XXXXXX");
-    EXPECT_NE(::mkdtemp(path.data()), nullptr);
-    path_ = path;
-  }
-  ~Folder() { EXPECT_TRUE(remove_tree(parent_path(path_), path_).has_value()); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] std::string path(std::string_view name) const { return join_path(path_, name); }
-
- private:
-  std::string path_;
-};
 
 void write_bytes(const std::string& path, const Bytes& bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -256,7 +240,7 @@ std::string zstd_frame(const Bytes& bytes) {
 }
 
 // Writes the files, some of them encoded, and names them in the view.
-void write_files(Random& random, Stored& stored, const Folder& folder, bool encode) {
+void write_files(Random& random, Stored& stored, const TemporaryDirectory& folder, bool encode) {
   for (std::size_t i = 0; i < stored.files.size(); ++i) {
     StoredFile file;
     file.path = folder.path(text("source", i));
@@ -425,7 +409,7 @@ enum class Mode { file_to_memory, memory_to_memory, file_to_file, memory_to_file
 void run_case(std::uint64_t seed) {
   SCOPED_TRACE(text("PAWL_SEED=", seed, " PAWL_CASES=1"));
   Random random(seed);
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto mode = static_cast<Mode>(below(random, 4));
   const bool from_files = mode == Mode::file_to_memory || mode == Mode::file_to_file;
   const bool to_files = mode == Mode::file_to_file || mode == Mode::memory_to_file;
@@ -500,7 +484,8 @@ TEST(Execute, MovesWhatTheNaiveAssemblySays) {
 // --- One tensor in one file: what the tests below cut up -----------------------------------------------------------
 
 struct OneFile {
-  explicit OneFile(const Folder& folder, Shape shape, std::uint64_t offset_bytes = 0, std::uint64_t seed = 7) {
+  explicit OneFile(const TemporaryDirectory& folder, Shape shape, std::uint64_t offset_bytes = 0,
+                   std::uint64_t seed = 7) {
     Random random(seed);
     const std::uint64_t count = volume(whole_box(shape));
     values = random_values(random, ElementType::uint8, 4 * count);
@@ -549,7 +534,7 @@ std::uint64_t read_chars() {  // bytes that this process has asked files for
 }
 
 TEST(Execute, ReadsEachNeededByteOnce) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const Shape shape{2048, 2048};  // 16 MiB
   const OneFile one(folder, shape, 4097);
   struct Case {
@@ -581,7 +566,7 @@ TEST(Execute, ReadsEachNeededByteOnce) {
 }
 
 TEST(Execute, ReadsOnceWhatManyWant) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const Shape shape{1000, 3000};
   const OneFile one(folder, shape, 8);
   std::vector<Bytes> memory;
@@ -619,7 +604,7 @@ TEST(Execute, ReadsOnceWhatManyWant) {
 #ifndef PAWL_SANITIZED
 
 TEST(Execute, KeepsToItsBudget) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {6000, 1024}, 11);  // 24 MiB
   CopyTarget target;
   for (const std::uint64_t budget : {1 << 20, 4 << 20, 16 << 20}) {
@@ -693,7 +678,7 @@ class MemoryGroup {
 
 TEST(Execute, LivesInACgroupOfLittleMoreThanItsBudget) {
   const std::uint64_t budget = 8 << 20;
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {24 << 10, 1024}, 11);  // 96 MiB
   for (const bool direct : {true, false}) {
     // Beside the buffers: the process itself, and pages of files in passing, as many dirty ones as buffers.
@@ -724,7 +709,7 @@ TEST(Execute, LivesInACgroupOfLittleMoreThanItsBudget) {
 
 // Targets of one row each, gathered from columns: what tensor-parallel ranks hold becomes one file.
 TEST(Execute, GathersColumnsIntoOneFile) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   Random random(3);
   Stored stored;
   stored.files.resize(4);
@@ -767,7 +752,7 @@ TEST(Execute, GathersColumnsIntoOneFile) {
 }
 
 TEST(Execute, MovesPackedTypesWholeOnly) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   Random random(5);
   const Bytes packed = random_values(random, ElementType::uint8, 300'000);  // 400,000 of six bits
   Bytes file(13);
@@ -792,7 +777,7 @@ TEST(Execute, MovesPackedTypesWholeOnly) {
 }
 
 TEST(Execute, RoundsMastersToWeightsAsTheyAreRead) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   Random random(6);
   const std::uint64_t count = 500'000;
   const Bytes masters = random_values(random, ElementType::float32, count);
@@ -822,7 +807,7 @@ TEST(Execute, RoundsMastersToWeightsAsTheyAreRead) {
 // --- What goes wrong ----------------------------------------------------------------------------------------------
 
 TEST(Execute, NamesFileAndOffsetWhereAFileWasCut) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {3000, 1024}, 5);
   ASSERT_EQ(::truncate(one.view.files[0].path.c_str(), 7'000'001), 0);
   Bytes memory(one.values.size());
@@ -842,7 +827,7 @@ TEST(Execute, NamesFileAndOffsetWhereAFileWasCut) {
 }
 
 TEST(Execute, RefusesWhatLeavesItsPlace) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {10, 10});
   Bytes memory(400);
   ReshapeCopy copy = one.copy_of(whole_box({10, 10}), 0);
@@ -878,7 +863,7 @@ TEST(Execute, RefusesWhatLeavesItsPlace) {
 }
 
 TEST(Execute, GivesOnThePlansError) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {10, 10});
   Bytes memory(400);
   const CopyStream failing = [&](const CopySink& sink) -> Status {
@@ -891,7 +876,7 @@ TEST(Execute, GivesOnThePlansError) {
 }
 
 TEST(Execute, SaysWhenThereIsNoRoom) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {3000, 1024});
   CopyTarget target;
   target.place = [&](std::uint32_t, std::uint32_t) { return Place{nullptr, 0, 0, one.values.size()}; };
@@ -912,7 +897,7 @@ TEST(Execute, SaysWhenThereIsNoRoom) {
 }
 
 TEST(Execute, EndsSoonAfterItWasCancelled) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {20000, 1024});  // 80 MiB
   std::vector<ReshapeCopy> copies;
   Bytes memory(one.values.size());
@@ -942,7 +927,7 @@ TEST(Execute, EndsSoonAfterItWasCancelled) {
 }
 
 TEST(Execute, TellsItsProgressToTheEnd) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const OneFile one(folder, {100, 100});
   Bytes memory(one.values.size());
   ExecuteOptions options;
@@ -960,7 +945,7 @@ TEST(Execute, TellsItsProgressToTheEnd) {
 }
 
 TEST(Execute, RefusesAnEncodedTensorLargerThanItsBudget) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   Random random(8);
   const Bytes values = random_values(random, ElementType::uint8, 3 << 20);
   const std::string frame = zstd_frame(values);
@@ -995,7 +980,7 @@ TEST(FileSource, IsASourceForPlans) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const Folder folder;
+    const TemporaryDirectory folder;
     Stored stored = random_stored(random, 2000, 3);
     write_files(random, stored, folder, false);
     JobLayout layout;
@@ -1064,7 +1049,7 @@ TEST(CompareCopies, FindsNothingWhereAllAreEqual) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const Folder folder;
+    const TemporaryDirectory folder;
     Stored stored = random_stored(random, 3000, 3);
     write_files(random, stored, folder, seed % 2 == 0);
     std::vector<std::uint32_t> all;
@@ -1076,7 +1061,7 @@ TEST(CompareCopies, FindsNothingWhereAllAreEqual) {
 }
 
 TEST(CompareCopies, NamesTheTensorAndWhoWroteIt) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   Random random(9);
   const Bytes values = random_values(random, ElementType::uint8, 4 * 300'000);
   Bytes other = values;

@@ -1,7 +1,6 @@
 #include "reshape/range_checksums.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "env/files.h"
+#include "env/temporary_directory.h"
 #include "erasure/crc32c.h"
 #include "reshape/file_source.h"
 
@@ -110,25 +109,9 @@ TEST(RangeChecksums, RefuseRangesOutOfOrderAndUnknownOnes) {
 
 // --- With the executor
 
-class Folder {
- public:
-  Folder() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = text(base != nullptr ? base : "/tmp", "/pawl_checksums.XXXXXX");
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~Folder() { EXPECT_TRUE(remove_tree(parent_path(path_), path_).has_value()); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] std::string path(std::string_view name) const { return join_path(path_, name); }
-
- private:
-  std::string path_;
-};
-
 // Columns of a matrix go to two files, at odd offsets, in strides: rows of a file come from several slabs and lanes.
 TEST(RangeChecksums, SeeEveryByteThatTheExecutorWritesOnce) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   constexpr std::uint64_t kRows = 3'000, kColumns = 257, kHead = 13;
   const Bytes memory = random_bytes(kRows * kColumns * 4, 5);
   CopyTarget target;

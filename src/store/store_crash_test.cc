@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/text.h"
 #include "store/store_folder.h"
 #include "store/store_test_kit.h"
 
@@ -177,7 +178,7 @@ int rounds() {
 class StoreCrash : public testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
-  TestFolder folder_;
+  TemporaryDirectory folder_;
   std::string path_ = folder_.path("checkpoint");
 };
 

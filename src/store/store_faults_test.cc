@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/text.h"
 #include "store/store_folder.h"
 #include "store/store_test_kit.h"
 
@@ -153,7 +154,7 @@ class StoreFaults : public testing::Test {
     EXPECT_EQ(real_files().list(folder_.path())->size(), there == 0 ? 0u : 1u) << "something is left";
   }
 
-  TestFolder folder_;
+  TemporaryDirectory folder_;
   std::string path_ = folder_.path("checkpoint");
 };
 

@@ -107,7 +107,7 @@ class State {
 };
 
 TEST(StoreFolder, GivesBackWhatRanksWrote) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   const std::string path = folder.path("step-100");
   const StorePublishOptions publish{R"({"step": 100, "groups": [{"lr": 1e-3}]})", {{"head.weight", "layer.weight"}}};
@@ -138,7 +138,7 @@ TEST(StoreFolder, GivesBackWhatRanksWrote) {
 }
 
 TEST(StoreFolder, IsOpenedByItsParentFolderWhileAnotherSaveIsGoingOn) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   ASSERT_TRUE(save(folder.path("one"), state.parts()));
   const Result<StoreFolder> going = StoreFolder::begin(folder.path("two"));
@@ -154,7 +154,7 @@ TEST(StoreFolder, IsOpenedByItsParentFolderWhileAnotherSaveIsGoingOn) {
 }
 
 TEST(StoreFolder, HasDataFilesThatAnyReaderOfSafetensorsTakes) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   ASSERT_TRUE(save(folder.path("c"), state.parts()));
   const Result<CheckpointView> file = view_safetensors(folder.path("c/data-00001.safetensors"));
@@ -169,7 +169,7 @@ TEST(StoreFolder, HasDataFilesThatAnyReaderOfSafetensorsTakes) {
 }
 
 TEST(StoreFolder, WritesEqualBytesForEqualPieces) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   ASSERT_TRUE(save(folder.path("a"), state.parts()));
   ASSERT_TRUE(save(folder.path("b"), state.parts()));
@@ -178,7 +178,7 @@ TEST(StoreFolder, WritesEqualBytesForEqualPieces) {
 }
 
 TEST(StoreFolder, TakesPartsWithoutPiecesAndEmptyCheckpoints) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   std::vector<std::vector<StorePiece>> parts = state.parts();
   parts.emplace_back();
@@ -191,7 +191,7 @@ TEST(StoreFolder, TakesPartsWithoutPiecesAndEmptyCheckpoints) {
 }
 
 TEST(StoreFolder, RefusesPiecesThatCannotBe) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const Bytes bytes = pattern(64, 1);
   const Result<StoreFolder> save = StoreFolder::begin(folder.path("c"));
   ASSERT_TRUE(save.has_value());
@@ -232,7 +232,7 @@ TEST(StoreFolder, RefusesPiecesThatCannotBe) {
 }
 
 TEST(StoreFolder, PublishesNothingUnlessAllIsThereOnce) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const Bytes bytes = pattern(64, 1);
   const std::string path = folder.path("c");
   const auto rows = [&](std::uint64_t begin, std::uint64_t size) {
@@ -260,7 +260,7 @@ TEST(StoreFolder, PublishesNothingUnlessAllIsThereOnce) {
 }
 
 TEST(StoreFolder, TakesNoSharesOfElsewhereNorDamagedOnes) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const Bytes bytes = pattern(64, 1);
   const StorePiece piece = whole_of("a", "weight", ElementType::float32, {4, 4}, bytes);
   Result<StoreFolder> one = StoreFolder::begin(folder.path("one")), two = StoreFolder::begin(folder.path("two"));
@@ -281,7 +281,7 @@ TEST(StoreFolder, TakesNoSharesOfElsewhereNorDamagedOnes) {
 }
 
 TEST(StoreFolder, ReplacesOnlyItsOwnKindAndOnlyIfTold) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   const std::string path = folder.path("c");
   ASSERT_TRUE(save(path, state.parts()));
@@ -302,7 +302,7 @@ TEST(StoreFolder, ReplacesOnlyItsOwnKindAndOnlyIfTold) {
 }
 
 TEST(StoreFolder, RefusesASecondSaveToTheSamePath) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   {
     const Result<StoreFolder> first = StoreFolder::begin(folder.path("c"));
@@ -313,7 +313,7 @@ TEST(StoreFolder, RefusesASecondSaveToTheSamePath) {
 }
 
 TEST(StoreFolder, TellsEachFlippedByte) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const Bytes bytes = pattern(96, 1);
   const std::string path = folder.path("c");
   ASSERT_TRUE(save(path,
@@ -348,7 +348,7 @@ TEST(StoreFolder, TellsEachFlippedByte) {
 }
 
 TEST(StoreFolder, IsRefusedWhereSomethingIsMissing) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const State state;
   const std::string path = folder.path("c");
   ASSERT_TRUE(save(path, state.parts()));

@@ -1,16 +1,15 @@
-// What both tests of the store need: a folder of their own, tensors whose bytes tell what they are, and reading back.
+// What both tests of the store need: tensors whose bytes tell what they are, and reading back.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/text.h"
 #include "env/files.h"
+#include "env/temporary_directory.h"
 #include "formats/open_checkpoint.h"
 #include "formats/store_view.h"
 #include "reshape/file_source.h"
@@ -20,23 +19,6 @@
 namespace pawl {
 
 using Bytes = std::vector<std::byte>;
-
-class TestFolder {
- public:
-  TestFolder() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = text(base != nullptr ? base : "/tmp", "/pawl_store.XXXXXX");
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~TestFolder() { EXPECT_TRUE(remove_tree(parent_path(path_), path_).has_value()); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  [[nodiscard]] std::string path(std::string_view name) const { return join_path(path_, name); }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Bytes that no other seed has, and no other place.
 inline Bytes pattern(std::size_t size, std::uint64_t seed) {

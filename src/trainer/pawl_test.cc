@@ -10,6 +10,7 @@
 
 #include "env/files.h"
 #include "env/process.h"
+#include "env/temporary_directory.h"
 #include "trainer/test_daemon.h"
 
 namespace pawl {
@@ -18,18 +19,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A directory of the test's own.
-class Directory {
+class Directory : public TemporaryDirectory {
  public:
-  Directory() {
-    char pattern[] = "/tmp/pawl-trainer-XXXXXX";
-    path_ = mkdtemp(pattern);
-  }
-  ~Directory() { (void)remove_tree("/tmp", path_); }
-  [[nodiscard]] std::string socket() const { return path_ + "/pawld.sock"; }
-
- private:
-  std::string path_;
+  Directory() : TemporaryDirectory("/tmp") {}
+  [[nodiscard]] std::string socket() const { return path("pawld.sock"); }
 };
 
 bool readable(int fd, int timeout_ms = 0) {

@@ -26,7 +26,7 @@ void flip(const std::string& path, std::streamoff at) {
 }
 
 TEST(Checksums, OfOurOwnStoreAreProvenPieceByPiece) {
-  const TestFolder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder.path("checkpoint");
   const Bytes bytes = pattern(4096, 1);
   Result<StoreFolder> save = StoreFolder::begin(path);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 
+#include "env/temporary_directory.h"
 #include "formats/golden_check.h"
 #include "formats/torch_file.h"
 
@@ -29,16 +30,11 @@ std::vector<std::string> checkpoints(const std::string& set) {
 // A copy of a checkpoint's save folder, gone with the test.
 class Copy {
  public:
-  explicit Copy(const std::string& fixture) {
-    static int number = 0;
-    root_ = testing::TempDir() + "deepspeed_test_" + std::to_string(::getpid()) + "_" + std::to_string(number++);
-    fs::create_directories(root_);
-    folder_ = root_ + "/some other name";
+  explicit Copy(const std::string& fixture) : folder_(root_.path("some other name")) {
     fs::copy(fixture + "/ckpt", folder_, fs::copy_options::recursive);
     tag_ = folder_ + "/" + content(folder_ + "/latest");
   }
   explicit Copy(const char* small) : Copy(fixtures::small_set() + "/deepspeed/" + small) {}
-  ~Copy() { fs::remove_all(root_); }
   [[nodiscard]] const std::string& folder() const { return folder_; }
   [[nodiscard]] const std::string& tag() const { return tag_; }
   [[nodiscard]] std::string file(const std::string& name) const { return tag_ + "/" + name; }
@@ -51,7 +47,8 @@ class Copy {
   }
 
  private:
-  std::string root_, folder_, tag_;
+  const TemporaryDirectory root_;
+  std::string folder_, tag_;
 };
 
 // What the files can't have: parameters that the job chose to leave out.

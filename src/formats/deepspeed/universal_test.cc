@@ -2,12 +2,12 @@
 #include "formats/deepspeed/universal.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "env/temporary_directory.h"
 #include "formats/golden_check.h"
 
 namespace pawl {
@@ -121,13 +121,6 @@ TEST(Universal, Steps) {
 
 class UniversalCopy : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "pawl-universal-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   // The universal folder of a fixture of the small set, under another name and without the pointer to it.
   std::string copy_of(const std::string& fixture) {
     const std::string from = fixtures::small_set() + "/deepspeed/" + fixture + "/universal";
@@ -142,7 +135,8 @@ class UniversalCopy : public ::testing::Test {
     for (const std::string& problem : view->problems) out += problem + "\n";
     return out;
   }
-  fs::path root_;
+  const TemporaryDirectory folder_;
+  const fs::path root_ = folder_.path();
 };
 
 TEST_F(UniversalCopy, OfAnyName) {

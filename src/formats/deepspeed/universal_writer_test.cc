@@ -3,11 +3,11 @@
 #include "formats/deepspeed/universal_writer.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
+#include "env/temporary_directory.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/universal.h"
 #include "formats/golden_check.h"
@@ -35,13 +35,11 @@ std::vector<std::string> jobs() {
 class Written {
  public:
   explicit Written(const CheckpointView& view, const WriteOptions& options = {}) {
-    static int number = 0;
-    path_ = testing::TempDir() + "universal_writer_test_" + std::to_string(::getpid()) + "_" + std::to_string(number++);
     Result<UniversalOutput> planned = plan_universal(view, options);
     EXPECT_TRUE(planned) << planned.error().what;
     if (!planned) return;
     output_ = std::move(*planned);
-    Result<PartialOutput> partial = PartialOutput::begin(path_, partial_options(output_.plan, false));
+    Result<PartialOutput> partial = PartialOutput::begin(root_.path("out"), partial_options(output_.plan, false));
     EXPECT_TRUE(partial) << partial.error().what;
     if (!partial) return;
     partial_ = std::make_unique<PartialOutput>(std::move(*partial));
@@ -61,7 +59,8 @@ class Written {
   }
 
  private:
-  std::string path_, folder_;
+  const TemporaryDirectory root_;
+  std::string folder_;
   UniversalOutput output_;
   std::unique_ptr<PartialOutput> partial_;
 };

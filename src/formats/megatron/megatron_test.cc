@@ -1,7 +1,6 @@
 #include "formats/megatron/megatron.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "env/temporary_directory.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 #include "formats/megatron/buckets.h"
@@ -30,8 +30,7 @@ void write_whole(const std::string& path, std::string_view bytes) {
 // The checkpoint alone, without its golden, under a name that says nothing.
 class Copied {
  public:
-  explicit Copied(const std::string& fixture)
-      : root_(text(testing::TempDir(), "/pawl-megatron-", ::getpid(), '-', count_++)), path(join_path(root_, "x")) {
+  explicit Copied(const std::string& fixture) : path(root_.path("x")) {
     const std::string from = join_path(fixture, "iter_0000003");
     EXPECT_TRUE(make_directories(path).has_value());
     Result<std::vector<std::string>> names = real_files().list(from);
@@ -39,13 +38,9 @@ class Copied {
     for (const std::string& name : names ? *names : std::vector<std::string>())
       write_whole(join_path(path, name), fixtures::content(join_path(from, name)));
   }
-  ~Copied() { EXPECT_TRUE(remove_tree(testing::TempDir(), root_).has_value()); }
-  Copied(const Copied&) = delete;
-  Copied& operator=(const Copied&) = delete;
 
  private:
-  static inline int count_ = 0;
-  std::string root_;
+  const TemporaryDirectory root_;
 
  public:
   std::string path;
@@ -525,7 +520,7 @@ void add_buffers(const Geometry& job, const std::vector<Parameter>& parameters, 
 }
 
 void expect_made(const Geometry& job) {
-  const std::string root = text(testing::TempDir(), "/pawl-made-", ::getpid());
+  const TemporaryDirectory root;
   fixtures::MadeCheckpoint made;
   std::map<std::string, Parameter> parameters;
   std::uint64_t group = 0;
@@ -543,8 +538,8 @@ void expect_made(const Geometry& job) {
       if (!experts.empty()) add_buffers(job, experts, rank, "chained_1." + buffer, made);
     }
   }
-  made.save(root);
-  Result<CheckpointView> view = view_megatron(root);
+  made.save(root.path());
+  Result<CheckpointView> view = view_megatron(root.path());
   ASSERT_TRUE(view.has_value()) << view.error().what;
   EXPECT_TRUE(view->problems.empty()) << view->problems[0];
   EXPECT_EQ(view->tensors.size(), 4 * parameters.size());
@@ -561,7 +556,6 @@ void expect_made(const Geometry& job) {
       EXPECT_TRUE(fixtures::whole_of(*tensor, contents) == bytes_of(parameter, role, job.type, all))
           << name << '/' << role;
     }
-  EXPECT_TRUE(remove_tree(testing::TempDir(), root).has_value());
 }
 
 TEST(Megatron, AnyGeometryOfBucketsIsFound) {
@@ -585,7 +579,6 @@ TEST(Megatron, LayersAndHalvesOfTheirOwnAreTheSameParameters) {
 }
 
 TEST(Megatron, ShapesThatLieAreRefusedOrProblems) {
-  const std::string root = text(testing::TempDir(), "/pawl-made-", ::getpid());
   struct Case {
     Shape whole, offset, shape;
     bool is_read;
@@ -597,14 +590,14 @@ TEST(Megatron, ShapesThatLieAreRefusedOrProblems) {
                          {{2}, {0}, {2}, true},                     // layers without a shape
                          {{}, {}, {}, false},                       // no axis for the layers
                          {{2, 0}, {0, 0}, {2, 0}, true}}) {
+    const TemporaryDirectory root;
     fixtures::MadeCheckpoint made;
     std::uint64_t count = 1;
     for (const std::uint64_t extent : shape) count *= extent;
     made.add("decoder.layers.mlp.router.weight", "float32", whole, offset, shape, std::string(count * 4, '\1'));
-    made.save(root);
-    Result<CheckpointView> view = view_megatron(root);
+    made.save(root.path());
+    Result<CheckpointView> view = view_megatron(root.path());
     EXPECT_EQ(view.has_value(), is_read) << text_of(whole) << (view ? "" : view.error().what);
-    EXPECT_TRUE(remove_tree(testing::TempDir(), root).has_value());
     if (!view) continue;
     EXPECT_LE(view->tensors.size(), 2u) << text_of(whole);
     EXPECT_EQ(view->problems.empty(), whole[0] == 2) << text_of(whole);
