@@ -102,7 +102,8 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 
     model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
                                without state gets it. Its hyperparameters are set, by the parameters' names, where the
-                               checkpoint is of pawl's store; else they stay.
+                               checkpoint tells them (pawl's store, torch.save, DCP, DeepSpeed; numbers, texts and short
+                               lists of them); else they stay, and the report's notes say so.
     strict                     False: what is missing stays as it is, what isn't wanted stays unread; both are reported.
                                Shapes and types that don't go together are refused all the same.
     tag                        which of several checkpoints in a folder
@@ -391,6 +392,8 @@ def _check_values(options: _Options, plan: _Plan) -> None:
     group_of = {name: number for number, each in enumerate(saved) for name in each.get("params", ())}
     for number, live in enumerate(plan.layout.groups):
         found = {group_of[name]: saved[group_of[name]] for name in live.parameters if name in group_of}
+        if saved and live.parameters and not found:
+            plan.notes.append(f"param group {number} keeps its own hyperparameters: the checkpoint tells none of them")
         plan.groups.append((live, _agreed(number, list(found.values()), plan)))
     extra = values.get("extra_state") or {}
     for name in plan.layout.extra_state:
@@ -406,8 +409,8 @@ def _agreed(number: int, found: list[dict[str, Any]], plan: _Plan) -> dict[str, 
     try:
         return _one_of(number, found)
     except Refused as error:
-        if plan.checkpoint.format.startswith("pawl"):
-            raise
+        if plan.checkpoint.format.startswith("pawl") and "framework" in plan.checkpoint.values:
+            raise  # a converted store names no framework: it is others' all the same
         plan.notes.append(f"param group {number} keeps its own hyperparameters: {error}")
         return {}
 
