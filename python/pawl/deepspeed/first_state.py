@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pawl.deepspeed.partitions import Partition
 from pawl.errors import Refused
-from pawl.torch.optimizer_state import _state_after_a_step
+from pawl.torch.optimizer_state import state_after_a_step
 
 
 class FirstState:
@@ -54,9 +54,9 @@ def _drawn_out(optimizer: torch.optim.Optimizer, partition: Partition) -> dict[s
     if "param_names" in group:
         group = {key: value for key, value in group.items() if key != "param_names"}
     if tensor.dim() != 1:  # one parameter, whose form may count
-        return _state_after_a_step(optimizer, group, 0, tensor)
+        return state_after_a_step(optimizer, group, 0, tensor)
     pair = torch.zeros(2, dtype=tensor.dtype, device=tensor.device)
-    state = _state_after_a_step(optimizer, group, 0, pair)
+    state = state_after_a_step(optimizer, group, 0, pair)
     return {key: _long(value, tensor) if isinstance(value, torch.Tensor) and value.shape == pair.shape else value
             for key, value in state.items()}
 

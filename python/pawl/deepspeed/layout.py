@@ -18,7 +18,7 @@ import torch
 from pawl.deepspeed.partitions import Partition, Partitions, check_engine, is_sharded, partitions_of, shard_of
 from pawl.errors import Refused
 from pawl.torch.boxes import whole
-from pawl.torch.layout import (BUFFER, EXTRA_STATE, WEIGHT, Group, Layout, Number, Piece, _Reader, as_json,
+from pawl.torch.layout import (BUFFER, EXTRA_STATE, WEIGHT, Group, Layout, LayoutReader, Number, Piece, as_json,
                                piece_of_number, place)
 from pawl.torch.matching import MASTER
 
@@ -135,7 +135,7 @@ def held_by(engine: Any, rename: Callable[[str], str] | None = None) -> Held:
     return Held(engine, reader.layout, partitions)
 
 
-class _ModuleReader(_Reader):
+class _ModuleReader(LayoutReader):
     """Buffers and extra state as in any training; parameters are but named: where they lie is DeepSpeed's affair."""
 
     def _add_tensor(self, name: str, role: str, tensor: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from pawl.deepspeed.values import KEY, from_json, plan_values
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box, whole
 from pawl.torch.layout import Layout, Piece
-from pawl.torch.load import _check, _load, _NamesFile, _open, _Options, _Plan, _set_extra_state
+from pawl.torch.load import LoadOptions, LoadPlan, NamesFile, check_plan, load_planned, open_for, set_extra_state
 from pawl.torch.matching import MASTER, OF_THE_MODEL, Match, Sources, is_number, match
 from pawl.torch.reading import request_of
 from pawl.torch.report import Report, first_of
@@ -74,20 +74,21 @@ def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, opti
     pawl.deepspeed.save didn't write has neither counters nor a scheduler for the engine; then they stay, and the
     report says so. Fails as pawl.torch.load.
     """
-    options = _Options(os.fspath(path), strict, names, {
+    options = LoadOptions(os.fspath(path), strict, names, {
         "tag": tag, "family": family, "attention_heads": attention_heads, "query_groups": query_groups,
         "head_size": head_size, "vocabulary": vocabulary}, trusted_copy, check_replicas, verify)
     if names not in ("auto", "stored", "huggingface", "megatron"):
         raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
     ranks = Ranks(None, "nothing was loaded, the engine is as it was")
     wanted, created = _Wanted(optimizer_state, scheduler, counters), FirstState()
-    plans: list[_Plan] = []
+    plans: list[LoadPlan] = []
     of_engine: list[_OfEngine] = []
     done = False
     try:
-        with _NamesFile(parameter_names) as names_file:
+        with NamesFile(parameter_names) as names_file:
             options.open["parameter_names_file"] = names_file
-            report = _load(options, ranks, lambda: _plan(options, engine, rename, wanted, created, of_engine), plans)
+            report = load_planned(options, ranks,
+                                  lambda: _plan(options, engine, rename, wanted, created, of_engine), plans)
         ranks.gather(lambda: _finish(of_engine[0]))
         done = True
     finally:
@@ -101,11 +102,11 @@ def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, opti
 
 # Looking ----------------------------------------------------------------------------------------------------------
 
-def _plan(options: _Options, engine: Any, rename: Callable[[str], str] | None, wanted: _Wanted, created: FirstState,
-          of_engine: list[_OfEngine]) -> _Plan:
+def _plan(options: LoadOptions, engine: Any, rename: Callable[[str], str] | None, wanted: _Wanted, created: FirstState,
+          of_engine: list[_OfEngine]) -> LoadPlan:
     held = held_by(engine, rename)
     layout = held.to_load(optimizer=wanted.optimizer)
-    checkpoint = _open(options, layout)
+    checkpoint = open_for(options, layout)
     try:
         sources, notes = Sources(checkpoint, layout.aliases), list[str]()
         numbers, used, missing = list[_Numbers](), set[int](), list[Piece]()
@@ -116,13 +117,13 @@ def _plan(options: _Options, engine: Any, rename: Callable[[str], str] | None, w
         found = match(layout.pieces, sources)
         found.used |= used
         found.missing += missing
-        plan = _Plan(checkpoint, layout, found, notes=notes)
-        plan.give_back = lambda extra: _set_extra_state(engine.module, extra, rename or (lambda name: name))
+        plan = LoadPlan(checkpoint, layout, found, notes=notes)
+        plan.give_back = lambda extra: set_extra_state(engine.module, extra, rename or (lambda name: name))
         values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
         put = plan_values(engine, values.get(KEY), scheduler=wanted.scheduler, counters=wanted.counters,
                           strict=options.strict, notes=plan.notes)
         client = from_json(values.get("user"))
-        _check(options, plan)
+        check_plan(options, plan)
         of_engine.append(_OfEngine(held, numbers, put, client))
         return plan
     except BaseException:
@@ -130,7 +131,7 @@ def _plan(options: _Options, engine: Any, rename: Callable[[str], str] | None, w
         raise
 
 
-def _check_any_state(options: _Options, checkpoint: Checkpoint) -> None:
+def _check_any_state(options: LoadOptions, checkpoint: Checkpoint) -> None:
     """An optimizer is not to begin anew in silence. What pawl saved without state had none."""
     values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
     if options.strict and not values.get("param_groups") and all(
@@ -154,7 +155,7 @@ def _add_state(held: Held, layout: Layout, sources: Sources, created: FirstState
         notes.append(f"no optimizer state in the checkpoint, and none here, for {first_of(stateless)}")
 
 
-def _numbers(held: Held, checkpoint: Checkpoint, sources: Sources, options: _Options
+def _numbers(held: Held, checkpoint: Checkpoint, sources: Sources, options: LoadOptions
              ) -> tuple[list[_Numbers], set[int], list[Piece]]:
     """What partitions count; which tensors of the checkpoint say it; what it doesn't say. Fails: Refused where one
     partition would have to count two ways."""
@@ -186,7 +187,7 @@ def _numbers(held: Held, checkpoint: Checkpoint, sources: Sources, options: _Opt
     return numbers, used, missing
 
 
-def _read_numbers(checkpoint: Checkpoint, matches: list[tuple[Match, torch.Tensor]], options: _Options) -> None:
+def _read_numbers(checkpoint: Checkpoint, matches: list[tuple[Match, torch.Tensor]], options: LoadOptions) -> None:
     requests = [request_of(Match(Piece(each.piece.name, each.piece.role, each.source.shape,
                                        Box((0,) * memory.dim(), tuple(memory.shape)), memory), each.source),
                            Box((0,) * memory.dim(), tuple(memory.shape)), memory) for each, memory in matches]

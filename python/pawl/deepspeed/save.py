@@ -15,7 +15,7 @@ import torch
 from pawl.deepspeed.layout import held_by
 from pawl.deepspeed.values import EngineValues, to_json, values_of
 from pawl.torch.layout import Layout, Piece
-from pawl.torch.save import Ranks, Saved, _Said, merge_groups, write
+from pawl.torch.save import Ranks, Said, Saved, merge_groups, write
 
 
 def save(engine: Any, path: str | os.PathLike[str], client_state: Any = None, *, overwrite: bool = False,
@@ -41,7 +41,7 @@ def save(engine: Any, path: str | os.PathLike[str], client_state: Any = None, *,
         of_engine.update(values_of(engine))
         return layout, layout.pieces
 
-    def stored(of_ranks: list[_Said]) -> EngineValues:
+    def stored(of_ranks: list[Said]) -> EngineValues:
         return EngineValues(client[0], merge_groups([said.groups for said in of_ranks]),
                             {name: value for said in reversed(of_ranks) for name, value in said.extra_state.items()},
                             f"torch {torch.__version__}", None, of_engine)

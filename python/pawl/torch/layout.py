@@ -103,10 +103,10 @@ def layout_of(model: Any, optimizer: Any = None, *, rename: Callable[[str], str]
 
     Fails: Refused, naming the first thing that can't be told apart, placed, or stored.
     """
-    reader = _Reader(rename or (lambda name: name))
-    for module in _listed(model):
+    reader = LayoutReader(rename or (lambda name: name))
+    for module in listed(model):
         reader.add_module(module)
-    for each in _listed(optimizer):
+    for each in listed(optimizer):
         reader.add_optimizer(each)
     reader.check_unique()
     return reader.layout
@@ -227,13 +227,14 @@ def _refuse_unstorable(name: str, tensor: torch.Tensor) -> None:
 
 # Names ------------------------------------------------------------------------------------------------------------
 
-def _listed(given: Any) -> list[Any]:
+def listed(given: Any) -> list[Any]:
+    """Of one, several or none: a list."""
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
-def _module_prefixes(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+def module_prefixes(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Every module below, each as often as it stands there, with its name's beginning, wrappers' parts left out."""
     def below(prefix: str, each: torch.nn.Module, path: tuple[int, ...]) -> Iterator[tuple[str, torch.nn.Module]]:
         if id(each) in path:
@@ -254,8 +255,8 @@ def _wrapped_child(module: torch.nn.Module) -> str | None:
     return child if child in module._modules else None
 
 
-class _Reader:
-    """Fills one layout."""
+class LayoutReader:
+    """Fills one layout. A subclass with an _add_tensor() of its own says otherwise where tensors lie."""
 
     def __init__(self, rename: Callable[[str], str]) -> None:
         self.layout = Layout()
@@ -271,7 +272,7 @@ class _Reader:
         if not isinstance(module, torch.nn.Module):
             raise Refused(f"{type(module).__name__} is no model: give torch.nn.Modules")
         _bring_back_shards(module)
-        found = list(_module_prefixes(module))
+        found = list(module_prefixes(module))
         for prefix, each in found:
             self._add_flat_parameters(prefix, each)
         for prefix, each in found:

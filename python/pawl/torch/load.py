@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from pawl._checkpoint import Checkpoint, Read
 from pawl.errors import PawlError, Refused
-from pawl.torch.layout import Group, Layout, Piece, layout_of, piece_of_number
+from pawl.torch.layout import Group, Layout, Piece, layout_of, listed, module_prefixes, piece_of_number
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
 from pawl.torch.near import Near, machine
 from pawl.torch.optimizer_state import CreatedState, inner
@@ -41,7 +41,7 @@ _HALF = "the training holds neither its old state nor the new, load again before
 
 
 @dataclass
-class _Options:
+class LoadOptions:
     """What load() was asked for, beside the training."""
 
     path: str
@@ -71,7 +71,7 @@ class _Said:
 
 
 @dataclass
-class _Plan:
+class LoadPlan:
     """What a rank is going to load."""
 
     checkpoint: Checkpoint
@@ -120,18 +120,18 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 
     Fails, with one error on all ranks: Refused for what can be put right in the call; PawlError for the rest.
     """
-    options = _Options(os.fspath(path), strict, names, {
+    options = LoadOptions(os.fspath(path), strict, names, {
         "tag": tag, "family": family, "attention_heads": attention_heads, "query_groups": query_groups,
         "head_size": head_size, "vocabulary": vocabulary}, trusted_copy, check_replicas, verify)
     if names not in ("auto", "stored", "huggingface", "megatron"):
         raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
     ranks, created = Ranks(group, _AS_IT_WAS), CreatedState()
-    plans: list[_Plan] = []
+    plans: list[LoadPlan] = []
     done = False
     try:
-        with _NamesFile(parameter_names) as names_file:
+        with NamesFile(parameter_names) as names_file:
             options.open["parameter_names_file"] = names_file
-            report = _load(options, ranks, lambda: _plan(options, model, optimizer, rename, created), plans)
+            report = load_planned(options, ranks, lambda: _plan(options, model, optimizer, rename, created), plans)
         done = True
         report.created = len(created)
         return report
@@ -142,7 +142,9 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
             created.take_back()
 
 
-def _load(options: _Options, ranks: Ranks, look: Callable[[], _Plan], plans: list[_Plan]) -> Report:
+def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> Report:
+    """What `look` plans on each rank, done by all. The plan is left in `plans`, for the caller to close its checkpoint,
+    also where this fails: `began` says then whether something may have been written."""
     said: list[_Said] = ranks.gather(lambda: _say(look, plans))
     plan = plans[0]
     _check_same(said)
@@ -183,7 +185,7 @@ def _near(ranks: Ranks, said: Sequence[_Said]) -> Near | None:
 
 # Looking ----------------------------------------------------------------------------------------------------------
 
-def _say(look: Callable[[], _Plan], plans: list[_Plan]) -> _Said:
+def _say(look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> _Said:
     plan = look()
     plans.append(plan)
     bulk = [each for each in plan.bulk if each.piece.box.count]
@@ -192,10 +194,10 @@ def _say(look: Callable[[], _Plan], plans: list[_Plan]) -> _Said:
                  plan.checkpoint.names)
 
 
-def _plan(options: _Options, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
-          created: CreatedState) -> _Plan:
+def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
+          created: CreatedState) -> LoadPlan:
     layout = layout_of(model, optimizer, rename=rename)
-    checkpoint = _open(options, layout)
+    checkpoint = open_for(options, layout)
     try:
         notes: list[str] = []
         if layout.optimizers:
@@ -204,17 +206,17 @@ def _plan(options: _Options, model: Any, optimizer: Any, rename: Callable[[str],
             _check_any_state(options, checkpoint, layout)
         numbers = [(piece_of_number(number), number) for number in layout.numbers]
         found = match(layout.pieces + [piece for piece, _ in numbers], Sources(checkpoint, layout.aliases))
-        plan = _Plan(checkpoint, layout, found, numbers=numbers, notes=notes)
-        plan.give_back = lambda extra: _set_extra_state(model, extra, rename or (lambda name: name))
-        _check(options, plan)
+        plan = LoadPlan(checkpoint, layout, found, numbers=numbers, notes=notes)
+        plan.give_back = lambda extra: set_extra_state(model, extra, rename or (lambda name: name))
+        check_plan(options, plan)
         return plan
     except BaseException:
         checkpoint.close()
         raise
 
 
-def _open(options: _Options, layout: Layout) -> Checkpoint:
-    """Under the names, of those that the checkpoint can be given, that the training has the most of."""
+def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
+    """The checkpoint, under the names, of those that it can be given, that the training has the most of."""
     first = Checkpoint(options.path, names=None if options.names in ("auto", "stored") else options.names,
                        **options.open)
     if options.names != "auto" or first.names is None:
@@ -256,7 +258,7 @@ def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: 
     return look() if len(created) else layout
 
 
-def _check_any_state(options: _Options, checkpoint: Checkpoint, layout: Layout) -> None:
+def _check_any_state(options: LoadOptions, checkpoint: Checkpoint, layout: Layout) -> None:
     """An optimizer that keeps state is not to begin anew in silence. What pawl saved without state had none."""
     values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
     if not options.strict or values.get("param_groups"):
@@ -271,7 +273,7 @@ def _check_any_state(options: _Options, checkpoint: Checkpoint, layout: Layout) 
 
 # Checking ---------------------------------------------------------------------------------------------------------
 
-def _check(options: _Options, plan: _Plan) -> None:
+def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     """Everything that can be said without the other ranks. Writes nothing."""
     checkpoint, found = plan.checkpoint, plan.found
     problems = [problem for problem in checkpoint.problems
@@ -292,11 +294,11 @@ def _check(options: _Options, plan: _Plan) -> None:
     _check_values(options, plan)
 
 
-def _access(options: _Options) -> dict[str, Any]:
+def _access(options: LoadOptions) -> dict[str, Any]:
     return {"trusted_copy": options.trusted_copy}
 
 
-def _missing(options: _Options, plan: _Plan) -> str:
+def _missing(options: LoadOptions, plan: LoadPlan) -> str:
     missing = [f"{piece} {list(piece.shape)}" for piece in plan.found.missing]
     text = f"{options.path} ({plan.checkpoint.format}) lacks {first_of(missing)}"
     hint = _prefix_hint(plan)
@@ -310,7 +312,7 @@ def _missing(options: _Options, plan: _Plan) -> str:
     return f"{text} (strict=False leaves what is missing as it is)"
 
 
-def _prefix_hint(plan: _Plan) -> str:
+def _prefix_hint(plan: LoadPlan) -> str:
     """Whether all names differ by the same first part."""
     names = [piece.name for piece in plan.found.missing if piece.role in OF_THE_MODEL]
     stored = [tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL]
@@ -351,7 +353,7 @@ def _check_same(said: Sequence[_Said]) -> None:
                           f"{each.path} with {each.tensors} on rank {rank}")
 
 
-def _unused(plan: _Plan, used: Sequence[int], with_optimizer: bool) -> list[str]:
+def _unused(plan: LoadPlan, used: Sequence[int], with_optimizer: bool) -> list[str]:
     taken = set(used)
     names = {plan.checkpoint.tensors[index].name for index in used}
     unused = []
@@ -364,7 +366,7 @@ def _unused(plan: _Plan, used: Sequence[int], with_optimizer: bool) -> list[str]
     return unused
 
 
-def _check_whole(options: _Options, plan: _Plan, unused: list[str], used: list[int], ranks: Ranks) -> None:
+def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: list[int], ranks: Ranks) -> None:
     """What needed the other ranks' words; and the stored bytes of what any rank uses, a part of them on each."""
     if unused and options.strict:
         raise Refused(f"{options.path} has tensors that the training lacks: {first_of(unused)} (strict=False leaves "
@@ -383,7 +385,7 @@ def _check_whole(options: _Options, plan: _Plan, unused: list[str], used: list[i
 
 # What is no tensor ------------------------------------------------------------------------------------------------
 
-def _check_values(options: _Options, plan: _Plan) -> None:
+def _check_values(options: LoadOptions, plan: LoadPlan) -> None:
     """What of the checkpoint's values goes where. Fails: Refused where saved groups disagree about one live group."""
     values = plan.checkpoint.values if isinstance(plan.checkpoint.values, dict) else {}
     saved = values.get("param_groups") or []
@@ -404,7 +406,7 @@ def _check_values(options: _Options, plan: _Plan) -> None:
                           f"(strict=False goes on without)")
 
 
-def _agreed(number: int, found: list[dict[str, Any]], plan: _Plan) -> dict[str, Any]:
+def _agreed(number: int, found: list[dict[str, Any]], plan: LoadPlan) -> dict[str, Any]:
     """What pawl saved has to fit; others' trainings are often gone on with in other groups, and by their own rates."""
     try:
         return _one_of(number, found)
@@ -439,10 +441,10 @@ def _set_group(live: dict[str, Any], saved: dict[str, Any]) -> None:
             live[key] = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
 
 
-def _set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], str]) -> None:
-    from pawl.torch.layout import _listed, _module_prefixes
-    for module in _listed(model):
-        for prefix, each in _module_prefixes(module):
+def set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], str]) -> None:
+    """Gives modules what their get_extra_state() gave, by the checkpoint's names."""
+    for module in listed(model):
+        for prefix, each in module_prefixes(module):
             name = rename(prefix + "_extra_state")
             if name in extra:
                 each.set_extra_state(extra[name])
@@ -450,7 +452,7 @@ def _set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], 
 
 # Doing ------------------------------------------------------------------------------------------------------------
 
-def _read(options: _Options, plan: _Plan, shares: dict[tuple[int, ...], list[Part]], rank: int, near: Near | None
+def _read(options: LoadOptions, plan: LoadPlan, shares: dict[tuple[int, ...], list[Part]], rank: int, near: Near | None
           ) -> Read:
     plan.began = True
     mine = [part for ranks, parts in shares.items() for part in parts
@@ -472,7 +474,7 @@ def _whole(work: Callable[[], Any]) -> Any:
         raise PawlError(f"{type(error).__name__}: {error}: {_HALF}") from error
 
 
-def _finish(plan: _Plan) -> None:
+def _finish(plan: LoadPlan) -> None:
     with torch.no_grad():
         for each, value in plan.converted:
             each.piece.tensor.copy_(value.view(each.piece.tensor.shape))
@@ -486,7 +488,7 @@ def _finish(plan: _Plan) -> None:
         plan.give_back(plan.extra_state)
 
 
-def _report(options: _Options, plan: _Plan, unused: list[str], reads: Sequence[Read], rank: int, received: int
+def _report(options: LoadOptions, plan: LoadPlan, unused: list[str], reads: Sequence[Read], rank: int, received: int
             ) -> Report:
     checkpoint, found = plan.checkpoint, plan.found
     values = checkpoint.values.get("user") if isinstance(checkpoint.values, dict) else None
@@ -503,7 +505,7 @@ def _report(options: _Options, plan: _Plan, unused: list[str], reads: Sequence[R
     return report
 
 
-class _NamesFile:
+class NamesFile:
     """The path of a file of names: the one that was given, or one of the given names for the time being."""
 
     def __init__(self, given: str | os.PathLike[str] | Sequence[str] | None) -> None:

@@ -30,7 +30,7 @@ class CreatedState:
         for group in optimizer.param_groups:
             for place, parameter in enumerate(group["params"]):
                 if id(parameter) in wanted and not optimizer.state.get(parameter):
-                    state = _state_after_a_step(optimizer, group, place, parameter)
+                    state = state_after_a_step(optimizer, group, place, parameter)
                     self._created.append((optimizer, parameter, parameter in optimizer.state))
                     optimizer.state[parameter] = state
 
@@ -39,7 +39,7 @@ class CreatedState:
         """Whether it would have state after a step."""
         for group in optimizer.param_groups:
             for place, parameter in enumerate(group["params"]):
-                state = _state_after_a_step(optimizer, group, place, parameter)
+                state = state_after_a_step(optimizer, group, place, parameter)
                 return any(value is not None for value in state.values())
         return False
 
@@ -59,8 +59,12 @@ def inner(optimizer: Any) -> torch.optim.Optimizer:
     return found
 
 
-def _state_after_a_step(optimizer: torch.optim.Optimizer, group: dict[str, Any], place: int,
-                        parameter: torch.Tensor) -> dict[Any, Any]:
+def state_after_a_step(optimizer: torch.optim.Optimizer, group: dict[str, Any], place: int,
+                       parameter: torch.Tensor) -> dict[Any, Any]:
+    """What a twin of the optimizer makes in its first step for a parameter like this one, the `place`-th of `group`.
+
+    Nothing that was given is changed. Fails: Refused where the step does.
+    """
     with torch.no_grad():
         zero = torch.nn.Parameter(torch.zeros_like(parameter.detach()), requires_grad=True)
         zero.grad = torch.zeros_like(zero.detach())

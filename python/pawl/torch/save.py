@@ -70,7 +70,7 @@ def save(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, val
         layout = layout_of(model, optimizer, rename=rename)
         return layout, layout.pieces + [piece_of_number(number) for number in layout.numbers]
 
-    def stored(of_ranks: list[_Said]) -> StoredValues:
+    def stored(of_ranks: list[Said]) -> StoredValues:
         return StoredValues(of_ranks[0].values, merge_groups([said.groups for said in of_ranks]),
                             {name: value for said in reversed(of_ranks) for name, value in said.extra_state.items()},
                             f"torch {torch.__version__}")
@@ -175,7 +175,7 @@ def _joined_failure(failures: Sequence[tuple[int, tuple[str, str]]], world: int)
 # A save -----------------------------------------------------------------------------------------------------------
 
 @dataclass
-class _Said:
+class Said:
     """What a rank says of itself before anything is written."""
 
     path: str
@@ -187,18 +187,18 @@ class _Said:
 
 
 def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]], values: Any,
-          stored: Callable[[list[_Said]], Any], *, overwrite: bool, check_replicas: bool = True) -> Saved:
+          stored: Callable[[list[Said]], Any], *, overwrite: bool, check_replicas: bool = True) -> Saved:
     """`look`: what this rank holds; `stored`: from what all ranks said to what has text(), for the manifest."""
     mine: list[Piece] = []
 
-    def say() -> _Said:
+    def say() -> Said:
         layout, pieces = look()
         mine.extend(pieces)
-        return _Said(os.path.abspath(path), describe(pieces), layout.aliases,
-                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
-                     as_json("values", values))
+        return Said(os.path.abspath(path), describe(pieces), layout.aliases,
+                    [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
+                    as_json("values", values))
 
-    said: list[_Said] = ranks.gather(say)
+    said: list[Said] = ranks.gather(say)
     if len({each.path for each in said}) > 1:
         paths = sorted({each.path for each in said})
         raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: give all the same")
@@ -262,7 +262,7 @@ def _store_piece(piece: Piece, share: Share, kept: list[torch.Tensor]) -> _check
 
 # From all ranks' words to one -------------------------------------------------------------------------------------
 
-def merge_aliases(said: Sequence[_Said]) -> dict[str, str]:
+def merge_aliases(said: Sequence[Said]) -> dict[str, str]:
     """Tied names of all ranks; one that some rank holds by itself is no alias."""
     names = {each.name for of_rank in said for each in of_rank.descriptions}
     return {alias: kept for of_rank in reversed(said) for alias, kept in of_rank.aliases.items()
