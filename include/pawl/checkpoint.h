@@ -131,6 +131,9 @@ PAWL_API const char* pawl_checkpoint_peers_ticket(const pawl_checkpoint_peers* p
 /* tickets[self] is this process's. Once. */
 PAWL_API pawl_status pawl_checkpoint_peers_join(pawl_checkpoint_peers* peers, const char* const* tickets, size_t count,
                                                 size_t self);
+/* Copies so many bytes at an address of peer number `peer`, which keeps them until then, to `to`. */
+PAWL_API pawl_status pawl_checkpoint_peers_read(const pawl_checkpoint_peers* peers, size_t peer, uint64_t address,
+                                                void* to, size_t size_bytes);
 /* From now on no other writes into this process: their calls fail. PAWL_TIMEOUT where one still does after so long (it
  * is stopped): call again before you give the memory to anybody. Again and again, if you like. */
 PAWL_API pawl_status pawl_checkpoint_peers_leave(pawl_checkpoint_peers* peers, uint32_t patience_ms);

@@ -69,6 +69,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_peers_open": (ctypes.c_int, (ctypes.POINTER(_HANDLE),)),
     "checkpoint_peers_ticket": (_TEXT, (_HANDLE,)),
     "checkpoint_peers_join": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _SIZE)),
+    "checkpoint_peers_read": (ctypes.c_int, (_HANDLE, _SIZE, ctypes.c_uint64, ctypes.c_void_p, _SIZE)),
     "checkpoint_peers_leave": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
     "checkpoint_peers_free": (None, (_HANDLE,)),
     "store_begin": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
@@ -118,6 +119,12 @@ class Peers:
     def join(self, tickets: Sequence[str], self_number: int) -> None:
         """With the tickets of all, in one order; `self_number` is this process's place. PawlError: not allowed here."""
         _check(self._library.pawl_checkpoint_peers_join(self.handle, _texts(tickets), len(tickets), self_number))
+
+    def read(self, number: int, address: int, size_bytes: int) -> bytes:
+        """Memory of one of them, which has to keep it until then."""
+        memory = ctypes.create_string_buffer(max(1, size_bytes))
+        _check(self._library.pawl_checkpoint_peers_read(self.handle, number, address, memory, size_bytes))
+        return memory.raw[:size_bytes]
 
     def close(self) -> None:
         """No other process writes into this one when it has returned. Idempotent. Waits for one that is stopped in the
@@ -355,6 +362,11 @@ def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], watch
         return (share.value or b"").decode()
 
     return _watched(write, watcher)
+
+
+def address_of(content: bytes) -> int:
+    """Of its first byte, for as long as it lives."""
+    return ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0
 
 
 def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

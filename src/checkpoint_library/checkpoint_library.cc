@@ -339,6 +339,13 @@ pawl_status pawl_checkpoint_peers_join(pawl_checkpoint_peers* peers, const char*
   return pawl::answer(peers->memory.join(all, self));
 }
 
+pawl_status pawl_checkpoint_peers_read(const pawl_checkpoint_peers* peers, size_t peer, uint64_t address, void* to,
+                                       size_t size_bytes) {
+  if (peers == nullptr) return pawl::failed({Code::invalid, kNoPeers});
+  if (to == nullptr && size_bytes != 0) return pawl::failed({Code::invalid, "there is nowhere to put the bytes"});
+  return pawl::answer(peers->memory.read(peer, address, {static_cast<std::byte*>(to), size_bytes}));
+}
+
 pawl_status pawl_checkpoint_peers_leave(pawl_checkpoint_peers* peers, uint32_t patience_ms) {
   if (peers == nullptr) return pawl::failed({Code::invalid, kNoPeers});
   return pawl::answer(peers->memory.close(std::chrono::milliseconds(patience_ms)));

@@ -187,6 +187,22 @@ Status PeerMemory::write(std::size_t number, std::span<const iovec> from, std::s
   return status;
 }
 
+Status PeerMemory::read(std::size_t number, std::uint64_t address, std::span<std::byte> to) const {
+  if (number >= peers_.size()) return Error{Code::invalid, text("peer ", number, " of ", peers_.size())};
+  const Peer& peer = peers_[number];
+  std::uint64_t is_open = 0;
+  PAWL_TRY(look(peer, offsetof(Door, is_open), is_open));
+  while (!to.empty()) {
+    const iovec mine{to.data(), to.size()}, its{reinterpret_cast<void*>(address), to.size()};
+    const ssize_t got = ::process_vm_readv(peer.pid, &mine, 1, &its, 1, 0);
+    if (got < 0 && errno == ESRCH) return Error{Code::unreachable, text("process ", peer.pid, " is gone")};
+    if (got <= 0) return refused(peer.pid, "read", got < 0 ? errno : EFAULT);
+    to = to.subspan(static_cast<std::size_t>(got));
+    address += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
 bool PeerMemory::writes_here(const Peer& peer) const {
   std::uint64_t writing = 0;
   const Status looked = look(peer, offsetof(Door, writing) + 8 * self_, writing);

@@ -47,6 +47,9 @@ class PeerMemory {
   // Fails: `unreachable` where the peer has closed or is gone; `io`. Some of it may have been written then.
   [[nodiscard]] Status write(std::size_t peer, std::span<const iovec> from, std::span<const iovec> to);
 
+  // Copies what lies at `address` of that peer, as it is now. After join(). Fails as write().
+  [[nodiscard]] Status read(std::size_t peer, std::uint64_t address, std::span<std::byte> to) const;
+
   // From now on nobody writes into this process. Idempotent. Fails: `timeout` where a peer's write goes on for so long
   // (a process that is stopped): nobody may rely on this process's memory then; call again.
   [[nodiscard]] Status close(Duration patience);

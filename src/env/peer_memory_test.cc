@@ -101,6 +101,12 @@ TEST(PeerMemoryTest, writes_scattered_ranges_into_another_process) {
   const std::vector<iovec> from{range(rows.data(), 1000), range(rows.data() + 1000, rows.size() - 1000)};
   const Status written = mine.write(1, from, to);
   EXPECT_TRUE(written) << written.error().what;
+  std::vector<std::byte> back(3 * 64);
+  EXPECT_TRUE(mine.read(1, reinterpret_cast<std::uintptr_t>(memory.data()) + 64, back));
+  for (std::size_t row = 0; row < 3; ++row)
+    EXPECT_EQ(std::memcmp(back.data() + row * 64, rows.data() + (row + 1) * kRow, kRow), 0) << row;
+  EXPECT_FALSE(mine.read(1, 16, back)) << "no such address";
+  EXPECT_FALSE(mine.read(2, 16, back)) << "no such peer";
   child.say("look");
   EXPECT_EQ(child.hear(), text(memory.size()));
   EXPECT_EQ(std::ranges::count(memory, 0), static_cast<std::ptrdiff_t>(memory.size())) << "ours stays as it was";

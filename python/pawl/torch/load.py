@@ -30,8 +30,8 @@ from pawl.torch.layout import Group, Layout, Piece, layout_of, listed, module_pr
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
 from pawl.torch.near import Near, machine
 from pawl.torch.optimizer_state import CreatedState, inner
-from pawl.torch.reading import (Part, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
-                                shares_of, staging_type)
+from pawl.torch.reading import (Sorted, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
+                                shares_of, sort_parts, staging_type)
 from pawl.torch.report import Progress, Report, first_of
 from pawl.torch.save import Ranks
 
@@ -159,7 +159,12 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
         shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank,
                            near.members if near is not None else ())
         ranks.left = _HALF
-        reads = ranks.gather(lambda: _read(options, plan, shares, ranks.rank, near))
+        mine = [part for holders, parts in shares.items() for part in parts
+                if holders[part.reader] == ranks.rank or len(holders) == 1]
+        parts = sort_parts(mine, near is not None)
+        offers = ranks.gather(lambda: near.offer(parts.offered) if near is not None else (0, 0))
+        reads = ranks.gather(lambda: _read(options, plan, parts, near, offers, Progress(
+            "load", options.path, sum(part.size_bytes for part in mine), shown=ranks.rank == 0)))
     finally:
         if near is not None:
             near.close()
@@ -177,10 +182,8 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
 
 def _near(ranks: Ranks, said: Sequence[_Said]) -> Near | None:
     """The ranks of this machine, where they can read for each other; all ranks ask at once."""
-    found: list[Near | None] = []
-    machines = [each.machine if each.names == said[0].names and each.devices <= {"cpu"} else "" for each in said]
-    ranks.gather(lambda: found.append(Near.make(ranks, machines)))
-    return found[0]
+    return Near.make(ranks, [each.machine if each.names == said[0].names and each.devices <= {"cpu"} else ""
+                             for each in said])
 
 
 # Looking ----------------------------------------------------------------------------------------------------------
@@ -452,13 +455,13 @@ def set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], s
 
 # Doing ------------------------------------------------------------------------------------------------------------
 
-def _read(options: LoadOptions, plan: LoadPlan, shares: dict[tuple[int, ...], list[Part]], rank: int, near: Near | None
-          ) -> Read:
+def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, near: Near | None, offers: Sequence[tuple[int, int]],
+          progress: Progress) -> Read:
+    """What ranks near by read for this one is there when all of them have come back from this."""
     plan.began = True
-    mine = [part for ranks, parts in shares.items() for part in parts
-            if ranks[part.reader] == rank or len(ranks) == 1]
-    with Progress("load", options.path, sum(part.size_bytes for part in mine), shown=rank == 0) as progress:
-        return _whole(lambda: read_parts(plan.checkpoint, mine, near, watcher=progress,
+    with progress:
+        requests = parts.requests + (near.requests(offers) if near is not None else [])
+        return _whole(lambda: read_parts(plan.checkpoint, requests, parts.staged, watcher=progress,
                                          prove=options.verify == "reading" or None, **_access(options)))
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch.distributed as dist
-from pawl._checkpoint import Peers, Request
+from pawl._checkpoint import Peers, Request, address_of
 from pawl.errors import PawlError
 from pawl.torch.save import Ranks
 
@@ -114,59 +113,50 @@ def divided(wants: Sequence[Want], self_number: int, peers: Peers | None = None)
 
 
 class Near:
-    """The ranks of this machine, joined. Collective among them: make(), requests() and close()."""
+    """The ranks of this machine that this one reads with, joined."""
 
-    def __init__(self, ranks: Ranks, members: Sequence[int], made: Any, peers: Peers | None) -> None:
+    def __init__(self, members: Sequence[int], number: int) -> None:
         self.members = tuple(members)  # of the ranks' group
-        self._team = ranks
-        self._made = made
-        self._peers = peers
-        self.received = 0  # bytes that others have read for this rank, by the last requests()
+        self._number = number          # this rank's among them
+        self._peers = Peers()
+        self._wants = b""  # the others read it
+        self.received = 0  # bytes that others read for this rank, by the last requests()
 
     @staticmethod
     def make(ranks: Ranks, machines: Sequence[str]) -> Near | None:
-        """`machines`: machine() of each rank, "" where it can't take part. None: each of them reads for itself."""
+        """Collective. `machines`: machine() of each rank, "" where it can't take part. None: it reads for itself."""
         mine = machines[ranks.rank]
-        members = [rank for rank, each in enumerate(machines) if each == mine]
-        if not mine or len(members) == 1:
-            return None
-        made = None
-        if len(members) < ranks.world:
-            whole = [rank if ranks.group is None else dist.get_global_rank(ranks.group, rank) for rank in members]
-            made = dist.new_group(whole, use_local_synchronization=True)
-        near = Near(Ranks(made if made is not None else ranks.group, ranks.left), members, made, Peers())
-        if near._join():
+        members = [rank for rank, each in enumerate(machines) if each == mine] if mine else [ranks.rank]
+        near = Near(members, members.index(ranks.rank))
+        tickets = ranks.gather(lambda: near._peers.ticket)
+        joined = ranks.gather(lambda: len(members) > 1 and near._join([tickets[rank] for rank in members]))
+        if all(joined[rank] for rank in members):
             return near
         near.close()
         return None
 
-    def _join(self) -> bool:
-        peers = self._peers
-        assert peers is not None
-        tickets = self._team.gather(lambda: peers.ticket)
+    def _join(self, tickets: Sequence[str]) -> bool:
+        try:
+            self._peers.join(tickets, self._number)
+        except PawlError:
+            return False
+        return True
 
-        def join() -> bool:
-            try:
-                peers.join(tickets, self._team.rank)
-            except PawlError:
-                return False
-            return True
-        return all(self._team.gather(join))
+    def offer(self, wanted: Sequence[tuple[Request, int]]) -> tuple[int, int]:
+        """What this rank would have any of them read, each with its elements' bytes; the answer is for requests()."""
+        self._wants = pickle.dumps([Want(self._number, item_bytes, request) for request, item_bytes in wanted])
+        return address_of(self._wants), len(self._wants)
 
-    def requests(self, wanted: Sequence[tuple[Request, int]]) -> list[Request]:
-        """What this rank reads, for itself and others, where it offers these, each with its elements' bytes."""
-        mine = [Want(self._team.rank, item_bytes, request) for request, item_bytes in wanted]
-        wants = [each for of_rank in self._team.gather(lambda: mine) for each in of_rank]
-        parts = list(divided(wants, self._team.rank, self._peers))
-        own = sum(part.size_bytes for part in parts if part.member == self._team.rank)
-        self.received = sum(want.size_bytes for want in mine) - own
+    def requests(self, offers: Sequence[tuple[int, int]]) -> list[Request]:
+        """What this rank reads, for itself and others. `offers`: of all ranks of the group."""
+        wants: list[Want] = []
+        for number, rank in enumerate(self.members):
+            wants += pickle.loads(self._peers.read(number, *offers[rank]))
+        parts = list(divided(wants, self._number, self._peers))
+        own = sum(part.size_bytes for part in parts if part.member == self._number)
+        self.received = sum(want.size_bytes for want in wants if want.member == self._number) - own
         return [part.request for part in parts]
 
     def close(self) -> None:
         """Nobody writes into this rank's memory any more. Waits for no other rank but one that does. Idempotent."""
-        if self._peers is not None:
-            self._peers.close()
-            self._peers = None
-        if self._made is not None:
-            dist.destroy_process_group(self._made)
-            self._made = None
+        self._peers.close()

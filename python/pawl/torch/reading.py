@@ -20,7 +20,7 @@ from pawl._checkpoint import Checkpoint, Read, Request
 from pawl.torch.boxes import Box, rows_between, rows_of
 from pawl.torch.layout import Piece
 from pawl.torch.matching import DIRECT, Match
-from pawl.torch.near import Near, is_worth_sharing
+from pawl.torch.near import is_worth_sharing
 
 STAGING_BYTES = 256 << 20
 _BUCKET_BYTES = 32 << 20
@@ -173,23 +173,35 @@ def _form_of(match: Match, box: Box, memory: torch.Tensor) -> Request:
                    box.count * memory.element_size())
 
 
-def read_parts(checkpoint: Checkpoint, parts: Sequence[Part], near: Near | None, **options: Any) -> Read:
-    """Reads these parts into their tensors; what ranks near by need as well, one of them for all. Then these are there
-    when all of them have come back from this."""
-    requests, offered = [], []
+@dataclass
+class Sorted:
+    """Parts that this rank reads: as requests where the library can write into the tensor's own memory."""
+
+    requests: list[Request]
+    offered: list[tuple[Request, int]]  # that ranks near by may better read along, with their elements' bytes
+    staged: list[Part]
+
+
+def sort_parts(parts: Sequence[Part], with_near: bool) -> Sorted:
+    found = Sorted([], [], [])
     for part in parts:
         if is_direct(part.match):
             request, item_bytes = request_of(part.match, part.box, part.tensor), part.match.piece.tensor.element_size()
-            if near and is_worth_sharing(request, item_bytes, part.match.piece.shape, part.is_replica):
-                offered.append((request, item_bytes))
+            if with_near and is_worth_sharing(request, item_bytes, part.match.piece.shape, part.is_replica):
+                found.offered.append((request, item_bytes))
             else:
-                requests.append(request)
-    if near is not None:
-        requests += near.requests(offered)
+                found.requests.append(request)
+        else:
+            found.staged.append(part)
+    return found
+
+
+def read_parts(checkpoint: Checkpoint, requests: Sequence[Request], staged: Sequence[Part], **options: Any) -> Read:
+    """Reads all of it to where it belongs."""
     total = Read()
     if requests:
         total += checkpoint.read(requests, **options)
-    for batch in _batches([part for part in parts if not is_direct(part.match)]):
+    for batch in _batches(staged):
         total += _read_staged(checkpoint, batch, **options)
     return total
 
@@ -251,46 +263,72 @@ def pass_on(shares: dict[tuple[int, ...], list[Part]], rank: int, world: int, gr
     for ranks, parts in shares.items():
         if len(ranks) == 1:
             continue
-        inside, made = group, None
-        if len(ranks) < world:
-            made = inside = dist.new_group([_global(group, each) for each in ranks], use_local_synchronization=True)
-        try:
-            for reader in range(len(ranks)):
-                mine = [part for part in parts if part.reader == reader]
-                _broadcast(mine, _global(group, ranks[reader]), inside)
-                if ranks[reader] != rank:
-                    received += sum(part.size_bytes for part in mine)
-        finally:
-            if made is not None:
-                dist.destroy_process_group(made)
+        for reader in range(len(ranks)):
+            mine = [part for part in parts if part.reader == reader]
+            _broadcast(mine, _Circle(ranks, reader, ranks.index(rank), len(ranks) == world, group))
+            if ranks[reader] != rank:
+                received += sum(part.size_bytes for part in mine)
     return received
 
 
-def _global(group: Any, rank: int) -> int:
-    return rank if group is None else dist.get_global_rank(group, rank)
+@dataclass(frozen=True)
+class _Circle:
+    """Ranks that one of them broadcasts to."""
+
+    ranks: tuple[int, ...]  # of the group
+    source: int             # its place among them
+    mine: int               # this rank's
+    is_whole_group: bool
+    group: Any
+
+    @property
+    def is_source(self) -> bool:
+        return self.mine == self.source
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """By a binomial tree of sends where they are but a part of the group: a group of their own would need a name
+        that all ranks come to alike, and torch's (new_group with use_local_synchronization) counts the groups that
+        each rank has; it comes again, with stale addresses, when a group was destroyed."""
+        if self.is_whole_group:
+            dist.broadcast(tensor, self._global(0), group=self.group)
+            return
+        count = len(self.ranks)
+        place, step = (self.mine - self.source) % count, 1
+        while step < count and not place & step:
+            step <<= 1
+        if place:
+            dist.recv(tensor, self._global(place - step), group=self.group)
+        while step > 1:
+            step >>= 1
+            if place + step < count:
+                dist.send(tensor, self._global(place + step), group=self.group)
+
+    def _global(self, place: int) -> int:
+        rank = self.ranks[(place + self.source) % len(self.ranks)]
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
 
-def _broadcast(parts: Sequence[Part], source: int, group: Any) -> None:
+def _broadcast(parts: Sequence[Part], circle: _Circle) -> None:
     bucket: list[torch.Tensor] = []
     room = _BUCKET_BYTES
     for tensor in (part.tensor for part in parts):
         size = tensor.numel() * tensor.element_size()
         if size >= _DIRECT_BYTES and tensor.is_contiguous():
-            dist.broadcast(_as_bytes(tensor), source, group=group)
+            circle.broadcast(_as_bytes(tensor))
             continue
         if bucket and (size > room or bucket[0].device != tensor.device):
-            _broadcast_together(bucket, source, group)
+            _broadcast_together(bucket, circle)
             bucket, room = [], _BUCKET_BYTES
         bucket.append(tensor)
         room -= size
     if bucket:
-        _broadcast_together(bucket, source, group)
+        _broadcast_together(bucket, circle)
 
 
-def _broadcast_together(tensors: Sequence[torch.Tensor], source: int, group: Any) -> None:
+def _broadcast_together(tensors: Sequence[torch.Tensor], circle: _Circle) -> None:
     flat = torch.cat([_as_bytes(tensor) for tensor in tensors])
-    dist.broadcast(flat, source, group=group)
-    if dist.get_rank() == source:
+    circle.broadcast(flat)
+    if circle.is_source:
         return
     at = 0
     with torch.no_grad():
