@@ -13,28 +13,9 @@ from pawl.errors import Refused
 from pawl.torch.optimizer_state import state_after_a_step
 
 
-class FirstState:
-    """What was made, so that it can be taken back."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[torch.optim.Optimizer, torch.Tensor, bool]] = []
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def create(self, optimizer: torch.optim.Optimizer, partition: Partition) -> None:
-        """State for a partition that has none. Fails: Refused."""
-        state = _of_deepspeed(optimizer, partition.tensor) or _drawn_out(optimizer, partition)
-        self._made.append((optimizer, partition.tensor, partition.tensor in optimizer.state))
-        optimizer.state[partition.tensor] = state
-
-    def take_back(self) -> None:
-        for optimizer, tensor, had_entry in self._made:
-            if had_entry:
-                optimizer.state[tensor] = {}
-            else:
-                optimizer.state.pop(tensor, None)
-        self._made.clear()
+def first_state_of(optimizer: torch.optim.Optimizer, partition: Partition) -> dict[Any, Any]:
+    """State for a partition that has none. Fails: Refused."""
+    return _of_deepspeed(optimizer, partition.tensor) or _drawn_out(optimizer, partition)
 
 
 def _of_deepspeed(optimizer: Any, tensor: torch.Tensor) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from pawl._checkpoint import Checkpoint
-from pawl.deepspeed.first_state import FirstState
+from pawl.deepspeed.first_state import first_state_of
 from pawl.deepspeed.layout import Held, held_by
 from pawl.deepspeed.partitions import Partition
 from pawl.deepspeed.values import KEY, from_json, plan_values
@@ -25,6 +25,7 @@ from pawl.torch.boxes import Box, whole
 from pawl.torch.layout import Layout, Piece
 from pawl.torch.load import LoadOptions, LoadPlan, NamesFile, check_plan, load_planned, open_for, set_extra_state
 from pawl.torch.matching import MASTER, OF_THE_MODEL, Match, Sources, is_number, match
+from pawl.torch.optimizer_state import CreatedState
 from pawl.torch.reading import request_of
 from pawl.torch.report import Report, first_of
 from pawl.torch.save import Ranks
@@ -80,7 +81,7 @@ def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, opti
     if names not in ("auto", "stored", "huggingface", "megatron"):
         raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
     ranks = Ranks(None, "nothing was loaded, the engine is as it was")
-    wanted, created = _Wanted(optimizer_state, scheduler, counters), FirstState()
+    wanted, created = _Wanted(optimizer_state, scheduler, counters), CreatedState()
     plans: list[LoadPlan] = []
     of_engine: list[_OfEngine] = []
     done = False
@@ -102,8 +103,8 @@ def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, opti
 
 # Looking ----------------------------------------------------------------------------------------------------------
 
-def _plan(options: LoadOptions, engine: Any, rename: Callable[[str], str] | None, wanted: _Wanted, created: FirstState,
-          of_engine: list[_OfEngine]) -> LoadPlan:
+def _plan(options: LoadOptions, engine: Any, rename: Callable[[str], str] | None, wanted: _Wanted,
+          created: CreatedState, of_engine: list[_OfEngine]) -> LoadPlan:
     held = held_by(engine, rename)
     layout = held.to_load(optimizer=wanted.optimizer)
     checkpoint = open_for(options, layout)
@@ -140,14 +141,15 @@ def _check_any_state(options: LoadOptions, checkpoint: Checkpoint) -> None:
                       f"(optimizer_state=False), or with strict=False")
 
 
-def _add_state(held: Held, layout: Layout, sources: Sources, created: FirstState, notes: list[str]) -> None:
+def _add_state(held: Held, layout: Layout, sources: Sources, created: CreatedState, notes: list[str]) -> None:
     """The state's pieces; where a partition has none yet, and the checkpoint has some for it, it is made first."""
     assert held.partitions is not None
     stateless: list[str] = []
+    optimizer = held.partitions.optimizer
     for partition in held.partitions.partitions:
-        if not held.partitions.optimizer.state.get(partition.tensor):
+        if not optimizer.state.get(partition.tensor):
             if any(sources.has_state(name) for name in partition.parameters):
-                created.create(held.partitions.optimizer, partition)
+                created.put(optimizer, partition.tensor, first_state_of(optimizer, partition))
             else:
                 stateless += partition.parameters
         layout.pieces += held.state_pieces(partition)

@@ -30,9 +30,12 @@ class CreatedState:
         for group in optimizer.param_groups:
             for place, parameter in enumerate(group["params"]):
                 if id(parameter) in wanted and not optimizer.state.get(parameter):
-                    state = state_after_a_step(optimizer, group, place, parameter)
-                    self._created.append((optimizer, parameter, parameter in optimizer.state))
-                    optimizer.state[parameter] = state
+                    self.put(optimizer, parameter, state_after_a_step(optimizer, group, place, parameter))
+
+    def put(self, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, state: dict[Any, Any]) -> None:
+        """This state for a parameter that has none."""
+        self._created.append((optimizer, parameter, parameter in optimizer.state))
+        optimizer.state[parameter] = state
 
     @staticmethod
     def keeps_state(optimizer: torch.optim.Optimizer) -> bool:
