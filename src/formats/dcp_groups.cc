@@ -25,20 +25,18 @@ void add_parameters(HyperGroup& group, const Pickle& pickle, Pickle::Value list)
   for (const Pickle::Value item : pickle.items(list)) group.parameters.emplace_back(pickle.text(item));
 }
 
-// The list of groups as one object. One dict may be named by many groups: all of them are no more than its values.
+// The list of groups as one object. One list of parameters may be many groups': all are no more than its values.
 void add_list(const Pickle& pickle, const Path& root, Groups& groups) {
   std::size_t left = pickle.count();
-  std::uint64_t number = 0;
-  for (const Pickle::Value each : pickle.items(pickle.root())) {
-    const std::span<const Pickle::Value> items = pickle.items(each);
-    const Pickle::Value parameters = pickle.find(each, "params");
-    const std::size_t size = items.size() + pickle.items(parameters).size() + 1;
-    if (!pickle.is(each, PickleKind::dict) || size > left) return;
+  const std::span<const Pickle::Value> listed = pickle.items(pickle.root());
+  std::vector<HyperGroup> read = read_hyper_groups(pickle, pickle.root());
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const Pickle::Value parameters = pickle.find(listed[i], "params");
+    const std::size_t size = pickle.items(parameters).size() + 1;
+    if (!pickle.is(listed[i], PickleKind::dict) || size > left) return;
     left -= size;
-    HyperGroup& group = groups[{root, number++}];
-    add_parameters(group, pickle, parameters);
-    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-      add_hyperparameter(group.values, pickle.text(items[i]), pickle, items[i + 1]);
+    add_parameters(read[i], pickle, parameters);
+    groups[{root, i}] = std::move(read[i]);
   }
 }
 
@@ -54,17 +52,17 @@ void add_object(const DcpCheckpoint& checkpoint, const DcpObject& object, Files&
   if (below == 1) return add_list(*pickle, root, groups);
   HyperGroup& group = groups[{root, number}];
   if (object.path.back() == "params") add_parameters(group, *pickle, pickle->root());
-  add_hyperparameter(group.values, object.path.back(), *pickle, pickle->root());
+  add_hyperparameter(group, object.path.back(), *pickle, pickle->root());
 }
 
 }  // namespace
 
-std::string group_values(const DcpCheckpoint& checkpoint, const CheckpointView& view, Files& files) {
+void add_dcp_groups(const DcpCheckpoint& checkpoint, Files& files, CheckpointView& view) {
   Groups groups;
   for (const DcpObject& object : checkpoint.objects) add_object(checkpoint, object, files, groups);
   std::vector<HyperGroup> in_order;
   for (auto& [number, group] : groups) in_order.push_back(std::move(group));
-  return values_of_groups(in_order, view);
+  add_hyper_groups(in_order, view);
 }
 
 }  // namespace pawl

@@ -3,15 +3,13 @@
 // In the form of formats/hyperparameters.h. Reads the objects below "param_groups"; executes nothing.
 #pragma once
 
-#include <string>
-
 #include "env/files.h"
 #include "formats/dcp.h"
 #include "reshape/checkpoint_view.h"
 
 namespace pawl {
 
-// Empty where there is none, or none that is understood.
-[[nodiscard]] std::string group_values(const DcpCheckpoint& checkpoint, const CheckpointView& view, Files& files);
+// Sets the view's values, where there are any that are understood; appends notes. The view has its tensors' names.
+void add_dcp_groups(const DcpCheckpoint& checkpoint, Files& files, CheckpointView& view);
 
 }  // namespace pawl

@@ -445,7 +445,7 @@ Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& op
   PAWL_ASSIGN(DcpCheckpoint checkpoint, open_dcp(folder, files));
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
   PAWL_TRY(name_tensors(checkpoint, options, files, view));
-  view.values = group_values(checkpoint, view, files);
+  add_dcp_groups(checkpoint, files, view);
   return view;
 }
 

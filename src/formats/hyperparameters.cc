@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -13,9 +14,10 @@
 namespace pawl {
 namespace {
 
-constexpr std::size_t kItemsMax = 8;    // of one that is a list: betas are two
-constexpr std::size_t kTextMax = 64;    // bytes of a name, or of one that is a text
-constexpr std::size_t kValuesMax = 64;  // of a group
+constexpr std::size_t kItemsMax = 8;         // of one that is a list: betas are two
+constexpr std::size_t kTextMax = 64;         // bytes of a name, or of one that is a text
+constexpr std::size_t kValuesMax = 64;       // of a group
+constexpr std::size_t kGroupItemsMax = 512;  // of a group's dict
 constexpr std::string_view kParameters = "params";
 
 bool append_number(std::string& out, double value) {
@@ -75,15 +77,8 @@ std::string json_of(const std::vector<std::string>& names, const HyperValues& va
   return out + '}';
 }
 
-}  // namespace
-
-void add_hyperparameter(HyperValues& values, std::string_view key, const Pickle& pickle, Pickle::Value value) {
-  if (key.empty() || key == kParameters || key == "param_names" || key.size() > kTextMax || !is_utf8(key)) return;
-  std::string json;
-  if (values.size() < kValuesMax && append_value(json, pickle, value)) values[std::string(key)] = std::move(json);
-}
-
-std::string values_of_groups(const std::vector<HyperGroup>& groups, const CheckpointView& view) {
+// Empty where there is none, or one parameter has two values; then `claimed` is its name.
+std::string values_of_groups(const std::vector<HyperGroup>& groups, const CheckpointView& view, std::string& claimed) {
   std::unordered_set<std::string_view> names;
   for (const StoredTensor& tensor : view.tensors)
     if (tensor.role != "weight" && tensor.role != "buffer" && is_utf8(tensor.name)) names.insert(tensor.name);
@@ -96,12 +91,82 @@ std::string values_of_groups(const std::vector<HyperGroup>& groups, const Checkp
       const auto name = names.find(parameter);
       if (name == names.end()) continue;
       const auto [before, is_new] = told.emplace(*name, &group.values);
-      if (!is_new && *before->second != group.values) return {};  // which of them holds is not known
-      if (is_new) mine.push_back(parameter);                      // else of another rank, and the same
+      if (!is_new && *before->second != group.values) {  // which of them holds is not known
+        claimed = parameter;
+        return {};
+      }
+      if (is_new) mine.push_back(parameter);  // else of another rank, and the same
     }
     if (!mine.empty()) out += (out.empty() ? "{\"param_groups\":[" : ",") + json_of(mine, group.values);
   }
   return out.empty() ? out : out + "]}";
+}
+
+}  // namespace
+
+void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value) {
+  if (key.empty() || key == kParameters || key == "param_names" || key.size() > kTextMax || !is_utf8(key)) return;
+  std::string json;
+  const std::string name(key);
+  const bool has_room = group.values.size() + group.left_out.size() < kValuesMax || group.values.contains(name);
+  if (has_room && append_value(json, pickle, value)) {
+    group.values[name] = std::move(json);
+    return;
+  }
+  group.values.erase(name);  // the last one of a name is the dict's
+  if (group.left_out.size() < kValuesMax) group.left_out.push_back(name);
+}
+
+std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list) {
+  std::vector<HyperGroup> groups;
+  std::size_t left = pickle.count();
+  for (const Pickle::Value each : pickle.items(list)) {
+    const std::span<const Pickle::Value> items = pickle.items(each);
+    if (items.size() + 1 > left) return {};
+    left -= items.size() + 1;
+    HyperGroup& group = groups.emplace_back();
+    if (!pickle.is(each, PickleKind::dict) || items.size() > kGroupItemsMax) continue;
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+      if (pickle.is(items[i], PickleKind::string))
+        add_hyperparameter(group, pickle.text(items[i]), pickle, items[i + 1]);
+  }
+  return groups;
+}
+
+std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, Pickle::Value list, std::size_t count) {
+  std::vector<std::optional<std::size_t>> out(count);
+  std::vector<bool> seen(count, false);
+  const std::span<const Pickle::Value> groups = pickle.items(list);
+  std::size_t left = pickle.count();  // one list of numbers may be many groups'
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const bool is_small = pickle.is(groups[g], PickleKind::dict) && pickle.items(groups[g]).size() <= kGroupItemsMax;
+    const std::span<const Pickle::Value> numbers =
+        is_small ? pickle.items(pickle.find(groups[g], kParameters)) : std::span<const Pickle::Value>();
+    if (numbers.size() > left) return std::vector<std::optional<std::size_t>>(count);
+    left -= numbers.size();
+    for (const Pickle::Value each : numbers) {
+      const std::optional<std::uint64_t> number = pickle.unsigned_(each);
+      if (!number || *number >= count) continue;
+      out[*number] = seen[*number] ? std::nullopt : std::optional(g);
+      seen[*number] = true;
+    }
+  }
+  return out;
+}
+
+void add_hyper_groups(const std::vector<HyperGroup>& groups, CheckpointView& view) {
+  std::string claimed;
+  view.values = values_of_groups(groups, view, claimed);
+  if (!claimed.empty())
+    view.notes.push_back(text("two param_groups say different things of ", claimed,
+                              ": which of them holds is not known, and none is told"));
+  std::set<std::string_view> left_out;
+  for (const HyperGroup& group : groups) left_out.insert(group.left_out.begin(), group.left_out.end());
+  if (view.values.empty() || left_out.empty()) return;
+  std::string names;
+  for (const std::string_view name : left_out) append_text(names, text(names.empty() ? "" : ", ", name));
+  view.notes.push_back(text("param_groups: ", names, left_out.size() == 1 ? " is" : " are",
+                            " no number, text or short list, and left out"));
 }
 
 }  // namespace pawl

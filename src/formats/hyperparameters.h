@@ -2,10 +2,12 @@
 //
 // {"param_groups": [{"params": ["layers.0.weight"], "lr": 0.001, "betas": [0.9, 0.95]}]}, as pawl's own store has them
 // (docs/format.md). What is told for sure only: of parameters that have an optimizer's state in the view, under the
-// names that they have there, and values that JSON has a word for. Pure.
+// names that they have there, and values that JSON has a word for: numbers, texts, None, short lists of them. What is
+// left out is named in a note. Pure; executes nothing.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,14 +20,23 @@ namespace pawl {
 using HyperValues = std::map<std::string, std::string>;  // name -> JSON
 
 struct HyperGroup {
-  std::vector<std::string> parameters;
-  HyperValues values;
+  std::vector<std::string> parameters = {};
+  HyperValues values = {};
+  std::vector<std::string> left_out = {};  // names of those that have no word in JSON
 };
 
-// One of a group's items; those that are no hyperparameter ("params") or have no word in JSON are left out.
-void add_hyperparameter(HyperValues& values, std::string_view key, const Pickle& pickle, Pickle::Value value);
+// One of a group's items; "params", which is no hyperparameter, is passed over.
+void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value);
 
-// Empty where nothing is told, and where two groups claim one parameter for different values.
-[[nodiscard]] std::string values_of_groups(const std::vector<HyperGroup>& groups, const CheckpointView& view);
+// The groups of a list of dicts, in its order; their parameters are for whoever can name them. Linear in the pickle:
+// one dict may be named by many groups, and a list that is longer for that has no groups.
+[[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list);
+
+// Which of those groups lists each number below `count` among its "params". Nothing: none does, or several do.
+[[nodiscard]] std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, Pickle::Value list,
+                                                                        std::size_t count);
+
+// Sets the view's values; to nothing where two groups claim one parameter for different values. Appends notes.
+void add_hyper_groups(const std::vector<HyperGroup>& groups, CheckpointView& view);
 
 }  // namespace pawl

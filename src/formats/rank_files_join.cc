@@ -170,6 +170,19 @@ std::vector<StateKey> state_keys(const Join& join) {
   return keys;
 }
 
+// `told`: of each item the name that it has in the view, if it is there.
+void add_groups(Join& join, const std::vector<std::string>& told) {
+  std::vector<HyperGroup> groups;
+  for (JoinGroup& group : join.groups) {
+    HyperGroup& out = groups.emplace_back(std::move(group.hyperparameters));
+    std::ranges::sort(group.items);
+    group.items.erase(std::unique(group.items.begin(), group.items.end()), group.items.end());
+    for (const std::size_t item : group.items)
+      if (!told[item].empty()) out.parameters.push_back(told[item]);
+  }
+  add_hyper_groups(groups, join.view);
+}
+
 void add_tensors(Join& join) {
   const std::vector<StateKey> keys = state_keys(join);
   StateNames names = name_states(keys, {.trust_model_words = true});
@@ -180,6 +193,7 @@ void add_tensors(Join& join) {
     if (const std::size_t alias_of = join.items[i].alias_of; alias_of != kNoItem && !join.items[i].is_taken)
       kept.emplace(names.names[i].name, names.names[alias_of].name);
   std::unordered_set<std::string> there;
+  std::vector<std::string> told(join.items.size());  // the names of those that are in the view
   for (std::size_t i = 0; i < keys.size(); ++i) {
     StateName& named = names.names[i];
     if (named.is_object || i >= join.items.size()) {
@@ -200,6 +214,7 @@ void add_tensors(Join& join) {
     }
     tensor->name = named.name;
     tensor->role = named.role;
+    told[i] = named.name;
     join.view.tensors.push_back(std::move(*tensor));
   }
   std::unordered_set<std::string_view> all;
@@ -211,6 +226,7 @@ void add_tensors(Join& join) {
     if (all.contains(name) && name != names.names[i].name) join.view.aliases.emplace_back(names.names[i].name, name);
   }
   add_sentences(join.view.problems, problems, "tensors");
+  add_groups(join, told);
 }
 
 }  // namespace

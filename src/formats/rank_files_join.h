@@ -51,9 +51,15 @@ struct JoinItem {
   std::optional<StoredTensor> made;  // joined already; files are view_file's
 };
 
+struct JoinGroup {  // one param group of an optimizer, as all ranks have it that say the same of it
+  HyperGroup hyperparameters;
+  std::vector<std::size_t> items;  // of the parameters' states
+};
+
 struct Join {
   std::vector<RankState> ranks;
   std::vector<JoinItem> items;
+  std::vector<JoinGroup> groups;
   CheckpointView view;
   std::vector<std::vector<std::uint32_t>> file_of;  // [state][file of the state]: in the view, or kNoRank
 
@@ -67,7 +73,7 @@ struct Join {
 [[nodiscard]] std::string bare_name(std::string_view name);
 [[nodiscard]] std::string rank_label(const RankState& rank);  // "rank 3", or the file's name
 
-// Appends the optimizers' tensors as items; with names in their paths where those can be told.
+// Appends the optimizers' tensors as items; with names in their paths where those can be told, and then their groups.
 [[nodiscard]] Status add_optimizers(Join& join, const std::optional<ParameterNames>& names);
 // Joins what FSDP cut from flat parameters.
 [[nodiscard]] Status join_flat(Join& join, const std::optional<ParameterNames>& names);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -31,8 +32,10 @@ struct Instance {
   std::uint32_t state = 0;
   const TorchOptimizer* optimizer = nullptr;
   std::vector<IndexedGroup> groups = {};
-  std::unordered_map<std::string, std::string> names = {};  // key -> name; empty: not told
-  bool is_own = false;                                      // not told, and other ranks' numbers may mean others
+  std::unordered_map<std::string_view, std::size_t> group_of = {};  // key -> group; kNoItem: several
+  std::vector<std::size_t> join_groups = {};                        // of each group: index in the join's
+  std::unordered_map<std::string, std::string> names = {};          // key -> name; empty: not told
+  bool is_own = false;  // not told, and other ranks' numbers may mean others
 };
 
 // Names that may be an optimizer's parameters: those of one dict, in its order.
@@ -55,6 +58,7 @@ class OptimizerNamer {
 
  private:
   void collect();
+  void collect_groups();
   void find_shapes();
   void find_containers();
   void add_to(std::map<std::string, std::size_t>& index, std::string key, std::string name, const JoinItem& item);
@@ -80,6 +84,24 @@ void OptimizerNamer::collect() {
   }
   for (auto& state : instances_)
     for (Instance& instance : state) by_path_[key_of(instance.optimizer->path)].push_back(&instance);
+}
+
+// Ranks that say the same of a group have one together.
+void OptimizerNamer::collect_groups() {
+  std::map<std::tuple<std::string, std::size_t, HyperValues>, std::size_t> index;  // by path and number
+  for (auto& state : instances_)
+    for (Instance& instance : state) {
+      const std::string path = key_of(instance.optimizer->path);
+      for (std::size_t g = 0; g < instance.optimizer->groups.size(); ++g) {
+        const TorchOptimizer::Group& group = instance.optimizer->groups[g];
+        const auto [at, is_new] = index.try_emplace({path, g, group.hyperparameters.values}, join_.groups.size());
+        if (is_new) join_.groups.push_back({group.hyperparameters, {}});
+        instance.join_groups.push_back(at->second);
+        for (const std::string& key : group.keys)
+          if (const auto [in, is_first] = instance.group_of.try_emplace(key, g); !is_first && in->second != g)
+            in->second = kNoItem;
+      }
+    }
 }
 
 // "optimizer.state.<key>.<word>": the optimizer's index in its state, or none.
@@ -284,7 +306,10 @@ void OptimizerNamer::add_items() {
       item.path = part.path;
       item.in_optimizer = true;
       const std::size_t at = instance.optimizer->path.size() + 1;
-      if (const auto name = instance.names.find(item.path[at].text); name != instance.names.end()) {
+      const auto name = instance.names.find(item.path[at].text);
+      const bool is_named = name != instance.names.end() || !instance.optimizer->is_indexed;
+      const auto group = instance.group_of.find(item.path[at].text);
+      if (name != instance.names.end()) {
         item.path[at] = {PathStep::Kind::key, name->second};
       } else if (instance.is_own && join_.ranks[s].rank != kNoRank) {
         item.path.insert(item.path.begin(), {PathStep::Kind::key, text("rank", join_.ranks[s].rank)});
@@ -292,12 +317,15 @@ void OptimizerNamer::add_items() {
       const auto [place, is_new] = index.emplace(key_of(item.path), join_.items.size());
       if (is_new) join_.items.push_back(std::move(item));
       join_.items[place->second].parts.push_back({s, &part});
+      if (is_named && group != instance.group_of.end() && group->second != kNoItem)
+        join_.groups[instance.join_groups[group->second]].items.push_back(place->second);
     }
   }
 }
 
 Status OptimizerNamer::run() {
   collect();
+  collect_groups();
   find_shapes();
   find_containers();
   for (auto& [path, instances] : by_path_) {

@@ -184,8 +184,11 @@ void StateReader::read_optimizer(Value dict, std::vector<PathStep> path) {
   bool any = false;
   bool all_numbers = true;
   std::uint64_t left = kKeysPerValue * pickle().count();  // one list may be named by many groups
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle(), pickle().find(dict, "param_groups"));
   for (const Value group : pickle().items(pickle().find(dict, "param_groups"))) {
     TorchOptimizer::Group out;
+    if (const std::size_t at = optimizer.groups.size(); at < hyperparameters.size())
+      out.hyperparameters = std::move(hyperparameters[at]);
     const std::span<const Value> keys = pickle().items(find_small(group, "params"));
     const std::span<const Value> names = pickle().items(find_small(group, "param_names"));
     if (left < keys.size() + names.size() + 1) break;

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "env/files.h"
+#include "formats/hyperparameters.h"
 #include "formats/torch_file.h"
 #include "reshape/checkpoint_view.h"
 
@@ -33,6 +34,7 @@ struct TorchOptimizer {
   struct Group {
     std::vector<std::string> keys;   // as steps of paths have them
     std::vector<std::string> names;  // param_names, where the optimizer was made with names; else empty
+    HyperGroup hyperparameters;      // without parameters
   };
   std::vector<PathStep> path;
   std::vector<Group> groups;

@@ -141,7 +141,7 @@ class FixturesTest(Case):
     def test_torch_save(self):
         report = self.check("torch/G6_ddp_zero_w3", "consolidated.pt")
         self.assertIn("torch.save", report.format)
-        self.assertIn("hyperparameters", " ".join(report.notes))  # it can't tell them, and says so
+        self.assertIn("keeps its own hyperparameters", " ".join(report.notes))  # saved in two groups, and here is one
 
     def test_dcp_of_fsdp2(self):
         report = self.check("torch/G1b_fsdp2_tied_w3", "ckpt")
@@ -241,6 +241,112 @@ class FixturesTest(Case):
                                  parameter_names=["0.weight", "0.bias", "1.weight", "1.bias"])
         self.assertEqual(4, len(report.matched))
         self.assertSame(golden["0.weight"]["weight"], module.get_parameter("0.weight"), "0.weight")
+
+
+class OnLoading:
+    """What a file may say of a group and nobody is to make: unpickling it makes a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+class HyperparametersTest(Case):
+    """What others' checkpoints say of the optimizer's groups, by the parameters' names; what they can't say stays."""
+
+    def training(self, *groups, shapes=((3, 5), (5, 2)), **kind):
+        """A model, and an AdamW with these groups: each a suffix of names, and what is its own."""
+        model = nn.Sequential(*(nn.Linear(*shape) for shape in shapes))
+        named = list(model.named_parameters())
+        return model, torch.optim.AdamW([{"params": [each for name, each in named if name.endswith(suffix)], **own}
+                                         for suffix, own in groups], **kind)
+
+    def step(self, model, optimizer):
+        optimizer.zero_grad()
+        model(torch.linspace(-1, 1, 12).reshape(4, 3)).square().sum().backward()
+        optimizer.step()
+
+    def saved(self, model, optimizer, change=lambda state: None):
+        self.step(model, optimizer)
+        state = optimizer.state_dict()
+        change(state)
+        path = self.path("state.pt")
+        torch.save({"model": model.state_dict(), "optimizer": state}, path)
+        return path
+
+    def test_torch_save_into_groups_of_another_order(self):
+        slow = {"lr": 0.25, "betas": (0.5, 0.75), "weight_decay": 0.5}
+        quick = {"lr": 0.125, "betas": (0.25, 0.875), "weight_decay": 0.0, "eps": 0.0625, "amsgrad": True}
+        model, optimizer = self.training((".weight", slow), (".bias", quick))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        path = self.saved(model, optimizer)
+        scheduler.step()
+        path = self.saved(model, optimizer)
+        other, live = self.training((".bias", {"amsgrad": True}), ("0.weight", {}), ("1.weight", {}), lr=7.0, eps=7.0)
+        report = pawl.torch.load(path, other, live)
+        self.assertEqual([], [note for note in report.notes if "hyperparameters" in note])
+        for group, expected in zip(live.param_groups, (quick, slow, slow), strict=True):
+            self.assertEqual((expected["lr"] / 2, expected["lr"]), (group["lr"], group["initial_lr"]))
+            for key in expected.keys() - {"lr"}:
+                self.assertEqual(expected[key], group[key], key)
+        for trained in ((model, optimizer), (other, live)):  # and they go on alike
+            self.step(*trained)
+            self.step(*trained)
+        for name, tensor in model.state_dict().items():
+            self.assertSame(tensor, other.state_dict()[name], name)
+
+    def test_what_is_no_plain_value_stays_and_is_named(self):
+        made = self.path("made")
+
+        def change(state):
+            state["param_groups"][0].update(lr=torch.tensor(0.25), schedule=OnLoading(made))
+        path = self.saved(*self.training(("", {"weight_decay": 0.5})), change)
+        model, optimizer = self.training(("", {}), lr=7.0)
+        report = pawl.torch.load(path, model, optimizer)
+        self.assertEqual((7.0, 0.5), (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]))
+        self.assertNotIn("schedule", optimizer.param_groups[0])
+        self.assertIn("lr, schedule are no number", " ".join(report.notes))
+        self.assertFalse(os.path.exists(made))
+
+    def test_groups_that_disagree_about_one_here_leave_it_alone(self):
+        path = self.saved(*self.training((".weight", {"lr": 0.25}), (".bias", {"lr": 0.5})))
+        model, optimizer = self.training((".bias", {}), (".weight", {}))
+        optimizer.param_groups[0]["params"].append(optimizer.param_groups[1]["params"].pop())
+        report = pawl.torch.load(path, model, optimizer)
+        self.assertEqual([0.001, 0.25], [group["lr"] for group in optimizer.param_groups])
+        self.assertIn("param group 0 keeps its own hyperparameters", " ".join(report.notes))
+
+    def test_numbers_that_could_be_anybodys_tell_nothing(self):
+        groups = (("0.weight", {"lr": 0.25}), ("1.weight", {"lr": 0.5}))
+        path = self.saved(*self.training(*groups, shapes=((3, 3), (3, 3))))
+        model, optimizer = self.training(*groups[::-1], shapes=((3, 3), (3, 3)), weight_decay=0.125)
+        for group in optimizer.param_groups:
+            group["lr"] = 7.0
+        with self.assertRaisesRegex(Refused, "which is which is not told"):
+            pawl.torch.load(path, model, optimizer)
+        report = pawl.torch.load(path, model, optimizer, strict=False)
+        self.assertEqual([7.0, 7.0], [group["lr"] for group in optimizer.param_groups])
+        self.assertIn("keeps its own hyperparameters", " ".join(report.notes))
+        names = self.path("names")
+        with open(names, "w") as file:
+            file.write("0.weight\n\n1.weight\n")  # a group each
+        pawl.torch.load(path, model, optimizer, parameter_names=names)
+        self.assertEqual([0.5, 0.25], [group["lr"] for group in optimizer.param_groups])
+
+    def test_deepspeed_of_all_stages(self):
+        for folder in ("zero1_w11", "zero2_w1_empty", "zero3_w2_bf16"):
+            golden = golden_of(f"deepspeed/{folder}")
+            module = module_for(golden)
+            trained = [parameter for name, parameter in module.named_parameters() if "exp_avg" in golden[name]]
+            vectors, matrices = ([each for each in trained if (each.dim() > 1) == is_matrix]
+                                 for is_matrix in (False, True))
+            optimizer = torch.optim.AdamW([{"params": vectors}, {"params": matrices}], lr=7.0)
+            report = pawl.torch.load(os.path.join(FIXTURES, "deepspeed", folder, "ckpt"), module, optimizer)
+            self.assertEqual([(0.003, (0.9, 0.95), 0.0), (0.003, (0.9, 0.95), 0.1)],
+                             [(group["lr"], group["betas"], group["weight_decay"]) for group in optimizer.param_groups],
+                             f"{folder} {report.notes}")
 
 
 class StateTest(unittest.TestCase):

@@ -130,6 +130,7 @@ class Reader {
   };
   std::vector<ExpertWeight> expert_weights_;
   std::vector<std::pair<std::uint32_t, NamedShape>> layer_weights_;  // of each tensor-parallel rank
+  std::vector<HyperGroup> param_groups_;                             // of all ranks
   std::vector<std::string> missing_;
   std::optional<Error> first_error_;
 };
@@ -522,6 +523,7 @@ void Reader::add_zero_optimizers() {
     }
     file_sizes_.resize(view_.files.size());
     compare_steps(main, states.step());
+    for (HyperGroup& group : states.param_groups()) param_groups_.push_back(std::move(group));
     expert_degree_ = std::max(expert_degree_, states.expert_degree());
     without_weights.insert(states.weights_left_out().begin(), states.weights_left_out().end());
   }
@@ -595,8 +597,9 @@ void Reader::add_plain(const ShardFile& file, Pickle::Value optimizer, const Mai
   options.place = place_of(main.model_rank);
   options.skips_dense = expert_rank.value_or(0) != 0;
   options.rank = static_cast<std::uint32_t>(options.place.stage * world_ * tensor_degree_ + options.place.tensor);
-  if (const Status added = add_plain_optimizer(file, *read, names, options, *table_, view_.notes); !added)
-    problem(text(kOfOptimizerState, ": ", added.error().what));
+  Result<std::vector<HyperGroup>> told = add_plain_optimizer(file, *read, names, options, *table_, view_.notes);
+  if (!told) return problem(text(kOfOptimizerState, ": ", told.error().what));
+  for (HyperGroup& group : *told) param_groups_.push_back(std::move(group));
 }
 
 void Reader::add_plain_optimizers() {
@@ -674,6 +677,7 @@ void Reader::describe() {
 
 Result<CheckpointView> Reader::finish() {
   table_->finish(rules_, view_);
+  add_hyper_groups(param_groups_, view_);
   std::set<std::string> names;
   for (const StoredTensor& tensor : view_.tensors) names.insert(tensor.name);
   for (const auto& [alias, name] : ties_)

@@ -62,8 +62,13 @@ Status read_torch_form(const ShardFile& file, Value dict, OptimizerStates& out) 
                                out.groups.size(), " groups"));
     PAWL_TRY(read_group_state(file, pairs[i + 1], *index, out));
   }
+  const Value list = pickle.find(dict, "param_groups");
+  out.hyperparameters = read_hyper_groups(pickle, list);
+  const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, out.groups.size());
+  for (std::size_t i = 0; i < out.groups.size(); ++i)
+    if (group_of[i] && *group_of[i] < out.hyperparameters.size()) out.groups[i].parameter_group = group_of[i];
   // Some optimizers count steps for a group.
-  const std::span<const Value> groups = pickle.items(pickle.find(dict, "param_groups"));
+  const std::span<const Value> groups = pickle.items(list);
   for (const Value group : groups) {
     const Value step = pickle.find(group, "step");
     if (step == kNothing) continue;

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "formats/deepspeed/shard_file.h"
+#include "formats/hyperparameters.h"
 
 namespace pawl::deepspeed {
 
@@ -22,12 +23,14 @@ struct GroupState {
   std::optional<std::uint64_t> padding;          // elements at the partition's end that are no parameter's
   std::optional<std::uint64_t> partition_count;  // over how many ranks the group is cut
   std::vector<std::uint64_t> gaps;               // after each parameter; empty: none
+  std::optional<std::size_t> parameter_group;    // in OptimizerStates::hyperparameters; nothing: not told
 };
 
 struct OptimizerStates {
   std::uint64_t stage = 1;
   bool master_has_padding = false;  // BF16_Optimizer, ZeRO-3
   std::vector<GroupState> groups;
+  std::vector<HyperGroup> hyperparameters;  // of the optimizer's groups; ZeRO-3 cuts one into several of `groups`
   std::optional<double> loss_scale;
   std::string writer_version;
   std::string class_name;  // of DeepSpeed's wrapper

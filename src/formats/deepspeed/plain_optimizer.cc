@@ -47,9 +47,11 @@ class Adder {
         notes_(notes),
         states_(states_by_number(file.pickle(), optimizer.states)) {}
 
-  Status add() {
+  Result<std::vector<HyperGroup>> add() {
+    for (const PlainOptimizer::Group& group : optimizer_.groups) told_.push_back(group.hyperparameters);
     PAWL_TRY(add_kind(false));
-    return add_kind(true);
+    PAWL_TRY(add_kind(true));
+    return std::move(told_);
   }
 
  private:
@@ -70,6 +72,7 @@ class Adder {
   ParameterTable& table_;
   std::vector<std::string>& notes_;
   States states_;
+  std::vector<HyperGroup> told_;  // of each group
 };
 
 // What a person said, under the names and with the shapes that the model has. Names of others (experts, or all that are
@@ -129,8 +132,10 @@ Status Adder::add_kind(bool of_experts) {
     for (auto& section : said_sections(names)) numbered.insert(numbered.end(), section.begin(), section.end());
   }
   for (std::size_t g = 0; g < groups.size(); ++g)
-    for (std::size_t i = 0; i < (*dealt)[g].size(); ++i)
+    for (std::size_t i = 0; i < (*dealt)[g].size(); ++i) {
       PAWL_TRY(add_number(optimizer_.groups[groups[g]], i, numbered[(*dealt)[g][i]]));
+      told_[groups[g]].parameters.push_back(model_name(numbered[(*dealt)[g][i]].name));
+    }
   return {};
 }
 
@@ -211,6 +216,7 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
     const auto state = group.numbers.empty() ? states_.end() : states_.find(group.numbers[0]);
     at = 0;
     for (const NamedShape& name : sections[g]) {
+      told_[groups[g]].parameters.push_back(model_name(name.name));
       PAWL_TRY(add_part(group.flat_master, "master", name, at));
       const std::span<const Value> pairs =
           state == states_.end() ? std::span<const Value>() : file_.pickle().items(state->second);
@@ -247,8 +253,10 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   if (const Value scale = pickle.find(optimizer, "cur_scale"); pickle.is(scale, PickleKind::real))
     out.loss_scale = pickle.real(scale);
   const std::span<const Value> listed = pickle.items(groups);
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups);
   for (std::size_t i = 0; i < listed.size(); ++i) {
     PlainOptimizer::Group& group = out.groups.emplace_back();
+    if (i < hyperparameters.size()) group.hyperparameters = std::move(hyperparameters[i]);
     group.is_expert = flag_at(pickle, listed[i], "moe");
     constexpr std::string_view kDegree = "ep_size_";
     if (const std::string name = text_at(pickle, listed[i], "name"); group.is_expert && name.starts_with(kDegree))
@@ -270,8 +278,9 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   return out;
 }
 
-Status add_plain_optimizer(const ShardFile& file, const PlainOptimizer& optimizer, const PlainNames& names,
-                           const PlainOptions& options, ParameterTable& table, std::vector<std::string>& notes) {
+Result<std::vector<HyperGroup>> add_plain_optimizer(const ShardFile& file, const PlainOptimizer& optimizer,
+                                                    const PlainNames& names, const PlainOptions& options,
+                                                    ParameterTable& table, std::vector<std::string>& notes) {
   return Adder(file, optimizer, names, options, table, notes).add();
 }
 

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "formats/deepspeed/parameters.h"
 #include "formats/deepspeed/shard_file.h"
+#include "formats/hyperparameters.h"
 #include "formats/parameter_order.h"
 
 namespace pawl::deepspeed {
@@ -24,6 +25,7 @@ struct PlainOptimizer {
     std::uint64_t expert_degree = 0;               // by the group's name; 0: it doesn't say
     std::vector<Pickle::Value> masters;            // of a wrapper: one tensor for each number
     Pickle::Value flat_master = Pickle::kNothing;  // of a fused one: one for all; numbers has one then
+    HyperGroup hyperparameters;                    // without parameters
   };
   Pickle::Value states = Pickle::kNothing;
   std::vector<Group> groups;
@@ -47,9 +49,12 @@ struct PlainOptions {
   std::uint32_t rank = kNoRank;
 };
 
-// Fails: `invalid` where names can't be told for sure, with what to do; `corrupt`, naming the file.
-[[nodiscard]] Status add_plain_optimizer(const ShardFile& file, const PlainOptimizer& optimizer,
-                                         const PlainNames& names, const PlainOptions& options, ParameterTable& table,
-                                         std::vector<std::string>& notes);
+// What its groups say, with their parameters' names in the model. Fails: `invalid` where names can't be told for sure,
+// with what to do; `corrupt`, naming the file.
+[[nodiscard]] Result<std::vector<HyperGroup>> add_plain_optimizer(const ShardFile& file,
+                                                                  const PlainOptimizer& optimizer,
+                                                                  const PlainNames& names, const PlainOptions& options,
+                                                                  ParameterTable& table,
+                                                                  std::vector<std::string>& notes);
 
 }  // namespace pawl::deepspeed

@@ -17,6 +17,7 @@
 #include "formats/deepspeed/tensor_parallel.h"
 #include "formats/deepspeed/universal_writer.h"
 #include "formats/deepspeed/zero_flat.h"
+#include "formats/hyperparameters.h"
 #include "reshape/pieces.h"
 
 namespace pawl {
@@ -54,7 +55,7 @@ class UniversalReader {
     append_kept();
     for (const std::string& name : names) PAWL_TRY(read_parameter(name));
     check_complete();
-    append_shared_steps();
+    read_optimizer_state();
     append_facts(entries);
     return std::move(view_);
   }
@@ -413,15 +414,38 @@ class UniversalReader {
     view_.tensors.push_back(std::move(out));
   }
 
-  // ZeRO-3 keeps its steps with the groups: optimizer_state.pt is rank 0's own, and holds them.
-  void append_shared_steps() {
+  // optimizer_state.pt is rank 0's own. ZeRO-3 keeps its steps there, with the groups; the others what the groups say.
+  void read_optimizer_state() {
+    if (view_.objects.empty()) return;
     const bool has_steps = std::ranges::any_of(found_, [](const auto& entry) { return entry.second.contains("step"); });
-    if (has_steps || !is_stage3() || view_.objects.empty()) return;
+    const bool has_their_steps = is_stage3() && !has_steps;
+    const std::size_t problems = view_.problems.size();
     const std::optional<ShardFile> file =
         open(join_path(join_path(folder_, "zero"), "optimizer_state.pt"), text(kOfOptimizerState, ": "));
+    if (!file && !has_their_steps) {  // then no tensor is missing
+      view_.notes.push_back(std::move(view_.problems.back()));
+      view_.problems.resize(problems);
+    }
     if (!file) return;
-    const Pickle& pickle = file->pickle();
-    const Value states = pickle.find(file->find("optimizer_state_dict"), "state");
+    if (has_their_steps) append_shared_steps(*file);
+    add_param_groups(file->pickle(), file->find("param_groups"));
+  }
+
+  // Groups list their flat tensors by number: ZeRO-3's sub-groups, and else themselves; model_states has the names.
+  void add_param_groups(const Pickle& pickle, Value list) {
+    std::size_t count = 0;
+    for (const auto& [name, parameter] : trainable_) count = std::max(count, parameter.group + 1);
+    const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, count);
+    std::vector<HyperGroup> groups = read_hyper_groups(pickle, list);
+    for (const std::string& name : order_)
+      if (const std::optional<std::size_t> group = group_of[trainable_[name].group]; group && *group < groups.size())
+        groups[*group].parameters.push_back(name);
+    add_hyper_groups(groups, view_);
+  }
+
+  void append_shared_steps(const ShardFile& file) {
+    const Pickle& pickle = file.pickle();
+    const Value states = pickle.find(file.find("optimizer_state_dict"), "state");
     std::map<std::size_t, std::optional<StoredTensor>> steps;
     std::map<std::size_t, std::optional<double>> numbers;
     for (const std::string& name : order_) {
@@ -429,10 +453,10 @@ class UniversalReader {
       const std::size_t group = trainable_[name].group;
       if (!steps.contains(group)) {
         const Value step = pickle.find(state_of(pickle, states, group), "step");
-        const TorchTensor* tensor = file->tensor(step);
-        Result<StoredTensor> stored = tensor != nullptr ? file->stored(*tensor, "step") : file->damaged("no step");
+        const TorchTensor* tensor = file.tensor(step);
+        Result<StoredTensor> stored = tensor != nullptr ? file.stored(*tensor, "step") : file.damaged("no step");
         steps[group] = stored ? std::optional(std::move(*stored)) : std::nullopt;
-        Result<std::optional<double>> number = file->number(step);
+        Result<std::optional<double>> number = file.number(step);
         numbers[group] = number ? *number : std::nullopt;
       }
       if (steps[group]) {
@@ -441,7 +465,7 @@ class UniversalReader {
         out.role = "step";
         view_.tensors.push_back(std::move(out));
       } else if (numbers[group]) {
-        append_number(name, file->path(), *numbers[group]);
+        append_number(name, file.path(), *numbers[group]);
       }
     }
   }

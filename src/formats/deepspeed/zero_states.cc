@@ -93,7 +93,10 @@ Status ZeroStates::add_joined(const OptimizerStates& states, std::uint64_t data_
     PAWL_ASSIGN(Group group, joined_group(states, i, data_rank));
     groups.push_back(std::move(group));
   }
-  for (std::size_t i = 0; i < groups.size(); ++i) PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+    add_names(groups[i], states, i);
+  }
   return {};
 }
 
@@ -123,8 +126,29 @@ Status ZeroStates::add_parted(const OptimizerStates& states, std::uint64_t data_
   }
   for (; first < counts.size(); ++first)
     if (counts[first] != 0) return damaged(text("parameter ", all[first].name, " is in no sub-group"));
-  for (std::size_t i = 0; i < groups.size(); ++i) PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    PAWL_TRY(add_group(groups[i], states.groups[i], i, data_rank, path));
+    add_names(groups[i], states, i);
+  }
   return {};
+}
+
+// Ranks that say the same of a group have one together.
+void ZeroStates::add_names(const Group& group, const OptimizerStates& states, std::size_t index) {
+  const std::optional<std::size_t> in = states.groups[index].parameter_group;
+  if (!in) return;
+  const HyperGroup& said = states.hyperparameters[*in];
+  Told& told = told_[{*in, group.expert_rank, said.values}];
+  if (!told.of.insert(index).second) return;
+  told.group.values = said.values;
+  told.group.left_out = said.left_out;
+  for (const ParameterShape& parameter : group.parameters) told.group.parameters.push_back(model_name(parameter.name));
+}
+
+std::vector<HyperGroup> ZeroStates::param_groups() const {
+  std::vector<HyperGroup> out;
+  for (const auto& [key, told] : told_) out.push_back(told.group);
+  return out;
 }
 
 Status ZeroStates::add_group(const Group& group, const GroupState& state, std::size_t index, std::uint64_t data_rank,

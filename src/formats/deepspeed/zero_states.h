@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,8 @@ class ZeroStates {
   [[nodiscard]] std::uint64_t expert_degree() const { return expert_degree_; }
   // The furthest that any group's optimizer has counted. Nothing: none counts.
   [[nodiscard]] std::optional<double> step() const;
+  // What the ranks say of the optimizer's groups, with the names that their parameters have in the whole model.
+  [[nodiscard]] std::vector<HyperGroup> param_groups() const;
   // Parameters whose weights can't be made of their masters.
   [[nodiscard]] const std::set<std::string>& weights_left_out() const { return weights_left_out_; }
 
@@ -57,6 +60,10 @@ class ZeroStates {
     double step;
     std::string path;
   };
+  struct Told {
+    HyperGroup group;
+    std::set<std::size_t> of;  // which flat groups' parameters are named
+  };
   Status add_joined(const OptimizerStates& states, std::uint64_t data_rank, const std::string& path);
   Status add_parted(const OptimizerStates& states, std::uint64_t data_rank, const std::string& path);
   Result<Group> joined_group(const OptimizerStates& states, std::size_t index, std::uint64_t data_rank);
@@ -67,13 +74,15 @@ class ZeroStates {
   void add_fragment(const ParameterShape& parameter, const FlatFragment& fragment, const FlatTensor& flat,
                     std::uint64_t at, std::string_view role, std::uint64_t data_rank);
   void add_flat(const Group& group, const FlatTensor& flat, std::string_view role, std::uint64_t data_rank);
+  void add_names(const Group& group, const OptimizerStates& states, std::size_t index);
   void add_rounded_weights(const Group& group, const FlatTensor& master, std::uint64_t data_rank);
 
   ZeroJob job_;
   ParameterTable& table_;
   CheckpointView& view_;
-  std::map<std::size_t, std::uint64_t> partition_size_;          // of each group, as the first rank has it
-  std::map<std::pair<std::size_t, std::uint64_t>, Seen> steps_;  // of each group and expert-parallel rank
+  std::map<std::size_t, std::uint64_t> partition_size_;                       // of each group, as the first rank has it
+  std::map<std::pair<std::size_t, std::uint64_t>, Seen> steps_;               // of each group and expert-parallel rank
+  std::map<std::tuple<std::size_t, std::uint64_t, HyperValues>, Told> told_;  // by param group and expert-parallel rank
   std::uint64_t expert_degree_ = 1;
   std::set<std::string> weights_left_out_;
 };
