@@ -620,13 +620,23 @@ class OwnStoreTest(CommandTest):
         self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--memory", "256KiB")
         self.assertGreater(len(glob.glob(self.at("store", "data-*.safetensors"))), 1)
         self.run_ok("diff", source, self.at("store"))
+        self.assertEqual([0.01, 0.007], [group["lr"] for group in self.values_of("store")["param_groups"]])
         self.assertEqual("sound", json.loads(self.run_ok("verify", self.at("store"), "-o", "json"))["verdict"])
         self.refused("convert", source, self.at("store"), "--to", "pawl", says="--overwrite")
         self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "float64", code=USAGE)
         self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "bf16")
         self.run_ok("convert", source, self.at("bf16"), "--to", "safetensors", "--dtype", "bf16")
         self.run_ok("diff", self.at("bf16"), self.at("store"))
-        self.assert_nothing_left("store", "bf16")
+        said = self.run_ok("convert", source, self.at("weights"), "--to", "pawl", "--roles", "weight")
+        self.assertIn("hyperparameters", said)
+        self.assertEqual({}, self.values_of("weights"))
+        self.run_ok("convert", self.at("store"), self.at("again"), "--to", "pawl")
+        self.assertEqual(self.values_of("store"), self.values_of("again"))
+        self.assert_nothing_left("store", "bf16", "weights", "again")
+
+    def values_of(self, store):
+        with open(self.at(store, "manifest.json")) as file:
+            return json.load(file)["values"]
 
 
 class VerifyTest(CommandTest):

@@ -134,7 +134,9 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
       "weights that don't fit it are refused.\n"
       "universal: a folder that DeepSpeed loads with load_universal, into any stage and layout.\n"
       "atomic: <parameter>/weight.safetensors, exp_avg.safetensors, ...: whole tensors in float32, of no layout.\n"
-      "pawl: pawl's own store, as pawl.torch.save writes it: safetensors, a manifest with checksums, a marker.\n"
+      "pawl: pawl's own store, as pawl.torch.save writes it: safetensors, a manifest with checksums, a marker. "
+      "Without\n"
+      "--roles it has hyperparameters too, where the source tells them; safetensors, huggingface, dcp, atomic don't.\n"
       "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
       "the next\n"
       "run takes over.");

@@ -58,6 +58,11 @@ std::uint64_t portion_bytes_max(const OutputPlan& plan, std::uint64_t memory_byt
   return std::min(memory_bytes / 4, std::max(kPortionBytesMin, plan.data_bytes / kPortions));
 }
 
+// They are of all tensors: of a chosen few they would say that the rest was saved too.
+bool keeps_values(const CheckpointView& view, const std::vector<std::string>& roles) {
+  return roles.empty() && !view.values.empty();
+}
+
 class StoreOutput final : public ConvertOutput {
  public:
   StoreOutput(const OutputPlan& plan, const CheckpointView& view, const ConvertOptions& options, std::uint32_t workers,
@@ -126,6 +131,7 @@ class StoreOutput final : public ConvertOutput {
             return view_.tensors[planned.tensor].name == kept;
           }))
         publish.aliases.emplace_back(alias, name);
+    if (keeps_values(view_, options_.roles)) publish.values = view_.values;
     return begun_->publish(shares, publish);
   }
 
@@ -196,6 +202,8 @@ Result<OutputPlan> plan_store(const CheckpointView& view, const WriteOptions& op
   plan.is_folder = true;
   plan.marker = std::string(kStoreMarkerName);
   plan.all_bytes = plan.data_bytes;
+  if (!view.values.empty() && !keeps_values(view, options.roles))
+    plan.notes.emplace_back("what is no tensor (hyperparameters, the job's own values) is left out with --roles");
   for (PlannedTensor& tensor : plan.tensors)
     tensor.key = role_key(view.tensors[tensor.tensor].name, view.tensors[tensor.tensor].role);
   return plan;
