@@ -134,11 +134,6 @@ StoredTensor gathered(std::vector<StoredTensor> parts) {
 
 // --- check_view ---------------------------------------------------------------------------------------------------
 
-std::string text_of_box(const Box& box) {
-  const Region region = region_of(box);
-  return text(text_of(region.shape), " at ", text_of(region.offset));
-}
-
 // Where the last byte of a piece ends in its file; false: past 2^64.
 bool end_of(const StoredPiece& piece, ElementType type, std::uint64_t& end) {
   std::uint64_t last = 0;

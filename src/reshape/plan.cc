@@ -31,11 +31,6 @@ class Complaints {
   FirstFew sentences_;
 };
 
-std::string text_of_box(const Box& box) {
-  const Region region = region_of(box);
-  return text(text_of(region.shape), " at ", text_of(region.offset));
-}
-
 CopyEnd end_of(const TensorPiece& piece, const Box& part) {
   CopyEnd end{piece.holder, piece.buffer, piece.offset, piece.stride};
   for (std::uint32_t d = 0; d < part.dimensions; ++d)

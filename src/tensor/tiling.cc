@@ -4,6 +4,8 @@
 #include <bit>
 #include <numeric>
 
+#include "base/text.h"
+
 namespace pawl {
 namespace {
 
@@ -210,6 +212,11 @@ Tiling check_tiling(const Box& whole, std::span<const Box> boxes) {
 
 Tiling check_cover(const Box& whole, std::span<const Box> boxes) {
   return check(whole, boxes, true);
+}
+
+std::string text_of_box(const Box& box) {
+  const Region region = region_of(box);
+  return text(text_of(region.shape), " at ", text_of(region.offset));
 }
 
 }  // namespace pawl
