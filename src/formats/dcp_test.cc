@@ -17,12 +17,6 @@
 namespace pawl {
 namespace {
 
-std::vector<std::string> names_in(const std::string& folder) {
-  Result<std::vector<std::string>> names = real_files().list(folder);
-  EXPECT_TRUE(names.has_value()) << folder;
-  return names ? *names : std::vector<std::string>();
-}
-
 void collect_trees(const std::string& folder, std::vector<std::string>& out) {
   if (path_exists(folder + "/.metadata") || path_exists(folder + "/__0.metadata")) out.push_back(folder);
   Result<std::vector<std::string>> names = real_files().list(folder);
@@ -47,7 +41,7 @@ TEST(Dcp, EveryTreeOpensAndEveryChunkIsFound) {
 class Copy {
  public:
   explicit Copy(const std::string& from) {
-    for (const std::string& name : names_in(from)) write(name, fixtures::content(join_path(from, name)));
+    for (const std::string& name : fixtures::names_in(from)) write(name, fixtures::content(join_path(from, name)));
   }
   void write(const std::string& name, const std::string& bytes) {
     Result<std::unique_ptr<File>> file =
@@ -83,7 +77,8 @@ TEST(Dcp, DamagedMetadataNeverLeavesTheFolder) {
     if (!path_exists(from)) continue;
     Copy copy(from);
     std::map<std::string, std::uint64_t> sizes;
-    for (const std::string& file : names_in(from)) sizes[file] = fixtures::content(join_path(from, file)).size();
+    for (const std::string& file : fixtures::names_in(from))
+      sizes[file] = fixtures::content(join_path(from, file)).size();
     ASSERT_TRUE(view_dcp(copy.folder()).has_value()) << view_dcp(copy.folder()).error().what;
     const std::string bytes = fixtures::content(join_path(from, ".metadata"));
     const std::size_t step = 1 + bytes.size() / 1000;

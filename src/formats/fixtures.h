@@ -52,6 +52,12 @@ inline bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
+inline std::vector<std::string> names_in(const std::string& folder) {
+  Result<std::vector<std::string>> names = real_files().list(folder);
+  EXPECT_TRUE(names.has_value()) << folder;
+  return names ? *names : std::vector<std::string>();
+}
+
 inline std::string content(const std::string& path) {
   Result<std::string> bytes = read_file(path, std::uint64_t{1} << 30);
   EXPECT_TRUE(bytes.has_value()) << path;

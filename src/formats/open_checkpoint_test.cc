@@ -16,12 +16,6 @@
 namespace pawl {
 namespace {
 
-std::vector<std::string> names_in(const std::string& folder) {
-  Result<std::vector<std::string>> names = real_files().list(folder);
-  EXPECT_TRUE(names.has_value()) << folder;
-  return names ? *names : std::vector<std::string>();
-}
-
 // A folder of our own in which a checkpoint lies under a name that says nothing; gone with the object.
 class Renamed {
  public:
@@ -110,7 +104,7 @@ TEST(OpenCheckpoint, TiedHeadsAreAliases) {
 TEST(OpenCheckpoint, OneFileIsACheckpointToo) {
   for (const std::string& set : fixtures::sets()) {
     const std::string folder = set + "/torch/I6_formats";
-    for (const std::string& name : names_in(folder)) {
+    for (const std::string& name : fixtures::names_in(folder)) {
       if (!name.ends_with(".safetensors")) continue;
       const Renamed renamed(join_path(folder, name));
       Result<CheckpointView> view = open_checkpoint(renamed.path());
@@ -147,7 +141,7 @@ std::string format_of(const std::string& folder) {
 
 TEST(OpenCheckpoint, DeepSpeedIsFoundInItsFolderAndInATags) {
   for (const std::string& set : fixtures::sets())
-    for (const std::string& name : names_in(set + "/deepspeed")) {
+    for (const std::string& name : fixtures::names_in(set + "/deepspeed")) {
       const std::string folder = set + "/deepspeed/" + name;
       if (!fixtures::is_folder(folder + "/ckpt")) continue;
       const std::string tag = fixtures::content(folder + "/ckpt/latest");
@@ -162,7 +156,7 @@ TEST(OpenCheckpoint, DeepSpeedIsFoundInItsFolderAndInATags) {
 
 TEST(OpenCheckpoint, MegatronIsFoundInItsFolderAndInAnIterations) {
   for (const std::string& set : fixtures::sets())
-    for (const std::string& name : names_in(set + "/torch")) {
+    for (const std::string& name : fixtures::names_in(set + "/torch")) {
       if (!name.starts_with("J")) continue;
       EXPECT_TRUE(format_of(set + "/torch/" + name).starts_with("Megatron")) << name;
       EXPECT_TRUE(format_of(set + "/torch/" + name + "/iter_0000003").starts_with("Megatron")) << name;
@@ -175,7 +169,7 @@ TEST(OpenCheckpoint, FilesOfTorchSaveAreFoundAloneAndAsRanks) {
     if (!path_exists(folder)) continue;
     EXPECT_FALSE(format_of(folder + "/rank0.pt").empty());
     const TemporaryDirectory ranks;
-    for (const std::string& name : names_in(folder))
+    for (const std::string& name : fixtures::names_in(folder))
       if (name.ends_with(".pt")) {
         ASSERT_EQ(::symlink(join_path(folder, name).c_str(), ranks.path(name).c_str()), 0);
       }
