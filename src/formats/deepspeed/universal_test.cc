@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "env/temporary_directory.h"
+#include "formats/deepspeed/golden_steps.h"
 #include "formats/golden_check.h"
 
 namespace pawl {
@@ -95,27 +96,12 @@ TEST(Universal, WrongConversionIsReadAsItIs) {
   EXPECT_GT(equal, 10u);
 }
 
-// Each parameter of a training has its step, and it is the job's.
 TEST(Universal, Steps) {
   for (const std::string& fixture : converted()) {
     SCOPED_TRACE(fixture);
-    const json golden = fixtures::golden(fixture);
     const Result<CheckpointView> view = view_universal(fixture + "/universal");
     ASSERT_TRUE(view.has_value());
-    fixtures::Contents contents(*view);
-    std::size_t masters = 0, steps = 0;
-    for (const StoredTensor& tensor : view->tensors) {
-      masters += tensor.role == "master" ? 1 : 0;
-      if (tensor.role != "step") continue;
-      ++steps;
-      EXPECT_EQ(tensor.type, ElementType::float32);
-      float step = 0;
-      const std::string bytes = fixtures::whole_of(tensor, contents);
-      ASSERT_EQ(bytes.size(), sizeof step);
-      std::memcpy(&step, bytes.data(), sizeof step);
-      EXPECT_EQ(step, golden["global_steps"].get<float>() - golden["skipped_steps"].get<float>()) << tensor.name;
-    }
-    EXPECT_EQ(steps, masters);
+    fixtures::expect_golden_steps(*view, fixtures::golden(fixture));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "env/temporary_directory.h"
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/golden_steps.h"
 #include "formats/deepspeed/universal.h"
 #include "formats/golden_check.h"
 #include "formats/torch_file.h"
@@ -102,22 +103,8 @@ TEST(UniversalWriter, StepsAreTheJobs) {
   for (const std::string& fixture : jobs()) {
     if (fixture.find(fixtures::small_set()) != 0) continue;
     SCOPED_TRACE(fixture);
-    const json golden = fixtures::golden(fixture);
     const Written written(read_job(fixture));
-    const CheckpointView view = written.read_back();
-    fixtures::Contents contents(view);
-    std::size_t masters = 0, steps = 0;
-    for (const StoredTensor& tensor : view.tensors) {
-      masters += tensor.role == "master";
-      if (tensor.role != "step") continue;
-      ++steps;
-      float step = 0;
-      const std::string bytes = fixtures::whole_of(tensor, contents);
-      ASSERT_EQ(bytes.size(), sizeof step);
-      std::memcpy(&step, bytes.data(), sizeof step);
-      EXPECT_EQ(step, golden["global_steps"].get<float>() - golden["skipped_steps"].get<float>()) << tensor.name;
-    }
-    EXPECT_EQ(steps, masters);
+    fixtures::expect_golden_steps(written.read_back(), fixtures::golden(fixture));
   }
 }
 
