@@ -62,8 +62,11 @@ def _sample(tensor: torch.Tensor) -> int:
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
     step = max(1, -(-count // _SAMPLES))
-    places = torch.unravel_index(torch.arange(0, count, step, device=tensor.device), tensor.shape)
-    return zlib.crc32(bytes(tensor[places].cpu().contiguous().view(torch.uint8).tolist())) | 1 << 32
+    if tensor.is_contiguous():  # nearly always, and ten times as fast
+        some = tensor.view(-1)[::step]
+    else:
+        some = tensor[torch.unravel_index(torch.arange(0, count, step, device=tensor.device), tensor.shape)]
+    return zlib.crc32(bytes(some.cpu().contiguous().view(torch.uint8).tolist())) | 1 << 32
 
 
 def holders_of(ranks: Sequence[Sequence[Description]]) -> dict[tuple[str, str, Box], tuple[int, ...]]:

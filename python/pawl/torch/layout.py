@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,13 +136,15 @@ class _Flat:
     offset: int  # in the flat parameter's shard
 
 
-def place(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Box, torch.Tensor] | None:
+def place(name: str, tensor: torch.Tensor, known: dict[Any, Box] | None = None
+          ) -> tuple[tuple[int, ...], Box, torch.Tensor] | None:
     """The whole shape, this rank's box and its memory, of a plain tensor or a DTensor; None: the rank has no part.
+    `known`: boxes that earlier calls came to, for tensors that still live.
 
     Fails: Refused, by name, where that can't be said for sure.
     """
-    tensor = tensor.detach()
     if not _is_dtensor(tensor):
+        tensor = tensor.detach()
         _refuse_unstorable(name, tensor)
         return tuple(tensor.shape), whole(tuple(tensor.shape)), tensor
     shape, mesh = tuple(tensor.shape), tensor.device_mesh
@@ -153,7 +155,18 @@ def place(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Box, torch.
         local = tensor.to_local()
     if hasattr(local, "wait") and type(local).__name__ == "AsyncCollectiveTensor":
         local = local.wait()
+    local = local.detach()
     _refuse_unstorable(name, local)
+    known = {} if known is None else known
+    order_said = getattr(getattr(tensor, "_spec", None), "shard_order", None)
+    key = (id(mesh), tuple(tensor.placements), order_said, shape, tuple(local.shape))
+    if key not in known:  # weights and their states have few between them
+        known[key] = _box_of(name, tensor, local, coordinate)
+    return shape, known[key], local
+
+
+def _box_of(name: str, tensor: Any, local: torch.Tensor, coordinate: Sequence[int]) -> Box:
+    shape, mesh = tuple(tensor.shape), tensor.device_mesh
     cuts = [_cut_of(name, placement, len(shape)) for placement in tensor.placements]
     sizes = tuple(mesh.size(axis) for axis in range(mesh.ndim))
     explicit = _explicit_order(tensor)
@@ -166,7 +179,7 @@ def place(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Box, torch.
         raise Refused(f"{name}: shape {list(shape)} as {_said(cuts)} on a mesh of {list(sizes)} should leave "
                       f"{list(box.size)} to the rank at {list(coordinate)}, which holds {list(local.shape)}")
     _check_with_torch(name, tensor, box)
-    return shape, box, local
+    return box
 
 
 def _cut_of(name: str, placement: Any, dimensions: int) -> Cut:
@@ -263,6 +276,7 @@ class LayoutReader:
         self._rename = rename
         self._name_of: dict[int, str] = {}  # by id of a tensor that is listed
         self._kept: list[Any] = []          # so that the ids stay theirs
+        self._boxes: dict[Any, Box] = {}    # of place()
         self._flat_of: dict[int, list[tuple[str, _Flat]]] = {}  # by id of a parameter of FSDP1: what lies in it
         self._states: set[tuple[str, str]] = set()
 
@@ -299,7 +313,7 @@ class LayoutReader:
             if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
                 raise Refused(f"{name} has no shape yet: run the model once, so that its lazy modules are made")
             self.layout.parameters[name] = tensor
-        placed = place(f"{name} ({role})", tensor)
+        placed = place(f"{name} ({role})", tensor, self._boxes)
         if placed is not None:
             self.layout.pieces.append(Piece(name, role, *placed))
 
@@ -414,7 +428,7 @@ class LayoutReader:
             return
         if _is_dtensor(parameter) and not _is_dtensor(value) and value.dim() > 0:
             value = self._as_its_parameter(f"{name} ({role})", parameter, value)
-        placed = place(f"{name} ({role})", value)
+        placed = place(f"{name} ({role})", value, self._boxes)
         if placed is not None:
             self.layout.pieces += [Piece(each, role, *placed, each) for each in names]
 
