@@ -168,6 +168,58 @@ static int watched(pawl_checkpoint* checkpoint, float* memory) {
   return 0;
 }
 
+/* The only peer is this process: what is wanted there arrives, and nothing when it has left. */
+static int peers(pawl_checkpoint* checkpoint, float* memory, const float* expected) {
+  pawl_checkpoint_peers *alone = NULL, *other = NULL;
+  pawl_checkpoint_request request[2];
+  const char* tickets[2];
+  float back = 0;
+  pawl_status joined;
+  memset(request, 0, sizeof request);
+  request[0].tensor = index_of(checkpoint, kName, "weight");
+  request[0].memory = memory;
+  request[0].memory_bytes = COUNT * sizeof *memory;
+  EXPECT(pawl_checkpoint_peers_open(NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_peers_open(&alone) == PAWL_OK && pawl_checkpoint_peers_open(&other) == PAWL_OK);
+  tickets[0] = pawl_checkpoint_peers_ticket(alone);
+  tickets[1] = NULL;
+  EXPECT(strcmp(tickets[0], pawl_checkpoint_peers_ticket(other)) != 0);
+  EXPECT(pawl_checkpoint_peers_join(NULL, tickets, 1, 0) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_peers_join(alone, NULL, 1, 0) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_peers_join(alone, tickets, 2, 0) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_peers_join(alone, tickets, 1, 1) == PAWL_INVALID);
+  joined = pawl_checkpoint_peers_join(alone, tickets, 1, 0);
+  if (joined == PAWL_IO) {
+    printf("privilege: process_vm_writev is refused here: peers not tried\n");
+  } else {
+    EXPECT(joined == PAWL_OK);
+    memset(memory, 0, COUNT * sizeof *memory);
+    request[0].peers = alone;
+    EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_OK);
+    EXPECT(memcmp(memory, expected, COUNT * sizeof *memory) == 0);
+    EXPECT(pawl_checkpoint_peers_read(alone, 0, (uint64_t)(uintptr_t)(memory + 1), &back, sizeof back) == PAWL_OK);
+    EXPECT(back == memory[1]);
+    EXPECT(pawl_checkpoint_peers_read(alone, 1, 0, &back, sizeof back) == PAWL_INVALID);
+    EXPECT(pawl_checkpoint_peers_read(alone, 0, 0, NULL, 1) == PAWL_INVALID);
+    request[0].peer = 1;
+    EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_INVALID);
+    request[0].peer = 0;
+    request[1] = request[0];
+    request[1].peers = other;
+    EXPECT(pawl_checkpoint_read(checkpoint, request, 2, NULL, NULL) == PAWL_INVALID);
+    EXPECT(pawl_checkpoint_peers_leave(alone, 0) == PAWL_OK && pawl_checkpoint_peers_leave(alone, 0) == PAWL_OK);
+    memset(memory, 0, COUNT * sizeof *memory);
+    EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_UNREACHABLE && memory[0] == 0);
+    EXPECT(strstr(pawl_checkpoint_error(), "left") != NULL);
+  }
+  EXPECT(pawl_checkpoint_peers_leave(NULL, 0) == PAWL_INVALID);
+  EXPECT(strcmp(pawl_checkpoint_peers_ticket(NULL), "") == 0);
+  pawl_checkpoint_peers_free(alone);
+  pawl_checkpoint_peers_free(other);
+  pawl_checkpoint_peers_free(NULL);
+  return 0;
+}
+
 static int opening(void) {
   pawl_checkpoint* checkpoint = (pawl_checkpoint*)&kName;
   EXPECT(pawl_checkpoint_open(PAWL_FIXTURES "/nothing", NULL, &checkpoint) == PAWL_INVALID && checkpoint == NULL);
@@ -209,6 +261,8 @@ int main(void) {
   pawl_checkpoint_close(golden);
   if (parts(checkpoint, weight, average) != 0 || refusals(checkpoint) != 0) return 1;
   if (watched(checkpoint, weight) != 0) return 1;
+  if (whole(checkpoint, "weight", expected) != 0) return 1;
+  if (peers(checkpoint, weight, expected) != 0) return 1;
   pawl_checkpoint_close(checkpoint);
   return opening() != 0 || replicas() != 0;
 }

@@ -128,12 +128,15 @@ class Near:
         mine = machines[ranks.rank]
         members = [rank for rank, each in enumerate(machines) if each == mine] if mine else [ranks.rank]
         near = Near(members, members.index(ranks.rank))
-        tickets = ranks.gather(lambda: near._peers.ticket)
-        joined = ranks.gather(lambda: len(members) > 1 and near._join([tickets[rank] for rank in members]))
-        if all(joined[rank] for rank in members):
-            return near
-        near.close()
-        return None
+        joined: list[bool] = []
+        try:
+            tickets = ranks.gather(lambda: near._peers.ticket)
+            joined = ranks.gather(lambda: len(members) > 1 and near._join([tickets[rank] for rank in members]))
+        finally:
+            is_joined = bool(joined) and all(joined[rank] for rank in members)
+            if not is_joined:
+                near.close()
+        return near if is_joined else None
 
     def _join(self, tickets: Sequence[str]) -> bool:
         try:
