@@ -188,65 +188,58 @@ TEST(PeerMemoryTest, tells_a_writer_that_the_other_has_left_or_died) {
   EXPECT_FALSE(mine.write(2, {&first, 1}, {&to, 1})) << "no such peer";
 }
 
-// A child that writes as fast as it can, and a close at any moment: nothing changes after it.
+// A child that writes into `memory` as fast as it can, another number each time, until it is refused; it says so then.
+class Writer {
+ public:
+  Writer(PeerMemory& mine, std::vector<std::uint64_t>& memory)
+      : child_([&memory](Child& parent) {
+          PeerMemory its;
+          parent.say(its.ticket());
+          const std::vector<std::string> tickets{parent.hear(), its.ticket()};
+          if (!its.join(tickets, 1)) ::_exit(2);
+          parent.say("joined");
+          std::vector<std::uint64_t> numbers(memory.size());
+          const iovec from = range(numbers.data(), numbers.size() * 8), to = range(memory.data(), memory.size() * 8);
+          for (std::uint64_t number = 1; its.write(0, {&from, 1}, {&to, 1}); ++number)
+            std::ranges::fill(numbers, number);
+          parent.say("refused");
+          parent.hear();
+        }) {
+    const std::vector<std::string> tickets{mine.ticket(), child_.hear()};
+    child_.say(mine.ticket());
+    EXPECT_EQ(child_.hear(), "joined");
+    EXPECT_TRUE(mine.join(tickets, 0));
+  }
+  Child& child() { return child_; }
+
+ private:
+  Child child_;
+};
+
 TEST(PeerMemoryTest, nobody_writes_after_close) {
   NEEDS_LEAVE();
   static std::vector<std::uint64_t> memory(1 << 14);
   for (int round = 0; round < 60; ++round) {
     PeerMemory mine;
-    Child child([](Child& parent) {
-      PeerMemory its;
-      parent.say(its.ticket());
-      const std::vector<std::string> tickets{parent.hear(), its.ticket()};
-      if (!its.join(tickets, 1)) ::_exit(2);
-      parent.say("joined");
-      std::vector<std::uint64_t> numbers(memory.size());
-      const iovec from = range(numbers.data(), numbers.size() * 8), to = range(memory.data(), memory.size() * 8);
-      for (std::uint64_t number = 1;; ++number) {
-        std::ranges::fill(numbers, number);
-        if (!its.write(0, {&from, 1}, {&to, 1})) break;
-      }
-      parent.say("refused");
-      parent.hear();
-    });
-    const std::string ticket = child.hear();
-    child.say(mine.ticket());
-    ASSERT_EQ(child.hear(), "joined");
-    const std::vector<std::string> tickets{mine.ticket(), ticket};
-    ASSERT_TRUE(mine.join(tickets, 0));
+    Writer writer(mine, memory);
     ::usleep(static_cast<useconds_t>(round * 53));
     ASSERT_TRUE(mine.close(seconds(20)));
     const std::vector<std::uint64_t> before = memory;
-    ASSERT_EQ(child.hear(), "refused");
+    ASSERT_EQ(writer.child().hear(), "refused");
     EXPECT_EQ(memory, before) << "round " << round;
   }
 }
 
 // Whether close() found a writer that was stopped in the middle of a write; nearly always it is.
 bool waits_for_a_stopped_writer() {
-  static std::vector<std::byte> memory(64 << 20);
+  static std::vector<std::uint64_t> memory(8 << 20);
   PeerMemory mine;
-  Child child([](Child& parent) {
-    PeerMemory its;
-    parent.say(its.ticket());
-    const std::vector<std::string> tickets{parent.hear(), its.ticket()};
-    if (!its.join(tickets, 1)) ::_exit(2);
-    const std::vector<std::byte> bytes(memory.size());
-    const iovec from = range(bytes.data(), bytes.size()), to = range(memory.data(), memory.size());
-    parent.say("joined");
-    while (its.write(0, {&from, 1}, {&to, 1})) continue;
-    parent.hear();
-  });
-  const std::string ticket = child.hear();
-  child.say(mine.ticket());
-  EXPECT_EQ(child.hear(), "joined");
-  const std::vector<std::string> tickets{mine.ticket(), ticket};
-  EXPECT_TRUE(mine.join(tickets, 0));
-  ::usleep(20'000);
-  ::kill(child.pid(), SIGSTOP);
+  Writer writer(mine, memory);
+  ::usleep(100'000);
+  ::kill(writer.child().pid(), SIGSTOP);
   ::usleep(50'000);
   const Status closed = mine.close(std::chrono::milliseconds(50));
-  child.kill();
+  writer.child().kill();
   EXPECT_TRUE(mine.close(seconds(5))) << "the dead write nothing";
   return !closed && closed.error().code == Code::timeout;
 }
