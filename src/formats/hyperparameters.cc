@@ -65,6 +65,11 @@ bool append_value(std::string& out, const Pickle& pickle, Pickle::Value value, b
   }
 }
 
+// Which group it is, where it is: its parameters, a label, DeepSpeed's marks. Another training's have their own.
+bool is_label(std::string_view key) {
+  return key == kParameters || key == "param_names" || key == "name" || key == "moe" || key.starts_with('_');
+}
+
 std::string json_of(const std::vector<std::string>& names, const HyperValues& values) {
   std::string out = "{";
   append_json(out, kParameters);
@@ -105,7 +110,7 @@ std::string values_of_groups(const std::vector<HyperGroup>& groups, const Checkp
 }  // namespace
 
 void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value) {
-  if (key.empty() || key == kParameters || key == "param_names" || key.size() > kTextMax || !is_utf8(key)) return;
+  if (key.empty() || is_label(key) || key.size() > kTextMax || !is_utf8(key)) return;
   std::string json;
   const std::string name(key);
   const bool has_room = group.values.size() + group.left_out.size() < kValuesMax || group.values.contains(name);

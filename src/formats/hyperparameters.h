@@ -25,7 +25,7 @@ struct HyperGroup {
   std::vector<std::string> left_out = {};  // names of those that have no word in JSON
 };
 
-// One of a group's items; "params", which is no hyperparameter, is passed over.
+// One of a group's items. What says which group it is ("params", "name") is no hyperparameter, and passed over.
 void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value);
 
 // The groups of a list of dicts, in its order; their parameters are for whoever can name them. Linear in the pickle:

@@ -32,9 +32,9 @@ struct TorchPart {
 // A dict {"state": {key: {word: tensor}}, "param_groups": [{"params": [key, ...]}]}, wherever it lies.
 struct TorchOptimizer {
   struct Group {
-    std::vector<std::string> keys;   // as steps of paths have them
-    std::vector<std::string> names;  // param_names, where the optimizer was made with names; else empty
-    HyperGroup hyperparameters;      // without parameters
+    std::vector<std::string> keys;    // as steps of paths have them
+    std::vector<std::string> names;   // param_names, where the optimizer was made with names; else empty
+    HyperGroup hyperparameters = {};  // without parameters
   };
   std::vector<PathStep> path;
   std::vector<Group> groups;

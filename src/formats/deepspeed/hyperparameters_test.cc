@@ -150,8 +150,12 @@ TEST_F(Groups, OnlyPlainValuesAreTakenAndOthersAreNamed) {
     to.none();
     to.string("fused");
     to.boolean(true);
-    to.string("name");
+    to.string("kind");
     to.string("he\"ad");
+    to.string("name");
+    to.string("decaying");
+    to.string("_ds_source_param_group_id");
+    to.integer(3);
     to.string("scheduler");
     to.global("os", "system");
     to.string("called");
@@ -174,7 +178,7 @@ TEST_F(Groups, OnlyPlainValuesAreTakenAndOthersAreNamed) {
   add_hyper_groups(groups, told);
   EXPECT_EQ(json::parse(told.values),
             json::parse(R"({"param_groups": [{"params": ["b"], "betas": [0.9, 1], "foreach": null, "fused": true,
-                                              "lr": 0.5, "name": "he\"ad"}]})"));
+                                              "lr": 0.5, "kind": "he\"ad"}]})"));
   ASSERT_EQ(told.notes.size(), 1u);
   EXPECT_NE(told.notes[0].find("called, endless, inner, long, scheduler are"), std::string::npos) << told.notes[0];
 }

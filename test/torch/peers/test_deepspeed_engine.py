@@ -232,7 +232,7 @@ def save_by_deepspeed(job: dict, folder: pathlib.Path) -> None:
     engine = engine_of(job, 1)
     train(engine, 0, STEPS)
     engine.save_checkpoint(str(folder / "ckpt"), tag="step")
-    leave(folder, "saved", state=state_of(engine), losses=train(engine, STEPS, MORE))
+    leave(folder, "saved", state=state_of(engine), facts=facts_of(engine), losses=train(engine, STEPS, MORE))
 
 
 def attached(job: dict, folder: pathlib.Path) -> None:
@@ -497,6 +497,7 @@ class Engines(unittest.TestCase):
         for target in (job(3, 2), job(1, 2)):
             run(load, target, self.folder)
             self.check_state(self.left("loaded")["state"], self.left("saved")["state"], True)
+            self.assertEqual(self.left("loaded")["facts"]["groups"], self.left("saved")["facts"]["groups"])
 
     def test_programs_of_deepspeed_need_one_line(self):
         for stage in (2, 3):
