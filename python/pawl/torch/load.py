@@ -429,7 +429,7 @@ def _one_of(number: int, found: list[dict[str, Any]]) -> dict[str, Any]:
             if agreed.setdefault(key, value) != value:
                 raise Refused(f"param group {number}: its parameters were saved with {key} {agreed[key]!r} and "
                               f"{value!r}: make the optimizer with the groups that were saved")
-    return agreed
+    return {key: value for key, value in agreed.items() if all(key in each for each in found)}  # told of all of them
 
 
 def _set_group(live: dict[str, Any], saved: dict[str, Any]) -> None:
