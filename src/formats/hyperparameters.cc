@@ -73,7 +73,8 @@ bool is_label(std::string_view key) {
 std::string json_of(const std::vector<std::string>& names, const HyperValues& values) {
   std::string out = "{";
   append_json(out, kParameters);
-  for (std::size_t i = 0; i < names.size(); ++i) append_json(out += i == 0 ? ":[" : ",", names[i]);
+  out += ":[";
+  for (std::size_t i = 0; i < names.size(); ++i) append_json(out += i == 0 ? "" : ",", names[i]);
   out += ']';
   for (const auto& [key, json] : values) {
     append_json(out += ',', key);
@@ -82,19 +83,22 @@ std::string json_of(const std::vector<std::string>& names, const HyperValues& va
   return out + '}';
 }
 
-// Empty where there is none, or one parameter has two values; then `claimed` is its name.
+// Empty where there is none, or one parameter has two values; then `claimed` is its name. Groups keep their places,
+// also those of which no parameter is known: who has no names (DeepSpeed) takes groups by their order.
 std::string values_of_groups(const std::vector<HyperGroup>& groups, const CheckpointView& view, std::string& claimed) {
   std::unordered_set<std::string_view> names;
   for (const StoredTensor& tensor : view.tensors)
     if (tensor.role != "weight" && tensor.role != "buffer" && is_utf8(tensor.name)) names.insert(tensor.name);
   std::unordered_map<std::string_view, const HyperValues*> told;
   std::string out;
+  bool any = false;
   for (const HyperGroup& group : groups) {
-    if (group.values.empty()) continue;
     std::vector<std::string> mine;
+    bool is_known = false;
     for (const std::string& parameter : group.parameters) {
       const auto name = names.find(parameter);
       if (name == names.end()) continue;
+      is_known = true;
       const auto [before, is_new] = told.emplace(*name, &group.values);
       if (!is_new && *before->second != group.values) {  // which of them holds is not known
         claimed = parameter;
@@ -102,9 +106,10 @@ std::string values_of_groups(const std::vector<HyperGroup>& groups, const Checkp
       }
       if (is_new) mine.push_back(parameter);  // else of another rank, and the same
     }
-    if (!mine.empty()) out += (out.empty() ? "{\"param_groups\":[" : ",") + json_of(mine, group.values);
+    any = any || (!mine.empty() && !group.values.empty());
+    if (!mine.empty() || !is_known) out += (out.empty() ? "{\"param_groups\":[" : ",") + json_of(mine, group.values);
   }
-  return out.empty() ? out : out + "]}";
+  return any ? out + "]}" : std::string();
 }
 
 }  // namespace

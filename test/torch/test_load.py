@@ -310,6 +310,13 @@ class HyperparametersTest(Case):
         self.assertIn("lr, schedule are no number", " ".join(report.notes))
         self.assertFalse(os.path.exists(made))
 
+    def test_what_only_one_of_two_groups_tells_is_not_the_others(self):
+        path = self.saved(*self.training((".weight", {}), (".bias", {"lr": 0.5})),
+                          lambda state: state["param_groups"][0].update(lr=torch.tensor(0.25)))
+        model, optimizer = self.training(("", {}), lr=7.0, weight_decay=0.5)
+        pawl.torch.load(path, model, optimizer)
+        self.assertEqual((7.0, 0.01), (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]))
+
     def test_groups_that_disagree_about_one_here_leave_it_alone(self):
         path = self.saved(*self.training((".weight", {"lr": 0.25}), (".bias", {"lr": 0.5})))
         model, optimizer = self.training((".bias", {}), (".weight", {}))

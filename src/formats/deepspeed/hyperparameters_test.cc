@@ -207,6 +207,18 @@ TEST_F(Groups, AParameterThatTwoClaimDifferentlyIsAReasonToTellNothing) {
   EXPECT_TRUE(both.notes.empty());
 }
 
+TEST_F(Groups, KeepTheirPlacesWhereAnyIsTold) {
+  const std::vector<HyperGroup> groups = {{.parameters = {"frozen"}, .values = {{"lr", "1"}}},
+                                          {.parameters = {"b"}},
+                                          {.parameters = {"a"}, .values = {{"lr", "2"}}}};
+  CheckpointView told = view();
+  add_hyper_groups(groups, told);
+  EXPECT_EQ(told.values, R"({"param_groups":[{"params":[],"lr":1},{"params":["b"]},{"params":["a"],"lr":2}]})");
+  CheckpointView none = view();
+  add_hyper_groups({groups[0], groups[1]}, none);
+  EXPECT_EQ(none.values, "");
+}
+
 TEST_F(Groups, ANumberIsOfTheOnlyGroupThatListsIt) {
   PickleWriter to;
   to.empty_list();
