@@ -92,9 +92,7 @@ def make(job, task, folder: pathlib.Path) -> dict:
 def take(job, task, folder: pathlib.Path) -> dict:
     made = parallelism_of(job["parallelism"])
     source = folder.parent / task["source"]
-    # DeepSpeed's files have no rates that pawl.torch takes over.
-    are_carried = task["source"] in OF_TORCH or job["parallelism"] not in OF_TORCH
-    rates = with_groups(OTHER_RATES if are_carried else RATES, task)
+    rates = with_groups(OTHER_RATES, task)  # the source's are to be restored
 
     def loaded(form):
         return means.load(job["means"], source / "checkpoint", task["source"], folder,
