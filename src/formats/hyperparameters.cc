@@ -18,6 +18,7 @@ constexpr std::size_t kItemsMax = 8;         // of one that is a list: betas are
 constexpr std::size_t kTextMax = 64;         // bytes of a name, or of one that is a text
 constexpr std::size_t kValuesMax = 64;       // of a group
 constexpr std::size_t kGroupItemsMax = 512;  // of a group's dict
+constexpr std::size_t kBytesMax = 16 << 20;  // of what all groups of a list say: one long text may be said very often
 constexpr std::string_view kParameters = "params";
 
 bool append_number(std::string& out, double value) {
@@ -68,6 +69,13 @@ bool append_value(std::string& out, const Pickle& pickle, Pickle::Value value, b
 // Which group it is, where it is: its parameters, a label, DeepSpeed's marks. Another training's have their own.
 bool is_label(std::string_view key) {
   return key == kParameters || key == "param_names" || key == "name" || key == "moe" || key.starts_with('_');
+}
+
+std::size_t size_of(const HyperGroup& group) {
+  std::size_t bytes = sizeof group;
+  for (const auto& [key, json] : group.values) bytes += key.size() + json.size();
+  for (const std::string& key : group.left_out) bytes += key.size();
+  return bytes;
 }
 
 std::string json_of(const std::vector<std::string>& names, const HyperValues& values) {
@@ -130,6 +138,7 @@ void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& p
 std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list) {
   std::vector<HyperGroup> groups;
   std::size_t left = pickle.count();
+  std::size_t bytes = 0;
   for (const Pickle::Value each : pickle.items(list)) {
     const std::span<const Pickle::Value> items = pickle.items(each);
     if (items.size() + 1 > left) return {};
@@ -139,6 +148,8 @@ std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value li
     for (std::size_t i = 0; i + 1 < items.size(); i += 2)
       if (pickle.is(items[i], PickleKind::string))
         add_hyperparameter(group, pickle.text(items[i]), pickle, items[i + 1]);
+    bytes += size_of(group);
+    if (bytes > kBytesMax) return {};
   }
   return groups;
 }

@@ -29,7 +29,7 @@ struct HyperGroup {
 void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value);
 
 // The groups of a list of dicts, in its order; their parameters are for whoever can name them. Linear in the pickle:
-// one dict may be named by many groups, and a list that is longer for that has no groups.
+// one dict may be named by many groups, and a list that is longer for that, or says more than 16 MiB, has no groups.
 [[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list);
 
 // Which of those groups lists each number below `count` among its "params". Nothing: none does, or several do.

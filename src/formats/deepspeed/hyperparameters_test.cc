@@ -219,6 +219,31 @@ TEST_F(Groups, KeepTheirPlacesWhereAnyIsTold) {
   EXPECT_EQ(none.values, "");
 }
 
+TEST_F(Groups, AFileThatSaysOneThingVeryOftenSaysNothing) {
+  for (const int times : {1, 100'000}) {
+    PickleWriter to;
+    to.empty_list();
+    to.mark();
+    to.empty_dict();
+    to.mark();
+    for (int i = 0; i < 8; ++i) {
+      to.string(std::string(1, static_cast<char>('a' + i)));
+      to.string(std::string(64, '\1'));
+    }
+    to.set_items();
+    const std::uint32_t dict = to.memoize();
+    for (int i = 1; i < times; ++i) to.recall(dict);
+    for (int i = 0; i < 20 * times; ++i) {  // values enough for that
+      to.none();
+      to.pop();
+    }
+    to.append_items();
+    const Result<Pickle> pickle = parse_pickle(to.finish());
+    ASSERT_TRUE(pickle.has_value()) << pickle.error().what;
+    EXPECT_EQ(read_hyper_groups(*pickle, pickle->root()).size(), times == 1 ? 1u : 0u);
+  }
+}
+
 TEST_F(Groups, ANumberIsOfTheOnlyGroupThatListsIt) {
   PickleWriter to;
   to.empty_list();
