@@ -3,7 +3,6 @@ once and at its own address; on four gloo ranks, columns and replicas arrive bit
 two and two, and where one may not write into the others.
 PAWL_SEED: of the random wants.
 """
-import importlib
 import itertools
 import os
 import random
@@ -31,7 +30,6 @@ from pawl.torch import near  # noqa: E402
 from pawl.torch.near import Want, divided, is_worth_sharing  # noqa: E402
 
 WORLD = 4
-load = importlib.import_module("pawl.torch.load")  # the module: pawl.torch.load is its function
 SEED = int(os.environ.get("PAWL_SEED", random.SystemRandom().randrange(1 << 30)))
 COLUMNS, ROWS = 2048, 200
 
@@ -130,7 +128,7 @@ def columns_from_rows(rank, world, path):
         join(peers, tickets, number)
 
     for way, name in machines.items():
-        load.machine = lambda name=name: name
+        near.machine = lambda name=name: name
         _checkpoint.Peers.join = refuse if way == "refused" else join
         for kind, dtype, verify in (("tp", torch.float32, "reading"), ("tp", torch.bfloat16, True),
                                     ("plain", torch.float32, "reading"), ("hsdp", torch.float32, True)):

@@ -28,7 +28,7 @@ from pawl._checkpoint import Checkpoint, Read
 from pawl.errors import PawlError, Refused
 from pawl.torch.layout import Group, Layout, Piece, layout_of, listed, module_prefixes, piece_of_number
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
-from pawl.torch.near import Near, machine
+from pawl.torch.near import Near
 from pawl.torch.optimizer_state import CreatedState, inner
 from pawl.torch.reading import (Sorted, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
                                 shares_of, sort_parts, staging_type)
@@ -66,7 +66,7 @@ class _Said:
     tensors: int
     keys: list[bytes]
     devices: set[str]
-    machine: str  # near.machine(), or ""
+    ticket: str  # of Near
     names: str | None
 
 
@@ -145,31 +145,33 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> Report:
     """What `look` plans on each rank, done by all. The plan is left in `plans`, for the caller to close its checkpoint,
     also where this fails: `began` says then whether something may have been written."""
-    said: list[_Said] = ranks.gather(lambda: _say(look, plans))
-    plan = plans[0]
-    _check_same(said)
-    used = sorted(set().union(*(each.used for each in said)))
-    unused = _unused(plan, used, bool(plan.layout.optimizers))
-    ranks.gather(lambda: _check_whole(options, plan, unused, used, ranks))
-    matches = plan.bulk
-    devices = {device for each in said for device in each.devices}
-    shared = ranks.world > 1 and can_pass_on(ranks.group, devices)
-    near = _near(ranks, said) if shared else None
+    near = Near()
     try:
-        shares = shares_of(matches, [each.keys for each in said] if shared else [[]], ranks.rank,
-                           near.members if near is not None else ())
+        said: list[_Said] = ranks.gather(lambda: _say(look, plans, near if ranks.world > 1 else None))
+        plan = plans[0]
+        _check_same(said)
+        used = sorted(set().union(*(each.used for each in said)))
+        unused = _unused(plan, used, bool(plan.layout.optimizers))
+        shared = ranks.world > 1 and can_pass_on(ranks.group, {device for each in said for device in each.devices})
+        tickets = [each.ticket if shared and each.names == said[0].names and each.devices <= {"cpu"} else ""
+                   for each in said]
+
+        def check() -> bool:
+            _check_whole(options, plan, unused, used, ranks)
+            return near.join(ranks.rank, tickets)
+        near.agree(ranks.gather(check))
+        shares = shares_of(plan.bulk, [each.keys for each in said] if shared else [[]], ranks.rank, near.members)
         ranks.left = _HALF
         mine = [part for holders, parts in shares.items() for part in parts
                 if holders[part.reader] == ranks.rank or len(holders) == 1]
-        parts = sort_parts(mine, near is not None)
-        offers = ranks.gather(lambda: near.offer(parts.offered) if near is not None else (0, 0))
+        parts = sort_parts(mine, bool(near.members))
+        offers = ranks.gather(lambda: near.offer(parts.offered))
         reads = ranks.gather(lambda: _read(options, plan, parts, near, offers, Progress(
             "load", options.path, sum(part.size_bytes for part in mine), shown=ranks.rank == 0)))
     finally:
-        if near is not None:
-            near.close()
+        near.close()
     if options.verify == "reading":
-        seen = " ".join(text for text in ranks.gather(plan.checkpoint.seen) if text)
+        seen = " ".join(text for _, text in reads if text)
         ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None)))
     try:
         received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
@@ -177,24 +179,18 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
         raise PawlError(f"the ranks lost each other while they passed on what they had read ({error}): {_HALF}"
                         ) from error
     ranks.gather(lambda: _whole(lambda: _finish(plan)))
-    return _report(options, plan, unused, reads, ranks.rank, received + (near.received if near is not None else 0))
-
-
-def _near(ranks: Ranks, said: Sequence[_Said]) -> Near | None:
-    """The ranks of this machine, where they can read for each other; all ranks ask at once."""
-    return Near.make(ranks, [each.machine if each.names == said[0].names and each.devices <= {"cpu"} else ""
-                             for each in said])
+    return _report(options, plan, unused, [read for read, _ in reads], ranks.rank, received + near.received)
 
 
 # Looking ----------------------------------------------------------------------------------------------------------
 
-def _say(look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> _Said:
+def _say(look: Callable[[], LoadPlan], plans: list[LoadPlan], near: Near | None) -> _Said:
     plan = look()
     plans.append(plan)
     bulk = [each for each in plan.bulk if each.piece.box.count]
     return _Said(plan.checkpoint.path, plan.found.used, len(plan.checkpoint.tensors),
-                 [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk}, machine(),
-                 plan.checkpoint.names)
+                 [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk},
+                 near.ticket() if near is not None else "", plan.checkpoint.names)
 
 
 def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
@@ -455,14 +451,18 @@ def set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], s
 
 # Doing ------------------------------------------------------------------------------------------------------------
 
-def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, near: Near | None, offers: Sequence[tuple[int, int]],
-          progress: Progress) -> Read:
-    """What ranks near by read for this one is there when all of them have come back from this."""
+def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, near: Near, offers: Sequence[tuple[int, int]],
+          progress: Progress) -> tuple[Read, str]:
+    """And what was seen of checksums. What ranks near by read for this one is there when all have come back from this.
+    """
     plan.began = True
+
+    def read() -> tuple[Read, str]:
+        done = read_parts(plan.checkpoint, parts.requests + near.requests(offers), parts.staged, watcher=progress,
+                          prove=options.verify == "reading" or None, **_access(options))
+        return done, plan.checkpoint.seen() if options.verify == "reading" else ""
     with progress:
-        requests = parts.requests + (near.requests(offers) if near is not None else [])
-        return _whole(lambda: read_parts(plan.checkpoint, requests, parts.staged, watcher=progress,
-                                         prove=options.verify == "reading" or None, **_access(options)))
+        return _whole(read)
 
 
 def _whole(work: Callable[[], Any]) -> Any:

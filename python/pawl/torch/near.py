@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from pawl._checkpoint import Peers, Request, address_of
 from pawl.errors import PawlError
-from pawl.torch.save import Ranks
 
 _SHORT_RUN_BYTES = 1 << 20  # a stored run as long as that is read as fast by whoever wants it
 _MEMORY_RUN_BYTES = 512     # shorter ones cost more to hand over than to read
@@ -113,45 +112,52 @@ def divided(wants: Sequence[Want], self_number: int, peers: Peers | None = None)
 
 
 class Near:
-    """The ranks of this machine that this one reads with, joined."""
+    """The ranks of this machine that this one reads with. First each gives its ticket to all, then join()s, then they
+    agree() whether all could; until then, and where they couldn't, it has no members and offers nothing."""
 
-    def __init__(self, members: Sequence[int], number: int) -> None:
-        self.members = tuple(members)  # of the ranks' group
-        self._number = number          # this rank's among them
+    def __init__(self) -> None:
+        self.members: tuple[int, ...] = ()  # of the ranks' group, this one among them
+        self.received = 0                   # bytes that others read for this rank, by the last requests()
+        self._number = 0                    # this rank's among the members
+        self._peers: Peers | None = None
+        self._wants = b""                   # the others read it
+
+    def ticket(self) -> str:
+        """For join() of all ranks. Others may write into this one from then on, until close()."""
         self._peers = Peers()
-        self._wants = b""  # the others read it
-        self.received = 0  # bytes that others read for this rank, by the last requests()
+        return f"{machine()}|{self._peers.ticket}"
 
-    @staticmethod
-    def make(ranks: Ranks, machines: Sequence[str]) -> Near | None:
-        """Collective. `machines`: machine() of each rank, "" where it can't take part. None: it reads for itself."""
-        mine = machines[ranks.rank]
-        members = [rank for rank, each in enumerate(machines) if each == mine] if mine else [ranks.rank]
-        near = Near(members, members.index(ranks.rank))
-        joined: list[bool] = []
+    def join(self, rank: int, tickets: Sequence[str]) -> bool:
+        """`tickets`: of all ranks, "" where one can't take part. Whether this rank found all that are on its machine."""
+        machines, of_peers = zip(*(each.split("|") if each else ("", "") for each in tickets), strict=True)
+        mine = machines[rank]
+        self.members = tuple(other for other, each in enumerate(machines) if each == mine) if mine else (rank,)
+        self._number = self.members.index(rank)
+        if len(self.members) == 1 or not mine or self._peers is None:
+            return False
         try:
-            tickets = ranks.gather(lambda: near._peers.ticket)
-            joined = ranks.gather(lambda: len(members) > 1 and near._join([tickets[rank] for rank in members]))
-        finally:
-            is_joined = bool(joined) and all(joined[rank] for rank in members)
-            if not is_joined:
-                near.close()
-        return near if is_joined else None
-
-    def _join(self, tickets: Sequence[str]) -> bool:
-        try:
-            self._peers.join(tickets, self._number)
+            self._peers.join([of_peers[member] for member in self.members], self._number)
         except PawlError:
             return False
         return True
 
+    def agree(self, joined: Sequence[bool]) -> None:
+        """`joined`: what join() gave on each rank."""
+        if not all(joined[member] for member in self.members):
+            self.members = ()
+            self.close()
+
     def offer(self, wanted: Sequence[tuple[Request, int]]) -> tuple[int, int]:
         """What this rank would have any of them read, each with its elements' bytes; the answer is for requests()."""
+        if not self.members:
+            return 0, 0
         self._wants = pickle.dumps([Want(self._number, item_bytes, request) for request, item_bytes in wanted])
         return address_of(self._wants), len(self._wants)
 
     def requests(self, offers: Sequence[tuple[int, int]]) -> list[Request]:
         """What this rank reads, for itself and others. `offers`: of all ranks of the group."""
+        if self._peers is None:
+            return []
         wants: list[Want] = []
         for number, rank in enumerate(self.members):
             wants += pickle.loads(self._peers.read(number, *offers[rank]))
@@ -162,4 +168,6 @@ class Near:
 
     def close(self) -> None:
         """Nobody writes into this rank's memory any more. Waits for no other rank but one that does. Idempotent."""
-        self._peers.close()
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
