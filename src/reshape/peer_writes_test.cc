@@ -14,6 +14,7 @@
 #include "env/peer_memory.h"
 #include "env/temporary_directory.h"
 #include "reshape/execute.h"
+#include "reshape/slabs.h"
 
 namespace pawl {
 namespace {
@@ -122,6 +123,45 @@ TEST(PeerWritesTest, execute_gives_peers_what_it_would_give_this_process) {
     EXPECT_TRUE(run(true) == expected) << "PAWL_SEED=" << seed;
     EXPECT_NE(expected.first[1], Bytes(it.buffer_bytes)) << "something is written";
   }
+}
+
+// What lies between the runs of one half are the other half's: nothing is read for both, however many gaps are allowed.
+TEST(PeerWritesTest, halves_of_rows_are_read_once) {
+  constexpr std::uint64_t kLong = 11008, kMany = 600;  // rows of 44 kB
+  const std::vector<StoredFile> files(1);
+  const CopySource source{&files,
+                          [](std::uint32_t, std::uint32_t) -> Place { return {.size_bytes = kMany * kLong * 4}; }};
+  Bytes memory(kMany * kLong * 4);
+  CopyTarget target;
+  target.place = [&](std::uint32_t, std::uint32_t) -> Place {
+    return {.memory = memory.data(), .size_bytes = memory.size()};
+  };
+  const auto batch = std::make_shared<Batch>();
+  Slab slab;
+  for (std::uint32_t half = 0; half < 2; ++half) {
+    ReshapeCopy copy;
+    copy.box.dimensions = 2;
+    copy.box.begin = {0, half * kLong / 2};
+    copy.box.size = {kMany, kLong / 2};
+    copy.sources = {{0, 0, half * kLong / 2, {kLong, 1}}};
+    copy.target = {0, half, half * kLong / 2, {kLong, 1}};
+    copy.from = copy.to = ElementType::float32;
+    ASSERT_TRUE(append_move(copy, source, target, *batch));
+    slab.parts.push_back({half, copy.box});
+  }
+  slab.batch = batch;
+  ReadAllowance allowance(1);
+  allowance.need(1 << 30);
+  std::vector<Item> items;
+  for (std::uint32_t half = 0; half < 2; ++half) append_items(slab, half, 0, 256 << 10, allowance, items);
+  const std::vector<Extent> extents = join_items(items, 512 << 10, allowance);
+  std::uint64_t end = 0;
+  for (const Extent& extent : extents) {
+    EXPECT_EQ(extent.begin, end);
+    end = extent.end;
+  }
+  EXPECT_EQ(end, memory.size());
+  EXPECT_LE(extents.size(), memory.size() / (256 << 10)) << "and in long requests";
 }
 
 TEST(PeerWritesTest, execute_says_that_a_peer_has_left) {

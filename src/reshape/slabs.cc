@@ -13,6 +13,8 @@ namespace pawl {
 namespace {
 
 constexpr std::uint64_t kGapMax = 64 << 10;  // a longer one is always worth a request of its own
+// Runs as long as that are items of their own; what lies between may be another part's, and joins them then.
+constexpr std::uint64_t kOwnItemMin = 2048;
 
 std::uint64_t bytes_of(ElementType type) {
   return size_bits(type) / 8;
@@ -440,7 +442,8 @@ void append_items(const Slab& slab, std::uint32_t part, std::uint32_t source, st
     const Extension all = extension_from(order, level, end.stride, box, unit);
     if (all.span <= all.dense) break;
     std::uint64_t gaps = 0;
-    if (!__builtin_mul_overflow(all.span - all.dense, boxes, &gaps) && allowance.spend(gaps)) break;
+    const bool is_short = extension_from(order, level + 1, end.stride, box, unit).span < kOwnItemMin;
+    if (is_short && !__builtin_mul_overflow(all.span - all.dense, boxes, &gaps) && allowance.spend(gaps)) break;
     boxes *= box.size[order.dimension[level]];
   }
   // And from which on they are short enough, cut between two round indices.

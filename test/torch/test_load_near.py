@@ -31,7 +31,7 @@ from pawl.torch.near import Want, divided, is_worth_sharing  # noqa: E402
 
 WORLD = 4
 SEED = int(os.environ.get("PAWL_SEED", random.SystemRandom().randrange(1 << 30)))
-COLUMNS, ROWS = 2048, 200
+COLUMNS, ROWS = 4096, 120
 
 
 def places_of(want):

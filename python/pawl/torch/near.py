@@ -19,7 +19,7 @@ from pawl._checkpoint import Peers, Request, address_of
 from pawl.errors import PawlError
 
 _SHORT_RUN_BYTES = 1 << 20  # a stored run as long as that is read as fast by whoever wants it
-_MEMORY_RUN_BYTES = 512     # shorter ones cost more to hand over than to read
+_MEMORY_RUN_BYTES = 2048    # shorter ones cost more to hand over than to read
 _SHARE_BYTES = 256 << 10    # at least so much is one reader's
 
 
