@@ -187,6 +187,7 @@ class GoldenTest(CommandTest):
                     source = copied(fixture, names, self.at(f"some{random.randrange(10**9)}"))
                     self.run_ok("convert", source, target, "--to", "safetensors")
                     self.compare(golden, facts, target, source, label)
+                    self.assertNotEqual("damaged", json.loads(self.run_ok("verify", source, "-o", "json"))["verdict"])
                     compared += 1
         self.assertGreater(compared, 20)
 

@@ -60,13 +60,6 @@ Result<std::string> decode_stored(const StoredFile& file, std::string_view encod
   return Error{Code::broken, "what is not encoded was to be decoded"};
 }
 
-Result<std::uint64_t> zstd_decoded_bytes(std::string_view head) {
-  const unsigned long long size = ZSTD_getFrameContentSize(head.data(), head.size());
-  if (size == ZSTD_CONTENTSIZE_ERROR) return damaged("no zstd frame");
-  if (size == ZSTD_CONTENTSIZE_UNKNOWN) return damaged("a zstd frame that does not say its size");
-  return std::uint64_t{size};
-}
-
 Result<std::string> decode_zstd(std::string_view encoded, std::uint64_t decoded_bytes) {
   // A frame can't be smaller than a 2^17th of what it holds: each of its blocks has at least three bytes for 128 KiB.
   if (decoded_bytes / (std::uint64_t{1} << 17) > encoded.size())

@@ -26,8 +26,6 @@ namespace pawl {
 // Fails: `corrupt`.
 [[nodiscard]] Result<std::string> decode_zstd(std::string_view encoded, std::uint64_t decoded_bytes);
 [[nodiscard]] Result<std::string> decode_deflate(std::string_view encoded, std::uint64_t decoded_bytes);
-// What a zstd frame says that it decodes to. Fails: `corrupt` where it is none, or does not say.
-[[nodiscard]] Result<std::uint64_t> zstd_decoded_bytes(std::string_view head);
 
 // What one zstd frame decodes to, of which only both ends are kept: for frames that don't say their size, and readers
 // that only need where things lie in them: each at most `end_bytes_max`. In memory: the ends and the frame's window.

@@ -18,7 +18,8 @@ namespace pawl {
 namespace {
 
 constexpr std::string_view kZipMagic = "PK\3\4";
-constexpr std::uint64_t kHeadBytes = 18;  // of a zstd frame: enough for its decoded size
+constexpr std::uint64_t kArchiveBytesMax = 1 << 20;    // what a file of torch.save has beside a tensor's elements
+constexpr std::uint64_t kObjectBytesMax = 256 << 20;  // of anything else's
 
 bool is_zip(ByteSource& source) {
   const Result<std::string> head =
@@ -43,8 +44,8 @@ class Prover {
     return {};
   }
 
-  // An item of DCP: an archive, perhaps packed.
-  Status item(ByteSource& file, const std::string& name, const DcpPlace& place) {
+  // An item of DCP: an archive of at most so many bytes, perhaps packed; its frame need not say its size.
+  Status item(ByteSource& file, const std::string& name, const DcpPlace& place, std::uint64_t bytes_max) {
     Result<WindowBytes> window = WindowBytes::open(file, place.offset_bytes, place.length_bytes);
     if (!window) return failed(name, window.error());
     if (place.transforms.empty()) return archive(*window, name);
@@ -54,9 +55,10 @@ class Prover {
     }
     const Result<std::string> encoded = read_text(*window, 0, place.length_bytes);
     if (!encoded) return failed(name, encoded.error());
-    const Result<std::uint64_t> size = zstd_decoded_bytes(std::string_view(*encoded).substr(0, kHeadBytes));
-    if (!size) return failed(name, size.error());
-    const Result<std::string> decoded = decode_zstd(*encoded, *size);
+    MemoryBytes packed(*encoded);
+    const Result<ZstdEnds> ends = zstd_ends(packed, bytes_max, 1);
+    if (!ends) return failed(name, ends.error());
+    const Result<std::string> decoded = decode_zstd(*encoded, ends->size_bytes);
     if (!decoded) return failed(name, decoded.error());
     MemoryBytes memory(*decoded);
     return archive(memory, name);
@@ -106,23 +108,31 @@ bool is_dcp(const std::string& folder) {
 Status prove_dcp(const std::string& folder, Prover& prover) {
   PAWL_ASSIGN(const DcpCheckpoint dcp, open_dcp(folder));
   using Item = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
-  std::map<Item, std::pair<const DcpPlace*, std::string>> items;  // each once, in the order of the files
-  const auto add = [&](const DcpPlace& place, const std::string& key) {
-    items.try_emplace(Item(place.file, place.offset_bytes, place.length_bytes), &place, key);
+  struct Entry {
+    const DcpPlace& place;
+    const std::string& key;
+    std::uint64_t bytes_max;  // decoded
+  };
+  std::map<Item, Entry> items;  // each once, in the order of the files
+  const auto add = [&](const DcpPlace& place, const std::string& key, std::uint64_t bytes_max) {
+    items.try_emplace(Item(place.file, place.offset_bytes, place.length_bytes), Entry{place, key, bytes_max});
   };
   for (const DcpTensor& tensor : dcp.tensors)
-    for (const DcpChunk& chunk : tensor.chunks) add(chunk.place, tensor.key);
-  for (const DcpObject& object : dcp.objects) add(object.place, object.key);
+    for (const DcpChunk& chunk : tensor.chunks) {
+      const std::uint64_t elements = element_count(chunk.region.shape).value_or(0);
+      add(chunk.place, tensor.key, size_bytes(tensor.type, elements).value_or(0) + kArchiveBytesMax);
+    }
+  for (const DcpObject& object : dcp.objects) add(object.place, object.key, kObjectBytesMax);
   std::unique_ptr<ByteSource> source;
   std::uint32_t opened = ~0u;
-  for (const auto& [item, place] : items) {
+  for (const auto& [item, entry] : items) {
     const std::uint32_t file = std::get<0>(item);
     if (file != opened) {
       prover.end_file();
       PAWL_ASSIGN(source, open_bytes(dcp.files[file]));
       opened = file;
     }
-    PAWL_TRY(prover.item(*source, text(dcp.files[file], ": item ", place.second), *place.first));
+    PAWL_TRY(prover.item(*source, text(dcp.files[file], ": item ", entry.key), entry.place, entry.bytes_max));
   }
   prover.end_file();
   return {};
