@@ -197,10 +197,10 @@ class Writer {
           parent.say(its.ticket());
           const std::vector<std::string> tickets{parent.hear(), its.ticket()};
           if (!its.join(tickets, 1)) ::_exit(2);
+          std::vector<std::uint64_t> numbers(memory.size(), 1);
           parent.say("joined");
-          std::vector<std::uint64_t> numbers(memory.size());
           const iovec from = range(numbers.data(), numbers.size() * 8), to = range(memory.data(), memory.size() * 8);
-          for (std::uint64_t number = 1; its.write(0, {&from, 1}, {&to, 1}); ++number)
+          for (std::uint64_t number = 2; its.write(0, {&from, 1}, {&to, 1}); ++number)
             numbers.front() = numbers.back() = number;  // no more: nearly all of its time is writing
           parent.say("refused");
           parent.hear();
@@ -234,8 +234,10 @@ TEST(PeerMemoryTest, nobody_writes_after_close) {
 bool waits_for_a_stopped_writer() {
   static std::vector<std::uint64_t> memory(8 << 20);
   PeerMemory mine;
+  volatile std::uint64_t& last = memory.back();
+  last = 0;
   Writer writer(mine, memory);
-  ::usleep(100'000);
+  for (int i = 0; last == 0 && i < 10'000; ++i) ::usleep(1000);  // until it has written all of it once
   ::kill(writer.child().pid(), SIGSTOP);
   ::usleep(50'000);
   const Status closed = mine.close(std::chrono::milliseconds(50));
