@@ -18,7 +18,7 @@ namespace pawl {
 namespace {
 
 constexpr std::string_view kZipMagic = "PK\3\4";
-constexpr std::uint64_t kArchiveBytesMax = 1 << 20;    // what a file of torch.save has beside a tensor's elements
+constexpr std::uint64_t kArchiveBytesMax = 1 << 20;   // what a file of torch.save has beside a tensor's elements
 constexpr std::uint64_t kObjectBytesMax = 256 << 20;  // of anything else's
 
 bool is_zip(ByteSource& source) {
