@@ -1,6 +1,6 @@
 // The executor with memory of peers among its targets, against the same execution into memory of this process. The peer
 // is this process itself, which the system tells no apart; other processes are in env/peer_memory_test.cc and in
-// test/torch/test_load_peers.py.
+// test/torch/test_load_near.py.
 //
 // PAWL_CASES: how many random cases (default 60). PAWL_SEED: the first seed; a failure prints its own.
 #include <gtest/gtest.h>
