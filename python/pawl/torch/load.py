@@ -333,6 +333,8 @@ def _prefix_hint(plan: LoadPlan) -> str:
 def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[str, Any]
                ) -> list[tuple[Match, torch.Tensor]]:
     """Numbers as the training has them; they have to be the same numbers."""
+    if not numbers:
+        return []
     stored = [torch.empty(each.piece.box.size, dtype=staging_type(each)) for each in numbers]
     checkpoint.read([request_of(each, each.piece.box, memory) for each, memory in zip(numbers, stored, strict=True)],
                     **access)
