@@ -25,6 +25,9 @@ class FileBytes final : public ByteSource {
     if (got != buffer.size()) return Error{Code::corrupt, text(path_, ": shorter than when it was opened")};
     return {};
   }
+  void will_need(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    file_->will_need(offset_bytes, size_bytes);
+  }
 
  private:
   std::string path_;

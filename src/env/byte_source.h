@@ -21,6 +21,8 @@ class ByteSource {
   [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
   // Fills the buffer. Fails: `corrupt` if that passes the end; `io`.
   [[nodiscard]] virtual Status read(std::uint64_t offset_bytes, std::span<std::byte> buffer) = 0;
+  // Begins to fetch bytes that will be read, where they may be far away. Advice: nothing fails.
+  virtual void will_need(std::uint64_t /*offset_bytes*/, std::uint64_t /*size_bytes*/) {}
 };
 
 // As read, into a string. Fails before it allocates if the bytes aren't there.

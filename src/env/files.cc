@@ -74,6 +74,11 @@ class RealFile final : public File {
     return total;
   }
 
+  void will_need(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    (void)::posix_fadvise(fd_.get(), static_cast<off_t>(offset_bytes), static_cast<off_t>(size_bytes),
+                          POSIX_FADV_WILLNEED);
+  }
+
   Status sync() override {
     if (::fsync(fd_.get()) != 0) return file_error("sync", path_, errno);
     return {};

@@ -26,6 +26,7 @@ namespace {
 constexpr std::uint64_t kHeadBytes = 4096;  // of an item: its pickle lies there, and the headers of its records
 constexpr std::uint64_t kTailBytes = 2048;  // its directory
 constexpr std::uint64_t kArchiveBytesMax = 1 << 20;  // what a file of torch.save of one tensor has beside its elements
+constexpr std::size_t kAheadItems = 1024;
 constexpr std::size_t kFormsMax = 4096;
 constexpr std::uint32_t kNoFile = ~0u;
 constexpr std::size_t kProblemsMax = 5;
@@ -169,6 +170,8 @@ class ItemReader {
       : checkpoint_(checkpoint), files_(files), view_(view), sources_(checkpoint.files.size()) {}
 
   Result<StoredPiece> locate(const DcpTensor& tensor, const DcpChunk& chunk);
+  // That this chunk is among those which will be located soon.
+  void announce(const DcpChunk& chunk);
 
  private:
   struct Form {        // of items of one type, shape and length
@@ -216,6 +219,15 @@ Result<const std::unordered_map<std::string, SafetensorsEntry>*> ItemReader::ent
     }
   }
   return found->second ? &*found->second : nullptr;
+}
+
+void ItemReader::announce(const DcpChunk& chunk) {
+  const auto& [file, offset_bytes, length_bytes, transforms] = chunk.place;
+  if (length_bytes <= kHeadBytes + kTailBytes || !transforms.empty()) return;  // read many at a time, or whole
+  const Result<ByteSource*> bytes = source(file);
+  if (!bytes) return;  // said when it is located
+  (*bytes)->will_need(offset_bytes, kHeadBytes);
+  (*bytes)->will_need(offset_bytes + length_bytes - kTailBytes, kTailBytes);
 }
 
 Result<StoredPiece> ItemReader::locate(const DcpTensor& tensor, const DcpChunk& chunk) {
@@ -334,8 +346,16 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
   for (const DcpObject& object : checkpoint.objects) view.objects.push_back(object.key);
   ItemReader reader(checkpoint, files, view);
   std::size_t damaged_items = 0;
-  for (const auto& [file, tensor, offset, chunk] : in_file_order(checkpoint)) {
-    const DcpChunk& wanted = checkpoint.tensors[tensor].chunks[chunk];
+  const std::vector<ChunkNumber> order = in_file_order(checkpoint);
+  const auto chunk_of = [&](const ChunkNumber& number) -> const DcpChunk& {
+    return checkpoint.tensors[number.tensor].chunks[number.chunk];
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    // A disk answers hundreds of short reads in the time of a few, if it has them at once.
+    for (std::size_t next = i; i % kAheadItems == 0 && next < std::min(order.size(), i + kAheadItems); ++next)
+      reader.announce(chunk_of(order[next]));
+    const auto& [file, tensor, offset, chunk] = order[i];
+    const DcpChunk& wanted = chunk_of(order[i]);
     Result<StoredPiece> piece = reader.locate(checkpoint.tensors[tensor], wanted);
     if (piece) {
       piece->rank = ranks[file];

@@ -132,11 +132,15 @@ void append_metadata(std::string& out, const SafetensorsMetadata& metadata) {
   out += '}';
 }
 
-// Wider types first, so that every tensor begins at a multiple of its element's size; otherwise as given.
-std::vector<std::uint32_t> order_of(std::span<const SafetensorsTensor> tensors) {
+// Those of whole units first; then wider types first, so that every tensor begins at a multiple of its element's size;
+// otherwise as given.
+std::vector<std::uint32_t> order_of(std::span<const SafetensorsTensor> tensors, const SafetensorsLayout& layout,
+                                    std::uint64_t unit_bytes) {
   std::vector<std::uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::uint32_t i) { return size_bits(tensors[i].type); });
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::uint32_t i) {
+    return std::pair(unit_bytes > kHeaderUnit && layout.size_bytes[i] % unit_bytes == 0, size_bits(tensors[i].type));
+  });
   return order;
 }
 
@@ -213,7 +217,7 @@ std::optional<std::string_view> safetensors_name_of(ElementType type) {
 }
 
 Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor> tensors,
-                                              SafetensorsMetadata metadata) {
+                                              SafetensorsMetadata metadata, std::uint64_t unit_bytes) {
   SafetensorsLayout layout;
   PAWL_ASSIGN(layout.size_bytes, sizes_of(tensors));
   layout.offset_bytes.resize(tensors.size());
@@ -224,14 +228,14 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor>
   std::string json = "{";
   if (!metadata.empty()) append_metadata(json, metadata);
   std::uint64_t at = 0;
-  for (const std::uint32_t i : order_of(tensors)) {
+  for (const std::uint32_t i : order_of(tensors, layout, unit_bytes)) {
     if (json.size() > 1) json += ',';
     append_entry(json, tensors[i], at, layout.size_bytes[i]);
     layout.offset_bytes[i] = at;
     at += layout.size_bytes[i];
   }
   json += '}';
-  json.resize((json.size() + 7) / 8 * 8, ' ');
+  json.resize((8 + json.size() + unit_bytes - 1) / unit_bytes * unit_bytes - 8, ' ');
   if (json.size() > kHeaderBytesMax)
     return Error{Code::full,
                  text("safetensors: a header of ", json.size(), " bytes for ", tensors.size(),

@@ -42,6 +42,8 @@ struct SafetensorsLayout {
 [[nodiscard]] bool is_utf8(std::string_view text);
 void append_json(std::string& out, std::string_view text);  // as a string of JSON; `text` is UTF-8
 
+inline constexpr std::uint64_t kHeaderUnit = 8;  // a header's bytes are a multiple of it
+
 // "BF16"; nothing where the format has no such type.
 [[nodiscard]] std::optional<std::string_view> safetensors_name_of(ElementType type);
 
@@ -50,8 +52,11 @@ inline constexpr std::string_view kTrueTypeKey = "pawl.type.";
 
 // Fails: `invalid`, naming up to five tensors, if a name is there twice, is "__metadata__" or no UTF-8, or if a tensor
 // is no whole number of bytes; `full` if the header passes the 100 MB that readers allow.
+// `unit_bytes`: of a disk, a multiple of 8. The elements begin at a multiple of it, and tensors that fill whole units
+// come first: these can be written past the page cache from end to end.
 [[nodiscard]] Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor> tensors,
-                                                            SafetensorsMetadata metadata = {});
+                                                            SafetensorsMetadata metadata = {},
+                                                            std::uint64_t unit_bytes = kHeaderUnit);
 
 // One file, keys <name>/<role>. Fails: `not_found` where no tensor has a role, or there is none; as above.
 [[nodiscard]] Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptions& options);

@@ -42,6 +42,22 @@ TEST(SafetensorsWriter, IsReadBack) {
   EXPECT_EQ(file.metadata, (SafetensorsMetadata{{"format", "pt"}, {"why", "a \\ b"}}));
 }
 
+TEST(SafetensorsWriter, CanLayTensorsOutInADisksUnits) {
+  const Tensors tensors = {{"odd", ElementType::float64, {3}},
+                           {"two", ElementType::int8, {2, 4096}},
+                           {"empty", ElementType::float32, {0}},
+                           {"one", ElementType::float32, {1024}},
+                           {"half", ElementType::bfloat16, {1024}}};
+  const auto layout = lay_out_safetensors(tensors, {}, 4096);
+  ASSERT_TRUE(layout) << layout.error().what;
+  EXPECT_EQ(layout->header.size(), 4096u);
+  for (const std::size_t whole : {1, 2, 3}) EXPECT_EQ(layout->offset_bytes[whole] % 4096, 0u) << tensors[whole].name;
+  const std::uint64_t units_end = 4096 + 2 * 4096 + 4096;
+  EXPECT_EQ(layout->offset_bytes[0], units_end);
+  EXPECT_EQ(layout->offset_bytes[4], units_end + 24);
+  EXPECT_EQ(read_back(*layout).tensors.size(), tensors.size());
+}
+
 TEST(SafetensorsWriter, HasEveryTypeOfTheFormatAndTheOthersAsBytes) {
   Tensors tensors;
   for (std::uint32_t i = 0; i < kElementTypeCount; ++i)

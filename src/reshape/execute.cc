@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::uint64_t kMemoryMin = 256 << 10;
 constexpr std::uint64_t kLanesMax = 32;
+constexpr std::uint64_t kFromMemoryBytes = 4 << 20;  // of a slab: the disk rests until the lanes' first are copied
 constexpr std::uint32_t kSyncsMax = 16;           // at once
 constexpr std::size_t kBatchMovesMin = 1024;      // at the end of a tensor, this makes a batch
 constexpr std::size_t kBatchMovesMax = 64 << 10;  // and this anywhere
@@ -49,6 +50,8 @@ Division divide(const CopySource& source, const CopyTarget& target, const Execut
   out.lanes = has_sources || !target.files.empty() ? std::min(2 * cores, kLanesMax) : cores;
   out.lanes = std::clamp<std::uint64_t>(memory / kMemoryMin, 1, out.lanes);
   out.lane = divide_memory(memory / out.lanes);
+  if (!has_sources && !target.files.empty())
+    out.lane.limits.target_bytes = std::min(out.lane.limits.target_bytes, kFromMemoryBytes);
   return out;
 }
 

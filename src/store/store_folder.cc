@@ -12,6 +12,7 @@
 #include "formats/json_scan.h"
 #include "formats/safetensors_writer.h"
 #include "formats/store_manifest.h"
+#include "reshape/open_files.h"
 #include "reshape/range_checksums.h"
 
 namespace pawl {
@@ -58,7 +59,8 @@ Result<PartPlan> plan_part(std::span<const StorePiece> pieces) {
                        Shape(piece.box.size.begin(), piece.box.size.begin() + piece.box.dimensions)});
   }
   PAWL_ASSIGN(plan.layout,
-              lay_out_safetensors(entries, {{"format", "pt"}, {std::string(kStoreMetadataKey), text(kStoreVersion)}}));
+              lay_out_safetensors(entries, {{"format", "pt"}, {std::string(kStoreMetadataKey), text(kStoreVersion)}},
+                                  kDirectUnit));
   std::ranges::sort(plan.order, {}, [&](std::uint32_t i) { return plan.layout.offset_bytes[i]; });
   return plan;
 }

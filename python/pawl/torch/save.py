@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ from pawl.torch.layout import Layout, Piece, as_json, layout_of, piece_of_number
 from pawl.torch.report import Progress
 
 _FIRST = 5
+
+_Outcome = tuple[bool, Any]  # (True, what it gave), or (False, why not): a kind and a sentence
 
 
 @dataclass
@@ -101,38 +104,63 @@ class Ranks:
     def gather(self, work: Callable[[], Any]) -> list[Any]:
         """What `work` gave on each rank, on all of them. Fails on all with what it failed with on any; on a rank that
         was interrupted with KeyboardInterrupt."""
-        mine = _outcome(work)
-        if not mine[0] and mine[1][0] == "interrupted":
-            with contextlib.suppress(PawlError):  # the others may have been, too, and be gone
-                self._collected(mine)
-            raise KeyboardInterrupt(mine[1][1])
-        answers = self._collected(mine)
-        failures = [(rank, answer) for rank, (good, answer) in enumerate(answers) if not good]
-        if failures:
-            raise _joined_failure(failures, self.world)
-        return [answer for _, answer in answers]
+        return self._settle(_outcome(work), self._collected)
 
     def first(self, work: Callable[[], Any]) -> Any:
         """What `work` gave on the first rank, on all of them."""
         return self.gather(lambda: work() if self.rank == 0 else None)[0]
 
-    def to_first(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` gave on each rank, on the first; [] on the others."""
-        mine: list[Any] = []
-        self.gather(lambda: mine.append(work()))
-        if self.world == 1:
-            return mine
-        answers = [None] * self.world if self.rank == 0 else None
-        first = dist.get_global_rank(self.group, 0) if self.group else 0
-        self._together(lambda: dist.gather_object(mine[0], answers, dst=first, group=self.group))
-        return answers or []
+    def through_first(self, work: Callable[[], Any], then: Callable[[list[Any]], Any]) -> Any:
+        """What `then` makes, on the first rank, of what `work` gave on each: on all of them. Fails as gather() does."""
+        def through(mine: _Outcome) -> list[_Outcome]:
+            outcomes = self._at_first(mine)
+            if self.rank == 0 and all(good for good, _ in outcomes):
+                made = _outcome(lambda: then([answer for _, answer in outcomes]))
+                outcomes = [made] + [(True, None)] * (self.world - 1)
+            return self._from_first(outcomes)
+        return self._settle(_outcome(work), through)[0]
 
-    def _collected(self, mine: Any) -> list[Any]:
+    def _settle(self, mine: _Outcome, collective: Callable[[_Outcome], list[_Outcome]]) -> list[Any]:
+        interrupted = _interruption(mine)
+        try:
+            outcomes = collective(mine)
+            interrupted = interrupted or _interruption(outcomes[self.rank])
+        except PawlError:
+            if not interrupted:
+                raise
+            outcomes = []  # the others may have been interrupted, too, and be gone
+        if interrupted:
+            raise KeyboardInterrupt(interrupted)
+        failures = [(rank, answer) for rank, (good, answer) in enumerate(outcomes) if not good]
+        if failures:
+            raise _joined_failure(failures, self.world)
+        return [answer for _, answer in outcomes]
+
+    def _collected(self, mine: _Outcome) -> list[_Outcome]:
         if self.world == 1:
             return [mine]
         answers: list[Any] = [None] * self.world
         self._together(lambda: dist.all_gather_object(answers, mine, group=self.group))
         return answers
+
+    def _at_first(self, mine: _Outcome) -> list[_Outcome]:
+        """All of them on the first rank; [] on the others."""
+        if self.world == 1:
+            return [mine]
+        answers = [None] * self.world if self.rank == 0 else None
+        self._together(lambda: dist.gather_object(mine, answers, dst=self._first_rank(), group=self.group))
+        return answers or []
+
+    def _from_first(self, outcomes: list[_Outcome]) -> list[_Outcome]:
+        if self.world == 1:
+            return outcomes
+        said = [outcomes]
+        self._together(lambda: dist.broadcast_object_list(said, src=self._first_rank(), group=self.group))
+        return said[0]
+
+    def _first_rank(self) -> int:
+        """By its number among all."""
+        return dist.get_global_rank(self.group, 0) if self.group else 0
 
     def _together(self, collective: Callable[[], Any]) -> None:
         try:
@@ -144,8 +172,7 @@ class Ranks:
             raise PawlError(f"the ranks lost each other ({error}){left}") from error
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
-    """(True, what it gave), or (False, why not): a kind and a sentence."""
+def _outcome(work: Callable[[], Any]) -> _Outcome:
     try:
         return True, work()
     except Refused as error:
@@ -156,6 +183,11 @@ def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
         return False, ("interrupted", str(error) or "interrupted (KeyboardInterrupt)")
     except Exception as error:  # anything: the other ranks are waiting to hear of it
         return False, ("failed", f"{type(error).__name__}: {error}")
+
+
+def _interruption(outcome: _Outcome) -> str:
+    """What it says; "": it was none."""
+    return "" if outcome[0] or outcome[1][0] != "interrupted" else outcome[1][1]
 
 
 def _joined_failure(failures: Sequence[tuple[int, tuple[str, str]]], world: int) -> PawlError:
@@ -179,6 +211,8 @@ class Said:
     """What a rank says of itself before anything is written."""
 
     path: str
+    folder: str      # that the first rank has begun; "" of the others
+    free_bytes: int  # where it is
     descriptions: list[Description]
     aliases: dict[str, str]
     groups: list[tuple[list[str], dict[str, Any]]]
@@ -190,24 +224,38 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
           stored: Callable[[list[Said]], Any], *, overwrite: bool, check_replicas: bool = True) -> Saved:
     """`look`: what this rank holds; `stored`: from what all ranks said to what has text(), for the manifest."""
     mine: list[Piece] = []
+    store: _checkpoint.Store | None = None
 
     def say() -> Said:
+        nonlocal store
         layout, pieces = look()
         mine.extend(pieces)
-        return Said(os.path.abspath(path), describe(pieces), layout.aliases,
+        free_bytes = _free_bytes(os.path.dirname(os.path.abspath(path)))
+        # The first rank begins before it knows how much there is in all, for one meeting less; unless it can't be.
+        if ranks.rank == 0 and free_bytes >= sum(piece.size_bytes for piece in pieces):
+            store = _checkpoint.Store(path, overwrite=overwrite)
+        return Said(os.path.abspath(path), store.folder if store else "", free_bytes, describe(pieces), layout.aliases,
                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
                     as_json("values", values))
 
-    said: list[Said] = ranks.gather(say)
-    if len({each.path for each in said}) > 1:
-        paths = sorted({each.path for each in said})
-        raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: give all the same")
-    descriptions = [each.descriptions for each in said]
-    division = divide(descriptions, check_replicas=check_replicas)
-    text, aliases = stored(said).text(), merge_aliases(said)
-    written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)
-               for of_rank, shares in zip(descriptions, division, strict=True)]
-    _write(said[0].path, ranks, mine, division[ranks.rank], text, aliases, overwrite, sum(written))
+    try:
+        said: list[Said] = ranks.gather(say)
+        if len({each.path for each in said}) > 1:
+            paths = sorted({each.path for each in said})
+            raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: give all the same")
+        descriptions = [each.descriptions for each in said]
+        division = divide(descriptions, check_replicas=check_replicas)
+        written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)
+                   for of_rank, shares in zip(descriptions, division, strict=True)]
+        text, aliases = stored(said).text(), merge_aliases(said)
+        _check_room(said[0], sum(written))
+        with Progress("save", path, written[ranks.rank], shown=ranks.rank == 0) as progress:
+            ranks.through_first(
+                lambda: _write_part(said[0].folder, ranks.rank, mine, division[ranks.rank], progress),
+                lambda parts: store.publish(parts, values=text, aliases=aliases) if store else None)
+    finally:
+        if store is not None:
+            store.close()  # what isn't published is removed
     tensors = len({(each.name, each.role) for of_rank in descriptions for each in of_rank})
     return Saved(path, tensors, sum(written), written[ranks.rank])
 
@@ -216,25 +264,19 @@ def _bytes_of(description: Description, share: Share) -> int:
     return share.box.count * description.element_bytes
 
 
-def _write(path: str, ranks: Ranks, pieces: Sequence[Piece], shares: Sequence[Share], values: str,
-           aliases: dict[str, str], overwrite: bool, size_bytes: int) -> None:
-    store: _checkpoint.Store | None = None
-
-    def begin() -> str:
-        nonlocal store
-        store = _checkpoint.Store(path, overwrite=overwrite, bytes=size_bytes)
-        return store.folder
-
+def _free_bytes(folder: str) -> int:
     try:
-        folder = ranks.first(begin)
-        with Progress("save", path, sum(share.box.count * pieces[share.piece].tensor.element_size()
-                                              for share in shares),
-                      shown=ranks.rank == 0) as progress:
-            parts = ranks.to_first(lambda: _write_part(folder, ranks.rank, pieces, shares, progress))
-        ranks.first(lambda: store.publish(parts, values=values, aliases=aliases) if store else None)
-    finally:
-        if store is not None:
-            store.close()  # what isn't published is removed
+        disk = os.statvfs(folder)
+    except OSError:  # what is wrong with it is said by who begins there
+        return sys.maxsize
+    return disk.f_bavail * disk.f_frsize
+
+
+def _check_room(first: Said, needed_bytes: int) -> None:
+    if first.free_bytes < needed_bytes:
+        raise PawlError(f"no room in {os.path.dirname(first.path)}: {needed_bytes} bytes are needed and "
+                        f"{first.free_bytes} are free, so {needed_bytes - first.free_bytes} are missing: free as many, "
+                        f"or write elsewhere")
 
 
 def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share], progress: Progress) -> str:
