@@ -216,8 +216,8 @@ std::optional<std::string_view> safetensors_name_of(ElementType type) {
   return found->name;
 }
 
-Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor> tensors,
-                                              SafetensorsMetadata metadata, std::uint64_t unit_bytes) {
+Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor> tensors, SafetensorsMetadata metadata,
+                                              std::uint64_t unit_bytes) {
   SafetensorsLayout layout;
   PAWL_ASSIGN(layout.size_bytes, sizes_of(tensors));
   layout.offset_bytes.resize(tensors.size());

@@ -23,9 +23,9 @@ namespace {
 constexpr std::uint64_t kMemoryMin = 256 << 10;
 constexpr std::uint64_t kLanesMax = 32;
 constexpr std::uint64_t kFromMemoryBytes = 4 << 20;  // of a slab: the disk rests until the lanes' first are copied
-constexpr std::uint32_t kSyncsMax = 16;           // at once
-constexpr std::size_t kBatchMovesMin = 1024;      // at the end of a tensor, this makes a batch
-constexpr std::size_t kBatchMovesMax = 64 << 10;  // and this anywhere
+constexpr std::uint32_t kSyncsMax = 16;              // at once
+constexpr std::size_t kBatchMovesMin = 1024;         // at the end of a tensor, this makes a batch
+constexpr std::size_t kBatchMovesMax = 64 << 10;     // and this anywhere
 
 struct Division {
   std::uint64_t lanes = 1;
