@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,10 @@ struct DcpCheckpoint {
 // Fails: `not_found` without metadata; `corrupt` with file, offset and reason; `invalid` for more than eight
 // dimensions; `full`; `io`.
 [[nodiscard]] Result<DcpCheckpoint> open_dcp(const std::string& folder, Files& files = real_files());
+
+// What an item of one tensor has at most when it is decoded: its elements, and what a file of torch.save has beside
+// them. Nothing where no number of bytes holds the chunk.
+[[nodiscard]] std::optional<std::uint64_t> decoded_bytes_max(const DcpTensor& tensor, const DcpChunk& chunk);
 
 // Where the elements of a chunk lie, by a look at its item. `source` is the chunk's file, whole.
 // Fails: `corrupt` if the item is no single tensor of that type and shape; `invalid` behind a transform.

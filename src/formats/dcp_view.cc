@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::uint64_t kHeadBytes = 4096;  // of an item: its pickle lies there, and the headers of its records
 constexpr std::uint64_t kTailBytes = 2048;  // its directory
-constexpr std::uint64_t kArchiveBytesMax = 1 << 20;  // what a file of torch.save of one tensor has beside its elements
 constexpr std::size_t kAheadItems = 1024;
 constexpr std::size_t kFormsMax = 4096;
 constexpr std::uint32_t kNoFile = ~0u;
@@ -280,10 +279,10 @@ Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTenso
 Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
   if (chunk.place.transforms != std::vector<std::string>{"stream.zstd/1"})
     return Error{Code::invalid, text("it is packed by ", chunk.place.transforms[0], ", which is not known here")};
-  const std::optional<std::uint64_t> elements = size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
-  if (!elements) return damaged("no number of bytes holds its chunk");
+  const std::optional<std::uint64_t> most = decoded_bytes_max(tensor, chunk);
+  if (!most) return damaged("no number of bytes holds its chunk");
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-  PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(window, *elements + kArchiveBytesMax, 1 << 16));
+  PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(window, *most, 1 << 16));
   ItemBytes item(nullptr, ends.size_bytes, ends.head, ends.tail);
   PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
   piece = at_region(piece, chunk);
@@ -427,6 +426,13 @@ Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> decoded_bytes_max(const DcpTensor& tensor, const DcpChunk& chunk) {
+  constexpr std::uint64_t kArchiveBytes = 1 << 20;
+  const std::optional<std::uint64_t> elements = size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
+  if (!elements || *elements > ~kArchiveBytes) return std::nullopt;
+  return *elements + kArchiveBytes;
+}
 
 Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
   if (!chunk.place.transforms.empty())

@@ -18,8 +18,7 @@ namespace pawl {
 namespace {
 
 constexpr std::string_view kZipMagic = "PK\3\4";
-constexpr std::uint64_t kArchiveBytesMax = 1 << 20;   // what a file of torch.save has beside a tensor's elements
-constexpr std::uint64_t kObjectBytesMax = 256 << 20;  // of anything else's
+constexpr std::uint64_t kObjectBytesMax = 256 << 20;  // of an item that is no tensor
 
 bool is_zip(ByteSource& source) {
   const Result<std::string> head =
@@ -118,10 +117,8 @@ Status prove_dcp(const std::string& folder, Prover& prover) {
     items.try_emplace(Item(place.file, place.offset_bytes, place.length_bytes), Entry{place, key, bytes_max});
   };
   for (const DcpTensor& tensor : dcp.tensors)
-    for (const DcpChunk& chunk : tensor.chunks) {
-      const std::uint64_t elements = element_count(chunk.region.shape).value_or(0);
-      add(chunk.place, tensor.key, size_bytes(tensor.type, elements).value_or(0) + kArchiveBytesMax);
-    }
+    for (const DcpChunk& chunk : tensor.chunks)
+      add(chunk.place, tensor.key, decoded_bytes_max(tensor, chunk).value_or(0));
   for (const DcpObject& object : dcp.objects) add(object.place, object.key, kObjectBytesMax);
   std::unique_ptr<ByteSource> source;
   std::uint32_t opened = ~0u;
