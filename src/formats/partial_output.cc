@@ -190,13 +190,17 @@ Status PartialOutput::check(const std::string& given, const PartialOptions& opti
 }
 
 Result<PartialOutput> PartialOutput::begin(const std::string& given, PartialOptions options) {
+  const std::uint64_t bytes = std::exchange(options.bytes, 0);  // asked for when there is as much room as there can be
   PAWL_TRY(check(given, options));
   const std::string path = without_slashes(given);
   const std::string partial = path + kPartialSuffix;
-  PAWL_ASSIGN(Fd lock, lock_partial(partial));
+  Result<Fd> lock = lock_partial(partial);
+  if (!lock && lock.error().code == Code::full) PAWL_TRY(check_room(parent_path(path), bytes));
+  if (!lock) return std::move(lock).error();
   PAWL_TRY(empty_partial(partial));  // of a run that was killed
   tell_holder(partial);
-  PartialOutput output(path, partial, std::move(lock), std::move(options));
+  PartialOutput output(path, partial, std::move(*lock), std::move(options));
+  PAWL_TRY(check_room(parent_path(path), bytes));
   if (output.root_ != partial && ::mkdir(output.root_.c_str(), 0777) != 0)
     return system_refused(text("make ", output.root_), errno);
   return output;

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -212,7 +211,7 @@ class Said:
 
     path: str
     folder: str      # that the first rank has begun; "" of the others
-    free_bytes: int  # where it is
+    free_bytes: int  # there
     descriptions: list[Description]
     aliases: dict[str, str]
     groups: list[tuple[list[str], dict[str, Any]]]
@@ -230,10 +229,10 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
         nonlocal store
         layout, pieces = look()
         mine.extend(pieces)
-        free_bytes = _free_bytes(os.path.dirname(os.path.abspath(path)))
-        # The first rank begins before it knows how much there is in all, for one meeting less; unless it can't be.
-        if ranks.rank == 0 and free_bytes >= sum(piece.size_bytes for piece in pieces):
+        free_bytes = 0
+        if ranks.rank == 0:  # before it knows how much there is in all: one meeting less
             store = _checkpoint.Store(path, overwrite=overwrite)
+            free_bytes = _free_bytes(store.folder)
         return Said(os.path.abspath(path), store.folder if store else "", free_bytes, describe(pieces), layout.aliases,
                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
                     as_json("values", values))
@@ -265,10 +264,7 @@ def _bytes_of(description: Description, share: Share) -> int:
 
 
 def _free_bytes(folder: str) -> int:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:  # what is wrong with it is said by who begins there
-        return sys.maxsize
+    disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize
 
 
