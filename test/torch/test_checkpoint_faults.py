@@ -33,7 +33,7 @@ import small_disk  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
 from pawl.torch import report  # noqa: E402
-from pawl.torch.save import Ranks  # noqa: E402
+from pawl.torch.ranks import Ranks  # noqa: E402
 
 WORLD = 4
 SEED = int(os.environ.get("PAWL_SEED", random.SystemRandom().randrange(1 << 30)))

@@ -14,7 +14,7 @@ from pawl.deepspeed.load import load
 from pawl.deepspeed.partitions import check_engine
 from pawl.deepspeed.save import save
 from pawl.errors import Refused
-from pawl.torch.save import Ranks
+from pawl.torch.ranks import Ranks
 
 _LATEST, _MARKER = "latest", "committed"
 

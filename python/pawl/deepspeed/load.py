@@ -28,7 +28,7 @@ from pawl.torch.matching import MASTER, OF_THE_MODEL, Match, Sources, is_number,
 from pawl.torch.optimizer_state import CreatedState
 from pawl.torch.reading import request_of
 from pawl.torch.report import Report, first_of
-from pawl.torch.save import Ranks
+from pawl.torch.ranks import Ranks
 
 
 @dataclass

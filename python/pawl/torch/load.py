@@ -30,10 +30,10 @@ from pawl.torch.layout import Group, Layout, Piece, layout_of, listed, module_pr
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
 from pawl.torch.near import Near
 from pawl.torch.optimizer_state import CreatedState, inner
+from pawl.torch.ranks import Ranks
 from pawl.torch.reading import (Sorted, can_pass_on, check_all, is_direct, key_of, pass_on, read_parts, request_of,
                                 shares_of, sort_parts, staging_type)
 from pawl.torch.report import Progress, Report, first_of
-from pawl.torch.save import Ranks
 
 _OF_OPTIMIZER = "optimizer state"  # problems that begin so leave the weights whole
 _AS_IT_WAS = "nothing was loaded, the training is as it was"
