@@ -1,6 +1,10 @@
 #include "draining_work.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <set>
+#include <thread>
 
 #include "generation.h"
 #include "library.h"
@@ -15,6 +19,11 @@ struct Phases {
   std::atomic<bool> first{true};  // no collective was issued since the phases were set
 };
 Phases phases;
+
+// How long a wait for gloo lasts before it looks whether the work was given up.
+constexpr std::chrono::milliseconds kSlice{1000};
+// How often in a row a work must be hopeless, a second apart.
+constexpr int kTicks = 3;
 
 c10::TypePtr list_of_tensors() {
   return c10::ListType::create(c10::TensorType::get());
@@ -110,9 +119,31 @@ bool DrainingWork::wait(std::chrono::milliseconds timeout) {
 }
 
 bool DrainingWork::wait_inner(std::chrono::milliseconds timeout) {
+  if (!point_to_point(issue_.type)) return issue_.connections ? wait_for_collective(timeout) : inner_->wait(timeout);
+  waited_for_ = true;
   // gloo's sends and receives know only the timeout that the inner group was made with, which is that of its making.
-  if (timeout == kNoTimeout && point_to_point(issue_.type)) timeout = issue_.timeout;
-  return inner_->wait(timeout);
+  const bool done = inner_->wait(timeout == kNoTimeout ? issue_.timeout : timeout);
+  waited_for_ = false;
+  return done;
+}
+
+bool DrainingWork::wait_for_collective(std::chrono::milliseconds timeout) {
+  const auto begun = std::chrono::steady_clock::now();
+  while (!given_up_) {
+    const bool complete = inner_->isCompleted();
+    auto slice = kSlice;
+    if (timeout != kNoTimeout) {
+      const auto waited = std::chrono::steady_clock::now() - begun;
+      slice = std::min(slice, std::chrono::ceil<std::chrono::milliseconds>(timeout - waited));
+    }
+    const bool last = slice <= std::chrono::milliseconds(0);
+    try {
+      return inner_->wait(last ? std::chrono::milliseconds(1) : slice);
+    } catch (const std::exception&) {
+      if (complete || last) throw;  // its own error, or that its time is over
+    }
+  }
+  return false;
 }
 
 void DrainingWork::abort() {
@@ -126,16 +157,69 @@ void DrainingWork::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> DrainingWork::getFuture() {
   const auto inner = inner_->getFuture();
   const auto self = c10::intrusive_ptr<DrainingWork>::reclaim_copy(this);
-  return inner->then(
-      [self](c10::ivalue::Future& done) -> c10::IValue {
-        if (!done.hasError()) {
-          self->settle(nullptr);
-          return done.value();
-        }
-        self->settle(done.tryRetrieveErrorMessage().c_str());
-        return c10::IValue(self->outputs_);
-      },
-      inner->elementType());
+  const auto checked = [self](c10::ivalue::Future& done) -> c10::IValue {
+    if (!done.hasError()) {
+      self->settle(nullptr);
+      return done.value();
+    }
+    self->settle(done.tryRetrieveErrorMessage().c_str());
+    return c10::IValue(self->outputs_);
+  };
+  if (!issue_.connections) return inner->then(checked, inner->elementType());
+  auto future = own_future(*inner);
+  inner->addCallback([self, checked](c10::ivalue::Future& done) {
+    try {
+      self->complete_future(checked(done));
+    } catch (const std::exception&) {
+      self->future_->setErrorIfNeeded(std::current_exception());
+    }
+  });
+  return future;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> DrainingWork::own_future(const c10::ivalue::Future& inner) {
+  std::lock_guard lock(future_mutex_);
+  if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(inner.elementType());
+  return future_;
+}
+
+void DrainingWork::complete_future(c10::IValue value) {
+  if (!future_completed_.exchange(true)) future_->markCompleted(std::move(value));
+}
+
+bool DrainingWork::hopeless() {
+  if (!issue_.connections) return false;
+  if (point_to_point(issue_.type) ? !waited_for_ : inner_->isCompleted()) {
+    ticks_ = 0;
+    return false;
+  }
+  const bool seen = std::exchange(seen_, true);  // most works are gone by the second look
+  return seen && issue_.connections->all_closed();
+}
+
+void DrainingWork::tick(bool rested) {
+  const bool by_worker = !point_to_point(issue_.type);
+  ticks_ = by_worker && !rested ? 0 : ticks_ + 1;
+  if (ticks_ < kTicks) return;
+  if (by_worker) {
+    give_up();
+  } else {
+    abort();
+  }
+}
+
+void DrainingWork::give_up() {
+  issue_.connections->stuck = true;  // first: from here on nobody frees the group
+  const auto inner = inner_->getFuture();
+  // The worker that runs it comes by at its timeout, and stays. Kept with it, in a circle: the work and its tensors.
+  inner->addCallback([kept = inner_, watch = std::this_thread::get_id()](c10::ivalue::Future&) {
+    while (std::this_thread::get_id() != watch) ::pause();
+  });
+  settle("all connections are closed, and gloo goes on waiting");
+  OutstandingWorks::all().count_given_up();
+  given_up_ = true;
+  const auto future = own_future(*inner);
+  complete_future(c10::IValue(outputs_));
 }
 
 void DrainingWork::settle(const char* error) {
@@ -179,6 +263,13 @@ void OutstandingWorks::abort_point_to_point() {
   for (const auto& work : now()) {
     if (point_to_point(work->issue_.type)) work->abort();
   }
+}
+
+std::vector<c10::intrusive_ptr<DrainingWork>> OutstandingWorks::hopeless() const {
+  auto works = now();
+  works.erase(std::remove_if(works.begin(), works.end(), [](const auto& work) { return !work->hopeless(); }),
+              works.end());
+  return works;
 }
 
 std::size_t OutstandingWorks::count() const {

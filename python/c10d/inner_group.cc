@@ -95,6 +95,11 @@ void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
   {
     std::lock_guard lock(making->mutex);
     if (!making->left_behind) {
+      // All peers are connected, unless gloo was told to connect when it must: then no connection means nothing.
+      const auto& sockets = making->group.sockets;
+      if (backend && order.size > 1 && sockets && sockets->connections() == order.size - 1) {
+        making->group.connections = std::make_shared<Connections>(*sockets);
+      }
       making->group.backend = std::move(backend);
       making->why = why;
       making->done = true;

@@ -8,7 +8,9 @@
 // Threads: make from any thread that does not hold Python's lock; interrupt from any thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "sockets.h"
@@ -16,9 +18,20 @@
 
 namespace pawl {
 
+// What the works of a gloo group know of it without holding it.
+struct Connections {
+  explicit Connections(const WatchedSockets& watched) : sockets(watched) {}
+  // gloo has closed them all, so nothing that is not complete by then ever can be.
+  [[nodiscard]] bool all_closed() const { return sockets.connections() == 0; }
+
+  const WatchedSockets sockets;
+  std::atomic<bool> stuck{false};  // a work of the group was given up: the group is never freed
+};
+
 struct InnerGroup {
   BackendPointer backend;
-  std::optional<WatchedSockets> sockets;  // none with NCCL, which is aborted instead
+  std::optional<WatchedSockets> sockets;     // none with NCCL, which is aborted instead
+  std::shared_ptr<Connections> connections;  // of a gloo group that has connected all its peers; else null
 
   // Ends what blocks in it, for good. Any thread.
   void interrupt() const;

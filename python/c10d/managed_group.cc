@@ -7,6 +7,7 @@
 #include "interrupt.h"
 #include "loopback.h"
 #include "making_store.h"
+#include "stuck_watch.h"
 
 namespace pawl {
 namespace {
@@ -96,6 +97,10 @@ void ManagedGroup::disconnect() {
     dropped.swap(inner_);
   }
   if (!dropped[0] && !dropped[1]) return;
+  for (auto& group : dropped) {
+    // A thread of it waits for what never comes, and its destructor would wait for that thread: kept for ever.
+    if (group && group->connections && group->connections->stuck) new std::shared_ptr<InnerGroup>(std::move(group));
+  }
   // Ending gloo waits for its threads, and those may want Python's lock for a callback.
   std::optional<py::gil_scoped_release> unlocked;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked.emplace();
@@ -111,10 +116,10 @@ void ManagedGroup::interrupt() {
   }
 }
 
-BackendPointer ManagedGroup::inner(at::DeviceType device) const {
+InnerGroup ManagedGroup::inner(at::DeviceType device) const {
   std::lock_guard lock(mutex_);
   const auto& group = inner_[place_of(device)];
-  return group ? group->backend : BackendPointer();
+  return group ? *group : InnerGroup();
 }
 
 std::chrono::milliseconds ManagedGroup::timeout() const {
@@ -122,9 +127,9 @@ std::chrono::milliseconds ManagedGroup::timeout() const {
   return timeout_;
 }
 
-BackendPointer ManagedGroup::inner_or_throw(const Collective& collective) const {
-  BackendPointer backend = inner(collective.device);
-  if (backend) return backend;
+InnerGroup ManagedGroup::inner_or_throw(const Collective& collective) const {
+  InnerGroup group = inner(collective.device);
+  if (group.backend) return group;
   std::lock_guard lock(mutex_);
   TORCH_CHECK(!destroyed_, "pawl: ", collective.name, " on a group that was destroyed");
   TORCH_CHECK(false, "pawl: ", collective.name, " of a tensor on ", collective.device,
@@ -148,12 +153,13 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
   if (state.mode == Mode::draining) return drained();
   TORCH_CHECK(state.mode == Mode::open, "pawl: ", collective.name,
               " before the groups were connected: collectives work between pawl.init() and the end of the job");
-  const BackendPointer backend = inner_or_throw(collective);
+  const InnerGroup group = inner_or_throw(collective);
   try {
     report_before_collective();
-    WorkPointer work = issue(*backend);
+    WorkPointer work = issue(*group.backend);
     report_waiting();
-    const DrainingWork::Issue about{collective.type, collective.name, state.number, other_rank(), timeout()};
+    const DrainingWork::Issue about{collective.type, collective.name, state.number,
+                                    other_rank(),    timeout(),       group.connections};
     auto draining = c10::make_intrusive<DrainingWork>(std::move(work), about, std::move(collective.outputs),
                                                       std::move(collective.received));
     OutstandingWorks::all().add(draining);
@@ -331,13 +337,13 @@ void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool 
 }
 
 bool ManagedGroup::supportsCoalescing() const {
-  const BackendPointer backend = inner(at::kCUDA);
+  const BackendPointer backend = inner(at::kCUDA).backend;
   return backend && backend->supportsCoalescing();
 }
 
 void ManagedGroup::startCoalescing() {
   if (Generation::current().state().mode != Mode::open) return;
-  const BackendPointer backend = inner(at::kCUDA);
+  const BackendPointer backend = inner(at::kCUDA).backend;
   TORCH_CHECK(backend, "pawl: coalescing needs NCCL: the CPU's backend has none");
   backend->startCoalescing();
 }
@@ -349,12 +355,12 @@ WorkPointer ManagedGroup::endCoalescing() {
 }
 
 uint64_t ManagedGroup::getSequenceNumberForGroup() {
-  const BackendPointer backend = inner(at::kCPU);
+  const BackendPointer backend = inner(at::kCPU).backend;
   return backend ? backend->getSequenceNumberForGroup() : 0;
 }
 
 void ManagedGroup::eagerConnectSingleDevice(at::Device device) {
-  if (const BackendPointer backend = inner(device.type())) backend->eagerConnectSingleDevice(device);
+  if (const BackendPointer backend = inner(device.type()).backend) backend->eagerConnectSingleDevice(device);
 }
 
 c10::intrusive_ptr<ManagedGroup::Options> ManagedGroup::getBackendOptions() {
@@ -409,6 +415,7 @@ std::optional<std::string> Groups::open(std::uint64_t generation, StorePointer s
     order = order_;
   }
   order.deadline = std::chrono::steady_clock::now() + timeout;
+  StuckWatch::only().start();
   Generation::current().open(generation);
   InterruptThread::check();  // the generation may be past already
   for (const auto& group : living()) {

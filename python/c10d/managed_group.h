@@ -98,8 +98,8 @@ class ManagedGroup final : public ::c10d::Backend {
   // `issue`: on the inner backend. `local`: what loopback does instead.
   template <class Issue, class Local>
   WorkPointer run(Collective collective, Issue issue, Local local);
-  [[nodiscard]] BackendPointer inner(at::DeviceType device) const;
-  [[nodiscard]] BackendPointer inner_or_throw(const Collective& collective) const;
+  [[nodiscard]] InnerGroup inner(at::DeviceType device) const;  // empty: there is none
+  [[nodiscard]] InnerGroup inner_or_throw(const Collective& collective) const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   [[nodiscard]] int other_rank() const { return (rank_ + 1) % size_; }
 

@@ -74,6 +74,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
       "wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
   module.def(
       "outstanding_count", [] { return OutstandingWorks::all().count(); }, Unlocked());
+  module.def("given_up_count", [] { return OutstandingWorks::all().given_up_count(); });
   module.def("collective_phase", &set_collective_phase, py::arg("before"), py::arg("waiting"));
   module.def("live_count", [] { return Groups::all().live_count(); });
   module.def("created_count", [] { return Groups::all().created_count(); });

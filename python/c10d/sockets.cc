@@ -99,17 +99,26 @@ std::optional<WatchedSockets> WatchedSockets::made_since(const std::set<int>& be
   return std::nullopt;
 }
 
-int WatchedSockets::shut_down() const {
+template <class Use>
+std::optional<int> WatchedSockets::count(Use use) const {
   const std::vector<Watched> all = watched_by(loop_);
   bool ours = false;
   for (const Watched& watched : all) ours = ours || watched.inode == listener_;
-  if (!ours) return 0;
+  if (!ours) return std::nullopt;
   int count = 0;
   for (const Watched& watched : all) {
     const HeldSocket socket(watched);
-    if (socket.held() && !socket.listens() && socket.shut_down()) ++count;
+    if (socket.held() && !socket.listens() && use(socket)) ++count;
   }
   return count;
+}
+
+int WatchedSockets::shut_down() const {
+  return count([](const HeldSocket& socket) { return socket.shut_down(); }).value_or(0);
+}
+
+std::optional<int> WatchedSockets::connections() const {
+  return count([](const HeldSocket&) { return true; });
 }
 
 }  // namespace pawl

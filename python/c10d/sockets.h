@@ -25,9 +25,15 @@ class WatchedSockets {
 
   // Any thread; needs no lock of anyone. Returns how many sockets it shut down; 0 also if the loop is gone.
   int shut_down() const;
+  // How many connections the loop watches now; nothing if the loop is gone or cannot be asked. gloo takes a connection
+  // out of its loop under the lock under which it reads from it: what is not watched is never read again.
+  [[nodiscard]] std::optional<int> connections() const;
 
  private:
   WatchedSockets(int loop, ino_t listener) : loop_(loop), listener_(listener) {}
+  // Calls `use` with each connection that is still the one watched; nothing if the loop is gone.
+  template <class Use>
+  [[nodiscard]] std::optional<int> count(Use use) const;
 
   int loop_;
   ino_t listener_;

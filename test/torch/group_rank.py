@@ -211,10 +211,6 @@ class Training:
             self.me.say(held=self.number)
             if self.hold.get("stop"):
                 os.kill(os.getpid(), signal.SIGSTOP)
-                # Woken: gloo's thread first sees that its peers are gone. A send that is posted before that, to a peer
-                # that waits for it, fails between two of gloo's queues and is never told: such a trainer is killed at
-                # its deadline and started again in its seat (docs/failure-model.md).
-                time.sleep(1)
             else:
                 time.sleep(600)
 
@@ -255,6 +251,47 @@ def blocked(me: Rank) -> None:
     me.say(failed=groups.failed(), seconds=seconds, received=received.tolist(), kept=kept.tolist(),
            gathered=[one.tolist() for one in gathered], raised=raised, objects=objects, later=later.tolist())
     commands.next()
+
+
+def torn(me: Rank) -> None:
+    """A broadcast of many bytes is cut in its midst, by commands.
+
+    {"open": g, "source": S, "future": F}: the receiver tells that it waits for the bytes and stops itself ("standing"); the
+    source fills what the connection holds ("sending") once it hears {"go": true}. Who is left of them says how that ended.
+    {"open": g}: joins the generation and says a sum over all ranks.
+    """
+    groups.register()
+    dist.init_process_group("pawl", store=dist.HashStore(), rank=me.rank, world_size=me.world, timeout=LONG)
+    commands = Commands()
+    me.say(ready=True)
+    while "open" in (order := commands.next()):
+        groups.close_generation()
+        me.open(int(order["open"]))
+        if "source" not in order:
+            total = torch.ones(1)
+            dist.all_reduce(total)
+            me.say(total=float(total))
+            continue
+        many = torch.full((1 << 24,), me.rank + 1.0)
+        if me.rank == order["source"]:
+            commands.next()
+            work = dist.broadcast(many, src=me.rank, async_op=True)
+            me.say(sending=True)
+        else:
+            work = dist.broadcast(many, src=int(order["source"]), async_op=True)
+            time.sleep(1)  # the source's gloo is told that the bytes are waited for
+            me.say(standing=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        before = time.monotonic()
+        if order["future"]:
+            work.get_future().wait()
+        else:
+            work.wait()
+        seconds = time.monotonic() - before
+        groups.wait_all()
+        me.say(seconds=seconds, failed=groups.failed(), holds=sorted(set(many.tolist())),
+               given_up=groups._extension.load().given_up_count())
+    dist.destroy_process_group()
 
 
 class HaltingStore(dist.Store):
@@ -334,4 +371,4 @@ def remakes(me: Rank) -> None:
 if __name__ == "__main__":
     options = json.loads(sys.argv[2])
     {"forms": forms, "collectives": collectives, "mistakes": mistakes, "train": train, "blocked": blocked,
-     "making": making, "remakes": remakes}[sys.argv[1]](Rank(**options))
+     "torn": torn, "making": making, "remakes": remakes}[sys.argv[1]](Rank(**options))

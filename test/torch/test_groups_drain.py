@@ -12,7 +12,7 @@ sys.path[:0] = [os.path.dirname(HERE), os.path.join(os.path.dirname(os.path.dirn
 
 import group_ranks  # noqa: E402
 import harness  # noqa: E402
-from group_ranks import RankError, Ranks  # noqa: E402
+from group_ranks import Ranks  # noqa: E402
 
 GROUP_TIMEOUT_S = 300  # LONG of group_rank.py: who needs a good part of that was not freed but timed out
 FREED_WITHIN_S = 100
@@ -124,20 +124,46 @@ class SwapTest(unittest.TestCase):
                 rank.tell(fail="interrupted: by the test")
                 self.assertEqual(self.AT, rank.hear("drained")["step"])
             ranks[self.VICTIM].signal(signal.SIGCONT)
-            first = dict.fromkeys(range(self.WORLD), 0)
-            try:
-                self.assertEqual(self.AT, ranks[self.VICTIM].hear("drained", patience_s=20)["step"])
-            except RankError as stuck:  # seen: gloo waits for a send though all is closed; as pawld does at the deadline
-                print(f"killed and started again: {stuck}", file=sys.stderr)
-                ranks[self.VICTIM].kill()
-                ranks.replace(self.VICTIM, fresh=True).hear("rehearsed")
-                first[self.VICTIM] = self.AT - 1
+            drained = ranks[self.VICTIM].hear("drained")
+            self.assertEqual(self.AT, drained["step"])
+            self.assertLess(drained["seconds"], FREED_WITHIN_S)
             ranks.tell(open=2, resume=self.AT - 1, until=self.UNTIL)
             self.assertEqual(done, ranks.hear("done"))
-            self.assertEqual([expected[rank.rank][first[rank.rank]:] for rank in ranks.all],
-                             [losses(rank) for rank in ranks.all])
+            self.assertEqual(expected, [losses(rank) for rank in ranks.all])
             ranks.tell(end=True)
             self.assertEqual([0] * self.WORLD, ranks.end())
+
+
+class TornTest(unittest.TestCase):
+    """Rank 0 dies in the midst of many bytes from or for rank 1, which gloo doesn't tell: its wait is given up."""
+
+    def torn(self, source: int, future: bool) -> None:
+        with Ranks("torn", 2) as ranks:
+            ranks.hear("ready")
+            ranks.tell(open=1, source=source, future=future)
+            ranks[1 - source].hear("standing")
+            time.sleep(0.5)  # by now it stands
+            ranks[source].tell(go=True)
+            ranks[source].hear("sending")
+            time.sleep(1)  # by now the connection is full
+            ranks[0].kill()
+            ranks[1].signal(signal.SIGCONT)
+            said = ranks[1].hear("seconds")
+            self.assertLess(said["seconds"], FREED_WITHIN_S)
+            self.assertIn("broadcast: ", said["failed"])
+            self.assertEqual([2.0] if source == 1 else [0.0], said["holds"])
+            self.assertEqual(1, said["given_up"])
+            ranks.replace(0).hear("ready")
+            ranks.tell(open=2)
+            self.assertEqual([2.0] * 2, [said["total"] for said in ranks.hear("total")])
+            ranks.tell(end=True)
+            self.assertEqual([0] * 2, ranks.end())
+
+    def test_a_send_to_a_peer_that_dies_on_the_way(self) -> None:
+        self.torn(source=1, future=False)
+
+    def test_a_receive_from_a_peer_that_dies_on_the_way(self) -> None:
+        self.torn(source=0, future=True)
 
 
 class MakingTest(unittest.TestCase):
