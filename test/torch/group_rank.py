@@ -258,10 +258,14 @@ def torn(me: Rank) -> None:
 
     {"open": g, "source": S, "future": F}: the receiver tells that it waits for the bytes and stops itself ("standing"); the
     source fills what the connection holds ("sending") once it hears {"go": true}. Who is left of them says how that ended.
+    With "behind": two broadcasts, one for each of gloo's workers, and behind them an all-to-all, into whose output its
+    user writes once it was given up; what is in it after the group's timeout is said, too.
     {"open": g}: joins the generation and says a sum over all ranks.
     """
     groups.register()
-    dist.init_process_group("pawl", store=dist.HashStore(), rank=me.rank, world_size=me.world, timeout=LONG)
+    timeout_s = float(me.options.get("timeout", LONG.total_seconds()))
+    dist.init_process_group("pawl", store=dist.HashStore(), rank=me.rank, world_size=me.world,
+                            timeout=timedelta(seconds=timeout_s))
     commands = Commands()
     me.say(ready=True)
     while "open" in (order := commands.next()):
@@ -272,24 +276,31 @@ def torn(me: Rank) -> None:
             dist.all_reduce(total)
             me.say(total=float(total))
             continue
-        many = torch.full((1 << 24,), me.rank + 1.0)
+        behind = bool(order.get("behind"))
+        many = [torch.full((1 << 24,), me.rank + 1.0) for _ in range(1 + behind)]
+        late = torch.zeros(me.world)
         if me.rank == order["source"]:
             commands.next()
-            work = dist.broadcast(many, src=me.rank, async_op=True)
+        works = [dist.broadcast(one, src=int(order["source"]), async_op=True) for one in many]
+        before = time.monotonic()
+        if me.rank == order["source"]:
+            if behind:
+                works.append(dist.all_to_all_single(late, torch.ones(me.world), async_op=True))
             me.say(sending=True)
         else:
-            work = dist.broadcast(many, src=int(order["source"]), async_op=True)
             time.sleep(1)  # the source's gloo is told that the bytes are waited for
             me.say(standing=True)
             os.kill(os.getpid(), signal.SIGSTOP)
-        before = time.monotonic()
         if order["future"]:
-            work.get_future().wait()
+            works[0].get_future().wait()
         else:
-            work.wait()
+            works[0].wait()
         seconds = time.monotonic() - before
         groups.wait_all()
-        me.say(seconds=seconds, failed=groups.failed(), holds=sorted(set(many.tolist())),
+        late.fill_(5)
+        if behind:
+            time.sleep(max(0, timeout_s + 3 - (time.monotonic() - before)))
+        me.say(seconds=seconds, failed=groups.failed(), holds=sorted(set(many[0].tolist())), late=late.tolist(),
                given_up=groups._extension.load().given_up_count())
     dist.destroy_process_group()
 

@@ -137,10 +137,10 @@ class SwapTest(unittest.TestCase):
 class TornTest(unittest.TestCase):
     """Rank 0 dies in the midst of many bytes from or for rank 1, which gloo doesn't tell: its wait is given up."""
 
-    def torn(self, source: int, future: bool) -> None:
-        with Ranks("torn", 2) as ranks:
+    def torn(self, source: int, future: bool = False, behind: bool = False) -> None:
+        with Ranks("torn", 2, timeout=30 if behind else GROUP_TIMEOUT_S) as ranks:
             ranks.hear("ready")
-            ranks.tell(open=1, source=source, future=future)
+            ranks.tell(open=1, source=source, future=future, behind=behind)
             ranks[1 - source].hear("standing")
             time.sleep(0.5)  # by now it stands
             ranks[source].tell(go=True)
@@ -152,7 +152,8 @@ class TornTest(unittest.TestCase):
             self.assertLess(said["seconds"], FREED_WITHIN_S)
             self.assertIn("broadcast: ", said["failed"])
             self.assertEqual([2.0] if source == 1 else [0.0], said["holds"])
-            self.assertEqual(1, said["given_up"])
+            self.assertEqual(3 if behind else 1, said["given_up"])
+            self.assertEqual([5.0] * 2, said["late"], "what was given up writes into nobody's memory")
             ranks.replace(0).hear("ready")
             ranks.tell(open=2)
             self.assertEqual([2.0] * 2, [said["total"] for said in ranks.hear("total")])
@@ -160,10 +161,13 @@ class TornTest(unittest.TestCase):
             self.assertEqual([0] * 2, ranks.end())
 
     def test_a_send_to_a_peer_that_dies_on_the_way(self) -> None:
-        self.torn(source=1, future=False)
+        self.torn(source=1)
 
     def test_a_receive_from_a_peer_that_dies_on_the_way(self) -> None:
         self.torn(source=0, future=True)
+
+    def test_what_is_queued_behind_it_never_begins(self) -> None:
+        self.torn(source=1, behind=True)
 
 
 class MakingTest(unittest.TestCase):
