@@ -10,9 +10,12 @@
 //    transfer that is begun from then on fails at once; and
 //  - every worker thread of gloo in this process slept, and had slept since the second before: none of them still
 //    computes, copies or waits for a disk; they wait for a transfer.
-// What is given up is never freed, and neither is its group: a few threads, two descriptors and the tensors in it. At
+// What is given up is never freed, and neither is its group: a few threads and descriptors and the tensors in it. At
 // its timeout the worker comes to an error and is then put to sleep for good, so that no work queued behind it begins
 // on memory that is long used for something else. Where the kernel doesn't tell of threads, nothing is given up.
+//
+// A send or a receive outside of collectives has no worker: who waits for it, that long without a connection, is freed
+// by its abort, and nothing is kept.
 #pragma once
 
 #include <mutex>

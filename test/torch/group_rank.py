@@ -258,8 +258,9 @@ def torn(me: Rank) -> None:
 
     {"open": g, "source": S, "future": F}: the receiver tells that it waits for the bytes and stops itself ("standing"); the
     source fills what the connection holds ("sending") once it hears {"go": true}. Who is left of them says how that ended.
-    With "behind": two broadcasts, one for each of gloo's workers, and behind them an all-to-all, into whose output its
-    user writes once it was given up; what is in it after the group's timeout is said, too.
+    With "pair": a send and a receive instead. With "behind": two broadcasts, one for each of gloo's workers, and behind
+    them an all-to-all, into whose output its user writes once it was given up; what is in it after the group's timeout is
+    said, too.
     {"open": g}: joins the generation and says a sum over all ranks.
     """
     groups.register()
@@ -281,7 +282,10 @@ def torn(me: Rank) -> None:
         late = torch.zeros(me.world)
         if me.rank == order["source"]:
             commands.next()
-        works = [dist.broadcast(one, src=int(order["source"]), async_op=True) for one in many]
+        if order.get("pair"):
+            works = [(dist.isend if me.rank == order["source"] else dist.irecv)(many[0], 1 - me.rank)]
+        else:
+            works = [dist.broadcast(one, src=int(order["source"]), async_op=True) for one in many]
         before = time.monotonic()
         if me.rank == order["source"]:
             if behind:

@@ -137,10 +137,10 @@ class SwapTest(unittest.TestCase):
 class TornTest(unittest.TestCase):
     """Rank 0 dies in the midst of many bytes from or for rank 1, which gloo doesn't tell: its wait is given up."""
 
-    def torn(self, source: int, future: bool = False, behind: bool = False) -> None:
+    def torn(self, source: int, future: bool = False, behind: bool = False, pair: bool = False) -> None:
         with Ranks("torn", 2, timeout=30 if behind else GROUP_TIMEOUT_S) as ranks:
             ranks.hear("ready")
-            ranks.tell(open=1, source=source, future=future, behind=behind)
+            ranks.tell(open=1, source=source, future=future, behind=behind, pair=pair)
             ranks[1 - source].hear("standing")
             time.sleep(0.5)  # by now it stands
             ranks[source].tell(go=True)
@@ -150,9 +150,9 @@ class TornTest(unittest.TestCase):
             ranks[1].signal(signal.SIGCONT)
             said = ranks[1].hear("seconds")
             self.assertLess(said["seconds"], FREED_WITHIN_S)
-            self.assertIn("broadcast: ", said["failed"])
+            self.assertIn("send: " if pair else "broadcast: ", said["failed"])
             self.assertEqual([2.0] if source == 1 else [0.0], said["holds"])
-            self.assertEqual(3 if behind else 1, said["given_up"])
+            self.assertEqual(0 if pair else 3 if behind else 1, said["given_up"], "a send is aborted, nothing is kept")
             self.assertEqual([5.0] * 2, said["late"], "what was given up writes into nobody's memory")
             ranks.replace(0).hear("ready")
             ranks.tell(open=2)
@@ -165,6 +165,9 @@ class TornTest(unittest.TestCase):
 
     def test_a_receive_from_a_peer_that_dies_on_the_way(self) -> None:
         self.torn(source=0, future=True)
+
+    def test_a_send_outside_of_collectives(self) -> None:
+        self.torn(source=1, pair=True)
 
     def test_what_is_queued_behind_it_never_begins(self) -> None:
         self.torn(source=1, behind=True)
