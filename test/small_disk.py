@@ -9,6 +9,7 @@ import ctypes
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -30,6 +31,8 @@ def run(pages, function, *arguments):
         try:
             refused = _mount(directory, pages)
             answer = ("skip", refused) if refused else ("done", function(directory, *arguments))
+        except unittest.SkipTest as refused:
+            answer = ("skip", str(refused))
         except BaseException:
             answer = ("failed", traceback.format_exc())
         with contextlib.suppress(BaseException), os.fdopen(writing, "wb") as file:
@@ -48,6 +51,53 @@ def run(pages, function, *arguments):
     if kind == "failed":
         raise AssertionError(answer)
     return answer
+
+
+def run_on_device(size_bytes, function, *arguments):
+    """`function(directory, device, ...)`, as run() does it: the directory is an ext4 on a device of that size."""
+    return run(size_bytes // PAGE + 256, _on_device, size_bytes, function, *arguments)
+
+
+class Device:
+    """A loop device."""
+
+    def __init__(self, content):
+        self._content = content
+        self._path = _tool("losetup", "--find", "--show", content)
+
+    def mount(self, directory):
+        try:
+            _tool("mkfs.ext4", "-q", "-F", "-b", str(PAGE), "-m", "0", "-E", "nodiscard", self._path)  # one block group
+            os.mkdir(directory)
+            _tool("mount", "-t", "ext4", self._path, directory)
+        finally:
+            _tool("losetup", "--detach", self._path)  # goes when nobody has it mounted
+
+    def cut(self, size_bytes):
+        """From now on nothing can be written or read from there on: an input/output error."""
+        os.truncate(self._content, size_bytes)
+        _tool("losetup", "--set-capacity", self._path)
+
+
+def _on_device(directory, size_bytes, function, *arguments):
+    content, mounted = os.path.join(directory, "content"), os.path.join(directory, "mounted")
+    with open(content, "wb") as file:
+        file.truncate(size_bytes)
+    device = Device(content)
+    device.mount(mounted)
+    try:
+        return function(mounted, device, *arguments)
+    finally:
+        _tool("umount", mounted)
+
+
+def _tool(*command):
+    """What it says. Where it fails, the test is skipped."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    if done.returncode != 0:
+        raise unittest.SkipTest(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def fill(directory, free_pages):

@@ -56,6 +56,7 @@ Status write_head(int fd, const TargetFile& file) {
 Error disk_error(std::string_view verb, std::string_view path, std::uint64_t offset_bytes, int error) {
   Error out = system_error(text(verb, " ", path, " at ", offset_bytes), error);
   if (error == ENOSPC || error == EDQUOT) out.what += ": free some space there, or write elsewhere";
+  if (error == EIO) out.what += ": the disk failed, the kernel's log says how";
   if (error == ENOSPC || error == EDQUOT || error == EFBIG || error == EMFILE || error == ENFILE || error == ENOMEM)
     out.code = Code::full;
   if (error == ENOENT) out.code = Code::not_found;

@@ -112,6 +112,32 @@ def save_onto_a_full_disk(rank, world, directory):
     return said
 
 
+def use_a_disk_that_fails(directory, device):
+    """What a save says whose disk fails within it, a load from it, and whether the checkpoint before is whole."""
+    path, write = os.path.join(directory, "model"), _checkpoint.write_store_part
+    module, large = nn.Linear(512, 1024), nn.Linear(2048, 2048)
+    pawl.torch.save(path, module, values=1)
+    pawl.torch.save(path + "-large", large)
+    kept = module.weight.detach().clone()
+
+    def fails(work):
+        try:
+            work()
+        except PawlError as error:
+            return str(error)
+        return "done"
+
+    def after_a_cut(*arguments):
+        device.cut(20 << 20)  # within the large one, beyond the other
+        return write(*arguments)
+
+    _checkpoint.write_store_part = after_a_cut
+    said = fails(lambda: pawl.torch.save(path, large, values=2, overwrite=True))
+    loaded = fails(lambda: pawl.torch.load(path + "-large", large, verify="reading"))
+    report = pawl.torch.load(path, module)
+    return said, loaded, report.values, torch.equal(kept, module.weight), sorted(os.listdir(directory))
+
+
 def save_or_load(rank, world, directory, what, dying, collective, moment):
     """Rank `dying` is killed before or after it takes part in that collective; after so many seconds, if it is none."""
     model, optimizer = live_trainings.make("ddp", seed=2)
@@ -300,6 +326,13 @@ class FaultsTest(unittest.TestCase):
         for sentence in during[:-1]:
             self.assertRegex(sentence, "model.pawl-partial.*No space left on device: free some space there, or write "
                                        "elsewhere")
+
+    def test_a_disk_that_fails(self):
+        said, loaded, values, same, names = small_disk.run_on_device(96 << 20, use_a_disk_that_fails)
+        self.assertRegex(said, "write .*model.pawl-partial.*Input/output error: the disk failed")
+        self.assertRegex(loaded, "read .*model-large.*Input/output error: the disk failed.*neither its old state")
+        self.assertEqual((1, True), (values, same))
+        self.assertEqual(["lost+found", "model", "model-large"], names)
 
     def killed(self, what, dying, collective, moment):
         begun = time.time()
