@@ -1,8 +1,9 @@
-"""A really full disk: a file system of few pages, mounted where only one process and its children see it.
+"""Disks that are full or fail, really: file systems mounted where only one process and its children see them.
 
-`run(pages, function, ...)` calls `function(directory, ...)` in a child that has a mount namespace of its own; what it
-returns comes back pickled. Nothing is left, however it ends: the mount goes with the last process that sees it. Where
-namespaces are forbidden the test is skipped, with a reason that begins "privilege:".
+`run(pages, function, ...)` calls `function(directory, ...)` on a file system of so many pages in memory, in a child
+that has a mount namespace of its own; what it returns comes back pickled. `run_on_device` does so on an ext4 of a
+device that can lose its end. Nothing is left, however it ends: the mount goes with the last process that sees it.
+Where namespaces or devices are forbidden the test is skipped, with a reason that begins "privilege:".
 """
 import contextlib
 import ctypes
@@ -83,20 +84,27 @@ def _on_device(directory, size_bytes, function, *arguments):
     content, mounted = os.path.join(directory, "content"), os.path.join(directory, "mounted")
     with open(content, "wb") as file:
         file.truncate(size_bytes)
-    device = Device(content)
-    device.mount(mounted)
+    try:
+        device = Device(content)
+        device.mount(mounted)
+    except ToolError as refused:
+        raise unittest.SkipTest(str(refused)) from refused
     try:
         return function(mounted, device, *arguments)
     finally:
         _tool("umount", mounted)
 
 
+class ToolError(Exception):
+    pass
+
+
 def _tool(*command):
-    """What it says. Where it fails, the test is skipped."""
+    """What it says."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
     if done.returncode != 0:
-        raise unittest.SkipTest(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise ToolError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
