@@ -350,9 +350,10 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
     return checkpoint.tensors[number.tensor].chunks[number.chunk];
   };
   for (std::size_t i = 0; i < order.size(); ++i) {
-    // A disk answers hundreds of short reads in the time of a few, if it has them at once.
-    for (std::size_t next = i; i % kAheadItems == 0 && next < std::min(order.size(), i + kAheadItems); ++next)
-      reader.announce(chunk_of(order[next]));
+    if (i % kAheadItems == 0) {  // a disk answers hundreds of short reads in the time of a few, if it has them at once
+      const std::size_t end = std::min(order.size(), i + kAheadItems);
+      for (std::size_t next = i; next < end; ++next) reader.announce(chunk_of(order[next]));
+    }
     const auto& [file, tensor, offset, chunk] = order[i];
     const DcpChunk& wanted = chunk_of(order[i]);
     Result<StoredPiece> piece = reader.locate(checkpoint.tensors[tensor], wanted);
