@@ -19,10 +19,10 @@ import torch
 from pawl.errors import Refused
 from pawl.torch.boxes import Box, rows_between, rows_of
 from pawl.torch.layout import BUFFER, EXTRA_STATE, Piece
+from pawl.torch.report import first_of
 
 PART_BYTES_MIN = 1 << 20
 _PLACES, _AT_EACH = 8, 8  # of a piece: elements that are compared with the other ranks'
-_FIRST = 5
 
 
 @dataclass(frozen=True)
@@ -184,16 +184,11 @@ def _check_agreement(ranks: Sequence[Sequence[Description]], check_replicas: boo
             if sample != each.sample:
                 diverged.setdefault(key, f"{each} on ranks {other} and {rank}")
     if unlike:
-        raise Refused(f"ranks know tensors of one name in different forms: {_first_of(unlike)}: give each rank's model "
+        raise Refused(f"ranks know tensors of one name in different forms: {first_of(unlike)}: give each rank's model "
                       f"names of its own, by rename=")
     if diverged and check_replicas:
-        raise Refused(f"ranks hold different values of what should be equal: {_first_of(list(diverged.values()))}: if "
+        raise Refused(f"ranks hold different values of what should be equal: {first_of(list(diverged.values()))}: if "
                       f"these are different parameters, give them names of their own, by rename=; if they are replicas "
                       f"that have diverged, broadcast one of them, or save with check_replicas=False, which keeps "
                       f"those of the lowest rank")
     return set(diverged)
-
-
-def _first_of(sentences: list[str]) -> str:
-    more = f"; and {len(sentences) - _FIRST} more" if len(sentences) > _FIRST else ""
-    return "; ".join(sentences[:_FIRST]) + more

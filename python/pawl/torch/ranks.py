@@ -12,8 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 from pawl.errors import PawlError, Refused
-
-_FIRST = 5
+from pawl.torch.report import first_of
 
 _Outcome = tuple[bool, Any]  # (True, what it gave), or (False, why not): a kind and a sentence
 
@@ -132,7 +131,5 @@ def _joined_failure(failures: Sequence[tuple[int, tuple[str, str]]], world: int)
         if len(ranks) == world:
             return sentence
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {sentence}"
-    text = "; ".join(said(sentence, ranks) for sentence, ranks in list(sentences.items())[:_FIRST])
-    if len(sentences) > _FIRST:
-        text += f"; and {len(sentences) - _FIRST} more"
+    text = first_of([said(sentence, ranks) for sentence, ranks in sentences.items()])
     return (Refused if all(kind == "refused" for _, (kind, _) in failures) else PawlError)(text)
