@@ -22,7 +22,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kDepth = 256;                // requests in flight, the same number for each slot
-constexpr std::uint64_t kReadBytes = 512 << 10;      // of one request: longer ones are no faster, and queue worse
+constexpr std::uint64_t kSlotBytes = 512 << 10;      // for one request: longer ones are no faster, and queue worse
+constexpr std::uint64_t kHugePage = 2 << 20;         // that a slot lies in one of them is one segment to the disk
 constexpr std::uint64_t kDirectReadMin = 256 << 10;  // alignment adds up to two units: at most 3.1 %
 constexpr std::uint64_t kDirectWriteMin = 256 << 10;
 constexpr std::uint64_t kWriteBytes = 1 << 20;  // of one request
@@ -66,14 +67,14 @@ PerDimension dense_bytes(const Box& box, std::uint64_t unit) {
 }  // namespace
 
 LaneMemory divide_memory(std::uint64_t bytes) {
-  constexpr std::uint64_t kSlotMax = kReadBytes + 2 * kDirectUnit;
-  constexpr std::uint64_t kSlotsMin = 4, kSlotsMax = 32;
+  // More than eight at once from each of two lanes per core only wait, and are joined to longer requests meanwhile.
+  constexpr std::uint64_t kSlotsMin = 4, kSlotsMax = 8;
   constexpr std::uint64_t kStagedMax = 32 << 20;
   constexpr std::uint64_t kTargetMax = 16 << 20;
   constexpr std::uint64_t kRunsMax = 32 << 10;
   LaneMemory memory;
-  memory.slots = std::clamp(bytes / 4 / kSlotMax, kSlotsMin, kSlotsMax);
-  memory.slot_bytes = std::min(kSlotMax, rounded_down(bytes / 4 / memory.slots, kDirectUnit));
+  memory.slots = std::clamp(bytes / 4 / kSlotBytes, kSlotsMin, kSlotsMax);
+  memory.slot_bytes = std::min(kSlotBytes, rounded_down(bytes / 4 / memory.slots, kDirectUnit));
   memory.staged_bytes = std::min(kStagedMax, bytes / 2);
   // Windows are placed with up to a page of room before each large one.
   memory.limits.staged_bytes = memory.staged_bytes / 16 * 15;
@@ -157,20 +158,25 @@ void LaneShared::report_progress(bool is_last) {
 // --- Arena --------------------------------------------------------------------------------------------------------
 
 Arena::~Arena() {
-  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+  if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
 }
 
 Status Arena::map(std::uint64_t size_bytes) {
-  if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), size_bytes_);
-  void* data = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped_ != nullptr) ::munmap(std::exchange(mapped_, nullptr), mapped_bytes_);
+  // Not every kernel begins it on a huge page by itself; what is not touched takes no memory.
+  mapped_bytes_ = size_bytes < kHugePage ? size_bytes : size_bytes + kHugePage;
+  void* data =
+      ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     Error error = system_error(text("reshape: ", size_bytes, " bytes of buffers"), errno);
     error.code = Code::full;
     return error;
   }
+  mapped_ = data;
+  std::size_t room = mapped_bytes_;
+  if (size_bytes >= kHugePage) (void)std::align(kHugePage, size_bytes, data, room);
   (void)::madvise(data, size_bytes, MADV_HUGEPAGE);  // advice: without, it's only slower
   data_ = static_cast<std::byte*>(data);
-  size_bytes_ = size_bytes;
   return {};
 }
 

@@ -91,8 +91,9 @@ class Arena {
   [[nodiscard]] std::byte* data() const { return data_; }
 
  private:
+  void* mapped_ = nullptr;
+  std::uint64_t mapped_bytes_ = 0;
   std::byte* data_ = nullptr;
-  std::uint64_t size_bytes_ = 0;
 };
 
 class Lane {

@@ -21,6 +21,7 @@ import torch
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box
+from pawl.torch.cores import Seat, threads_for
 from pawl.torch.division import Share
 from pawl.torch.layout import BUFFER, EXTRA_STATE, WEIGHT, Piece, as_json, place
 from pawl.torch.save import StoredValues, store_pieces
@@ -45,6 +46,7 @@ class _Part:
     part: int
     names: dict[str, tuple[str, str]]  # of a key of the state: name and role
     paths: dict[str, Path]             # where it lay, of param groups' hyperparameters
+    threads: int | None
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Writer(StorageWriter):
         pass
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
+        return replace(plan, storage_data=Seat.mine())
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the first rank: the folder is begun, and all are told its name and the tensors'."""
@@ -89,13 +91,13 @@ class Writer(StorageWriter):
             self._names[key] = key, OBJECT
         size = sum(_size_bytes(item) for plan in plans for item in plan.items)
         self._store = _checkpoint.Store(os.path.abspath(self.path), overwrite=self.overwrite, bytes=size)
-        return [replace(plan, storage_data=self._part(part, {item.index.fqn for item in plan.items}, paths))
-                for part, plan in enumerate(plans)]
+        return [replace(plan, storage_data=self._part(part, {item.index.fqn for item in plan.items}, paths, threads))
+                for part, (plan, threads) in enumerate(zip(plans, _threads_of(plans), strict=True))]
 
-    def _part(self, part: int, keys: set[str], paths: dict[str, Path]) -> _Part:
+    def _part(self, part: int, keys: set[str], paths: dict[str, Path], threads: int | None) -> _Part:
         assert self._store is not None
         return _Part(self._store.folder, part, {key: self._names[key] for key in keys},
-                     {key: paths[key] for key in keys if is_hyperparameter(paths[key])})
+                     {key: paths[key] for key in keys if is_hyperparameter(paths[key])}, threads)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         about: _Part = plan.storage_data
@@ -108,7 +110,8 @@ class Writer(StorageWriter):
         if pieces:
             shares = [Share(index, piece.box) for index, piece in enumerate(pieces)]
             kept: list[torch.Tensor] = []
-            share = _checkpoint.write_store_part(about.folder, about.part, store_pieces(pieces, shares, kept))
+            share = _checkpoint.write_store_part(about.folder, about.part, store_pieces(pieces, shares, kept),
+                                                 threads=about.threads)
             results[0] = replace(results[0], storage_data=_Written(share, found))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -133,6 +136,14 @@ class Writer(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return isinstance(checkpoint_id, (str, os.PathLike)) and "://" not in os.fspath(checkpoint_id)
+
+
+def _threads_of(plans: Sequence[SavePlan | LoadPlan]) -> list[int | None]:
+    """Of each rank, from the seats that the ranks' own plans came with; None: one per core that it may run on."""
+    seats = [plan.storage_data for plan in plans]
+    if not all(isinstance(seat, Seat) for seat in seats):
+        return [None] * len(plans)  # of a planner that keeps nothing of what it doesn't know
+    return [threads_for(seats, rank) for rank in range(len(seats))]
 
 
 def _size_bytes(item: WriteItem) -> int:
@@ -242,14 +253,15 @@ class Reader(StorageReader):
                   if item.storage_index.fqn in self._tensors}
         if wanted - {WEIGHT, BUFFER, EXTRA_STATE, OBJECT}:
             self._refuse(self._open().problems)
-        return plan
+        return replace(plan, storage_data=Seat.mine())
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems:
             raise Refused(f"{self.path}: {'; '.join(problems[:5])}")
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
+        return [replace(plan, storage_data=threads)
+                for plan, threads in zip(plans, _threads_of(plans), strict=True)]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         checkpoint = self._open()
@@ -267,7 +279,7 @@ class Reader(StorageReader):
             wanted.append((item, target, memory))
             if memory.numel():
                 requests.append(_request(self._tensors[key], item.storage_offsets, memory))
-        checkpoint.read(requests)
+        checkpoint.read(requests, threads=plan.storage_data)
         for item, target, memory in wanted:
             if memory is not target:
                 target.copy_(memory)

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from pawl._checkpoint import Checkpoint, Read
 from pawl.errors import PawlError, Refused
+from pawl.torch.cores import Seat, threads_for
 from pawl.torch.layout import Group, Layout, Piece, layout_of, listed, module_prefixes, piece_of_number
 from pawl.torch.matching import MASTER, OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
 from pawl.torch.near import Near
@@ -68,6 +69,7 @@ class _Said:
     devices: set[str]
     ticket: str  # of Near
     names: str | None
+    seat: Seat
 
 
 @dataclass
@@ -83,7 +85,8 @@ class LoadPlan:
     extra_state: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     give_back: Callable[[dict[str, Any]], None] = lambda extra: None  # extra state to the modules
-    began: bool = False  # something may have been written
+    threads: int | None = None  # of this rank; None: one per core that it may run on
+    began: bool = False         # something may have been written
 
     @property
     def bulk(self) -> list[Match]:
@@ -149,6 +152,7 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
     try:
         said: list[_Said] = ranks.gather(lambda: _say(look, plans, near if ranks.world > 1 else None))
         plan = plans[0]
+        plan.threads = threads_for([each.seat for each in said], ranks.rank)
         _check_same(said)
         used = sorted(set().union(*(each.used for each in said)))
         unused = _unused(plan, used, bool(plan.layout.optimizers))
@@ -172,7 +176,8 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
         near.close()
     if options.verify == "reading":
         seen = " ".join(text for _, text in reads if text)
-        ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None)))
+        ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None,
+                                                          threads=plan.threads)))
     try:
         received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
     except RuntimeError as error:  # torch's
@@ -190,7 +195,7 @@ def _say(look: Callable[[], LoadPlan], plans: list[LoadPlan], near: Near | None)
     bulk = [each for each in plan.bulk if each.piece.box.count]
     return _Said(plan.checkpoint.path, plan.found.used, len(plan.checkpoint.tensors),
                  [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk},
-                 near.ticket() if near is not None else "", plan.checkpoint.names)
+                 near.ticket() if near is not None else "", plan.checkpoint.names, Seat.mine())
 
 
 def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
@@ -286,15 +291,15 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
         raise Refused(_missing(options, plan))
     if not found.matches:
         raise Refused(f"{options.path} has none of the training's tensors: {_missing(options, plan)}")
-    access = _access(options)
+    access = _access(options, plan)
     check_all(checkpoint, found.matches, **access)
     plan.converted = _converted(checkpoint, [each for each in found.matches if each.is_number and not is_direct(each)],
                                 access)
     _check_values(options, plan)
 
 
-def _access(options: LoadOptions) -> dict[str, Any]:
-    return {"trusted_copy": options.trusted_copy}
+def _access(options: LoadOptions, plan: LoadPlan) -> dict[str, Any]:
+    return {"trusted_copy": options.trusted_copy, "threads": plan.threads}
 
 
 def _missing(options: LoadOptions, plan: LoadPlan) -> str:
@@ -375,13 +380,13 @@ def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: 
     if options.check_replicas:
         tensors = [index for index in used if plan.checkpoint.tensors[index].copies > 1]
         try:
-            plan.checkpoint.compare(tensors[ranks.rank::ranks.world], **_access(options))
+            plan.checkpoint.compare(tensors[ranks.rank::ranks.world], **_access(options, plan))
         except PawlError as error:
             raise PawlError(f"{error}. Say trusted_copy=N to take copy N of them") from None
     if options.verify is True:
         stored = sum(plan.checkpoint.tensors[index].bytes for index in used) // ranks.world
         with Progress("check", options.path, stored, shown=ranks.rank == 0) as progress:
-            plan.checkpoint.prove(used, ranks.rank, ranks.world, progress)
+            plan.checkpoint.prove(used, ranks.rank, ranks.world, progress, threads=plan.threads)
 
 
 # What is no tensor ------------------------------------------------------------------------------------------------
@@ -461,7 +466,7 @@ def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, near: Near, offer
 
     def read() -> tuple[Read, str]:
         done = read_parts(plan.checkpoint, parts.requests + near.requests(offers), parts.staged, watcher=progress,
-                          prove=options.verify == "reading" or None, **_access(options))
+                          prove=options.verify == "reading" or None, **_access(options, plan))
         return done, plan.checkpoint.seen() if options.verify == "reading" else ""
     with progress:
         return _whole(read)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from pawl._checkpoint import Peers, Request, address_of
 from pawl.errors import PawlError
+from pawl.torch.cores import boot
 
 _SHORT_RUN_BYTES = 1 << 20  # a stored run as long as that is read as fast by whoever wants it
 _MEMORY_RUN_BYTES = 2048    # shorter ones cost more to hand over than to read
@@ -26,8 +27,8 @@ _SHARE_BYTES = 256 << 10    # at least so much is one reader's
 def machine() -> str:
     """The same on ranks that may be able to read for each other: of one boot, process namespace and user."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+        booted = boot()
+        return f"{booted} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}" if booted else ""
     except OSError:
         return ""
 

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
+from pawl.torch.cores import Seat, threads_for
 from pawl.torch.division import Description, Share, describe, divide
 from pawl.torch.layout import Layout, Piece, as_json, layout_of, piece_of_number
 from pawl.torch.ranks import Ranks
@@ -93,6 +94,7 @@ class Said:
     groups: list[tuple[list[str], dict[str, Any]]]
     extra_state: dict[str, Any]
     values: Any
+    seat: Seat
 
 
 def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]], values: Any,
@@ -111,7 +113,7 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
             free_bytes = _free_bytes(store.folder)
         return Said(os.path.abspath(path), store.folder if store else "", free_bytes, describe(pieces), layout.aliases,
                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
-                    as_json("values", values))
+                    as_json("values", values), Seat.mine())
 
     try:
         said: list[Said] = ranks.gather(say)
@@ -123,10 +125,11 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
         written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)
                    for of_rank, shares in zip(descriptions, division, strict=True)]
         text, aliases = stored(said).text(), merge_aliases(said)
+        threads = threads_for([each.seat for each in said], ranks.rank)
         _check_room(said[0], sum(written))
         with Progress("save", path, written[ranks.rank], shown=ranks.rank == 0) as progress:
             ranks.through_first(
-                lambda: _write_part(said[0].folder, ranks.rank, mine, division[ranks.rank], progress),
+                lambda: _write_part(said[0].folder, ranks.rank, mine, division[ranks.rank], progress, threads),
                 lambda parts: store.publish(parts, values=text, aliases=aliases) if store else None)
     finally:
         if store is not None:
@@ -151,9 +154,10 @@ def _check_room(first: Said, needed_bytes: int) -> None:
                         f"or write elsewhere")
 
 
-def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share], progress: Progress) -> str:
+def _write_part(folder: str, part: int, pieces: Sequence[Piece], shares: Sequence[Share], progress: Progress,
+                threads: int) -> str:
     kept: list[torch.Tensor] = []  # until they are written
-    return _checkpoint.write_store_part(folder, part, store_pieces(pieces, shares, kept), progress)
+    return _checkpoint.write_store_part(folder, part, store_pieces(pieces, shares, kept), progress, threads=threads)
 
 
 def store_pieces(pieces: Sequence[Piece], shares: Sequence[Share], kept: list[torch.Tensor]
