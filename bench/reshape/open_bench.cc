@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "formats/dcp.h"
-#include "formats/safetensors.h"
+#include "formats/containers/safetensors.h"
+#include "formats/dcp/dcp.h"
 
 namespace {
 
