@@ -1,5 +1,5 @@
 // A folder in the atomic form. Seeds: packed folders (folder_input.h).
-#include "formats/atomic.h"
+#include "formats/native/atomic.h"
 
 #include "folder_input.h"
 

@@ -1,5 +1,5 @@
 // A folder of torch.distributed.checkpoint. Seeds: packed folders (folder_input.h).
-#include "formats/dcp.h"
+#include "formats/dcp/dcp.h"
 
 #include "folder_input.h"
 

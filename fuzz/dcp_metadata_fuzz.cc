@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "folder_input.h"
-#include "formats/dcp.h"
+#include "formats/dcp/dcp.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

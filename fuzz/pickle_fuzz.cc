@@ -1,7 +1,7 @@
 // A pickle from anywhere, and a walk over what it describes. Seeds: any .metadata, any data.pkl.
 #include <cstdlib>
 
-#include "formats/pickle.h"
+#include "formats/containers/pickle.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

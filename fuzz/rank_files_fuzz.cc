@@ -1,5 +1,5 @@
 // A folder with a file of torch.save from each rank. Seeds: packed folders (folder_input.h).
-#include "formats/rank_files.h"
+#include "formats/torch/rank_files.h"
 
 #include "folder_input.h"
 

@@ -1,7 +1,7 @@
 // A safetensors file, and the same bytes as a Hugging Face index. Seeds: small .safetensors files, index.json files.
 #include <cstdlib>
 
-#include "formats/safetensors.h"
+#include "formats/containers/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

@@ -3,8 +3,8 @@
 #include <set>
 #include <string>
 
-#include "formats/parameter_order.h"
-#include "formats/state_names.h"
+#include "formats/states/parameter_order.h"
+#include "formats/states/state_names.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

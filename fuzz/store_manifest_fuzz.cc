@@ -2,7 +2,7 @@
 // Seeds: a manifest.
 #include <cstdlib>
 
-#include "formats/store_manifest.h"
+#include "formats/native/store_manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

@@ -4,7 +4,7 @@
 // does not unpack.
 #include <cstdlib>
 
-#include "formats/torch_file.h"
+#include "formats/containers/torch_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

@@ -1,7 +1,7 @@
 // The directory of a zip archive. Seeds: small .pt files.
 #include <cstdlib>
 
-#include "formats/zip.h"
+#include "formats/containers/zip.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/text.h"
-#include "formats/json_scan.h"
+#include "formats/containers/json_scan.h"
 
 namespace pawl {
 namespace {

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "base/text.h"
-#include "formats/store_manifest.h"
-#include "formats/store_view.h"
+#include "formats/native/store_manifest.h"
+#include "formats/native/store_view.h"
 
 namespace pawl {
 namespace {

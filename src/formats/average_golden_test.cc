@@ -4,9 +4,9 @@
 
 #include <map>
 
+#include "formats/containers/safetensors.h"
+#include "formats/containers/torch_file.h"
 #include "formats/fixtures.h"
-#include "formats/safetensors.h"
-#include "formats/torch_file.h"
 #include "reshape/cast.h"
 
 namespace pawl {

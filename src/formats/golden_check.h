@@ -13,8 +13,8 @@
 #include <string>
 
 #include "env/byte_source.h"
+#include "formats/containers/safetensors.h"
 #include "formats/fixtures.h"
-#include "formats/safetensors.h"
 #include "reshape/cast.h"
 #include "reshape/checkpoint_view.h"
 #include "reshape/stored_file.h"

@@ -11,16 +11,16 @@
 
 #include "base/text.h"
 #include "env/byte_source.h"
-#include "formats/atomic.h"
-#include "formats/dcp.h"
+#include "formats/containers/safetensors.h"
+#include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/universal.h"
-#include "formats/huggingface.h"
+#include "formats/huggingface/huggingface.h"
 #include "formats/megatron/megatron.h"
-#include "formats/partial_output.h"
-#include "formats/rank_files.h"
-#include "formats/safetensors.h"
-#include "formats/store_view.h"
+#include "formats/native/atomic.h"
+#include "formats/native/store_view.h"
+#include "formats/outputs/partial_output.h"
+#include "formats/torch/rank_files.h"
 
 namespace pawl {
 namespace {

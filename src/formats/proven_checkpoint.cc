@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <unordered_map>
 
+#include "formats/huggingface/safetensors_writer.h"
 #include "formats/open_checkpoint.h"
-#include "formats/safetensors_writer.h"
 #include "reshape/pieces.h"
 
 namespace pawl {

@@ -9,9 +9,9 @@
 #include "base/text.h"
 #include "env/files.h"
 #include "erasure/crc32c.h"
-#include "formats/json_scan.h"
-#include "formats/safetensors_writer.h"
-#include "formats/store_manifest.h"
+#include "formats/containers/json_scan.h"
+#include "formats/containers/safetensors_layout.h"
+#include "formats/native/store_manifest.h"
 #include "reshape/open_files.h"
 #include "reshape/range_checksums.h"
 

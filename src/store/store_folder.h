@@ -9,7 +9,8 @@
 //  * a checkpoint is only published if its pieces tile each tensor exactly, and each has its checksum in the manifest;
 //  * two saves to one path at once: the second is refused. A killed save is emptied and taken over by the next.
 // Written past the page cache where that is possible (reshape/execute.h). What the bytes are: docs/format.md. Read by
-// formats/store_view.h, as any format by open_checkpoint(). Shares travel from rank to rank by the caller's own means.
+// formats/native/store_view.h, as any format by open_checkpoint(). Shares travel from rank to rank by the caller's own
+// means.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "formats/partial_output.h"
+#include "formats/outputs/partial_output.h"
 #include "reshape/execute.h"
 #include "tensor/box.h"
 #include "tensor/element_type.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "formats/safetensors.h"
-#include "formats/store_manifest.h"
+#include "formats/containers/safetensors.h"
+#include "formats/native/store_manifest.h"
 #include "store/store_test_kit.h"
 
 namespace pawl {

@@ -10,8 +10,8 @@
 
 #include "env/files.h"
 #include "env/temporary_directory.h"
+#include "formats/native/store_view.h"
 #include "formats/open_checkpoint.h"
-#include "formats/store_view.h"
 #include "reshape/file_source.h"
 #include "reshape/pieces.h"
 #include "store/store_folder.h"

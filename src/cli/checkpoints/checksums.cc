@@ -9,9 +9,9 @@
 #include "base/text.h"
 #include "env/byte_source.h"
 #include "env/files.h"
-#include "formats/dcp.h"
-#include "formats/store_view.h"
-#include "formats/zip.h"
+#include "formats/containers/zip.h"
+#include "formats/dcp/dcp.h"
+#include "formats/native/store_view.h"
 #include "reshape/stored_file.h"
 
 namespace pawl {

@@ -19,8 +19,8 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "formats/deepspeed/universal_writer.h"
-#include "formats/output_plan.h"
-#include "formats/partial_output.h"
+#include "formats/outputs/output_plan.h"
+#include "formats/outputs/partial_output.h"
 #include "reshape/compare_copies.h"
 
 namespace pawl {

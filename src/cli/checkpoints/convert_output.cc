@@ -6,8 +6,8 @@
 
 #include "cli/checkpoints/progress.h"
 #include "env/files.h"
-#include "formats/output_shares.h"
-#include "formats/partial_output.h"
+#include "formats/outputs/output_shares.h"
+#include "formats/outputs/partial_output.h"
 
 namespace pawl {
 namespace {

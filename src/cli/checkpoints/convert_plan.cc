@@ -6,9 +6,9 @@
 #include "base/text.h"
 #include "cli/checkpoints/convert_store.h"
 #include "env/files.h"
-#include "formats/atomic.h"
-#include "formats/dcp_writer.h"
-#include "formats/safetensors_writer.h"
+#include "formats/dcp/dcp_writer.h"
+#include "formats/huggingface/safetensors_writer.h"
+#include "formats/native/atomic.h"
 #include "reshape/cast.h"
 
 namespace pawl {

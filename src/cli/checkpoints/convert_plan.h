@@ -1,4 +1,4 @@
-// What a conversion writes: the command's words as a plan of the format's own (formats/output_plan.h). Pure.
+// What a conversion writes: the command's words as a plan of the format's own (formats/outputs/output_plan.h). Pure.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "cli/checkpoints/commands.h"
-#include "formats/output_plan.h"
+#include "formats/outputs/output_plan.h"
 #include "reshape/checkpoint_view.h"
 
 namespace pawl {

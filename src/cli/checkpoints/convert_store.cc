@@ -10,9 +10,9 @@
 #include "cli/checkpoints/convert_output.h"
 #include "cli/checkpoints/portions.h"
 #include "env/files.h"
-#include "formats/output_shares.h"
-#include "formats/safetensors_writer.h"
-#include "formats/store_manifest.h"
+#include "formats/native/store_manifest.h"
+#include "formats/outputs/output_shares.h"
+#include "formats/states/state_names.h"
 #include "reshape/cast.h"
 #include "store/store_folder.h"
 

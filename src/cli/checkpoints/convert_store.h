@@ -4,7 +4,7 @@
 
 #include "base/result.h"
 #include "cli/checkpoints/commands.h"
-#include "formats/output_plan.h"
+#include "formats/outputs/output_plan.h"
 #include "reshape/checkpoint_view.h"
 
 namespace pawl {

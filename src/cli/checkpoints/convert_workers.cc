@@ -22,9 +22,9 @@
 #include "cli/checkpoints/access.h"
 #include "cli/checkpoints/progress.h"
 #include "env/files.h"
-#include "formats/output_shares.h"
-#include "formats/partial_output.h"
-#include "formats/worker_meeting.h"
+#include "formats/outputs/output_shares.h"
+#include "formats/outputs/partial_output.h"
+#include "formats/outputs/worker_meeting.h"
 
 namespace pawl {
 namespace {

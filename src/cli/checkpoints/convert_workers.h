@@ -3,7 +3,7 @@
 //
 // What always holds: nothing has the target's name before all workers' reports were checked and the whole is on the
 // disk; a worker that ends early, however, leaves nothing there, and its name and why are said. Forked workers end with
-// the command, and share its memory budget and the machine's cores. See formats/worker_meeting.h.
+// the command, and share its memory budget and the machine's cores. See formats/outputs/worker_meeting.h.
 #pragma once
 
 #include <cstdint>

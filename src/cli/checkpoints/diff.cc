@@ -15,7 +15,7 @@
 #include "cli/checkpoints/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "formats/output_plan.h"
+#include "formats/outputs/output_plan.h"
 
 namespace pawl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/first_few.h"
 #include "base/text.h"
-#include "formats/safetensors_writer.h"
+#include "formats/outputs/partial_output.h"
 
 namespace pawl {
 namespace {

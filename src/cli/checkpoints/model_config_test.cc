@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "formats/safetensors_writer.h"
+#include "formats/huggingface/safetensors_writer.h"
 
 namespace pawl {
 namespace {

@@ -10,8 +10,8 @@
 #include <functional>
 
 #include "env/temporary_directory.h"
+#include "formats/containers/torch_file.h"
 #include "formats/golden_check.h"
-#include "formats/torch_file.h"
 
 namespace pawl {
 namespace {

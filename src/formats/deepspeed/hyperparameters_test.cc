@@ -1,5 +1,5 @@
 // What optimizers' param groups say, by the parameters' names: of torch.save and DeepSpeed; and what is not told.
-#include "formats/hyperparameters.h"
+#include "formats/states/hyperparameters.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@
 #include <limits>
 #include <map>
 
+#include "formats/containers/pickle_writer.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/universal.h"
 #include "formats/fixtures.h"
-#include "formats/pickle_writer.h"
-#include "formats/rank_files.h"
+#include "formats/torch/rank_files.h"
 
 namespace pawl {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "formats/deepspeed/shard_file.h"
-#include "formats/hyperparameters.h"
+#include "formats/states/hyperparameters.h"
 
 namespace pawl::deepspeed {
 

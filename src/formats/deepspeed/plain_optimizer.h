@@ -1,8 +1,8 @@
 // PlainOptimizer: an optimizer's state without ZeRO: torch's own, keyed by number, or in a wrapper with fp32 masters.
 //
 // Names are not stored. They are the model's if its names, in their order, can be dealt to the groups in exactly one
-// way (formats/parameter_order.h); else whoever asks is told to say them. Groups of experts are dealt the experts'
-// names. Reads its file's pickle and steps; adds pieces to a table.
+// way (formats/states/parameter_order.h); else whoever asks is told to say them. Groups of experts are dealt the
+// experts' names. Reads its file's pickle and steps; adds pieces to a table.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include "base/result.h"
 #include "formats/deepspeed/parameters.h"
 #include "formats/deepspeed/shard_file.h"
-#include "formats/hyperparameters.h"
-#include "formats/parameter_order.h"
+#include "formats/states/hyperparameters.h"
+#include "formats/states/parameter_order.h"
 
 namespace pawl::deepspeed {
 

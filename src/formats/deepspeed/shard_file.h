@@ -14,7 +14,7 @@
 
 #include "base/result.h"
 #include "env/byte_source.h"
-#include "formats/torch_file.h"
+#include "formats/containers/torch_file.h"
 #include "reshape/checkpoint_view.h"
 
 namespace pawl::deepspeed {

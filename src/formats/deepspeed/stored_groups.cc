@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "formats/json_scan.h"
+#include "formats/containers/json_scan.h"
 
 namespace pawl::deepspeed {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/pickle_writer.h"
+#include "formats/containers/pickle_writer.h"
 
 namespace pawl::deepspeed {
 

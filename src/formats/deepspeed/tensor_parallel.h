@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "formats/pickle.h"
+#include "formats/containers/pickle.h"
 #include "reshape/checkpoint_view.h"
 #include "tensor/box.h"
 #include "tensor/element_type.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "formats/containers/pickle.h"
 #include "formats/deepspeed/name_patterns.h"
-#include "formats/pickle.h"
 #include "tensor/region.h"
 
 namespace pawl::deepspeed {

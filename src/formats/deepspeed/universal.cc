@@ -17,7 +17,7 @@
 #include "formats/deepspeed/tensor_parallel.h"
 #include "formats/deepspeed/universal_writer.h"
 #include "formats/deepspeed/zero_flat.h"
-#include "formats/hyperparameters.h"
+#include "formats/states/hyperparameters.h"
 #include "reshape/pieces.h"
 
 namespace pawl {

@@ -11,13 +11,13 @@
 #include "base/first_few.h"
 #include "base/text.h"
 #include "env/byte_source.h"
+#include "formats/containers/torch_writer.h"
 #include "formats/deepspeed/optimizer_states.h"
 #include "formats/deepspeed/shard_file.h"
 #include "formats/deepspeed/shard_names.h"
 #include "formats/deepspeed/stored_groups.h"
 #include "formats/deepspeed/tensor_parallel_info.h"
 #include "formats/deepspeed/tensor_parallel_joins.h"
-#include "formats/torch_writer.h"
 #include "reshape/cast.h"
 
 namespace pawl {

@@ -19,7 +19,7 @@
 
 #include "base/result.h"
 #include "env/files.h"
-#include "formats/output_plan.h"
+#include "formats/outputs/output_plan.h"
 #include "reshape/checkpoint_view.h"
 
 namespace pawl {

@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "env/temporary_directory.h"
+#include "formats/containers/torch_file.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/golden_steps.h"
 #include "formats/deepspeed/universal.h"
 #include "formats/golden_check.h"
-#include "formats/torch_file.h"
 
 namespace pawl {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "formats/json_scan.h"
+#include "formats/containers/json_scan.h"
 #include "reshape/pieces.h"
 #include "tensor/enumerate.h"
 

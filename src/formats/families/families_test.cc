@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/text.h"
+#include "formats/containers/safetensors.h"
 #include "formats/fixtures.h"
 #include "formats/golden_check.h"
 #include "formats/megatron/megatron.h"
-#include "formats/safetensors.h"
 
 namespace pawl {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "env/byte_source.h"
-#include "formats/torch_file.h"
+#include "formats/containers/torch_file.h"
 
 namespace pawl {
 

@@ -4,8 +4,8 @@
 
 #include "base/text.h"
 #include "env/byte_source.h"
-#include "formats/pickle.h"
-#include "formats/torch_file.h"
+#include "formats/containers/pickle.h"
+#include "formats/containers/torch_file.h"
 #include "reshape/pieces.h"
 
 namespace pawl {

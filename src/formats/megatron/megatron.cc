@@ -11,13 +11,13 @@
 
 #include "base/text.h"
 #include "env/byte_source.h"
-#include "formats/dcp.h"
-#include "formats/json_scan.h"
+#include "formats/containers/json_scan.h"
+#include "formats/containers/torch_file.h"
+#include "formats/dcp/dcp.h"
 #include "formats/megatron/buckets.h"
 #include "formats/megatron/common_state.h"
 #include "formats/megatron/flattened.h"
 #include "formats/megatron/parameter_names.h"
-#include "formats/torch_file.h"
 #include "reshape/pieces.h"
 #include "reshape/stored_file.h"
 
