@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 #include "env/fd.h"
@@ -75,6 +76,8 @@ class RealFile final : public File {
   }
 
   void will_need(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    // The kernel takes such reads for the begin of a whole file's, and would fetch megabytes after each.
+    if (!std::exchange(is_told_, true)) (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);
     (void)::posix_fadvise(fd_.get(), static_cast<off_t>(offset_bytes), static_cast<off_t>(size_bytes),
                           POSIX_FADV_WILLNEED);
   }
@@ -103,6 +106,7 @@ class RealFile final : public File {
  private:
   Fd fd_;
   std::string path_;
+  bool is_told_ = false;  // what will be needed
 };
 
 class RealFiles final : public Files {

@@ -26,7 +26,8 @@ class File {
   [[nodiscard]] virtual Status write_at(std::uint64_t offset_bytes, std::span<const std::byte> bytes) = 0;
   // Fills the buffer up to the end of the file; returns how many bytes it read.
   [[nodiscard]] virtual Result<std::size_t> read_at(std::uint64_t offset_bytes, std::span<std::byte> buffer) = 0;
-  // Begins to fetch these bytes, so that they are there when they are read. Advice: nothing fails.
+  // Begins to fetch these bytes, so that they are there when they are read; from the first such call on nothing is
+  // fetched that nobody asked for. Advice: nothing fails.
   virtual void will_need(std::uint64_t /*offset_bytes*/, std::uint64_t /*size_bytes*/) {}
   // After an error here the bytes count as lost: syncing again proves nothing.
   [[nodiscard]] virtual Status sync() = 0;
