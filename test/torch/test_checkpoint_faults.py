@@ -99,9 +99,9 @@ def save_onto_a_full_disk(rank, world, directory):
     for pages in range(60):
         small_disk.empty(directory)
 
-        def after_it_is_filled(*arguments, free=pages):
+        def after_it_is_filled(*arguments, free=pages, **options):
             leave(free)
-            return write(*arguments)
+            return write(*arguments, **options)
 
         _checkpoint.write_store_part = after_it_is_filled
         said.append(attempt(2))
@@ -127,9 +127,9 @@ def use_a_disk_that_fails(directory, device):
             return str(error)
         return "done"
 
-    def after_a_cut(*arguments):
+    def after_a_cut(*arguments, **options):
         device.cut(20 << 20)  # within the large one, beyond the other
-        return write(*arguments)
+        return write(*arguments, **options)
 
     _checkpoint.write_store_part = after_a_cut
     said = fails(lambda: pawl.torch.save(path, large, values=2, overwrite=True))
@@ -190,13 +190,13 @@ def interrupted_save(rank, world, directory, ranks):
     module.register_buffer("large", torch.zeros(1).expand(size))
     write, sent = _checkpoint.write_store_part, []
 
-    def writing(*arguments):
+    def writing(*arguments, **options):
         if rank in ranks:
             def interrupt():
                 sent.append(time.monotonic())
                 os.kill(os.getpid(), signal.SIGINT)
             threading.Timer(0.15, interrupt).start()
-        return write(*arguments)
+        return write(*arguments, **options)
 
     _checkpoint.write_store_part = writing
     try:

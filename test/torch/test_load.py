@@ -664,14 +664,14 @@ def proven_together(rank, world, path):
     model, optimizer = live_trainings.make("fsdp2_tp", "adamw", 2)
     prove, answers = _checkpoint.Checkpoint.prove, []
 
-    def spoilt(checkpoint, tensors, share, shares, *more, seen=None):
+    def spoilt(checkpoint, tensors, share, shares, *more, seen=None, **options):
         dist.barrier()
         if rank == 0:
             flip(*largest_seen(path, seen))
         dist.barrier()
         for given in (seen, None):  # what was read wasn't damaged yet, what is read again is
             try:
-                prove(checkpoint, tensors, share, shares, seen=given)
+                prove(checkpoint, tensors, share, shares, seen=given, **options)
                 answers.append("whole")
             except PawlError:
                 answers.append("damaged")
