@@ -4,9 +4,10 @@
   save       pawl.torch.save, durable, against a raw write, torch.save, safetensors and dcp.save
   load       pawl.torch.load of cold files into another layout, against raw reads and dcp.load
   bypass     what data-parallel ranks read together of a checkpoint that all of them hold
-Rounds take turns in an order of their own, ratios are formed within a round; medians [min .. max]. Files are evicted
-before they are read, which is checked; results are compared outside the clock. The data are in --folder and removed at
-the end, also where the run is broken off. Prints Markdown, or JSON with `-o json`.
+Rounds take turns in an order of their own, ratios are formed within a round, of saves and loads to the floor right
+before and after them; medians [min .. max]. Files are evicted before they are read, which is checked; results are
+compared outside the clock. The data are in --folder and removed at the end, also where the run is broken off. Prints
+Markdown, or JSON with `-o json`.
 """
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Conversion:
         return {
             "source_bytes": size_of(self._source), "copied_bytes": size,
             "universal_bytes": size_of(files_below(ours)), "parameters": self._made.parameters, "tasks": found,
-            "time_over_copy": against_floor(rounds, _OURS, list(_COPIES), time_over=True),
+            "time_over_copy": against_floor(rounds, _OURS, list(_COPIES)),
             "deepspeed_over_pawl": against_peers(rounds, _OURS, peers),
             "deepspeed_left_out": "" if self._python else "DeepSpeed is not there (tools/setup-peers)",
             "peak_bytes": max(self._peaks), "goal_peak_bytes": GOAL_PEAK + 2 * self._made.tensor_bytes_max,

@@ -31,11 +31,10 @@ def floor_of(rounds: Sequence[dict[str, float]], names: Sequence[str]) -> list[f
     return [min(each[name] for name in names if name in each) for each in rounds]
 
 
-def against_floor(rounds: Sequence[dict[str, float]], ours: str, floors: Sequence[str], *, time_over: bool
-                  ) -> dict[str, Any]:
-    """Our time over the best floor's of the round, or our rate over its."""
+def against_floor(rounds: Sequence[dict[str, float]], ours: str, floors: Sequence[str]) -> dict[str, Any]:
+    """Our time over the best floor's of the round."""
     best = floor_of(rounds, floors)
-    values = [each[ours] / floor if time_over else floor / each[ours] for each, floor in zip(rounds, best, strict=True)]
+    values = [each[ours] / floor for each, floor in zip(rounds, best, strict=True)]
     return {**spread(values), "floor_moved": max(best) / min(best)}
 
 

@@ -1,8 +1,8 @@
 """The cores that are this rank's, where several ranks of a machine run on the same ones.
 
 Whoever moves bytes keeps all cores busy that it may use, and as many requests with the disk as that takes. Ranks that
-each do so with the same cores have the disk jump between too many places, and their threads wait for each other: each
-has its share of them instead.
+each do so with the same cores have more requests on their way than the disk takes, and threads that wait for each
+other: each has its share of them instead.
 """
 from __future__ import annotations
 

@@ -143,7 +143,13 @@ def _threads_of(plans: Sequence[SavePlan | LoadPlan]) -> list[int | None]:
     seats = [plan.storage_data for plan in plans]
     if not all(isinstance(seat, Seat) for seat in seats):
         return [None] * len(plans)  # of a planner that keeps nothing of what it doesn't know
-    return [threads_for(seats, rank) for rank in range(len(seats))]
+    of_machine: dict[str, list[Seat]] = {}  # so that thousands of ranks aren't each held against all others
+    places = []
+    for seat in seats:
+        near = of_machine.setdefault(seat.boot, [])
+        places.append((near, len(near)))
+        near.append(seat)
+    return [threads_for(near, place) for near, place in places]
 
 
 def _size_bytes(item: WriteItem) -> int:

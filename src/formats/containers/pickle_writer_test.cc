@@ -1,14 +1,13 @@
 #include "formats/containers/pickle_writer.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <limits>
 
 #include "formats/containers/pickle.h"
+#include "formats/containers/python_says.h"
 
 namespace pawl {
 namespace {
@@ -17,20 +16,7 @@ using namespace std::string_literals;
 
 // What Python's own unpickler makes of these bytes, as its repr().
 std::string in_python(const std::string& pickle) {
-  char path[] = "/tmp/pawl-pickle-XXXXXX";
-  const int file = mkstemp(path);
-  EXPECT_EQ(write(file, pickle.data(), pickle.size()), static_cast<ssize_t>(pickle.size()));
-  close(file);
-  const std::string command = std::string(PAWL_PYTHON3) +
-                              " -c 'import pickle, sys; print(repr(pickle.load(open(sys.argv[1], \"rb\"))))' " + path +
-                              " 2>&1";
-  std::string out;
-  FILE* pipe = popen(command.c_str(), "r");
-  char buffer[4096];
-  while (const std::size_t count = fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-  pclose(pipe);
-  unlink(path);
-  return out.substr(0, out.find_last_not_of('\n') + 1);
+  return python_says(pickle, "import pickle, sys; print(repr(pickle.load(open(sys.argv[1], \"rb\"))))");
 }
 
 void write_all_kinds(PickleWriter& w) {

@@ -3,13 +3,11 @@
 #include "formats/containers/torch_writer.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
+#include "formats/containers/python_says.h"
 #include "formats/containers/zip.h"
 #include "reshape/range_checksums.h"
 
@@ -54,21 +52,6 @@ std::vector<PlannedText> texts_with(const PlannedFile& file, std::uint32_t index
     for (PlannedText& text : file.finish(*sums)) out.push_back(std::move(text));
   out.insert(out.end(), data.begin(), data.end());
   return out;
-}
-
-std::string python_says(const std::string& bytes, const std::string& program) {
-  char path[] = "/tmp/pawl-zip-XXXXXX";
-  const int file = mkstemp(path);
-  EXPECT_EQ(write(file, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
-  close(file);
-  const std::string command = std::string(PAWL_PYTHON3) + " -c '" + program + "' " + path + " 2>&1";
-  std::string out;
-  FILE* pipe = popen(command.c_str(), "r");
-  char buffer[4096];
-  while (const std::size_t count = fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-  pclose(pipe);
-  unlink(path);
-  return out.substr(0, out.find_last_not_of('\n') + 1);
 }
 
 constexpr const char* kTestZip =
