@@ -5,14 +5,16 @@
 #include <memory>
 #include <span>
 
-#include "erasure/crc32c.h"
-#include "snapshot/arena.h"
+#include "base/crc32c.h"
+#include "job/snapshot/arena.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 namespace {
 
 using namespace pawl;
+
+using namespace pawl::job;
 
 constexpr std::size_t kPageBytes = 4096;
 

@@ -1,5 +1,5 @@
 // A folder of any format, found by looking. Seeds: packed folders of each (folder_input.h).
-#include "formats/open_checkpoint.h"
+#include "checkpoint/formats/open_checkpoint.h"
 
 #include "folder_input.h"
 
@@ -7,6 +7,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   fuzz::FolderFiles files(std::string_view(reinterpret_cast<const char*>(data), size));
   fuzz::check(open_checkpoint(std::string(fuzz::kRoot), {}, files), files, files);
   return 0;

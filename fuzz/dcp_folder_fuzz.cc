@@ -1,5 +1,5 @@
 // A folder of torch.distributed.checkpoint. Seeds: packed folders (folder_input.h).
-#include "formats/dcp/dcp.h"
+#include "checkpoint/formats/dcp/dcp.h"
 
 #include "folder_input.h"
 
@@ -7,6 +7,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   fuzz::FolderFiles files(std::string_view(reinterpret_cast<const char*>(data), size));
   fuzz::check(view_dcp(std::string(fuzz::kRoot), {}, files), files, files);
   return 0;

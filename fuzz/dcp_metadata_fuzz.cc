@@ -1,8 +1,8 @@
 // A .metadata file beside data files of zeros: the pickle's meaning, and places in files. Seeds: any .metadata.
 #include <cstdlib>
 
+#include "checkpoint/formats/dcp/dcp.h"
 #include "folder_input.h"
-#include "formats/dcp/dcp.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
@@ -28,6 +28,7 @@ void append_file(std::string& out, std::string_view name, std::string_view conte
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   std::string folder;
   append_file(folder, ".metadata", {reinterpret_cast<const char*>(data), size}, 0);
   for (const std::string_view name : {"__0_0.distcp", "__0_1.distcp", "__1_0.distcp", "__2_0.distcp", "__3_0.distcp"})

@@ -14,12 +14,14 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/reshape/stored_file.h"
+#include "checkpoint/view/checkpoint_view.h"
+#include "checkpoint/view/pieces.h"
 #include "env/files.h"
-#include "reshape/checkpoint_view.h"
-#include "reshape/pieces.h"
-#include "reshape/stored_file.h"
 
 namespace pawl::fuzz {
+
+using namespace checkpoint;
 
 inline constexpr std::string_view kRoot = "/checkpoint";
 

@@ -6,13 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/frame.h"
+#include "job/transport/frame.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 namespace {
 
-using pawl::Frame;
+using pawl::job::Frame;
 
 struct Decoded {
   std::vector<Frame> frames;
@@ -21,7 +21,7 @@ struct Decoded {
 
 Decoded decode(std::string_view stream, std::size_t piece_bytes) {
   Decoded decoded;
-  pawl::FrameReader reader;
+  pawl::job::FrameReader reader;
   while (!stream.empty() && !decoded.corrupt) {
     const std::string_view piece = stream.substr(0, piece_bytes);
     stream.remove_prefix(piece.size());
@@ -38,7 +38,7 @@ Decoded decode(std::string_view stream, std::size_t piece_bytes) {
 }
 
 void read_fields(std::string_view payload) {
-  pawl::Reader reader(payload);
+  pawl::job::Reader reader(payload);
   std::size_t read_bytes = 0;
   while (reader.ok() && !reader.done()) {
     switch (reader.u8() % 3) {
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   for (std::size_t i = 0; i < whole.frames.size(); ++i) {
     if (whole.frames[i].payload != pieces.frames[i].payload) std::abort();
     read_fields(whole.frames[i].payload);
-    again += pawl::encode_frame(whole.frames[i]);
+    again += pawl::job::encode_frame(whole.frames[i]);
   }
   if (!stream.starts_with(again)) std::abort();
   return 0;

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "membership/job_state.h"
+#include "job/membership/job_state.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
@@ -13,7 +13,7 @@ template <class Record>
 void check(pawl::Result<Record> (*parse)(std::string_view), std::string_view json) {
   const pawl::Result<Record> record = parse(json);
   if (!record) return;
-  const pawl::Result<Record> again = parse(pawl::to_json(*record));
+  const pawl::Result<Record> again = parse(pawl::job::to_json(*record));
   if (!again || !(*again == *record)) std::abort();
 }
 
@@ -21,9 +21,9 @@ void check(pawl::Result<Record> (*parse)(std::string_view), std::string_view jso
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
-  check(&pawl::parse_job_state, json);
-  check(&pawl::parse_job_spec, json);
-  check(&pawl::parse_node_record, json);
-  check(&pawl::parse_inventory, json);
+  check(&pawl::job::parse_job_state, json);
+  check(&pawl::job::parse_job_spec, json);
+  check(&pawl::job::parse_node_record, json);
+  check(&pawl::job::parse_inventory, json);
   return 0;
 }

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "formats/containers/json_scan.h"
+#include "checkpoint/containers/json_scan.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
@@ -27,7 +27,7 @@ std::size_t depth_of(std::string_view text) {
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  pawl::JsonScan scan(text);
+  pawl::checkpoint::JsonScan scan(text);
   const bool is_taken = scan.skip() && scan.finish();
   if (is_taken == scan.failed()) std::abort();
   if (scan.failed() && scan.error().what.empty()) std::abort();

@@ -1,12 +1,13 @@
 // A pickle from anywhere, and a walk over what it describes. Seeds: any .metadata, any data.pkl.
 #include <cstdlib>
 
-#include "formats/containers/pickle.h"
+#include "checkpoint/containers/pickle.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   PickleLimits limits;
   limits.memory_bytes = 64 << 20;

@@ -1,12 +1,13 @@
 // A safetensors file, and the same bytes as a Hugging Face index. Seeds: small .safetensors files, index.json files.
 #include <cstdlib>
 
-#include "formats/containers/safetensors.h"
+#include "checkpoint/containers/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   if (const Result<HuggingFaceIndex> index = parse_huggingface_index(bytes))
     for (const std::string& file : index->files)

@@ -3,14 +3,16 @@
 #include <set>
 #include <string>
 
-#include "formats/states/parameter_order.h"
-#include "formats/states/state_names.h"
+#include "checkpoint/names/parameter_order.h"
+#include "checkpoint/names/state_names.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 namespace {
 
 using namespace pawl;
+
+using namespace pawl::checkpoint;
 
 std::vector<StateKey> keys_of(std::string_view text) {
   std::vector<StateKey> keys;

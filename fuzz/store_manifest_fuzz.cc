@@ -2,12 +2,13 @@
 // Seeds: a manifest.
 #include <cstdlib>
 
-#include "formats/native/store_manifest.h"
+#include "checkpoint/formats/native/store_manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   (void)check_marker(bytes, bytes);
   const Result<StoreManifest> manifest = parse_store_manifest(bytes);

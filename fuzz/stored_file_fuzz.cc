@@ -1,14 +1,16 @@
 // Encoded ranges: zstd frames and raw deflate streams. The first byte says which, two more how long it decodes to.
 #include <cstdlib>
 
+#include "checkpoint/reshape/stored_file.h"
 #include "env/byte_source.h"
-#include "reshape/stored_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 namespace {
 
 using namespace pawl;
+
+using namespace pawl::checkpoint;
 
 bool decodes(const Result<std::string>& decoded, std::uint64_t size_bytes) {
   if (decoded && decoded->size() != size_bytes) std::abort();

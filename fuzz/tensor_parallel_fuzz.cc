@@ -4,13 +4,15 @@
 // What is merged tiles the whole: each element once in every version and copy, and each from inside a rank's tensor.
 #include <cstdlib>
 
-#include "formats/deepspeed/tensor_parallel.h"
+#include "checkpoint/formats/deepspeed/tensor_parallel.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 namespace {
 
 using namespace pawl;
+
+using namespace pawl::checkpoint;
 
 void check(const MergedParameter& merged, std::span<const Shape> locals) {
   std::uint64_t count = 1;

@@ -4,12 +4,13 @@
 // does not unpack.
 #include <cstdlib>
 
-#include "formats/containers/torch_file.h"
+#include "checkpoint/containers/torch_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   MemoryBytes source(std::string_view(reinterpret_cast<const char*>(data), size));
   const Result<TorchFile> file = TorchFile::read(source);
   if (!file) {

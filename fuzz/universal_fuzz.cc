@@ -1,5 +1,5 @@
 // A universal folder of DeepSpeed. Seeds: packed folders (folder_input.h).
-#include "formats/deepspeed/universal.h"
+#include "checkpoint/formats/deepspeed/universal.h"
 
 #include "folder_input.h"
 
@@ -7,6 +7,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   fuzz::FolderFiles files(std::string_view(reinterpret_cast<const char*>(data), size));
   fuzz::check(view_universal(std::string(fuzz::kRoot), {}, files), files, files);
   return 0;

@@ -1,12 +1,13 @@
 // The directory of a zip archive. Seeds: small .pt files.
 #include <cstdlib>
 
-#include "formats/containers/zip.h"
+#include "checkpoint/containers/zip.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace pawl;
+  using namespace pawl::checkpoint;
   MemoryBytes source(std::string_view(reinterpret_cast<const char*>(data), size));
   const Result<ZipDirectory> directory = ZipDirectory::read(source);
   if (!directory) return 0;

@@ -26,11 +26,13 @@
 #include <thread>
 
 #include "base/text.h"
+#include "checkpoint/reshape/execute.h"
+#include "checkpoint/reshape/file_source.h"
 #include "raw.h"
-#include "reshape/execute.h"
-#include "reshape/file_source.h"
 
 namespace pawl::bench {
+
+using namespace checkpoint;
 namespace {
 
 constexpr std::uint32_t kFrom = 4, kTo = 2;             // tensor-parallel ranks, of files and of targets
@@ -338,7 +340,7 @@ class Bench {
     CopyTarget target;
     target.place = [memory, tensors = tensors_](std::uint32_t rank, std::uint32_t tensor) {
       const std::uint64_t size = kTensorBytes / kTo;
-      return Place{memory.data() + (rank * std::uint64_t{tensors} + tensor) * size, 0, 0, size};
+      return BufferPlace{memory.data() + (rank * std::uint64_t{tensors} + tensor) * size, 0, 0, size};
     };
     return target;
   }
@@ -414,7 +416,7 @@ class Bench {
     const ReshapeSource source = source_of(held);
     CopySource places;
     places.place = [&](std::uint32_t rank, std::uint32_t tensor) {
-      return Place{source_place(source_memory, rank, tensor), 0, 0, kTensorBytes / kFrom};
+      return BufferPlace{source_place(source_memory, rank, tensor), 0, 0, kTensorBytes / kFrom};
     };
     const auto nothing = [] {};
     const std::span<std::byte> target = target_memory.all();
@@ -488,7 +490,7 @@ class Bench {
       CopyTarget target;
       target.files = {{path, head.size() + bytes, head}};
       target.place = [&](std::uint32_t, std::uint32_t tensor) {
-        return Place{nullptr, 0, head.size() + tensor * kTensorBytes, kTensorBytes};
+        return BufferPlace{nullptr, 0, head.size() + tensor * kTensorBytes, kTensorBytes};
       };
       report = must(execute([&](const CopySink& sink) { return plan->plan_all(sink); }, places_of(view_), target,
                             execute_options()));

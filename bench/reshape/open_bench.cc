@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "formats/containers/safetensors.h"
-#include "formats/dcp/dcp.h"
+#include "checkpoint/containers/safetensors.h"
+#include "checkpoint/formats/dcp/dcp.h"
 
 namespace {
 
@@ -23,9 +23,9 @@ std::size_t count_of(const pawl::Result<Opened>& opened) {
 }
 
 std::size_t open(std::string_view what, const std::string& path) {
-  if (what == "metadata") return count_of(pawl::open_dcp(path));
-  if (what == "dcp") return count_of(pawl::view_dcp(path));
-  return count_of(pawl::view_safetensors(path));
+  if (what == "metadata") return count_of(pawl::checkpoint::open_dcp(path));
+  if (what == "dcp") return count_of(pawl::checkpoint::view_dcp(path));
+  return count_of(pawl::checkpoint::view_safetensors(path));
 }
 
 }  // namespace

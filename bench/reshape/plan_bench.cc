@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/text.h"
-#include "reshape/file_source.h"
-#include "reshape/plan.h"
-#include "reshape/plan_cache.h"
+#include "checkpoint/reshape/file_source.h"
+#include "checkpoint/reshape/plan.h"
+#include "checkpoint/reshape/plan_cache.h"
 #include "tensor/short_layout.h"
 
 namespace pawl {

@@ -10,12 +10,15 @@
 #include <map>
 
 #include "base/text.h"
-#include "cli/checkpoints/arguments.h"
-#include "cli/commands.h"
-#include "cli/drill_script.h"
+#include "cli/checkpoint/arguments.h"
+#include "cli/job/commands.h"
+#include "cli/job/drill_script.h"
 
 namespace pawl {
 namespace {
+
+using namespace checkpoint;
+using namespace job;
 
 constexpr const char* kDescription =
     "pawl keeps a training job going when its nodes die, and reads anybody's checkpoints.\n"

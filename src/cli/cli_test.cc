@@ -1,15 +1,17 @@
 // What the command decides without touching the world.
 #include <gtest/gtest.h>
 
-#include "cli/drill_script.h"
-#include "cli/launcher.h"
-#include "cli/namespaces.h"
+#include "cli/job/drill_script.h"
+#include "cli/job/launcher.h"
+#include "cli/job/namespaces.h"
+#include "cli/job/run_directory.h"
+#include "cli/job/trainer_command.h"
 #include "cli/output.h"
-#include "cli/run_directory.h"
-#include "cli/trainer_command.h"
 
 namespace pawl {
 namespace {
+
+using namespace job;
 
 using Words = std::vector<std::string>;
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/text.h"
-#include "cli/commands.h"
+#include "cli/exit_codes.h"
 
 namespace pawl {
 

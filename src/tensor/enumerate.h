@@ -5,7 +5,7 @@
 // placement comes down to pieces. Elements of a buffer that no piece covers are padding: they mean nothing.
 // Of one tensor on one rank, pieces never overlap; over all ranks, those of one version and copy tile it.
 // Pure; an Enumeration is immutable and thread-safe, and reads its layout as long as it lives. All counts are elements.
-// SeatLayout (tensor/layout.h) is the other face: what one running seat has declared, captured in its snapshot.
+// SeatLayout (job/layout/seat_layout.h) is the other face: what one running seat has declared, captured in its snapshot.
 #pragma once
 
 #include <cstdint>

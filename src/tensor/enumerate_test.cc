@@ -4,8 +4,6 @@
 
 #include <numeric>
 
-#include "tensor/layout.h"
-
 namespace pawl {
 namespace {
 

@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/digest.h"
 #include "base/text.h"
 #include "tensor/enumerate.h"
-#include "tensor/layout.h"
 
 namespace pawl {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "pawl/pawl.h"
 #include "tensor/dtype.h"
-#include "tensor/layout.h"
 #include "tensor/mesh.h"
 #include "tensor/region.h"
 
@@ -22,14 +21,6 @@ TEST(DType, HasTheNumbersOfTheCInterface) {
   EXPECT_EQ(dtype_numbered(PAWL_UINT64), DType::uint64);
   EXPECT_EQ(dtype_numbered(PAWL_BOOL), DType::boolean);
   EXPECT_EQ(dtype_numbered(13), std::nullopt);
-}
-
-TEST(DType, SoHaveLifetimeAndPlacement) {
-  EXPECT_EQ(static_cast<int>(Lifetime::stable), PAWL_STABLE);
-  EXPECT_EQ(static_cast<int>(Lifetime::volatile_), PAWL_VOLATILE);
-  EXPECT_EQ(static_cast<int>(Lifetime::derived), PAWL_DERIVED);
-  EXPECT_EQ(static_cast<int>(TensorPlacement::replicate), PAWL_REPLICATE);
-  EXPECT_EQ(static_cast<int>(TensorPlacement::unique), PAWL_UNIQUE);
 }
 
 TEST(DType, NamesAndSizes) {

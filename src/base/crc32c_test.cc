@@ -1,0 +1,131 @@
+#include "base/crc32c.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <string_view>
+#include <vector>
+
+namespace pawl {
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// Whole pages with an inaccessible one on either side.
+class GuardedPages {
+ public:
+  explicit GuardedPages(std::size_t size) : page_(static_cast<std::size_t>(getpagesize())), size_(size) {
+    void* memory = mmap(nullptr, size + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    base_ = static_cast<std::byte*>(memory);
+    EXPECT_EQ(mprotect(base_ + page_, size, PROT_READ | PROT_WRITE), 0);
+  }
+  GuardedPages(const GuardedPages&) = delete;
+  GuardedPages& operator=(const GuardedPages&) = delete;
+  ~GuardedPages() { munmap(base_, size_ + 2 * page_); }
+  [[nodiscard]] std::byte* begin() const { return base_ + page_; }
+  [[nodiscard]] std::byte* end() const { return begin() + size_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t page_;
+  std::size_t size_;
+};
+
+TEST(Crc32c, KnownVectors) {  // the check value, and RFC 3720 B.4
+  EXPECT_EQ(crc32c(bytes_of("123456789")), 0xE3069283u);
+  EXPECT_EQ(crc32c_reference(bytes_of("123456789")), 0xE3069283u);
+  EXPECT_EQ(crc32c({}), 0u);
+  std::vector<std::byte> block(32);
+  EXPECT_EQ(crc32c(block), 0x8A9136AAu);
+  std::memset(block.data(), 0xFF, block.size());
+  EXPECT_EQ(crc32c(block), 0x62A8AB43u);
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = static_cast<std::byte>(i);
+  EXPECT_EQ(crc32c(block), 0x46DD794Eu);
+}
+
+TEST(Crc32c, EqualsTheReferenceForEverySmallSizeAndAlignment) {
+  const auto bytes = random_bytes(4096, 1);
+  for (std::size_t offset = 0; offset < 16; ++offset) {
+    for (std::size_t size = 0; size < 1700; ++size) {
+      const auto part = std::span(bytes).subspan(offset, size);
+      ASSERT_EQ(crc32c(part, 7), crc32c_reference(part, 7)) << "offset " << offset << " size " << size;
+    }
+  }
+}
+
+TEST(Crc32c, CopyEqualsTheReferenceAndWritesNothingElse) {
+  std::mt19937_64 random(2);
+  const auto source = random_bytes(1 << 20, 3);
+  for (int round = 0; round < 400; ++round) {
+    const std::size_t size = random() % (round % 2 == 0 ? 2000 : 400'000);
+    const std::size_t from = random() % 64;
+    const std::size_t to = round % 3 == 0 ? 64 : 64 + random() % 64;
+    std::vector<std::byte> target(size + 256, std::byte{0xA5});
+    const std::uint32_t sum = copy_crc32c(target.data() + to, source.data() + from, size);
+    ASSERT_EQ(sum, crc32c_reference(std::span(source).subspan(from, size))) << "size " << size;
+    ASSERT_EQ(std::memcmp(target.data() + to, source.data() + from, size), 0) << "size " << size;
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      const bool inside = i >= to && i < to + size;
+      ASSERT_TRUE(inside || target[i] == std::byte{0xA5}) << "at " << i << " size " << size;
+    }
+    std::vector<std::byte> naive(size);
+    ASSERT_EQ(copy_crc32c_reference(naive.data(), source.data() + from, size), sum);
+    ASSERT_TRUE(std::equal(naive.begin(), naive.end(), source.begin() + static_cast<std::ptrdiff_t>(from)));
+  }
+}
+
+TEST(Crc32c, TouchesNoByteBeyondTheEdges) {
+  const std::size_t room = 128 << 10;
+  GuardedPages from(room), to(room);
+  const auto bytes = random_bytes(room, 4);
+  std::memcpy(from.begin(), bytes.data(), room);
+  const std::size_t longs[] = {4096, 12288, 12289, 65535, 65536, 65537, 100'001, room};
+  std::vector<std::size_t> sizes(longs, std::end(longs));
+  for (std::size_t size = 0; size < 1100; ++size) sizes.push_back(size);
+  for (const std::size_t size : sizes) {
+    const std::span<const std::byte> head(from.begin(), size), tail(from.end() - size, size);
+    ASSERT_EQ(crc32c(head), crc32c_reference(head));
+    ASSERT_EQ(crc32c(tail), crc32c_reference(tail));
+    ASSERT_EQ(copy_crc32c(to.begin(), tail.data(), size), crc32c_reference(tail));
+    ASSERT_EQ(copy_crc32c(to.end() - size, head.data(), size), crc32c_reference(head));
+    ASSERT_EQ(std::memcmp(to.end() - size, head.data(), size), 0);
+  }
+}
+
+TEST(Crc32c, PartsJoin) {
+  std::mt19937_64 random(5);
+  const auto bytes = random_bytes(200'000, 6);
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t size = random() % bytes.size(), cut = size == 0 ? 0 : random() % size;
+    const auto all = std::span(bytes).first(size);
+    const std::uint32_t whole = crc32c(all);
+    ASSERT_EQ(crc32c(all.subspan(cut), crc32c(all.first(cut))), whole);
+    ASSERT_EQ(crc32c_combine(crc32c(all.first(cut)), crc32c(all.subspan(cut)), size - cut), whole);
+  }
+}
+
+TEST(Crc32c, EveryFlippedBitIsSeen) {
+  auto bytes = random_bytes(13'000, 7);
+  const std::uint32_t sum = crc32c(bytes);
+  for (std::size_t bit = 0; bit < bytes.size() * 8; bit += 13) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    ASSERT_NE(crc32c(bytes), sum) << "bit " << bit;
+    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+  }
+}
+
+}  // namespace
+}  // namespace pawl

@@ -1,0 +1,12 @@
+// JSON as it is written: what a string of it looks like. (containers/json_scan.h reads.)
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace pawl::checkpoint {
+
+[[nodiscard]] bool is_utf8(std::string_view text);
+void append_json(std::string& out, std::string_view text);  // as a string of JSON; `text` is UTF-8
+
+}  // namespace pawl::checkpoint

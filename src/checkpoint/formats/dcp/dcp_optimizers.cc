@@ -1,0 +1,155 @@
+#include "checkpoint/formats/dcp/dcp_optimizers.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "base/text.h"
+#include "checkpoint/containers/pickle.h"
+#include "checkpoint/containers/torch_file.h"
+#include "checkpoint/formats/torch/rank_files_join.h"
+#include "checkpoint/names/parameter_order.h"
+#include "checkpoint/reshape/stored_file.h"
+#include "env/byte_source.h"
+
+namespace pawl::checkpoint {
+namespace {
+
+constexpr std::uint64_t kObjectBytesMax = 64 << 20;
+constexpr std::uint64_t kNamesBytesMax = 64 << 20;
+
+using Path = std::vector<std::string>;
+
+bool is_number(std::string_view text) {
+  std::uint64_t number = 0;
+  return parse_number(text, number);
+}
+
+// What leads to the optimizer of which this is a numbered parameter's state.
+std::optional<Path> numbered_root(const Path& path) {
+  const std::size_t size = path.size();
+  if (size < 3 || path[size - 3] != "state" || !is_number(path[size - 2])) return std::nullopt;
+  return Path(path.begin(), path.end() - 3);
+}
+
+std::vector<std::string> strings_of(const Pickle& pickle, Pickle::Value list) {
+  std::vector<std::string> out;
+  for (const Pickle::Value item : pickle.items(list)) {
+    if (const std::optional<std::int64_t> number = pickle.integer(item)) {
+      out.push_back(text(*number));
+    } else {
+      out.emplace_back(pickle.text(item));
+    }
+  }
+  return out;
+}
+
+// param_groups, <i>, params: since torch 2.4 each an object; before, the list of groups is one.
+std::vector<TorchOptimizer::Group> groups_of(const DcpCheckpoint& checkpoint, const Path& root, Files& files) {
+  std::map<std::uint64_t, TorchOptimizer::Group> groups;
+  for (const DcpObject& object : checkpoint.objects) {
+    const Path& path = object.path;
+    if (path.size() <= root.size() || path[root.size()] != "param_groups" ||
+        !std::equal(root.begin(), root.end(), path.begin()))
+      continue;
+    std::uint64_t number = 0;
+    const bool is_whole = path.size() == root.size() + 1;
+    if (!is_whole && (path.size() != root.size() + 3 || !parse_number(path[root.size() + 1], number) ||
+                      (path.back() != "params" && path.back() != "param_names")))
+      continue;
+    const std::optional<Pickle> pickle = read_object(checkpoint, object.place, files);
+    if (!pickle) continue;
+    if (!is_whole) {
+      (path.back() == "params" ? groups[number].keys : groups[number].names) = strings_of(*pickle, pickle->root());
+      continue;
+    }
+    for (const Pickle::Value group : pickle->items(pickle->root()))
+      groups[number++] = {strings_of(*pickle, pickle->find(group, "params")),
+                          strings_of(*pickle, pickle->find(group, "param_names"))};
+  }
+  std::vector<TorchOptimizer::Group> out;
+  for (auto& [number, group] : groups) out.push_back(std::move(group));
+  return out;
+}
+
+std::vector<PathStep> steps_of(const Path& path) {
+  std::vector<PathStep> out;
+  for (const std::string& step : path) out.push_back({PathStep::Kind::key, step});
+  return out;
+}
+
+Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files) {
+  if (options.parameter_names_file.empty()) return std::optional<ParameterNames>();
+  PAWL_ASSIGN(const std::string content, read_file(options.parameter_names_file, kNamesBytesMax, files));
+  Result<ParameterNames> names = parse_parameter_names(content);
+  if (!names) return std::move(names).error().within(options.parameter_names_file);
+  return std::optional<ParameterNames>(std::move(*names));
+}
+
+}  // namespace
+
+std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files) {
+  const Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint.files[place.file], files);
+  if (!file || place.length_bytes > kObjectBytesMax) return std::nullopt;
+  Result<WindowBytes> item = WindowBytes::open(**file, place.offset_bytes, place.length_bytes);
+  if (!item) return std::nullopt;
+  if (place.transforms.empty()) {
+    Result<TorchFile> content = TorchFile::read(*item);
+    if (!content) return std::nullopt;
+    return content->pickle();
+  }
+  const Result<ZstdEnds> all = zstd_ends(*item, kObjectBytesMax, kObjectBytesMax);
+  if (!all) return std::nullopt;
+  MemoryBytes memory(all->head);
+  Result<TorchFile> content = TorchFile::read(memory);
+  if (!content) return std::nullopt;
+  return content->pickle();
+}
+
+Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
+                                std::vector<StateKey>& keys, std::vector<std::string>& notes) {
+  std::set<Path> roots;
+  std::vector<std::optional<Path>> root_of(checkpoint.tensors.size());
+  for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
+    root_of[i] = numbered_root(keys[i].path);
+    if (root_of[i]) roots.insert(*root_of[i]);
+  }
+  // The state as one file of one rank would have it.
+  Join join;
+  TorchState& state = join.ranks.emplace_back().state;
+  for (const Path& root : roots) {
+    std::vector<TorchOptimizer::Group> groups = groups_of(checkpoint, root, files);
+    if (!groups.empty()) state.optimizers.push_back({steps_of(root), std::move(groups), true});
+  }
+  if (state.optimizers.empty()) return {};
+  PAWL_ASSIGN(const std::optional<ParameterNames> names, given_names(options, files));
+  std::vector<std::size_t> order(checkpoint.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return checkpoint.tensors[i].order; });
+  for (const std::size_t i : order)
+    state.parts.push_back({steps_of(keys[i].path), checkpoint.tensors[i].type, checkpoint.tensors[i].shape, {}, {}});
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    if (root_of[order[n]]) continue;
+    JoinItem item;
+    item.path = state.parts[n].path;
+    item.parts.push_back({0, &state.parts[n]});
+    join.items.push_back(std::move(item));
+  }
+  PAWL_TRY(add_optimizers(join, names));
+  notes.insert(notes.end(), join.view.notes.begin(), join.view.notes.end());
+  notes.insert(notes.end(), join.view.problems.begin(), join.view.problems.end());
+  for (const JoinItem& item : join.items) {
+    if (!item.in_optimizer) continue;
+    StateKey& key = keys[order[static_cast<std::size_t>(item.parts[0].part - state.parts.data())]];
+    for (std::size_t step = 0; step < key.path.size() && step < item.path.size(); ++step)
+      key.path[step] = item.path[step].text;
+  }
+  return {};
+}
+
+}  // namespace pawl::checkpoint

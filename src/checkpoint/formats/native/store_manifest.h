@@ -1,0 +1,83 @@
+// StoreManifest: what a checkpoint of our own store holds, as its manifest.json says it; and the marker beside it.
+//
+// The same text, of one data file, is what each writer of a part answers (a share); the manifest is all shares joined.
+// Pure: text in, values out, and the other way. What the fields are: docs/format.md. A parsed manifest is only well
+// formed: whether pieces tile their tensors is said by check_manifest_tiles(), whether files are there by
+// checkpoint/formats/native/store_view.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/box.h"
+#include "tensor/element_type.h"
+
+namespace pawl::checkpoint {
+
+inline constexpr std::string_view kStoreManifestName = "manifest.json";
+inline constexpr std::string_view kStoreMarkerName = "committed";
+inline constexpr std::string_view kStoreFormat = "pawl store";
+inline constexpr std::string_view kStoreMetadataKey = "pawl.store";  // in each data file's own metadata: the version
+inline constexpr std::uint64_t kStoreVersion = 1;
+
+struct StoreFile {
+  std::string name;  // "data-00000.safetensors"
+  std::uint64_t size_bytes = 0;
+  std::uint64_t header_bytes = 0;  // all before the data
+  std::uint32_t header_crc32c = 0;
+  bool operator==(const StoreFile&) const = default;
+};
+
+// Dense and row-major.
+struct StoreManifestPiece {
+  std::uint32_t file = 0;          // index in StoreManifest::files
+  std::uint64_t offset_bytes = 0;  // in the file
+  std::uint32_t crc32c = 0;        // of its bytes
+  Box box;
+  bool operator==(const StoreManifestPiece&) const = default;
+};
+
+struct StoreManifestTensor {
+  std::string name;
+  std::string role;
+  ElementType type = ElementType::float32;
+  Shape shape;
+  std::vector<StoreManifestPiece> pieces;
+  bool operator==(const StoreManifestTensor&) const = default;
+};
+
+struct StoreManifest {
+  std::vector<StoreFile> files;
+  std::vector<StoreManifestTensor> tensors;
+  std::vector<std::pair<std::string, std::string>> aliases;
+  std::string values = "{}";  // JSON, kept as it was given
+};
+
+[[nodiscard]] std::string store_file_name(std::uint32_t part);
+// Of a piece in its data file: "name/role", and "[0:4,8:16]" behind it unless it is all of the tensor.
+[[nodiscard]] std::string store_key(std::string_view name, std::string_view role, const Shape& shape, const Box& box);
+[[nodiscard]] std::uint64_t piece_bytes(const StoreManifestTensor& tensor, const StoreManifestPiece& piece);
+
+using pawl::text_of;  // of shapes
+[[nodiscard]] std::string text_of(const StoreManifest& manifest);
+// Exactly what text_of writes, in any order of keys; unknown keys are skipped. Fails: `corrupt`, with the offset; a
+// piece lies in its tensor and its file. `invalid` if a later version wrote it.
+[[nodiscard]] Result<StoreManifest> parse_store_manifest(std::string_view text);
+
+// One manifest of many: tensors by name and role, in order of their first sight; files one after another.
+// Fails: `invalid`, naming up to five tensors of which type or shape differ, or files that are there twice.
+[[nodiscard]] Result<StoreManifest> join_manifests(std::span<const StoreManifest> shares);
+// Fails: `invalid`, naming up to five tensors whose pieces overlap or leave something out.
+[[nodiscard]] Status check_manifest_tiles(const StoreManifest& manifest);
+
+// The marker: which manifest it makes valid.
+[[nodiscard]] std::string marker_of(std::string_view manifest_text);
+// Fails: `corrupt` unless it is that manifest's.
+[[nodiscard]] Status check_marker(std::string_view marker, std::string_view manifest_text);
+
+}  // namespace pawl::checkpoint

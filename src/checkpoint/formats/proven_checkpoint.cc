@@ -1,0 +1,46 @@
+#include "checkpoint/formats/proven_checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <unordered_map>
+
+#include "checkpoint/formats/huggingface/safetensors_writer.h"
+#include "checkpoint/formats/open_checkpoint.h"
+#include "checkpoint/view/pieces.h"
+
+namespace pawl::checkpoint {
+
+Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
+  std::vector<std::uint64_t> sizes;
+  std::unordered_map<std::string, std::uint64_t> known;
+  for (const StoredFile& file : view.files) {
+    if (file.codec == StoredFile::Codec::content) {
+      sizes.push_back(file.content.size());
+      continue;
+    }
+    const auto [at, is_new] = known.try_emplace(file.path, 0);
+    struct stat found {};
+    if (is_new && ::stat(file.path.c_str(), &found) != 0) {
+      const int why = errno;
+      Error error = system_error(file.path, why);
+      error.code = why == ENOENT ? Code::not_found : Code::io;
+      return error;
+    }
+    if (is_new) at->second = static_cast<std::uint64_t>(found.st_size);
+    sizes.push_back(at->second);
+  }
+  return sizes;
+}
+
+Result<CheckpointView> open_proven(const std::string& path, const ReadOptions& options) {
+  Result<CheckpointView> view = open_checkpoint(path, options);
+  if (!view) return view;
+  take_roles_from_keys(*view);
+  PAWL_TRY(take_true_types(*view));
+  PAWL_ASSIGN(const std::vector<std::uint64_t> sizes, file_sizes_of(*view));
+  if (Status proven = check_view(*view, sizes); !proven) return std::move(proven).error().within(path);
+  return view;
+}
+
+}  // namespace pawl::checkpoint

@@ -1,0 +1,391 @@
+#include "checkpoint/formats/torch/torch_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/text.h"
+#include "checkpoint/formats/torch/torch_state_shards.h"
+
+namespace pawl::checkpoint {
+namespace {
+
+using Value = Pickle::Value;
+constexpr Value kNothing = Pickle::kNothing;
+// A view that repeats its bytes (expanded, stride 0) may be larger than its file by this, and always so large.
+constexpr std::uint64_t kRepeatMax = 64;
+constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;
+constexpr std::uint64_t kValuesBytesMax = 64 << 20;  // conjugated or negated: read when the file is opened
+constexpr std::size_t kOptimizersMax = 64;
+constexpr std::uint32_t kOptimizerDepthMax = 8;
+constexpr std::size_t kSmallDictItems = 512;
+constexpr std::uint64_t kKeysPerValue = 4;
+constexpr std::size_t kKeyBytesMax = 4096;
+
+bool starts_with(const std::vector<PathStep>& path, const std::vector<PathStep>& head) {
+  return path.size() >= head.size() && std::equal(head.begin(), head.end(), path.begin());
+}
+
+// The parts of a pickled module (not of its state) lie under these attributes.
+bool is_module_part(const PathStep& step) {
+  return step.kind == PathStep::Kind::attribute &&
+         (step.text == "_modules" || step.text == "_parameters" || step.text == "_buffers");
+}
+
+bool is_integer_key(std::string_view key) {
+  return !key.empty() && key.size() < 12 && key.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+class StateReader {
+ public:
+  StateReader(const std::string& path, ByteSource& source, TorchFile file) : source_(source), file_(std::move(file)) {
+    out_.path = path;
+    out_.size_bytes = source.size_bytes();
+    out_.files.push_back({path});
+    out_.notes = file_.notes();
+    for (const TorchTensor& tensor : file_.tensors()) by_value_.emplace(tensor.value, &tensor);
+    file_of_.assign(file_.storages().size(), kNoFile);
+  }
+
+  Result<TorchState> read();
+
+ private:
+  static constexpr std::uint32_t kNoFile = ~0u;
+
+  Status refuse_megatron() const;
+  [[nodiscard]] bool is_pairs(Value value) const;
+  [[nodiscard]] Value find_small(Value dict, std::string_view key) const;
+  void read_top();
+  void find_optimizers();
+  void read_optimizer(Value dict, std::vector<PathStep> path);
+  void read_numbers(Value state, const TorchOptimizer& optimizer);
+  void add_number(std::vector<PathStep> path, double number);
+  void read_tensors();
+  void read_tensor(const TorchTensor& tensor);
+  Status read_plain(const TorchTensor& tensor, TorchPart& out);
+  Status read_sharded(const TorchTensor& tensor, TorchPart& out);
+  Status read_values(const TorchTensor& tensor, TorchPart& out);
+  Status check_repeats(const TorchTensor& tensor, const TorchReach& reach) const;
+  std::uint32_t file_of(std::uint32_t storage);
+
+  [[nodiscard]] const Pickle& pickle() const { return file_.pickle(); }
+
+  ByteSource& source_;
+  TorchFile file_;
+  TorchState out_;
+  std::unordered_map<Value, const TorchTensor*> by_value_;
+  std::vector<std::uint32_t> file_of_;  // of each storage
+};
+
+Result<TorchState> StateReader::read() {
+  PAWL_TRY(refuse_megatron());
+  read_tensors();
+  find_optimizers();
+  read_top();
+  return std::move(out_);
+}
+
+// Megatron-LM's own files of one rank: layers are numbered from the stage's first, tensors are a tensor-parallel part.
+Status StateReader::refuse_megatron() const {
+  const Value root = pickle().root();
+  const Value args = pickle().find(root, "args");
+  if (pickle().find(root, "checkpoint_version") == kNothing || args == kNothing) return {};
+  std::uint64_t ranks = 0;
+  if (pickle().is(args, PickleKind::object)) {
+    const Value state = pickle().object(args).state;
+    const auto tensor = pickle().unsigned_(pickle().find(state, "tensor_model_parallel_size"));
+    const auto pipeline = pickle().unsigned_(pickle().find(state, "pipeline_model_parallel_size"));
+    if (tensor && pipeline && *tensor == 1 && *pipeline == 1) ranks = 1;
+  }
+  if (ranks == 1) return {};
+  return Error{Code::invalid,
+               "a rank's file of Megatron-LM's \"torch\" format, which is not read here: save the checkpoint with "
+               "--ckpt-format torch_dist, or convert it with Megatron's own tool first"};
+}
+
+void StateReader::read_top() {
+  const Value root = pickle().root();
+  if (!pickle().is(root, PickleKind::dict) &&
+      !(pickle().is(root, PickleKind::object) && pickle().object(root).holds_pairs))
+    return;
+  std::unordered_set<std::string_view> with_tensors;
+  for (const TorchTensor& tensor : file_.tensors())
+    if (!tensor.path.empty()) with_tensors.insert(tensor.path[0].text);
+  const std::span<const Value> items = pickle().items(root);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    const std::string_view key = pickle().text(items[i]);
+    if (!pickle().is(items[i], PickleKind::string) || key.size() > kKeyBytesMax) continue;
+    if (!with_tensors.contains(key)) out_.objects.emplace_back(key);
+    if (const auto number = pickle().integer(items[i + 1]); pickle().is(items[i + 1], PickleKind::integer) && number)
+      out_.numbers.emplace_back(key, text(*number));
+  }
+}
+
+// Dicts inside dicts from the root down, each value once: what torch calls a state dict of an optimizer.
+void StateReader::find_optimizers() {
+  struct BufferPlace {
+    Value value;
+    std::size_t parent;  // index in `places`
+    std::uint32_t depth;
+    PathStep::Kind kind;
+    Value key;          // of a dict
+    std::size_t index;  // of a list
+  };
+  std::vector<BufferPlace> places = {{pickle().root(), 0, 0, PathStep::Kind::key, kNothing, 0}};
+  std::vector<bool> seen(pickle().count(), false);
+  seen[pickle().root()] = true;
+  for (std::size_t at = 0; at < places.size() && out_.optimizers.size() < kOptimizersMax; ++at) {
+    const BufferPlace place = places[at];
+    const std::span<const Value> items = pickle().items(place.value);
+    const bool is_dict = is_pairs(place.value);
+    if (is_dict && pickle().is(pickle().find(place.value, "state"), PickleKind::dict) &&
+        pickle().is(pickle().find(place.value, "param_groups"), PickleKind::list)) {
+      std::vector<PathStep> path;
+      for (std::size_t i = at; i != 0; i = places[i].parent)
+        path.push_back({places[i].kind, places[i].kind == PathStep::Kind::key
+                                            ? std::string(pickle().text(places[i].key))
+                                            : text(places[i].index)});
+      std::ranges::reverse(path);
+      if (name_of(path).size() > kKeyBytesMax) continue;
+      read_optimizer(place.value, std::move(path));
+      continue;
+    }
+    if (place.depth >= kOptimizerDepthMax) continue;
+    const auto enter = [&](Value value, BufferPlace below) {
+      const bool is_list = pickle().is(value, PickleKind::list) || pickle().is(value, PickleKind::tuple);
+      if (value >= seen.size() || seen[value] || (!is_list && !is_pairs(value))) return;
+      seen[value] = true;
+      places.push_back(below);
+    };
+    for (std::size_t i = 0; i + 1 < items.size() && is_dict; i += 2)
+      if (pickle().is(items[i], PickleKind::string))
+        enter(items[i + 1], {items[i + 1], at, place.depth + 1, PathStep::Kind::key, items[i], 0});
+    for (std::size_t i = 0; i < items.size() && !is_dict; ++i)
+      enter(items[i], {items[i], at, place.depth + 1, PathStep::Kind::index, kNothing, i});
+  }
+}
+
+bool StateReader::is_pairs(Value value) const {
+  return pickle().is(value, PickleKind::dict) ||
+         (pickle().is(value, PickleKind::object) && pickle().object(value).holds_pairs);
+}
+
+// As Pickle::find, of dicts that are small where a program wrote them: a file can name one large dict a million times.
+Value StateReader::find_small(Value dict, std::string_view key) const {
+  return pickle().items(dict).size() <= kSmallDictItems ? pickle().find(dict, key) : kNothing;
+}
+
+void StateReader::read_optimizer(Value dict, std::vector<PathStep> path) {
+  TorchOptimizer optimizer;
+  optimizer.path = std::move(path);
+  bool any = false;
+  bool all_numbers = true;
+  std::uint64_t left = kKeysPerValue * pickle().count();  // one list may be named by many groups
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle(), pickle().find(dict, "param_groups"));
+  for (const Value group : pickle().items(pickle().find(dict, "param_groups"))) {
+    TorchOptimizer::Group out;
+    if (const std::size_t at = optimizer.groups.size(); at < hyperparameters.size())
+      out.hyperparameters = std::move(hyperparameters[at]);
+    const std::span<const Value> keys = pickle().items(find_small(group, "params"));
+    const std::span<const Value> names = pickle().items(find_small(group, "param_names"));
+    if (left < keys.size() + names.size() + 1) break;
+    left -= keys.size() + names.size() + 1;
+    for (const Value key : keys) {
+      const std::optional<std::uint64_t> index = pickle().unsigned_(key);
+      out.keys.push_back(index ? text(*index) : std::string(pickle().text(key).substr(0, kKeyBytesMax)));
+      all_numbers = all_numbers && (index || is_integer_key(pickle().text(key)));
+      any = true;
+    }
+    for (const Value name : names) out.names.emplace_back(pickle().text(name).substr(0, kKeyBytesMax));
+    if (out.names.size() != out.keys.size()) out.names.clear();
+    optimizer.groups.push_back(std::move(out));
+  }
+  optimizer.is_indexed = any && all_numbers;
+  read_numbers(pickle().find(dict, "state"), optimizer);
+  out_.optimizers.push_back(std::move(optimizer));
+}
+
+// torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
+void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer) {
+  const std::span<const Value> items = pickle().items(state);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    const Value step = find_small(items[i + 1], "step");
+    const std::optional<std::int64_t> whole = pickle().integer(step);
+    if (pickle().text(items[i]).size() > kKeyBytesMax) continue;
+    if (!whole && !pickle().is(step, PickleKind::real)) continue;
+    std::vector<PathStep> path = optimizer.path;
+    path.push_back({PathStep::Kind::key, "state"});
+    const std::optional<std::uint64_t> index = pickle().unsigned_(items[i]);
+    path.push_back({index ? PathStep::Kind::index : PathStep::Kind::key,
+                    index ? text(*index) : std::string(pickle().text(items[i]))});
+    path.push_back({PathStep::Kind::key, "step"});
+    add_number(std::move(path), whole ? static_cast<double>(*whole) : pickle().real(step));
+  }
+}
+
+void StateReader::add_number(std::vector<PathStep> path, double number) {
+  const float value = static_cast<float>(number);
+  static_assert(std::endian::native == std::endian::little);
+  StoredFile file;
+  file.path = text(out_.path, accessor_of(path));
+  file.codec = StoredFile::Codec::content;
+  file.content.assign(reinterpret_cast<const char*>(&value), sizeof value);
+  TorchPart part;
+  part.path = std::move(path);
+  part.pieces.push_back(whole_piece({}, static_cast<std::uint32_t>(out_.files.size()), 0));
+  out_.files.push_back(std::move(file));
+  out_.parts.push_back(std::move(part));
+}
+
+void StateReader::read_tensors() {
+  const std::vector<TorchTensor>& tensors = file_.tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TorchTensor& tensor = tensors[i];
+    read_tensor(tensor);
+    if (!is_sharded(tensor)) continue;  // what lies below is its local part, and its mesh
+    while (i + 1 < tensors.size() && tensors[i + 1].path.size() > tensor.path.size() &&
+           starts_with(tensors[i + 1].path, tensor.path))
+      ++i;
+  }
+}
+
+void StateReader::read_tensor(const TorchTensor& tensor) {
+  TorchPart part;
+  part.path = tensor.path;
+  std::erase_if(part.path, is_module_part);
+  part.type = tensor.type;
+  part.shape = tensor.shape;
+  const std::string label = text("tensor ", tensor.path.empty() ? "(the object itself)" : name_of(tensor.path));
+  if (is_sharded(tensor)) {
+    if (Status status = read_sharded(tensor, part); !status) {
+      out_.problems.push_back(text(label, ": ", status.error().what));
+      return;
+    }
+    out_.parts.push_back(std::move(part));
+    return;
+  }
+  const bool has_bytes = tensor.storage != kNoStorage && file_.storages()[tensor.storage].has_data;
+  if (!has_bytes || !tensor.layout.empty()) {
+    const std::string kind = tensor.layout.empty() ? "its device has no data" : text("it is ", tensor.layout);
+    out_.notes.push_back(text(label, " (", tensor.class_name, ") has no plain bytes: ", kind));
+    return;
+  }
+  if (tensor.shape.size() > kDimensionsMax) {
+    out_.problems.push_back(
+        text(label, " has ", tensor.shape.size(), " dimensions; at most ", kDimensionsMax, " are read"));
+    return;
+  }
+  if (const std::string_view type = name_of(tensor.type); type.starts_with("qu") || type.starts_with("qi"))
+    out_.notes.push_back(
+        text(label, " is quantised (", type, "): its integers are read, without scale and zero point"));
+  const bool has_value = tensor.conjugated || tensor.negated;
+  if (Status status = has_value ? read_values(tensor, part) : read_plain(tensor, part); !status) {
+    out_.problems.push_back(text(label, ": ", status.error().what));
+    return;
+  }
+  out_.parts.push_back(std::move(part));
+}
+
+std::uint32_t StateReader::file_of(std::uint32_t storage) {
+  if (!file_.storages()[storage].deflated) return 0;
+  if (file_of_[storage] == kNoFile) {
+    file_of_[storage] = static_cast<std::uint32_t>(out_.files.size());
+    out_.files.push_back(stored_file_of(file_.storages()[storage], out_.path));
+  }
+  return file_of_[storage];
+}
+
+Status StateReader::check_repeats(const TorchTensor& tensor, const TorchReach& reach) const {
+  const std::optional<std::uint64_t> bytes = size_bytes(tensor.type, reach.count);
+  if (!bytes) return Error{Code::invalid, text(reach.count, " elements are more than a file can hold")};
+  if (*bytes > kRepeatedBytesAlways && *bytes / kRepeatMax > file_.storages()[tensor.storage].size_bytes)
+    return Error{Code::invalid, text("it repeats ", file_.storages()[tensor.storage].size_bytes, " stored bytes to ",
+                                     *bytes, ": save it before it is expanded")};
+  return {};
+}
+
+Status StateReader::read_plain(const TorchTensor& tensor, TorchPart& out) {
+  const std::optional<TorchReach> reach = reach_of(tensor);
+  if (!reach) return Error{Code::corrupt, "sizes and strides overflow"};
+  if (reach->count == 0) return {};
+  PAWL_TRY(check_repeats(tensor, *reach));
+  const TorchStorage& storage = file_.storages()[tensor.storage];
+  const std::uint32_t bits = size_bits(tensor.type);
+  StoredPiece piece = whole_piece(tensor.shape, file_of(tensor.storage), origin_of(storage));
+  const PerDimension dense = piece.stride;
+  std::ranges::copy(tensor.strides, piece.stride.begin());
+  if (bits % 8 != 0) {
+    bool is_dense = tensor.storage_offset == 0 && size_bytes(tensor.type, reach->count).has_value();
+    for (std::size_t d = 0; d < tensor.shape.size(); ++d)
+      is_dense = is_dense && (tensor.shape[d] == 1 || tensor.strides[d] == dense[d]);
+    if (!is_dense) return Error{Code::invalid, text("a view of packed elements of ", bits, " bits is not read")};
+    piece.stride = dense;
+  } else {
+    piece.offset_bytes += tensor.storage_offset * (bits / 8);
+    for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)  // where it does not count, torch's may be anything
+      if (piece.box.size[d] == 1) piece.stride[d] = dense[d];
+  }
+  piece.swapped = file_.is_big_endian() && swapped_bytes(tensor.type) > 1;
+  out.pieces.push_back(piece);
+  return {};
+}
+
+// What is stored is not the value: the value is computed here, once, and kept.
+Status StateReader::read_values(const TorchTensor& tensor, TorchPart& out) {
+  PAWL_ASSIGN(std::string elements, read_elements(source_, file_, tensor, kValuesBytesMax));
+  if (elements.empty()) return {};
+  StoredFile file;
+  file.path = text(out_.path, accessor_of(tensor.path));
+  file.codec = StoredFile::Codec::content;
+  file.content = std::move(elements);
+  out.pieces.push_back(whole_piece(tensor.shape, static_cast<std::uint32_t>(out_.files.size()), 0));
+  out_.files.push_back(std::move(file));
+  return {};
+}
+
+Status StateReader::read_sharded(const TorchTensor& tensor, TorchPart& out) {
+  const auto local_of = [&](Value value) -> const TorchTensor* {
+    const auto found = by_value_.find(value);
+    return found == by_value_.end() ? nullptr : found->second;
+  };
+  PAWL_ASSIGN(const TorchShard shard, shard_of(pickle(), tensor, local_of));
+  out.shape = shard.shape;
+  out.layout = shard.layout;
+  out_.world = std::max(out_.world, shard.world);
+  if (out_.layout.empty()) out_.layout = shard.layout;
+  for (const TorchShard::Part& part : shard.parts) {
+    const TorchTensor& local = *local_of(part.local);
+    TorchPart whole;
+    if (local.type != tensor.type)
+      return Error{Code::corrupt,
+                   text("its local part is ", name_of(local.type), ", and it is ", name_of(tensor.type))};
+    if (size_bits(local.type) % 8 != 0) return Error{Code::invalid, "packed elements that are cut are not read"};
+    if (local.storage == kNoStorage || !local.layout.empty() || local.conjugated || local.negated ||
+        !file_.storages()[local.storage].has_data || local.shape.size() > kDimensionsMax)
+      return Error{Code::invalid, "its local part has no plain bytes"};
+    PAWL_TRY(read_plain(local, whole));
+    if (whole.pieces.empty()) continue;
+    StoredPiece piece = whole.pieces[0];
+    piece.box = part.box;
+    for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)
+      piece.offset_bytes += part.from[d] * piece.stride[d] * (size_bits(local.type) / 8);
+    out.pieces.push_back(piece);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<TorchState> read_torch_state(const std::string& path, Files& files) {
+  PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files));
+  Result<TorchFile> file = TorchFile::read(*source);
+  if (!file) return std::move(file).error().within(path);
+  Result<TorchState> state = StateReader(path, *source, std::move(*file)).read();
+  if (!state) return std::move(state).error().within(path);
+  return state;
+}
+
+}  // namespace pawl::checkpoint

@@ -1,0 +1,65 @@
+// SeenPieces: what reads show of a store's pieces, so that a load proves them without reading them a second time.
+//
+// Each stretch of bytes that is shown adds its own share to its piece's CRC32C, and to sums of where it lay; those of
+// all processes that read, joined, are the whole piece's where each of its bytes was shown once, whoever read it. Where
+// some were shown twice (which takes them out of a CRC) or not at all, or are damaged, a sum is another one, and the
+// piece has to be proven by reading it. So this only saves work. Pieces have the numbers that they have in the
+// manifest, end to end over its tensors. Reads no data.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/reshape/execute.h"
+#include "checkpoint/reshape/range_checksums.h"
+#include "checkpoint/view/checkpoint_view.h"
+
+namespace pawl::checkpoint {
+
+class SeenPieces {
+ public:
+  // `files`: those of the view that is read. Fails: as read_store_manifest().
+  [[nodiscard]] static Result<std::unique_ptr<SeenPieces>> create(const std::string& folder,
+                                                                  std::span<const StoredFile> files);
+
+  // For ExecuteOptions::observe_read. This must outlive it.
+  [[nodiscard]] ReadObserver observer();
+  // "number:share:sum:sum:sum" of each piece that something was seen of, with blanks between. Not while somebody reads.
+  [[nodiscard]] std::string shares() const;
+  // Of each piece whether these shares, of any number of processes, come to its checksum: `given` are texts of shares()
+  // with blanks between. Fails: `invalid` if it is something else.
+  [[nodiscard]] Result<std::vector<bool>> proven_by(std::string_view given) const;
+  [[nodiscard]] std::uint64_t first_of(std::uint32_t tensor) const {  // the number of its first piece
+    return tensor < first_.size() ? first_[tensor] : sums_.size();
+  }
+
+ private:
+  // How many bytes, and of their places (from the piece's begin on) the sums of the differences of squares and cubes,
+  // modulo 2^64: those of 0 to n are n, n^2, n^3 if each was there once.
+  using Places = std::array<std::uint64_t, 3>;
+  struct Sums {
+    std::uint32_t share = 0;
+    Places places{};
+  };
+
+  explicit SeenPieces(RangeChecksums seen) : seen_(std::move(seen)) {}
+  [[nodiscard]] static Places places_of(std::uint64_t begin, std::uint64_t end);
+  void add(std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes);
+
+  RangeChecksums seen_;
+  std::vector<Places> places_;            // of each range; by std::atomic_ref
+  std::vector<std::uint64_t> number_of_;  // of each range
+  std::vector<Sums> sums_;                // by number: those that make the manifest's checksum
+  std::vector<std::uint64_t> first_;
+  std::vector<std::uint32_t> file_of_;  // by the view's files: the manifest's
+};
+
+}  // namespace pawl::checkpoint

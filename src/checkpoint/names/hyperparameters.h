@@ -1,0 +1,42 @@
+// Hyperparameters: what optimizers' param_groups say beside their parameters, for CheckpointView::values.
+//
+// {"param_groups": [{"params": ["layers.0.weight"], "lr": 0.001, "betas": [0.9, 0.95]}]}, as pawl's own store has them
+// (docs/format.md). What is told for sure only: of parameters that have an optimizer's state in the view, under the
+// names that they have there, and values that JSON has a word for: numbers, texts, None, short lists of them. What is
+// left out is named in a note. Pure; executes nothing.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/containers/pickle.h"
+#include "checkpoint/view/checkpoint_view.h"
+
+namespace pawl::checkpoint {
+
+using HyperValues = std::map<std::string, std::string>;  // name -> JSON
+
+struct HyperGroup {
+  std::vector<std::string> parameters = {};
+  HyperValues values = {};
+  std::vector<std::string> left_out = {};  // names of those that have no word in JSON
+};
+
+// One of a group's items. What says which group it is ("params", "name") is no hyperparameter, and passed over.
+void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value);
+
+// The groups of a list of dicts, in its order; their parameters are for whoever can name them. Linear in the pickle:
+// one dict may be named by many groups, and a list that is longer for that, or says more than 16 MiB, has no groups.
+[[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list);
+
+// Which of those groups lists each number below `count` among its "params". Nothing: none does, or several do.
+[[nodiscard]] std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, Pickle::Value list,
+                                                                        std::size_t count);
+
+// Sets the view's values; to nothing where two groups claim one parameter for different values. Appends notes.
+void add_hyper_groups(const std::vector<HyperGroup>& groups, CheckpointView& view);
+
+}  // namespace pawl::checkpoint

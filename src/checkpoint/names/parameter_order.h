@@ -1,0 +1,60 @@
+// ParameterOrder: which parameter is number i of an optimizer's state, when the state does not say.
+//
+// torch numbers an optimizer's parameters group by group, in the order in which the program gave them. Programs give
+// them in the model's order, which is that of its state dict, but some into one group and some into another (decayed or
+// not), and frozen ones into none. So numbers are names if there is exactly one way to deal the model's names, in their
+// order, to the groups so that all shapes fit. Two ways, or none: refused, with a request for the names.
+// ZeroRedundancyOptimizer then deals each group's parameters to the ranks: the largest first, each to the rank that has
+// the fewest elements so far. deal_parameters follows that and proves it by the shapes on every rank.
+// Pure. Does not read files or know which name is a parameter's; names that can't be one should not be given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/region.h"
+
+namespace pawl::checkpoint {
+
+struct NamedShape {
+  std::string name;
+  std::optional<Shape> shape;  // nothing: not known, fits any
+};
+
+// A group of an optimizer: the shape of each of its numbers' state, in their order. Nothing: no state tells it.
+using IndexedGroup = std::vector<std::optional<Shape>>;
+using NameIndices = std::vector<std::vector<std::uint32_t>>;  // of each group's numbers: which name
+
+// Fails: `invalid`, saying why and what to do.
+[[nodiscard]] Result<NameIndices> order_parameters(std::span<const NamedShape> names,
+                                                   std::span<const IndexedGroup> groups);
+// Each rank's own groups, as many on each. Returns each rank's.
+[[nodiscard]] Result<std::vector<NameIndices>> deal_parameters(std::span<const NamedShape> names,
+                                                               std::span<const std::vector<IndexedGroup>> ranks);
+
+// What a person says (--param-names FILE): one name a line, in the model's order; or a JSON list of strings. After a
+// name may follow its shape, "24x24", for files that don't tell it. Where that leaves two ways, sections say which
+// group a name is in, in the optimizer's own order: an empty line between two groups, or a JSON list of lists.
+struct ParameterNames {
+  struct Entry {
+    std::string name;
+    std::optional<Shape> shape;
+  };
+  std::vector<std::vector<Entry>> sections;  // one: the model's order; more: the optimizer's
+};
+// Fails: `invalid` with the line, or as JSON does; a name twice.
+[[nodiscard]] Result<ParameterNames> parse_parameter_names(std::string_view text);
+
+// As above, where each group's names are known: counts and shapes have to agree.
+[[nodiscard]] Result<NameIndices> order_parameters_in(std::span<const std::vector<NamedShape>> sections,
+                                                      std::span<const IndexedGroup> groups);
+// The names are numbered through all sections.
+[[nodiscard]] Result<std::vector<NameIndices>> deal_parameters_in(std::span<const std::vector<NamedShape>> sections,
+                                                                  std::span<const std::vector<IndexedGroup>> ranks);
+
+}  // namespace pawl::checkpoint

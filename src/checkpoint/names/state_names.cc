@@ -1,0 +1,471 @@
+#include "checkpoint/names/state_names.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/index_table.h"
+#include "base/text.h"
+
+namespace pawl::checkpoint {
+namespace {
+
+// Programs have a few optimizers. More than this many is no training state, and would cost their product with the keys.
+constexpr std::size_t kGroupsMax = 256;
+constexpr int kPartsMax = 32;  // of a key, from its front: in these a parameter's name has to begin
+
+constexpr std::array<std::string_view, 34> kOptimizerWords = {"step",
+                                                              "exp_avg",
+                                                              "exp_avg_sq",
+                                                              "max_exp_avg_sq",
+                                                              "momentum_buffer",
+                                                              "sum",
+                                                              "square_avg",
+                                                              "grad_avg",
+                                                              "acc_delta",
+                                                              "exp_inf",
+                                                              "mu_product",
+                                                              "mu",
+                                                              "eta",
+                                                              "ax",
+                                                              "prev",
+                                                              "step_size",
+                                                              "exp_avg_slow",
+                                                              "exp_avg_diff",
+                                                              "exp_avg_sq_row",
+                                                              "exp_avg_sq_col",
+                                                              "row_var",
+                                                              "col_var",
+                                                              "variance",
+                                                              "momentum",
+                                                              "moment1",
+                                                              "moment2",
+                                                              "master_param",
+                                                              "master_weight",
+                                                              "master_weights",
+                                                              "fp32_param",
+                                                              "master",
+                                                              "state1",
+                                                              "state2",
+                                                              "previous_grad"};
+constexpr std::array<std::string_view, 7> kModelWords = {"model",       "module", "state_dict", "model_state_dict",
+                                                         "model_state", "net",    "network"};
+constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module",
+                                                       "_checkpoint_wrapped_module"};
+
+template <class Words>
+bool contains(const Words& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);  // npos + 1 is 0: all of it
+}
+
+std::string joined(std::string_view above, std::string_view below) {
+  if (above.empty()) return std::string(below);
+  return text(above, '.', below);
+}
+
+std::string without_wrappers(std::string_view name) {
+  if (!name.starts_with('_') && name.find("._") == std::string_view::npos) return std::string(name);  // most
+  std::string out;
+  bool is_first = true;
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    at = end + 1;
+    if (contains(kWrappers, part)) continue;
+    if (!is_first) out.push_back('.');
+    is_first = false;
+    out.append(part);
+  }
+  return out;
+}
+
+// The word for a role: optimizers have several for a parameter's copy in full precision.
+std::string role_of(std::string_view word) {
+  if (word == "master_param" || word == "master_weight" || word == "master_weights" || word == "fp32_param")
+    return "master";
+  return std::string(word);
+}
+
+// A key of an optimizer's state, taken apart.
+struct OptimizerKey {
+  std::string root;  // what leads to the optimizer: "optim"
+  std::string parameter;
+  std::string role;
+};
+
+// state, <parameter>, <role>: three steps, or more where the role is nested.
+std::optional<OptimizerKey> nested_key(const std::vector<std::string>& path) {
+  if (path.size() < 3) return std::nullopt;
+  for (std::size_t i = path.size() - 2; i-- > 0;) {
+    if (path[i] != "state") continue;
+    const std::span<const std::string> steps(path);
+    return OptimizerKey{stored_name(steps.first(i)), path[i + 1], stored_name(steps.subspan(i + 2))};
+  }
+  return std::nullopt;
+}
+
+// Where "state." begins in a step: at its front; in a whole key after the part that names an optimizer, or anywhere.
+std::size_t find_state(std::string_view step, bool is_whole_key) {
+  if (step.starts_with("state.") && !is_whole_key) return 0;
+  std::size_t first = step.starts_with("state.") ? 0 : std::string_view::npos;
+  if (!is_whole_key) return first;
+  for (std::size_t at = step.find(".state."); at != std::string_view::npos; at = step.find(".state.", at + 1)) {
+    if (last_part(step.substr(0, at)).find("optim") != std::string_view::npos) return at + 1;
+    first = std::min(first, at + 1);
+  }
+  return first;
+}
+
+std::optional<OptimizerKey> flattened_key(const std::vector<std::string>& path) {
+  if (path.empty()) return std::nullopt;
+  const std::string_view step = path.back();
+  const std::size_t at = find_state(step, path.size() == 1);
+  const std::size_t dot = step.rfind('.');
+  if (at == std::string_view::npos || dot <= at + 6) return std::nullopt;
+  const std::string_view above = step.substr(0, at == 0 ? 0 : at - 1);
+  const std::string outer = stored_name(std::span<const std::string>(path).first(path.size() - 1));
+  return OptimizerKey{outer.empty() ? std::string(above) : joined(outer, above),
+                      std::string(step.substr(at + 6, dot - at - 6)), std::string(step.substr(dot + 1))};
+}
+
+// What leads to an optimizer's param_groups, if the key is one of them.
+std::optional<std::string> groups_root(const std::vector<std::string>& path) {
+  const std::span<const std::string> steps(path);
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (path[i] == "param_groups" || path[i].starts_with("param_groups.")) return stored_name(steps.first(i));
+    if (path.size() != 1) continue;
+    if (const std::size_t at = path[i].find(".param_groups."); at != std::string::npos) return path[i].substr(0, at);
+  }
+  return std::nullopt;
+}
+
+struct Group {  // one optimizer
+  std::string root;
+  std::vector<std::size_t> keys = {};
+  std::size_t words = 0;    // keys whose last part is a word of optimizers
+  bool is_indexed = false;  // all parameters are numbers
+  std::string model = {};   // the root under which the model has the parameters, if has_model
+  bool has_model = false;
+};
+
+class Namer {
+ public:
+  Namer(std::span<const StateKey> keys, const StateNameOptions& options) : keys_(keys), options_(options) {}
+  StateNames run();
+
+ private:
+  void find_groups();
+  void match_models();
+  void vote(std::size_t key, std::string_view name);
+  void trust_words();
+  [[nodiscard]] bool may_begin_name(std::size_t key, std::string_view name, std::size_t at) const;
+  void assign(int caution);
+  void drop_module_prefix(const std::vector<std::size_t>& keys);
+  [[nodiscard]] bool is_unique() const;
+  void make_unique();
+  [[nodiscard]] std::string stored(std::size_t key) const { return stored_name(keys_[key].path); }
+
+  std::span<const StateKey> keys_;
+  StateNameOptions options_;
+  std::vector<Group> groups_;
+  std::vector<std::optional<OptimizerKey>> optimizer_;  // of each key
+  std::vector<std::size_t> group_of_;                   // of each key; groups_.size(): none
+  std::vector<bool> is_hyperparameter_;
+  std::vector<std::string> model_roots_;  // longest first
+  struct Parameter {
+    std::string name;
+    std::uint32_t group;  // one that has it
+    std::uint32_t next;   // the same in another group
+  };
+  [[nodiscard]] std::uint32_t find_parameter(std::string_view name) const;
+  bool add_parameter(std::string name, std::uint32_t group);
+  std::vector<Parameter> parameters_;
+  IndexTable parameter_numbers_;                                     // by name, of the first of that name
+  std::vector<std::unordered_map<std::string, std::size_t>> votes_;  // of each group: root, how many
+  StateNames out_;
+};
+
+void Namer::find_groups() {
+  std::unordered_map<std::string, std::size_t> by_root;
+  std::unordered_set<std::string> with_groups;
+  optimizer_.resize(keys_.size());
+  is_hyperparameter_.resize(keys_.size());
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    if (std::optional<std::string> root = groups_root(keys_[i].path)) {
+      is_hyperparameter_[i] = true;
+      with_groups.insert(std::move(*root));
+      continue;
+    }
+    optimizer_[i] = nested_key(keys_[i].path);
+    if (!optimizer_[i]) optimizer_[i] = flattened_key(keys_[i].path);
+    if (!optimizer_[i]) continue;
+    const auto [found, is_new] = by_root.emplace(optimizer_[i]->root, groups_.size());
+    if (is_new) groups_.push_back({.root = optimizer_[i]->root});
+    Group& group = groups_[found->second];
+    group.keys.push_back(i);
+    group.words += is_optimizer_word(optimizer_[i]->role) ? 1 : 0;
+  }
+  std::erase_if(groups_, [&](const Group& group) {
+    return group.words * 2 <= group.keys.size() && !with_groups.contains(group.root);
+  });
+  if (groups_.size() > kGroupsMax) {
+    out_.notes.push_back(text(groups_.size(), " optimizers in one state: all names are as stored"));
+    groups_.clear();
+  }
+  group_of_.assign(keys_.size(), groups_.size());
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    group.is_indexed = true;
+    for (const std::size_t key : group.keys) {
+      group_of_[key] = g;
+      group.is_indexed = group.is_indexed && is_number(optimizer_[key]->parameter);
+    }
+    out_.is_indexed = out_.is_indexed || group.is_indexed;
+    if (group.is_indexed)
+      out_.notes.push_back(
+          text("the optimizer's state", group.root.empty() ? "" : " of ", group.root,
+               " is keyed by number: its tensors keep their stored names; --param-names gives theirs"));
+  }
+}
+
+// A name may begin where a step of the path does; anywhere after a dot, where nesting isn't known; and after "module.".
+bool Namer::may_begin_name(std::size_t key, std::string_view name, std::size_t at) const {
+  const std::vector<std::string>& path = keys_[key].path;
+  if (at == 0 || path.size() == 1) return true;
+  if (name.substr(0, at).ends_with(".module.") || name.substr(0, at) == "module.") return true;
+  std::size_t begin = 0;
+  for (const std::string& step : path) {
+    if (begin == at) return true;
+    if (begin > at) return false;
+    begin += without_wrappers(step).size() + 1;
+  }
+  return false;
+}
+
+std::uint32_t Namer::find_parameter(std::string_view name) const {
+  return parameter_numbers_.find(std::hash<std::string_view>()(name),
+                                 [&](std::uint32_t one) { return parameters_[one].name == name; });
+}
+
+// Groups come one after another: if the group has it already, it was the last to be added to the name's.
+bool Namer::add_parameter(std::string name, std::uint32_t group) {
+  const auto next = static_cast<std::uint32_t>(parameters_.size());
+  const std::uint32_t first = parameter_numbers_.find_or_add(
+      std::hash<std::string_view>()(name), next, [&](std::uint32_t one) { return parameters_[one].name == name; });
+  if (first == next) {
+    parameters_.push_back({std::move(name), group, IndexTable::kNone});
+    return true;
+  }
+  const std::uint32_t last = parameters_[first].next == IndexTable::kNone ? first : parameters_[first].next;
+  if (parameters_[last].group == group) return false;
+  parameters_.push_back({{}, group, parameters_[first].next});
+  parameters_[first].next = next;
+  return true;
+}
+
+void Namer::vote(std::size_t key, std::string_view name) {
+  std::size_t at = 0;
+  for (int parts = 0; parts < kPartsMax; ++parts) {
+    const std::uint32_t found = find_parameter(name.substr(at));
+    if (found != IndexTable::kNone && may_begin_name(key, name, at))
+      for (std::uint32_t one = found; one != IndexTable::kNone; one = parameters_[one].next)
+        ++votes_[parameters_[one].group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
+    const std::size_t dot = name.find('.', at);
+    if (dot == std::string_view::npos) return;
+    at = dot + 1;
+  }
+}
+
+// For each optimizer: under which root do most of its parameters lie?
+void Namer::match_models() {
+  std::vector<std::size_t> parameters(groups_.size(), 0);
+  parameters_.reserve(keys_.size());
+  parameter_numbers_.clear(keys_.size());
+  for (std::uint32_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].is_indexed) continue;
+    for (const std::size_t key : groups_[g].keys)
+      parameters[g] += add_parameter(without_wrappers(optimizer_[key]->parameter), g) ? 1 : 0;
+  }
+  votes_.resize(groups_.size());
+  for (std::size_t i = 0; i < keys_.size(); ++i)
+    if (keys_[i].is_tensor && group_of_[i] == groups_.size() && !is_hyperparameter_[i])
+      vote(i, without_wrappers(stored(i)));
+  std::set<std::string> roots;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    const auto rank = [&](const auto& voted) {  // votes; then the same place in a list; then a model's usual name
+      return std::tuple(voted.second, last_part(voted.first) == last_part(group.root),
+                        contains(kModelWords, last_part(voted.first)));
+    };
+    const std::pair<const std::string, std::size_t>* best = nullptr;
+    bool is_tie = false;
+    for (const auto& voted : votes_[g]) {
+      if (best == nullptr || rank(voted) > rank(*best)) {
+        best = &voted;
+        is_tie = false;
+      } else if (rank(voted) == rank(*best)) {
+        is_tie = true;
+      }
+    }
+    if (best == nullptr || best->second * 2 < parameters[g]) continue;
+    if (is_tie) {
+      out_.notes.push_back(text("several models have the parameters of the optimizer ", group.root,
+                                ": its tensors keep their stored names"));
+      continue;
+    }
+    group.model = best->first;
+    group.has_model = true;
+    roots.insert(group.model);
+  }
+  model_roots_.assign(roots.begin(), roots.end());
+  std::ranges::sort(model_roots_, [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+}
+
+// The only dict that is called as models are, if there is one and no optimizer says otherwise.
+void Namer::trust_words() {
+  if (!model_roots_.empty() || !options_.trust_model_words) return;
+  std::set<std::string> roots;
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    const std::vector<std::string>& path = keys_[i].path;
+    if (!keys_[i].is_tensor || group_of_[i] != groups_.size() || is_hyperparameter_[i]) continue;
+    for (std::size_t step = 0; step + 1 < path.size(); ++step) {
+      if (!contains(kModelWords, path[step])) continue;
+      roots.insert(stored_name(std::span<const std::string>(path).first(step + 1)));
+      break;
+    }
+  }
+  if (roots.size() == 1) model_roots_.assign(roots.begin(), roots.end());
+}
+
+// Caution 0: the shortest names. 1: wrappers stay. 2: what leads to the model stays, too. 3: all keys as stored.
+void Namer::assign(int caution) {
+  out_.names.assign(keys_.size(), {});
+  std::vector<std::vector<std::size_t>> of_root(model_roots_.size() + 1);
+  const auto cleaned = [caution](std::string_view name) {
+    return caution == 0 ? without_wrappers(name) : std::string(name);
+  };
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    StateName& out = out_.names[i];
+    out.name = stored(i);
+    out.is_object = !keys_[i].is_tensor || is_hyperparameter_[i];
+    if (out.is_object || caution == 3) continue;
+    if (group_of_[i] != groups_.size()) {
+      const Group& group = groups_[group_of_[i]];
+      const OptimizerKey& key = *optimizer_[i];
+      out.role = role_of(key.role);
+      const bool is_own = !group.is_indexed && (caution < 2 || group.has_model);
+      if (!is_own) {
+        out.name = joined(joined(group.root, "state"), key.parameter);
+        continue;
+      }
+      out.name = caution < 2 ? cleaned(key.parameter) : joined(group.model, key.parameter);
+      const auto root = group.has_model ? std::ranges::find(model_roots_, group.model) : model_roots_.end();
+      of_root[static_cast<std::size_t>(root - model_roots_.begin())].push_back(i);
+      continue;
+    }
+    out.name = cleaned(out.name);
+    std::size_t root = 0;
+    while (root < model_roots_.size() && !model_roots_[root].empty() && !out.name.starts_with(model_roots_[root] + "."))
+      ++root;
+    of_root[root].push_back(i);
+    if (caution < 2 && root < model_roots_.size() && !model_roots_[root].empty())
+      out.name.erase(0, model_roots_[root].size() + 1);
+  }
+  if (caution > 0) return;
+  for (std::size_t root = 0; root < model_roots_.size() || (root == 0 && model_roots_.empty()); ++root)
+    drop_module_prefix(of_root[root]);
+}
+
+// Data-parallel wrappers put it before each name, or none.
+void Namer::drop_module_prefix(const std::vector<std::size_t>& keys) {
+  constexpr std::string_view kPrefix = "module.";
+  const auto has_prefix = [&](std::size_t key) {
+    return out_.names[key].name.starts_with(kPrefix) && out_.names[key].name.size() > kPrefix.size();
+  };
+  if (!std::ranges::all_of(keys, has_prefix)) return;
+  for (const std::size_t key : keys) out_.names[key].name.erase(0, kPrefix.size());
+}
+
+bool Namer::is_unique() const {
+  IndexTable seen(out_.names.size());
+  for (std::uint32_t i = 0; i < out_.names.size(); ++i) {
+    const StateName& name = out_.names[i];
+    if (name.is_object) continue;
+    const std::hash<std::string_view> hash;
+    const auto is_equal = [&](std::uint32_t other) {
+      return out_.names[other].name == name.name && out_.names[other].role == name.role;
+    };
+    if (seen.find_or_add(hash(name.name) * 31 + hash(name.role), i, is_equal) != i) return false;
+  }
+  return true;
+}
+
+// Paths that only differ in where their dots lie, or don't differ.
+void Namer::make_unique() {
+  std::unordered_set<std::string> taken;
+  for (const StateName& name : out_.names)
+    if (!name.is_object) taken.insert(name.name);
+  std::unordered_map<std::string, std::size_t> times;
+  for (StateName& name : out_.names) {
+    if (name.is_object) continue;
+    std::size_t& time = times[name.name];
+    if (++time == 1) continue;
+    const std::string stored = name.name;
+    for (name.name = text(stored, '#', time); !taken.insert(name.name).second;) name.name = text(stored, '#', ++time);
+  }
+}
+
+StateNames Namer::run() {
+  find_groups();
+  match_models();
+  trust_words();
+  for (int caution = 0; caution <= 3; ++caution) {
+    assign(caution);
+    if (is_unique()) {
+      if (caution != 0)
+        out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
+      return std::move(out_);
+    }
+  }
+  out_.notes.emplace_back("some keys differ only in where their dots lie: the later ones end in #2, #3, ...");
+  make_unique();
+  return std::move(out_);
+}
+
+}  // namespace
+
+std::string stored_name(std::span<const std::string> path) {
+  std::string out;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (i != 0) out.push_back('.');
+    out.append(path[i]);
+  }
+  return out;
+}
+
+bool is_optimizer_word(std::string_view word) {
+  return contains(kOptimizerWords, word);
+}
+
+StateNames name_states(std::span<const StateKey> keys, const StateNameOptions& options) {
+  return Namer(keys, options).run();
+}
+
+std::string role_key(std::string_view name, std::string_view role) {
+  return text(name, "/", role);
+}
+
+}  // namespace pawl::checkpoint

@@ -1,0 +1,151 @@
+#include "checkpoint/names/state_names.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/text.h"
+
+namespace pawl::checkpoint {
+namespace {
+
+using Path = std::vector<std::string>;
+
+// "name/role" of each path; objects are in brackets.
+std::vector<std::string> named(const std::vector<Path>& paths, const StateNameOptions& options = {}) {
+  std::vector<StateKey> keys;
+  for (const Path& path : paths) keys.push_back({path});
+  std::vector<std::string> out;
+  for (const StateName& name : name_states(keys, options).names)
+    out.push_back(name.is_object ? text('[', name.name, ']') : text(name.name, '/', name.role));
+  return out;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(StateNames, TheOptimizersParametersTellWhereTheModelIs) {
+  for (const std::string model : {"model", "app", "my.net"})
+    for (const std::string optimizer : {"optim", "optimizer", "opt.1"})
+      EXPECT_EQ(
+          named({{model, "layers.0.weight"},
+                 {model, "tokens_seen"},
+                 {optimizer, "state", "layers.0.weight", "exp_avg"},
+                 {optimizer, "state", "layers.0.weight", "step"}}),
+          (Names{"layers.0.weight/weight", "tokens_seen/weight", "layers.0.weight/exp_avg", "layers.0.weight/step"}));
+}
+
+TEST(StateNames, AStateMayLieDeeperAndBeFlattened) {
+  EXPECT_EQ(named({{"state", "model", "w.weight"}, {"state", "optim", "state", "w.weight", "exp_avg"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg"}));
+  EXPECT_EQ(named({{"model", "w.weight"}, {"optim", "state.w.weight.exp_avg"}, {"optim", "param_groups.w.weight.lr"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg", "[optim.param_groups.w.weight.lr]"}));
+  // Keys of a planner that says nothing of their nesting.
+  EXPECT_EQ(named({{"app.model.w.weight"}, {"app.optim.state.w.weight.exp_avg_sq"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg_sq"}));
+  // A parameter whose own name has the word in it.
+  EXPECT_EQ(named({{"model", "encoder.state.weight"}, {"optim", "state", "encoder.state.weight", "step"}}),
+            (Names{"encoder.state.weight/weight", "encoder.state.weight/step"}));
+}
+
+TEST(StateNames, WithoutProofKeysStayAsStored) {
+  EXPECT_EQ(named({{"model", "w"}, {"model", "b"}}), (Names{"model.w/weight", "model.b/weight"}));
+  EXPECT_EQ(named({{"model.layers.0.weight"}}), (Names{"model.layers.0.weight/weight"}));
+  EXPECT_EQ(named({{"model", "w"}, {"ema", "w"}}, {.trust_model_words = true}), (Names{"w/weight", "ema.w/weight"}));
+  EXPECT_EQ(named({{"model", "w"}, {"module", "w"}}, {.trust_model_words = true}),
+            (Names{"model.w/weight", "module.w/weight"}));
+}
+
+TEST(StateNames, ABareStateDictsNamesAreItsOwn) {
+  EXPECT_EQ(named({{"model.embed.weight"}, {"optim", "state", "model.embed.weight", "exp_avg"}}),
+            (Names{"model.embed.weight/weight", "model.embed.weight/exp_avg"}));
+  EXPECT_EQ(named({{"state", "a.weight", "exp_avg"}, {"state", "a.weight", "step"}}),
+            (Names{"a.weight/exp_avg", "a.weight/step"}));
+}
+
+TEST(StateNames, WrappersAreDropped) {
+  EXPECT_EQ(named({{"module.w.weight"}, {"module.b"}}), (Names{"w.weight/weight", "b/weight"}));
+  EXPECT_EQ(named({{"module.w.weight"}, {"b"}}), (Names{"module.w.weight/weight", "b/weight"}));
+  EXPECT_EQ(named({{"model", "_orig_mod.w._fsdp_wrapped_module.weight"}, {"optim", "state", "w.weight", "exp_avg"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg"}));
+  EXPECT_EQ(named({{"model", "module.w.weight"}, {"optim", "state", "w.weight", "exp_avg"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg"}));
+  EXPECT_EQ(named({{"model", "module.w.weight"}, {"optim", "state", "module.w.weight", "exp_avg"}}),
+            (Names{"w.weight/weight", "w.weight/exp_avg"}));
+  EXPECT_EQ(named({{"module.w"}, {"w"}, {"module._orig_mod.w"}}),
+            (Names{"module.w/weight", "w/weight", "module._orig_mod.w/weight"}));
+}
+
+TEST(StateNames, NumbersStayNumbers) {
+  const std::vector<StateKey> keys = {
+      {{"model", "w"}}, {{"optimizer", "state", "0", "exp_avg"}}, {{"optimizer", "state", "10", "exp_avg"}}};
+  const StateNames names = name_states(keys);
+  EXPECT_TRUE(names.is_indexed);
+  EXPECT_EQ(names.names[0].name, "model.w");
+  EXPECT_EQ(names.names[1].name, "optimizer.state.0");
+  EXPECT_EQ(names.names[1].role, "exp_avg");
+  EXPECT_EQ(names.names[2].name, "optimizer.state.10");
+  ASSERT_EQ(names.notes.size(), 1u);
+  EXPECT_NE(names.notes[0].find("--param-names"), std::string::npos);
+}
+
+TEST(StateNames, TwoModelsAreNeverMerged) {
+  // Each optimizer finds its own; names that would meet keep what leads to them.
+  EXPECT_EQ(named({{"generator", "w"},
+                   {"critic", "w"},
+                   {"optim_generator", "state", "w", "exp_avg"},
+                   {"generator", "only_here"},
+                   {"optim_generator", "state", "only_here", "exp_avg"}}),
+            (Names{"w/weight", "critic.w/weight", "w/exp_avg", "only_here/weight", "only_here/exp_avg"}));
+  EXPECT_EQ(named({{"models", "0", "w"},
+                   {"models", "1", "w"},
+                   {"optims", "0", "state", "w", "exp_avg"},
+                   {"optims", "1", "state", "w", "exp_avg"}}),
+            (Names{"models.0.w/weight", "models.1.w/weight", "models.0.w/exp_avg", "models.1.w/exp_avg"}));
+  EXPECT_EQ(named({{"models", "0", "a"},
+                   {"models", "1", "b"},
+                   {"optims", "0", "state", "a", "exp_avg"},
+                   {"optims", "1", "state", "b", "exp_avg"}}),
+            (Names{"a/weight", "b/weight", "a/exp_avg", "b/exp_avg"}));
+}
+
+TEST(StateNames, NamesDifferWhateverTheKeysAre) {
+  // Every combination of a few short steps, three at a time: pairs of name and role stay apart.
+  const Path steps = {"state", "model", "module", "w", "_orig_mod", "exp_avg", "0", "w.exp_avg", "state.w.step"};
+  std::vector<Path> paths;
+  for (const std::string& a : steps) {
+    paths.push_back({a});
+    for (const std::string& b : steps) {
+      paths.push_back({a, b});
+      for (const std::string& c : steps) paths.push_back({a, b, c});
+    }
+  }
+  std::uint64_t seed = 1;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<Path> some;
+    for (std::size_t n = 1 + round % 12; n > 0; --n) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      some.push_back(paths[(seed >> 33) % paths.size()]);
+    }
+    const Names names = named(some, {.trust_model_words = round % 2 == 0});
+    ASSERT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size()) << "round " << round;
+  }
+}
+
+TEST(StateNames, AHundredThousandKeysAndHostileOnesTakeLinearTime) {
+  std::vector<StateKey> keys;
+  for (int i = 0; i < 50'000; ++i) {
+    keys.push_back({{"model", text("layers.", i, ".weight")}});
+    keys.push_back({{"optim", "state", text("layers.", i, ".weight"), "exp_avg"}});
+  }
+  StateNames names = name_states(keys);
+  EXPECT_EQ(names.names[99'998].name, "layers.49999.weight");
+  EXPECT_EQ(names.names[99'999].name, "layers.49999.weight");
+  keys.clear();
+  for (int i = 0; i < 20'000; ++i) keys.push_back({{text("r", i), "state", "w", "exp_avg"}});  // as many optimizers
+  keys.push_back({{std::string(1 << 20, '.')}});
+  names = name_states(keys);
+  EXPECT_EQ(names.names.size(), keys.size());
+}
+
+}  // namespace
+}  // namespace pawl::checkpoint

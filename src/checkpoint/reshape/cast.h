@@ -1,0 +1,40 @@
+// Casts among float32, float16 and bfloat16, and the mean of versions.
+//
+// To fewer bits: to nearest, ties to even. NaN stays NaN (its sign and as much of its payload as fits), infinity stays
+// infinity. Where a cast does arithmetic on a NaN it comes out quiet: all but bfloat16 to float32, which only adds
+// zeros. A finite number too large for the target becomes infinity, and is counted: the caller reports it. The
+// functions of one element are the reference; cast and average give the same bits in blocks, by the CPU's own
+// conversions where it has them (chosen when they run). Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "tensor/element_type.h"
+
+namespace pawl::checkpoint {
+
+[[nodiscard]] float float32_of_float16(std::uint16_t bits);
+[[nodiscard]] float float32_of_bfloat16(std::uint16_t bits);
+[[nodiscard]] std::uint16_t float16_of(float value);
+[[nodiscard]] std::uint16_t bfloat16_of(float value);
+
+// Between equal dtypes, and among float32, float16 and bfloat16.
+[[nodiscard]] bool can_cast(ElementType from, ElementType to);
+// The three above and float64.
+[[nodiscard]] bool can_average(ElementType dtype);
+
+// Casts the elements in `from` to `to`; both hold the same number of them, at any address, without overlap. can_cast.
+// Returns how many finite numbers became infinite.
+[[nodiscard]] std::uint64_t cast(ElementType from_dtype, std::span<const std::byte> from, ElementType to_dtype,
+                                 std::span<std::byte> to);
+
+// The arithmetic mean of `versions`, which are `count` elements each, into `to`: summed in the given order and divided
+// in the tensor's own dtype, so a 16-bit sum is rounded after each step. can_average; at least one version. That is
+// what torch's sum(versions) / len(versions) does, by which DeepSpeed makes one of the copies of its tensor-parallel
+// ranks; each role by itself, so a 16-bit weight need not be its rounded master.
+void average(ElementType dtype, std::span<const std::byte* const> versions, std::size_t count, std::byte* to);
+
+}  // namespace pawl::checkpoint

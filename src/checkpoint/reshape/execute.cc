@@ -1,0 +1,189 @@
+#include "checkpoint/reshape/execute.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/text.h"
+#include "checkpoint/reshape/lane.h"
+#include "checkpoint/reshape/open_files.h"
+#include "checkpoint/reshape/slabs.h"
+
+namespace pawl::checkpoint {
+namespace {
+
+constexpr std::uint64_t kMemoryMin = 256 << 10;
+constexpr std::uint64_t kLanesMax = 32;
+constexpr std::uint64_t kFromMemoryBytes = 4 << 20;  // of a slab: the disk rests until the lanes' first are copied
+constexpr std::uint32_t kSyncsMax = 16;              // at once
+constexpr std::size_t kBatchMovesMin = 1024;         // at the end of a tensor, this makes a batch
+constexpr std::size_t kBatchMovesMax = 64 << 10;     // and this anywhere
+
+struct Division {
+  std::uint64_t lanes = 1;
+  std::uint64_t decoded_bytes = 0;
+  LaneMemory lane;
+};
+
+// Lanes wait for disks, so there are twice as many as cores; unless all is in memory.
+Division divide(const CopySource& source, const CopyTarget& target, const ExecuteOptions& options) {
+  Division out;
+  std::uint64_t memory = std::max(options.memory_bytes, kMemoryMin);
+  const auto is_encoded = [](const StoredFile& file) {
+    return file.codec == StoredFile::Codec::zstd || file.codec == StoredFile::Codec::deflate;
+  };
+  const bool has_sources = source.files != nullptr && !source.files->empty();
+  if (has_sources && std::ranges::any_of(*source.files, is_encoded)) {
+    out.decoded_bytes = memory / 2;
+    memory -= out.decoded_bytes;
+  }
+  std::uint64_t cores = options.threads;
+  if (cores == 0) cores = std::max(1u, std::thread::hardware_concurrency());
+  out.lanes = has_sources || !target.files.empty() ? std::min(2 * cores, kLanesMax) : cores;
+  out.lanes = std::clamp<std::uint64_t>(memory / kMemoryMin, 1, out.lanes);
+  out.lane = divide_memory(memory / out.lanes);
+  if (!has_sources && !target.files.empty())
+    out.lane.limits.target_bytes = std::min(out.lane.limits.target_bytes, kFromMemoryBytes);
+  return out;
+}
+
+// Turns a stream of copies into slabs for the lanes.
+class Producer {
+ public:
+  Producer(const CopySource& source, const CopyTarget& target, const SlabLimits& limits, LaneShared& shared)
+      : source_(source), target_(target), limits_(limits), shared_(shared), batch_(std::make_shared<Batch>()) {}
+
+  void add(const ReshapeCopy& copy) {
+    if (shared_.stopped()) return;
+    const bool is_new = !batch_->moves.empty() && batch_->moves.back().tensor != copy.tensor;
+    const bool is_enough = batch_->moves.size() >= kBatchMovesMin || bytes_ >= limits_.target_bytes;
+    if ((is_new && is_enough) || batch_->moves.size() >= kBatchMovesMax) flush();
+    const std::size_t before = batch_->moves.size();
+    if (Status added = append_move(copy, source_, target_, *batch_); !added)
+      return shared_.fail(std::move(added).error());
+    if (batch_->moves.size() == before) return;
+    const std::uint64_t bytes = target_bytes(batch_->moves.back(), batch_->moves.back().box);
+    bytes_ += bytes;
+    moved_ += bytes;
+  }
+
+  void flush() {
+    const std::shared_ptr<const Batch> batch = std::exchange(batch_, std::make_shared<Batch>());
+    bytes_ = 0;
+    cut_into_slabs(batch, limits_, [this](Slab slab) {
+      if (!shared_.stopped()) (void)shared_.slabs.push(std::move(slab), [this] { return shared_.stopped(); });
+    });
+  }
+
+  [[nodiscard]] std::uint64_t moved() const { return moved_; }
+
+ private:
+  const CopySource& source_;
+  const CopyTarget& target_;
+  const SlabLimits& limits_;
+  LaneShared& shared_;
+  std::shared_ptr<Batch> batch_;
+  std::uint64_t bytes_ = 0, moved_ = 0;
+};
+
+Status make_targets(const CopyTarget& target, const LaneShared& shared) {
+  for (const TargetFile& file : target.files) {
+    if (shared.stopped()) return Error{Code::cancelled, "cancelled"};
+    if (!file.is_made) PAWL_TRY(make_target(file));
+  }
+  return {};
+}
+
+// Of one file; 0, or an errno. File systems without sync_file_range do all of it in the last step.
+int sync_step(int fd, unsigned flags) {
+  if (flags == 0) return ::fdatasync(fd) == 0 ? 0 : errno;
+  if (::sync_file_range(fd, 0, 0, flags) == 0) return 0;
+  return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? 0 : errno;
+}
+
+Status sync_target(std::uint32_t number, unsigned flags, LaneShared& shared) {
+  PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, shared.targets.get(number));
+  if (const int error = sync_step(file->plain(), flags); error != 0) return disk_error("sync", file->path(), 0, error);
+  return {};
+}
+
+// Each step for all files before the next: what the page cache still has goes to the disk side by side, and the file
+// system's journal has about one commit to wait for in the end. File by file it would be one for each. Then every file
+// waits for the disk's own cache: side by side, since a disk empties it once for all that ask meanwhile.
+Status sync_targets(const CopyTarget& target, LaneShared& shared) {
+  const auto count = static_cast<std::uint32_t>(target.files.size());
+  for (const unsigned flags : std::array<unsigned, 2>{SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_BEFORE})
+    for (std::uint32_t i = 0; i < count && !shared.stopped(); ++i) PAWL_TRY(sync_target(i, flags, shared));
+  std::atomic<std::uint32_t> next{0};
+  const auto sync_some = [&] {
+    for (std::uint32_t i = next++; i < count && !shared.stopped(); i = next++)
+      if (Status synced = sync_target(i, 0, shared); !synced) shared.fail(std::move(synced).error());
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t i = 1; i < std::min(count, kSyncsMax); ++i) threads.emplace_back(sync_some);
+  sync_some();
+  for (std::thread& thread : threads) thread.join();
+  return shared.status();
+}
+
+ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, LaneShared& shared) {
+  ExecuteReport report;
+  std::map<std::uint32_t, std::uint64_t> overflowed;
+  for (const std::unique_ptr<Lane>& lane : lanes) {
+    report.bytes_read += lane->bytes_read();
+    report.bytes_written += lane->bytes_written();
+    report.buffer_bytes_max += lane->buffer_bytes();
+    report.used_io_uring = report.used_io_uring || lane->used_io_uring();
+    for (const auto& [tensor, count] : lane->overflows()) overflowed[tensor] += count;
+  }
+  report.bytes_read += shared.decoded.read_bytes();
+  report.buffer_bytes_max += shared.decoded.held_bytes_max();
+  report.overflowed.assign(overflowed.begin(), overflowed.end());
+  return report;
+}
+
+}  // namespace
+
+CopyStream stream_of(std::vector<ReshapeCopy> copies) {
+  return [copies = std::move(copies)](const CopySink& sink) -> Status {
+    for (const ReshapeCopy& copy : copies) sink(copy);
+    return {};
+  };
+}
+
+Result<ExecuteReport> execute(const CopyStream& copies, const CopySource& source, const CopyTarget& target,
+                              const ExecuteOptions& options) {
+  const Division division = divide(source, target, options);
+  LaneShared shared(source, target, options, division.decoded_bytes, division.lanes);
+  PAWL_TRY(make_targets(target, shared));
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < division.lanes; ++i) {
+    lanes.push_back(std::make_unique<Lane>(shared, division.lane));
+    threads.emplace_back([lane = lanes.back().get()] { lane->run(); });
+  }
+  Producer producer(source, target, division.lane.limits, shared);
+  if (Status planned = copies([&](const ReshapeCopy& copy) { producer.add(copy); }); !planned) {
+    shared.fail(std::move(planned).error());
+  } else {
+    producer.flush();
+  }
+  shared.slabs.close();
+  for (std::thread& thread : threads) thread.join();
+  PAWL_TRY(shared.status());
+  if (options.sync) PAWL_TRY(sync_targets(target, shared));
+  shared.report_progress(true);
+  ExecuteReport report = report_of(lanes, shared);
+  report.bytes_moved = producer.moved();
+  return report;
+}
+
+}  // namespace pawl::checkpoint

@@ -1,0 +1,22 @@
+#include "cli/checkpoint/access.h"
+
+#include "cli/checkpoint/progress.h"
+#include "cli/checkpoint/text.h"
+#include "cli/exit_codes.h"
+#include "cli/output.h"
+
+namespace pawl::checkpoint {
+
+ExecuteOptions execute_options(std::uint64_t memory_bytes) {
+  ExecuteOptions options;
+  options.memory_bytes = memory_bytes;
+  options.cancel = &interrupted();
+  return options;
+}
+
+int report_checkpoint_error(const Error& error, bool as_json) {
+  if (as_json) print(json_text({{"error", error.what}, {"code", name_of(error.code)}}) + "\n");
+  return report_error(Error{error.code, printable(error.what)});
+}
+
+}  // namespace pawl::checkpoint

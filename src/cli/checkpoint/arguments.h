@@ -1,0 +1,26 @@
+// The command line of inspect, convert, diff and verify. Compiled with exceptions, as arguments.cc is.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "cli/checkpoint/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace pawl::checkpoint {
+
+struct CheckpointArguments {
+  InspectOptions inspect;
+  ConvertOptions convert;
+  DiffOptions diff;
+  VerifyOptions verify;
+  std::string convert_to, family;  // as they were typed
+};
+
+// Adds the subcommands; `chosen` becomes the call of the one that was typed. Both outlive the parsing.
+void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen);
+
+}  // namespace pawl::checkpoint

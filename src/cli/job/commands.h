@@ -1,0 +1,117 @@
+// The subcommands about a running job: what each is asked, and the call that does it. One file each (run.cc, status.cc, ...).
+//
+// Every call answers with the process's exit code; what went wrong has then been said on standard error.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "cli/exit_codes.h"
+
+namespace pawl::job {
+
+enum class Namespaces : std::uint8_t { automatic, require, off };
+
+struct RunOptions {
+  std::uint32_t node_count = 1;
+  std::optional<std::uint32_t> node_count_max;  // --nnodes N:M
+  std::uint32_t seats_per_node = 1;
+  std::optional<std::uint32_t> node_rank;
+  std::optional<std::uint32_t> spare_count;
+  bool standalone = false;
+  std::string control;
+  std::string job;
+  std::uint32_t replica_count = 1;
+  std::uint64_t deadline_ms = 3000;
+  std::uint64_t hang_ms = 20000;
+  std::uint64_t start_timeout_s = 600;
+  bool no_wait = false;
+  bool test_hooks = false;
+  bool gate_off = false;
+  std::string token_file;
+  std::string listen;
+  Namespaces namespaces = Namespaces::automatic;
+  std::optional<bool> restart_dead_nodes;  // default: only with --standalone
+  bool keep = false;                       // the run directory, after a clean end
+  std::string log_dir;
+  std::uint32_t tee = 0;
+  bool module = false;  // -m
+  bool no_python = false;
+  std::vector<std::string> without_effect;  // torchrun's flags that mean nothing here, for a note
+  std::string daemon_command;               // test only
+  std::vector<std::string> command;
+};
+int command_run(const RunOptions& options);
+
+struct KeeperCommandOptions {
+  std::uint32_t node = 0;
+  std::string job, control, run_dir, listen, log_dir, daemon_command;
+  std::uint32_t seats_per_node = 1;
+  std::uint64_t deadline_ms = 3000;
+  std::uint32_t tee = 0;
+  int tee_fd = -1;
+  int netns_fd = -1;  // -1: stay in our namespaces
+  std::string hosts_file;
+  std::vector<std::string> command;
+};
+int command_keeper(const KeeperCommandOptions& options);
+
+struct DaemonCommandOptions {
+  std::uint32_t node = 0;
+  std::uint64_t incarnation = 0;
+  std::string job, control, address, run_dir;
+  int keeper_fd = -1, listen_fd = -1, local_fd = -1;
+  std::string held;  // NAME:FD,...
+  std::uint32_t seats_per_node = 1;
+};
+int command_daemon(const DaemonCommandOptions& options);
+
+struct ControlCommandOptions {
+  std::string listen = "127.0.0.1:2379";
+  std::string data_dir;
+  std::string token_file;
+};
+int command_control(const ControlCommandOptions& options);
+
+struct JobOptions {  // which job, and how the answer is written
+  std::string job, control, token_file;
+  bool json = false;
+};
+struct StatusOptions {
+  JobOptions job;
+  bool watch = false;
+};
+int command_status(const StatusOptions& options);
+
+struct ExposureOptions {
+  JobOptions job;
+  std::vector<std::uint32_t> dead_nodes;  // --if; empty: each node in turn
+};
+int command_exposure(const ExposureOptions& options);
+
+struct EventsOptions {
+  JobOptions job;
+  bool follow = false;
+};
+int command_events(const EventsOptions& options);
+
+struct DrillOptions {
+  JobOptions job;
+  std::string action;  // kill stop continue cut heal
+  std::string target;  // node trainer daemon control launcher
+  std::string which;   // a node, "leader", or a seat
+  std::optional<std::uint64_t> at_step;
+  std::string phase;
+  std::uint64_t timeout_ms = 60000;  // for --at-step and --phase
+};
+int command_drill(const DrillOptions& options);
+
+struct DoctorOptions {
+  bool json = false;
+};
+int command_doctor(const DoctorOptions& options);
+
+}  // namespace pawl::job

@@ -1,0 +1,46 @@
+// `pawl control`: the embedded control server as a process of its own, until SIGTERM.
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/job/commands.h"
+#include "cli/job/run_directory.h"
+#include "env/fd.h"
+#include "job/control/server.h"
+
+namespace pawl::job {
+
+int command_control(const ControlCommandOptions& options) {
+  ControlServerOptions server;
+  server.addresses.clear();
+  std::istringstream addresses(options.listen);
+  for (std::string address; std::getline(addresses, address, ',');)
+    if (!address.empty()) server.addresses.push_back(address);
+  server.data_directory = options.data_dir;
+  if (!options.token_file.empty()) {
+    Result<std::string> token = read_token(options.token_file);
+    if (!token) return report_error(token.error());
+    server.token = std::move(token).value();
+  }
+  sigset_t wanted;  // blocked before the server makes its threads, so that they inherit it
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGTERM);
+  sigaddset(&wanted, SIGINT);
+  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+  const Fd stop(signalfd(-1, &wanted, SFD_CLOEXEC));
+  if (!stop.valid()) return report_error(system_error("control: signalfd", errno));
+  log_to(2, LogLevel::info, "control");
+  const Status served = run_control_server(server, stop.get(), [](const std::vector<std::string>& ready) {
+    std::string all;
+    for (const std::string& address : ready) all += text(all.empty() ? "" : ",", address);
+    log_info("control_serves", "addresses", all);
+  });
+  if (!served) return report_error(served.error());
+  return kExitOk;
+}
+
+}  // namespace pawl::job

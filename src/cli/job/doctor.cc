@@ -1,0 +1,188 @@
+// `pawl doctor`: whether this machine has what pawl needs. Each line is tried, not guessed, where trying does no harm.
+#include <linux/io_uring.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "base/text.h"
+#include "cli/job/commands.h"
+#include "cli/job/namespaces.h"
+#include "cli/job/run_directory.h"
+#include "cli/json_access.h"
+#include "cli/output.h"
+#include "env/files.h"
+#include "env/network.h"
+#include "env/process.h"
+#include "env/shared_memory.h"
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+namespace {
+
+enum class Verdict { ok, warn, fail };
+
+struct Finding {
+  const char* what;
+  Verdict verdict;
+  std::string found;
+  std::string remedy;  // where it is not ok
+};
+
+const char* name_of(Verdict verdict) {
+  return verdict == Verdict::ok ? "OK" : verdict == Verdict::warn ? "WARN" : "FAIL";
+}
+
+std::string mebibytes(std::uint64_t bytes) {
+  return text(bytes >> 20, " MiB");
+}
+
+Finding check_versions() {
+  return {"pawl", Verdict::ok, text(PAWL_VERSION_TEXT, ", protocol ", kProtocolVersion, ", compiler ", __VERSION__),
+          ""};
+}
+
+Finding check_kernel() {
+  utsname name{};
+  unsigned major = 0, minor = 0;
+  ::uname(&name);
+  std::sscanf(name.release, "%u.%u", &major, &minor);
+  const bool new_enough = major > 5 || (major == 5 && minor >= 9);
+  return {"kernel", new_enough ? Verdict::ok : Verdict::fail, name.release,
+          "pidfd and close_range need Linux 5.9 or later"};
+}
+
+Finding check_machine() {
+  const std::uint64_t memory = available_memory_bytes();
+  const unsigned cores = std::thread::hardware_concurrency();
+  const bool enough = memory >= (1ull << 30);
+  return {"memory", enough ? Verdict::ok : Verdict::warn, text(mebibytes(memory), " available, ", cores, " cores"),
+          "each seat's state is kept three to five times: free some memory, or raise the control group's limit"};
+}
+
+Finding check_segments() {
+  const Result<Fd> segment = create_segment("doctor", 1 << 20);
+  if (!segment) return {"segments", Verdict::fail, segment.error().what, "allow memfd_create, and free some memory"};
+  return {"segments", Verdict::ok, "memfd segments can be made and sealed", ""};
+}
+
+Finding check_shm() {
+  struct statvfs found {};
+  if (::statvfs("/dev/shm", &found) != 0)
+    return {"shm", Verdict::warn, "no /dev/shm",
+            "mount it (mount -t tmpfs tmpfs /dev/shm): data loaders need it, pawl itself does not"};
+  const std::uint64_t size = static_cast<std::uint64_t>(found.f_blocks) * found.f_frsize;
+  return {"shm", size >= (256u << 20) ? Verdict::ok : Verdict::warn, text("/dev/shm has ", mebibytes(size)),
+          "data loaders may run out: mount -o remount,size=50% /dev/shm (docker: --shm-size)"};
+}
+
+Finding check_memlock() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return {"memlock", Verdict::ok, "unlimited", ""};
+  return {"memlock", limit.rlim_cur >= (64u << 20) ? Verdict::ok : Verdict::warn, mebibytes(limit.rlim_cur),
+          "pinned segments (GPU, RDMA) need more: ulimit -l unlimited"};
+}
+
+Finding check_open_files() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return {"open files", limit.rlim_cur >= 1024 ? Verdict::ok : Verdict::warn, text(limit.rlim_cur), "ulimit -n 65536"};
+}
+
+Finding check_huge_pages() {
+  const std::string content = read_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled", 4096).value_or("");
+  const std::size_t open = content.find('['), close = content.find(']');
+  if (open == std::string::npos || close == std::string::npos)
+    return {"huge pages", Verdict::warn, "unknown", "without transparent huge pages the copies are somewhat slower"};
+  const std::string mode = content.substr(open + 1, close - open - 1);
+  const bool good = mode == "advise" || mode == "always" || mode == "within_size" || mode == "force";
+  return {"huge pages", good ? Verdict::ok : Verdict::warn, text("shared memory: ", mode),
+          "faster copies: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+}
+
+Finding check_ptrace() {
+  const Result<std::string> scope = read_file("/proc/sys/kernel/yama/ptrace_scope", 64);
+  const std::string value = scope ? scope->substr(0, scope->find('\n')) : "none";
+  const bool fine = value == "none" || value == "0" || value == "1" || ::geteuid() == 0;
+  return {"ptrace", value == "3" || !fine ? Verdict::warn : Verdict::ok, text("scope ", value),
+          "a trainer blocked in a collective is then killed instead of freed: sysctl kernel.yama.ptrace_scope=1"};
+}
+
+Finding check_namespaces() {
+  const Status probed = probe_namespaces();
+  return {"namespaces", probed ? Verdict::ok : Verdict::warn,
+          probed ? "network, IPC, mount and host name, tried" : probed.error().what,
+          "pawl run --standalone then uses loopback addresses, and no cable can be cut"};
+}
+
+Finding check_io_uring() {
+  io_uring_params parameters{};
+  const long fd = ::syscall(SYS_io_uring_setup, 1, &parameters);
+  const int why = errno;
+  if (fd >= 0) {
+    ::close(static_cast<int>(fd));
+    return {"io_uring", Verdict::ok, "can be used", ""};
+  }
+  return {"io_uring", Verdict::warn, std::strerror(why),
+          "only writing checkpoints is slower: sysctl kernel.io_uring_disabled=0, or allow it in seccomp"};
+}
+
+Finding check_etcd() {
+  const Result<std::string> etcd = find_program("etcd");
+  return {"etcd", etcd ? Verdict::ok : Verdict::warn, etcd ? *etcd : "not in PATH",
+          "one machine needs none; a cluster should have three or five (apt install etcd-server)"};
+}
+
+Finding check_ports() {
+  if (Result<Fd> any = listen_tcp({"127.0.0.1", 0}); !any)
+    return {"ports", Verdict::fail, any.error().what, "pawl's daemons listen on TCP: allow loopback"};
+  if (Result<Fd> control = listen_tcp({"127.0.0.1", 2379}); !control)
+    return {"ports", Verdict::warn, "2379 is taken on loopback",
+            "`pawl control` needs another --listen; `pawl run --standalone` is not affected"};
+  return {"ports", Verdict::ok, "loopback can be listened on, 2379 is free", ""};
+}
+
+Finding check_run_directory() {
+  if (Status made = make_private_directory(run_root()); !made)
+    return {"run directory", Verdict::fail, made.error().what, "or name another with PAWL_RUN_DIR"};
+  const std::size_t longest = run_root().size() + std::string_view("/job-abcdef/node-1000/pawld.sock").size();
+  return {"run directory", longest < 100 ? Verdict::ok : Verdict::fail, run_root(),
+          "socket paths would be too long: set PAWL_RUN_DIR to a shorter directory"};
+}
+
+Finding check_python() {
+  const Result<std::string> python = find_program("python3");
+  return {"python3", python ? Verdict::ok : Verdict::warn, python ? *python : "not in PATH",
+          "only Python trainers need it"};
+}
+
+}  // namespace
+
+int command_doctor(const DoctorOptions& options) {
+  const std::vector<Finding> findings = {
+      check_versions(), check_kernel(),     check_machine(),    check_segments(),      check_shm(),
+      check_memlock(),  check_open_files(), check_huge_pages(), check_ptrace(),        check_namespaces(),
+      check_io_uring(), check_etcd(),       check_ports(),      check_run_directory(), check_python()};
+  bool failed = false;
+  json list = json::array();
+  std::vector<std::vector<std::string>> rows;
+  for (const Finding& finding : findings) {
+    failed |= finding.verdict == Verdict::fail;
+    const std::string remedy = finding.verdict == Verdict::ok ? "" : finding.remedy;
+    list.push_back(
+        {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"found", finding.found}, {"remedy", remedy}});
+    rows.push_back({name_of(finding.verdict), finding.what, finding.found});
+    if (!remedy.empty()) rows.push_back({"", "", text("-> ", remedy)});
+  }
+  print(options.json ? json{{"checks", list}, {"failed", failed}}.dump() + "\n" : table(rows));
+  return failed ? kExitFailed : kExitOk;
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,111 @@
+// `pawl exposure`: what would be lost if these nodes died now. The planner of a real recovery answers, from what the
+// daemons' memory holds at this moment; nothing is frozen, so it can only be better than said.
+#include <algorithm>
+
+#include "base/text.h"
+#include "cli/job/commands.h"
+#include "cli/job/job_view.h"
+#include "cli/output.h"
+#include "job/recovery/planner.h"
+
+namespace pawl::job {
+namespace {
+
+struct Case {
+  std::vector<NodeId> dead;
+  Exposure exposure;
+};
+
+std::vector<NodeId> members_of(const JobState& state) {
+  std::vector<NodeId> nodes;
+  for (const Member& member : state.seats)
+    if (std::find(nodes.begin(), nodes.end(), member.life.node) == nodes.end()) nodes.push_back(member.life.node);
+  return nodes;
+}
+
+std::string names_of(const std::vector<NodeId>& nodes) {
+  std::string names;
+  for (const NodeId node : nodes) names += text(names.empty() ? "" : ",", node);
+  return names;
+}
+
+json document_of(const JobView& view, Step committed, const std::vector<Case>& cases,
+                 const std::vector<std::string>& silent) {
+  json list = json::array();
+  for (const Case& one : cases) {
+    json dead = json::array();
+    for (const NodeId node : one.dead) dead.push_back(node.value);
+    list.push_back({{"dead", dead},
+                    {"recoverable", one.exposure.recoverable},
+                    {"resume", one.exposure.resume.value},
+                    {"steps_lost", one.exposure.steps_lost},
+                    {"lost", one.exposure.lost}});
+  }
+  return {{"job", view.spec.job}, {"committed", committed.value}, {"cases", list}, {"silent", silent}};
+}
+
+std::string table_of(Step committed, const std::vector<Case>& cases, const std::vector<std::string>& silent) {
+  std::string out = text("committed step ", committed, "\n");
+  for (const std::string& sentence : silent) out += sentence + "\n";
+  std::vector<std::vector<std::string>> rows = {{"IF THESE DIE", "RECOVERABLE", "RESUME", "STEPS LOST", "LOST"}};
+  for (const Case& one : cases) {
+    std::string lost;
+    for (const std::string& shard : one.exposure.lost) lost += text(lost.empty() ? "" : "; ", shard);
+    rows.push_back({text("node ", names_of(one.dead)), one.exposure.recoverable ? "yes" : "NO",
+                    one.exposure.recoverable ? text(one.exposure.resume) : "-",
+                    one.exposure.recoverable ? text(one.exposure.steps_lost) : "all", lost});
+  }
+  return out + "\n" + table(rows);
+}
+
+}  // namespace
+
+int command_exposure(const ExposureOptions& options) {
+  const Result<JobAccess> access = find_job(options.job);
+  if (!access) return report_error(access.error());
+  const Result<JobView> view = view_job(*access, "inventory");
+  if (!view) return report_error(view.error());
+  if (!view->state || view->state->seats.empty())
+    return report_error({Code::not_found, text("job ", view->spec.job, " has not begun: nothing is held yet")});
+  std::vector<Inventory> inventories;
+  std::vector<std::string> silent;
+  Step committed = view->state->committed;
+  for (const NodeView& node : view->nodes) {
+    if (!node.answer.is_object()) {
+      silent.push_back(text("node ", node.record.life.node, " was not asked: ", node.why_not));
+      continue;
+    }
+    Result<Inventory> inventory = parse_inventory(node.answer.dump());
+    if (!inventory) return report_error(std::move(inventory).error().within(text("node ", node.record.life.node)));
+    committed = std::max(committed, inventory->committed);
+    inventories.push_back(std::move(inventory).value());
+  }
+  const PlanInput input{static_cast<std::uint32_t>(view->state->seats.size()),
+                        inventories,
+                        view->state->lineage,
+                        view->state->struck,
+                        view->state->evicted,
+                        view->state->committed,
+                        view->state->seats,
+                        view->spec.seats_per_node,
+                        view->spec.replica_count};
+  std::vector<Case> cases;
+  if (!options.dead_nodes.empty()) {
+    cases.emplace_back();
+    for (const std::uint32_t node : options.dead_nodes) cases.back().dead.emplace_back(node);
+  } else {
+    for (const NodeId node : members_of(*view->state)) cases.push_back({{node}, {}});
+  }
+  bool all_recoverable = true;
+  for (Case& one : cases) {
+    one.exposure = exposure_if(input, one.dead, committed);
+    all_recoverable &= one.exposure.recoverable;
+  }
+  if (options.job.json)
+    print(document_of(*view, committed, cases, silent).dump() + "\n");
+  else
+    print(table_of(committed, cases, silent));
+  return all_recoverable ? kExitOk : kExitDegraded;
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,179 @@
+#include "cli/job/job_view.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/text.h"
+#include "env/clock.h"
+#include "env/files.h"
+#include "env/network.h"
+#include "job/transport/frame.h"
+
+namespace pawl::job {
+namespace {
+
+constexpr std::uint16_t kQuestion = 100;
+constexpr std::uint16_t kAnswer = 101;
+constexpr Duration kAnswerWithin = std::chrono::milliseconds(1500);
+
+Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& local) {
+  // A node of this machine may have an address that only its own network knows, or that is another's here.
+  local = !record.local_path.empty() && path_exists(parent_path(parent_path(record.local_path)));
+  if (local) return connect_unix(record.local_path, deadline);
+  PAWL_ASSIGN(const Address address, Address::parse(record.address));
+  return connect_tcp(address, deadline);
+}
+
+void ask_all(JobView& view, const std::string& token, const char* question) {
+  std::vector<std::thread> threads;
+  for (NodeView& node : view.nodes) {
+    if (!node.registered) {
+      node.why_not = "not registered";
+      continue;
+    }
+    threads.emplace_back([&node, &token, question] {
+      Result<json> answer = ask_daemon(node.record, token, {{"ask", question}});
+      if (answer)
+        node.answer = std::move(answer).value();
+      else
+        node.why_not = answer.error().what;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Members that are not registered any more are shown, too: that is what people look for.
+void add_missing_members(JobView& view) {
+  if (!view.state) return;
+  for (const Member& member : view.state->seats) {
+    const bool there = std::any_of(view.nodes.begin(), view.nodes.end(),
+                                   [&](const NodeView& node) { return node.record.life.node == member.life.node; });
+    if (there) continue;
+    NodeView missing;
+    missing.record.life = member.life;
+    missing.record.address = member.address;
+    missing.registered = false;
+    view.nodes.push_back(std::move(missing));
+  }
+  std::sort(view.nodes.begin(), view.nodes.end(),
+            [](const NodeView& a, const NodeView& b) { return a.record.life < b.record.life; });
+}
+
+json seat_document(const Member& member, const JobView& view) {
+  json seat = {{"seat", member.seat.value}, {"node", member.life.node.value}, {"local_index", member.local_index}};
+  for (const NodeView& node : view.nodes) {
+    if (node.record.life.node != member.life.node) continue;
+    for (const json& trainer : array_in(node.answer, "trainers"))
+      if (trainer.is_object() && number_in(trainer, "local_index") == member.local_index)
+        for (const auto& [key, value] : trainer.items())
+          seat.emplace(key == "held" ? "parked" : key, value);  // by a test hook; a seat's "held" is its step
+    for (const json& held : array_in(node.answer, "seats"))
+      if (held.is_object() && number_in(held, "seat") == member.seat.value)
+        for (const auto& [key, value] : held.items()) seat.emplace(key, value);
+  }
+  return seat;
+}
+
+}  // namespace
+
+Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json question) {
+  const Deadline deadline = Deadline::in(kAnswerWithin);
+  bool local = false;
+  PAWL_ASSIGN(const Fd fd, connect_daemon(record, deadline, local));
+  if (!local) question["token"] = token;
+  const std::string request = encode_frame({kQuestion, 1, question.dump()});
+  PAWL_TRY(send_all(fd.get(), std::as_bytes(std::span(request)), deadline));
+  PAWL_ASSIGN(const Frame frame, receive_frame(fd.get(), deadline));
+  json answer = json::parse(frame.payload, nullptr, false);
+  if (frame.kind != kAnswer || !answer.is_object())
+    return Error{Code::corrupt, text("node ", record.life.node, ": its answer is not understood")};
+  if (const std::string error = string_in(answer, "error"); !error.empty())
+    return Error{Code::invalid, text("node ", record.life.node, ": ", error)};
+  return answer;
+}
+
+Result<JobView> view_job(const JobAccess& access, const char* question) {
+  const JobKeys keys(access.job);
+  JobView view;
+  const Result<KeyValue> spec = access.control->get(keys.spec());
+  if (!spec && spec.error().code == Code::not_found)
+    return Error{Code::not_found, text("the control ", access.endpoints, " knows no job ", access.job)};
+  if (!spec) return Error{spec.error().code, text("control ", access.endpoints, ": ", spec.error().what)};
+  PAWL_ASSIGN(view.spec, parse_job_spec(spec->value));
+  const Result<KeyValue> state = access.control->get(keys.state());
+  if (state) {
+    PAWL_ASSIGN(view.state, parse_job_state(state->value));
+  } else if (state.error().code != Code::not_found) {
+    return state.error();
+  }
+  PAWL_ASSIGN(const Listing nodes, access.control->list(keys.nodes()));
+  for (const KeyValue& kv : nodes.kvs) {
+    NodeView node;
+    PAWL_ASSIGN(node.record, parse_node_record(kv.value));
+    view.nodes.push_back(std::move(node));
+  }
+  add_missing_members(view);
+  ask_all(view, access.token, question);
+  return view;
+}
+
+json status_document(const JobView& view) {
+  json nodes = json::array();
+  std::uint64_t committed = view.state ? view.state->committed.value : 0;
+  for (const NodeView& node : view.nodes) {
+    json entry = node.answer.is_object() ? node.answer : json::object();
+    entry["node"] = node.record.life.node.value;
+    entry["registered"] = node.registered;
+    if (!node.answer.is_object()) {
+      entry["incarnation"] = node.record.life.incarnation.value;
+      entry["address"] = node.record.address;
+      entry["keeper_pid"] = node.record.keeper_pid;
+      entry["pawld_pid"] = node.record.pawld_pid;
+      entry["error"] = node.why_not;
+    }
+    committed = std::max(committed, number_in(entry, "committed"));
+    nodes.push_back(std::move(entry));
+  }
+  json document = {{"job", view.spec.job},
+                   {"phase", view.state ? name_of(view.state->phase) : "forming"},
+                   {"generation", 0},
+                   {"committed", committed},
+                   {"resume", 0},
+                   {"leader", nullptr},
+                   {"waiting", ""},
+                   {"verdict", ""},
+                   {"spec", json::parse(to_json(view.spec), nullptr, false)},
+                   {"nodes", std::move(nodes)},
+                   {"seats", json::array()}};
+  if (!view.state) return document;
+  document["generation"] = view.state->generation.value;
+  document["resume"] = view.state->resume.value;
+  document["leader"] = view.state->leader.node.value;
+  document["waiting"] = view.state->waiting;
+  document["verdict"] = view.state->verdict;
+  for (const Member& member : view.state->seats) document["seats"].push_back(seat_document(member, view));
+  return document;
+}
+
+std::vector<std::string> degradations(const JobView& view, const json& document) {
+  std::vector<std::string> why;
+  const std::string phase = string_in(document, "phase");
+  if (phase == "finished") return why;
+  if (phase != "running") why.push_back(text("it is ", phase));
+  std::uint32_t spares = 0;
+  for (const json& node : array_in(document, "nodes")) {
+    if (!flag_in(node, "registered"))
+      why.push_back(text("node ", number_in(node, "node"), " is gone"));
+    else if (const std::string error = string_in(node, "error"); !error.empty())
+      why.push_back(text("node ", number_in(node, "node"), " does not answer: ", error));
+    if (string_in(node, "role") == "spare") ++spares;
+    for (const json& exposed : array_in(node, "exposed"))
+      if (exposed.is_string()) why.push_back(exposed.get<std::string>());
+  }
+  if (spares < view.spec.spare_count) why.push_back(text(spares, " of ", view.spec.spare_count, " spares are there"));
+  std::sort(why.begin(), why.end());
+  why.erase(std::unique(why.begin(), why.end()), why.end());
+  return why;
+}
+
+}  // namespace pawl::job

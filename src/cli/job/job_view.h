@@ -1,0 +1,40 @@
+// JobView: a job as it is now, from the control and from every node's daemon.
+//
+// The daemons are asked all at once, each within a deadline: one that is stopped is told by its silence.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/job/run_directory.h"
+#include "cli/json_access.h"
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+
+struct NodeView {
+  NodeRecord record;
+  bool registered = true;  // false: a member whose lease has ended
+  json answer;             // what its daemon said; null if nothing
+  std::string why_not;
+};
+struct JobView {
+  JobSpec spec;
+  std::optional<JobState> state;
+  std::vector<NodeView> nodes;
+};
+
+// A question (docs/protocol.md) to one daemon: by its Unix path if that exists here, else by TCP with the token.
+// Fails: `unreachable`, `timeout`; `invalid` with the daemon's own sentence.
+[[nodiscard]] Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json question);
+
+// Asks every node `question`. Fails: `not_found` if the control knows no such job; as Control.
+[[nodiscard]] Result<JobView> view_job(const JobAccess& access, const char* question);
+
+// All that is known in one document, as `pawl status -o json` prints it.
+[[nodiscard]] json status_document(const JobView& view);
+// Why the job is not as safe as it was asked to be; empty: it is.
+[[nodiscard]] std::vector<std::string> degradations(const JobView& view, const json& document);
+
+}  // namespace pawl::job

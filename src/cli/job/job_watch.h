@@ -1,0 +1,50 @@
+// JobWatch: what the control says of the job, looked at by a thread of its own, because the control may be slow or
+// away.
+//
+// Reads only. The launcher needs it to speak to people and to know the end; it decides nothing.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "env/poller.h"
+#include "job/control/control.h"
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+
+struct JobSeen {
+  bool answered = false;  // the last look was answered
+  std::string why_not;
+  std::optional<JobState> state;  // the last that was read
+  std::vector<NodeId> registered;
+};
+
+class JobWatch {
+ public:
+  // `control` is borrowed until the destructor returns.
+  JobWatch(Control& control, const std::string& job);
+  ~JobWatch();
+  JobWatch(const JobWatch&) = delete;
+  JobWatch& operator=(const JobWatch&) = delete;
+
+  [[nodiscard]] JobSeen seen() const;
+  [[nodiscard]] JobSeen look();  // now, on this thread; as long as the control's deadline
+
+ private:
+  void run();
+  Control& control_;
+  const JobKeys keys_;
+  mutable std::mutex mutex_;
+  JobSeen seen_;
+  std::atomic<bool> stopping_{false};
+  Event stop_;
+  std::thread thread_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,228 @@
+// `pawl run`: what was asked, checked and made into a plan; launcher.cc carries it out.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "base/text.h"
+#include "cli/job/commands.h"
+#include "cli/job/launcher.h"
+#include "cli/job/namespaces.h"
+#include "cli/job/run_directory.h"
+#include "cli/job/trainer_command.h"
+#include "env/files.h"
+#include "env/network.h"
+
+namespace pawl::job {
+namespace {
+
+constexpr int kControlPort = 2379;  // in a fabric of our own, so nobody else can have them
+constexpr int kNodePort = 7000;
+
+Error usage(std::string sentence) {
+  return {Code::invalid, std::move(sentence)};
+}
+
+Status check(const RunOptions& options) {
+  if (options.node_count == 0) return usage("--nnodes 0: a job needs at least one node");
+  if (options.node_count_max && *options.node_count_max < options.node_count)
+    return usage(
+        text("--nnodes ", options.node_count, ":", *options.node_count_max, ": the greater number comes second"));
+  if (options.seats_per_node == 0) return usage("--nproc-per-node 0: a node needs at least one trainer");
+  if (options.replica_count >= options.node_count && options.replica_count > 1)
+    return usage(text("--replicas ", options.replica_count, ": ", options.node_count, " nodes can hold at most ",
+                      options.node_count - 1, " copies besides the own one"));
+  if (options.deadline_ms < 200 || options.deadline_ms > 600000)
+    return usage(text("--deadline-ms ", options.deadline_ms, ": 200 to 600000 is possible"));
+  if (options.start_timeout_s < 1 || options.start_timeout_s > 86400)
+    return usage(text("--start-timeout ", options.start_timeout_s, ": 1 to 86400 seconds are possible"));
+  if (options.gate_off && !options.test_hooks)
+    return usage("--gate-off loses data and is for tests: it needs --test-hooks");
+  if (options.standalone && !options.control.empty())
+    return usage("--standalone brings a control of its own: leave out --control, or leave out --standalone");
+  const bool alone = options.control.empty();
+  if (alone && options.node_rank)
+    return usage(
+        "--node-rank: one `pawl run` a machine needs --control HOST:PORT to meet the others; leave out "
+        "--node-rank to run all nodes on this machine");
+  if (!alone && !options.node_rank) return usage("--control: say which node this machine is with --node-rank");
+  if (alone && !options.listen.empty())
+    return usage("--listen: only with --control; here the nodes' addresses are chosen");
+  return {};
+}
+
+std::uint32_t spares_of(const RunOptions& options) {
+  if (options.spare_count) return *options.spare_count;
+  return options.node_count_max ? *options.node_count_max - options.node_count : 0;
+}
+
+JobSpec spec_of(const RunOptions& options, const std::string& job, const std::string& token) {
+  JobSpec spec;
+  spec.job = job;
+  spec.node_count = options.node_count;
+  spec.seats_per_node = options.seats_per_node;
+  spec.spare_count = spares_of(options);
+  spec.replica_count = options.replica_count;
+  spec.wait_for_spare = !options.no_wait;
+  spec.test_hooks = options.test_hooks;
+  spec.gate_off = options.gate_off;
+  spec.deadline_ms = options.deadline_ms;
+  spec.hang_ms = options.hang_ms;
+  spec.start_ms = options.start_timeout_s * 1000;
+  spec.token_digest = token_digest(token);
+  return spec;
+}
+
+LaunchPlan plan_of(const RunOptions& options, const std::string& job, const std::string& token) {
+  LaunchPlan plan;
+  plan.spec = spec_of(options, job, token);
+  plan.token = token;
+  plan.keep = options.keep;
+  plan.log_dir =
+      options.log_dir.empty() || options.log_dir.front() == '/'
+          ? options.log_dir
+          : text(std::string(std::getenv("PWD") != nullptr ? std::getenv("PWD") : "."), "/", options.log_dir);
+  plan.tee = options.tee;
+  plan.daemon_command = options.daemon_command;
+  return plan;
+}
+
+Status store_token(const LaunchPlan& plan) {
+  return write_file_atomically(join_path(plan.directory, "token"), plan.token);
+}
+
+// A fabric with all nodes, where that is allowed; `fabric` must live as long as the nodes.
+Status place_nodes(const RunOptions& options, LaunchPlan& plan, Fabric& fabric) {
+  const std::uint32_t count = plan.spec.node_count + plan.spec.spare_count;
+  if (count > kFabricNodesMax) return usage(text(count, " nodes on one machine: at most ", kFabricNodesMax));
+  std::string why = "switched off";
+  if (options.namespaces != Namespaces::off) {
+    Result<Fabric> made = make_fabric(count);
+    plan.namespaces = made.has_value();
+    if (made)
+      fabric = std::move(made).value();
+    else
+      why = made.error().what;
+    if (!plan.namespaces && options.namespaces == Namespaces::require)
+      return Error{Code::io, text("namespaces are required and can't be had: ", why)};
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (plan.namespaces)
+      plan.nodes.push_back(
+          {NodeId(i), text(fabric_node_address(i), ":", kNodePort), fabric.nodes[i].get(), fabric.links[i]});
+    else
+      plan.nodes.push_back({NodeId(i), text("127.0.1.", 10 + i, ":0"), -1, ""});
+  }
+  if (!plan.namespaces)
+    say(text("no namespaces (", why,
+             "): the nodes share this machine's network, on loopback addresses 127.0.1.10 and up"));
+  plan.hosts_file = join_path(plan.directory, "hosts");
+  return write_file_atomically(plan.hosts_file, fabric_hosts(count));
+}
+
+Result<std::string> control_address(bool namespaces) {
+  if (namespaces) return text(kFabricAddress, ":", kControlPort);
+  // It must be known before the control runs, so that a control that died comes back at the same place.
+  PAWL_ASSIGN(const Fd probe, listen_tcp({"127.0.1.1", 0}));
+  PAWL_ASSIGN(const Address address, local_address(probe.get()));
+  return text(address);
+}
+
+Result<int> run_standalone(const RunOptions& options, std::vector<std::string> trainer) {
+  const std::string job = options.job.empty() ? text("job-", random_hex(3)) : options.job;
+  LaunchPlan plan = plan_of(options, job, random_hex(32));
+  plan.trainer_argv = std::move(trainer);
+  PAWL_ASSIGN(plan.directory, make_job_directory(job));
+  Fabric fabric;
+  const auto prepare = [&]() -> Status {
+    PAWL_TRY(store_token(plan));
+    PAWL_TRY(place_nodes(options, plan, fabric));
+    PAWL_ASSIGN(plan.endpoints, control_address(plan.namespaces));
+    return {};
+  };
+  if (Status prepared = prepare(); !prepared) {
+    (void)remove_tree(run_root(), plan.directory);  // the error that counts is the first
+    return std::move(prepared).error();
+  }
+  plan.own_endpoints = text("unix:", join_path(plan.directory, "control.sock"));
+  plan.control_argv = {"control",
+                       "--listen",
+                       text(plan.endpoints, ",", plan.own_endpoints),
+                       "--data-dir",
+                       join_path(plan.directory, "control"),
+                       "--token-file",
+                       join_path(plan.directory, "token")};
+  plan.restart_dead_nodes = options.restart_dead_nodes.value_or(true);
+  return launch(plan);
+}
+
+// Our own address on the way to the control: what the others can surely reach.
+Result<std::string> address_towards(const std::string& endpoints) {
+  std::istringstream list(endpoints);
+  Error last{Code::invalid, "--control: no address named"};
+  for (std::string endpoint; std::getline(list, endpoint, ',');) {
+    if (endpoint.starts_with("unix:")) return std::string("127.0.0.1:0");
+    PAWL_ASSIGN(const Address address, Address::parse(endpoint));
+    const Result<Fd> connected = connect_tcp(address, Deadline::in(std::chrono::seconds(3)));
+    if (connected) {
+      PAWL_ASSIGN(Address own, local_address(connected->get()));
+      own.port = 0;
+      return text(own);
+    }
+    last = connected.error();
+  }
+  return Error{Code::unreachable,
+               text("control ", endpoints, ": ", last.what,
+                    ": start it there (`pawl control` or etcd), or check --control and the network")};
+}
+
+Result<std::string> shared_token(const RunOptions& options) {
+  const char* variable = std::getenv("PAWL_TOKEN_FILE");
+  const std::string path = !options.token_file.empty() ? options.token_file : variable != nullptr ? variable : "";
+  if (path.empty())
+    return usage(
+        "no token: nodes on several machines trust each other by a shared secret; name a file that holds it "
+        "with --token-file or PAWL_TOKEN_FILE (make one: head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > F; "
+        "chmod 600 F)");
+  return read_token(path);
+}
+
+Result<int> run_member(const RunOptions& options, std::vector<std::string> trainer) {
+  if (options.job.empty()) return usage("--job: name the job, the same on every machine");
+  PAWL_ASSIGN(const std::string token, shared_token(options));
+  LaunchPlan plan = plan_of(options, options.job, token);
+  plan.trainer_argv = std::move(trainer);
+  std::string listen = options.listen;
+  if (listen.empty()) {
+    PAWL_ASSIGN(listen, address_towards(options.control));
+  }
+  PAWL_ASSIGN(const Address checked, Address::parse(listen));
+  if (checked.host == "0.0.0.0" || checked.host == "::")
+    return usage(text("--listen ", listen, ": name the address by which the others reach this machine"));
+  PAWL_ASSIGN(plan.directory, make_job_directory(options.job));
+  if (Status stored = store_token(plan); !stored) return std::move(stored).error();
+  plan.endpoints = plan.own_endpoints = options.control;
+  plan.nodes.push_back({NodeId(*options.node_rank), listen, -1, ""});
+  plan.may_join = true;
+  plan.restart_dead_nodes = options.restart_dead_nodes.value_or(false);
+  return launch(plan);
+}
+
+}  // namespace
+
+int command_run(const RunOptions& options) {
+  if (Status checked = check(options); !checked) return usage_error(checked.error().what);
+  Result<std::vector<std::string>> trainer = trainer_command(options);
+  if (!trainer)
+    return trainer.error().code == Code::invalid ? usage_error(trainer.error().what) : report_error(trainer.error());
+  if (!options.job.empty())
+    if (Status named = check_job_name(options.job); !named) return usage_error(named.error().what);
+  for (const std::string& flag : options.without_effect) say(text(flag, " has no effect here"));
+  const Result<int> code = options.control.empty() ? run_standalone(options, std::move(trainer).value())
+                                                   : run_member(options, std::move(trainer).value());
+  if (code) return *code;
+  return code.error().code == Code::invalid ? usage_error(code.error().what) : report_error(code.error());
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,163 @@
+#include "cli/job/run_directory.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cli/job/trainer_command.h"
+#include "cli/json_access.h"
+#include "env/files.h"
+#include "env/process.h"
+
+namespace pawl::job {
+
+std::string to_json(const LauncherRecord& record) {
+  json nodes = json::array();
+  for (const LauncherNode& node : record.nodes)
+    nodes.push_back({{"node", node.node.value},
+                     {"keeper_pid", node.keeper_pid},
+                     {"address", node.address},
+                     {"netns", node.netns},
+                     {"link", node.link}});
+  const json all = {{"pid", record.pid},
+                    {"start_time", record.start_time},
+                    {"job", record.job},
+                    {"control", record.control},
+                    {"control_pid", record.control_pid},
+                    {"netns", record.netns},
+                    {"nodes", nodes}};
+  return all.dump(1) + "\n";
+}
+
+Result<LauncherRecord> parse_launcher_record(const std::string& content) {
+  const json all = json::parse(content, nullptr, false);
+  if (!all.is_object() || number_in(all, "pid") == 0) return Error{Code::corrupt, "launcher.json: not understood"};
+  LauncherRecord record{number_in(all, "pid"),
+                        number_in(all, "start_time"),
+                        string_in(all, "job"),
+                        string_in(all, "control"),
+                        number_in(all, "control_pid"),
+                        string_in(all, "netns"),
+                        {}};
+  for (const json& node : array_in(all, "nodes"))
+    record.nodes.push_back({NodeId(static_cast<std::uint32_t>(number_in(node, "node"))), number_in(node, "keeper_pid"),
+                            string_in(node, "address"), string_in(node, "netns"), string_in(node, "link")});
+  return record;
+}
+
+bool is_running(const LauncherRecord& record) {
+  return is_alive(static_cast<pid_t>(record.pid), record.start_time);
+}
+
+std::string run_root() {
+  const char* root = std::getenv("PAWL_RUN_DIR");
+  return root != nullptr && *root != '\0' ? root : text("/tmp/pawl-", ::getuid());
+}
+
+std::string job_directory(const std::string& job) {
+  return join_path(run_root(), job);
+}
+
+Result<LauncherRecord> read_launcher_record(const std::string& job) {
+  const std::string path = join_path(job_directory(job), "launcher.json");
+  PAWL_ASSIGN(const std::string content, read_file(path, 1 << 20));
+  return parse_launcher_record(content);
+}
+
+Result<std::string> make_job_directory(const std::string& job) {
+  PAWL_TRY(check_job_name(job));
+  PAWL_TRY(make_private_directory(run_root()));
+  if (const Result<LauncherRecord> record = read_launcher_record(job); record && is_running(*record))
+    return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
+                                     "): name this one with --job, or set PAWL_RUN_DIR to a directory of its own")};
+  const std::string directory = job_directory(job);
+  PAWL_TRY(remove_tree(run_root(), directory));
+  PAWL_TRY(make_private_directory(directory));
+  return directory;
+}
+
+Result<std::string> read_token(const std::string& path) {
+  PAWL_ASSIGN(std::string token, read_file(path, 4096));
+  struct stat found {};
+  if (::stat(path.c_str(), &found) == 0 && (found.st_mode & 077) != 0)
+    return Error{Code::invalid, text("token file ", path, ": others may read it; run chmod 600 on it")};
+  token = token.substr(0, token.find('\n'));
+  std::erase_if(token, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
+  if (token.empty())
+    return Error{Code::invalid, text("token file ", path, ": empty; write a secret of your own into it")};
+  return token;
+}
+
+std::string random_hex(std::size_t byte_count) {
+  std::string hex;
+  std::string bytes(byte_count, '\0');
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  for (const char c : bytes) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    hex += kDigits[static_cast<unsigned char>(c) >> 4];
+    hex += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return hex;
+}
+
+std::string token_digest(const std::string& token) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : token) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(hash >> shift) & 15];
+  return hex;
+}
+
+namespace {
+
+Result<std::string> only_running_job() {
+  std::vector<std::string> running;
+  for (const std::string& name : real_files().list(run_root()).value_or({}))
+    if (const Result<LauncherRecord> record = read_launcher_record(name); record && is_running(*record))
+      running.push_back(name);
+  if (running.size() == 1) return running.front();
+  if (running.empty())
+    return Error{Code::not_found, text("no job runs from ", run_root(),
+                                       "; start one with `pawl run`, or name one with --job and --control")};
+  std::string names;
+  for (const std::string& name : running) names += text(names.empty() ? "" : ", ", name);
+  return Error{Code::not_found, text("several jobs run here: name one with --job (", names, ")")};
+}
+
+}  // namespace
+
+Result<JobAccess> find_job(const JobOptions& options) {
+  JobAccess access;
+  access.job = options.job;
+  if (access.job.empty()) {
+    PAWL_ASSIGN(access.job, only_running_job());
+  }
+  PAWL_TRY(check_job_name(access.job));
+  if (Result<LauncherRecord> record = read_launcher_record(access.job); record && is_running(*record))
+    access.launcher = std::move(record).value();
+  const std::string local_socket = join_path(job_directory(access.job), "control.sock");
+  access.endpoints = options.control;
+  if (access.endpoints.empty()) {
+    if (!access.launcher)
+      return Error{Code::not_found, text("job ", access.job, " does not run from ", run_root(),
+                                         "; name its control with --control HOST:PORT")};
+    access.endpoints = access.launcher->control_pid != 0 ? text("unix:", local_socket) : access.launcher->control;
+  }
+  const std::string own_token = join_path(job_directory(access.job), "token");
+  const char* variable = std::getenv("PAWL_TOKEN_FILE");
+  std::string token_file = options.token_file;
+  if (token_file.empty() && variable != nullptr) token_file = variable;
+  if (token_file.empty() && path_exists(own_token)) token_file = own_token;
+  if (!token_file.empty()) {
+    PAWL_ASSIGN(access.token, read_token(token_file));
+  }
+  PAWL_ASSIGN(access.control, connect_control(access.endpoints, {.token = access.token}));
+  return access;
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,92 @@
+// `pawl status`: nodes, seats, the protected step, waits at the fence.
+#include "base/text.h"
+#include "cli/job/commands.h"
+#include "cli/job/job_view.h"
+#include "cli/output.h"
+#include "env/clock.h"
+
+namespace pawl::job {
+namespace {
+
+std::string number(const json& object, const char* key) {
+  return member_of(object, key).is_number() ? text(number_in(object, key)) : "-";
+}
+std::string name(const json& object, const char* key) {
+  const std::string found = string_in(object, key);
+  return found.empty() ? "-" : found;
+}
+
+std::string node_table(const json& document) {
+  std::vector<std::vector<std::string>> rows = {
+      {"NODE", "ROLE", "LEASE", "KEEPER", "PAWLD", "TRAINERS", "ADDRESS", ""}};
+  for (const json& node : array_in(document, "nodes")) {
+    std::string trainers;
+    for (const json& trainer : array_in(node, "trainers"))
+      trainers += text(trainers.empty() ? "" : ",", number_in(trainer, "pid"));
+    const bool answered = member_of(node, "lease_age_ms").is_number();
+    rows.push_back({number(node, "node"), name(node, "role"),
+                    answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
+                    number(node, "keeper_pid"), number(node, "pawld_pid"), trainers.empty() ? "-" : trainers,
+                    name(node, "address"), string_in(node, "error")});
+  }
+  return table(rows);
+}
+
+std::string seat_table(const json& document) {
+  std::vector<std::vector<std::string>> rows = {
+      {"SEAT", "NODE", "PID", "STATE", "PHASE", "STEP", "PROTECTED", "HOLDERS", "FENCE WAIT (last, max)", "VOIDED"}};
+  for (const json& seat : array_in(document, "seats")) {
+    std::string holders;
+    for (const json& holder : array_in(seat, "holders"))
+      if (holder.is_number_unsigned()) holders += text(holders.empty() ? "" : ",", holder.get<std::uint64_t>());
+    const json& wait = member_of(seat, "fence_wait_ms");
+    rows.push_back(
+        {number(seat, "seat"), number(seat, "node"), number(seat, "pid"), name(seat, "state"), name(seat, "phase"),
+         number(seat, "step"), number(seat, "held"), holders.empty() ? "-" : holders,
+         wait.is_object() ? text(fixed(real_in(wait, "last"), 2), " ms, ", fixed(real_in(wait, "max"), 2), " ms") : "-",
+         number(member_of(seat, "windows"), "voided")});
+  }
+  return table(rows);
+}
+
+std::string job_lines(const json& document, const std::vector<std::string>& why) {
+  std::string out = text("job ", string_in(document, "job"), ": ", string_in(document, "phase"), ", generation ",
+                         number_in(document, "generation"));
+  const bool ended = string_in(document, "phase") == "finished" || string_in(document, "phase") == "failed";
+  if (!ended) out += text(", protected step ", number_in(document, "committed"));
+  if (number_in(document, "resume") > 0) out += text(", last resumed from ", number_in(document, "resume"));
+  if (const std::string waiting = string_in(document, "waiting"); !waiting.empty())
+    out += text("\nwaiting for ", waiting);
+  if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);
+  for (const std::string& reason : why) out += text("\ndegraded: ", reason);
+  return out + "\n";
+}
+
+int show(const JobAccess& access, bool as_json) {
+  const Result<JobView> view = view_job(access, "status");
+  if (!view) return report_error(view.error());
+  json document = status_document(*view);
+  const std::vector<std::string> why = degradations(*view, document);
+  document["degraded"] = why;
+  if (as_json)
+    print(document.dump() + "\n");
+  else
+    print(job_lines(document, why) + "\n" + node_table(document) + "\n" + seat_table(document));
+  return why.empty() ? kExitOk : kExitDegraded;
+}
+
+}  // namespace
+
+int command_status(const StatusOptions& options) {
+  const Result<JobAccess> access = find_job(options.job);
+  if (!access) return report_error(access.error());
+  for (;;) {
+    if (options.watch && !options.job.json) print("\033[H\033[2J");
+    const int code = show(*access, options.job.json);
+    if (!options.watch || code == kExitNotFound) return code;
+    if (access->launcher && !is_running(*access->launcher)) return code;
+    real_clock().sleep(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,105 @@
+#include "job/daemon/control_session.h"
+
+#include "base/log.h"
+
+namespace pawl::job {
+
+ControlSession::ControlSession(Loop& loop, std::unique_ptr<Control> control)
+    : loop_(loop), control_(std::move(control)), worker_([this] { run(); }) {}
+
+ControlSession::~ControlSession() {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+  if (lease_.joinable()) lease_.join();
+}
+
+void ControlSession::tell(std::function<void(Control&)> work) {
+  enqueue([this, work = std::move(work)] { work(*control_); });
+}
+
+void ControlSession::enqueue(std::function<void()> job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void ControlSession::run() {
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    changed_.wait(lock, [&] { return ended_ || !jobs_.empty(); });
+    while (!ended_ && !jobs_.empty()) {
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+}
+
+void ControlSession::keep_registered(std::string key, Duration time_to_live, std::function<std::string()> value,
+                                     std::function<void(Duration)> renewed) {
+  key_ = std::move(key);
+  time_to_live_ = time_to_live;
+  value_ = std::move(value);
+  renewed_ = std::move(renewed);
+  lease_ = std::thread([this] { run_lease(); });
+}
+
+void ControlSession::register_again() {
+  {
+    std::lock_guard lock(mutex_);
+    value_changed_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ControlSession::run_lease() {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(time_to_live_);
+  LeaseId lease = 0;
+  bool registered = false;
+  for (;;) {
+    const Duration asked_at = real_clock().boottime();
+    if (lease == 0) {
+      auto granted = control_->lease_grant(seconds);
+      if (granted) lease = *granted;
+      registered = false;
+    } else if (auto left = control_->lease_keep_alive_once(lease); !left && left.error().code == Code::not_found) {
+      log_warn("lease_lost", "key", key_);
+      lease = 0;
+      continue;
+    } else if (left) {
+      renewed_(asked_at);
+    }
+    if (lease != 0 && !registered) {
+      auto put = control_->put(key_, value_(), lease);
+      registered = put.has_value();
+      if (registered) renewed_(asked_at);
+      if (!put && put.error().code == Code::not_found) lease = 0;
+    }
+    std::unique_lock lock(mutex_);
+    const Duration pause = registered ? time_to_live_ / 4 : Duration(std::chrono::milliseconds(50));
+    changed_.wait_for(lock, pause, [&] { return ended_ || value_changed_; });
+    if (value_changed_) registered = false;
+    value_changed_ = false;
+    if (ended_) break;
+  }
+  if (lease != 0) (void)control_->lease_revoke(lease);
+}
+
+std::unique_ptr<Watch> ControlSession::watch(const std::string& prefix, Revision from,
+                                             std::function<void(const WatchEvent&)> on_event) {
+  WatchOptions options;
+  options.from_revision = from;
+  return control_->watch(prefix, options, [this, on_event = std::move(on_event)](const WatchEvent& event) {
+    loop_.post([event, on_event] { on_event(event); });
+  });
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,67 @@
+// ControlSession: the control from the loop's point of view. Calls that block run on a thread of its own, in order.
+//
+// Answers come back as tasks of the loop. The node's lease is kept alive on a second thread, so that a slow call never
+// costs the registration. While the control is away calls fail (`unreachable`) and the caller asks again: everything it
+// does is idempotent. Ends with its threads joined.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "job/control/control.h"
+#include "job/daemon/loop.h"
+
+namespace pawl::job {
+
+class ControlSession {
+ public:
+  ControlSession(Loop& loop, std::unique_ptr<Control> control);
+  ~ControlSession();
+
+  // Runs `work` on the session's thread, then `then(its result)` on the loop.
+  template <class T>
+  void call(std::function<Result<T>(Control&)> work, std::function<void(Result<T>)> then) {
+    enqueue([this, work = std::move(work), then = std::move(then)] {
+      auto result = std::make_shared<Result<T>>(work(*control_));
+      loop_.post([result, then] { then(std::move(*result)); });
+    });
+  }
+  // As call, and nobody cares about the answer.
+  void tell(std::function<void(Control&)> work);
+
+  // Registers `value` under `key` with a lease and keeps it: again and again after any loss. `value` is asked for on
+  // the lease's thread and must be thread-safe. `renewed` gets the boot time at which a renewal was asked for.
+  void keep_registered(std::string key, Duration time_to_live, std::function<std::string()> value,
+                       std::function<void(Duration)> renewed);
+  void register_again();  // the value has changed
+
+  [[nodiscard]] std::unique_ptr<Watch> watch(const std::string& prefix, Revision from,
+                                             std::function<void(const WatchEvent&)> on_event);
+
+ private:
+  void enqueue(std::function<void()> job);
+  void run();
+  void run_lease();
+
+  Loop& loop_;
+  std::unique_ptr<Control> control_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool ended_ = false;
+
+  std::string key_;
+  Duration time_to_live_{};
+  std::function<std::string()> value_;
+  std::function<void(Duration)> renewed_;
+  bool value_changed_ = false;
+  std::thread worker_;
+  std::thread lease_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,28 @@
+// pawld: the snapshot management process, one a node. `pawl daemon` calls run_daemon; the keeper starts it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pawl::job {
+
+struct DaemonOptions {
+  std::uint32_t node = 0;
+  std::uint64_t incarnation = 0;
+  std::string job;
+  std::string control;  // endpoints
+  std::string address;  // host:port of the listening socket, as others reach it
+  std::string run_dir;  // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock
+  std::uint32_t seats_per_node = 1;
+  int keeper_fd = 3;
+  int listen_fd = 4;
+  int local_fd = 5;
+  std::vector<std::pair<std::string, int>> held;  // segments that the keeper gives back
+};
+
+// Serves until the job ends or the keeper dies. Returns the exit code.
+int run_daemon(const DaemonOptions& options);
+
+}  // namespace pawl::job

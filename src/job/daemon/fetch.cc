@@ -1,0 +1,179 @@
+#include "job/daemon/fetch.h"
+
+#include <thread>
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "env/network.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kDamagedMax = 3;
+
+Frame frame_of(PeerWire kind, std::string payload = {}) {
+  return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
+}
+bool is_kind(const Frame& frame, PeerWire kind) {
+  return frame.kind == static_cast<std::uint16_t>(kind);
+}
+
+Error refusal_of(const Frame& frame) {
+  if (!is_kind(frame, PeerWire::refused)) return {Code::corrupt, text("unexpected message ", frame.kind)};
+  Reader in(frame.payload);
+  const auto kind = static_cast<PeerRefusal>(in.u8());
+  const Code code = kind == PeerRefusal::missing ? Code::corrupt
+                    : kind == PeerRefusal::never ? Code::invalid
+                                                 : Code::stale;
+  return {code, in.str()};
+}
+
+}  // namespace
+
+Slot slot_to_fill(const Arena& arena, Generation generation, Step step) {
+  auto worth = [&](const SlotWord& word) -> std::uint64_t {  // least first
+    if (word.generation == generation && word.step == step) return 0;
+    return word.state == SlotState::sealed ? 2 + word.step.value : 1;
+  };
+  Slot best = arena.slot(0);
+  for (std::uint32_t i = 1; i < arena.slot_count(); ++i)
+    if (worth(arena.slot(i).word()) < worth(best.word())) best = arena.slot(i);
+  return best;
+}
+
+bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index) {
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const SlotWord word = arena.slot(i).word();
+    if (word.state != SlotState::sealed || word.generation != generation || word.step != step) continue;
+    slot = arena.slot(i);
+    index = i;
+    return true;
+  }
+  return false;
+}
+
+std::shared_ptr<Fetch> Fetch::start(Options options) {
+  std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
+  fetch->options_.context.workers->begin();
+  std::thread([fetch] {
+    std::uint64_t bytes = 0;
+    Status status = fetch->run(bytes);
+    fetch->options_.context.workers->finish();
+    fetch->options_.on_done(std::move(status), bytes);
+  }).detach();
+  return fetch;
+}
+
+void Fetch::end() {
+  ended_ = true;
+  if (const int fd = fd_; fd >= 0) shut_down(fd);
+}
+
+Status Fetch::run(std::uint64_t& bytes) {
+  PAWL_ASSIGN(Address address, Address::parse(options_.address));
+  int damaged = 0;
+  for (;;) {  // a source that restarts its pawld, or has not seen the generation yet, answers a little later
+    if (ended_) return Error{Code::cancelled, "a further generation began"};
+    auto fd = connect_tcp(address, Deadline::in(500ms));
+    if (fd) {
+      fd_ = fd->get();
+      Status received = receive_slot(fd->get(), bytes);
+      fd_ = -1;
+      const Code code = received ? Code::invalid : received.error().code;
+      // Bytes may also have been damaged on the way: a source is at fault only if they come wrong again.
+      const bool once_more = code == Code::corrupt && ++damaged < kDamagedMax;
+      if (once_more) log_warn("fetch_again", "seat", options_.source.seat, "why", received.error().what);
+      if (code != Code::unreachable && code != Code::stale && !once_more) return received;
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
+Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
+  const Source& source = options_.source;
+  const std::uint8_t kind = source.kind == SourceKind::own_arena ? 1 : 2;
+  PAWL_TRY(send_frame(fd, frame_of(PeerWire::hello, options_.hello.encode())));
+  PAWL_ASSIGN(Frame welcome, receive_frame(fd));
+  if (!is_kind(welcome, PeerWire::welcome)) return refusal_of(welcome);
+  PAWL_TRY(send_frame(
+      fd,
+      frame_of(
+          PeerWire::fetch,
+          Writer().u32(source.seat.value).u8(kind).u64(source.slot_generation.value).u64(source.step.value).take())));
+  PAWL_ASSIGN(Frame begin, receive_frame(fd));
+  if (!is_kind(begin, PeerWire::slot_begin)) return refusal_of(begin);
+  Reader in(begin.payload);
+  const Generation generation(in.u64());
+  const Step step(in.u64());
+  const std::uint64_t samples = in.u64();
+  PAWL_ASSIGN(ArenaSpec spec, read_spec(in, options_.hello.job, source.seat, ArenaKind::own));
+  PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
+  const Slot slot = slot_to_fill(arena->arena, generation, step);
+  slot.open_frozen(generation, step, samples);
+  bytes = 0;
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
+    std::byte sum_bytes[4];
+    PAWL_TRY(receive_all(fd, sum_bytes, Deadline::never()));
+    const std::uint32_t sum = Reader(std::string_view(reinterpret_cast<const char*>(sum_bytes), 4)).u32();
+    PAWL_TRY(receive_all(fd, slot.bucket(i), Deadline::never()));
+    if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
+    slot.bucket_done(i, sum);
+    bytes += slot.bucket(i).size();
+  }
+  *options_.context.bytes_received += bytes;
+  return slot.seal_frozen(generation, step);
+}
+
+std::shared_ptr<FetchServer> FetchServer::start(Options options) {
+  std::shared_ptr<FetchServer> server(new FetchServer(std::move(options)));
+  server->options_.context.workers->begin();
+  std::thread([server] {
+    const Status served = server->serve();
+    if (!served) log_info("fetch_served_badly", "why", served.error().what);
+    shut_down(server->options_.fd.get());
+    server->options_.context.workers->finish();
+  }).detach();
+  return server;
+}
+
+void FetchServer::end() {
+  shut_down(options_.fd.get());
+}
+
+Status FetchServer::serve() {
+  const int fd = options_.fd.get();
+  PAWL_ASSIGN(Frame asked, receive_frame(fd));
+  Reader in(asked.payload);
+  const Seat seat(in.u32());
+  const ArenaKind kind = in.u8() == 1 ? ArenaKind::own : ArenaKind::replica;
+  const Generation generation(in.u64());
+  const Step step(in.u64());
+  if (!is_kind(asked, PeerWire::fetch) || !in.done()) return Error{Code::corrupt, "not a fetch"};
+  const ArenaHandle arena = options_.find(kind, seat);
+  Slot slot;
+  std::uint32_t index = 0;
+  if (!arena || !find_sealed(arena->arena, generation, step, slot, index))
+    return send_frame(fd, frame_of(PeerWire::refused, Writer()
+                                                          .u8(static_cast<std::uint8_t>(PeerRefusal::missing))
+                                                          .str(text("no sealed slot of seat ", seat, " step ", step))
+                                                          .take()));
+  if (Status header = slot.verify_header(); !header)
+    return send_frame(
+        fd, frame_of(PeerWire::refused,
+                     Writer().u8(static_cast<std::uint8_t>(PeerRefusal::missing)).str(header.error().what).take()));
+  Writer begin;
+  begin.u64(generation.value).u64(step.value).u64(slot.samples());
+  write_spec(begin, arena->arena.spec());
+  PAWL_TRY(send_frame(fd, frame_of(PeerWire::slot_begin, begin.take())));
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
+    const std::uint32_t sum = slot.buckets()[i].crc32c;
+    const auto bytes = slot.bucket(i);
+    PAWL_TRY(send_all(fd, {std::as_bytes(std::span(&sum, 1)), std::span<const std::byte>(bytes)}, Deadline::never()));
+    *options_.context.bytes_sent += bytes.size();
+  }
+  return {};
+}
+
+}  // namespace pawl::job

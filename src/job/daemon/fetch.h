@@ -1,0 +1,63 @@
+// Fetch: one slot of one seat, from the daemon that holds it into this node's own arena, during a recovery.
+//
+// Every bucket is verified where it landed; one wrong bucket is `corrupt` and the source is struck out. Runs on threads
+// of its own; the slots at both ends are frozen meanwhile. end() never waits.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "job/daemon/memory.h"
+#include "job/daemon/replication.h"
+
+namespace pawl::job {
+
+class Fetch : public std::enable_shared_from_this<Fetch> {
+ public:
+  struct Options {
+    Hello hello;          // purpose fetch
+    std::string address;  // of the source
+    Source source;
+    StreamContext context;
+    // On the fetch's thread: the own arena for this spec (made by the loop).
+    std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
+    std::function<void(Status, std::uint64_t bytes)> on_done;  // any thread, once. `corrupt`: strike the source out
+  };
+  static std::shared_ptr<Fetch> start(Options options);
+  void end();
+
+ private:
+  explicit Fetch(Options options) : options_(std::move(options)) {}
+  [[nodiscard]] Status run(std::uint64_t& bytes);
+  [[nodiscard]] Status receive_slot(int fd, std::uint64_t& bytes);
+  Options options_;
+  std::atomic<bool> ended_{false};
+  std::atomic<int> fd_{-1};
+};
+
+// The source's end, after the hello was welcomed: answers one `fetch` and ends. `find` is asked on the loop.
+class FetchServer : public std::enable_shared_from_this<FetchServer> {
+ public:
+  struct Options {
+    Fd fd;
+    StreamContext context;
+    std::function<ArenaHandle(ArenaKind, Seat)> find;  // any thread; waits for the loop
+  };
+  static std::shared_ptr<FetchServer> start(Options options);
+  void end();
+
+ private:
+  explicit FetchServer(Options options) : options_(std::move(options)) {}
+  [[nodiscard]] Status serve();
+  Options options_;
+};
+
+// The slot to restore (generation, step) into, without losing one that a further recovery may need: the very slot if it
+// is there, else an empty or dirty one, else the one with the least step.
+[[nodiscard]] Slot slot_to_fill(const Arena& arena, Generation generation, Step step);
+// The sealed slot (generation, step); false if there is none.
+[[nodiscard]] bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index);
+
+}  // namespace pawl::job

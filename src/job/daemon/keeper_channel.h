@@ -1,0 +1,42 @@
+// KeeperChannel: pawld's end of the line to its keeper (docs/protocol.md). On the loop's thread.
+//
+// One text message a packet. A keeper that is gone means that this node is dead: pawld ends at once.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "env/fd.h"
+#include "job/daemon/loop.h"
+
+namespace pawl::job {
+
+class KeeperChannel {
+ public:
+  struct Handlers {
+    std::function<void(std::uint32_t local_index, std::uint64_t pid, std::uint64_t start_time)> spawned;
+    std::function<void(std::uint32_t local_index, std::uint64_t pid, std::string how)> exited;
+    std::function<void()> lost;
+  };
+  KeeperChannel(Loop& loop, int fd, Handlers handlers);
+
+  void hold(const std::string& name, int fd);
+  void drop(const std::string& name);
+  void spawn_trainer(std::uint32_t local_index, std::span<const std::string> environment);
+  void kill_trainer(std::uint32_t local_index);
+  void alive(Duration lease_renewed_boottime);
+  void reset(const std::string& reason);
+  void end(int code);
+
+ private:
+  void say(std::string_view message, std::span<const int> fds = {});
+  void read();
+  Loop& loop_;
+  Fd fd_;
+  Handlers handlers_;
+};
+
+}  // namespace pawl::job

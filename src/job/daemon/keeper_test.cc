@@ -1,0 +1,366 @@
+// The keeper with real processes: it runs in a child of the test; its pawld is this program again, as a toy that does
+// what the test tells it over the node's own Unix socket and writes down what it hears.
+#include "job/daemon/keeper.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/text.h"
+#include "env/files.h"
+#include "env/process.h"
+#include "env/temporary_directory.h"
+
+namespace pawl::job {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// --- the toy pawld
+
+std::string content_of(int fd) {
+  char buffer[64] = "";
+  const ssize_t size = pread(fd, buffer, sizeof buffer, 0);
+  return {buffer, size > 0 ? static_cast<std::size_t>(size) : 0};
+}
+
+struct Toy {
+  std::string record_path;
+  bool silent = false;
+
+  void record(const std::string& line) const { std::ofstream(record_path, std::ios::app) << line << "\n"; }
+
+  static void say(const std::string& message, std::vector<int> fds = {}) {
+    (void)send_with_fds(3, std::as_bytes(std::span(message)), fds, Deadline::in(seconds(1)));
+  }
+
+  void obey(const std::string& command) {
+    if (command == "sulk")
+      silent = true;
+    else if (command.starts_with("hold ")) {  // hold NAME CONTENT
+      const std::size_t blank = command.find(' ', 5);
+      const int fd = memfd_create("toy", 0);
+      const std::string content = command.substr(blank + 1);
+      [[maybe_unused]] ssize_t written = write(fd, content.data(), content.size());
+      say(command.substr(0, blank), {fd});
+      close(fd);
+    } else {
+      say(command);
+    }
+  }
+
+  int run(int argc, char** argv) {
+    std::string incarnation, held;
+    for (int i = 1; i + 1 < argc; ++i) {
+      if (std::strcmp(argv[i], "--incarnation") == 0) incarnation = argv[i + 1];
+      if (std::strcmp(argv[i], "--held") == 0) held = argv[i + 1];
+      if (std::strcmp(argv[i], "--run-dir") == 0) record_path = text(argv[i + 1], "/record");
+    }
+    std::string contents;
+    std::istringstream names(held);
+    for (std::string item; std::getline(names, item, ',');) {
+      const std::size_t colon = item.find(':');
+      contents += text(" ", item.substr(0, colon), "=", content_of(std::atoi(item.c_str() + colon + 1)));
+    }
+    record(text("started ", getpid(), " ", incarnation, contents));
+    for (;;) {
+      if (!silent) say("alive 1");
+      pollfd fds[2] = {{3, POLLIN, 0}, {5, POLLIN, 0}};
+      poll(fds, 2, 30);
+      if (fds[0].revents != 0) {
+        char buffer[4096];
+        const ssize_t size = recv(3, buffer, sizeof buffer, MSG_DONTWAIT);
+        if (size == 0) return 0;
+        if (size > 0) record("heard " + std::string(buffer, static_cast<std::size_t>(size)));
+      }
+      if (fds[1].revents != 0) {
+        Result<Fd> connection = try_accept(5);
+        if (!connection || !connection->valid()) continue;
+        std::string command(4096, '\0');
+        const auto size =
+            receive_some(connection->get(), std::as_writable_bytes(std::span(command)), Deadline::in(seconds(1)));
+        if (size) obey(command.substr(0, *size));
+      }
+    }
+  }
+};
+
+// --- the test's side
+
+class KeeperTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    options_.job = "toy";
+    options_.control = "127.0.0.1:1";
+    options_.run_dir = directory_.path();
+    options_.listen = {"127.0.0.1", 0};
+    options_.silence = options_.daemon_silence = milliseconds(400);
+    options_.daemon_argv = {"/proc/self/exe", "--toy-daemon"};
+    options_.trainer_argv = {"/bin/sleep", "1000"};
+  }
+  void TearDown() override {
+    if (keeper_ > 0) {
+      kill(keeper_, SIGKILL);
+      waitpid(keeper_, nullptr, 0);
+    }
+  }
+
+  void start() {
+    keeper_ = fork();
+    if (keeper_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const Result<int> code = run_keeper(options_);
+    _exit(code ? *code : 99);
+  }
+  int wait_code() {
+    int status = 0;
+    waitpid(keeper_, &status, 0);
+    keeper_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::vector<std::string> records(const std::string& prefix) const {
+    std::vector<std::string> lines;
+    std::ifstream file(directory_.path("record"));
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with(prefix)) lines.push_back(line);
+    return lines;
+  }
+  // The `count`-th line (from 1) that begins so, once it is there.
+  std::string await(const std::string& prefix, std::size_t count = 1) const {
+    const Deadline deadline = Deadline::in(seconds(20));
+    while (!deadline.passed()) {
+      if (const auto lines = records(prefix); lines.size() >= count) return lines[count - 1];
+      real_clock().sleep(milliseconds(10));
+    }
+    ADD_FAILURE() << "never recorded: " << prefix;
+    return "";
+  }
+  void command(const std::string& command) const {
+    const Result<Fd> fd = connect_unix(node_socket_path(directory_.path(), NodeId(0)), Deadline::in(seconds(5)));
+    ASSERT_TRUE(fd) << fd.error().what;
+    ASSERT_TRUE(send_all(fd->get(), std::as_bytes(std::span(command)), Deadline::in(seconds(5))));
+  }
+  static std::string word(const std::string& line, int index) {
+    std::istringstream words(line);
+    std::string word;
+    for (int i = 0; i <= index; ++i) words >> word;
+    return word;
+  }
+  static pid_t pid_in(const std::string& line, int index) { return std::atoi(word(line, index).c_str()); }
+  static bool gone_soon(pid_t pid) {
+    const Deadline deadline = Deadline::in(seconds(10));
+    while (!deadline.passed()) {
+      const Result<char> state = process_state(pid);
+      if (!state || *state == 'Z') return true;
+      real_clock().sleep(milliseconds(10));
+    }
+    return false;
+  }
+
+  const TemporaryDirectory directory_{"/tmp"};
+  KeeperOptions options_;
+  pid_t keeper_ = 0;
+};
+
+TEST_F(KeeperTest, KilledDaemonComesBackWithItsSegmentsAndTrainersLive) {
+  start();
+  const std::string first = await("started");
+  command("hold page.0 abc");
+  command("hold own.7 to be dropped");
+  command("hold page.0 abcdef");  // a later one of the same name replaces it
+  command("drop own.7");
+  command("spawn 0\nRANK=3\n");
+  const std::string spawned = await("heard spawned 0");
+  kill(pid_in(first, 1), SIGKILL);
+  const std::string second = await("started", 2);
+  EXPECT_NE(word(second, 1), word(first, 1));
+  EXPECT_EQ(word(second, 2), word(first, 2)) << "the incarnation is the node's, not pawld's";
+  EXPECT_EQ(word(second, 3), "page.0=abcdef");
+  EXPECT_EQ(word(second, 4), word(second, 3)) << "nothing else is held";  // past the end: the last word again
+  EXPECT_EQ(await("heard spawned 0", 2), spawned) << "same pid and start time";
+  EXPECT_EQ(*process_state(pid_in(spawned, 3)), 'S');
+}
+
+TEST_F(KeeperTest, TrainerGetsItsEnvironmentAndItsEndIsTold) {
+  options_.trainer_argv = {
+      "/bin/sh", "-c", "echo \"$RANK $PAWL_LOCAL_INDEX $PAWL_NODE_ADDRESS $PAWL_JOB $PAWL_SOCKET\" > \"$OUT\"; exit 3"};
+  start();
+  await("started");
+  command(text("spawn 0\nRANK=3\nOUT=", directory_.path(), "/out\n"));
+  const std::string spawned = await("heard spawned 0");
+  const std::string exited = await("heard exited 0");
+  EXPECT_EQ(exited.find(text("heard exited 0 ", pid_in(spawned, 3), " exited 3, its output is in /")), 0u) << exited;
+  EXPECT_EQ(*read_file(directory_.path("out")),
+            text("3 0 127.0.0.1 toy ", node_socket_path(directory_.path(), NodeId(0)), "\n"));
+}
+
+TEST_F(KeeperTest, KillsAndStartsTrainersAnew) {
+  start();
+  await("started");
+  command("spawn 0\n");
+  const pid_t first = pid_in(await("heard spawned 0"), 3);
+  command("kill 0");
+  EXPECT_EQ(await("heard exited 0").find(text("heard exited 0 ", first, " killed by SIGKILL")), 0u);
+  command("spawn 0\n");
+  EXPECT_NE(pid_in(await("heard spawned 0", 2), 3), first);
+}
+
+TEST_F(KeeperTest, TrainerThatCannotStartIsTold) {
+  options_.trainer_argv = {"no-such-trainer"};
+  start();
+  await("started");
+  command("spawn 0\n");
+  EXPECT_NE(await("heard exited 0").find("not in PATH"), std::string::npos);
+}
+
+TEST_F(KeeperTest, AllDieWithTheKeeper) {
+  start();
+  const pid_t daemon = pid_in(await("started"), 1);
+  command("spawn 0\n");
+  const pid_t trainer = pid_in(await("heard spawned 0"), 3);
+  kill(keeper_, SIGKILL);
+  EXPECT_EQ(wait_code(), -SIGKILL);
+  EXPECT_TRUE(gone_soon(daemon));
+  EXPECT_TRUE(gone_soon(trainer));
+}
+
+TEST_F(KeeperTest, ResetBeginsANewIncarnationWithNothing) {
+  start();
+  const std::string first = await("started");
+  command("hold page.0 abc");
+  command("spawn 0\n");
+  const pid_t trainer = pid_in(await("heard spawned 0"), 3);
+  command("reset evicted");
+  const std::string second = await("started", 2);
+  EXPECT_TRUE(gone_soon(trainer));
+  EXPECT_GT(std::stoull(word(second, 2)), std::stoull(word(first, 2)));
+  EXPECT_EQ(word(second, 3), word(second, 2)) << "no segment is given back";
+  EXPECT_EQ(records("heard spawned").size(), 1u);
+}
+
+TEST_F(KeeperTest, SilentDaemonIsReplaced) {
+  start();
+  const std::string first = await("started");
+  command("hold page.0 abc");
+  command("sulk");
+  const std::string second = await("started", 2);
+  EXPECT_TRUE(gone_soon(pid_in(first, 1)));
+  EXPECT_EQ(word(second, 2), word(first, 2));
+  EXPECT_EQ(word(second, 3), "page.0=abc");
+}
+
+TEST_F(KeeperTest, StoppedDaemonIsReplaced) {
+  start();
+  const pid_t first = pid_in(await("started"), 1);
+  kill(first, SIGSTOP);
+  await("started", 2);
+  EXPECT_TRUE(gone_soon(first));
+}
+
+TEST_F(KeeperTest, KeeperThatWasStoppedTooLongFencesItsNode) {
+  start();
+  const std::string first = await("started");
+  command("spawn 0\n");
+  const pid_t trainer = pid_in(await("heard spawned 0"), 3);
+  kill(keeper_, SIGSTOP);
+  real_clock().sleep(milliseconds(900));
+  EXPECT_EQ(*process_state(trainer), 'S') << "nobody could have ended it yet";
+  kill(keeper_, SIGCONT);
+  const std::string second = await("started", 2);
+  EXPECT_TRUE(gone_soon(trainer));
+  EXPECT_GT(std::stoull(word(second, 2)), std::stoull(word(first, 2)));
+}
+
+TEST_F(KeeperTest, EndLetsTrainersEndThemselves) {
+  options_.trainer_argv = {"/bin/sh", "-c",
+                           "trap 'echo bye > \"$OUT\"; exit 0' TERM; echo up > \"$OUT\"; while :; do sleep 0.02; done"};
+  start();
+  await("started");
+  command(text("spawn 0\nOUT=", directory_.path(), "/out\n"));
+  for (int i = 0; i < 1000 && read_file(directory_.path("out")).value_or("").empty(); ++i)
+    real_clock().sleep(milliseconds(10));
+  command("end 7");
+  EXPECT_EQ(wait_code(), 7);
+  EXPECT_EQ(*read_file(directory_.path("out")), "bye\n");
+  EXPECT_FALSE(path_exists(node_socket_path(directory_.path(), NodeId(0))));
+}
+
+TEST_F(KeeperTest, EndKillsATrainerThatWillNot) {
+  options_.trainer_argv = {"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"};
+  start();
+  await("started");
+  command("spawn 0\n");
+  const pid_t trainer = pid_in(await("heard spawned 0"), 3);
+  command("end 0");
+  EXPECT_EQ(wait_code(), 0);
+  EXPECT_TRUE(gone_soon(trainer));
+}
+
+TEST_F(KeeperTest, TerminatedKeeperEndsItsNode) {
+  start();
+  const pid_t daemon = pid_in(await("started"), 1);
+  kill(keeper_, SIGTERM);
+  EXPECT_EQ(wait_code(), 128 + SIGTERM);
+  EXPECT_TRUE(gone_soon(daemon));
+}
+
+TEST_F(KeeperTest, DaemonThatNeverLivesEndsTheNode) {
+  options_.daemon_argv = {"/bin/false"};
+  start();
+  EXPECT_EQ(wait_code(), 99);
+  EXPECT_NE(read_file(node_log_path(directory_.path(), NodeId(0)))->find("died 5 times"), std::string::npos);
+}
+
+TEST_F(KeeperTest, TakenPortIsASentence) {
+  const Result<Fd> taken = listen_tcp({"127.0.0.1", 0});
+  options_.listen = *local_address(taken->get());
+  const Result<int> code = run_keeper(options_);
+  ASSERT_FALSE(code);
+  EXPECT_EQ(code.error().code, Code::invalid);
+  EXPECT_NE(code.error().what.find("another process listens there"), std::string::npos) << code.error().what;
+}
+
+TEST_F(KeeperTest, OutputGoesToTheLogAndIsTeedByLine) {
+  options_.trainer_argv = {"/bin/sh", "-c", "echo one; printf tw; sleep 0.1; echo o; echo hidden >&2; exit 0"};
+  options_.tee = 1;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const Fd reader(ends[0]), writer(ends[1]);
+  options_.tee_fd = writer.get();
+  start();
+  await("started");
+  command("spawn 0\n");
+  await("heard exited 0");
+  char buffer[256];
+  const ssize_t size = read(reader.get(), buffer, sizeof buffer);
+  EXPECT_EQ(std::string(buffer, size > 0 ? static_cast<std::size_t>(size) : 0), "[node 0] one\n[node 0] two\n");
+  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
+  EXPECT_NE(log.find("one\n"), std::string::npos);
+  EXPECT_NE(log.find("hidden\n"), std::string::npos);
+}
+
+TEST(MergeEnvironment, LaterWinsAndNamesAreWhole) {
+  EXPECT_EQ(merge_environment({"A=1", "AB=2", "C=3"}, {"A=9", "D=4", "A=10"}),
+            (std::vector<std::string>{"AB=2", "C=3", "D=4", "A=10"}));
+}
+
+}  // namespace
+}  // namespace pawl::job
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--toy-daemon") == 0) return pawl::job::Toy{}.run(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,103 @@
+#include "job/daemon/loop.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace pawl::job {
+
+Result<std::unique_ptr<Loop>> Loop::make() {
+  PAWL_ASSIGN(Poller poller, Poller::make());
+  PAWL_ASSIGN(Event wake, Event::make());
+  std::unique_ptr<Loop> loop(new Loop(std::move(poller), std::move(wake)));
+  PAWL_TRY(loop->poller_.add(loop->wake_.fd(), 0, kRead));
+  return loop;
+}
+
+void Loop::post(Task task) {
+  {
+    std::lock_guard lock(posted_mutex_);
+    posted_.push_back(std::move(task));
+  }
+  wake_.raise();
+}
+
+std::uint64_t Loop::watch(int fd, Interest interest, std::function<void(const Ready&)> handler) {
+  const std::uint64_t id = next_id_++;
+  const Status added = poller_.add(fd, id, interest);
+  PAWL_CHECK(added.has_value(), "watching a descriptor: ", added ? "" : added.error().what);
+  watches_[id] = {fd, std::make_shared<std::function<void(const Ready&)>>(std::move(handler))};
+  return id;
+}
+
+void Loop::change(std::uint64_t watch, Interest interest) {
+  auto found = watches_.find(watch);
+  if (found != watches_.end()) (void)poller_.modify(found->second.fd, watch, interest);
+}
+
+void Loop::unwatch(std::uint64_t watch) {
+  auto found = watches_.find(watch);
+  if (found == watches_.end()) return;
+  poller_.remove(found->second.fd);
+  watches_.erase(found);
+}
+
+std::uint64_t Loop::after(Duration delay, Task task) {
+  const std::uint64_t id = next_id_++;
+  timers_.emplace(real_clock().now() + delay, std::make_pair(id, std::move(task)));
+  return id;
+}
+
+void Loop::cancel(std::uint64_t timer) {
+  auto found = std::find_if(timers_.begin(), timers_.end(), [&](const auto& t) { return t.second.first == timer; });
+  if (found != timers_.end()) timers_.erase(found);
+}
+
+void Loop::run() {
+  std::vector<Ready> ready;
+  while (!stopped_) {
+    if (!poller_.wait(until_next_timer(), ready)) return;
+    for (const Ready& event : ready) {
+      if (event.key == 0) {
+        wake_.lower();
+        continue;
+      }
+      auto found = watches_.find(event.key);  // an earlier handler of this round may have unwatched it
+      if (found == watches_.end()) continue;
+      auto handler = found->second.handler;  // stays alive while it unwatches itself
+      (*handler)(event);
+    }
+    run_posted();
+    run_timers();
+    last_round_boottime_ = real_clock().boottime();
+  }
+}
+
+void Loop::stop() {
+  post([this] { stopped_ = true; });
+}
+
+void Loop::run_posted() {
+  std::vector<Task> tasks;
+  {
+    std::lock_guard lock(posted_mutex_);
+    tasks.swap(posted_);
+  }
+  for (Task& task : tasks) task();
+}
+
+void Loop::run_timers() {
+  const Duration now = real_clock().now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Task task = std::move(timers_.begin()->second.second);
+    timers_.erase(timers_.begin());
+    task();
+  }
+}
+
+Duration Loop::until_next_timer() const {
+  if (timers_.empty()) return std::chrono::seconds(1);
+  return std::max(Duration::zero(), timers_.begin()->first - real_clock().now());
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,62 @@
+// Loop: the one thread of pawld that decides. Descriptors, timers, and tasks that other threads hand in.
+//
+// Everything registered here runs on the loop's thread, one at a time, and must not block: what may (the control, bulk
+// data) has threads of its own and comes back with post(). post() is the only call for other threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "env/clock.h"
+#include "env/poller.h"
+
+namespace pawl::job {
+
+class Loop {
+ public:
+  using Task = std::function<void()>;
+  [[nodiscard]] static Result<std::unique_ptr<Loop>> make();
+
+  void post(Task task);  // any thread
+
+  // `fd` stays the caller's and must be unwatched before it is closed. Never fails for a good descriptor.
+  std::uint64_t watch(int fd, Interest interest, std::function<void(const Ready&)> handler);
+  void change(std::uint64_t watch, Interest interest);
+  void unwatch(std::uint64_t watch);
+
+  std::uint64_t after(Duration delay, Task task);  // once
+  void cancel(std::uint64_t timer);
+
+  void run();   // until stop()
+  void stop();  // any thread
+
+  // When this thread last went round, CLOCK_BOOTTIME: tells that it was stopped meanwhile.
+  [[nodiscard]] Duration last_round_boottime() const { return last_round_boottime_; }
+
+ private:
+  Loop(Poller poller, Event wake) : poller_(std::move(poller)), wake_(std::move(wake)) {}
+  void run_posted();
+  void run_timers();
+  [[nodiscard]] Duration until_next_timer() const;
+
+  struct Watch {
+    int fd;
+    std::shared_ptr<std::function<void(const Ready&)>> handler;
+  };
+  Poller poller_;
+  Event wake_;
+  std::unordered_map<std::uint64_t, Watch> watches_;
+  std::multimap<Duration, std::pair<std::uint64_t, Task>> timers_;
+  std::uint64_t next_id_ = 1;  // 0 is the wake event
+  std::mutex posted_mutex_;
+  std::vector<Task> posted_;
+  bool stopped_ = false;
+  Duration last_round_boottime_{};
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,169 @@
+#include "job/daemon/neighbours.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace pawl::job {
+
+using namespace std::chrono_literals;
+
+namespace {
+Frame frame_of(PeerWire kind, std::string payload = {}) {
+  return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
+}
+}  // namespace
+
+Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
+    : loop_(loop), self_(std::move(self)), deadlines_(deadlines), handlers_(std::move(handlers)) {
+  self_.purpose = Purpose::link;
+  heard_boottime_ = real_clock().boottime();
+}
+
+void Neighbours::set(const std::vector<Member>& wanted) {
+  for (auto it = links_.begin(); it != links_.end();) {
+    const bool keep =
+        std::any_of(wanted.begin(), wanted.end(), [&](const Member& m) { return m.life == it->second.life; });
+    if (!keep) drop(it->second);
+    it = keep ? std::next(it) : links_.erase(it);
+  }
+  for (const Member& member : wanted) {
+    if (links_.count(member.life.node) > 0) continue;
+    Link& link = links_[member.life.node];
+    link.life = member.life;
+    link.address = member.address;
+    hear(link);
+    connect(link);
+  }
+}
+
+bool Neighbours::send(NodeId node, const Frame& frame) {
+  auto found = links_.find(node);
+  if (found == links_.end() || found->second.state != State::up) return false;
+  found->second.connection->send(frame);
+  return true;
+}
+
+void Neighbours::tick() {
+  const Duration now = real_clock().now();
+  std::vector<NodeId> nodes;
+  for (auto& [node, link] : links_) nodes.push_back(node);
+  for (NodeId node : nodes) {
+    auto found = links_.find(node);
+    if (found == links_.end() || found->second.state == State::dead) continue;
+    Link& link = found->second;
+    if (link.state == State::up)
+      link.connection->send(frame_of(PeerWire::beat, Writer().u64(handlers_.generation().value).take()));
+    if (now - link.heard > deadlines_.silence) {
+      lose(link, FaultKind::node_silent, text("no sign of life for ", (now - link.heard) / 1ms, " ms"));
+      continue;
+    }
+    const bool stuck = (link.state == State::connecting || link.state == State::greeting) &&
+                       now - link.attempted > std::max<Duration>(deadlines_.silence / 4, 200ms);
+    if (stuck && link.state == State::connecting) drop(link);  // the connect was swallowed; a greeting may just be slow
+    if (link.state == State::down) connect(link);
+  }
+}
+
+void Neighbours::connect(Link& link) {
+  link.attempted = real_clock().now();
+  auto address = Address::parse(link.address);
+  if (!address) return lose(link, FaultKind::node_lost, address.error().what);
+  auto started = start_connect_tcp(*address);
+  const NodeId node = link.life.node;
+  if (!started) {
+    const Error error = started.error();
+    loop_.post([this, node, error] { broken(node, error); });
+    return;
+  }
+  link.state = State::connecting;
+  link.connecting = std::move(*started);
+  link.watch = loop_.watch(link.connecting.get(), kWrite, [this, node](const Ready&) { connected(node); });
+}
+
+void Neighbours::connected(NodeId node) {
+  auto found = links_.find(node);
+  if (found == links_.end() || found->second.state != State::connecting) return;
+  Link& link = found->second;
+  loop_.unwatch(std::exchange(link.watch, 0));
+  Fd fd = std::move(link.connecting);
+  if (Status finished = finish_connect(fd.get()); !finished) {
+    link.state = State::down;
+    return broken(node, finished.error());
+  }
+  link.state = State::greeting;
+  link.connection = Connection::make(loop_, std::move(fd),
+                                     {.on_frame = [this, node](Frame& frame) { on_frame(node, frame); },
+                                      .on_close = [this, node](const Error& error) { broken(node, error); }});
+  Hello hello = self_;
+  hello.expected = link.life.incarnation;
+  hello.generation = handlers_.generation();
+  link.connection->send(frame_of(PeerWire::hello, hello.encode()));
+}
+
+void Neighbours::on_frame(NodeId node, Frame& frame) {
+  auto found = links_.find(node);
+  if (found == links_.end()) return;
+  Link& link = found->second;
+  hear(link);
+  if (link.state == State::greeting) {
+    if (frame.kind == static_cast<std::uint16_t>(PeerWire::welcome)) {
+      link.state = State::up;
+      return handlers_.on_up(link.life);
+    }
+    Reader in(frame.payload);
+    (void)in.u8();
+    return lose(link, FaultKind::node_lost, "it refused us: " + in.str());
+  }
+  if (frame.kind != static_cast<std::uint16_t>(PeerWire::beat_back)) handlers_.on_answer(link.life, frame);
+}
+
+void Neighbours::broken(NodeId node, const Error& error) {
+  auto found = links_.find(node);
+  if (found == links_.end() || found->second.state == State::dead) return;
+  Link& link = found->second;
+  const bool was_up = link.state == State::up;
+  drop(link);
+  if (is_refused(error)) return lose(link, FaultKind::node_lost, "its address refuses connections");
+  if (was_up) {
+    log_info("link_broken", "to", node, "why", error.what);
+    connect(link);  // at once: refused or not tells whether the node or only its pawld has died
+  }
+}
+
+void Neighbours::lose(Link& link, FaultKind kind, const std::string& detail) {
+  const NodeLife life = link.life;
+  drop(link);
+  link.state = State::dead;
+  handlers_.on_lost(life, kind, detail);
+}
+
+void Neighbours::hear(Link& link) {
+  link.heard = real_clock().now();
+  heard_boottime_ = real_clock().boottime();
+}
+
+void Neighbours::drop(Link& link) {
+  if (link.watch != 0) loop_.unwatch(std::exchange(link.watch, 0));
+  link.connecting.reset();
+  if (link.connection) link.connection->close();
+  link.connection.reset();
+  link.state = State::down;
+}
+
+bool Neighbours::is_up(NodeId node) const {
+  auto found = links_.find(node);
+  return found != links_.end() && found->second.state == State::up;
+}
+
+std::vector<Neighbours::View> Neighbours::view() const {
+  std::vector<View> views;
+  const Duration now = real_clock().now();
+  for (const auto& [node, link] : links_) {
+    const char* state = link.state == State::up ? "up" : link.state == State::dead ? "dead" : "lost";
+    views.push_back({node, state, now - link.heard});
+  }
+  return views;
+}
+
+}  // namespace pawl::job

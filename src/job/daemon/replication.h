@@ -1,0 +1,119 @@
+// Replication: the replica stream of one seat to one holder, and its receiving end. Bulk bytes, so threads of their
+// own.
+//
+// Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
+// and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
+// again). A stream belongs to one generation; ending it (end()) never waits. The daemon counts live workers and
+// restores nothing while one of an older generation still runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "job/daemon/memory.h"
+#include "job/recovery/deadlines.h"
+#include "job/transport/peer_wire.h"
+
+namespace pawl::job {
+
+// Counted by whoever must know that no thread of an older generation touches memory any more.
+class Workers {
+ public:
+  explicit Workers(std::function<void()> on_idle) : on_idle_(std::move(on_idle)) {}
+  void begin() { ++count_; }
+  void finish() {
+    if (--count_ == 0) on_idle_();
+  }
+  [[nodiscard]] bool idle() const { return count_ == 0; }
+
+ private:
+  std::atomic<int> count_{0};
+  std::function<void()> on_idle_;  // any thread
+};
+
+// What streams share with the daemon. Outlives every stream.
+struct StreamContext {
+  Workers* workers = nullptr;
+  const std::atomic<std::uint64_t>* progress = nullptr;  // Progress::pack() of the current generation
+  std::atomic<std::uint64_t>* bytes_sent = nullptr;
+  std::atomic<std::uint64_t>* bytes_received = nullptr;
+  bool gate_off = false;  // test only
+  // A hold of the drill: returns when released or when `ended` turns true.
+  std::function<void(const char* phase, const std::atomic<bool>& ended)> hold;
+};
+
+class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
+ public:
+  struct Options {
+    Hello hello;          // purpose data; seat and generation of the stream
+    std::string address;  // of the holder
+    std::uint32_t holder_index = 0;
+    ArenaHandle arena;  // the seat's own
+    StreamContext context;
+    std::function<void(Step)> on_held;             // any thread
+    std::function<void(const Error&)> on_refused;  // never-refusal: version, token, job
+  };
+  [[nodiscard]] static std::shared_ptr<ReplicaSender> start(Options options);
+  void notice();  // something new may lie in the arena. Any thread
+  void end();     // never waits
+
+ private:
+  explicit ReplicaSender(Options options) : options_(std::move(options)) {}
+  void run();
+  [[nodiscard]] Status serve_connection(int fd);
+  [[nodiscard]] Status send_step(int fd, const Slot& slot, SlotWord word);
+  [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
+  void wait_notice(Duration at_most);
+
+  Options options_;
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t notices_ = 0;
+  std::uint64_t seen_ = 0;
+  int fd_ = -1;  // of the live connection, for end(); under mutex_
+};
+
+// The holder's end of one data connection, after the hello was welcomed.
+class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
+ public:
+  struct Options {
+    Fd fd;
+    Generation generation;
+    Seat seat;
+    std::string job;
+    StreamContext context;
+    // Asked once a connection, on the stream's thread: the replica arena for this spec (made by the loop).
+    std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
+    std::function<void(Seat, Step)> on_sealed;  // any thread
+  };
+  [[nodiscard]] static std::shared_ptr<ReplicaReceiver> start(Options options);
+  void end();
+  [[nodiscard]] bool finished() const { return finished_; }  // its thread touches nothing any more
+
+ private:
+  explicit ReplicaReceiver(Options options) : options_(std::move(options)) {}
+  void run();
+  [[nodiscard]] Status serve();
+  [[nodiscard]] Status on_open(const Frame& frame);
+  [[nodiscard]] Status on_bucket(FrameHeader header);
+  [[nodiscard]] Status on_seal(const Frame& frame);
+
+  Options options_;
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> finished_{false};
+  ArenaHandle arena_;
+  Slot slot_;
+  bool open_ = false;
+  Step step_;
+};
+
+// An ArenaSpec on the wire; `kind` and `job` are set by the reader.
+void write_spec(Writer& out, const ArenaSpec& spec);
+[[nodiscard]] Result<ArenaSpec> read_spec(Reader& in, const std::string& job, Seat seat, ArenaKind kind);
+
+}  // namespace pawl::job

@@ -1,0 +1,103 @@
+// Trainers: this node's trainer processes, as places 0..seats_per_node-1. On the loop's thread.
+//
+// Owns what lies between pawld and one process: the connection, its page, the two event descriptors, the watch on the
+// robust mutex (which tells of a death at once, long before its memory is gone; the keeper's `exited` confirms it).
+// What a request means is decided by whoever gets on_request (job/daemon/pawld.h); requests that cannot be answered yet are
+// remembered here by kind, since a trainer has at most one of each (of requests to the store any number, by id).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "env/shared_memory.h"
+#include "job/daemon/connection.h"
+#include "job/daemon/loop.h"
+#include "job/snapshot/trainer_page.h"
+#include "job/trainer/wire.h"
+
+namespace pawl::job {
+
+struct TrainerProcess {
+  std::uint32_t index = 0;
+  std::uint64_t pid = 0;  // 0: none runs
+  std::uint64_t start_time = 0;
+  bool dying = false;     // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  bool finished = false;  // detached in good order
+  std::optional<Seat> seat;
+  std::shared_ptr<Connection> connection;  // nullptr: not attached
+  Fd page_fd;
+  std::shared_ptr<Mapping> page_mapping;
+  TrainerPage* page = nullptr;
+  std::optional<Event> event;    // we raise it
+  std::optional<Event> notices;  // the trainer raises it
+  std::uint64_t notice_watch = 0;
+  Duration spawned_at{};
+  Duration busy_at{};                            // it last waited for others, or was given its seat, then
+  Duration stopped_since{};                      // the process has been stopped since then; 0: it is not
+  std::string killed_why;                        // by us
+  std::string ended;                             // how the process before this one ended, for people
+  bool watched = false;                          // its death is watched through the mutex
+  std::map<TrainerWire, std::uint64_t> waiting;  // kind -> request id
+  std::set<std::uint64_t> store_waiting;         // ids of requests to the store, of which any number may wait
+  Generation seated;                             // generation in which it was last told its seat
+  Generation done;                               // generation in which it last said done
+  Step finish_step;                              // to be committed, once it waits in finish
+  Step last_step;                                // the last it has begun, likewise
+  Step stop_wanted;                              // what it proposes, while it waits in stop_after
+
+  [[nodiscard]] bool waits_for(TrainerWire kind) const { return waiting.count(kind) > 0; }
+};
+
+class Trainers {
+ public:
+  struct Handlers {
+    std::function<void(TrainerProcess&, TrainerWire kind, std::uint64_t id, Reader&)> on_request;
+    std::function<void(TrainerProcess&)> on_notice;
+    std::function<void(TrainerProcess&, const std::string& how)> on_death;
+    std::function<void(std::shared_ptr<Connection>, const Frame&)> on_question;
+    std::function<void(const std::string& name, int fd)> hold;  // for the keeper
+    std::function<void(TrainerProcess&)> on_page;               // a new one, that nobody has seen yet
+  };
+  Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
+  // From now on who connects is heard: once the job's state is known, or a request would be judged without it.
+  void open();
+  ~Trainers();
+
+  [[nodiscard]] std::vector<TrainerProcess>& places() { return places_; }
+  [[nodiscard]] TrainerProcess* at_seat(Seat seat);
+  [[nodiscard]] Status adopt_page(std::uint32_t index, Fd fd);  // from the keeper
+
+  // The keeper's news.
+  void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
+  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
+
+  void answer(TrainerProcess& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload,
+              std::span<const int> fds = {});
+  void answer_store(TrainerProcess& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
+  // Wakes the trainer: a recovery to `generation` is pending.
+  void interrupt(TrainerProcess& place, Generation generation);
+  void stop(TrainerProcess& place);
+
+ private:
+  void accept_all();
+  void on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame);
+  void attach(const std::shared_ptr<Connection>& connection, Frame& frame);
+  [[nodiscard]] Status make_page(TrainerProcess& place);
+  void on_frame(std::uint32_t index, Frame& frame);
+  void watch_death(TrainerProcess& place);
+
+  Loop& loop_;
+  std::string job_;
+  Fd listener_;
+  Handlers handlers_;
+  std::vector<TrainerProcess> places_;
+  std::map<Connection*, std::shared_ptr<Connection>> strangers_;  // have not said who they are
+  std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace pawl::job

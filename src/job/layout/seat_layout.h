@@ -1,0 +1,88 @@
+// SeatLayout: what one seat declared, and where each piece lies in its snapshot's payload.
+//
+// What always holds of a built or parsed one: (name, role) pairs are unique; each region lies inside its tensor's
+// shape, and is all of it where the tensor is replicated; each mesh covers the world. The payload is the stable entries
+// in declared order, then the volatile ones and blobs in declared order, each at a multiple of 64 bytes; the bytes
+// between are zero. Derived entries are listed and not captured. Pure. The canonical text is what travels and what lies
+// in the arena; equal layouts have equal texts and digests. It is strict both ways: parse_layout takes exactly what
+// text_of writes. Other placements (shard, flat, averaged) come with src/reshape. Used by libpawl and pawld alike.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tensor/dtype.h"
+#include "tensor/mesh.h"
+#include "tensor/region.h"
+
+namespace pawl::job {
+
+// The numbers of both are those of include/pawl/pawl.h.
+enum class TensorPlacement : std::uint8_t { replicate = 0, unique = 1 };
+enum class Lifetime : std::uint8_t { stable = 0, volatile_ = 1, derived = 2 };
+[[nodiscard]] std::string_view name_of(TensorPlacement placement);
+[[nodiscard]] std::string_view name_of(Lifetime lifetime);
+
+inline constexpr std::uint32_t kNoMesh = ~0u;                     // of blobs
+inline constexpr std::uint64_t kNotCaptured = ~std::uint64_t{0};  // offset of derived entries
+inline constexpr std::uint64_t kEntryAlignment = 64;
+inline constexpr std::uint64_t kBlobHeaderBytes = 8;  // u64: how many of the bytes after it count
+
+struct LayoutEntry {
+  std::string name;
+  std::string role;  // "blob" for a blob
+  DType dtype = DType::float32;
+  Shape shape;    // global
+  Region region;  // what this seat holds
+  std::uint32_t mesh = kNoMesh;
+  TensorPlacement placement = TensorPlacement::replicate;
+  Lifetime lifetime = Lifetime::stable;
+  std::uint64_t payload_offset = kNotCaptured;  // set by LayoutBuilder::build
+  std::uint64_t bytes = 0;                      // of the region; set by LayoutBuilder::add
+  bool operator==(const LayoutEntry&) const = default;
+};
+
+struct SeatLayout {
+  std::uint32_t world = 0;
+  std::vector<Mesh> meshes;
+  std::vector<LayoutEntry> entries;  // in declared order: an entry's index is what LayoutBuilder::add returned
+  std::uint64_t stable_bytes = 0;    // the payload's first part, a multiple of 64
+  std::uint64_t payload_bytes = 0;
+  bool operator==(const SeatLayout&) const = default;
+};
+
+class LayoutBuilder {
+ public:
+  explicit LayoutBuilder(std::uint32_t world) { layout_.world = world; }
+  // Each returns the index. Fails: `invalid` with the reason; nothing has changed then.
+  [[nodiscard]] Result<std::uint32_t> add_mesh(Mesh mesh);
+  [[nodiscard]] Result<std::uint32_t> add(LayoutEntry entry);  // payload_offset and bytes are ignored
+  // A volatile entry of `capacity` + 8 bytes that only this seat has.
+  [[nodiscard]] Result<std::uint32_t> add_blob(std::string name, std::uint64_t capacity);
+  // Lays the payload out. Fails: `invalid` if nothing is captured or it is larger than 2^46 bytes.
+  [[nodiscard]] Result<SeatLayout> build() const;
+
+ private:
+  SeatLayout layout_;
+  std::unordered_set<std::string> names_;  // name \n role
+};
+
+using pawl::text_of;  // of shapes, beside those below
+// The canonical text; its grammar is in docs/format.md.
+[[nodiscard]] std::string text_of(const SeatLayout& layout);
+// Fails: `corrupt` with the line's number. Cost is linear in the text, whoever wrote it.
+[[nodiscard]] Result<SeatLayout> parse_layout(std::string_view text);
+
+// What must be equal on all seats: the world, the meshes, the replicated tensors.
+[[nodiscard]] std::string shared_text(const SeatLayout& layout);
+// What two shared texts disagree on, at most `limit` sentences, each naming a tensor (or mesh) with both shapes:
+// "tensor wte (weight): [50304,768] float32 here, [50257,768] float32 there". Empty if they are equal.
+[[nodiscard]] std::vector<std::string> first_differences(std::string_view here, std::string_view there,
+                                                         std::size_t limit = 5);
+
+}  // namespace pawl::job

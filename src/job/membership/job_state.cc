@@ -1,0 +1,409 @@
+#include "job/membership/job_state.h"
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace pawl::job {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDepthMax = 16;
+
+// The texts of an enumeration, in the order of its values, which begin at 0.
+template <class Enum>
+constexpr std::array<const char*, 0> kNames{};
+template <>
+constexpr std::array kNames<JobPhase>{"forming", "restoring", "running", "quiescing", "finished", "failed"};
+template <>
+constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica"};
+template <>
+constexpr std::array kNames<FaultKind>{"none",         "node_lost",     "node_silent",    "trainer_exit",
+                                       "trainer_hang", "trainer_stuck", "communication",  "corrupt_source",
+                                       "leader_lost",  "operator_stop", "layout_conflict"};
+template <>
+constexpr std::array kNames<SlotState>{"empty", "dirty", "sealed"};
+
+template <class Enum>
+const char* text_of(Enum value) {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kNames<Enum>.size() ? kNames<Enum>[index] : "?";
+}
+
+// Each record's fields, once for both directions: `io(name, member)`.
+template <class Record, class Plain>
+concept Is = std::same_as<std::remove_const_t<Record>, Plain>;
+
+template <class Io, Is<JobSpec> Record>
+void fields(Io& io, Record& r) {
+  io("job", r.job), io("version", r.version), io("node_count", r.node_count), io("seats_per_node", r.seats_per_node);
+  io("spare_count", r.spare_count), io("replica_count", r.replica_count), io("wait_for_spare", r.wait_for_spare);
+  io("test_hooks", r.test_hooks), io("gate_off", r.gate_off), io("deadline_ms", r.deadline_ms);
+  io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
+}
+template <class Io, Is<NodeLife> Record>
+void fields(Io& io, Record& r) {
+  io("node", r.node), io("incarnation", r.incarnation);
+}
+template <class Io, Is<NodeRecord> Record>
+void fields(Io& io, Record& r) {
+  io("life", r.life), io("address", r.address), io("local_path", r.local_path), io("keeper_pid", r.keeper_pid);
+  io("pawld_pid", r.pawld_pid), io("parked", r.parked), io("healthy", r.healthy);
+}
+template <class Io, Is<Member> Record>
+void fields(Io& io, Record& r) {
+  io("seat", r.seat), io("life", r.life), io("address", r.address), io("local_index", r.local_index);
+}
+template <class Io, Is<Source> Record>
+void fields(Io& io, Record& r) {
+  io("seat", r.seat), io("kind", r.kind), io("from", r.from), io("slot_generation", r.slot_generation);
+  io("step", r.step);
+}
+template <class Io, Is<Struck> Record>
+void fields(Io& io, Record& r) {
+  io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
+}
+template <class Io, Is<Cause> Record>
+void fields(Io& io, Record& r) {
+  io("kind", r.kind), io("node", r.node), io("seat", r.seat), io("detail", r.detail);
+  io("detected_wall_ms", r.detected_wall_ms);
+}
+template <class Io, Is<LineageEntry> Record>
+void fields(Io& io, Record& r) {
+  io("generation", r.generation), io("resume", r.resume);
+}
+template <class Io, Is<Attempt> Record>
+void fields(Io& io, Record& r) {
+  io("kind", r.kind), io("seat", r.seat), io("resume", r.resume), io("count", r.count);
+}
+template <class Io, Is<JobState> Record>
+void fields(Io& io, Record& r) {
+  io("generation", r.generation), io("phase", r.phase), io("leader", r.leader), io("seats", r.seats);
+  io("evicted", r.evicted), io("departed", r.departed), io("struck", r.struck), io("lineage", r.lineage);
+  io("ran", r.ran), io("committed", r.committed), io("resume", r.resume), io("sources", r.sources);
+  io("restart", r.restart), io("plan_digest", r.plan_digest), io("cold", r.cold), io("causes", r.causes);
+  io("attempts", r.attempts), io("waiting", r.waiting), io("verdict", r.verdict);
+}
+template <class Io, Is<InventoryItem> Record>
+void fields(Io& io, Record& r) {
+  io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
+  io("state", r.state), io("layout_digest", r.layout_digest);
+}
+template <class Io, Is<Inventory> Record>
+void fields(Io& io, Record& r) {
+  io("life", r.life), io("generation", r.generation), io("committed", r.committed), io("items", r.items);
+  io("trainers_alive", r.trainers_alive), io("frozen_wall_ms", r.frozen_wall_ms);
+}
+
+struct Writer {
+  json& object;
+  template <class Value>
+  void operator()(const char* name, const Value& value) {
+    object[name] = encode(value);
+  }
+
+  static json encode(const std::string& value) { return value; }
+  template <class Number>
+  requires std::is_arithmetic_v<Number>
+  static json encode(Number value) { return value; }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  static json encode(Enum value) { return text_of(value); }
+  template <class Tag, class Integer>
+  static json encode(Id<Tag, Integer> id) {
+    return id.value;
+  }
+  template <class Value>
+  static json encode(const std::optional<Value>& value) {
+    return value ? encode(*value) : json(nullptr);
+  }
+  template <class Value>
+  static json encode(const std::vector<Value>& values) {
+    json list = json::array();
+    for (const Value& value : values) list.push_back(encode(value));
+    return list;
+  }
+  template <class Record>
+  requires std::is_class_v<Record>
+  static json encode(const Record& record) {
+    json object = json::object();
+    Writer writer{object};
+    fields(writer, record);
+    return object;
+  }
+};
+
+// Keeps the first mistake, with the path to it; everything after it is skipped.
+class Reader {
+ public:
+  explicit Reader(const json& object) : object_(&object) {}
+
+  template <class Value>
+  void operator()(const char* name, Value& value) {
+    ++known_;
+    if (!mistake_.empty()) return;
+    const std::size_t length = path_.size();
+    if (!path_.empty()) path_ += '.';
+    path_ += name;
+    const auto found = object_->find(name);
+    if (found == object_->end()) {
+      fail("missing");
+    } else {
+      decode(*found, value);
+    }
+    path_.resize(length);
+  }
+
+  template <class Record>
+  void record(const json& source, Record& out) {
+    if (!source.is_object()) return fail("not an object");
+    const json* outer = std::exchange(object_, &source);
+    const std::size_t outer_known = std::exchange(known_, 0);
+    fields(*this, out);
+    // Every known field was found, so a surplus is a field that we do not know.
+    if (mistake_.empty() && known_ != source.size()) fail("has a field that this version does not know");
+    object_ = outer;
+    known_ = outer_known;
+  }
+
+  void fail(std::string_view why) {
+    if (mistake_.empty()) mistake_ = path_.empty() ? std::string(why) : text(path_, ": ", why);
+  }
+  [[nodiscard]] const std::string& mistake() const { return mistake_; }
+
+ private:
+  void decode(const json& source, std::string& out) {
+    if (const auto* value = source.get_ptr<const json::string_t*>()) {
+      out = *value;
+    } else {
+      fail("not a text");
+    }
+  }
+  void decode(const json& source, bool& out) {
+    if (const auto* value = source.get_ptr<const json::boolean_t*>()) {
+      out = *value;
+    } else {
+      fail("not true or false");
+    }
+  }
+  template <std::unsigned_integral Number>
+  void decode(const json& source, Number& out) {
+    number(source, out, std::numeric_limits<Number>::max());
+  }
+  template <class Tag, class Integer>
+  void decode(const json& source, Id<Tag, Integer>& out) {
+    number(source, out.value, std::numeric_limits<Integer>::max());
+  }
+  void decode(const json& source, Generation& out) { number(source, out.value, kGenerationMax); }
+  void decode(const json& source, Step& out) { number(source, out.value, kStepMax); }
+
+  template <class Number>
+  void number(const json& source, Number& out, std::uint64_t max) {
+    const auto* value = source.get_ptr<const json::number_unsigned_t*>();
+    if (value == nullptr) return fail("not a whole number from 0");
+    if (*value > max) return fail(text("out of range (at most ", max, ")"));
+    out = static_cast<Number>(*value);
+  }
+
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void decode(const json& source, Enum& out) {
+    const auto* value = source.get_ptr<const json::string_t*>();
+    if (value == nullptr) return fail("not a text");
+    const auto& names = kNames<Enum>;
+    const auto found = std::find(names.begin(), names.end(), std::string_view(*value));
+    if (found == names.end()) return fail(text("unknown: '", std::string_view(*value).substr(0, 40), "'"));
+    out = static_cast<Enum>(found - names.begin());
+  }
+  template <class Value>
+  void decode(const json& source, std::optional<Value>& out) {
+    out.reset();
+    if (!source.is_null()) decode(source, out.emplace());
+  }
+  template <class Value>
+  void decode(const json& source, std::vector<Value>& out) {
+    if (!source.is_array()) return fail("not a list");
+    out.clear();
+    out.reserve(source.size());
+    for (const json& element : source) {
+      const std::size_t length = path_.size();
+      path_ += text('[', out.size(), ']');
+      decode(element, out.emplace_back());
+      path_.resize(length);
+      if (!mistake_.empty()) return;
+    }
+  }
+  template <class Record>
+  requires std::is_class_v<Record>
+  void decode(const json& source, Record& out) { record(source, out); }
+
+  const json* object_;
+  std::size_t known_ = 0;
+  std::string path_;
+  std::string mistake_;
+};
+
+bool nested_too_deeply(std::string_view source) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const char c = source[i];
+    if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '{' || c == '[')) {
+      if (++depth > kDepthMax) return true;
+    } else if (!quoted && (c == '}' || c == ']')) {
+      --depth;
+    }
+  }
+  return false;
+}
+
+// What the types cannot say.
+void check(Reader& reader, const JobSpec& spec) {
+  if (spec.node_count == 0) reader.fail("node_count: out of range (at least 1)");
+  if (spec.seats_per_node == 0) reader.fail("seats_per_node: out of range (at least 1)");
+  if (std::uint64_t{spec.node_count} * spec.seats_per_node > std::numeric_limits<std::uint32_t>::max())
+    reader.fail("node_count: out of range (node_count x seats_per_node is the number of seats)");
+}
+void check(Reader&, const NodeRecord&) {}
+void check(Reader& reader, const JobState& state) {
+  for (std::size_t i = 0; i < state.seats.size(); ++i)
+    if (state.seats[i].seat.value != i) reader.fail(text("seats[", i, "].seat: not its place in the list"));
+  if (!state.sources.empty() && state.sources.size() != state.seats.size())
+    reader.fail("sources: not one for each seat");
+  for (std::size_t i = 0; i < state.sources.size(); ++i)
+    if (state.sources[i].seat.value != i) reader.fail(text("sources[", i, "].seat: not its place in the list"));
+  for (std::size_t i = 0; i < state.restart.size(); ++i)
+    if (state.restart[i].value >= state.seats.size()) reader.fail(text("restart[", i, "]: out of range, no such seat"));
+  for (std::size_t i = 1; i < state.lineage.size(); ++i)
+    if (state.lineage[i].generation <= state.lineage[i - 1].generation)
+      reader.fail(text("lineage[", i, "].generation: not later than the one before"));
+}
+void check(Reader&, const Inventory&) {}
+
+template <class Record>
+std::string write(const Record& record) {
+  // Texts may carry bytes of a trainer's making; what is not UTF-8 is replaced.
+  return Writer::encode(record).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+template <class Record>
+Result<Record> read(std::string_view what, std::string_view source) {
+  if (source.size() > kRecordBytesMax) return Error{Code::corrupt, text(what, ": more than 1 MiB")};
+  if (nested_too_deeply(source)) return Error{Code::corrupt, text(what, ": nested too deeply")};
+  const json parsed = json::parse(source, nullptr, false);
+  if (parsed.is_discarded()) return Error{Code::corrupt, text(what, ": not JSON")};
+  Record record;
+  Reader reader(parsed);
+  reader.record(parsed, record);
+  if (reader.mistake().empty()) check(reader, record);
+  if (!reader.mistake().empty()) return Error{Code::corrupt, text(what, ": ", reader.mistake())};
+  return record;
+}
+
+}  // namespace
+
+std::string to_json(const JobSpec& spec) {
+  return write(spec);
+}
+std::string to_json(const NodeRecord& record) {
+  return write(record);
+}
+std::string to_json(const JobState& state) {
+  return write(state);
+}
+std::string to_json(const Inventory& inventory) {
+  return write(inventory);
+}
+Result<JobSpec> parse_job_spec(std::string_view json) {
+  return read<JobSpec>("job spec", json);
+}
+Result<NodeRecord> parse_node_record(std::string_view json) {
+  return read<NodeRecord>("node record", json);
+}
+Result<JobState> parse_job_state(std::string_view json) {
+  return read<JobState>("job state", json);
+}
+Result<Inventory> parse_inventory(std::string_view json) {
+  return read<Inventory>("inventory", json);
+}
+
+const char* name_of(JobPhase phase) {
+  return text_of(phase);
+}
+const char* name_of(FaultKind kind) {
+  return text_of(kind);
+}
+const char* name_of(SourceKind kind) {
+  return text_of(kind);
+}
+const char* name_of(SlotState state) {
+  return text_of(state);
+}
+
+JobKeys::JobKeys(std::string_view job) : root(text("/pawl/", job, "/")) {}
+std::string JobKeys::spec() const {
+  return root + "spec";
+}
+std::string JobKeys::state() const {
+  return root + "state";
+}
+std::string JobKeys::nodes() const {
+  return root + "nodes/";
+}
+std::string JobKeys::node(NodeId node) const {
+  return text(nodes(), node);
+}
+std::string JobKeys::inventories(Generation generation) const {
+  return text(root, "inventory/", generation, "/");
+}
+std::string JobKeys::inventory(Generation generation, NodeId node) const {
+  return text(inventories(generation), node);
+}
+std::string JobKeys::readies(Generation generation) const {
+  return text(root, "ready/", generation, "/");
+}
+std::string JobKeys::ready(Generation generation, NodeId node) const {
+  return text(readies(generation), node);
+}
+std::string JobKeys::finishes() const {
+  return root + "finish/";
+}
+std::string JobKeys::finish(Seat seat) const {
+  return text(finishes(), seat);
+}
+std::string JobKeys::exits() const {
+  return root + "exit/";
+}
+std::string JobKeys::exit(Seat seat) const {
+  return text(exits(), seat);
+}
+std::string JobKeys::stop() const {
+  return root + "stop";
+}
+std::string JobKeys::stop_acks(Generation generation) const {
+  return text(root, "stop_ack/", generation, "/");
+}
+std::string JobKeys::stop_ack(Generation generation, NodeId node) const {
+  return text(stop_acks(generation), node);
+}
+std::string JobKeys::events() const {
+  return root + "events/";
+}
+std::string JobKeys::event(std::uint64_t wall_ns, NodeId node) const {
+  const std::string digits = text(wall_ns);  // padded, so that the order of the keys is that of time
+  return text(events(), std::string(20 - digits.size(), '0'), digits, ".", node);
+}
+
+}  // namespace pawl::job

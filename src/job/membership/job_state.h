@@ -1,0 +1,215 @@
+// JobState: the one key by which a job's members agree, and the records around it. Plain values and their JSON.
+//
+// Everything lives under /pawl/<job>/ in the control (etcd's protocol); docs/protocol.md lists the keys and who writes
+// them. The state moves only by compare-and-swap: forming -> restoring -> running -> quiescing -> restoring -> running;
+// a further death opens a further generation from any of the last three. Any daemon may carry it on.
+// Pure: who decides what is in recovery/. Parsing refuses what it does not know (Code::corrupt, naming the field): a
+// missing or unknown field, another type, a number out of range, text beyond kRecordBytesMax. It never aborts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "job/snapshot/slot_word.h"
+
+namespace pawl::job {
+
+inline constexpr std::uint32_t kProtocolVersion = 2;
+
+// What `pawl run` asked for; written once by the first, compared by the others.
+struct JobSpec {
+  std::string job;
+  std::uint32_t version = kProtocolVersion;
+  std::uint32_t node_count = 1;  // members
+  std::uint32_t seats_per_node = 1;
+  std::uint32_t spare_count = 0;
+  std::uint32_t replica_count = 1;
+  bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
+  bool test_hooks = false;           // drills may hold phases; the gate may be switched off
+  bool gate_off = false;             // test only
+  std::uint64_t deadline_ms = 3000;  // the one budget from which all other waits are derived (job/recovery/deadlines.h)
+  std::uint64_t hang_ms = 20000;     // a trainer without progress for so long, outside a collective, hangs
+  std::uint64_t start_ms = 600000;   // a new process, or a spare with a new seat, becomes ready within this
+  std::string token_digest;          // hex; the token itself never leaves its 0600 file
+  bool operator==(const JobSpec&) const = default;
+};
+
+struct NodeLife {  // one life of one node's agent
+  NodeId node;
+  Incarnation incarnation;
+  auto operator<=>(const NodeLife&) const = default;
+};
+
+// nodes/<id>, under the node's lease: gone when the node is.
+struct NodeRecord {
+  NodeLife life;
+  std::string address;     // host:port of the keeper's listening socket, for peers
+  std::string local_path;  // unix socket for this machine's command line
+  std::uint64_t keeper_pid = 0;
+  std::uint64_t pawld_pid = 0;
+  std::uint32_t parked = 0;  // trainers that wait for a seat
+  bool healthy = false;      // passed its health check; only such a node gets seats
+  bool operator==(const NodeRecord&) const = default;
+};
+
+struct Member {  // who sits where
+  Seat seat;
+  NodeLife life;
+  std::string address;
+  std::uint32_t local_index = 0;  // which of the node's trainers
+  bool operator==(const Member&) const = default;
+};
+
+enum class JobPhase : std::uint8_t { forming, restoring, running, quiescing, finished, failed };
+
+enum class SourceKind : std::uint8_t { nothing, own_arena, replica };
+
+// Where a seat's state of the resume step is read from.
+struct Source {
+  Seat seat;
+  SourceKind kind = SourceKind::nothing;  // nothing: resume step 0
+  NodeLife from;
+  Generation slot_generation;
+  Step step;
+  bool operator==(const Source&) const = default;
+};
+
+// A source that proved wrong in use; never tried twice.
+struct Struck {
+  NodeLife at;
+  Seat seat;
+  SourceKind kind = SourceKind::nothing;
+  Generation slot_generation;
+  Step step;
+  bool operator==(const Struck&) const = default;
+};
+
+enum class FaultKind : std::uint8_t {
+  none,
+  node_lost,       // its address refuses, or its lease ended
+  node_silent,     // accepts or swallows, but says nothing within its deadline
+  trainer_exit,    // crash, exception, OOM kill
+  trainer_hang,    // no progress outside a collective
+  trainer_stuck,   // could not be freed within its deadline during a recovery
+  communication,   // a collective failed and nobody died within the grace
+  corrupt_source,  // a source struck out during a restore
+  leader_lost,     // whoever led the recovery died
+  operator_stop,
+  layout_conflict,  // the seats do not agree on the layout
+};
+
+struct Cause {
+  FaultKind kind = FaultKind::none;
+  std::optional<NodeLife> node;
+  std::optional<Seat> seat;
+  std::string detail;
+  std::uint64_t detected_wall_ms = 0;
+  bool operator==(const Cause&) const = default;
+};
+
+struct LineageEntry {  // generation g went on from step `resume`: later steps of older generations are void for ever
+  Generation generation;
+  Step resume;
+  bool operator==(const LineageEntry&) const = default;
+};
+
+// Recoveries of one kind in one place that brought no new committed step: what an escalation counts.
+struct Attempt {
+  FaultKind kind = FaultKind::none;
+  std::optional<Seat> seat;  // the place: a spare inherits it, a node's is its lowest seat; none: nowhere in particular
+  Step resume;               // R of the generation that failed last; a greater one since then is progress
+  std::uint32_t count = 0;
+  bool operator==(const Attempt&) const = default;
+};
+
+struct JobState {
+  Generation generation;
+  JobPhase phase = JobPhase::forming;
+  NodeLife leader;
+  std::vector<Member> seats;       // index = seat; in quiescing: the members of before, dead ones included
+  std::vector<NodeLife> evicted;   // by the last recovery; none of these is ever a source or a member again
+  std::vector<NodeLife> departed;  // by earlier ones, the newest 64: a registration that outlives its node is no spare
+  std::vector<Struck> struck;      // since the last `running`
+  std::vector<LineageEntry> lineage;  // generations and steps both grow; the last entry is the last decision's
+  Generation ran;                     // the last generation that reached `running`; 0: none has, nothing was trained
+  Step committed;                     // greatest step known to be committed at the last decision; R once it runs
+  Step resume;                        // R; meaningful from `restoring` on
+  std::vector<Source> sources;        // one a seat, from `restoring` on
+  std::vector<Seat> restart;          // seats whose trainer process must be (or was) started anew on its node
+  std::uint64_t plan_digest = 0;
+  bool cold = false;              // every trainer starts anew from step 0: a death before the first commit
+  std::vector<Cause> causes;      // of the last recovery, oldest first
+  std::vector<Attempt> attempts;  // fruitless ones
+  std::string waiting;            // for what, if the decision waits ("a spare for seat 2")
+  std::string verdict;            // of finished and failed, a sentence; else which committed steps are redone, if any
+  bool operator==(const JobState&) const = default;
+};
+
+// What one daemon's frozen memory holds.
+struct InventoryItem {
+  Seat seat;
+  SourceKind kind = SourceKind::nothing;  // own_arena or replica
+  Generation slot_generation;
+  Step step;
+  SlotState state = SlotState::empty;  // dirty slots are listed too, for the record; never a source
+  std::uint64_t layout_digest = 0;
+  bool operator==(const InventoryItem&) const = default;
+};
+
+// inventory/<generation>/<node>
+struct Inventory {
+  NodeLife life;
+  Generation generation;
+  Step committed;  // greatest step this daemon knew to be committed
+  std::vector<InventoryItem> items;
+  std::vector<Seat> trainers_alive;  // seats here whose trainer process lives
+  std::uint64_t frozen_wall_ms = 0;
+  bool operator==(const Inventory&) const = default;
+};
+
+inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
+
+[[nodiscard]] std::string to_json(const JobSpec&);
+[[nodiscard]] std::string to_json(const NodeRecord&);
+[[nodiscard]] std::string to_json(const JobState&);
+[[nodiscard]] std::string to_json(const Inventory&);
+[[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
+[[nodiscard]] Result<NodeRecord> parse_node_record(std::string_view json);
+[[nodiscard]] Result<JobState> parse_job_state(std::string_view json);
+[[nodiscard]] Result<Inventory> parse_inventory(std::string_view json);
+
+[[nodiscard]] const char* name_of(JobPhase phase);
+[[nodiscard]] const char* name_of(FaultKind kind);
+[[nodiscard]] const char* name_of(SourceKind kind);
+[[nodiscard]] const char* name_of(SlotState state);
+
+// Keys. `job` is checked by `pawl run`: [A-Za-z0-9._-]{1,63}.
+struct JobKeys {
+  std::string root;  // "/pawl/<job>/"
+  explicit JobKeys(std::string_view job);
+  [[nodiscard]] std::string spec() const;                              // spec
+  [[nodiscard]] std::string state() const;                             // state
+  [[nodiscard]] std::string nodes() const;                             // nodes/
+  [[nodiscard]] std::string node(NodeId node) const;                   // nodes/<id>
+  [[nodiscard]] std::string inventories(Generation generation) const;  // inventory/<generation>/
+  [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string readies(Generation generation) const;  // ready/<generation>/
+  [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string finishes() const;                        // finish/
+  [[nodiscard]] std::string finish(Seat seat) const;                 // finish/<seat>
+  [[nodiscard]] std::string exits() const;                           // exit/
+  [[nodiscard]] std::string exit(Seat seat) const;                   // exit/<seat>
+  [[nodiscard]] std::string stop() const;                            // stop
+  [[nodiscard]] std::string stop_acks(Generation generation) const;  // stop_ack/<generation>/
+  [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string events() const;                                   // events/
+  [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time
+};
+
+}  // namespace pawl::job

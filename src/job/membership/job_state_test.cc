@@ -1,0 +1,258 @@
+#include "job/membership/job_state.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace pawl::job {
+namespace {
+
+constexpr std::uint64_t kHuge = 18446744073709551615u;  // not a double: must come back exactly
+
+JobSpec full_spec() {
+  JobSpec spec;
+  spec.job = "charlm-1";
+  spec.node_count = 4;
+  spec.seats_per_node = 2;
+  spec.spare_count = 1;
+  spec.wait_for_spare = false;
+  spec.test_hooks = true;
+  spec.deadline_ms = kHuge;
+  spec.token_digest = "00ff";
+  return spec;
+}
+
+NodeLife life(std::uint32_t node, std::uint64_t incarnation) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+
+JobState full_state() {
+  JobState state;
+  state.generation = Generation(kGenerationMax);
+  state.phase = JobPhase::quiescing;
+  state.leader = life(3, kHuge);
+  state.seats = {{Seat(0), life(0, 17), "10.77.0.10:7000", 0}, {Seat(1), life(4, 18), "host:\"1\"", 1}};
+  state.evicted = {life(1, 9)};
+  state.departed = {life(2, 3), life(1, 4)};
+  state.struck = {{life(0, 17), Seat(1), SourceKind::replica, Generation(2), Step(40)}};
+  state.lineage = {{Generation(1), Step(0)}, {Generation(3), Step(40)}};
+  state.ran = Generation(3);
+  state.committed = Step(41);
+  state.resume = Step(kStepMax);
+  state.sources = {{Seat(0), SourceKind::own_arena, life(0, 17), Generation(2), Step(40)},
+                   {Seat(1), SourceKind::replica, life(0, 17), Generation(2), Step(40)}};
+  state.restart = {Seat(1)};
+  state.plan_digest = kHuge;
+  state.cold = true;
+  state.causes = {{FaultKind::node_lost, life(1, 9), std::nullopt, "refused\n", 1234567890123},
+                  {FaultKind::trainer_exit, std::nullopt, Seat(1), "killed by SIGSEGV", 0}};
+  state.attempts = {{FaultKind::trainer_exit, Seat(1), Step(40), 2},
+                    {FaultKind::communication, std::nullopt, Step(0), 1}};
+  state.waiting = "a spare for seat 1";
+  state.verdict = "steps 41 to 42 are redone";
+  return state;
+}
+
+NodeRecord full_record() {
+  return {life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true};
+}
+
+Inventory full_inventory() {
+  Inventory inventory;
+  inventory.life = life(3, 5);
+  inventory.generation = Generation(4);
+  inventory.committed = Step(41);
+  inventory.items = {{Seat(3), SourceKind::own_arena, Generation(3), Step(42), SlotState::dirty, kHuge},
+                     {Seat(2), SourceKind::replica, Generation(3), Step(41), SlotState::sealed, 1},
+                     {Seat(2), SourceKind::replica, Generation(0), Step(0), SlotState::empty, 0}};
+  inventory.trainers_alive = {Seat(3)};
+  inventory.frozen_wall_ms = 99;
+  return inventory;
+}
+
+template <class Record>
+void expect_corrupt(const Result<Record>& result, std::string_view part) {
+  ASSERT_FALSE(result.has_value()) << part;
+  EXPECT_EQ(result.error().code, Code::corrupt);
+  EXPECT_NE(result.error().what.find(part), std::string::npos) << result.error().what;
+}
+
+std::string replaced(std::string source, std::string_view from, std::string_view to) {
+  const auto at = source.find(from);
+  EXPECT_NE(at, std::string::npos) << from << " is not in " << source;
+  return at == std::string::npos ? source : source.replace(at, from.size(), to);
+}
+
+TEST(JobState, EveryRecordComesBackAsItWas) {
+  const auto spec = parse_job_spec(to_json(full_spec()));
+  ASSERT_TRUE(spec) << spec.error().what;
+  EXPECT_EQ(*spec, full_spec());
+  const auto state = parse_job_state(to_json(full_state()));
+  ASSERT_TRUE(state) << state.error().what;
+  EXPECT_EQ(*state, full_state());
+  const auto record = parse_node_record(to_json(full_record()));
+  ASSERT_TRUE(record) << record.error().what;
+  EXPECT_EQ(*record, full_record());
+  const auto inventory = parse_inventory(to_json(full_inventory()));
+  ASSERT_TRUE(inventory) << inventory.error().what;
+  EXPECT_EQ(*inventory, full_inventory());
+  EXPECT_EQ(*parse_job_state(to_json(JobState())), JobState());
+  EXPECT_EQ(*parse_inventory(to_json(Inventory())), Inventory());
+}
+
+TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
+  for (int i = 0; i <= static_cast<int>(JobPhase::failed); ++i) {
+    JobState state;
+    state.phase = static_cast<JobPhase>(i);
+    EXPECT_EQ(parse_job_state(to_json(state))->phase, state.phase) << name_of(state.phase);
+  }
+  for (int i = 0; i <= static_cast<int>(FaultKind::layout_conflict); ++i) {
+    JobState state;
+    state.causes = {{static_cast<FaultKind>(i), std::nullopt, std::nullopt, "", 0}};
+    EXPECT_EQ(parse_job_state(to_json(state))->causes, state.causes) << i;
+  }
+  EXPECT_STREQ(name_of(JobPhase::quiescing), "quiescing");
+  EXPECT_STREQ(name_of(FaultKind::none), "none");
+  EXPECT_STREQ(name_of(FaultKind::trainer_stuck), "trainer_stuck");
+  EXPECT_STREQ(name_of(FaultKind::layout_conflict), "layout_conflict");
+  EXPECT_STREQ(name_of(SourceKind::own_arena), "own_arena");
+  EXPECT_STREQ(name_of(SlotState::sealed), "sealed");
+}
+
+TEST(JobState, TextThatIsNotUtf8IsWrittenAsText) {
+  JobState state;
+  state.verdict = "trainer said \xff\xfe";
+  const auto parsed = parse_job_state(to_json(state));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->verdict.substr(0, 13), "trainer said ");
+}
+
+TEST(JobState, AMistakeIsNamedByItsField) {
+  const std::string state = to_json(full_state());
+  expect_corrupt(parse_job_state(replaced(state, "\"quiescing\"", "\"resting\"")), "phase: unknown: 'resting'");
+  expect_corrupt(parse_job_state(replaced(state, "\"quiescing\"", "3")), "phase: not a text");
+  expect_corrupt(parse_job_state(replaced(state, "\"cold\":true,", "")), "cold: missing");
+  expect_corrupt(parse_job_state(replaced(state, "\"cold\":true", "\"cold\":1")), "cold: not true or false");
+  expect_corrupt(parse_job_state(replaced(state, "\"cold\":true", "\"cold\":true,\"warm\":1")), "does not know");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":-2")),
+                 "attempts[0].count: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":2.0")),
+                 "attempts[0].count: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"count\":2", "\"count\":4294967296")),
+                 "attempts[0].count: out of range");
+  expect_corrupt(parse_job_state(replaced(state, "\"node\":4}", "\"node\":\"4\"}")), "seats[1].life.node: not a whole");
+  expect_corrupt(parse_job_state(replaced(state, "\"trainer_exit\"", "\"sulks\"")), "attempts[0].kind: unknown");
+  expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":[2]")), "restart[0]: out of range");
+  expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":{}")), "restart: not a list");
+  expect_corrupt(parse_job_state(replaced(state, "\"restart\":[1]", "\"restart\":[{}]")),
+                 "restart[0]: not a whole number");
+  expect_corrupt(parse_job_state(replaced(state, "\"generation\":2097151", "\"generation\":2097152")),
+                 "generation: out of range");
+  expect_corrupt(parse_job_state(replaced(state, "1099511627775", "1099511627776")), "resume: out of range");
+  expect_corrupt(parse_job_state(replaced(state, "18446744073709551615", "18446744073709551616")), "incarnation");
+
+  JobState odd = full_state();
+  std::swap(odd.seats[0].seat, odd.seats[1].seat);
+  expect_corrupt(parse_job_state(to_json(odd)), "seats[0].seat: not its place");
+  odd = full_state();
+  odd.sources.pop_back();
+  expect_corrupt(parse_job_state(to_json(odd)), "sources: not one for each seat");
+  odd = full_state();
+  odd.sources[1].seat = Seat(5);
+  expect_corrupt(parse_job_state(to_json(odd)), "sources[1].seat");
+  odd = full_state();
+  std::swap(odd.lineage[0], odd.lineage[1]);
+  expect_corrupt(parse_job_state(to_json(odd)), "lineage[1].generation");
+
+  JobSpec spec = full_spec();
+  spec.node_count = 0;
+  expect_corrupt(parse_job_spec(to_json(spec)), "node_count: out of range");
+  spec.node_count = spec.seats_per_node = 1u << 16;
+  expect_corrupt(parse_job_spec(to_json(spec)), "node_count: out of range");
+  spec.seats_per_node = 0;
+  expect_corrupt(parse_job_spec(to_json(spec)), "seats_per_node: out of range");
+  expect_corrupt(parse_inventory(replaced(to_json(full_inventory()), "\"dirty\"", "\"clean\"")),
+                 "items[0].state: unknown");
+  expect_corrupt(parse_node_record(replaced(to_json(full_record()), "\"healthy\":true", "\"healthy\":null")),
+                 "healthy");
+}
+
+TEST(JobState, HostileTextIsRefused) {
+  for (const std::string_view source : {"", " ", "null", "[]", "7", "\"x\"", "{", "{}", "{\"generation\":", "\xff",
+                                        "nan", "{\"generation\":1,\"generation\":2}", "true", "[{}]"}) {
+    EXPECT_EQ(parse_job_state(source).error().code, Code::corrupt) << source;
+    EXPECT_EQ(parse_job_spec(source).error().code, Code::corrupt) << source;
+    EXPECT_EQ(parse_inventory(source).error().code, Code::corrupt) << source;
+    EXPECT_EQ(parse_node_record(source).error().code, Code::corrupt) << source;
+  }
+  expect_corrupt(parse_job_state(std::string(kRecordBytesMax + 1, ' ')), "more than 1 MiB");
+  expect_corrupt(parse_job_state(std::string(kRecordBytesMax, '[')), "nested too deeply");
+  std::string objects;
+  while (objects.size() + 5 < kRecordBytesMax) objects += "{\"a\":";
+  expect_corrupt(parse_job_state(objects), "nested too deeply");
+  // Brackets inside of texts are no depth.
+  JobState brackets;
+  brackets.verdict = std::string(100, '{') + "\"\\" + std::string(100, '[');
+  EXPECT_EQ(*parse_job_state(to_json(brackets)), brackets);
+}
+
+// Whatever a byte turns into, the answer is a record or Code::corrupt; and what is accepted is written as it was read.
+TEST(JobState, DamagedTextNeverAborts) {
+  const std::string whole = to_json(full_state());
+  std::mt19937_64 random(20261);
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string damaged = whole;
+    for (int flips = 1 + static_cast<int>(random() % 3); flips > 0; --flips) {
+      const std::size_t at = random() % damaged.size();
+      switch (random() % 4) {
+        case 0:
+          damaged[at] = static_cast<char>(random());
+          break;
+        case 1:
+          damaged.erase(at, 1 + random() % 20);
+          break;
+        case 2:
+          damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40));
+          break;
+        default:
+          damaged[at] = "{}[],:\"0-e\\nt"[random() % 13];
+      }
+      if (damaged.empty()) damaged = "x";
+    }
+    const auto state = parse_job_state(damaged);
+    if (!state) {
+      ASSERT_EQ(state.error().code, Code::corrupt) << "round " << round;
+      continue;
+    }
+    ++accepted;
+    ASSERT_EQ(*parse_job_state(to_json(*state)), *state) << "round " << round << ": " << damaged;
+  }
+  EXPECT_GT(accepted, 0);  // flips within a text or a number
+}
+
+TEST(JobState, EveryPrefixIsRefused) {
+  const std::string whole = to_json(full_inventory());
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    ASSERT_FALSE(parse_inventory(std::string_view(whole).substr(0, length))) << length;
+}
+
+TEST(JobKeys, NamesOfTheProtocol) {
+  const JobKeys keys("charlm");
+  EXPECT_EQ(keys.root, "/pawl/charlm/");
+  EXPECT_EQ(keys.spec(), "/pawl/charlm/spec");
+  EXPECT_EQ(keys.state(), "/pawl/charlm/state");
+  EXPECT_EQ(keys.node(NodeId(3)), "/pawl/charlm/nodes/3");
+  EXPECT_EQ(keys.inventory(Generation(2), NodeId(3)), "/pawl/charlm/inventory/2/3");
+  EXPECT_EQ(keys.ready(Generation(2), NodeId(3)), "/pawl/charlm/ready/2/3");
+  EXPECT_EQ(keys.finish(Seat(1)), "/pawl/charlm/finish/1");
+  EXPECT_EQ(keys.event(5, NodeId(1)), "/pawl/charlm/events/00000000000000000005.1");
+  EXPECT_EQ(keys.event(kHuge, NodeId(1)), "/pawl/charlm/events/18446744073709551615.1");
+  EXPECT_LT(keys.event(999, NodeId(9)), keys.event(1000, NodeId(0)));
+  EXPECT_EQ(keys.inventory(Generation(2), NodeId(3)).find(keys.inventories(Generation(2))), 0u);
+  EXPECT_EQ(keys.event(1, NodeId(1)).find(keys.events()), 0u);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,47 @@
+#include "job/recovery/deadlines.h"
+
+#include <algorithm>
+
+#include "pawl/pawl.h"
+
+namespace pawl::job {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+Deadlines derive_deadlines(Duration budget) {
+  const Duration whole = std::clamp<Duration>(budget, milliseconds(500), minutes(10));
+  Deadlines deadlines;
+  deadlines.heartbeat_interval = std::clamp<Duration>(whole / 60, milliseconds(10), seconds(1));
+  deadlines.silence = whole;
+  deadlines.communication_grace = std::min<Duration>(whole / 10, seconds(10));
+  deadlines.trainer_exit_grace = std::clamp<Duration>(whole / 150, milliseconds(10), milliseconds(500));
+  deadlines.inventory = whole;
+  deadlines.trainer_free = whole * 10 / 3;
+  deadlines.restore = std::max<Duration>(whole * 10, seconds(10));
+  // etcd counts leases in whole seconds.
+  deadlines.lease = std::max<Duration>(std::chrono::ceil<seconds>(whole * 5 / 3), seconds(2));
+  deadlines.fence = whole * 10 / 3;
+  return deadlines;
+}
+
+bool must_fence(const FenceView& view, const Deadlines& deadlines) {
+  if (view.now_boottime - view.lease_renewed_boottime <= deadlines.lease) return false;
+  const bool stalled = view.now_boottime - view.last_tick_boottime > deadlines.silence;
+  // Beats come far more often than renewals, so "since the last renewal" would see the last beats before a cut.
+  const bool cut_off = view.has_neighbours && view.now_boottime - view.neighbour_heard_boottime > deadlines.silence;
+  return stalled || cut_off;
+}
+
+bool hangs(const TrainerView& view, Duration hang, const Deadlines& deadlines) {
+  if (view.stopped) return view.since_progress > deadlines.silence;
+  // Who waits inside a collective waits for somebody else, who is found by his own watch.
+  const bool waits_for_others = view.phase == PAWL_PHASE_ALLREDUCE || view.phase == PAWL_PHASE_ALLGATHER;
+  // These are bounded by deadlines of their own, or by nothing (evaluation, the end of the job).
+  const bool outside = view.phase == PAWL_PHASE_JOIN || view.phase == PAWL_PHASE_RESTORE ||
+                       view.phase == PAWL_PHASE_ASIDE || view.phase == PAWL_PHASE_FINISH;
+  return view.in_step && !waits_for_others && !outside && view.since_progress > hang;
+}
+
+}  // namespace pawl::job

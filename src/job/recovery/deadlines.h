@@ -1,0 +1,57 @@
+// One deadline budget from which all other waits are derived and named.
+//
+// The budget (default 3 s, taken as 0.5 s .. 10 min) is how long a silent node may stay unnoticed. Always:
+// heartbeat_interval * 10 <= silence < lease, inventory <= trainer_free <= restore, and both graces < silence.
+// Pure.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "base/ids.h"
+
+namespace pawl::job {
+
+struct Deadlines {
+  // Of the budget                  at 3 s
+  Duration heartbeat_interval;   // 1/60    50 ms  between neighbours
+  Duration silence;              // 1       3 s    no word from an accepting neighbour: pawld restarts within this, or
+                                 //                the node is silent
+  Duration communication_grace;  // 1/10    300 ms a collective failed: how long a death may take to show before rolling
+                                 //                back in place
+  Duration trainer_exit_grace;   // 1/150   20 ms  a trainer died: how long the rest of its node may take to die with it
+  Duration inventory;            // 1       3 s    a member that has not reported its frozen inventory is evicted
+  Duration trainer_free;         // 10/3    10 s   a trainer that has not joined is killed and restarted in its seat
+  Duration restore;              // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
+  Duration lease;                // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
+                                 //                which a cut-off node fences itself
+  Duration fence;                // 10/3    10 s   a window not copied out by then is void
+};
+// Not of the budget: what a script may still do when the job has finished (evaluate, save its model).
+inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
+
+// budget: JobSpec::deadline_ms.
+[[nodiscard]] Deadlines derive_deadlines(Duration budget);
+
+// Whether a daemon must fence itself (kill its trainers, drop its slots, come back as a spare): its lease is older than
+// its bound by BOOTTIME, and either it was stalled itself, or none of its neighbours has been heard since. The control
+// alone being away fences nobody.
+struct FenceView {
+  Duration now_boottime;
+  Duration lease_renewed_boottime;
+  Duration last_tick_boottime;        // of our own loop, before this one
+  Duration neighbour_heard_boottime;  // latest of all neighbours; 0 if there are none
+  bool has_neighbours = false;
+};
+[[nodiscard]] bool must_fence(const FenceView& view, const Deadlines& deadlines);
+
+// Whether a local trainer hangs: no progress for `hang` outside a collective (or it is stopped).
+struct TrainerView {
+  Duration since_progress;
+  std::uint32_t phase = 0;  // pawl_phase
+  bool stopped = false;     // process state T
+  bool in_step = false;
+};
+[[nodiscard]] bool hangs(const TrainerView& view, Duration hang, const Deadlines& deadlines);
+
+}  // namespace pawl::job

@@ -1,0 +1,99 @@
+// The decisions of a recovery: values in, values and a reason out. The loop that asks is in daemon/.
+//
+// running -> quiescing(g+1): open_generation. quiescing -> restoring: decide_restore, once every member that is not
+// evicted has reported its frozen inventory. restoring -> running: decide_running. Who misses a deadline is evicted by
+// a further generation over the same frozen slots. Every function is pure and total; `now` is an argument; equal
+// arguments give equal answers on every node, so any daemon can carry on what another began.
+// Source: design section 6; DEADPOOL sections III-IV.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "job/membership/job_state.h"
+#include "job/recovery/lineage.h"
+
+namespace pawl::job {
+
+// The first generation (1, restoring from step 0): enough healthy nodes with parked trainers. The lowest node ids
+// become members, in order.
+struct FormingView {
+  JobSpec spec;
+  std::vector<NodeRecord> nodes;
+  std::uint64_t waited_ms = 0;  // since can_form(); lets members of a lower id come in late
+};
+struct Wait {
+  std::string what;               // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
+  std::vector<NodeLife> late;     // whom it waits for: evicted if the deadline passes
+  bool without_deadline = false;  // e.g. for a spare
+};
+struct StateMove {
+  JobState next;  // to be written by compare-and-swap
+  std::string why;
+};
+using Decision = std::variant<Wait, StateMove>;
+
+[[nodiscard]] bool can_form(const FormingView& view);  // enough nodes, whoever they are
+[[nodiscard]] Decision decide_forming(const FormingView& view, NodeLife self);
+
+// g+1 because of `cause`. Dead or silent nodes of the cause are evicted, its trainer goes to `restart`. The answer is a
+// Wait (with no `late`) where the state already accounts for the cause (node evicted, or not a member any more; seat
+// already in `restart` of this generation) or the job has ended. What happened before in the same recovery (evicted,
+// struck, restart, causes) is carried over. Also a Wait: a communication fault while quiescing (all roll back anyway),
+// and a corrupt source that names no new one. classes.h says what follows from a kind: roll back in place, restart,
+// evict, or StateMove to failed (in the same generation). A leader that is no member is replaced without a new generation.
+// Of a communication fault `seat` is who reports it and `node` the suspect, if there is one (replaced on escalation).
+// `cause` must be of the current generation, but nodes are recognised by their lives. The next leader is `self`.
+[[nodiscard]] Decision open_generation(const JobState& state, const Cause& cause, NodeLife self,
+                                       std::span<const Struck> struck = {});
+// The same for several at once, in one generation: two members missed one deadline.
+[[nodiscard]] Decision open_generation(const JobState& state, std::span<const Cause> causes, NodeLife self,
+                                       std::span<const Struck> struck = {});
+
+struct QuiescingView {
+  JobSpec spec;
+  JobState state;
+  std::vector<Inventory> inventories;  // of state.generation
+  std::vector<NodeRecord> nodes;       // all that are registered: spares among them
+};
+// Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
+// healthy registered node that is no member, was not evicted and has enough parked trainers (lowest node id first).
+// Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
+// could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
+// `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
+[[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
+
+// A trainer process that ended by itself (an exception, sys.exit, the end of its script), nobody having killed it.
+struct TrainerEnd {
+  Seat seat;
+  Generation generation;  // in which it sat
+  std::string detail;     // "exited 1 after step 41, its output is in ..."
+};
+
+// All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.
+// `ends`: where several trainers ended by themselves in one recovery, the script is to blame more likely than their
+// nodes. It may go on twice without a new committed step; then StateMove to failed.
+[[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,
+                                      std::span<const TrainerEnd> ends = {});
+
+// StateMove to failed where the trainers of all seats (of two at least) have ended by themselves since the job last ran:
+// nobody is left whom an outer fault could have spared, and new processes would do the same again. Else a Wait.
+[[nodiscard]] Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self);
+
+// After all seats have finished.
+[[nodiscard]] Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self);
+
+struct SeatStep {
+  Seat seat;
+  Step step;
+};
+// StateMove to failed where a seat has begun a step after the one with which another waits for the end: they can never end
+// together. Else a Wait.
+[[nodiscard]] Decision decide_apart(const JobState& state, std::span<const SeatStep> ended, SeatStep begun,
+                                    NodeLife self);
+
+}  // namespace pawl::job

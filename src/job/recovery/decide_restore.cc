@@ -1,0 +1,203 @@
+// From frozen inventories to who sits where and reads what, or the verdict that it cannot be done.
+#include <map>
+
+#include "base/text.h"
+#include "job/recovery/decide.h"
+#include "job/recovery/members.h"
+#include "job/recovery/planner.h"
+
+namespace pawl::job {
+namespace {
+
+// Only these speak for this recovery: survivors' reports of this very generation.
+std::vector<Inventory> valid_inventories(const QuiescingView& view) {
+  std::vector<Inventory> valid;
+  for (const Inventory& inventory : view.inventories)
+    if (inventory.generation == view.state.generation && is_survivor(view.state, inventory.life))
+      valid.push_back(inventory);
+  return valid;
+}
+
+std::vector<NodeLife> missing_of(const JobState& state, const std::vector<Inventory>& inventories) {
+  std::vector<NodeLife> missing = survivors_of(state);
+  std::erase_if(missing, [&inventories](NodeLife life) {
+    return std::any_of(inventories.begin(), inventories.end(),
+                       [life](const Inventory& inventory) { return inventory.life == life; });
+  });
+  return missing;
+}
+
+std::vector<Seat> seats_at(const JobState& state, NodeLife life) {
+  std::vector<Seat> seats;
+  for (const Member& member : state.seats)
+    if (member.life == life) seats.push_back(member.seat);
+  return seats;
+}
+
+// A later life of an evicted node is a spare like any other; the evicted life itself, or an earlier one, is not.
+bool may_be_spare(const JobState& state, const NodeRecord& node) {
+  const auto bars = [&node](NodeLife gone) {
+    return gone.node == node.life.node && gone.incarnation >= node.life.incarnation;
+  };
+  if (std::any_of(state.evicted.begin(), state.evicted.end(), bars)) return false;
+  if (std::any_of(state.departed.begin(), state.departed.end(), bars)) return false;
+  // Nor a node of which an earlier life still counts as a member: its old seats come first.
+  const std::vector<NodeLife> survivors = survivors_of(state);
+  return node.healthy && std::none_of(survivors.begin(), survivors.end(),
+                                      [&node](NodeLife life) { return life.node == node.life.node; });
+}
+
+std::vector<NodeRecord> spares_of(const QuiescingView& view) {
+  std::map<NodeId, NodeRecord> spares;  // by id; of two lives the later
+  for (const NodeRecord& node : view.nodes) {
+    if (!may_be_spare(view.state, node)) continue;
+    NodeRecord& known = spares.try_emplace(node.life.node, node).first->second;
+    if (node.life.incarnation > known.life.incarnation) known = node;
+  }
+  std::vector<NodeRecord> sorted;
+  for (auto& [id, node] : spares) sorted.push_back(std::move(node));
+  return sorted;
+}
+
+struct Seating {
+  std::vector<Member> seats;
+  std::vector<Seat> moved;
+  std::vector<Seat> unseated;  // no spare for these
+};
+
+// All seats of one dead node go to one spare, so that what shared a failure domain still shares just one.
+Seating seat_spares(const QuiescingView& view) {
+  Seating seating{view.state.seats, {}, {}};
+  std::vector<NodeRecord> spares = spares_of(view);
+  for (const NodeLife& dead : lives_of(view.state.seats)) {
+    if (!contains(view.state.evicted, dead)) continue;
+    const std::vector<Seat> seats = seats_at(view.state, dead);
+    const auto spare = std::find_if(spares.begin(), spares.end(),
+                                    [&seats](const NodeRecord& node) { return node.parked >= seats.size(); });
+    std::vector<Seat>& list = spare == spares.end() ? seating.unseated : seating.moved;
+    list.insert(list.end(), seats.begin(), seats.end());
+    if (spare == spares.end()) continue;
+    for (const Seat seat : seats) {
+      seating.seats[seat.value].life = spare->life;
+      seating.seats[seat.value].address = spare->address;
+    }
+    spares.erase(spare);
+  }
+  return seating;
+}
+
+// Seats that stay where they are and need a new process: asked for, or dead by their own node's account.
+std::vector<Seat> restarts(const JobState& state, const std::vector<Inventory>& inventories, const Seating& seating) {
+  std::vector<Seat> restart;
+  for (const Member& member : state.seats) {
+    if (contains(seating.moved, member.seat)) continue;
+    bool alive = true;
+    for (const Inventory& inventory : inventories)
+      if (inventory.life == member.life) alive = contains(inventory.trainers_alive, member.seat);
+    if (!alive || contains(state.restart, member.seat)) restart.push_back(member.seat);
+  }
+  return restart;
+}
+
+std::string beyond_recovery(const JobSpec& spec, const Plan& plan, bool anybody) {
+  if (!anybody)
+    return "cannot recover: no member is left, so nobody holds the state or knows which step was committed; start the "
+           "job "
+           "again from a checkpoint, and spread more replicas (--replicas) if so many can die at once";
+  return text("cannot recover: step ", plan.committed,
+              " was committed, and neither it nor any other step is whole: ", joined(plan.lost, "; "),
+              "; start the job again from a checkpoint, and ",
+              spec.replica_count == 0 ? "keep a replica (--replicas 1)" : "raise --replicas",
+              " to survive such a loss");
+}
+
+std::string redone_steps(const Plan& plan) {
+  if (plan.resume >= plan.committed) return "";
+  return text("steps ", plan.resume.value + 1, " to ", plan.committed,
+              " were committed and are redone: ", joined(plan.lost, "; "));
+}
+
+std::string why_restoring(const JobState& next, const Plan& plan, const Seating& seating) {
+  std::string why = text("generation ", next.generation, ": ");
+  why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
+                   : text("resume from step ", next.resume, " (committed ", plan.committed, ")");
+  if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
+  if (!next.restart.empty() && !next.cold) why += text("; new trainer for seat ", numbers_of(next.restart));
+  if (!plan.single_copies.empty()) why += text("; one copy only of seat ", numbers_of(plan.single_copies));
+  if (!next.verdict.empty()) why += text("; ", next.verdict);
+  if (!plan.notes.empty()) why += text("; ", joined(plan.notes, "; "));
+  return why;
+}
+
+JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating, std::vector<Seat> restart,
+                   NodeLife self) {
+  JobState next = view.state;
+  next.phase = JobPhase::restoring;
+  next.leader = self;
+  next.seats = seating.seats;
+  next.resume = plan.resume;
+  next.committed = plan.committed;
+  next.sources = plan.sources;
+  next.restart = std::move(restart);
+  next.cold = plan.resume == Step(0);
+  if (next.cold) {
+    next.sources.clear();
+    next.restart.clear();
+    for (const Member& member : next.seats) {
+      next.sources.push_back({member.seat, SourceKind::nothing, {}, {}, {}});
+      next.restart.push_back(member.seat);
+    }
+  }
+  append_lineage(next.lineage, {next.generation, next.resume});
+  next.plan_digest = digest_of(next.sources, next.resume);
+  next.waiting.clear();
+  next.verdict = redone_steps(plan);
+  return next;
+}
+
+}  // namespace
+
+Decision decide_restore(const QuiescingView& view, NodeLife self) {
+  const JobState& state = view.state;
+  if (state.phase != JobPhase::quiescing)
+    return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
+  const std::vector<Inventory> inventories = valid_inventories(view);
+  if (std::vector<NodeLife> late = missing_of(state, inventories); !late.empty()) {
+    std::string what = text("inventory of node ", numbers_of(late));
+    return Wait{std::move(what), std::move(late), false};
+  }
+
+  PlanInput input;
+  input.seat_count = static_cast<std::uint32_t>(state.seats.size());
+  input.inventories = inventories;
+  input.lineage = state.lineage;
+  input.struck = state.struck;
+  input.evicted = state.evicted;
+  input.committed = state.committed;
+  input.seats = state.seats;
+  input.seats_per_node = view.spec.seats_per_node;
+  input.replica_count = view.spec.replica_count;
+  const Plan plan = plan_restore(input);
+  // Step 0 needs no source, but only who was there can say that nothing was committed.
+  const bool anybody = !inventories.empty() || state.ran == Generation(0);
+  if (plan.resume == Step(0) && (plan.committed > Step(0) || !anybody)) {
+    JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
+    std::string why = ended.verdict;
+    return StateMove{std::move(ended), std::move(why)};
+  }
+
+  Seating seating = seat_spares(view);
+  if (!seating.unseated.empty()) {
+    const std::string what = text("a spare for seat ", numbers_of(seating.unseated));
+    if (view.spec.wait_for_spare) return Wait{what, {}, true};
+    std::string verdict =
+        text("cannot go on: no healthy node is free to be ", what,
+             ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
+    return StateMove{failed(state, self, verdict), verdict};
+  }
+  JobState next = restoring(view, plan, seating, restarts(state, inventories, seating), self);
+  std::string why = why_restoring(next, plan, seating);
+  return StateMove{std::move(next), std::move(why)};
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,614 @@
+#include "job/recovery/decide.h"
+#include "job/recovery/members.h"
+
+#include <gtest/gtest.h>
+
+#include "job/recovery/planner.h"
+
+namespace pawl::job {
+namespace {
+
+NodeLife life(std::uint32_t node, std::uint64_t incarnation = 1) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+NodeRecord record(std::uint32_t node, std::uint32_t parked, std::uint64_t incarnation = 1) {
+  NodeRecord out;
+  out.life = life(node, incarnation);
+  out.address = "host" + std::to_string(node) + ":" + std::to_string(incarnation);
+  out.parked = parked;
+  out.healthy = true;
+  return out;
+}
+Cause cause(FaultKind kind, std::optional<NodeLife> node, std::optional<std::uint32_t> seat = {}) {
+  return {kind, node, seat ? std::optional(Seat(*seat)) : std::nullopt, "detail", 5};
+}
+JobState moved(const Decision& decision) {
+  const StateMove* move = std::get_if<StateMove>(&decision);
+  EXPECT_NE(move, nullptr) << std::get<Wait>(decision).what;
+  if (move == nullptr) return {};
+  EXPECT_NE(move->why, "");
+  const auto parsed = parse_job_state(to_json(move->next));
+  EXPECT_TRUE(parsed && *parsed == move->next) << to_json(move->next);
+  return move->next;
+}
+Wait waits(const Decision& decision) {
+  const Wait* wait = std::get_if<Wait>(&decision);
+  EXPECT_NE(wait, nullptr) << (wait == nullptr ? std::get<StateMove>(decision).why : "");
+  return wait == nullptr ? Wait{} : *wait;
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// --- forming
+
+class Forming : public testing::Test {
+ protected:
+  Forming() {
+    view.spec.node_count = 2;
+    view.spec.seats_per_node = 2;
+    view.spec.spare_count = 1;
+  }
+  FormingView view;
+};
+
+TEST_F(Forming, WaitsForHealthyNodesWithEnoughTrainers) {
+  view.nodes = {record(0, 2), record(1, 1), record(2, 2)};
+  view.nodes[2].healthy = false;
+  const Wait wait = waits(decide_forming(view, life(0)));
+  EXPECT_EQ(wait.what, "1 of 2 nodes");
+  EXPECT_TRUE(wait.late.empty());
+  EXPECT_TRUE(wait.without_deadline);
+}
+
+TEST_F(Forming, TheLowestIdsBecomeMembersInOrder) {
+  view.nodes = {record(5, 2), record(1, 2), record(0, 2)};
+  const JobState state = moved(decide_forming(view, life(5)));
+  EXPECT_EQ(state.generation, Generation(1));
+  EXPECT_EQ(state.phase, JobPhase::restoring);
+  EXPECT_EQ(state.leader, life(5));
+  ASSERT_EQ(state.seats.size(), 4u);
+  EXPECT_EQ(state.seats[1], (Member{Seat(1), life(0), "host0:1", 1}));
+  EXPECT_EQ(state.seats[2], (Member{Seat(2), life(1), "host1:1", 0}));
+  EXPECT_EQ(state.sources.size(), 4u);
+  EXPECT_EQ(state.sources[3].kind, SourceKind::nothing);
+  EXPECT_EQ(state.resume, Step(0));
+  EXPECT_FALSE(state.cold);
+  EXPECT_TRUE(state.restart.empty());
+  EXPECT_EQ(state.lineage, (std::vector<LineageEntry>{{Generation(1), Step(0)}}));
+}
+
+TEST_F(Forming, LetsALowerIdComeInLateButNotForEver) {
+  view.nodes = {record(1, 2), record(2, 2)};
+  EXPECT_TRUE(waits(decide_forming(view, life(1))).late.empty());
+  view.waited_ms = view.spec.deadline_ms;
+  EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(1));
+  view.waited_ms = 0;
+  view.nodes.push_back(record(0, 2));
+  EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(0));
+  view.nodes.back().parked = 1;  // its trainers are starting
+  view.waited_ms = 9 * view.spec.deadline_ms;
+  EXPECT_TRUE(waits(decide_forming(view, life(1))).late.empty());
+  view.waited_ms = 10 * view.spec.deadline_ms;
+  EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(1));
+  view.waited_ms = 0;
+  view.nodes = {record(1, 2), record(0, 2)};  // nobody could be lower
+  EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(0));
+}
+
+TEST_F(Forming, OfTwoLivesOfANodeTheLaterCounts) {
+  view.nodes = {record(0, 2, 1), record(0, 2, 9), record(0, 2, 3)};
+  EXPECT_EQ(waits(decide_forming(view, life(0))).what, "1 of 2 nodes");
+  view.nodes.push_back(record(1, 2));
+  EXPECT_EQ(moved(decide_forming(view, life(0))).seats[0].life, life(0, 9));
+}
+
+// --- a running job: three nodes, one seat each, at step 40; node 3 is a spare
+
+class Recovery : public testing::Test {
+ protected:
+  Recovery() {
+    state.generation = Generation(1);
+    state.phase = JobPhase::running;
+    state.leader = life(0);
+    for (std::uint32_t i = 0; i < 3; ++i) state.seats.push_back({Seat(i), life(i), record(i, 0).address, 0});
+    state.lineage = {{Generation(1), Step(0)}};
+    state.ran = Generation(1);
+    spec.node_count = 3;
+    spec.spare_count = 1;
+    nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};
+  }
+
+  Decision open(const Cause& what, std::span<const Struck> struck = {}) {
+    return open_generation(state, what, life(9), struck);
+  }
+  void opened(const Cause& what, std::span<const Struck> struck = {}) { state = moved(open(what, struck)); }
+  void node_lost(std::uint32_t node) { opened(cause(FaultKind::node_lost, life(node))); }
+
+  // Every survivor of the first members holds its own seat and the replica of the one before at `step`.
+  void report(std::uint64_t step, std::uint64_t committed, std::uint64_t generation = 1) {
+    inventories.clear();
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      const NodeLife at = state.seats[i].life;
+      if (contains(state.evicted, at)) continue;
+      Inventory inventory{at, state.generation, Step(committed), {}, {Seat(i)}, 0};
+      if ((at.node.value == i || spares_hold) && step > 0) {
+        inventory.items.push_back(
+            {Seat(i), SourceKind::own_arena, Generation(generation), Step(step), SlotState::sealed, 7});
+        inventory.items.push_back(
+            {Seat((i + 2) % 3), SourceKind::replica, Generation(generation), Step(step), SlotState::sealed, 7});
+      }
+      inventories.push_back(inventory);
+    }
+  }
+  static bool contains(const std::vector<NodeLife>& lives, NodeLife life) {
+    return std::find(lives.begin(), lives.end(), life) != lives.end();
+  }
+  Decision restore() { return decide_restore({spec, state, inventories, nodes}, life(9)); }
+  void run() {
+    std::vector<NodeLife> ready;
+    for (const Member& member : state.seats) ready.push_back(member.life);
+    state = moved(decide_running(state, ready, life(9)));
+  }
+
+  JobSpec spec;
+  JobState state;
+  std::vector<NodeRecord> nodes;
+  std::vector<Inventory> inventories;
+  bool spares_hold = false;  // a commit came after the swap
+};
+
+TEST_F(Recovery, ADeadNodesSeatGoesToTheSpare) {
+  node_lost(1);
+  EXPECT_EQ(state.generation, Generation(2));
+  EXPECT_EQ(state.phase, JobPhase::quiescing);
+  EXPECT_EQ(state.leader, life(9));
+  EXPECT_EQ(state.evicted, std::vector{life(1)});
+  ASSERT_EQ(state.causes.size(), 1u);
+  EXPECT_EQ(state.causes[0].node, life(1));
+
+  Wait wait = waits(restore());
+  EXPECT_EQ(wait.what, "inventory of node 0,2");
+  EXPECT_EQ(wait.late, (std::vector{life(0), life(2)}));
+  EXPECT_FALSE(wait.without_deadline);
+  report(40, 39);
+  state = moved(restore());
+  EXPECT_EQ(state.phase, JobPhase::restoring);
+  EXPECT_EQ(state.resume, Step(40));
+  EXPECT_EQ(state.committed, Step(39));
+  EXPECT_EQ(state.seats[1], (Member{Seat(1), life(3), "host3:1", 0}));
+  EXPECT_EQ(state.sources[1], (Source{Seat(1), SourceKind::replica, life(2), Generation(1), Step(40)}));
+  EXPECT_EQ(state.sources[0].kind, SourceKind::own_arena);
+  EXPECT_TRUE(state.restart.empty());
+  EXPECT_FALSE(state.cold);
+  EXPECT_EQ(state.verdict, "");
+  EXPECT_EQ(state.lineage.back(), (LineageEntry{Generation(2), Step(40)}));
+  EXPECT_EQ(state.plan_digest, digest_of(state.sources, Step(40)));
+
+  const std::vector<NodeLife> two{life(0), life(2)};
+  wait = waits(decide_running(state, two, life(0)));
+  EXPECT_EQ(wait.late, std::vector{life(3)});
+  run();
+  EXPECT_EQ(state.phase, JobPhase::running);
+  EXPECT_EQ(state.ran, Generation(2));
+  EXPECT_EQ(state.committed, Step(40));
+  EXPECT_EQ(state.evicted.size(), 1u);  // for status, until the next fault
+  EXPECT_EQ(state.causes.size(), 1u);
+
+  nodes.push_back(record(1, 1));  // still registered, though dead
+  node_lost(0);
+  EXPECT_EQ(state.evicted, std::vector{life(0)});
+  EXPECT_EQ(state.departed, std::vector{life(1)});
+  EXPECT_EQ(state.causes.size(), 1u);
+  spares_hold = true;
+  report(40, 40);
+  EXPECT_EQ(waits(restore()).what, "a spare for seat 0");
+  nodes.push_back(record(1, 1, 2));
+  EXPECT_EQ(moved(restore()).seats[0].life, life(1, 2));
+}
+
+TEST_F(Recovery, WhatIsAlreadyKnownOpensNothing) {
+  EXPECT_TRUE(waits(open(cause(FaultKind::node_lost, life(3)))).late.empty());     // a spare
+  EXPECT_TRUE(waits(open(cause(FaultKind::node_lost, life(1, 7)))).late.empty());  // another life
+  waits(open(cause(FaultKind::node_lost, std::nullopt)));
+  waits(open(cause(FaultKind::none, life(1))));
+  waits(open(cause(FaultKind::trainer_exit, std::nullopt)));
+  waits(open(cause(FaultKind::trainer_exit, std::nullopt, 3)));
+  waits(open(cause(FaultKind::trainer_exit, life(2), 1)));  // does not sit there
+  waits(open(cause(FaultKind::corrupt_source, std::nullopt, 1)));
+  waits(open(cause(FaultKind::communication, life(1, 7))));
+  waits(open_generation(state, std::span<const Cause>(), life(0)));
+  node_lost(1);
+  const JobState before = state;
+  waits(open(cause(FaultKind::node_silent, life(1))));
+  waits(open(cause(FaultKind::trainer_exit, life(1), 1)));
+  waits(open(cause(FaultKind::communication, std::nullopt)));  // all roll back anyway
+  opened(cause(FaultKind::trainer_exit, life(2), 2));
+  waits(open(cause(FaultKind::trainer_hang, std::nullopt, 2)));  // is started anew already
+  EXPECT_EQ(state.generation, Generation(3));
+  EXPECT_EQ(state.evicted, before.evicted);
+  EXPECT_EQ(state.restart, std::vector{Seat(2)});
+  EXPECT_EQ(state.causes.size(), 2u);
+}
+
+TEST_F(Recovery, ThereIsNothingToRecoverBeforeAndAfterTheJob) {
+  for (const JobPhase phase : {JobPhase::forming, JobPhase::finished, JobPhase::failed}) {
+    state.phase = phase;
+    EXPECT_TRUE(has(waits(open(cause(FaultKind::node_lost, life(1)))).what, name_of(phase)));
+  }
+}
+
+TEST_F(Recovery, ATrainersDeathIsANewProcessInItsSeat) {
+  opened(cause(FaultKind::trainer_exit, life(1), 1));
+  EXPECT_TRUE(state.evicted.empty());
+  EXPECT_EQ(state.restart, std::vector{Seat(1)});
+  report(40, 40);
+  state = moved(restore());
+  EXPECT_EQ(state.seats[1].life, life(1));
+  EXPECT_EQ(state.sources[1].kind, SourceKind::own_arena);
+  EXPECT_EQ(state.restart, std::vector{Seat(1)});
+  run();
+  EXPECT_TRUE(state.restart.empty());
+}
+
+TEST_F(Recovery, ATrainerThatIsDeadByItsNodesAccountIsStartedAnew) {
+  node_lost(0);
+  report(40, 40);
+  inventories[1].trainers_alive.clear();  // node 2
+  EXPECT_EQ(moved(restore()).restart, std::vector{Seat(2)});
+}
+
+TEST_F(Recovery, ARestartEndsWhereTheSeatMoves) {
+  opened(cause(FaultKind::trainer_exit, life(1), 1));
+  node_lost(1);
+  EXPECT_EQ(state.restart, std::vector{Seat(1)});
+  report(40, 40);
+  EXPECT_TRUE(moved(restore()).restart.empty());
+}
+
+TEST_F(Recovery, TheSameTrainerFailingAgainAndAgainIsReplacedThenTheJobStops) {
+  const auto recover = [&](std::uint64_t step) {
+    report(step, step, 1);
+    state = moved(restore());
+    run();
+  };
+  for (int round = 0; round < 2; ++round) {
+    opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
+    EXPECT_TRUE(state.evicted.empty()) << round;
+    recover(40);
+  }
+  // The first of them came with progress since the job began, the other did not.
+  ASSERT_EQ(state.attempts.size(), 1u);
+  EXPECT_EQ(state.attempts[0], (Attempt{FaultKind::trainer_exit, Seat(1), Step(40), 1}));
+  opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
+  EXPECT_TRUE(state.evicted.empty());
+  recover(40);
+  opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
+  EXPECT_EQ(state.evicted, std::vector{life(1)});
+  EXPECT_TRUE(state.restart.empty());
+  recover(40);
+  EXPECT_EQ(state.seats[1].life, life(3));
+  state.attempts[0].count = 4;
+  const Decision stop = open(cause(FaultKind::trainer_exit, std::nullopt, 1));
+  const JobState ended = moved(stop);
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_EQ(ended.generation, state.generation);
+  EXPECT_TRUE(has(ended.verdict, "trainer_exit node 3 seat 1 (detail), for the 5. time without a new committed step"))
+      << ended.verdict;
+}
+
+TEST_F(Recovery, WhenTheTrainersOfAllSeatsEndByThemselvesTheJobStopsAtOnce) {
+  std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1 after step 41"},
+                                  {Seat(2), Generation(1), "exited 1"}};
+  waits(decide_ends(state, ends, life(9)));
+  opened(cause(FaultKind::trainer_exit, std::nullopt, 1));  // while the job recovers, too
+  waits(decide_ends(state, ends, life(9)));
+  ends.push_back({Seat(1), Generation(2), "exited 3"});
+  const JobState ended = moved(decide_ends(state, ends, life(9)));
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "all 3 seats")) << ended.verdict;
+  EXPECT_TRUE(has(ended.verdict, "seat 0 exited 1 after step 41")) << ended.verdict;
+  EXPECT_TRUE(has(ended.verdict, "seat 1 exited 3")) << ended.verdict;
+  waits(decide_ends(ended, ends, life(9)));
+}
+
+TEST_F(Recovery, EndsBeforeTheJobLastRanAreForgotten) {
+  state.ran = state.generation = Generation(5);
+  const std::vector<TrainerEnd> ends = {{Seat(0), Generation(4), ""},
+                                        {Seat(1), Generation(5), ""},
+                                        {Seat(2), Generation(5), ""},
+                                        {Seat(7), Generation(5), ""}};
+  waits(decide_ends(state, ends, life(9)));
+}
+
+TEST_F(Recovery, ASingleSeatIsNoCrowd) {
+  state.seats.resize(1);
+  const std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1"}};
+  waits(decide_ends(state, ends, life(9)));
+}
+
+TEST_F(Recovery, SeveralThatEndByThemselvesAgainAndAgainStopTheJob) {
+  state.resume = Step(40);
+  for (int round = 0; round < 3; ++round) {
+    const auto one = static_cast<std::uint32_t>(round % 2);  // whose end opens the recovery is chance
+    opened(cause(FaultKind::trainer_exit, std::nullopt, one));
+    const std::vector<TrainerEnd> ends = {{Seat(0), state.ran, "exited 1"}, {Seat(1), state.ran, "exited 1"}};
+    report(40, 40, 1);
+    state = moved(restore());
+    state = moved(decide_running(state, lives_of(state.seats), life(9), ends));
+    EXPECT_EQ(state.phase, round < 2 ? JobPhase::running : JobPhase::failed) << round;
+  }
+  EXPECT_TRUE(has(state.verdict, "several trainers ended by themselves, for the 3. time")) << state.verdict;
+}
+
+TEST_F(Recovery, SeatsThatEndApartEndTheJob) {
+  const std::vector<SeatStep> ended = {{Seat(1), Step(10)}, {Seat(2), Step(12)}};
+  waits(decide_apart(state, ended, {Seat(0), Step(10)}, life(9)));
+  waits(decide_apart(state, ended, {Seat(1), Step(11)}, life(9)));  // its own end; and 12 may still come
+  const JobState apart = moved(decide_apart(state, ended, {Seat(0), Step(11)}, life(9)));
+  EXPECT_EQ(apart.phase, JobPhase::failed);
+  EXPECT_TRUE(has(apart.verdict, "seat 1 has ended after step 10 and seat 0 has begun step 11")) << apart.verdict;
+  EXPECT_EQ(moved(decide_apart(state, ended, {Seat(2), Step(12)}, life(9))).phase, JobPhase::failed);
+  node_lost(1);
+  waits(decide_apart(state, ended, {Seat(0), Step(11)}, life(9)));  // a recovery makes it anew
+}
+
+TEST_F(Recovery, ProgressForgivesEarlierFailures) {
+  for (std::uint64_t step = 10; step < 100; step += 10) {
+    opened(cause(FaultKind::trainer_exit, std::nullopt, 1));
+    EXPECT_TRUE(state.evicted.empty()) << step;
+    report(step, step, state.generation.value - 1);
+    state = moved(restore());
+    EXPECT_EQ(state.resume, Step(step));
+    run();
+  }
+}
+
+TEST_F(Recovery, ACommunicationFaultRollsBackInPlace) {
+  opened(cause(FaultKind::communication, std::nullopt, 1));
+  EXPECT_EQ(state.generation, Generation(2));
+  EXPECT_TRUE(state.evicted.empty());
+  EXPECT_TRUE(state.restart.empty());
+  report(40, 40);
+  state = moved(restore());
+  EXPECT_EQ(state.resume, Step(40));
+  for (const Source& source : state.sources) EXPECT_EQ(source.kind, SourceKind::own_arena);
+  opened(cause(FaultKind::communication, std::nullopt, 2));  // in restoring it is news; who reports does not matter
+  state.attempts[0].count = 3;
+  state.phase = JobPhase::running;
+  JobState without_suspect = moved(open(cause(FaultKind::communication, std::nullopt, 2)));
+  EXPECT_TRUE(without_suspect.evicted.empty());
+  EXPECT_EQ(moved(open(cause(FaultKind::communication, life(2), 0))).evicted, std::vector{life(2)});
+}
+
+TEST_F(Recovery, AStruckSourceIsNeverTriedAgain) {
+  node_lost(1);
+  report(40, 40);
+  state = moved(restore());
+  const Struck strike{life(0), Seat(0), SourceKind::own_arena, Generation(1), Step(40)};
+  const std::vector<Struck> strikes{strike};
+  // Seat 0 has its replica at node 1, which is dead; its own copy is wrong: nothing is left.
+  const JobState quiescing = moved(open(cause(FaultKind::corrupt_source, std::nullopt, 0), strikes));
+  EXPECT_EQ(quiescing.struck, std::vector{strike});
+  EXPECT_EQ(quiescing.evicted, std::vector{life(1)});
+  waits(open_generation(quiescing, cause(FaultKind::corrupt_source, std::nullopt, 0), life(0), strikes));
+  state = quiescing;
+  report(40, 40);
+  const JobState ended = moved(restore());
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "seat 0: no sealed copy of step 40 (own at node 0: struck out")) << ended.verdict;
+
+  // With its replica alive it is read from there.
+  state.evicted.clear();
+  state.seats[1].life = life(1);
+  report(40, 40);
+  state = moved(restore());
+  EXPECT_EQ(state.sources[0], (Source{Seat(0), SourceKind::replica, life(1), Generation(1), Step(40)}));
+  run();
+  EXPECT_TRUE(state.struck.empty());
+}
+
+TEST_F(Recovery, GoingBackBehindACommitIsSaid) {
+  node_lost(1);
+  report(39, 39);
+  for (Inventory& inventory : inventories) inventory.committed = Step(41);
+  const Decision decision = restore();
+  state = moved(decision);
+  EXPECT_EQ(state.resume, Step(39));
+  EXPECT_EQ(state.committed, Step(41));
+  EXPECT_TRUE(has(state.verdict, "steps 40 to 41 were committed and are redone: seat 0: no sealed copy of step 41"))
+      << state.verdict;
+  EXPECT_TRUE(has(std::get<StateMove>(decision).why, state.verdict));
+  run();
+  EXPECT_EQ(state.committed, Step(39));
+}
+
+TEST_F(Recovery, ADeathBeforeTheFirstCommitStartsEverybodyAnew) {
+  node_lost(1);
+  report(0, 0);
+  state = moved(restore());
+  EXPECT_TRUE(state.cold);
+  EXPECT_EQ(state.resume, Step(0));
+  EXPECT_EQ(state.restart, (std::vector{Seat(0), Seat(1), Seat(2)}));
+  ASSERT_EQ(state.sources.size(), 3u);
+  EXPECT_EQ(state.sources[1].kind, SourceKind::nothing);
+  EXPECT_EQ(state.seats[1].life, life(3));
+  node_lost(3);
+  EXPECT_FALSE(state.cold);
+}
+
+TEST_F(Recovery, NeverFromZeroIfAnythingWasCommittedOrNobodyIsLeftWhoKnows) {
+  node_lost(1);
+  const JobState quiescing = state;
+  report(0, 17);
+  state = moved(restore());
+  EXPECT_EQ(state.phase, JobPhase::failed);
+  EXPECT_TRUE(has(state.verdict, "step 17 was committed")) << state.verdict;
+  for (const char* seat : {"seat 0:", "seat 1:", "seat 2:"}) EXPECT_TRUE(has(state.verdict, seat)) << state.verdict;
+
+  state = quiescing;  // an earlier decision knew it, those who are left do not
+  state.committed = Step(17);
+  report(0, 0);
+  EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+
+  state = quiescing;
+  state.evicted = {life(0), life(1), life(2)};
+  inventories.clear();
+  EXPECT_TRUE(has(moved(restore()).verdict, "no member is left"));
+  state.ran = Generation(0);  // the job never ran: there is nothing to lose
+  nodes = {record(3, 1), record(4, 1), record(5, 1)};
+  EXPECT_TRUE(moved(restore()).cold);
+}
+
+TEST_F(Recovery, WithoutASpareItWaitsOrStops) {
+  nodes.pop_back();
+  node_lost(1);
+  report(40, 40);
+  const Wait wait = waits(restore());
+  EXPECT_EQ(wait.what, "a spare for seat 1");
+  EXPECT_TRUE(wait.without_deadline);
+  EXPECT_TRUE(wait.late.empty());
+  for (NodeRecord none : {record(1, 1, 1), record(2, 1), record(2, 1, 8), record(3, 0), record(1, 1, 0)}) {
+    nodes.push_back(none);  // the evicted life, members, a later life of a living member, no trainer, an earlier life
+    waits(restore());
+    nodes.pop_back();
+  }
+  nodes.push_back(record(4, 1));
+  nodes.back().healthy = false;
+  waits(restore());
+  nodes.push_back(record(1, 1, 2));
+  state.waiting = "a spare for seat 1";
+  const JobState next = moved(restore());
+  EXPECT_EQ(next.seats[1].life, life(1, 2));
+  EXPECT_EQ(next.waiting, "");
+  nodes.clear();
+  spec.wait_for_spare = false;
+  const JobState ended = moved(restore());
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "a spare for seat 1")) << ended.verdict;
+}
+
+TEST_F(Recovery, WhatCannotBeRecoveredIsSaidBeforeASpareIsWaitedFor) {
+  nodes.pop_back();
+  opened(cause(FaultKind::node_lost, life(1)));
+  opened(cause(FaultKind::node_lost, life(2)));
+  report(40, 40);
+  const JobState ended = moved(restore());
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "seat 1: no sealed copy of step 40")) << ended.verdict;
+  EXPECT_FALSE(has(ended.verdict, "seat 2:"));
+}
+
+TEST_F(Recovery, AllSeatsOfANodeGoToOneSpareAndNoSpareGetsTwoNodes) {
+  state.seats.clear();
+  for (std::uint32_t i = 0; i < 8; ++i) state.seats.push_back({Seat(i), life(i / 2), "a", i % 2});
+  nodes = {record(6, 4), record(5, 1), record(4, 2)};
+  node_lost(3);
+  node_lost(1);
+  inventories.clear();
+  for (const std::uint32_t node : {0u, 2u}) {
+    Inventory inventory{life(node), state.generation, Step(9), {}, {Seat(2 * node), Seat(2 * node + 1)}, 0};
+    for (std::uint32_t local = 0; local < 2; ++local) {
+      inventory.items.push_back(
+          {Seat(2 * node + local), SourceKind::own_arena, Generation(1), Step(9), SlotState::sealed, 1});
+      inventory.items.push_back(
+          {Seat((2 * node + 6 + local) % 8), SourceKind::replica, Generation(1), Step(9), SlotState::sealed, 1});
+    }
+    inventories.push_back(inventory);
+  }
+  state = moved(restore());
+  ASSERT_EQ(state.phase, JobPhase::restoring) << state.verdict;
+  for (const std::uint32_t seat : {2u, 3u}) {
+    EXPECT_EQ(state.seats[seat].life, life(4));
+    EXPECT_EQ(state.seats[seat].address, "host4:1");
+    EXPECT_EQ(state.seats[seat].local_index, seat % 2);
+    EXPECT_EQ(state.seats[seat + 4].life, life(6));
+  }
+}
+
+TEST_F(Recovery, InventoriesOfOthersAndOfOtherGenerationsDoNotCount) {
+  node_lost(1);
+  report(40, 40);
+  inventories[0].generation = Generation(1);
+  inventories.push_back({life(2, 9), state.generation, Step(99), {}, {}, 0});
+  inventories.push_back({life(1), state.generation, Step(99), {}, {}, 0});
+  EXPECT_EQ(waits(restore()).late, std::vector{life(0)});
+  inventories[0].generation = state.generation;
+  EXPECT_EQ(moved(restore()).committed, Step(40));
+}
+
+TEST_F(Recovery, SeveralMissedDeadlinesAreOneGeneration) {
+  const std::vector<Cause> late{cause(FaultKind::node_silent, life(1)), cause(FaultKind::node_silent, life(2)),
+                                cause(FaultKind::node_silent, life(2))};
+  state = moved(open_generation(state, late, life(0)));
+  EXPECT_EQ(state.generation, Generation(2));
+  EXPECT_EQ(state.evicted, (std::vector{life(1), life(2)}));
+  EXPECT_EQ(state.causes.size(), 2u);
+}
+
+TEST_F(Recovery, ALostLeaderIsLostLikeAnyOther) {
+  state.leader = life(1);
+  opened(cause(FaultKind::leader_lost, std::nullopt));
+  EXPECT_EQ(state.evicted, std::vector{life(1)});
+  EXPECT_EQ(state.causes[0].node, life(1));
+  // The new leader, who sits nowhere, dies too: somebody else leads the same generation.
+  const JobState taken = moved(open_generation(state, cause(FaultKind::leader_lost, life(9)), life(0)));
+  EXPECT_EQ(taken.generation, state.generation);
+  EXPECT_EQ(taken.phase, JobPhase::quiescing);
+  EXPECT_EQ(taken.leader, life(0));
+  waits(open_generation(taken, cause(FaultKind::leader_lost, life(9)), life(2)));  // seen late
+}
+
+TEST_F(Recovery, AFurtherDeathDecidesOverTheSameSlots) {
+  node_lost(1);
+  report(40, 40);
+  state = moved(restore());
+  node_lost(3);  // the spare, while it joins
+  EXPECT_EQ(state.generation, Generation(3));
+  EXPECT_EQ(state.evicted, (std::vector{life(1), life(3)}));
+  EXPECT_EQ(state.seats[1].life, life(3));
+  report(40, 40);
+  nodes.push_back(record(5, 1));
+  state = moved(restore());
+  EXPECT_EQ(state.seats[1].life, life(5));
+  EXPECT_EQ(state.resume, Step(40));
+  EXPECT_EQ(state.sources[1].kind, SourceKind::replica);
+  EXPECT_EQ(state.lineage.back(), (LineageEntry{Generation(3), Step(40)}));
+}
+
+TEST_F(Recovery, SlotsThatAnUnfinishedDecisionVoidedStayVoid) {
+  node_lost(1);
+  report(40, 39);
+  state.lineage.push_back({Generation(2), Step(39)});  // a decision that went back, and never ran
+  state.generation = Generation(3);
+  report(40, 39);
+  EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+}
+
+TEST_F(Recovery, TheOperatorAndALayoutConflictEndTheJob) {
+  EXPECT_TRUE(has(moved(open(cause(FaultKind::operator_stop, std::nullopt))).verdict, "operator_stop (detail)"));
+  const JobState ended = moved(open(cause(FaultKind::layout_conflict, std::nullopt, 2)));
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_EQ(ended.causes.size(), 1u);
+}
+
+TEST_F(Recovery, GenerationsEndBeforeTheirNumberDoes) {
+  state.generation = Generation(kGenerationMax);
+  EXPECT_EQ(moved(open(cause(FaultKind::node_lost, life(1)))).phase, JobPhase::failed);
+}
+
+TEST_F(Recovery, FinishedWhenEverySeatIs) {
+  const std::vector<Seat> two{Seat(2), Seat(0)};
+  const Wait wait = waits(decide_finished(state, two, life(0)));
+  EXPECT_EQ(wait.what, "seat 1 to finish");
+  const std::vector<Seat> all{Seat(2), Seat(0), Seat(1)};
+  EXPECT_EQ(moved(decide_finished(state, all, life(0))).phase, JobPhase::finished);
+  state.phase = JobPhase::quiescing;
+  waits(decide_finished(state, all, life(0)));
+  waits(decide_running(state, {}, life(0)));
+  state.phase = JobPhase::restoring;
+  EXPECT_TRUE(has(waits(restore()).what, "restoring"));
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,57 @@
+#include "job/recovery/members.h"
+
+#include "base/text.h"
+
+namespace pawl::job {
+
+std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
+  std::vector<NodeLife> lives;
+  for (const Member& member : seats)
+    if (!contains(lives, member.life)) lives.push_back(member.life);
+  return lives;
+}
+
+std::vector<NodeLife> survivors_of(const JobState& state) {
+  std::vector<NodeLife> lives = lives_of(state.seats);
+  std::erase_if(lives, [&state](NodeLife life) { return contains(state.evicted, life); });
+  return lives;
+}
+
+std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life) {
+  for (const Member& member : state.seats)
+    if (member.life == life) return member.seat;
+  return std::nullopt;
+}
+
+bool is_survivor(const JobState& state, NodeLife life) {
+  return lowest_seat_of(state, life).has_value() && !contains(state.evicted, life);
+}
+
+std::string numbers_of(const std::vector<NodeLife>& lives) {
+  std::string out;
+  for (const NodeLife& life : lives) out += text(out.empty() ? "" : ",", life.node);
+  return out;
+}
+
+std::string numbers_of(const std::vector<Seat>& seats) {
+  std::string out;
+  for (const Seat seat : seats) out += text(out.empty() ? "" : ",", seat);
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& sentences, std::string_view between) {
+  std::string out;
+  for (const std::string& sentence : sentences) out += text(out.empty() ? "" : between, sentence);
+  return out;
+}
+
+JobState failed(const JobState& state, NodeLife self, std::string verdict) {
+  JobState next = state;
+  next.phase = JobPhase::failed;
+  next.leader = self;
+  next.waiting.clear();
+  next.verdict = std::move(verdict);
+  return next;
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,32 @@
+// Members: small questions about a JobState's seats and lives, and how a decision names them. Pure.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+
+template <class Values, class Value>
+[[nodiscard]] bool contains(const Values& values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Each life once, in the order of its lowest seat.
+[[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);
+[[nodiscard]] std::vector<NodeLife> survivors_of(const JobState& state);  // members that are not evicted
+[[nodiscard]] bool is_survivor(const JobState& state, NodeLife life);
+[[nodiscard]] std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life);
+
+[[nodiscard]] std::string numbers_of(const std::vector<NodeLife>& lives);  // "2,3"
+[[nodiscard]] std::string numbers_of(const std::vector<Seat>& seats);
+[[nodiscard]] std::string joined(const std::vector<std::string>& sentences, std::string_view between);
+
+// The state with the job ended. The generation stays.
+[[nodiscard]] JobState failed(const JobState& state, NodeLife self, std::string verdict);
+
+}  // namespace pawl::job

@@ -1,0 +1,335 @@
+#include "job/recovery/planner.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "base/text.h"
+#include "job/recovery/lineage.h"
+#include "job/recovery/members.h"
+#include "job/redundancy/placement.h"
+
+namespace pawl::job {
+namespace {
+
+struct Candidate {
+  NodeLife at;
+  const InventoryItem* item = nullptr;
+};
+
+bool is_struck(std::span<const Struck> struck, NodeLife at, const InventoryItem& item) {
+  return contains(struck, Struck{at, item.seat, item.kind, item.slot_generation, item.step});
+}
+
+bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
+  return item.state == SlotState::sealed && item.seat.value < input.seat_count && item.step > Step(0) &&
+         (item.kind == SourceKind::own_arena || item.kind == SourceKind::replica) &&
+         in_lineage(input.lineage, item.slot_generation, item.step) && !is_struck(input.struck, at, item);
+}
+
+// The nearer one; ties broken by ids only, so that every node plans the same. Two generations of one step in the
+// lineage are the same state: the later generation went on from that step or a greater one.
+bool nearer(const Candidate& a, const Candidate& b) {
+  const auto rank = [](const Candidate& c) {
+    return std::tuple(c.item->kind != SourceKind::own_arena, c.at, ~c.item->slot_generation.value);
+  };
+  return rank(a) < rank(b);
+}
+
+struct StepSources {
+  std::vector<Candidate> nearest;  // index = seat
+  std::uint32_t covered = 0;
+};
+using Steps = std::map<Step, StepSources, std::greater<>>;
+
+std::string place_of(NodeLife at, SourceKind kind) {
+  return text(kind == SourceKind::own_arena ? "own copy" : "replica", " at node ", at.node);
+}
+
+Steps sound_sources(const PlanInput& input) {
+  Steps steps;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items) {
+      if (!is_sound(input, inventory.life, item)) continue;
+      StepSources& step = steps[item.step];
+      step.nearest.resize(input.seat_count);
+      Candidate& best = step.nearest[item.seat.value];
+      if (best.item == nullptr) ++step.covered;
+      const Candidate candidate{inventory.life, &item};
+      if (best.item == nullptr || nearer(candidate, best)) best = candidate;
+    }
+  }
+  return steps;
+}
+
+// Where copies are promised: [seat * each] the own arena's node, then the holders, nearest first.
+struct Promised {
+  std::size_t each = 0;
+  std::vector<NodeLife> at;
+};
+
+Promised promised_copies(const PlanInput& input) {
+  if (input.seats.size() != input.seat_count) return {};
+  RingOptions ring{input.seat_count, input.seats_per_node, input.replica_count};
+  if (!check_ring(ring)) ring.replica_count = 0;
+  Promised promised{std::size_t{1} + ring.replica_count, {}};
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat) {
+    promised.at.push_back(input.seats[seat].life);
+    for (const std::uint32_t position : holder_positions(Seat(seat), ring))
+      promised.at.push_back(input.seats[position * ring.seats_per_node].life);
+  }
+  return promised;
+}
+
+using Copies = std::vector<bool>;  // index as in Promised::at
+
+// Of the promised copies that did not die with their node, those that are not there at `step`.
+Copies lacking(const PlanInput& input, const Promised& promised, Step step) {
+  Copies lacking;
+  for (const NodeLife& life : promised.at) lacking.push_back(!contains(input.evicted, life));
+  if (promised.at.empty()) return lacking;
+  for (const Inventory& inventory : input.inventories) {
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step || !is_sound(input, inventory.life, item)) continue;
+      const std::size_t own = item.seat.value * promised.each;
+      const bool is_own = item.kind == SourceKind::own_arena;
+      const std::size_t end = own + (is_own ? 1 : promised.each);
+      for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
+        if (promised.at[i] == inventory.life) lacking[i] = false;
+    }
+  }
+  return lacking;
+}
+
+bool is_within(const Copies& part, const Copies& all) {
+  for (std::size_t i = 0; i < part.size(); ++i)
+    if (part[i] && !all[i]) return false;
+  return true;
+}
+
+// The climb that planner.h describes. 0: nothing is whole, or nothing was committed and no later step is kept as well.
+Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
+  const Promised promised = promised_copies(input);
+  std::optional<Copies> reached;
+  if (floor == Step(0)) reached.emplace(promised.at.size(), false);
+  Step resume;
+  Step greatest_whole;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (step->second.covered != input.seat_count) continue;
+    greatest_whole = step->first;
+    if (step->first < floor) continue;
+    Copies lacks = lacking(input, promised, step->first);
+    if (reached && !is_within(lacks, *reached)) continue;
+    resume = step->first;
+    reached = std::move(lacks);
+  }
+  return reached ? resume : greatest_whole;
+}
+
+// Seats with one sound copy of `step` among all that the survivors hold.
+std::vector<Seat> single_copies(const PlanInput& input, Step step) {
+  std::vector<std::uint32_t> copies(input.seat_count);
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items)
+      if (item.step == step && is_sound(input, inventory.life, item)) ++copies[item.seat.value];
+  }
+  std::vector<Seat> single;
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
+    if (copies[seat] == 1) single.emplace_back(seat);
+  return single;
+}
+
+using Inventories = std::vector<const Inventory*>;
+
+// Those that count, by life, so that a sentence reads the same on every node.
+Inventories sorted_inventories(const PlanInput& input) {
+  Inventories sorted;
+  for (const Inventory& inventory : input.inventories)
+    if (!contains(input.evicted, inventory.life)) sorted.push_back(&inventory);
+  std::sort(sorted.begin(), sorted.end(), [](const Inventory* a, const Inventory* b) { return a->life < b->life; });
+  return sorted;
+}
+
+// Why these copies of the seat (of one kind, in one memory) cannot give `step`. Empty: there are none.
+std::string why_not(const PlanInput& input, const Inventory& inventory, Seat seat, SourceKind kind, Step step) {
+  bool any = false;
+  bool struck = false;
+  bool dirty = false;
+  std::optional<Generation> abandoned;
+  std::vector<Step> sound;
+  for (const InventoryItem& item : inventory.items) {
+    if (item.seat != seat || item.kind != kind) continue;
+    any = true;
+    if (is_sound(input, inventory.life, item)) {
+      sound.push_back(item.step);
+    } else if (item.step == step && item.state == SlotState::dirty) {
+      dirty = true;
+    } else if (item.step == step && is_struck(input.struck, inventory.life, item)) {
+      struck = true;
+    } else if (item.step == step && item.state == SlotState::sealed) {
+      abandoned = std::max(abandoned, std::optional(item.slot_generation));
+    }
+  }
+  if (struck) return "struck out";
+  if (abandoned) return text("of an abandoned history, generation ", *abandoned);
+  if (dirty) return "only partly written";
+  if (sound.empty()) return any ? "holds no sealed step" : "";
+  std::sort(sound.begin(), sound.end());
+  std::string held;
+  for (const Step one : sound) held += text(held.empty() ? "holds step " : ",", one);
+  return held;
+}
+
+std::string lost_sentence(const PlanInput& input, const Inventories& inventories, Seat seat, Step step) {
+  std::string places;
+  const auto add = [&places](std::string_view place) { places += text(places.empty() ? "" : "; ", place); };
+  const auto add_kind = [&](SourceKind kind, std::string_view name) {
+    bool any = false;
+    for (const Inventory* inventory : inventories) {
+      const std::string why = why_not(input, *inventory, seat, kind, step);
+      if (why.empty()) continue;
+      any = true;
+      add(text(name, " at node ", inventory->life.node, ": ", why));
+    }
+    return any;
+  };
+  const bool seated = seat.value < input.seats.size();
+  const NodeLife owner = seated ? input.seats[seat.value].life : NodeLife();
+  if (!add_kind(SourceKind::own_arena, "own")) {
+    if (seated) {
+      add(text("own: node ", owner.node, contains(input.evicted, owner) ? " evicted" : " holds nothing of it"));
+    } else {
+      add("own: in no survivor's memory");
+    }
+  }
+  if (!add_kind(SourceKind::replica, "replica")) add("replica: in no survivor's memory");
+  std::string gone;
+  for (const NodeLife& life : input.evicted)
+    if (!seated || life != owner) gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
+  if (!gone.empty()) add(gone);
+  return text("seat ", seat, ": no sealed copy of step ", step, " (", places, ")");
+}
+
+// Of what should still be there, the step that is nearly whole (the least such): what it lacks is what was lost. What
+// is known to be committed may lag behind, and its slots may long hold later steps.
+Step nearly_whole(const Steps& steps, Step committed) {
+  Step best = committed;
+  std::uint32_t covered = 0;
+  for (const auto& [step, sources] : steps) {
+    if (step < committed || sources.covered < covered) continue;
+    best = step;
+    covered = sources.covered;
+  }
+  return best;
+}
+
+// Each seat without a source of `step`.
+std::vector<std::string> lost_at(const PlanInput& input, const Steps& steps, Step step) {
+  const Inventories inventories = sorted_inventories(input);
+  std::vector<std::string> lost;
+  const auto found = steps.find(step);
+  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
+    if (found == steps.end() || found->second.nearest[seat].item == nullptr)
+      lost.push_back(lost_sentence(input, inventories, Seat(seat), step));
+  return lost;
+}
+
+std::vector<Source> sources_of(const StepSources& step) {
+  std::vector<Source> sources;
+  for (const Candidate& candidate : step.nearest)
+    sources.push_back({candidate.item->seat, candidate.item->kind, candidate.at, candidate.item->slot_generation,
+                       candidate.item->step});
+  return sources;
+}
+
+// Sound copies of a chosen step whose layout is not that of the chosen copy.
+std::vector<std::string> other_layouts(const PlanInput& input, Step step, const StepSources& chosen) {
+  std::vector<std::string> notes;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step || !is_sound(input, inventory.life, item)) continue;
+      const Candidate& used = chosen.nearest[item.seat.value];
+      if (used.item->layout_digest != item.layout_digest)
+        notes.push_back(text("seat ", item.seat, ": ", place_of(inventory.life, item.kind),
+                             " has another layout than the ", place_of(used.at, used.item->kind), " at step ", step,
+                             ", which is used"));
+    }
+  }
+  std::sort(notes.begin(), notes.end());
+  return notes;
+}
+
+}  // namespace
+
+Plan plan_restore(const PlanInput& input) {
+  Plan plan;
+  plan.committed = input.committed;
+  for (const Inventory& inventory : input.inventories)
+    if (!contains(input.evicted, inventory.life)) plan.committed = std::max(plan.committed, inventory.committed);
+
+  Step floor = plan.committed;
+  if (!input.lineage.empty()) floor = std::max(floor, input.lineage.back().resume);
+  const Steps steps = sound_sources(input);  // the greatest first
+  plan.resume = choose_resume(input, steps, floor);
+  if (const auto chosen = steps.find(plan.resume); chosen != steps.end()) {
+    plan.sources = sources_of(chosen->second);
+    if (input.replica_count > 0) plan.single_copies = single_copies(input, plan.resume);
+    plan.notes = other_layouts(input, plan.resume, chosen->second);
+  }
+  const bool nothing_ever = plan.committed == Step(0) && steps.empty();
+  if (plan.resume < plan.committed || (plan.resume == Step(0) && !nothing_ever))
+    plan.lost = lost_at(input, steps, nearly_whole(steps, plan.committed));
+  return plan;
+}
+
+Exposure exposure_if(const PlanInput& input, std::span<const NodeId> dead, Step newest_step) {
+  std::vector<NodeLife> evicted(input.evicted.begin(), input.evicted.end());
+  Step committed = std::max(input.committed, newest_step);
+  bool anybody = false;
+  const auto dies = [dead](NodeLife life) { return contains(dead, life.node); };
+  for (const Inventory& inventory : input.inventories) {
+    committed = std::max(committed, inventory.committed);
+    if (dies(inventory.life)) {
+      evicted.push_back(inventory.life);
+    } else if (!contains(input.evicted, inventory.life)) {
+      anybody = true;
+    }
+  }
+  for (const Member& member : input.seats)
+    if (dies(member.life) && !contains(evicted, member.life)) evicted.push_back(member.life);
+
+  PlanInput after = input;
+  after.evicted = evicted;
+  after.committed = committed;
+  Plan plan = plan_restore(after);
+  Exposure exposure;
+  exposure.resume = plan.resume;
+  exposure.recoverable = plan.resume > Step(0) || (committed == Step(0) && anybody);
+  exposure.steps_lost = committed > plan.resume ? committed.value - plan.resume.value : 0;
+  exposure.lost = std::move(plan.lost);
+  return exposure;
+}
+
+std::uint64_t digest_of(std::span<const Source> sources, Step resume) {
+  std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a over whole words
+  const auto mix = [&digest](std::uint64_t word) {
+    digest = (digest ^ word) * 0x100000001b3u;
+    digest ^= digest >> 29;
+  };
+  mix(resume.value);
+  for (const Source& source : sources) {
+    mix(source.seat.value);
+    mix(static_cast<std::uint64_t>(source.kind));
+    mix(source.from.node.value);
+    mix(source.from.incarnation.value);
+    mix(source.slot_generation.value);
+    mix(source.step.value);
+  }
+  return digest;
+}
+
+}  // namespace pawl::job

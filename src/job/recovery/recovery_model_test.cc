@@ -1,0 +1,741 @@
+// A small world without processes around the shipped decisions: nodes with two slots a seat and kind, filled as the
+// slot protocol allows, that die, rot and return at any point of a recovery. The same walk is driven by a seed (many
+// worlds) and by an odometer over all choices (small worlds). What must hold is computed here anew, from a history of
+// steps that knows nothing of lineages, and by looking at every slot.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "base/text.h"
+#include "job/recovery/decide.h"
+#include "job/recovery/members.h"
+#include "job/recovery/planner.h"
+
+namespace pawl::job {
+namespace {
+
+class Choices {
+ public:
+  virtual ~Choices() = default;
+  virtual std::uint32_t pick(std::uint32_t count) = 0;  // 0..count-1
+  virtual bool rarely(std::uint32_t one_in) = 0;        // spice; never in the exhaustive walk
+  virtual bool exhaustive() const = 0;
+};
+
+class SeededChoices : public Choices {
+ public:
+  explicit SeededChoices(std::uint64_t seed) : random_(seed) {}
+  std::uint32_t pick(std::uint32_t count) override { return static_cast<std::uint32_t>(random_() % count); }
+  bool rarely(std::uint32_t one_in) override { return pick(one_in) == 0; }
+  bool exhaustive() const override { return false; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// Replays a prefix of choices and takes the first of each further one; advance() turns to the next sequence.
+class AllChoices : public Choices {
+ public:
+  std::uint32_t pick(std::uint32_t count) override {
+    if (at_ == digits_.size()) digits_.push_back({0, count});
+    return digits_[at_++].value;
+  }
+  bool rarely(std::uint32_t) override { return false; }
+  bool exhaustive() const override { return true; }
+  bool advance() {
+    at_ = 0;
+    while (!digits_.empty() && ++digits_.back().value == digits_.back().count) digits_.pop_back();
+    return !digits_.empty();
+  }
+  std::string sequence() const {
+    std::string out;
+    for (const Digit& digit : digits_) out += text(digit.value, ' ');
+    return out;
+  }
+
+ private:
+  struct Digit {
+    std::uint32_t value, count;
+  };
+  std::vector<Digit> digits_;
+  std::size_t at_ = 0;
+};
+
+struct Slot {
+  Generation generation;
+  Step step;
+  SlotState state = SlotState::empty;
+  bool rotten = false;  // other bytes than were sealed: seen only by who reads them
+};
+using Slots = std::array<Slot, 2>;
+struct Node {
+  bool alive = true;
+  std::map<std::pair<Seat, SourceKind>, Slots> memory;
+  Step known;  // greatest step that it knows to be committed
+};
+
+struct Options {
+  std::uint32_t node_count = 2;
+  std::uint32_t seats_per_node = 1;
+  std::uint32_t spare_count = 1;
+  std::uint32_t replica_count = 1;
+  std::uint32_t epochs = 1;
+  std::uint32_t events_max = 3;  // besides the first fault of a recovery
+  bool within_policy = true;     // at most one node that holds state dies for each commit, nothing rots; a recovery
+                                 // without a death may be followed by another without a commit
+  bool wait_for_spare = true;
+};
+
+class World {
+ public:
+  World(Options options, Choices& choices) : options_(options), choices_(choices) {
+    spec_.node_count = options.node_count;
+    spec_.seats_per_node = options.seats_per_node;
+    spec_.spare_count = options.spare_count;
+    spec_.replica_count = options.replica_count;
+    spec_.wait_for_spare = options.wait_for_spare;
+    for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id)
+      nodes_[{NodeId(id), Incarnation(1)}];
+  }
+
+  void live() {
+    state_ = std::get<StateMove>(decide_forming({spec_, records(), 0}, {NodeId(0), Incarnation(1)})).next;
+    run();
+    for (std::uint32_t epoch = 0; epoch < options_.epochs && state_.phase == JobPhase::running; ++epoch) {
+      train();
+      recover();
+      if (testing::Test::HasFatalFailure()) return;
+      if (options_.within_policy) {
+        if (holder_deaths_left_ < 0) return;  // a death, and an escalation besides that replaced another node
+        ASSERT_EQ(state_.phase, JobPhase::running) << state_.verdict;
+        ASSERT_GE(state_.resume, committed_);
+        commit_owed_ = holder_deaths_left_ == 0;
+        if (!commit_owed_) check_any_death_is_survived();
+      }
+    }
+  }
+
+  const JobState& state() const { return state_; }
+  std::uint64_t decisions() const { return decisions_; }
+
+ private:
+  // --- what is true
+
+  std::uint32_t seat_count() const { return options_.node_count * options_.seats_per_node; }
+  NodeLife holder_of(Seat seat) const {
+    const std::uint32_t position = seat.value / options_.seats_per_node;
+    return state_.seats[(position + 1) % options_.node_count * options_.seats_per_node].life;
+  }
+  // On the line of steps that the job goes on with.
+  bool valid(const Slot& slot) const {
+    return slot.step > Step(0) && slot.step.value <= history_.size() &&
+           history_[slot.step.value - 1] == slot.generation;
+  }
+  bool struck(NodeLife at, Seat seat, SourceKind kind, const Slot& slot) const {
+    return contains(state_.struck, Struck{at, seat, kind, slot.generation, slot.step});
+  }
+  bool has_copy(Seat seat, Step step) const {
+    for (const NodeLife& at : survivors_of(state_))
+      for (const auto& [key, slots] : nodes_.at(at).memory)
+        for (const Slot& slot : slots)
+          if (key.first == seat && slot.step == step && slot.state == SlotState::sealed && valid(slot) &&
+              !struck(at, seat, key.second, slot))
+            return true;
+    return false;
+  }
+  std::uint32_t copies(Step step) const {
+    std::uint32_t seats = 0;
+    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) seats += has_copy(Seat(seat), step) ? 1 : 0;
+    return seats;
+  }
+  using Place = std::tuple<NodeLife, Seat, SourceKind>;
+  bool has(const Place& place, Step step) const {
+    const NodeLife at = std::get<0>(place);
+    const Seat seat = std::get<1>(place);
+    const SourceKind kind = std::get<2>(place);
+    const auto memory = nodes_.at(at).memory.find({seat, kind});
+    if (memory == nodes_.at(at).memory.end()) return false;
+    return std::any_of(memory->second.begin(), memory->second.end(), [&](const Slot& slot) {
+      return slot.step == step && slot.state == SlotState::sealed && valid(slot) && !struck(at, seat, kind, slot);
+    });
+  }
+  // The copies of `step` that survivors owe, by who sits where.
+  std::set<Place> owed(Step step) const {
+    std::set<Place> owed;
+    for (std::uint32_t i = 0; i < seat_count(); ++i) {
+      const Seat seat(i);
+      owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
+      if (options_.replica_count > 0) owed.insert({holder_of(seat), seat, SourceKind::replica});
+    }
+    std::erase_if(owed,
+                  [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
+    return owed;
+  }
+  // By brute force: from the step that must not be given up, on to whole steps while nothing more is owed; failing
+  // that, the greatest that is whole.
+  Step recoverable() const {
+    const Step floor = std::max(known(), state_.lineage.empty() ? Step(0) : state_.lineage.back().resume);
+    Step best;
+    Step any;
+    std::optional<std::set<Place>> least;
+    if (floor == Step(0)) least.emplace();
+    for (std::uint64_t s = 1; s <= history_.size(); ++s) {
+      const Step step(s);
+      if (copies(step) < seat_count()) continue;
+      any = step;
+      const std::set<Place> more = owed(step);
+      if (step < floor || (least && !std::includes(least->begin(), least->end(), more.begin(), more.end()))) continue;
+      best = step;
+      least = more;
+    }
+    return least ? best : any;
+  }
+  Step known() const {
+    Step known = state_.committed;
+    for (const NodeLife& life : survivors_of(state_)) known = std::max(known, nodes_.at(life).known);
+    return known;
+  }
+
+  // --- training: slots as the protocol may leave them
+
+  Slot& other_than(Slots& slots, Step step) {
+    const bool first = slots[0].state == SlotState::sealed && slots[0].step == step && valid(slots[0]);
+    return slots[first ? 1 : 0];
+  }
+
+  // After this some seats are further than `committed_`, which is whole in every own arena and at every holder, or the
+  // step from which this generation went on.
+  void train() {
+    const bool first = history_.empty();
+    const std::uint32_t advance = choices_.exhaustive() ? (first ? 1 : 0) : choices_.pick(5);
+    const bool commits = advance > 0 || (options_.within_policy && commit_owed_);
+    const Step base(state_.resume.value + (commits ? std::max(advance, 1u) : 0));
+    while (history_.size() < base.value + 1) history_.push_back(state_.generation);
+    for (std::uint32_t i = 0; i < seat_count(); ++i) {
+      const Seat seat(i);
+      Slots& own = nodes_.at(state_.seats[i].life).memory[{seat, SourceKind::own_arena}];
+      const bool further = fill(own, base, commits, true);
+      if (options_.replica_count > 0)
+        fill(nodes_.at(holder_of(seat)).memory[{seat, SourceKind::replica}], base, commits, further);
+    }
+    committed_ = base;
+    if (held_by_all(Step(base.value + 1))) committed_ = Step(base.value + 1);
+    for (const Member& member : state_.seats) {
+      const std::uint64_t lag = committed_.value - state_.resume.value;
+      nodes_.at(member.life).known = Step(
+          state_.resume.value + (choices_.exhaustive() ? lag : choices_.pick(static_cast<std::uint32_t>(lag) + 1)));
+    }
+    if (!options_.within_policy) rot();
+  }
+
+  // Whether the slot pair ends with base+1 sealed. `may_seal`: what it is a copy of is sealed.
+  bool fill(Slots& slots, Step base, bool commits, bool may_seal) {
+    if (commits) slots[0] = {history_[base.value - 1], base, SlotState::sealed};
+    Slot& other = other_than(slots, base);
+    const Generation generation = history_[base.value];
+    switch (choices_.pick(choices_.exhaustive() ? 2 : 4)) {
+      case 0:
+        other = {generation, base.next(), SlotState::dirty};
+        break;
+      case 1:
+        other = {generation, base.next(), may_seal ? SlotState::sealed : SlotState::dirty};
+        break;
+      case 2:
+        if (commits) other = {};
+        break;
+      default:  // what was there before, or the step before base
+        if (commits && base > Step(1)) other = {history_[base.value - 2], Step(base.value - 1), SlotState::sealed};
+    }
+    return other.state == SlotState::sealed && other.step == base.next();
+  }
+
+  bool held_by_all(Step step) {
+    const auto sealed = [&](NodeLife at, Seat seat, SourceKind kind) {
+      const Slots& slots = nodes_.at(at).memory[{seat, kind}];
+      return std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) {
+        return slot.step == step && slot.state == SlotState::sealed && valid(slot);
+      });
+    };
+    for (std::uint32_t i = 0; i < seat_count(); ++i) {
+      const Seat seat(i);
+      if (!sealed(state_.seats[i].life, seat, SourceKind::own_arena)) return false;
+      if (options_.replica_count > 0 && !sealed(holder_of(seat), seat, SourceKind::replica)) return false;
+    }
+    return true;
+  }
+
+  void rot() {
+    for (auto& [life, node] : nodes_)
+      for (auto& [key, slots] : node.memory)
+        for (Slot& slot : slots)
+          if (slot.state == SlotState::sealed && choices_.rarely(12)) slot.rotten = true;
+  }
+
+  // --- what the nodes tell
+
+  std::vector<NodeRecord> records() {
+    std::vector<NodeRecord> out;
+    for (const auto& [life, node] : nodes_) {
+      if (!node.alive && !choices_.rarely(4)) continue;  // a registration may outlive its node
+      NodeRecord record;
+      record.life = life;
+      record.address = text("host", life.node, ":", life.incarnation);
+      record.parked = lowest_seat_of(state_, life) ? 0 : options_.seats_per_node;
+      record.healthy = true;
+      const auto known = std::find_if(out.begin(), out.end(),
+                                      [&record](const NodeRecord& r) { return r.life.node == record.life.node; });
+      if (known == out.end()) {
+        out.push_back(record);
+      } else {
+        *known = record;  // one key a node
+      }
+    }
+    return out;
+  }
+
+  void report() {
+    for (const NodeLife& life : survivors_of(state_)) {
+      const Node& node = nodes_.at(life);
+      if (!node.alive || reported(life)) continue;
+      Inventory inventory{life, state_.generation, node.known, {}, {}, 0};
+      for (const auto& [key, slots] : node.memory)
+        for (const Slot& slot : slots)
+          inventory.items.push_back({key.first, key.second, slot.generation, slot.step, slot.state, 7});
+      for (const Member& member : state_.seats)
+        if (member.life == life) inventory.trainers_alive.push_back(member.seat);
+      inventories_.push_back(inventory);
+    }
+  }
+  bool reported(NodeLife life) const {
+    return std::any_of(inventories_.begin(), inventories_.end(), [&](const Inventory& i) { return i.life == life; });
+  }
+
+  // --- a recovery
+
+  void recover() {
+    events_left_ = options_.events_max;
+    holder_deaths_left_ = options_.within_policy ? 1 : 99;
+    holders_ = lives_of(state_.seats);
+    tried_.clear();
+    first_fault();
+    for (std::uint32_t round = 0; state_.phase != JobPhase::running && state_.phase != JobPhase::failed; ++round) {
+      ASSERT_LT(round, 200u) << "does not end";
+      if (state_.phase == JobPhase::quiescing) {
+        quiesce();
+      } else {
+        restore();
+      }
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+  void first_fault() {
+    const std::vector<NodeLife> members = survivors_of_running();
+    switch (choices_.pick(3)) {
+      case 0:
+        return fault({FaultKind::communication, {}, {}, "", 0});
+      case 1:
+        return fault({FaultKind::trainer_exit, {}, Seat(choices_.pick(seat_count())), "", 0});
+      default: {
+        const NodeLife victim = members[choices_.pick(static_cast<std::uint32_t>(members.size()))];
+        kill(victim);
+        const bool led = choices_.rarely(3);
+        if (led) state_.leader = victim;
+        return fault({led ? FaultKind::leader_lost : FaultKind::node_lost,
+                      led ? std::nullopt : std::optional(victim),
+                      {},
+                      "",
+                      0});
+      }
+    }
+  }
+  std::vector<NodeLife> survivors_of_running() const { return lives_of(state_.seats); }
+
+  // Something further happens, or not. True: a further generation is open.
+  bool disturb() {
+    if (events_left_ == 0) return false;
+    std::vector<NodeLife> mortal;
+    for (const auto& [life, node] : nodes_)
+      if (node.alive && (holder_deaths_left_ > 0 || !contains(holders_, life))) mortal.push_back(life);
+    const std::uint32_t quiet = choices_.exhaustive() ? 1 : 6;
+    const std::uint32_t chosen = choices_.pick(static_cast<std::uint32_t>(mortal.size()) + quiet);
+    const Generation before = state_.generation;
+    if (chosen < mortal.size()) {
+      --events_left_;
+      kill(mortal[chosen]);
+      const bool noticed = choices_.pick(2) == 0;
+      if (noticed) fault({FaultKind::node_lost, mortal[chosen], {}, "", 0});
+    } else if (choices_.rarely(6)) {
+      --events_left_;
+      const FaultKind kind = choices_.pick(2) == 0 ? FaultKind::trainer_stuck : FaultKind::communication;
+      fault({kind, {}, Seat(choices_.pick(seat_count())), "", 0});
+    }
+    return state_.generation != before || state_.phase == JobPhase::failed;
+  }
+
+  void kill(NodeLife life) {
+    nodes_.at(life).alive = false;
+    if (contains(holders_, life)) --holder_deaths_left_;
+  }
+
+  void fault(const Cause& cause, const std::vector<Struck>& strikes = {}) {
+    faults(std::vector<Cause>{cause}, strikes);
+  }
+  void faults(const std::vector<Cause>& causes, const std::vector<Struck>& strikes = {}) {
+    const Decision decision = open_generation(state_, causes, any_self(), strikes);
+    expect_same(decision, open_generation(state_, causes, any_self(), strikes));
+    if (const StateMove* move = std::get_if<StateMove>(&decision)) take(move->next);
+  }
+
+  void quiesce() {
+    if (choices_.rarely(2)) report();
+    if (disturb()) return;
+    report();
+    if (disturb()) return;
+    const QuiescingView view{spec_, state_, inventories_, records()};
+    const Decision decision = decide_restore(view, any_self());
+    expect_same(decision, decide_restore(shuffled(view), any_self()));
+    if (const Wait* wait = std::get_if<Wait>(&decision)) {
+      if (wait->late.empty()) return wait_for_spare(*wait);
+      return miss_deadline(wait->late);
+    }
+    const JobState next = std::get<StateMove>(decision).next;
+    if (next.phase == JobPhase::failed) {
+      check_failed(next);
+      take(next);
+      return;
+    }
+    check_restoring(next, view);
+    if (testing::Test::HasFatalFailure()) return;
+    take(next);
+    history_.resize(state_.resume.value);  // what came later is void for ever
+    for (const Member& member : state_.seats) nodes_[member.life];
+  }
+
+  void wait_for_spare(const Wait& wait) {
+    ASSERT_TRUE(wait.without_deadline);
+    ASSERT_TRUE(options_.wait_for_spare);
+    ASSERT_NE(wait.what.find("a spare for seat"), std::string::npos) << wait.what;
+    // Dead ones come back as new lives, with nothing.
+    for (const NodeLife& gone : state_.evicted) {
+      const bool back = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+        return node.first.node == gone.node && node.second.alive;
+      });
+      if (!back) nodes_[{gone.node, Incarnation(++incarnation_)}];
+    }
+    for (std::uint32_t id = options_.node_count; id < options_.node_count + options_.spare_count; ++id)
+      if (std::none_of(nodes_.begin(), nodes_.end(),
+                       [&](const auto& n) { return n.first.node.value == id && n.second.alive; }))
+        nodes_[{NodeId(id), Incarnation(++incarnation_)}];
+  }
+
+  void miss_deadline(const std::vector<NodeLife>& late) {
+    std::vector<Cause> causes;
+    for (const NodeLife& life : late) {
+      ASSERT_FALSE(nodes_.at(life).alive) << "waits for a node that has reported";
+      causes.push_back({FaultKind::node_silent, life, {}, "", 0});
+    }
+    faults(causes);
+  }
+
+  void restore() {
+    // Some have imported when the next thing happens, some have not.
+    const std::uint32_t until = choices_.exhaustive() ? seat_count() : choices_.pick(seat_count() + 1);
+    for (std::uint32_t seat = 0; seat < until; ++seat)
+      if (import(state_.sources[seat])) return;
+    if (disturb()) return;
+    for (std::uint32_t seat = until; seat < seat_count(); ++seat)
+      if (import(state_.sources[seat])) return;
+    std::vector<NodeLife> ready;
+    for (const NodeLife& life : lives_of(state_.seats))
+      if (nodes_.at(life).alive) ready.push_back(life);
+    const Decision decision = decide_running(state_, ready, any_self());
+    expect_same(decision, decide_running(state_, ready, any_self()));
+    if (const Wait* wait = std::get_if<Wait>(&decision)) return miss_deadline(wait->late);
+    run();
+  }
+
+  // Reads a source as a daemon would. True: it failed, and a further generation is open.
+  bool import(const Source& source) {
+    if (source.kind == SourceKind::nothing) return false;
+    const NodeLife to = state_.seats[source.seat.value].life;
+    if (!nodes_.at(to).alive) return false;
+    if (!nodes_.at(source.from).alive) {
+      fault({FaultKind::node_lost, source.from, {}, "", 0});
+      return true;
+    }
+    Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
+    const Slot* found = nullptr;
+    for (const Slot& slot : there)
+      if (slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed)
+        found = &slot;
+    EXPECT_NE(found, nullptr) << "a source that does not exist";
+    if (found == nullptr) std::abort();
+    if (found->rotten) {
+      const Struck strike{source.from, source.seat, source.kind, source.slot_generation, source.step};
+      EXPECT_TRUE(tried_.insert({strike.at, strike.seat, strike.kind, strike.step}).second)
+          << "the same bad source twice";
+      fault({FaultKind::corrupt_source, {}, source.seat, "", 0}, {strike});
+      return true;
+    }
+    if (to == source.from && source.kind == SourceKind::own_arena) return false;
+    const Slot copy = *found;
+    Slots& own = nodes_.at(to).memory[{source.seat, SourceKind::own_arena}];
+    const bool over_first = own[0].step == copy.step || own[1].state == SlotState::sealed;
+    own[over_first ? 0 : 1] = copy;
+    return false;
+  }
+
+  void run() {
+    state_ = std::get<StateMove>(decide_running(state_, lives_of(state_.seats), any_self())).next;
+    for (auto& [life, node] : nodes_) {
+      for (auto& [key, slots] : node.memory)
+        for (Slot& slot : slots)
+          if (slot.rotten || (!valid(slot) && choices_.pick(choices_.exhaustive() ? 1 : 2) == 0)) slot = {};
+      node.known = state_.resume;
+    }
+    for (auto node = nodes_.begin(); node != nodes_.end();)  // the dead, and what spares held by accident of the model
+      node = node->second.alive ? std::next(node) : nodes_.erase(node);
+  }
+
+  // --- what must hold
+
+  // Nobody died since the last commit: what was resumed from is committed, and promised like any other such step.
+  void check_any_death_is_survived() {
+    if (state_.resume == Step(0)) return;
+    for (const NodeLife& dead : lives_of(state_.seats)) {
+      state_.evicted.push_back(dead);
+      ASSERT_EQ(copies(state_.resume), seat_count())
+          << text("step ", state_.resume, " would die with node ", dead.node);
+      state_.evicted.pop_back();
+    }
+  }
+
+  NodeLife any_self() { return {NodeId(100 + ++selves_ % 7), Incarnation(1)}; }
+
+  void take(const JobState& next) {
+    ++decisions_;
+    ASSERT_GE(next.generation, state_.generation) << "a generation went back";
+    ASSERT_EQ(next.seats.size(), seat_count());
+    if (decisions_ % 16 == 0) {
+      const auto parsed = parse_job_state(to_json(next));
+      ASSERT_TRUE(parsed) << parsed.error().what;
+      ASSERT_EQ(*parsed, next);
+    }
+    if (next.generation != state_.generation) inventories_.clear();
+    state_ = next;
+    for (const NodeLife& life : state_.evicted) {
+      const auto node = nodes_.find(life);
+      if (node != nodes_.end() && node->second.alive) kill(life);  // an escalation: it lives, and resets itself
+    }
+  }
+
+  // I1: whoever decides, and in whatever order he heard, all decide alike.
+  static void expect_same(Decision a, Decision b) {
+    ASSERT_EQ(a.index(), b.index());
+    if (Wait* wait = std::get_if<Wait>(&a)) {
+      ASSERT_EQ(wait->what, std::get<Wait>(b).what);
+      ASSERT_EQ(wait->late, std::get<Wait>(b).late);
+      return;
+    }
+    StateMove& first = std::get<StateMove>(a);
+    StateMove& second = std::get<StateMove>(b);
+    first.next.leader = second.next.leader = {};
+    ASSERT_EQ(first.why, second.why);
+    ASSERT_EQ(first.next, second.next);
+  }
+
+  QuiescingView shuffled(QuiescingView view) {
+    std::mt19937_64 random(++selves_);
+    std::shuffle(view.nodes.begin(), view.nodes.end(), random);
+    std::shuffle(view.inventories.begin(), view.inventories.end(), random);
+    for (Inventory& inventory : view.inventories) std::shuffle(inventory.items.begin(), inventory.items.end(), random);
+    return view;
+  }
+
+  void check_restoring(const JobState& next, const QuiescingView& view) {
+    ASSERT_EQ(next.phase, JobPhase::restoring);
+    // R is just what looking at every slot finds.
+    ASSERT_EQ(next.resume, recoverable());
+    ASSERT_EQ(next.cold, next.resume == Step(0));
+    ASSERT_TRUE(!next.cold || known() == Step(0)) << "silent replay from zero";
+    ASSERT_EQ(next.verdict.empty(), next.resume >= known()) << next.verdict;
+    ASSERT_EQ(next.lineage.back(), (LineageEntry{next.generation, next.resume}));
+    ASSERT_EQ(next.plan_digest, digest_of(next.sources, next.resume));
+    // I2: one owner a seat, one node's worth of seats a life, one life a node.
+    std::map<NodeLife, std::set<std::uint32_t>> positions;
+    std::set<NodeId> ids;
+    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+      const Member& member = next.seats[seat];
+      ASSERT_EQ(member.seat, Seat(seat));
+      ASSERT_EQ(member.local_index, seat % options_.seats_per_node);
+      ASSERT_FALSE(contains(next.evicted, member.life)) << "an evicted life sits again";
+      positions[member.life].insert(seat / options_.seats_per_node);
+      if (member.life != state_.seats[seat].life) {
+        ASSERT_TRUE(contains(state_.evicted, state_.seats[seat].life)) << "a survivor lost its seat";
+        ASSERT_TRUE(std::any_of(view.nodes.begin(), view.nodes.end(),
+                                [&](const NodeRecord& r) { return r.life == member.life; }));
+      }
+    }
+    ASSERT_EQ(positions.size(), options_.node_count);
+    for (const auto& [life, held] : positions) {
+      ASSERT_EQ(held.size(), 1u);
+      ASSERT_TRUE(ids.insert(life.node).second);
+    }
+    ASSERT_EQ(next.sources.size(), seat_count());
+    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) check_source(next, next.sources[seat], Seat(seat));
+  }
+
+  void check_source(const JobState& next, const Source& source, Seat seat) {
+    ASSERT_EQ(source.seat, seat);
+    if (next.cold) {
+      ASSERT_EQ(source.kind, SourceKind::nothing);
+      return;
+    }
+    ASSERT_NE(source.kind, SourceKind::nothing);
+    ASSERT_EQ(source.step, next.resume);
+    ASSERT_TRUE(is_survivor(state_, source.from)) << "a source on an evicted node";
+    const Slots& slots = nodes_.at(source.from).memory.at({seat, source.kind});
+    const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
+      return s.generation == source.slot_generation && s.step == source.step && s.state == SlotState::sealed;
+    });
+    ASSERT_NE(slot, slots.end()) << "a source that is not sealed";
+    ASSERT_TRUE(valid(*slot)) << "a source of an abandoned history";
+    ASSERT_FALSE(struck(source.from, seat, source.kind, *slot)) << "a struck source";
+  }
+
+  void check_failed(const JobState& next) {
+    ASSERT_NE(next.verdict, "");
+    if (next.verdict.find("cannot go on: no healthy node is free") == 0) {
+      ASSERT_FALSE(options_.wait_for_spare);
+      return;
+    }
+    ASSERT_EQ(recoverable(), Step(0)) << next.verdict;
+    if (survivors_of(state_).empty()) return;
+    ASSERT_GT(known(), Step(0)) << next.verdict;
+    // Named are just the seats that the best step from there on lacks.
+    Step best = known();
+    for (std::uint64_t step = known().value; step <= history_.size(); ++step)
+      if (copies(Step(step)) > copies(best)) best = Step(step);
+    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+      const bool named =
+          next.verdict.find(text("seat ", seat, ": no sealed copy of step ", best, " ")) != std::string::npos;
+      ASSERT_EQ(named, !has_copy(Seat(seat), best)) << next.verdict;
+    }
+  }
+
+  Options options_;
+  Choices& choices_;
+  JobSpec spec_;
+  JobState state_;
+  std::map<NodeLife, Node> nodes_;
+  std::vector<Generation> history_;  // [s-1]: the generation that computed step s
+  Step committed_;                   // the fact
+  std::vector<Inventory> inventories_;
+  std::vector<NodeLife> holders_;
+  std::set<std::tuple<NodeLife, Seat, SourceKind, Step>> tried_;
+  std::uint32_t events_left_ = 0;
+  std::int64_t holder_deaths_left_ = 0;
+  bool commit_owed_ = false;  // somebody died since the last commit
+  std::uint64_t incarnation_ = 1;
+  std::uint64_t selves_ = 0;
+  std::uint64_t decisions_ = 0;
+};
+
+std::uint64_t cases_per_test(std::uint64_t usual) {
+  const char* wanted = std::getenv("PAWL_MODEL_CASES");
+  std::uint64_t cases = usual;
+  return wanted != nullptr && parse_number(std::string_view(wanted), cases) ? cases : usual;
+}
+
+Options drawn(SeededChoices& choices) {
+  Options options;
+  options.node_count = 2 + choices.pick(3);
+  options.seats_per_node = 1 + choices.pick(2);
+  options.spare_count = choices.pick(3);
+  options.epochs = 1 + choices.pick(4);
+  options.events_max = choices.pick(5);
+  return options;
+}
+
+TEST(RecoveryModel, WithinThePolicyEveryCommittedStepIsRecovered) {
+  const std::uint64_t cases = cases_per_test(12000);
+  for (std::uint64_t seed = 1; seed <= cases; ++seed) {
+    SeededChoices choices(seed);
+    World world(drawn(choices), choices);
+    ASSERT_NO_FATAL_FAILURE(world.live()) << "seed " << seed;
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(RecoveryModel, BeyondThePolicyItGoesBackOrRefusesByWhatIsReallyThere) {
+  const std::uint64_t cases = cases_per_test(20000);
+  std::uint64_t recovered = 0;
+  std::uint64_t refused = 0;
+  for (std::uint64_t seed = 1; seed <= cases; ++seed) {
+    SeededChoices choices(seed * 7919);
+    Options options = drawn(choices);
+    options.within_policy = false;
+    options.replica_count = choices.rarely(6) ? 0 : 1;
+    options.wait_for_spare = !choices.rarely(4);
+    World world(options, choices);
+    ASSERT_NO_FATAL_FAILURE(world.live()) << "seed " << seed;
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    (world.state().phase == JobPhase::running ? recovered : refused) += 1;
+  }
+  if (cases > 1000) {  // the walk must see both ends often
+    EXPECT_GT(recovered, cases / 10);
+    EXPECT_GT(refused, cases / 10);
+  }
+}
+
+void walk_all(Options options, std::uint64_t least) {
+  AllChoices choices;
+  std::uint64_t walks = 0;
+  do {
+    World world(options, choices);
+    ASSERT_NO_FATAL_FAILURE(world.live()) << "choices " << choices.sequence();
+    ASSERT_FALSE(testing::Test::HasFailure()) << "choices " << choices.sequence();
+    ++walks;
+  } while (choices.advance());
+  EXPECT_GE(walks, least);
+}
+
+TEST(RecoveryModel, EveryWalkOfTwoNodesWithinThePolicy) {
+  Options options;
+  options.spare_count = 2;
+  options.events_max = 2;
+  walk_all(options, 5000);
+}
+
+// The second begins before anything was committed after the first.
+TEST(RecoveryModel, EveryWalkOfTwoRecoveriesOfTwoNodesWithinThePolicy) {
+  Options options;
+  options.epochs = 2;
+  options.events_max = 0;
+  walk_all(options, 5000);
+}
+
+TEST(RecoveryModel, EveryWalkOfTwoNodesBeyondThePolicy) {
+  Options options;
+  options.events_max = 2;
+  options.within_policy = false;
+  walk_all(options, 5000);
+}
+
+TEST(RecoveryModel, EveryWalkOfThreeNodesWithOneFurtherDeath) {
+  Options options;
+  options.node_count = 3;
+  options.events_max = 1;
+  options.within_policy = false;
+  walk_all(options, 5000);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,72 @@
+// Progress: which steps every seat holds, which are void, and what may therefore be overwritten (the reuse gate).
+//
+// A seat HOLDS s when its own slot is sealed and every promised holder has acknowledged it. Step s is COMMITTED when
+// every seat holds s: a fact, not a write. Daemons reduce SeatReports up a tree (combine), the root turns them into a
+// Progress (advance), and that flows down. An old Progress is safe.
+// The gate, for own and for peers' slots alike: a slot that holds j may be overwritten only if committed > j or j is
+// known void. No such slot: the window is voided, never waited for. Hence at every instant a committed step lies
+// complete within the policy's reach: dropping j needs a greater committed step, and nobody drops that one.
+// Pure. The exhaustive model (progress_model_test.cc) and the simulator run this code. Source: design section 5.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/ids.h"
+#include "job/snapshot/slot_word.h"
+
+namespace pawl::job {
+
+// What everybody may know of one generation: the greatest committed step, and how many after it are void.
+// The steps up to settled() will never be committed any more, except `committed` itself.
+struct Progress {
+  Step committed;
+  std::uint32_t voided = 0;  // steps committed+1 .. committed+voided are void for ever in this generation; < 2^24
+
+  constexpr bool operator==(const Progress&) const = default;
+  [[nodiscard]] constexpr Step settled() const { return Step(committed.value + voided); }
+  [[nodiscard]] bool is_void(Step step) const;
+  // One word, of the trainer's page and on the wire: committed << 24 | voided.
+  [[nodiscard]] std::uint64_t pack() const;
+  [[nodiscard]] static Progress unpack(std::uint64_t bits);
+};
+inline constexpr std::uint32_t kVoidedMax = (1u << 24) - 1;
+
+// Whether the reuse gate lets `word` be overwritten. A frozen slot never.
+[[nodiscard]] bool may_overwrite(SlotWord word, Progress progress);
+
+// The slot to use for a new step: an empty one, else the overwritable one with the least step. nullopt: none; void it.
+// A slot that already holds (generation, step) as dirty is chosen again (a sender that came back); one that holds it
+// sealed is never opened again, nor is another one beside it: nullopt.
+[[nodiscard]] std::optional<std::uint32_t> choose_slot(std::span<const SlotWord> slots, Progress progress,
+                                                       Generation generation, Step step);
+
+// What one seat or a whole subtree knows and sees of the steps known.settled()+1 .. known.settled()+64 (bit 0 first).
+// held: every seat below holds it. voided: some seat below has reached that step and will never hold it.
+struct SeatReport {
+  Progress known;
+  std::uint64_t held = 0;
+  std::uint64_t voided = 0;
+  constexpr bool operator==(const SeatReport&) const = default;
+};
+
+struct SlotView {
+  SlotWord word;
+  bool held_by_all = false;  // sealed, and every promised holder has acknowledged
+};
+
+// Of one seat, from its own slots. Read in this order: `reached` (the greatest step whose window this seat has resolved
+// in this generation: slot dirty or sealed, or void), the slots, `known`. `known` must be no older than what the seat's
+// trainer was told (its page's progress), or a step that it dropped rightly would look void. Slots of other generations
+// do not count.
+[[nodiscard]] SeatReport report_of(std::span<const SlotView> slots, Step reached, Generation generation,
+                                   Progress known);
+// Of two subtrees: what either knows, held by both, voided by either.
+[[nodiscard]] SeatReport combine(const SeatReport& a, const SeatReport& b);
+// The greater knowledge of two daemons of one generation. An old one may come late: it takes nothing back.
+[[nodiscard]] Progress join(Progress a, Progress b);
+// The root's next Progress. Never goes back.
+[[nodiscard]] Progress advance(Progress known, const SeatReport& all_seats);
+
+}  // namespace pawl::job

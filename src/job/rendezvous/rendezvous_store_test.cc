@@ -1,0 +1,149 @@
+// The rendezvous store against a plain map, with requests repeated and reordered as restarted daemons do it.
+#include "job/rendezvous/rendezvous_store.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace pawl::job {
+namespace {
+
+StoreRequest request(StoreOp op, std::string key, std::string value = {}) {
+  StoreRequest made;
+  made.op = op;
+  made.key = std::move(key);
+  made.value = std::move(value);
+  return made;
+}
+
+class Client {
+ public:
+  Client(Store& store, std::uint64_t id) : store_(store), id_(id) {}
+  StoreAnswer ask(StoreRequest request) {
+    request.client = id_;
+    request.number = ++number_;
+    last_ = request;
+    return *store_.apply(request);
+  }
+  std::optional<StoreAnswer> repeat() { return store_.apply(last_); }
+  StoreAnswer add(std::string key, std::int64_t amount) {
+    StoreRequest made = request(StoreOp::add, std::move(key));
+    made.amount = amount;
+    return ask(made);
+  }
+  StoreAnswer compare_set(std::string key, std::string expected, std::string desired) {
+    StoreRequest made = request(StoreOp::compare_set, std::move(key), std::move(desired));
+    made.expected = std::move(expected);
+    return ask(made);
+  }
+  const StoreRequest& last() const { return last_; }
+
+ private:
+  Store& store_;
+  std::uint64_t id_, number_ = 0;
+  StoreRequest last_;
+};
+
+TEST(Store, SetsGetsAndErases) {
+  Store store;
+  Client client(store, 1);
+  EXPECT_FALSE(store.apply(request(StoreOp::get, "k")));  // to be asked again
+  EXPECT_EQ(store.apply(request(StoreOp::try_get, "k")), (StoreAnswer{false, {}, {}}));
+  EXPECT_TRUE(client.ask(request(StoreOp::set, "k", std::string("\0v", 2))).found);
+  EXPECT_EQ(store.apply(request(StoreOp::get, "k"))->value, std::string("\0v", 2));
+  EXPECT_EQ(store.apply(request(StoreOp::try_get, "k"))->value, std::string("\0v", 2));
+  EXPECT_TRUE(client.ask(request(StoreOp::erase, "k")).found);
+  EXPECT_FALSE(client.ask(request(StoreOp::erase, "k")).found);
+}
+
+TEST(Store, AddsDecimalTextAndRefusesWhatIsNone) {
+  Store store;
+  Client client(store, 1);
+  EXPECT_EQ(client.add("n", 5).value, "5");
+  EXPECT_EQ(client.add("n", -7).value, "-2");
+  client.ask(request(StoreOp::set, "word", "seven"));
+  EXPECT_NE(client.add("word", 1).refused.find("seven"), std::string::npos);
+  EXPECT_EQ(store.apply(request(StoreOp::get, "word"))->value, "seven");
+  client.add("n", INT64_MAX);
+  EXPECT_FALSE(client.add("n", INT64_MAX).refused.empty());
+}
+
+TEST(Store, ComparesAsC10dDoes) {
+  Store store;
+  Client client(store, 1);
+  EXPECT_EQ(client.compare_set("k", "old", "new"), (StoreAnswer{false, "old", {}}));  // not there: nothing is set
+  EXPECT_FALSE(store.apply(request(StoreOp::get, "k")));
+  EXPECT_EQ(client.compare_set("k", "", "first").value, "first");
+  EXPECT_EQ(client.compare_set("k", "", "second").value, "first");
+  EXPECT_EQ(client.compare_set("k", "first", "second").value, "second");
+}
+
+TEST(Store, ARepeatedChangeIsDoneOnce) {
+  Store store;
+  Client one(store, 1), other(store, 2);
+  one.add("n", 1);
+  const StoreRequest old = one.last();
+  EXPECT_EQ(one.repeat()->value, "1");
+  other.add("n", 1);
+  EXPECT_EQ(one.repeat()->value, "1") << "what it was told, not what is there now";
+  one.add("n", 1);
+  EXPECT_FALSE(store.apply(old)) << "its client has gone on: nobody waits for this";
+  EXPECT_EQ(store.apply(request(StoreOp::get, "n"))->value, "3");
+}
+
+TEST(Store, TravelsAndRefusesDamage) {
+  StoreRequest sent = request(StoreOp::compare_set, "key", "value");
+  sent.client = 9;
+  sent.number = 3;
+  sent.expected = "expected";
+  sent.amount = -4;
+  sent.wait_ms = 77;
+  Writer out;
+  write_store_request(out, sent);
+  const std::string bytes = out.take();
+  StoreRequest received;
+  Reader in(bytes);
+  ASSERT_TRUE(read_store_request(in, received));
+  EXPECT_EQ(received, sent);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    Reader cut(std::string_view(bytes).substr(0, size));
+    EXPECT_FALSE(read_store_request(cut, received));
+  }
+  Store store;
+  EXPECT_FALSE(store.replay(""));
+  EXPECT_FALSE(store.replay(std::string("\7nothing", 8)));
+}
+
+// A store that is lost at any moment and made anew from its records answers as one that never was.
+TEST(Store, ComesBackFromItsRecords) {
+  for (std::uint32_t seed = 1; seed <= 30; ++seed) {
+    std::mt19937 random(seed);
+    Store kept;
+    auto lost = std::make_unique<Store>();
+    std::vector<std::string> log;
+    std::uint64_t numbers[3] = {};
+    StoreRequest last[3];
+    for (int i = 0; i < 300; ++i) {
+      const std::uint32_t who = random() % 3;
+      StoreRequest made = last[who];
+      if (made.client == 0 || random() % 4 != 0) {  // else it repeats what it asked
+        made = request(static_cast<StoreOp>(1 + random() % 6), std::string(1, static_cast<char>('a' + random() % 4)),
+                       std::to_string(random() % 3));
+        made.client = who + 1;
+        made.number = ++numbers[who];
+        made.amount = static_cast<int>(random() % 5) - 2;
+        made.expected = random() % 2 == 0 ? "" : std::to_string(random() % 3);
+        if (changes_something(made.op)) last[who] = made;
+      }
+      if (lost->is_new_change(made)) log.push_back(Store::record_of(made));
+      EXPECT_EQ(kept.apply(made), lost->apply(made)) << "seed " << seed;
+      if (random() % 20 != 0) continue;
+      if (random() % 2 == 0) log = lost->records();
+      lost = std::make_unique<Store>();
+      for (const std::string& record : log) EXPECT_TRUE(lost->replay(record));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pawl::job

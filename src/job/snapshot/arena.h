@@ -1,0 +1,130 @@
+// Arena: the memory that holds one seat's snapshots, as an owner's or as a replica holder's. One format for both.
+//
+// A segment of shared memory: header page, layout text, then `slot_count` slots of equal size. A slot is a header (the
+// SlotWord first), a table with the CRC32C of each bucket, and the payload: the seat's stable tensors one after another
+// in declared order, then its volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of
+// the payload (the last may be shorter). Every number is little endian, every offset a static_assert in arena.cc, all
+// of it in docs/format.md.
+//
+// What always holds: a sealed slot's header and bucket table carry a CRC of their own, its payload matches the table;
+// nothing is read from a slot as sealed unless its word was sealed before and is unchanged after (or it is frozen).
+// Memory belongs to the caller (env/shared_memory.h) and must outlive the Arena, which is a view and may be copied.
+// Calls are thread-safe, also towards other processes that follow the protocol. Indices must be in range.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "job/snapshot/slot_word.h"
+
+namespace pawl::job {
+
+enum class ArenaKind : std::uint32_t { own = 1, replica = 2 };
+
+struct ArenaSpec {
+  std::string job;  // at most 63 characters
+  Seat seat;        // whose state
+  ArenaKind kind = ArenaKind::own;
+  std::uint32_t slot_count = 2;  // ping-pong; 2..4
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t stable_bytes = 0;          // the payload's first part; the rest is volatile
+  std::uint32_t bucket_bytes = 256 << 10;  // 4 KiB..16 MiB, a multiple of 4 KiB
+  std::uint64_t layout_digest = 0;         // of `layout`; a restore must find it equal
+  std::string layout;                      // canonical text (job/layout/seat_layout.h)
+};
+
+// A bucket's line in the table. `ready` is the slot's (generation, step) once the bytes and `crc32c` are in place
+// (release), so that a sender may take the bucket while others are still being captured.
+struct Bucket {
+  std::atomic<std::uint64_t> ready;  // SlotWord{generation, step, dirty}.pack(); anything else: not yet
+  std::atomic<std::uint32_t> crc32c;
+  std::uint32_t reserved;
+};
+
+inline constexpr std::uint32_t kHoldersMax = 16;  // acknowledgements that a slot has room for
+
+struct SlotHeader;  // arena.cc's; docs/format.md
+
+// One slot of an Arena: a view, valid while the Arena or a copy of it lives.
+class Slot {
+ public:
+  [[nodiscard]] SlotWord word() const;  // acquire
+  [[nodiscard]] std::span<std::byte> payload() const;
+  [[nodiscard]] std::span<std::byte> bucket(std::uint32_t index) const;
+  [[nodiscard]] std::span<Bucket> buckets() const;
+  [[nodiscard]] std::uint64_t samples() const;
+
+  // expected -> dirty(generation, step); clears acknowledgements and buckets. False: it has changed, or is frozen.
+  // Whether `expected` may be overwritten is not asked here: job/redundancy/progress.h.
+  [[nodiscard]] bool try_open(SlotWord expected, Generation generation, Step step, std::uint64_t samples) const;
+  // Stores the CRC and marks the bucket ready. By whoever writes the payload.
+  void bucket_done(std::uint32_t index, std::uint32_t crc32c) const;
+  [[nodiscard]] bool bucket_ready(std::uint32_t index) const;
+  // Every bucket ready: writes the header's CRC, then dirty -> sealed. False: frozen meanwhile (the step is void), or a
+  // bucket is missing. Whoever filled buckets has called bucket_done before.
+  [[nodiscard]] bool try_seal(Generation generation, Step step) const;
+  // dirty(generation, step) -> empty. False: frozen meanwhile.
+  [[nodiscard]] bool try_abandon(Generation generation, Step step) const;
+  // From here on nobody seals, opens or abandons this slot. Idempotent. Returns the word as frozen.
+  SlotWord freeze() const;
+  // Frozen -> as it was (keep) or empty. Only by the daemon, at `running`.
+  void unfreeze(bool keep) const;
+  // Only by a daemon that fills a slot in a recovery: frozen|anything -> frozen|dirty, then -> frozen|sealed.
+  void open_frozen(Generation generation, Step step, std::uint64_t samples) const;
+  [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
+
+  // Which holders (bit i: i-th holder of job/redundancy/placement.h) have verified and acknowledged the slot's step.
+  [[nodiscard]] std::uint64_t acknowledged() const { return acknowledged(word()); }
+  // Of the step that `of` names, which was this slot's word: whoever needs both must ask like this, for the slot may be
+  // reopened between two looks at it.
+  [[nodiscard]] std::uint64_t acknowledged(SlotWord of) const;
+  // Holder `holder_index` has (generation, step). Each acknowledgement is stored with its identity, so one that comes
+  // late, when the slot has gone on to another step, counts for nothing. False: it is that late.
+  bool acknowledge(Generation generation, Step step, std::uint32_t holder_index) const;
+
+  // Header and bucket table of a sealed slot. `corrupt` names what differs; `stale`: not sealed, or reopened meanwhile.
+  [[nodiscard]] Status verify_header() const;
+  // Header, then the payload of every bucket against its CRC. Cost: one read of the payload.
+  [[nodiscard]] Status verify() const;
+
+ private:
+  friend class Arena;
+  void clear(std::uint64_t samples) const;
+  bool all_ready(Generation generation, Step step) const;
+  Status check_header(SlotWord word) const;
+  Status check_payload() const;
+  Status prove(SlotWord before, Status found) const;
+  SlotHeader* header_ = nullptr;
+  std::byte* payload_ = nullptr;
+  const ArenaSpec* spec_ = nullptr;
+};
+
+class Arena {
+ public:
+  Arena() = default;
+  // Bytes of the segment for `spec`; 0 if a number of it is out of range. Pure.
+  [[nodiscard]] static std::uint64_t size_bytes(const ArenaSpec& spec);
+  [[nodiscard]] static std::uint32_t bucket_count(const ArenaSpec& spec);
+  // Writes a fresh header: all slots empty. `memory` is zeroed (a new segment), page-aligned and at least
+  // size_bytes(spec). Fails: `invalid` if a number of the spec is out of range.
+  [[nodiscard]] static Result<Arena> format(std::span<std::byte> memory, const ArenaSpec& spec);
+  // A segment that somebody else formatted. Fails: `corrupt` names what is wrong; never reads outside `memory`.
+  [[nodiscard]] static Result<Arena> open(std::span<std::byte> memory);
+
+  [[nodiscard]] const ArenaSpec& spec() const { return *spec_; }
+  [[nodiscard]] std::uint32_t slot_count() const { return spec_->slot_count; }
+  [[nodiscard]] Slot slot(std::uint32_t index) const;
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::shared_ptr<const ArenaSpec> spec_;
+};
+
+}  // namespace pawl::job

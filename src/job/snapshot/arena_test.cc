@@ -1,0 +1,292 @@
+#include "job/snapshot/arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/crc32c.h"
+
+namespace pawl::job {
+namespace {
+
+// Shared memory that ends at an inaccessible page, so that a read beyond it is a crash.
+class Segment {
+ public:
+  explicit Segment(std::uint64_t size) : page_(static_cast<std::uint64_t>(getpagesize())) {
+    size_ = (size + page_ - 1) / page_ * page_;
+    void* memory = mmap(nullptr, size_ + page_, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    base_ = static_cast<std::byte*>(memory);
+    EXPECT_EQ(mprotect(base_, size_, PROT_READ | PROT_WRITE), 0);
+  }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() { munmap(base_, size_ + page_); }
+  [[nodiscard]] std::span<std::byte> memory() const { return {base_, size_}; }
+
+ private:
+  std::uint64_t page_, size_ = 0;
+  std::byte* base_ = nullptr;
+};
+
+ArenaSpec small_spec() {
+  ArenaSpec spec;
+  spec.job = "charlm";
+  spec.seat = Seat(3);
+  spec.payload_bytes = 20'000;
+  spec.stable_bytes = 16'384;
+  spec.bucket_bytes = 4096;
+  spec.layout_digest = 0x1234;
+  spec.layout = "pawl layout 1\n";
+  return spec;
+}
+
+void fill(const Slot& slot, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::byte& byte : slot.payload()) byte = static_cast<std::byte>(random());
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, crc32c(slot.bucket(i)));
+}
+
+SlotWord word_of(std::uint64_t generation, std::uint64_t step, SlotState state, bool frozen = false) {
+  return SlotWord{Generation(generation), Step(step), state, frozen};
+}
+
+class ArenaTest : public testing::Test {
+ protected:
+  Segment segment_{Arena::size_bytes(small_spec())};
+  Arena arena_ = *Arena::format(segment_.memory(), small_spec());
+  Slot slot_ = arena_.slot(0);
+
+  void seal(std::uint64_t generation, std::uint64_t step) {
+    ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(generation), Step(step), 640));
+    fill(slot_, step);
+    ASSERT_TRUE(slot_.try_seal(Generation(generation), Step(step)));
+  }
+};
+
+TEST(SlotWordTest, PacksAndUnpacks) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 10'000; ++i) {
+    const SlotWord word = word_of(random() & kGenerationMax, random() & kStepMax, static_cast<SlotState>(random() % 3),
+                                  random() % 2 == 0);
+    ASSERT_EQ(SlotWord::unpack(word.pack()), word);
+  }
+  EXPECT_EQ(SlotWord{}.pack(), 0u);
+  EXPECT_EQ(word_of(0, 0, SlotState::empty, true).pack(), kSlotFrozenBit);
+}
+
+TEST_F(ArenaTest, OpensWhatWasFormatted) {
+  const Result<Arena> opened = Arena::open(segment_.memory());
+  ASSERT_TRUE(opened) << opened.error().what;
+  const ArenaSpec& spec = opened->spec();
+  EXPECT_EQ(spec.job, "charlm");
+  EXPECT_EQ(spec.seat, Seat(3));
+  EXPECT_EQ(spec.kind, ArenaKind::own);
+  EXPECT_EQ(spec.payload_bytes, 20'000u);
+  EXPECT_EQ(spec.stable_bytes, 16'384u);
+  EXPECT_EQ(spec.layout_digest, 0x1234u);
+  EXPECT_EQ(spec.layout, "pawl layout 1\n");
+  EXPECT_EQ(opened->slot_count(), 2u);
+  EXPECT_EQ(opened->slot(1).payload().size(), 20'000u);
+  EXPECT_EQ(opened->slot(1).buckets().size(), 5u);
+  EXPECT_EQ(opened->slot(1).bucket(3).size(), 4096u);
+  EXPECT_EQ(opened->slot(1).bucket(4).size(), 20'000u - 4 * 4096u);
+  EXPECT_EQ(opened->slot(1).word(), SlotWord{});
+}
+
+TEST_F(ArenaTest, SealsAndVerifies) {
+  EXPECT_EQ(slot_.verify().error().code, Code::stale);
+  seal(2, 7);
+  EXPECT_EQ(slot_.word(), word_of(2, 7, SlotState::sealed));
+  EXPECT_TRUE(slot_.verify()) << slot_.verify().error().what;
+  EXPECT_TRUE(slot_.verify_header());
+  EXPECT_EQ(slot_.samples(), 640u);
+  EXPECT_EQ(Arena::open(segment_.memory())->slot(0).verify().has_value(), true);
+}
+
+TEST_F(ArenaTest, SealsNothingThatMissesABucket) {
+  ASSERT_TRUE(slot_.try_open(SlotWord{}, Generation(1), Step(1), 0));
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    EXPECT_FALSE(slot_.try_seal(Generation(1), Step(1))) << i;
+    EXPECT_FALSE(slot_.bucket_ready(i));
+    slot_.bucket_done(i, crc32c(slot_.bucket(i)));
+    EXPECT_TRUE(slot_.bucket_ready(i));
+  }
+  EXPECT_FALSE(slot_.try_seal(Generation(1), Step(2)));
+  EXPECT_TRUE(slot_.try_seal(Generation(1), Step(1)));
+  // Buckets of the last step count for nothing in the next.
+  ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(1), Step(3), 0));
+  EXPECT_FALSE(slot_.bucket_ready(0));
+  EXPECT_FALSE(slot_.try_seal(Generation(1), Step(3)));
+}
+
+TEST_F(ArenaTest, OnlyOneOfSealAndFreezeWins) {
+  ASSERT_TRUE(slot_.try_open(SlotWord{}, Generation(1), Step(1), 0));
+  fill(slot_, 1);
+  EXPECT_EQ(slot_.freeze(), word_of(1, 1, SlotState::dirty, true));
+  EXPECT_FALSE(slot_.try_seal(Generation(1), Step(1)));
+  EXPECT_FALSE(slot_.try_abandon(Generation(1), Step(1)));
+  EXPECT_FALSE(slot_.try_open(slot_.word(), Generation(2), Step(1), 0));
+  EXPECT_EQ(slot_.freeze(), word_of(1, 1, SlotState::dirty, true));  // again: the same
+  slot_.unfreeze(false);
+  EXPECT_EQ(slot_.word(), SlotWord{});
+  seal(2, 1);
+  EXPECT_EQ(slot_.freeze(), word_of(2, 1, SlotState::sealed, true));
+  EXPECT_TRUE(slot_.verify());
+  slot_.unfreeze(true);
+  EXPECT_EQ(slot_.word(), word_of(2, 1, SlotState::sealed));
+  slot_.unfreeze(false);  // not frozen: nothing
+  EXPECT_EQ(slot_.word(), word_of(2, 1, SlotState::sealed));
+}
+
+TEST_F(ArenaTest, AnOpenerMustHaveSeenTheWord) {
+  seal(1, 4);
+  EXPECT_FALSE(slot_.try_open(SlotWord{}, Generation(1), Step(6), 0));
+  EXPECT_FALSE(slot_.try_open(word_of(1, 3, SlotState::sealed), Generation(1), Step(6), 0));
+  EXPECT_TRUE(slot_.verify());
+  EXPECT_TRUE(slot_.try_open(word_of(1, 4, SlotState::sealed), Generation(1), Step(6), 0));
+  EXPECT_TRUE(slot_.try_abandon(Generation(1), Step(6)));
+  EXPECT_EQ(slot_.word(), SlotWord{});
+}
+
+TEST_F(ArenaTest, TheDaemonFillsAFrozenSlot) {
+  slot_.freeze();
+  EXPECT_EQ(slot_.seal_frozen(Generation(3), Step(9)).error().code, Code::stale);
+  slot_.open_frozen(Generation(3), Step(9), 77);
+  EXPECT_EQ(slot_.seal_frozen(Generation(3), Step(9)).error().code, Code::invalid);
+  fill(slot_, 9);
+  EXPECT_FALSE(slot_.try_seal(Generation(3), Step(9)));  // a trainer cannot
+  ASSERT_TRUE(slot_.seal_frozen(Generation(3), Step(9)));
+  EXPECT_EQ(slot_.word(), word_of(3, 9, SlotState::sealed, true));
+  EXPECT_TRUE(slot_.verify());
+  slot_.unfreeze(true);
+  EXPECT_EQ(slot_.word(), word_of(3, 9, SlotState::sealed));
+  EXPECT_TRUE(slot_.verify());
+  EXPECT_EQ(slot_.samples(), 77u);
+}
+
+TEST_F(ArenaTest, AcknowledgementsBelongToTheirStep) {
+  EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));
+  seal(1, 1);
+  EXPECT_EQ(slot_.acknowledged(), 0u);
+  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 1));
+  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 0));
+  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 0));
+  EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), kHoldersMax));
+  EXPECT_EQ(slot_.acknowledged(), 3u);
+  slot_.freeze();
+  EXPECT_EQ(slot_.acknowledged(), 3u);
+  slot_.unfreeze(true);
+  const SlotWord before = slot_.word();
+  EXPECT_EQ(slot_.acknowledged(before), 3u);
+  seal(1, 3);
+  EXPECT_EQ(slot_.acknowledged(), 0u);
+  EXPECT_EQ(slot_.acknowledged(before), 0u);
+  EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));  // too late
+  EXPECT_FALSE(slot_.acknowledge(Generation(2), Step(3), 0));
+  EXPECT_EQ(slot_.acknowledged(), 0u);
+}
+
+TEST_F(ArenaTest, EveryFlippedBitOfASealedSlotIsSeen) {
+  seal(1, 5);
+  std::mt19937_64 random(2);
+  std::byte* const begin = segment_.memory().data();
+  const auto first = static_cast<std::size_t>(slot_.payload().data() - begin);
+  const auto table = static_cast<std::size_t>(reinterpret_cast<std::byte*>(slot_.buckets().data()) - begin);
+  std::vector<std::size_t> places;
+  for (std::size_t i = 8; i < 128; ++i) places.push_back(table - 4096 + i);                 // header
+  for (std::size_t i = 0; i < 5; ++i) places.push_back(table + 16 * i + 8 + random() % 4);  // table
+  for (int i = 0; i < 200; ++i) places.push_back(first + random() % 20'000);
+  for (const std::size_t place : places) {
+    const auto flip = static_cast<std::byte>(1u << random() % 8);
+    begin[place] ^= flip;
+    const Status status = slot_.verify();
+    ASSERT_FALSE(status) << "byte " << place;
+    ASSERT_EQ(status.error().code, Code::corrupt);
+    begin[place] ^= flip;
+    ASSERT_TRUE(slot_.verify());
+  }
+  // The word itself: another step or generation is not what the header says.
+  auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(begin + table - 4096);
+  for (int bit = 3; bit < 64; ++bit) {
+    *word ^= std::uint64_t{1} << bit;
+    ASSERT_EQ(slot_.verify().error().code, Code::corrupt) << bit;
+    *word ^= std::uint64_t{1} << bit;
+  }
+}
+
+TEST(Arena, RefusesASpecOutOfRange) {
+  Segment segment(1 << 20);
+  const auto refused = [&](auto change) {
+    ArenaSpec spec = small_spec();
+    change(spec);
+    const Result<Arena> arena = Arena::format(segment.memory(), spec);
+    return !arena && arena.error().code == Code::invalid && Arena::size_bytes(spec) == 0;
+  };
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.job = std::string(64, 'x'); }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.job = std::string("a\0b", 3); }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.slot_count = 1; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.slot_count = 5; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.payload_bytes = 0; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.payload_bytes = ~std::uint64_t{0}; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.stable_bytes = s.payload_bytes + 1; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.bucket_bytes = 0; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.bucket_bytes = 5000; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.bucket_bytes = 32 << 20; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.kind = static_cast<ArenaKind>(9); }));
+  ArenaSpec spec = small_spec();
+  spec.payload_bytes = 1 << 20;
+  EXPECT_EQ(Arena::format(segment.memory(), spec).error().code, Code::invalid);  // too large for the memory
+}
+
+TEST(Arena, HostileMemoryIsCorrupt) {
+  const ArenaSpec spec = small_spec();
+  Segment segment(Arena::size_bytes(spec));
+  EXPECT_EQ(Arena::open(segment.memory()).error().code, Code::corrupt);  // zeros
+  EXPECT_EQ(Arena::open(segment.memory().first(100)).error().code, Code::corrupt);
+  EXPECT_EQ(Arena::open({}).error().code, Code::corrupt);
+  ASSERT_TRUE(Arena::format(segment.memory(), spec));
+  ASSERT_TRUE(Arena::open(segment.memory()));
+  EXPECT_EQ(Arena::open(segment.memory().first(segment.memory().size() - 4096)).error().code, Code::corrupt);
+
+  // Each byte of the header and of the layout, wrong: refused. With the CRC made right again: refused, or within
+  // memory.
+  std::byte* const begin = segment.memory().data();
+  const std::vector<std::byte> sound(begin, begin + 8192);
+  std::mt19937_64 random(3);
+  for (std::size_t place = 0; place < 164; ++place) {
+    begin[place] ^= static_cast<std::byte>(1 + random() % 255);
+    ASSERT_EQ(Arena::open(segment.memory()).error().code, Code::corrupt) << place;
+    std::memcpy(begin, sound.data(), sound.size());
+  }
+  begin[4096] ^= std::byte{1};
+  EXPECT_EQ(Arena::open(segment.memory()).error().code, Code::corrupt);
+  std::memcpy(begin, sound.data(), sound.size());
+  int opened = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    const std::size_t place = 12 + random() % 80 / 4 * 4;
+    const std::uint64_t extremes[] = {
+        0, 1, 2, 4, 4095, 4096, 8192, 0xFFFFFFFF, ~std::uint64_t{0}, random(), random() % 70'000};
+    const std::uint64_t value = extremes[random() % std::size(extremes)];
+    std::memcpy(begin + place, &value, random() % 2 == 0 ? 4 : 8);
+    const std::uint32_t crc = crc32c({begin, 160});
+    std::memcpy(begin + 160, &crc, sizeof crc);
+    if (const Result<Arena> arena = Arena::open(segment.memory())) {
+      ++opened;
+      for (std::uint32_t i = 0; i < arena->slot_count(); ++i) {
+        const std::span<std::byte> payload = arena->slot(i).payload();
+        ASSERT_GE(payload.data(), begin);
+        ASSERT_LE(payload.data() + payload.size(), begin + segment.memory().size());
+        (void)arena->slot(i).word();
+      }
+    }
+    if (round % 3 == 0) std::memcpy(begin, sound.data(), sound.size());
+  }
+  EXPECT_GT(opened, 0);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,299 @@
+#include "job/trainer/capture.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/crc32c.h"
+#include "env/shared_memory.h"
+#include "job/redundancy/progress.h"
+
+namespace pawl::job {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::uint32_t kBucketBytes = 4096;
+constexpr Generation kGeneration{3};
+
+std::atomic<int> copies_in_flight{0};
+std::atomic<int> copy_delay_ms{0};
+
+// Plain loads and stores, so that tsan watches the trainer's memory as well.
+std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t size) {
+  ++copies_in_flight;
+  if (const int delay = copy_delay_ms; delay > 0) real_clock().sleep(milliseconds(delay));
+  std::memcpy(to, from, size);
+  const std::uint32_t sum = crc32c({to, size});
+  --copies_in_flight;
+  return sum;
+}
+const CopyKernel kWatched{"watched", &watched_copy};
+
+// A trainer's memory, page and arena in one process, with nobody else.
+class Scene {
+ public:
+  explicit Scene(std::uint32_t thread_count = 1, std::size_t stable_words = 40'000, std::size_t volatile_words = 100)
+      : stable_(stable_words), staged_(volatile_words) {
+    LayoutBuilder builder(1);
+    EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
+    add(builder, "stable", stable_words, Lifetime::stable);
+    if (volatile_words > 0) add(builder, "volatile", volatile_words, Lifetime::volatile_);
+    layout_ = *builder.build();
+    plan_ = CopyPlan(layout_, kBucketBytes);
+    bases_ = {reinterpret_cast<std::byte*>(stable_.data()), reinterpret_cast<std::byte*>(staged_.data())};
+
+    ArenaSpec spec;
+    spec.job = "test";
+    spec.payload_bytes = layout_.payload_bytes;
+    spec.stable_bytes = layout_.stable_bytes;
+    spec.bucket_bytes = kBucketBytes;
+    arena_memory_ = *map_segment(create_segment("arena", Arena::size_bytes(spec))->get(), Arena::size_bytes(spec));
+    arena_ = *Arena::format(arena_memory_.bytes(), spec);
+    page_memory_ = *map_segment(create_segment("page", kTrainerPageBytes)->get(), kTrainerPageBytes);
+    page_ = *initialise_page(page_memory_.bytes());
+
+    CaptureSource source;
+    source.plan = &plan_;
+    source.bases = bases_;
+    source.page = [this]() -> TrainerPage& { return *page_; };
+    source.notify = [this] { ++notices_; };
+    source.interrupted = [this] { return page_->stop.load() != 0; };
+    capture_.emplace(arena_, source, CaptureOptions{thread_count, &kWatched});
+  }
+
+  void write_state(std::uint64_t step) { std::fill(stable_.begin(), stable_.end(), step); }
+  void stage(std::uint64_t step) {
+    std::fill(staged_.begin(), staged_.end(), ~step);
+    capture_->stage_done();
+  }
+  void commit(std::uint64_t step) { page_->progress.store(Progress{Step(step), 0}.pack()); }
+  Status open(std::uint64_t step) { return capture_->open(kGeneration, Step(step), step * 10); }
+
+  // Steps of the slots that are sealed and proven to hold exactly that step's bytes.
+  std::vector<std::uint64_t> proven() {
+    std::vector<std::uint64_t> steps;
+    for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) {
+      const Slot slot = arena_.slot(i);
+      const SlotWord word = slot.word();
+      if (word.state != SlotState::sealed) continue;
+      EXPECT_TRUE(slot.verify());
+      EXPECT_EQ(slot.samples(), word.step.value * 10);
+      const auto* words = reinterpret_cast<const std::uint64_t*>(slot.payload().data());
+      for (std::size_t k = 0; k < stable_.size(); ++k) EXPECT_EQ(words[k], word.step.value);
+      const auto* late = words + layout_.stable_bytes / 8;
+      for (std::size_t k = 0; k < staged_.size(); ++k) EXPECT_EQ(late[k], ~word.step.value);
+      if (::testing::Test::HasFailure()) return {};
+      steps.push_back(word.step.value);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+
+  std::vector<std::uint64_t> stable_, staged_;
+  SeatLayout layout_;
+  CopyPlan plan_;
+  std::vector<std::byte*> bases_;
+  Mapping arena_memory_, page_memory_;
+  Arena arena_;
+  TrainerPage* page_ = nullptr;
+  std::atomic<int> notices_{0};
+  std::optional<Capture> capture_;
+
+ private:
+  static void add(LayoutBuilder& builder, const std::string& name, std::size_t words, Lifetime lifetime) {
+    LayoutEntry entry;
+    entry.name = name;
+    entry.role = "weight";
+    entry.dtype = DType::uint64;
+    entry.shape = {words};
+    entry.region = Region::whole(entry.shape);
+    entry.mesh = 0;
+    entry.lifetime = lifetime;
+    EXPECT_TRUE(builder.add(entry));
+  }
+};
+
+using Steps = std::vector<std::uint64_t>;
+
+// The training thread writes at once after each fence, while the copy threads would still be at it if they were not
+// done.
+void train(Scene& scene, std::uint64_t steps) {
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    const WindowResult window = scene.capture_->fence({});
+    ASSERT_TRUE(window.captured) << window.why_void;
+    EXPECT_EQ(window.step, Step(step));
+    EXPECT_EQ(window.captured_bytes, scene.layout_.payload_bytes);
+    EXPECT_EQ(copies_in_flight, 0);
+    scene.write_state(1'000'000 + step);  // sealed bytes must not see it
+    const Steps expected = step == 1 ? Steps{1} : Steps{step - 1, step};
+    ASSERT_EQ(scene.proven(), expected);
+    EXPECT_EQ(scene.page_->reached.load(), step);
+    scene.commit(step);
+  }
+  EXPECT_EQ(scene.page_->windows_captured.load(), steps);
+  EXPECT_EQ(scene.page_->windows_voided.load(), 0u);
+  EXPECT_GE(scene.notices_, static_cast<int>(steps));
+}
+
+TEST(Capture, SealedBytesAreThoseOfTheStepWhateverIsWrittenAfterTheFence) {
+  Scene scene;
+  train(scene, 40);
+}
+
+TEST(Capture, ManyThreadsSealTheSame) {
+  Scene scene(4);
+  train(scene, 40);
+}
+
+TEST(Capture, AllVolatileOrNone) {
+  Scene stable_only(2, 5000, 0);
+  train(stable_only, 5);
+  Scene one_bucket(2, 1, 1);  // stable and volatile share the only bucket
+  train(one_bucket, 5);
+}
+
+TEST(Capture, ClosedGateVoidsTheWindowAndKeepsBothSlots) {
+  Scene scene;
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    ASSERT_TRUE(scene.capture_->fence({}).captured);
+  }
+  scene.write_state(3);
+  ASSERT_TRUE(scene.open(3));
+  scene.stage(3);
+  const WindowResult window = scene.capture_->fence({});
+  EXPECT_FALSE(window.captured);
+  EXPECT_NE(window.why_void.find("no slot was free"), std::string::npos) << window.why_void;
+  EXPECT_EQ(scene.page_->reached.load(), 3u);
+  EXPECT_EQ(scene.page_->windows_voided.load(), 1u);
+  EXPECT_EQ(scene.proven(), (Steps{1, 2}));
+
+  scene.commit(2);  // the gate opens: 1 may go
+  scene.write_state(4);
+  ASSERT_TRUE(scene.open(4));
+  scene.stage(4);
+  EXPECT_TRUE(scene.capture_->fence({}).captured);
+  EXPECT_EQ(scene.proven(), (Steps{2, 4}));
+}
+
+TEST(Capture, GateThatOpensWhileTheWindowIsOpenIsEnough) {
+  Scene scene;
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    if (step == 3) {
+      std::thread later([&] {
+        real_clock().sleep(milliseconds(30));
+        scene.commit(2);
+      });
+      const WindowResult window = scene.capture_->fence({.deadline = Deadline::never(), .waits_for_slot = true});
+      later.join();
+      EXPECT_TRUE(window.captured) << window.why_void;
+    } else {
+      ASSERT_TRUE(scene.capture_->fence({}).captured);
+    }
+  }
+  EXPECT_EQ(scene.proven(), (Steps{2, 3}));
+}
+
+TEST(Capture, GateOffOverwritesWhatIsNotCommitted) {
+  Scene scene;
+  scene.page_->gate_off = 1;
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    EXPECT_TRUE(scene.capture_->fence({}).captured);
+  }
+  EXPECT_EQ(scene.proven(), (Steps{2, 3}));
+}
+
+TEST(Capture, DeadlineVoidsAndNothingIsReadAfterwards) {
+  Scene scene(2);
+  scene.write_state(1);
+  copy_delay_ms = 20;
+  ASSERT_TRUE(scene.open(1));
+  scene.stage(1);
+  const WindowResult window = scene.capture_->fence({.deadline = Deadline::in(milliseconds(50))});
+  EXPECT_EQ(copies_in_flight, 0);
+  copy_delay_ms = 0;
+  EXPECT_FALSE(window.captured);
+  EXPECT_NE(window.why_void.find("deadline"), std::string::npos) << window.why_void;
+  EXPECT_EQ(scene.proven(), Steps{});
+  for (std::uint32_t i = 0; i < 2; ++i) EXPECT_EQ(scene.arena_.slot(i).word().state, SlotState::empty);
+  EXPECT_EQ(scene.page_->reached.load(), 1u);
+
+  scene.write_state(2);
+  ASSERT_TRUE(scene.open(2));
+  scene.stage(2);
+  EXPECT_TRUE(scene.capture_->fence({}).captured);
+  EXPECT_EQ(scene.proven(), Steps{2});
+}
+
+TEST(Capture, FreezeWinsOverSeal) {
+  Scene scene;
+  scene.write_state(1);
+  copy_delay_ms = 2;
+  ASSERT_TRUE(scene.open(1));
+  scene.stage(1);
+  while (scene.page_->reached.load() != 1) real_clock().sleep(milliseconds(1));
+  for (std::uint32_t i = 0; i < 2; ++i) scene.arena_.slot(i).freeze();
+  const WindowResult window = scene.capture_->fence({});
+  copy_delay_ms = 0;
+  EXPECT_FALSE(window.captured);
+  EXPECT_NE(window.why_void.find("recovery"), std::string::npos) << window.why_void;
+  EXPECT_EQ(scene.proven(), Steps{});
+}
+
+TEST(Capture, InterruptionEndsTheFence) {
+  Scene scene;
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));  // and never staged: the fence would wait for ever
+  std::thread later([&] {
+    real_clock().sleep(milliseconds(20));
+    scene.page_->stop = 1;
+  });
+  const WindowResult window = scene.capture_->fence({});
+  later.join();
+  EXPECT_FALSE(window.captured);
+  EXPECT_EQ(scene.proven(), Steps{});
+}
+
+TEST(Capture, StopVoidsTheOpenWindowAndItCanBeginAgain) {
+  Scene scene(3);
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    if (step % 2 == 0) scene.stage(step);
+    if (step % 3 == 0) std::this_thread::yield();
+    scene.capture_->stop("test");
+    EXPECT_EQ(copies_in_flight, 0);
+    EXPECT_FALSE(scene.capture_->is_open());
+    scene.proven();  // whatever was sealed before the stop is whole
+    scene.commit(step);
+  }
+}
+
+TEST(Capture, SecondWindowIsRefusedAndAFailedOneIsVoid) {
+  Scene scene;
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));
+  const Status second = scene.open(2);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::invalid);
+  scene.capture_->fail("blob sampler: save answered 1");
+  const WindowResult window = scene.capture_->fence({});
+  EXPECT_FALSE(window.captured);
+  EXPECT_EQ(window.why_void, "blob sampler: save answered 1");
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,59 @@
+// CopyPlan: which bytes of which declared entry fill which bucket. Made once, when the layout is sealed.
+//
+// What always holds: the pieces of a bucket cover it exactly, in order; bytes that no entry has are padding (zero).
+// Pure. The copying is a CopyKernel's: the seam for tuned kernels (streaming stores, devices).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "job/layout/seat_layout.h"
+
+namespace pawl::job {
+
+inline constexpr std::uint32_t kPadding = ~0u;
+
+struct Piece {
+  std::uint32_t entry = kPadding;  // index in SeatLayout::entries
+  std::uint64_t offset = 0;        // in the entry's bytes
+  std::uint64_t bytes = 0;
+};
+
+class CopyPlan {
+ public:
+  CopyPlan() = default;
+  CopyPlan(const SeatLayout& layout, std::uint32_t bucket_bytes);
+
+  [[nodiscard]] std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(first_.size()) - 1; }
+  // Buckets from this one on hold volatile bytes (the first of them perhaps stable ones too).
+  [[nodiscard]] std::uint32_t first_volatile_bucket() const { return first_volatile_bucket_; }
+  [[nodiscard]] std::span<const Piece> bucket(std::uint32_t index) const {
+    return std::span(pieces_).subspan(first_[index], first_[index + 1] - first_[index]);
+  }
+
+ private:
+  void append(std::uint32_t entry, std::uint64_t bytes, std::uint32_t bucket_bytes);
+  std::vector<Piece> pieces_;
+  std::vector<std::size_t> first_{0};  // of each bucket, and the end
+  std::uint64_t filled_ = 0;           // of the last bucket
+  std::uint32_t first_volatile_bucket_ = 0;
+};
+
+// memcpy that returns the CRC32C of exactly the bytes it stored.
+struct CopyKernel {
+  const char* name;
+  std::uint32_t (*copy)(std::byte* to, const std::byte* from, std::size_t size);
+};
+[[nodiscard]] const CopyKernel& default_copy_kernel();
+
+// Where each entry's bytes begin, by its index; nullptr where there are none.
+using EntryBases = std::span<std::byte* const>;
+
+// A bucket's pieces, one after another, to `to`. Returns the CRC32C of all that was stored.
+std::uint32_t gather(std::span<const Piece> pieces, const CopyKernel& kernel, EntryBases from, std::byte* to);
+// A bucket's bytes to its pieces. Returns the CRC32C of all that was read.
+std::uint32_t scatter(std::span<const Piece> pieces, const CopyKernel& kernel, const std::byte* from, EntryBases to);
+
+}  // namespace pawl::job

@@ -1,0 +1,124 @@
+#include "job/trainer/declared.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+
+namespace pawl::job {
+namespace {
+
+Error too_late() {
+  return Error{Code::invalid, "the layout is sealed: declarations come before pawl_layout_seal"};
+}
+
+}  // namespace
+
+Result<std::uint32_t> Declared::add_mesh(Mesh mesh) {
+  if (sealed()) return too_late();
+  return builder_.add_mesh(std::move(mesh));
+}
+
+Result<std::uint32_t> Declared::add_tensor(LayoutEntry entry, void* data) {
+  if (sealed()) return too_late();
+  const Lifetime lifetime = entry.lifetime;
+  std::uint64_t count = 1;
+  for (const std::uint64_t extent : entry.region.shape) count *= extent;  // only whether it is 0 matters
+  if (data == nullptr && lifetime != Lifetime::derived && count != 0) {
+    return Error{Code::invalid, text("tensor ", entry.name, " (", entry.role, "): data is NULL")};
+  }
+  PAWL_ASSIGN(const std::uint32_t index, builder_.add(std::move(entry)));
+  places_.push_back({static_cast<std::byte*>(data), {}});
+  return index;
+}
+
+Result<std::uint32_t> Declared::add_blob(std::string name, std::uint64_t capacity, BlobCallbacks callbacks) {
+  if (sealed()) return too_late();
+  PAWL_ASSIGN(const std::uint32_t index, builder_.add_blob(std::move(name), capacity));
+  places_.push_back({nullptr, callbacks});
+  return index;
+}
+
+Status Declared::rebind(std::uint32_t index, void* data) {
+  if (index >= places_.size() || places_[index].blob.save != nullptr) {
+    return Error{Code::invalid, text("no tensor has the id ", index)};
+  }
+  if (data == nullptr && places_[index].data != nullptr) return Error{Code::invalid, "data is NULL"};
+  places_[index].data = static_cast<std::byte*>(data);
+  if (sealed() && !is_staged(index)) bases_[index] = places_[index].data;
+  return {};
+}
+
+bool Declared::is_staged(std::uint32_t index) const {
+  return layout_->entries[index].lifetime == Lifetime::volatile_;
+}
+
+Status Declared::seal(std::uint32_t bucket_bytes) {
+  if (sealed()) return too_late();
+  PAWL_ASSIGN(SeatLayout layout, builder_.build());
+  layout_ = std::move(layout);
+  text_ = text_of(*layout_);
+  plan_ = CopyPlan(*layout_, bucket_bytes);
+  staging_.assign(layout_->payload_bytes - layout_->stable_bytes, std::byte{0});
+  bases_.assign(places_.size(), nullptr);
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    const LayoutEntry& entry = layout_->entries[i];
+    if (entry.lifetime == Lifetime::stable) bases_[i] = places_[i].data;
+    if (is_staged(i)) bases_[i] = staging_.data() + (entry.payload_offset - layout_->stable_bytes);
+  }
+  return {};
+}
+
+Status Declared::stage() {
+  Status first_failure;
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    if (!is_staged(i)) continue;
+    if (places_[i].blob.save != nullptr) {
+      if (Status saved = save_blob(i, bases_[i]); !saved && first_failure) first_failure = std::move(saved);
+    } else if (layout_->entries[i].bytes > 0) {
+      std::memcpy(bases_[i], places_[i].data, layout_->entries[i].bytes);
+    }
+  }
+  return first_failure;
+}
+
+Status Declared::unstage() {
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    if (!is_staged(i)) continue;
+    if (places_[i].blob.save != nullptr) {
+      PAWL_TRY(load_blob(i, bases_[i]));
+    } else if (layout_->entries[i].bytes > 0) {
+      std::memcpy(places_[i].data, bases_[i], layout_->entries[i].bytes);
+    }
+  }
+  return {};
+}
+
+Status Declared::save_blob(std::uint32_t index, std::byte* to) const {
+  const LayoutEntry& entry = layout_->entries[index];
+  const BlobCallbacks& blob = places_[index].blob;
+  const std::uint64_t capacity = entry.bytes - kBlobHeaderBytes;
+  std::size_t size = 0;
+  const int failed = blob.save(blob.context, to + kBlobHeaderBytes, capacity, &size);
+  if (failed != 0) return Error{Code::invalid, text("blob ", entry.name, ": save answered ", failed)};
+  if (size > capacity) return Error{Code::invalid, text("blob ", entry.name, ": ", size, " bytes of ", capacity)};
+  std::memset(to + kBlobHeaderBytes + size, 0, capacity - size);
+  const std::uint64_t counted = size;
+  std::memcpy(to, &counted, sizeof counted);
+  return {};
+}
+
+Status Declared::load_blob(std::uint32_t index, const std::byte* from) const {
+  const LayoutEntry& entry = layout_->entries[index];
+  const BlobCallbacks& blob = places_[index].blob;
+  std::uint64_t size = 0;
+  std::memcpy(&size, from, sizeof size);
+  if (size > entry.bytes - kBlobHeaderBytes)
+    return Error{Code::corrupt, text("blob ", entry.name, ": ", size, " bytes")};
+  const int failed = blob.load(blob.context, from + kBlobHeaderBytes, size);
+  if (failed != 0)
+    return Error{Code::invalid, text("blob ", entry.name, ": load answered ", failed, " to ", size, " bytes")};
+  return {};
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,821 @@
+// libpawl through pawl.h, against a pawld of the test's own (test_daemon.h) that really dies and really comes back.
+#include "pawl/pawl.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "env/files.h"
+#include "env/process.h"
+#include "env/temporary_directory.h"
+#include "job/trainer/test_daemon.h"
+
+namespace pawl::job {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class Directory : public TemporaryDirectory {
+ public:
+  Directory() : TemporaryDirectory("/tmp") {}
+  [[nodiscard]] std::string socket() const { return path("pawld.sock"); }
+};
+
+bool readable(int fd, int timeout_ms = 0) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, timeout_ms) == 1;
+}
+
+// The state of a little training, and its handle.
+struct Training {
+  std::vector<float> weights = std::vector<float>(150'000);
+  std::vector<double> moments = std::vector<double>(33'333);
+  std::uint64_t rng[4] = {};
+  std::vector<float> derived = std::vector<float>(10);
+  std::string sampler = "fresh";
+  bool sampler_fails = false;
+  pawl_trainer* t = nullptr;
+  pawl_seat seat{};
+
+  ~Training() { pawl_detach(t); }
+
+  pawl_status attach(const std::string& socket) {
+    const pawl_attach_options options{socket.c_str()};
+    return pawl_attach(&options, &t);
+  }
+  static int save(void* context, void* buffer, size_t capacity, size_t* size) {
+    auto* self = static_cast<Training*>(context);
+    if (self->sampler_fails || self->sampler.size() > capacity) return 1;
+    std::memcpy(buffer, self->sampler.data(), self->sampler.size());
+    *size = self->sampler.size();
+    return 0;
+  }
+  static int load(void* context, const void* buffer, size_t size) {
+    static_cast<Training*>(context)->sampler.assign(static_cast<const char*>(buffer), size);
+    return 0;
+  }
+  template <class T>
+  pawl_status add(const char* name, const char* role, pawl_dtype dtype, T* data, std::uint64_t count,
+                  pawl_placement placement, pawl_lifetime lifetime) {
+    pawl_tensor tensor{};
+    tensor.name = name;
+    tensor.role = role;
+    tensor.dtype = dtype;
+    tensor.dimension_count = 1;
+    tensor.shape = &count;
+    tensor.placement = placement;
+    tensor.lifetime = lifetime;
+    tensor.data = data;
+    return pawl_tensor_add(t, &tensor, nullptr);
+  }
+  void declare() {
+    const char* axis = "dp";
+    const std::uint64_t world = seat.world;
+    std::uint32_t mesh = 9;
+    ASSERT_EQ(pawl_mesh_add(t, "data", &axis, &world, 1, &mesh), PAWL_OK) << pawl_error(t);
+    ASSERT_EQ(mesh, 0u);
+    ASSERT_EQ(add("w", "weight", PAWL_FLOAT32, weights.data(), weights.size(), PAWL_REPLICATE, PAWL_STABLE), PAWL_OK);
+    ASSERT_EQ(add("rng", "rng", PAWL_UINT64, rng, 4, PAWL_UNIQUE, PAWL_VOLATILE), PAWL_OK);
+    ASSERT_EQ(add("flat", "exp_avg", PAWL_FLOAT64, moments.data(), moments.size(), PAWL_UNIQUE, PAWL_STABLE), PAWL_OK);
+    ASSERT_EQ(add("wt", "transposed", PAWL_FLOAT32, derived.data(), derived.size(), PAWL_REPLICATE, PAWL_DERIVED),
+              PAWL_OK);
+    ASSERT_EQ(pawl_blob_add(t, "sampler", 64, &save, &load, this), PAWL_OK);
+    ASSERT_EQ(pawl_layout_seal(t), PAWL_OK) << pawl_error(t);
+  }
+  // To a running generation.
+  void start(const std::string& socket) {
+    ASSERT_EQ(attach(socket), PAWL_OK) << pawl_error(nullptr);
+    ASSERT_EQ(pawl_recover_join(t, &seat), PAWL_OK) << pawl_error(t);
+    declare();
+    if (seat.resume_step > 0) {
+      ASSERT_EQ(pawl_restore(t), PAWL_OK) << pawl_error(t);
+    }
+    ASSERT_EQ(pawl_recover_done(t), PAWL_OK) << pawl_error(t);
+  }
+
+  // What the state is after the update of `step`, and what volatile state is when the next step begins.
+  void update(std::uint64_t step) {
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(step * 1000 + i % 997);
+    for (std::size_t i = 0; i < moments.size(); ++i)
+      moments[i] = static_cast<double>(step) + 1.0 / static_cast<double>(i + 1);
+  }
+  void evaluate(std::uint64_t step) {
+    for (std::uint64_t i = 0; i < 4; ++i) rng[i] = step * 77 + i;
+    sampler = "sampler at " + std::to_string(step);
+  }
+  void clobber() {
+    std::fill(weights.begin(), weights.end(), -1.0f);
+    std::fill(moments.begin(), moments.end(), -1.0);
+    std::fill(rng, rng + 4, 1);
+    sampler = "clobbered";
+  }
+  void expect_state_of(std::uint64_t step) {
+    Training expected;
+    expected.update(step);
+    expected.evaluate(step);
+    EXPECT_EQ(weights, expected.weights);
+    EXPECT_EQ(moments, expected.moments);
+    EXPECT_EQ(std::memcmp(rng, expected.rng, sizeof rng), 0);
+    EXPECT_EQ(sampler, expected.sampler);
+  }
+  // Begins `step`; fences; updates; opens the window. Returns the fence's report, of step-1.
+  pawl_fence_report step(std::uint64_t step) {
+    pawl_fence_report report{};
+    EXPECT_EQ(pawl_step_begin(t, step), PAWL_OK) << pawl_error(t);
+    clobber_volatile();
+    EXPECT_EQ(pawl_progress(t, PAWL_PHASE_ALLREDUCE), PAWL_OK);
+    EXPECT_EQ(pawl_fence(t, &report), PAWL_OK) << pawl_error(t);
+    EXPECT_EQ(pawl_progress(t, PAWL_PHASE_UPDATE), PAWL_OK);
+    update(step);
+    EXPECT_EQ(pawl_window_open(t, step, step * 32), PAWL_OK) << pawl_error(t);
+    evaluate(step);
+    return report;
+  }
+  void clobber_volatile() {
+    std::fill(rng, rng + 4, 99);
+    sampler = "in the middle of a step";
+  }
+};
+
+class Pawl : public ::testing::Test {
+ protected:
+  Directory directory;
+  Kept kept;
+  TestDaemon daemon{directory.socket(), kept};
+  Training training;
+
+  std::vector<std::uint64_t> sealed_steps() {
+    std::vector<std::uint64_t> steps;
+    for (std::uint32_t i = 0; i < kept.arena->slot_count(); ++i) {
+      if (kept.arena->slot(i).word().state != SlotState::sealed) continue;
+      EXPECT_TRUE(kept.arena->slot(i).verify());
+      steps.push_back(kept.arena->slot(i).word().step.value);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+};
+using Steps = std::vector<std::uint64_t>;
+
+TEST_F(Pawl, StepsAreSealedAndARecoveryRestoresThemBitForBit) {
+  training.start(directory.socket());
+  EXPECT_EQ(training.seat.world, 1u);
+  EXPECT_STREQ(training.seat.store_prefix, "g1");
+  pawl_seat known{};
+  EXPECT_EQ(pawl_identity(training.t, &known), PAWL_OK);
+  EXPECT_EQ(known.generation, 1u);
+
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    const pawl_fence_report report = training.step(step);
+    EXPECT_EQ(report.step, step - 1);
+    EXPECT_EQ(report.captured, step > 1 ? 1 : 0) << report.why_void;
+    daemon.commit(step - 1);
+  }
+  ASSERT_EQ(pawl_step_begin(training.t, 6), PAWL_OK);
+  training.clobber_volatile();
+  ASSERT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+  EXPECT_EQ(sealed_steps(), (Steps{4, 5}));
+  EXPECT_EQ(pawl_committed_step(training.t), 4u);
+  EXPECT_EQ(kept.page->reached.load(), 5u);
+  EXPECT_EQ(kept.page->updates.load(), 5u);
+  EXPECT_EQ(kept.page->samples.load(), 160u);
+  EXPECT_EQ(kept.page->step.load(), 6u);
+  EXPECT_EQ(kept.page->phase.load(), static_cast<std::uint64_t>(PAWL_PHASE_FENCE));
+  EXPECT_EQ(kept.page->windows_captured.load(), 5u);
+  EXPECT_EQ(kept.page->fence_count.load(), 5u);
+  EXPECT_EQ(kept.page->pid.load(), static_cast<std::uint64_t>(getpid()));
+  EXPECT_EQ(kept.page->start_time.load(), *process_start_time(getpid()));
+  EXPECT_NE(kept.page->nonce.load(), 0u);
+
+  daemon.recover(2, 5);
+  training.clobber();
+  EXPECT_EQ(pawl_window_open(training.t, 6, 0), PAWL_RECOVER);
+  EXPECT_EQ(kept.page->updates.load(), 6u);  // it has happened
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(training.seat.resume_step, 5u);
+  EXPECT_EQ(pawl_interrupted(training.t), 0);
+  ASSERT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  training.expect_state_of(5);
+  EXPECT_EQ(pawl_window_open(training.t, 6, 0), PAWL_INVALID);  // before recover_done
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  EXPECT_EQ(kept.page->reached.load(), 5u);
+
+  training.step(6);
+  ASSERT_EQ(pawl_finish(training.t), PAWL_OK) << pawl_error(training.t);  // stages what is volatile by itself
+  EXPECT_EQ(sealed_steps(), (Steps{5, 6}));
+  const std::string json = pawl_status_json(training.t);
+  EXPECT_NE(json.find("\"generation\":2"), std::string::npos) << json;
+  EXPECT_NE(json.find("\"captured\":6,\"voided\":0"), std::string::npos) << json;
+}
+
+TEST_F(Pawl, ANewProcessInTheSeatRestoresFromTheSameArena) {
+  training.start(directory.socket());
+  training.step(1);
+  ASSERT_EQ(pawl_finish(training.t), PAWL_OK);
+  pawl_detach(std::exchange(training.t, nullptr));
+  daemon.wait_for(TrainerWire::detach);
+
+  kept.new_page();
+  daemon.set_seating({2, 0, 1, 1});
+  Training successor;
+  successor.start(directory.socket());
+  successor.expect_state_of(1);
+}
+
+TEST_F(Pawl, ClosedGateVoidsTheWindowAndTheReportSaysWhy) {
+  training.start(directory.socket());
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    const pawl_fence_report report = training.step(step);
+    if (step < 4) continue;
+    EXPECT_EQ(report.step, 3u);
+    EXPECT_EQ(report.captured, 0);
+    EXPECT_NE(std::string(report.why_void).find("no slot was free"), std::string::npos) << report.why_void;
+  }
+  EXPECT_EQ(sealed_steps(), (Steps{1, 2}));
+  EXPECT_EQ(kept.page->windows_voided.load(), 1u);
+}
+
+TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
+  training.start(directory.socket());
+  training.step(1);
+  const int event_fd = pawl_event_fd(training.t);
+  daemon.kill();
+  EXPECT_EQ(training.step(2).captured, 1);
+  ASSERT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+  EXPECT_EQ(sealed_steps(), (Steps{1, 2}));
+
+  daemon.start();
+  ASSERT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(kept.value("g1/key"), "value");
+  EXPECT_EQ(daemon.count(TrainerWire::attach), 2);
+  EXPECT_EQ(pawl_event_fd(training.t), event_fd);
+  EXPECT_EQ(kept.page->windows_captured.load(), 2u);
+  daemon.commit(2);  // through the new descriptors
+  EXPECT_TRUE(readable(event_fd, 5000));
+}
+
+TEST_F(Pawl, AWaitingRequestIsRepeatedToTheNextPawld) {
+  training.start(directory.socket());
+  std::thread other([&] {
+    daemon.wait_for(TrainerWire::store);
+    daemon.kill();
+    kept.set("g1/late", "here");
+    daemon.start();
+  });
+  char value[16];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(std::string(value, size), "here");
+  other.join();
+}
+
+TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
+  daemon.withhold(TrainerWire::join);
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  std::thread other([&] {
+    daemon.wait_for(TrainerWire::join);
+    daemon.kill();
+    kept.new_page();  // pawld makes a new page for a process that has no generation yet
+    daemon.start();
+    daemon.wait_for(TrainerWire::join, 2);
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    EXPECT_EQ(pthread_mutex_timedlock(&kept.page->alive, &now), ETIMEDOUT);  // it is locked by now
+    daemon.allow(TrainerWire::join);
+  });
+  EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK) << pawl_error(training.t);
+  other.join();
+  EXPECT_EQ(kept.page->pid.load(), static_cast<std::uint64_t>(getpid()));
+  EXPECT_EQ(kept.page->progress_count.load(), 2u);  // what was counted in the old page, too
+}
+
+// Each wait ends with PAWL_RECOVER by the page alone, though pawld never answers.
+TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
+  training.start(directory.socket());
+  for (const TrainerWire kind : {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store,
+                                 TrainerWire::fault, TrainerWire::stop_after}) {
+    daemon.withhold(kind);
+  }
+  std::uint64_t generation = 1;
+  const auto ends = [&](TrainerWire kind, auto call) {
+    const int before = daemon.count(kind);
+    std::thread other([&] {
+      daemon.wait_for(kind, before + 1);
+      EXPECT_FALSE(readable(pawl_event_fd(training.t)));
+      daemon.recover(++generation, 0);
+    });
+    EXPECT_EQ(call(), PAWL_RECOVER) << pawl_error(training.t);
+    other.join();
+    EXPECT_EQ(pawl_interrupted(training.t), 1);
+    EXPECT_TRUE(readable(pawl_event_fd(training.t), 5000));
+    pawl_event event{};
+    EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_OK);
+    EXPECT_EQ(event.kind, 1u);
+    EXPECT_EQ(event.value, generation);
+    EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_TIMEOUT);
+    EXPECT_FALSE(readable(pawl_event_fd(training.t)));
+    EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_RECOVER);
+    EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+    EXPECT_EQ(training.seat.generation, generation);
+  };
+  char value[8];
+  size_t size = sizeof value;
+  ends(TrainerWire::store, [&] { return pawl_store_get(training.t, "never", value, &size, 600'000); });
+  ends(TrainerWire::store, [&] { return pawl_store_set(training.t, "key", "", 0); });
+  ends(TrainerWire::stop_after, [&] { return pawl_stop_after(training.t, 5, nullptr); });
+  ends(TrainerWire::done, [&] { return pawl_recover_done(training.t); });
+  ends(TrainerWire::fault, [&] { return pawl_fault_report(training.t, "a socket broke"); });
+  daemon.allow(TrainerWire::done);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  ends(TrainerWire::finish, [&] { return pawl_finish(training.t); });
+}
+
+TEST_F(Pawl, FinishThatWaitsForASlotEndsWhenARecoveryIsPending) {
+  training.start(directory.socket());
+  training.step(1);
+  training.step(2);
+  ASSERT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+  training.update(3);
+  ASSERT_EQ(pawl_window_open(training.t, 3, 0), PAWL_OK);  // no slot is free: finish would wait
+  std::thread other([&] {
+    real_clock().sleep(milliseconds(20));
+    daemon.recover(2, 2);
+  });
+  EXPECT_EQ(pawl_finish(training.t), PAWL_RECOVER);
+  other.join();
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  training.clobber();
+  ASSERT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  training.expect_state_of(2);
+}
+
+TEST_F(Pawl, StopEndsTheWaitForASeat) {
+  daemon.withhold(TrainerWire::join);
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  std::thread other([&] {
+    daemon.wait_for(TrainerWire::join);
+    daemon.stop_job();
+  });
+  EXPECT_EQ(pawl_recover_join(training.t, nullptr), PAWL_STOP);
+  other.join();
+  pawl_event event{};
+  EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_OK);
+  EXPECT_EQ(event.kind, 2u);
+}
+
+TEST_F(Pawl, CommitsAreEvents) {
+  training.start(directory.socket());
+  EXPECT_FALSE(readable(pawl_event_fd(training.t)));
+  daemon.commit(1);
+  EXPECT_TRUE(readable(pawl_event_fd(training.t), 5000));
+  daemon.commit(3);
+  pawl_event event{};
+  while (pawl_event_next(training.t, &event) == PAWL_OK && event.value != 3) {
+  }
+  EXPECT_EQ(event.kind, 3u);
+  EXPECT_EQ(event.value, 3u);
+  EXPECT_FALSE(readable(pawl_event_fd(training.t)));
+}
+
+TEST_F(Pawl, FinishWaitsForASlotRatherThanLoseTheLastStep) {
+  training.start(directory.socket());
+  training.step(1);
+  training.step(2);
+  training.step(3);  // its window has no slot until 2 is committed
+  std::thread other([&] {
+    real_clock().sleep(milliseconds(30));
+    daemon.commit(2);
+  });
+  EXPECT_EQ(pawl_finish(training.t), PAWL_OK) << pawl_error(training.t);
+  other.join();
+  EXPECT_EQ(sealed_steps(), (Steps{2, 3}));
+}
+
+// For each bucket: one flipped bit anywhere in the source is found before any live byte is touched.
+TEST_F(Pawl, ACorruptSourceIsRefusedAndLiveStateIsUntouched) {
+  training.start(directory.socket());
+  training.step(1);
+  ASSERT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  ASSERT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+  ASSERT_EQ(sealed_steps(), Steps{1});
+  const std::uint32_t slot = kept.arena->slot(0).word().state == SlotState::sealed ? 0 : 1;
+  const std::uint32_t buckets = Arena::bucket_count(kept.arena->spec());
+  ASSERT_GT(buckets, 3u);
+  std::uint64_t generation = 1;
+  for (std::uint32_t bucket = 0; bucket < buckets; ++bucket) {
+    daemon.recover(++generation, 1);
+    ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+    std::span<std::byte> bytes = kept.arena->slot(slot).bucket(bucket);
+    bytes[bytes.size() / 2] ^= std::byte{4};
+    training.clobber();
+    std::thread other([&] {
+      daemon.wait_for(TrainerWire::restore_bad, static_cast<int>(bucket) + 1);
+      daemon.recover(++generation, 1);
+    });
+    EXPECT_EQ(pawl_restore(training.t), PAWL_RECOVER);
+    other.join();
+    EXPECT_NE(std::string(pawl_error(training.t)).find("bucket " + std::to_string(bucket)), std::string::npos)
+        << pawl_error(training.t);
+    EXPECT_NE(daemon.last_text().find("checksum"), std::string::npos) << daemon.last_text();
+    Training untouched;
+    untouched.clobber();
+    EXPECT_EQ(training.weights, untouched.weights);
+    EXPECT_EQ(training.moments, untouched.moments);
+    EXPECT_EQ(training.sampler, untouched.sampler);
+    bytes[bytes.size() / 2] ^= std::byte{4};
+  }
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  ASSERT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  training.expect_state_of(1);
+}
+
+TEST_F(Pawl, ABlobThatCannotBeSavedVoidsTheWindow) {
+  training.start(directory.socket());
+  training.step(1);
+  training.sampler_fails = true;
+  ASSERT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  pawl_fence_report report{};
+  ASSERT_EQ(pawl_fence(training.t, &report), PAWL_OK);
+  EXPECT_EQ(report.captured, 0);
+  EXPECT_STREQ(report.why_void, "blob sampler: save answered 1");
+  EXPECT_EQ(sealed_steps(), Steps{});
+
+  // The last step must not be lost: its fault brings a recovery about.
+  training.update(2);
+  ASSERT_EQ(pawl_window_open(training.t, 2, 0), PAWL_OK);
+  EXPECT_EQ(pawl_finish(training.t), PAWL_RECOVER);
+  EXPECT_NE(daemon.last_text().find("save answered 1"), std::string::npos) << daemon.last_text();
+}
+
+TEST_F(Pawl, AHoldParksThePhaseUntilItIsReleased) {
+  training.start(directory.socket());
+  kept.page->hold_step = 2;
+  kept.page->hold_phase = PAWL_PHASE_UPDATE;
+  training.step(1);  // too early
+  EXPECT_EQ(kept.page->held.load(), 0u);
+  std::atomic<bool> passed{false};
+  std::thread other([&] {
+    while (kept.page->held.load() == 0) real_clock().sleep(milliseconds(1));
+    EXPECT_EQ(kept.page->phase.load(), static_cast<std::uint64_t>(PAWL_PHASE_UPDATE));
+    EXPECT_FALSE(passed);
+    kept.page->hold_phase = 0;
+  });
+  training.step(2);
+  passed = true;
+  other.join();
+  EXPECT_EQ(kept.page->held.load(), 0u);
+}
+
+TEST_F(Pawl, CallsInTheWrongOrderAreRefusedWithASentence) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  pawl_seat seat{};
+  EXPECT_EQ(pawl_identity(training.t, &seat), PAWL_INVALID);
+  EXPECT_EQ(pawl_window_open(training.t, 1, 0), PAWL_INVALID);
+  EXPECT_STRNE(pawl_error(training.t), "");
+  EXPECT_EQ(pawl_layout_seal(training.t), PAWL_INVALID);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_STREQ(pawl_error(training.t), "");
+  training.declare();
+  float late = 0;
+  EXPECT_EQ(training.add("late", "weight", PAWL_FLOAT32, &late, 1, PAWL_UNIQUE, PAWL_STABLE), PAWL_INVALID);
+  EXPECT_EQ(pawl_window_open(training.t, 1, 0), PAWL_INVALID);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  training.step(5);
+  EXPECT_EQ(pawl_tensor_rebind(training.t, 0, &late), PAWL_INVALID);
+  EXPECT_EQ(pawl_window_open(training.t, 6, 0), PAWL_INVALID);  // without a fence: 5 is void now
+  EXPECT_EQ(kept.page->windows_voided.load() + kept.page->windows_captured.load(), 1u);
+  EXPECT_EQ(pawl_window_open(training.t, 5, 0), PAWL_INVALID);
+  EXPECT_EQ(pawl_window_open(training.t, 6, 0), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(pawl_progress(training.t, static_cast<pawl_phase>(77)), PAWL_INVALID);
+  EXPECT_EQ(pawl_tensor_add(training.t, nullptr, nullptr), PAWL_INVALID);
+  EXPECT_EQ(pawl_store_get(training.t, nullptr, nullptr, nullptr, 0), PAWL_INVALID);
+}
+
+TEST_F(Pawl, ARefusedLayoutSaysWhatPawldSays) {
+  daemon.refuse(TrainerWire::layout, PAWL_INVALID, "tensor w (weight): [4] float32 here, [5] float32 there");
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  const char* axis = "dp";
+  const std::uint64_t one = 1;
+  ASSERT_EQ(pawl_mesh_add(training.t, "data", &axis, &one, 1, nullptr), PAWL_OK);
+  ASSERT_EQ(training.add("w", "weight", PAWL_FLOAT32, training.weights.data(), 4, PAWL_REPLICATE, PAWL_STABLE),
+            PAWL_OK);
+  EXPECT_EQ(pawl_layout_seal(training.t), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("[5] float32 there"), std::string::npos) << pawl_error(training.t);
+}
+
+TEST_F(Pawl, StoreTellsTheSizeOfWhatDoesNotFitAndTimesOut) {
+  training.start(directory.socket());
+  ASSERT_EQ(pawl_store_set(training.t, "key", "12345", 5), PAWL_OK);
+  char value[4];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 5000), PAWL_INVALID);
+  EXPECT_EQ(size, 5u);
+  EXPECT_EQ(pawl_store_get(training.t, "none", value, &size, 10), PAWL_TIMEOUT);
+  size = 0;
+  ASSERT_EQ(pawl_store_set(training.t, "empty", nullptr, 0), PAWL_OK);
+  EXPECT_EQ(pawl_store_get(training.t, "empty", nullptr, &size, 5000), PAWL_OK);
+}
+
+TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
+  training.start(directory.socket());
+  training.step(1);
+  daemon.answer_nonsense();
+  EXPECT_EQ(pawl_fault_report(training.t, "?"), PAWL_BROKEN);
+  const std::string why = pawl_error(training.t);
+  EXPECT_NE(why.find("unprotected"), std::string::npos) << why;
+  daemon.wait_for(TrainerWire::detach);
+  EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  EXPECT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+  EXPECT_EQ(pawl_window_open(training.t, 2, 0), PAWL_OK);
+  EXPECT_EQ(pawl_finish(training.t), PAWL_OK);
+  EXPECT_EQ(pawl_interrupted(training.t), 0);
+  EXPECT_EQ(pawl_recover_join(training.t, nullptr), PAWL_BROKEN);
+  EXPECT_EQ(pawl_error(training.t), why);
+}
+
+TEST_F(Pawl, NonsenseToTheStoreIsWhyTheTrainingThreadGivesUp) {
+  training.start(directory.socket());
+  daemon.answer_nonsense();
+  std::thread([&] { EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_BROKEN); }).join();
+  daemon.wait_for(TrainerWire::detach);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_BROKEN);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("unprotected"), std::string::npos) << pawl_error(training.t);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
+  EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_UNREACHABLE);
+}
+
+TEST_F(Pawl, ALayoutMayBeSealedWhileTheJobRunsFromTheInitialState) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK) << pawl_error(training.t);
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    pawl_fence_report report{};
+    EXPECT_EQ(pawl_step_begin(training.t, step), PAWL_OK) << pawl_error(training.t);
+    EXPECT_EQ(pawl_fence(training.t, &report), PAWL_OK);
+    EXPECT_EQ(report.step, 0u);
+    EXPECT_EQ(pawl_window_open(training.t, step, 0), PAWL_INVALID);
+    EXPECT_EQ(kept.page->step.load(), step);
+  }
+  EXPECT_EQ(kept.page->reached.load(), 0u);
+  training.declare();
+  EXPECT_EQ(training.step(3).step, 0u);
+  EXPECT_EQ(training.step(4).captured, 1) << "of step 3, the first that was protected";
+  EXPECT_GE(kept.page->reached.load(), 3u);
+}
+
+TEST_F(Pawl, AJobThatNeverSealsCanFinish) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
+  EXPECT_EQ(pawl_finish(training.t), PAWL_OK);
+}
+
+TEST_F(Pawl, ANewProcessCannotSkipTheRestore) {
+  daemon.set_seating({1, 0, 1, 7});
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_EQ(pawl_restore(training.t), PAWL_INVALID);
+  EXPECT_EQ(pawl_recover_done(training.t), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("pawl_layout_seal"), std::string::npos);
+}
+
+TEST_F(Pawl, TheStoreAddsComparesAndErases) {
+  training.start(directory.socket());
+  std::int64_t sum = 0;
+  EXPECT_EQ(pawl_store_add(training.t, "n", 3, &sum), PAWL_OK);
+  EXPECT_EQ(pawl_store_add(training.t, "n", -5, &sum), PAWL_OK);
+  EXPECT_EQ(sum, -2);
+  char value[8];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_try_get(training.t, "n", value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "-2");
+  size = sizeof value;
+  EXPECT_EQ(pawl_store_try_get(training.t, "none", value, &size), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "", 0, "one", 3, value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "one");
+  size = sizeof value;
+  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "two", 3, "three", 5, value, &size), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "one");
+  EXPECT_EQ(pawl_store_add(training.t, "c", 1, &sum), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("no number"), std::string::npos) << pawl_error(training.t);
+  int deleted = 0;
+  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(deleted, 1);
+  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(deleted, 0);
+}
+
+// Threads of their own wait in the store and change it, while the training thread steps and pawld comes and goes.
+TEST_F(Pawl, TheStoreIsForAllThreadsAndCountsOnceThoughPawldIsRestarted) {
+  training.start(directory.socket());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 100; ++round) EXPECT_EQ(pawl_store_add(training.t, "n", 1, nullptr), PAWL_OK);
+    });
+  }
+  threads.emplace_back([&] {
+    char value[8];
+    size_t size = sizeof value;
+    EXPECT_EQ(pawl_store_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
+    size = sizeof value;
+    EXPECT_EQ(pawl_store_get(training.t, "never", value, &size, 1), PAWL_TIMEOUT);
+    EXPECT_NE(std::strlen(pawl_error(training.t)), 0u) << "each thread has its own sentence";
+  });
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    training.step(step);
+    daemon.kill();
+    daemon.start();
+  }
+  EXPECT_EQ(pawl_store_set(training.t, "late", "1", 1), PAWL_OK);
+  EXPECT_STREQ(pawl_error(training.t), "");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(kept.value("g1/n"), "400");
+}
+
+TEST_F(Pawl, RoleWorldAndStopAreReadFromThePage) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_UNKNOWN);
+  EXPECT_EQ(pawl_world(training.t), 0u);
+  EXPECT_EQ(pawl_stop_step(training.t), 0u);
+  kept.page->world = 4;
+  kept.page->role = PAWL_ROLE_SPARE;
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_SPARE);
+  EXPECT_EQ(pawl_world(training.t), 4u);
+}
+
+TEST_F(Pawl, AStopIsForTheNextStepAtTheEarliest) {
+  training.start(directory.socket());
+  training.step(1);
+  EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  std::uint64_t agreed = 0;
+  EXPECT_EQ(pawl_stop_after(training.t, 2, &agreed), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(agreed, 3u);
+  EXPECT_EQ(pawl_stop_step(training.t), 3u);
+  EXPECT_EQ(pawl_stop_after(training.t, 9, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 3u) << "the first proposal counts";
+}
+
+// A spare waits in one thread for its seat while another rehearses.
+TEST_F(Pawl, ASpareMayJoinInASecondThread) {
+  daemon.withhold(TrainerWire::join);
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  std::thread joining([&] { EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK); });
+  daemon.wait_for(TrainerWire::join);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(pawl_progress(training.t, PAWL_PHASE_COMPUTE), PAWL_OK);
+    EXPECT_EQ(pawl_interrupted(training.t), 0);
+    EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_UNKNOWN);
+  }
+  kept.page->recover_generation = 2;
+  EXPECT_EQ(pawl_interrupted(training.t), 1) << "it is about to be given a seat";
+  daemon.set_seating({2, 0, 1, 0});
+  daemon.allow(TrainerWire::join);
+  joining.join();
+  EXPECT_EQ(pawl_interrupted(training.t), 0);
+}
+
+TEST_F(Pawl, AttachFailsWithASentence) {
+  EXPECT_EQ(pawl_attach(nullptr, nullptr), PAWL_INVALID);
+  EXPECT_EQ(training.attach(directory.socket() + ".none"), PAWL_UNREACHABLE);
+  EXPECT_EQ(training.t, nullptr);
+  EXPECT_STRNE(pawl_error(nullptr), "");
+  unsetenv("PAWL_SOCKET");
+  EXPECT_EQ(pawl_attach(nullptr, &training.t), PAWL_UNREACHABLE);
+  EXPECT_NE(std::string(pawl_error(nullptr)).find("PAWL_SOCKET"), std::string::npos);
+  setenv("PAWL_COPY_THREADS", "many", 1);
+  EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(nullptr)).find("PAWL_COPY_THREADS=many"), std::string::npos) << pawl_error(nullptr);
+  unsetenv("PAWL_COPY_THREADS");
+  daemon.refuse(TrainerWire::attach, PAWL_INVALID, "another release");
+  EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(nullptr)).find("another release"), std::string::npos) << pawl_error(nullptr);
+}
+
+TEST_F(Pawl, ARegularDetachSaysSoAndUnlocksTheMutex) {
+  training.start(directory.socket());
+  pawl_detach(std::exchange(training.t, nullptr));
+  daemon.wait_for(TrainerWire::detach);
+  EXPECT_EQ(pthread_mutex_lock(&kept.page->alive), 0);
+  pthread_mutex_unlock(&kept.page->alive);
+}
+
+// The test's own program again, as a trainer of its own process (child_main).
+Process spawn_child(const std::string& socket) {
+  SpawnOptions options;
+  options.argv = {"/proc/self/exe", "--trainer", socket};
+  Result<Process> child = spawn(options);
+  EXPECT_TRUE(child);
+  return std::move(*child);
+}
+
+TEST_F(Pawl, AKilledTrainerIsKnownByItsRobustMutexAtOnce) {
+  daemon.withhold(TrainerWire::store);
+  const Process child = spawn_child(directory.socket());
+  daemon.wait_for(TrainerWire::store);
+  EXPECT_EQ(kept.page->pid.load(), static_cast<std::uint64_t>(child.pid));
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  EXPECT_EQ(pthread_mutex_timedlock(&kept.page->alive, &now), ETIMEDOUT);
+  ASSERT_TRUE(send_signal(child.pidfd.get(), SIGKILL));
+  EXPECT_EQ(pthread_mutex_lock(&kept.page->alive), EOWNERDEAD);
+  ASSERT_TRUE(wait_exit(child.pidfd.get(), Deadline::in(seconds(20))));
+  EXPECT_EQ(pthread_mutex_consistent(&kept.page->alive), 0);
+  pthread_mutex_unlock(&kept.page->alive);
+}
+
+TEST_F(Pawl, AForkedChildIsRefused) {
+  training.start(directory.socket());
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = pawl_store_set(training.t, "key", "", 0) == PAWL_INVALID &&
+                         pawl_progress(training.t, PAWL_PHASE_COMPUTE) == PAWL_INVALID &&
+                         pawl_event_fd(training.t) == -1 &&
+                         std::strstr(pawl_error(training.t), "forked child") != nullptr;
+    pawl_detach(training.t);
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  training.step(1);
+  EXPECT_EQ(training.step(2).captured, 1);
+}
+
+TEST(PawlOff, EveryCallIsANoOp) {
+  setenv("PAWL", "off", 1);
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  unsetenv("LOCAL_RANK");
+  Training training;
+  ASSERT_EQ(training.attach("/nowhere"), PAWL_OK);
+  EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  EXPECT_EQ(training.seat.rank, 3u);
+  EXPECT_EQ(training.seat.world, 4u);
+  EXPECT_EQ(training.seat.local_rank, 0u);
+  EXPECT_EQ(training.seat.resume_step, 0u);
+  training.declare();
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK);
+  EXPECT_EQ(pawl_recover_done(training.t), PAWL_OK);
+  EXPECT_EQ(training.step(1).step, 0u);
+  EXPECT_EQ(pawl_event_fd(training.t), -1);
+  pawl_event event{};
+  EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_interrupted(training.t), 0);
+  EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_SEATED);
+  EXPECT_EQ(pawl_world(training.t), 4u);
+  EXPECT_EQ(pawl_fault_report(training.t, "x"), PAWL_OK);
+  EXPECT_EQ(pawl_finish(training.t), PAWL_OK);
+  for (const char* name : {"PAWL", "RANK", "WORLD_SIZE"}) unsetenv(name);
+}
+
+TEST(PawlOff, TheStoreAndTheStopAreThisProcessOwn) {
+  setenv("PAWL", "off", 1);
+  Training training;
+  ASSERT_EQ(training.attach("/nowhere"), PAWL_OK);
+  char value[8];
+  size_t size = sizeof value;
+  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 10), PAWL_TIMEOUT);
+  std::thread setting([&] {
+    real_clock().sleep(milliseconds(20));
+    EXPECT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK);
+  });
+  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 60'000), PAWL_OK);
+  EXPECT_EQ(std::string(value, size), "value");
+  setting.join();
+  std::int64_t sum = 0;
+  EXPECT_EQ(pawl_store_add(training.t, "n", 2, &sum), PAWL_OK);
+  EXPECT_EQ(sum, 2);
+  EXPECT_EQ(pawl_step_begin(training.t, 4), PAWL_OK);
+  std::uint64_t agreed = 0;
+  EXPECT_EQ(pawl_stop_after(training.t, 4, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 5u);
+  EXPECT_EQ(pawl_stop_step(training.t), 5u);
+  EXPECT_EQ(pawl_stop_after(training.t, 7, &agreed), PAWL_OK);
+  EXPECT_EQ(agreed, 5u);
+  unsetenv("PAWL");
+}
+
+int child_main(const char* socket) {
+  Training training;
+  training.start(socket);
+  char value[8];
+  size_t size = sizeof value;
+  return static_cast<int>(pawl_store_get(training.t, "never", value, &size, 600'000));
+}
+
+}  // namespace
+}  // namespace pawl::job
+
+int main(int count, char** arguments) {
+  if (count == 3 && std::string(arguments[1]) == "--trainer") return pawl::job::child_main(arguments[2]);
+  ::testing::InitGoogleTest(&count, arguments);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,448 @@
+#include "job/trainer/trainer.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "job/redundancy/progress.h"
+
+namespace pawl::job {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kAttachMax = std::chrono::seconds(30);
+constexpr Duration kBadSourceMax = std::chrono::seconds(5);  // for the recovery that a corrupt source brings about
+
+// Drawn once: tells this process from any other that ever had its pid. A forked child must not attach with it.
+std::uint64_t draw_nonce() {
+  std::uint64_t nonce = 0;
+  while (nonce == 0) {
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) {
+      nonce = static_cast<std::uint64_t>(real_clock().wall().count()) ^ (static_cast<std::uint64_t>(getpid()) << 40);
+    }
+  }
+  return nonce;
+}
+
+// The number in the environment, within [least, most]; `otherwise` where the variable is not set.
+Result<std::uint64_t> number_in_environment(const char* name, std::uint64_t least, std::uint64_t most,
+                                            std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return otherwise;
+  std::uint64_t number = 0;
+  if (!parse_number(std::string_view(value), number) || number < least || number > most) {
+    return Error{Code::invalid, text(name, "=", value, ": must be a number from ", least, " to ", most)};
+  }
+  return number;
+}
+
+// A test's hold: stay in this phase until somebody lets us go, or kills us.
+void hold_if_asked(TrainerPage& page, std::uint32_t phase) {
+  const auto asked = [&] { return page.hold_phase.load(std::memory_order_acquire) == phase; };
+  if (phase == PAWL_PHASE_NONE || !asked() || page.step.load() < page.hold_step.load()) return;
+  while (asked()) {
+    page.held.store(1);  // each time: who asks for the same hold once more has cleared it
+    real_clock().sleep(milliseconds(1));
+  }
+  page.held.store(0);
+}
+
+}  // namespace
+
+Result<TrainerOptions> options_from_environment(const char* socket_path) {
+  TrainerOptions options;
+  if (socket_path == nullptr) socket_path = std::getenv("PAWL_SOCKET");
+  if (socket_path == nullptr || *socket_path == '\0') {
+    return Error{Code::unreachable, "PAWL_SOCKET is not set: start the trainer with `pawl run`, or set PAWL=off"};
+  }
+  options.session.socket_path = socket_path;
+  const std::uint64_t cores = std::thread::hardware_concurrency();
+  PAWL_ASSIGN(const std::uint64_t index, number_in_environment("PAWL_LOCAL_INDEX", 0, kNoSeat - 1, 0));
+  PAWL_ASSIGN(const std::uint64_t deadline_ms, number_in_environment("PAWL_FENCE_DEADLINE_MS", 1, 86'400'000, 10'000));
+  PAWL_ASSIGN(const std::uint64_t threads,
+              number_in_environment("PAWL_COPY_THREADS", 1, 64, std::clamp<std::uint64_t>(cores / 4, 1, 2)));
+  PAWL_ASSIGN(const std::uint64_t bucket, number_in_environment("PAWL_BUCKET_BYTES", 4 << 10, 16 << 20, 256 << 10));
+  if (bucket % 4096 != 0)
+    return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
+  options.session.local_index = static_cast<std::uint32_t>(index);
+  options.fence_deadline = milliseconds(deadline_ms);
+  options.copy_thread_count = static_cast<std::uint32_t>(threads);
+  options.bucket_bytes = static_cast<std::uint32_t>(bucket);
+  return options;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::attach(TrainerOptions options) {
+  options.session.nonce = draw_nonce();
+  std::unique_ptr<Trainer> trainer(new Trainer(std::move(options)));
+  PAWL_ASSIGN(trainer->session_, Session::attach(trainer->options_.session, Deadline::in(kAttachMax)));
+  return trainer;
+}
+
+void Trainer::end() {
+  if (capture_) capture_->stop("detached");
+  if (session_) session_->end();
+}
+
+Status Trainer::require_joined() const {
+  if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
+  return session_->interruption();
+}
+
+Status Trainer::require_running() const {
+  PAWL_TRY(require_joined());
+  if (running_ != session_->joined()) return Error{Code::invalid, "not running: pawl_recover_done comes first"};
+  return {};
+}
+
+Result<pawl_seat> Trainer::identity() const {
+  if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
+  return *seat_;
+}
+
+// --- Declarations.
+
+Result<std::uint32_t> Trainer::add_mesh(Mesh mesh) {
+  if (!declared_) return Error{Code::invalid, "the world is not known yet: pawl_recover_join comes first"};
+  return declared_->add_mesh(std::move(mesh));
+}
+
+Result<std::uint32_t> Trainer::add_tensor(LayoutEntry entry, void* data) {
+  if (!declared_) return Error{Code::invalid, "the world is not known yet: pawl_recover_join comes first"};
+  return declared_->add_tensor(std::move(entry), data);
+}
+
+Result<std::uint32_t> Trainer::add_blob(std::string name, std::uint64_t capacity, BlobCallbacks callbacks) {
+  if (!declared_) return Error{Code::invalid, "the world is not known yet: pawl_recover_join comes first"};
+  return declared_->add_blob(std::move(name), capacity, callbacks);
+}
+
+Status Trainer::rebind(std::uint32_t index, void* data) {
+  if (!declared_) return Error{Code::invalid, "nothing is declared yet"};
+  if (capture_ && capture_->is_open()) return Error{Code::invalid, "a window is open: pawl_fence comes first"};
+  return declared_->rebind(index, data);
+}
+
+Status Trainer::seal_layout() {
+  PAWL_TRY(require_joined());
+  if (capture_) return Error{Code::invalid, "the layout is sealed already"};
+  // Sealed in here by a call that a recovery ended: only the arena is still missing.
+  if (!declared_->sealed()) PAWL_TRY(declared_->seal(options_.bucket_bytes));
+  return map_arena();
+}
+
+Status Trainer::map_arena() {
+  const SeatLayout& layout = declared_->layout();
+  Writer payload;
+  payload.u64(layout.payload_bytes).u64(layout.stable_bytes).u32(options_.bucket_bytes);
+  payload.u64(digest_of(declared_->layout_text())).str(declared_->layout_text());
+  PAWL_ASSIGN(Answer answer, session_->request(TrainerWire::layout, payload.take(), TrainerWire::arena));
+  Reader in(answer.payload);
+  const std::uint64_t size = in.u64();
+  PAWL_ENSURE(in.ok() && answer.fds.size() == 1, "pawld's answer has no arena");
+  capture_.reset();
+  PAWL_ASSIGN(arena_memory_, map_segment(answer.fds[0].get(), size, {.populate = true}));
+  PAWL_ASSIGN(arena_, Arena::open(arena_memory_.bytes()));
+  PAWL_TRY(check_arena(arena_.spec()));
+  CaptureSource source;
+  source.plan = &declared_->plan();
+  source.bases = declared_->bases();
+  source.page = [this]() -> TrainerPage& { return page(); };
+  source.notify = [this] { session_->notify(); };
+  source.interrupted = [this] { return session_->interrupted(); };
+  capture_.emplace(arena_, std::move(source), CaptureOptions{options_.copy_thread_count, &default_copy_kernel()});
+  return {};
+}
+
+Status Trainer::check_arena(const ArenaSpec& found) const {
+  const SeatLayout& layout = declared_->layout();
+  PAWL_ENSURE(found.kind == ArenaKind::own && found.seat == Seat(seat_->seat), "the arena is another seat's");
+  PAWL_ENSURE(found.layout_digest == digest_of(declared_->layout_text()) && found.layout == declared_->layout_text(),
+              "the arena is of another layout");
+  PAWL_ENSURE(found.payload_bytes == layout.payload_bytes && found.stable_bytes == layout.stable_bytes &&
+                  found.bucket_bytes == options_.bucket_bytes,
+              "the arena is of another size");
+  return {};
+}
+
+// --- A step.
+
+void Trainer::progress(std::uint32_t phase) {
+  TrainerPage& now = page();
+  now.phase.store(phase, std::memory_order_relaxed);
+  now.progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()), std::memory_order_relaxed);
+  now.progress_count.fetch_add(1, std::memory_order_release);
+  hold_if_asked(now, phase);
+}
+
+Step Trainer::committed_step() const {
+  return Progress::unpack(page().progress.load(std::memory_order_acquire)).committed;
+}
+
+void Trainer::stage_volatile() {
+  if (!capture_ || !capture_->is_open() || capture_->staged()) return;
+  if (Status staged = declared_->stage(); !staged) {
+    capture_->fail(std::move(staged).error().what);
+  } else {
+    capture_->stage_done();
+  }
+}
+
+Status Trainer::step_begin(Step step) {
+  PAWL_TRY(require_running());
+  stage_volatile();
+  page().step.store(step.value);
+  progress(PAWL_PHASE_COMPUTE);
+  return session_->interruption();
+}
+
+Status Trainer::open_window(Step step, std::uint64_t samples) {
+  TrainerPage& now = page();
+  now.updates.fetch_add(1);  // it has happened, whatever we answer
+  PAWL_TRY(require_running());
+  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
+  if (step.value > kStepMax || step <= last_window_) {
+    return Error{Code::invalid, text("step ", step, " is not after step ", last_window_)};
+  }
+  if (capture_->is_open()) {
+    // Whether stable state has changed under the open window, nobody can know: what it copies is not to be used.
+    capture_->fail("the next window was opened without a fence");
+    const WindowResult open = capture_->fence({});
+    return Error{Code::invalid,
+                 text("the window of step ", open.step, " was open: pawl_fence comes before the update")};
+  }
+  now.step.store(step.value);
+  now.samples.store(samples);
+  PAWL_TRY(capture_->open(session_->joined(), step, samples));
+  last_window_ = step;
+  return {};
+}
+
+void Trainer::count_fence(std::uint64_t waited_ns) {
+  TrainerPage& now = page();
+  now.fence_count.fetch_add(1);
+  now.fence_wait_ns_last.store(waited_ns);
+  now.fence_wait_ns_total.fetch_add(waited_ns);
+  now.fence_wait_ns_max.store(std::max(now.fence_wait_ns_max.load(), waited_ns));
+}
+
+Result<pawl_fence_report> Trainer::fence() {
+  PAWL_TRY(require_running());
+  progress(PAWL_PHASE_FENCE);
+  pawl_fence_report report{};
+  if (capture_ && capture_->is_open()) {
+    const Duration begin = real_clock().now();
+    stage_volatile();
+    const WindowResult window = capture_->fence({.deadline = Deadline::in(options_.fence_deadline)});
+    report.waited_ns = static_cast<std::uint64_t>((real_clock().now() - begin).count());
+    report.step = window.step.value;
+    report.captured = window.captured ? 1 : 0;
+    report.captured_bytes = window.captured_bytes;
+    std::strncpy(report.why_void, window.why_void.c_str(), sizeof report.why_void - 1);
+    count_fence(report.waited_ns);
+  }
+  PAWL_TRY(session_->interruption());
+  return report;
+}
+
+// --- Recovery.
+
+Status Trainer::report_fault(std::string what) {
+  PAWL_TRY(require_joined());
+  const Generation joined = session_->joined();
+  Result<Answer> answer =
+      session_->request(TrainerWire::fault, Writer().u64(joined.value).str(what).take(), TrainerWire::noted);
+  if (!answer) return std::move(answer).error();
+  return {};
+}
+
+Result<pawl_seat> Trainer::join() {
+  if (capture_) capture_->stop("a recovery is pending");
+  session_->clear_events();
+  progress(PAWL_PHASE_JOIN);
+  RequestOptions options;
+  options.ends_at_recovery = false;  // it is what we wait for
+  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::join, Writer().u64(session_->joined().value).take(),
+                                                     TrainerWire::seated, options));
+  Reader in(answer.payload);
+  pawl_seat seat{};
+  seat.generation = in.u64();
+  seat.rank = seat.seat = in.u32();
+  seat.world = in.u32();
+  seat.local_rank = in.u32();
+  seat.resume_step = in.u64();
+  const std::string prefix = in.str();
+  PAWL_ENSURE(in.ok() && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.store_prefix,
+              "pawld seats us in a way that makes no sense");
+  std::memcpy(seat.store_prefix, prefix.c_str(), prefix.size());
+  PAWL_ENSURE(!seat_ || (seat_->world == seat.world && seat_->seat == seat.seat), "seated elsewhere than before");
+  running_ = Generation(0);
+  last_window_ = Step(seat.resume_step);
+  page().reached.store(seat.resume_step, std::memory_order_release);
+  page().step.store(seat.resume_step);
+  {
+    std::lock_guard lock(seat_mutex_);
+    seat_ = seat;
+    session_->set_joined(Generation(seat.generation), Seat(seat.seat));
+  }
+  if (!declared_) declared_.emplace(seat.world);
+  progress(PAWL_PHASE_NONE);
+  return seat;
+}
+
+Result<Slot> Trainer::restore_source() {
+  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::restore,
+                                                     Writer().u64(session_->joined().value).take(), TrainerWire::slot));
+  Reader in(answer.payload);
+  restore_slot_ = in.u32();
+  const Generation generation(in.u64());
+  const Step step(in.u64());
+  PAWL_ENSURE(in.ok() && restore_slot_ < arena_.slot_count() && step.value == seat_->resume_step,
+              "pawld names a slot that makes no sense");
+  const Slot slot = arena_.slot(restore_slot_);
+  const SlotWord word = slot.word();
+  if (word.state == SlotState::sealed && word.generation == generation && word.step == step) return slot;
+  return report_bad_source(restore_slot_, Error{Code::corrupt, text("slot ", restore_slot_, " holds something else")});
+}
+
+Status Trainer::restore() {
+  PAWL_TRY(require_joined());
+  if (running_ == session_->joined()) return Error{Code::invalid, "running: there is nothing to restore"};
+  progress(PAWL_PHASE_RESTORE);
+  if (seat_->resume_step == 0) return {};  // the initial state is the trainer's own
+  if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
+  PAWL_ASSIGN(const Slot slot, restore_source());
+  // All of it is proven before the first byte is used, so that a bad source leaves the live state as it was.
+  if (Status verified = slot.verify(); !verified) return report_bad_source(restore_slot_, std::move(verified).error());
+  if (Status copied = copy_out(slot); !copied) return report_bad_source(restore_slot_, std::move(copied).error());
+  return declared_->unstage();
+}
+
+// The sum is taken again over the very bytes that are used.
+Status Trainer::copy_out(const Slot& slot) {
+  const CopyPlan& plan = declared_->plan();
+  for (std::uint32_t i = 0; i < plan.bucket_count(); ++i) {
+    const std::uint32_t sum = scatter(plan.bucket(i), default_copy_kernel(), slot.bucket(i).data(), declared_->bases());
+    if (sum != slot.buckets()[i].crc32c.load(std::memory_order_relaxed)) {
+      return Error{Code::corrupt, text("bucket ", i, " changed while it was restored")};
+    }
+    if (i % 64 == 0) progress(PAWL_PHASE_RESTORE);
+  }
+  return {};
+}
+
+Error Trainer::report_bad_source(std::uint32_t slot, Error found) {
+  Error bad = std::move(found).within(text("restore step ", seat_->resume_step, ": seat ", seat_->seat));
+  Result<Answer> never = session_->request(TrainerWire::restore_bad, Writer().u32(slot).str(bad.what).take(),
+                                           TrainerWire::restore_bad, {.deadline = Deadline::in(kBadSourceMax)});
+  const bool stops = !never && (never.error().code == Code::cancelled || never.error().code == Code::broken);
+  if (stops) return std::move(never).error();
+  bad.code = Code::stale;  // another source is sought
+  return bad;
+}
+
+Status Trainer::finish_recovery() {
+  PAWL_TRY(require_joined());
+  // From the initial state there is nothing to restore: the layout may be sealed later, while the job runs.
+  if (!capture_ && seat_->resume_step > 0)
+    return Error{Code::invalid, text("step ", seat_->resume_step,
+                                     " is to be restored and the layout is not sealed: "
+                                     "pawl_layout_seal and pawl_restore come first")};
+  progress(PAWL_PHASE_RESTORE);
+  const Generation joined = session_->joined();
+  PAWL_ASSIGN(const Answer answer,
+              session_->request(TrainerWire::done, Writer().u64(joined.value).take(), TrainerWire::running));
+  Reader in(answer.payload);
+  PAWL_ENSURE(Generation(in.u64()) == joined && in.ok(), "pawld runs another generation");
+  running_ = joined;
+  progress(PAWL_PHASE_NONE);
+  return {};
+}
+
+Status Trainer::finish() {
+  PAWL_TRY(require_running());
+  progress(PAWL_PHASE_FINISH);
+  if (capture_ && capture_->is_open()) {
+    stage_volatile();
+    const WindowResult window = capture_->fence({.deadline = Deadline::never(), .waits_for_slot = true});
+    PAWL_TRY(session_->interruption());
+    if (!window.captured) {
+      // A void step can never be committed: its steps have to be done again.
+      PAWL_TRY(report_fault(text("the last step's window is void: ", window.why_void)));
+      return Error{Code::stale, text("step ", window.step, " is void: ", window.why_void)};
+    }
+  }
+  const std::uint64_t last_step = std::max(page().step.load(), last_window_.value);
+  Result<Answer> answer = session_->request(TrainerWire::finish, Writer().u64(last_window_.value).u64(last_step).take(),
+                                            TrainerWire::finished);
+  if (!answer) return std::move(answer).error();
+  return {};
+}
+
+// --- Rendezvous and status.
+
+Result<StoreAnswer> Trainer::store(StoreRequest request, Deadline deadline) {
+  PAWL_TRY(session_->interruption());
+  Writer payload;
+  {
+    std::lock_guard lock(seat_mutex_);
+    if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
+    payload.u64(seat_->generation);
+    request.key = text(seat_->store_prefix, '/', request.key);
+  }
+  const std::string key = request.key;
+  if (request.op == StoreOp::get) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline.left()).count();
+    request.wait_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 1, UINT32_MAX));
+  }
+  write_store_request(payload, request);
+  std::unique_lock<std::mutex> alone(change_mutex_, std::defer_lock);
+  if (changes_something(request.op)) alone.lock();
+  Result<Answer> answer =
+      session_->request(TrainerWire::store, payload.take(), TrainerWire::value, {.deadline = deadline});
+  if (!answer) return std::move(answer).error().within(text("key ", key));
+  Reader in(answer->payload);
+  StoreAnswer value;
+  PAWL_ENSURE(read_store_answer(in, value), "pawld's answer is none of its store");
+  if (!value.refused.empty()) return Error{Code::invalid, value.refused};
+  return value;
+}
+
+Result<Step> Trainer::stop_after(Step step) {
+  PAWL_TRY(require_joined());
+  // Others may be in the step after ours, and none can be further: so that one ends the job at the earliest.
+  const Step earliest(page().step.load() + 1);
+  Writer payload;
+  payload.u64(session_->joined().value).u64(std::max(step, earliest).value);
+  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::stop_after, payload.take(), TrainerWire::stopping));
+  Reader in(answer.payload);
+  const Step agreed(in.u64());
+  PAWL_ENSURE(in.done() && agreed.value > 0, "pawld's answer names no step");
+  return agreed;
+}
+
+std::string Trainer::status_json() const {
+  const TrainerPage& now = page();
+  const auto ms = [](const PageWord& ns) { return static_cast<double>(ns.load()) * 1e-6; };
+  std::string out = "{";
+  if (seat_) {
+    out += text("\"seat\":", seat_->seat, ",\"world\":", seat_->world, ",\"resume_step\":", seat_->resume_step, ",");
+  }
+  out +=
+      text("\"generation\":", session_->joined(), ",\"step\":", now.step.load(), ",\"committed\":", committed_step());
+  out += text(",\"fence_wait_ms\":{\"count\":", now.fence_count.load(), ",\"last\":", ms(now.fence_wait_ns_last),
+              ",\"total\":", ms(now.fence_wait_ns_total), ",\"max\":", ms(now.fence_wait_ns_max), "}");
+  out +=
+      text(",\"windows\":{\"captured\":", now.windows_captured.load(), ",\"voided\":", now.windows_voided.load(), "}");
+  out +=
+      text(",\"captured_bytes\":", now.captured_bytes_total.load(), ",\"copy_ms_total\":", ms(now.copy_ns_total), "}");
+  return out;
+}
+
+}  // namespace pawl::job
