@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   ++fuzz::accepted;
   for (const DcpTensor& tensor : read->tensors)
     for (const DcpChunk& chunk : tensor.chunks) {
-      if (!check_inside(chunk.region, tensor.shape) || chunk.place.file >= read->files.size()) std::abort();
+      if (!check_inside(chunk.box, tensor.shape) || chunk.place.file >= read->files.size()) std::abort();
       const std::uint64_t bytes = files.size_of(read->files[chunk.place.file]);
       if (chunk.place.offset_bytes > bytes || chunk.place.length_bytes > bytes - chunk.place.offset_bytes) std::abort();
     }

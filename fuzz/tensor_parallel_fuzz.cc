@@ -26,7 +26,7 @@ void check(const MergedParameter& merged, std::span<const Shape> locals) {
         append_merged(merged, rank, whole_piece(locals[rank], 0, 0), ElementType::uint8, pieces);
         for (const StoredPiece& piece : pieces) {
           if (piece.version != version || piece.copy != copy) continue;
-          if (!check_inside(region_of(piece.box), merged.shape)) std::abort();
+          if (!check_inside(piece.box, merged.shape)) std::abort();
           if (piece.offset_bytes + span_bytes(piece, ElementType::uint8) > volume(whole_box(locals[rank])))
             std::abort();
           for (std::uint64_t i = 0; i < volume(piece.box); ++i) {

@@ -1,18 +1,26 @@
-// Box: a Region without the heap, for the loops that cut and intersect millions of them.
+// Box: a rectangular part of a tensor's index space, and Shape: the extents of a whole tensor.
 //
-// What always holds: dimensions past `dimensions` are zero. A box of no dimensions is a scalar: one element.
-// Pure. All of pawl's layout arithmetic comes down to the two functions here: intersect, and what is left over.
+// Row-major, counted in elements, at most eight dimensions; a box of no dimensions is a scalar: one element. A box has
+// no memory on the heap, because the planners cut and intersect millions of them. A size of 0 makes an empty box, which
+// is allowed: a rank may hold nothing of a tensor.
+// What always holds: entries of `begin` and `size` from `dimensions` on are zero. So == compares boxes.
+// Pure. All of pawl's layout arithmetic comes down to intersection() and append_difference().
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "tensor/region.h"
+#include "base/result.h"
 
 namespace pawl {
 
+inline constexpr std::size_t kDimensionsMax = 8;
+
+using Shape = std::vector<std::uint64_t>;  // extent of each dimension, outermost first
 using PerDimension = std::array<std::uint64_t, kDimensionsMax>;
 
 struct Box {
@@ -58,15 +66,32 @@ inline void append_difference(Box from, const Box& hole, std::vector<Box>& out) 
   }
 }
 
+// All of a tensor of this shape. Of a shape of more than eight dimensions (element_count rejects it): the first eight.
 [[nodiscard]] inline Box whole_box(const Shape& shape) {
-  Box box{static_cast<std::uint32_t>(shape.size()), {}, {}};
-  std::ranges::copy(shape, box.size.begin());
+  const std::size_t dimensions = std::min(shape.size(), kDimensionsMax);
+  Box box{static_cast<std::uint32_t>(dimensions), {}, {}};
+  std::copy_n(shape.begin(), dimensions, box.size.begin());
   return box;
 }
 
-[[nodiscard]] inline Region region_of(const Box& box) {
-  return {Shape(box.begin.begin(), box.begin.begin() + box.dimensions),
-          Shape(box.size.begin(), box.size.begin() + box.dimensions)};
+[[nodiscard]] inline Shape begin_of(const Box& box) {
+  return Shape(box.begin.begin(), box.begin.begin() + box.dimensions);
 }
+[[nodiscard]] inline Shape shape_of(const Box& box) {
+  return Shape(box.size.begin(), box.size.begin() + box.dimensions);
+}
+
+// Fails: `invalid` if there are more than eight dimensions or the product passes 2^63.
+[[nodiscard]] Result<std::uint64_t> element_count(const Shape& shape);
+// Fails: `invalid`, naming the dimension, unless the box lies inside a tensor of this shape.
+[[nodiscard]] Status check_inside(const Box& box, const Shape& whole);
+// A box from numbers that somebody else wrote. Fails: `invalid` unless both lists have as many entries as `whole`, and
+// the box lies inside it.
+[[nodiscard]] Result<Box> box_inside(const Shape& begin, const Shape& size, const Shape& whole);
+
+[[nodiscard]] std::string text_of(const Shape& shape);  // "[4,8]", "[]"
+[[nodiscard]] std::string text_of(const Box& box);      // "[4,8] at [0,16]": size, then begin; for messages
+// Exactly what text_of writes of a shape. Fails: `corrupt`.
+[[nodiscard]] Result<Shape> parse_shape(std::string_view text);
 
 }  // namespace pawl

@@ -74,8 +74,13 @@ std::uint32_t swapped_bytes(ElementType type) {
   return row_of(type).swapped;
 }
 
-std::optional<DType> dtype_of(ElementType type) {
-  return dtype_numbered(static_cast<std::uint32_t>(type));
+std::optional<ElementType> captured_type_named(std::string_view name) {
+  const std::optional<ElementType> type = find(&Row::torch, name);
+  return type && is_captured(*type) ? type : std::nullopt;
+}
+std::optional<ElementType> captured_type_numbered(std::uint32_t number) {
+  if (number >= kCapturedTypeCount) return std::nullopt;
+  return static_cast<ElementType>(number);
 }
 
 std::optional<ElementType> element_type_named(std::string_view torch_name) {

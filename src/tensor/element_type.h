@@ -1,19 +1,17 @@
-// ElementType: what one element of a stored tensor is: every type that torch or safetensors can write.
+// ElementType: what one element of a tensor is: every type that torch or safetensors can write.
 //
-// The first thirteen are DType, with the same numbers: what pawl can capture and restore. The others can be moved from
-// file to file and counted, and have no arithmetic here. Pure.
+// The first thirteen have the numbers of pawl_dtype (include/pawl/pawl.h): a running job can capture and restore them.
+// The others only appear in files: pawl copies and counts them, without arithmetic. Pure.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
-#include "tensor/dtype.h"
-
 namespace pawl {
 
 enum class ElementType : std::uint8_t {
-  float32,
+  float32 = 0,
   float64,
   float16,
   bfloat16,
@@ -25,7 +23,7 @@ enum class ElementType : std::uint8_t {
   uint16,
   uint32,
   uint64,
-  boolean,
+  boolean = 12,  // the last one that can be captured
   complex32,
   complex64,
   complex128,
@@ -50,13 +48,18 @@ enum class ElementType : std::uint8_t {
   quint2x4,
 };
 inline constexpr std::uint32_t kElementTypeCount = 35;
-static_assert(static_cast<std::uint32_t>(ElementType::boolean) == static_cast<std::uint32_t>(DType::boolean));
+inline constexpr std::uint32_t kCapturedTypeCount = 13;
 
 [[nodiscard]] std::string_view name_of(ElementType type);  // torch's name: "float8_e4m3fn"; "bool"
 [[nodiscard]] std::uint32_t size_bits(ElementType type);   // of one element; 4 and 6 where elements are packed
 // How many bytes are swapped as one where the file's byte order is the other one: half an element of complex types.
 [[nodiscard]] std::uint32_t swapped_bytes(ElementType type);
-[[nodiscard]] std::optional<DType> dtype_of(ElementType type);  // nothing where pawl has none
+// Whether a running job can capture it. The two after it know only such types: nothing for any other.
+[[nodiscard]] constexpr bool is_captured(ElementType type) {
+  return static_cast<std::uint32_t>(type) < kCapturedTypeCount;
+}
+[[nodiscard]] std::optional<ElementType> captured_type_named(std::string_view name);
+[[nodiscard]] std::optional<ElementType> captured_type_numbered(std::uint32_t number);  // of pawl_dtype, or of the wire
 [[nodiscard]] std::optional<ElementType> element_type_named(std::string_view torch_name);
 [[nodiscard]] std::optional<ElementType> element_type_of_safetensors(std::string_view name);  // "BF16", "F8_E4M3"
 // Torch's classes of typed storages: "FloatStorage". UntypedStorage has no element type.

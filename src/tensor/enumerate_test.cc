@@ -40,8 +40,8 @@ std::vector<TensorPiece> pieces_of(const JobLayout& layout, std::uint32_t tensor
 std::vector<std::string> said(const std::vector<TensorPiece>& pieces) {
   std::vector<std::string> lines;
   for (const TensorPiece& piece : pieces) {
-    const Region region = region_of(piece.box);
-    lines.push_back(text_of(region.shape) + " at " + text_of(region.offset) + " from " + std::to_string(piece.offset));
+    lines.push_back(text_of(shape_of(piece.box)) + " at " + text_of(begin_of(piece.box)) + " from " +
+                    std::to_string(piece.offset));
   }
   return lines;
 }

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tensor/box.h"
 #include "tensor/mesh.h"
-#include "tensor/region.h"
 
 namespace pawl {
 

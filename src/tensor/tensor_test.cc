@@ -3,36 +3,38 @@
 #include <random>
 
 #include "pawl/pawl.h"
-#include "tensor/dtype.h"
+#include "tensor/box.h"
+#include "tensor/element_type.h"
 #include "tensor/mesh.h"
-#include "tensor/region.h"
 
 namespace pawl {
 namespace {
 
-TEST(DType, HasTheNumbersOfTheCInterface) {
-  EXPECT_EQ(dtype_numbered(PAWL_FLOAT32), DType::float32);
-  EXPECT_EQ(dtype_numbered(PAWL_FLOAT64), DType::float64);
-  EXPECT_EQ(dtype_numbered(PAWL_FLOAT16), DType::float16);
-  EXPECT_EQ(dtype_numbered(PAWL_BFLOAT16), DType::bfloat16);
-  EXPECT_EQ(dtype_numbered(PAWL_INT8), DType::int8);
-  EXPECT_EQ(dtype_numbered(PAWL_INT64), DType::int64);
-  EXPECT_EQ(dtype_numbered(PAWL_UINT8), DType::uint8);
-  EXPECT_EQ(dtype_numbered(PAWL_UINT64), DType::uint64);
-  EXPECT_EQ(dtype_numbered(PAWL_BOOL), DType::boolean);
-  EXPECT_EQ(dtype_numbered(13), std::nullopt);
+TEST(ElementTypeTest, HasTheNumbersOfTheCInterface) {
+  EXPECT_EQ(captured_type_numbered(PAWL_FLOAT32), ElementType::float32);
+  EXPECT_EQ(captured_type_numbered(PAWL_FLOAT64), ElementType::float64);
+  EXPECT_EQ(captured_type_numbered(PAWL_FLOAT16), ElementType::float16);
+  EXPECT_EQ(captured_type_numbered(PAWL_BFLOAT16), ElementType::bfloat16);
+  EXPECT_EQ(captured_type_numbered(PAWL_INT8), ElementType::int8);
+  EXPECT_EQ(captured_type_numbered(PAWL_INT64), ElementType::int64);
+  EXPECT_EQ(captured_type_numbered(PAWL_UINT8), ElementType::uint8);
+  EXPECT_EQ(captured_type_numbered(PAWL_UINT64), ElementType::uint64);
+  EXPECT_EQ(captured_type_numbered(PAWL_BOOL), ElementType::boolean);
+  EXPECT_EQ(captured_type_numbered(13), std::nullopt);
 }
 
-TEST(DType, NamesAndSizes) {
-  for (std::uint32_t i = 0; i < kDTypeCount; ++i)
-    EXPECT_EQ(dtype_named(name_of(static_cast<DType>(i))), static_cast<DType>(i));
-  EXPECT_EQ(dtype_named("float31"), std::nullopt);
-  EXPECT_EQ(size_bytes(DType::bfloat16), 2u);
-  EXPECT_EQ(size_bytes(DType::uint64), 8u);
-  EXPECT_EQ(size_bytes(DType::boolean), 1u);
+TEST(ElementTypeTest, NamesAndSizes) {
+  for (std::uint32_t i = 0; i < kCapturedTypeCount; ++i)
+    EXPECT_EQ(captured_type_named(name_of(static_cast<ElementType>(i))), static_cast<ElementType>(i));
+  EXPECT_EQ(captured_type_named("float31"), std::nullopt);
+  EXPECT_EQ(captured_type_named("complex64"), std::nullopt);
+  EXPECT_FALSE(is_captured(ElementType::complex32));
+  EXPECT_EQ(size_bits(ElementType::bfloat16), 16u);
+  EXPECT_EQ(size_bits(ElementType::uint64), 64u);
+  EXPECT_EQ(size_bits(ElementType::boolean), 8u);
 }
 
-TEST(Region, CountsElementsWithoutOverflow) {
+TEST(ShapeTest, CountsElementsWithoutOverflow) {
   EXPECT_EQ(*element_count({}), 1u);
   EXPECT_EQ(*element_count({3, 4}), 12u);
   EXPECT_EQ(*element_count({3, 0, 4}), 0u);
@@ -41,16 +43,16 @@ TEST(Region, CountsElementsWithoutOverflow) {
   EXPECT_FALSE(element_count(Shape(9, 1)));
 }
 
-TEST(Region, LiesInsideOrNot) {
-  EXPECT_TRUE(check_inside({{0, 0}, {4, 8}}, {4, 8}));
-  EXPECT_TRUE(check_inside({{2, 8}, {2, 0}}, {4, 8}));
-  EXPECT_TRUE(check_inside({{}, {}}, {}));
-  EXPECT_FALSE(check_inside({{2, 0}, {3, 8}}, {4, 8}));
-  EXPECT_FALSE(check_inside({{~std::uint64_t{0}, 0}, {2, 8}}, {4, 8}));
-  EXPECT_FALSE(check_inside({{0}, {4, 8}}, {4, 8}));
+TEST(BoxTest, LiesInsideOrNot) {
+  EXPECT_TRUE(box_inside({0, 0}, {4, 8}, {4, 8}));
+  EXPECT_TRUE(box_inside({2, 8}, {2, 0}, {4, 8}));
+  EXPECT_TRUE(box_inside({}, {}, {}));
+  EXPECT_FALSE(box_inside({2, 0}, {3, 8}, {4, 8}));
+  EXPECT_FALSE(box_inside({~std::uint64_t{0}, 0}, {2, 8}, {4, 8}));
+  EXPECT_FALSE(box_inside({0}, {4, 8}, {4, 8}));
 }
 
-TEST(Region, ShapesAsText) {
+TEST(ShapeTest, AsText) {
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{1, 2, 3}, Shape(8, ~std::uint64_t{0})}) {
     EXPECT_EQ(*parse_shape(text_of(shape)), shape);
   }

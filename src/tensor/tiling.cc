@@ -214,9 +214,4 @@ Tiling check_cover(const Box& whole, std::span<const Box> boxes) {
   return check(whole, boxes, true);
 }
 
-std::string text_of_box(const Box& box) {
-  const Region region = region_of(box);
-  return text(text_of(region.shape), " at ", text_of(region.offset));
-}
-
 }  // namespace pawl

@@ -32,6 +32,4 @@ struct Tiling {
 // As above, but boxes may overlap: says a hole only.
 [[nodiscard]] Tiling check_cover(const Box& whole, std::span<const Box> boxes);
 
-[[nodiscard]] std::string text_of_box(const Box& box);  // "[4,8] at [0,16]": what to say of one of the above
-
 }  // namespace pawl

@@ -18,8 +18,8 @@
 
 #include "base/result.h"
 #include "checkpoint/view/checkpoint_view.h"
+#include "tensor/box.h"
 #include "tensor/element_type.h"
-#include "tensor/region.h"
 
 namespace pawl::checkpoint {
 

@@ -25,8 +25,8 @@
 #include "checkpoint/containers/zip_writer.h"
 #include "checkpoint/output/output_plan.h"
 #include "env/byte_source.h"
+#include "tensor/box.h"
 #include "tensor/element_type.h"
-#include "tensor/region.h"
 
 namespace pawl::checkpoint {
 

@@ -43,7 +43,7 @@ std::string fault_of(const CheckpointView& view, const ReadRequest& request) {
   const StoredTensor& tensor = view.tensors[request.tensor];
   if (request.box.dimensions != tensor.shape.size())
     return text(text_of(tensor.shape), " held, a box of ", request.box.dimensions, " dimensions wanted");
-  if (const Status inside = check_inside(region_of(request.box), tensor.shape); !inside) return inside.error().what;
+  if (const Status inside = check_inside(request.box, tensor.shape); !inside) return inside.error().what;
   if (volume(request.box) == 0) return {};
   if (request.memory == nullptr) return "no memory to read it into";
   const std::optional<std::uint64_t> span = span_of(request);

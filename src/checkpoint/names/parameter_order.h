@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "tensor/region.h"
+#include "tensor/box.h"
 
 namespace pawl::checkpoint {
 

@@ -71,7 +71,7 @@ class PieceIndex {
       const TensorPiece& piece = pieces_[order_[i]];
       const bool replica =
           i != 0 && piece.version == pieces_[order_[i - 1]].version && piece.box == pieces_[order_[i - 1]].box;
-      if (!replica) groups_.push_back({piece.version, begin_of(piece), i});
+      if (!replica) groups_.push_back({piece.version, begin_along(piece), i});
       longest_ = std::max(longest_, piece.box.dimensions == 0 ? 1 : piece.box.size[along_]);
     }
     groups_.push_back({~0u, 0, static_cast<std::uint32_t>(order_.size())});
@@ -104,7 +104,7 @@ class PieceIndex {
     std::uint32_t first = 0;  // in order_
   };
 
-  [[nodiscard]] std::uint64_t begin_of(const TensorPiece& piece) const { return piece.box.begin[along_]; }
+  [[nodiscard]] std::uint64_t begin_along(const TensorPiece& piece) const { return piece.box.begin[along_]; }
 
   void sort() {
     struct Key {
@@ -114,7 +114,7 @@ class PieceIndex {
     };
     std::vector<Key> keys;
     keys.reserve(pieces_.size());
-    for (std::uint32_t i = 0; i < pieces_.size(); ++i) keys.push_back({pieces_[i].version, i, begin_of(pieces_[i])});
+    for (std::uint32_t i = 0; i < pieces_.size(); ++i) keys.push_back({pieces_[i].version, i, begin_along(pieces_[i])});
     const auto rest = [this](const Key& key) {  // holders last: they tell replicas apart
       const TensorPiece& piece = pieces_[key.index];
       return std::tie(piece.box.begin, piece.box.size, piece.holder, piece.buffer, piece.offset);
@@ -161,7 +161,7 @@ std::string overlap_in(const std::vector<TensorPiece>& pieces, const Shape& shap
   for (const TensorPiece& piece : pieces) boxes[{piece.version, piece.copy}].push_back(piece.box);
   for (const auto& [number, list] : boxes) {
     const Tiling tiling = check_tiling(whole_box(shape), list);
-    if (tiling.overlap) return text("held twice around ", text_of_box(list[tiling.overlap->second]));
+    if (tiling.overlap) return text("held twice around ", text_of(list[tiling.overlap->second]));
     if (tiling.undecided) return "held in pieces that cross each other too often";
   }
   return {};
@@ -345,7 +345,7 @@ std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, st
   const std::string of_scales =
       text("scaled by ", label_of(scale_tensor.name, scale_tensor.role), ": ", text_of(scale_tensor.shape));
   const bool is_block = block.size() == shape.size() && std::ranges::count(block, std::uint64_t{0}) == 0;
-  if (!is_block || region_of(*scales_of(whole_box(shape), shape, block)).shape != scale_tensor.shape) {
+  if (!is_block || shape_of(*scales_of(whole_box(shape), shape, block)) != scale_tensor.shape) {
     return text(of_scales, " in blocks of ", text_of(block), ": these shapes do not go together");
   }
   std::vector<TensorPiece> payloads;
@@ -356,7 +356,7 @@ std::string fault_of_blocks(const Enumeration& target, std::uint32_t payload, st
   for (const TensorPiece& piece : held) scales_on[piece.holder].push_back(piece.box);
   for (const TensorPiece& piece : payloads) {
     const std::optional<Box> needed = scales_of(piece.box, shape, block);
-    const std::string where = text("wanted as ", text_of_box(piece.box), " on rank ", piece.holder, ", ", of_scales);
+    const std::string where = text("wanted as ", text_of(piece.box), " on rank ", piece.holder, ", ", of_scales);
     if (!needed) return text(where, ": cut within a block of ", text_of(block));
     std::vector<Box> there;
     for (const Box& box : scales_on[piece.holder]) {
@@ -431,7 +431,7 @@ void plan_tensor(const ReshapeSource& source, std::uint32_t from, ElementType ty
   for (const TensorPiece& piece : wanted) {
     Box hole;
     if (cover.plan(piece, type, sink, hole)) continue;
-    return faults.holes.add(text(label(), " wanted, ", text_of_box(hole), " held by nobody"));
+    return faults.holes.add(text(label(), " wanted, ", text_of(hole), " held by nobody"));
   }
 }
 
@@ -440,9 +440,9 @@ std::string fault_of(const SourceTensor& source, const WantedPieces& wanted) {
   if (std::string why = fault_of_types(source, wanted.dtype); !why.empty()) return why;
   for (const TensorPiece& piece : wanted.pieces) {
     if (piece.box.dimensions != source.shape.size())
-      return text(text_of(source.shape), " held, ", text_of_box(piece.box), " wanted");
-    if (const Status inside = check_inside(region_of(piece.box), source.shape); !inside)
-      return text(text_of(source.shape), " held, ", text_of_box(piece.box), " wanted: ", inside.error().what);
+      return text(text_of(source.shape), " held, ", text_of(piece.box), " wanted");
+    if (const Status inside = check_inside(piece.box, source.shape); !inside)
+      return text(text_of(source.shape), " held, ", text_of(piece.box), " wanted: ", inside.error().what);
   }
   return {};
 }

@@ -31,9 +31,8 @@ std::vector<std::string> copies_between(const JobLayout& from, const JobLayout& 
   EXPECT_TRUE(plan) << plan.error().what;
   std::vector<std::string> lines;
   const Status status = plan->plan_all([&](const ReshapeCopy& copy) {
-    const Region region = region_of(copy.box);
-    lines.push_back("rank " + std::to_string(copy.sources[0].holder) + " " + text_of(region.shape) + " at " +
-                    text_of(region.offset) + " from " + std::to_string(copy.sources[0].offset) + " -> rank " +
+    lines.push_back("rank " + std::to_string(copy.sources[0].holder) + " " + text_of(shape_of(copy.box)) + " at " +
+                    text_of(begin_of(copy.box)) + " from " + std::to_string(copy.sources[0].offset) + " -> rank " +
                     std::to_string(copy.target.holder) + " from " + std::to_string(copy.target.offset));
   });
   EXPECT_TRUE(status) << status.error().what;

@@ -23,7 +23,7 @@ std::string fault_of(const StorePiece& piece) {
   if (piece.name.empty() || piece.role.empty()) return "it has no name or role";
   if (const Result<std::uint64_t> count = element_count(piece.shape); !count) return count.error().what;
   if (piece.box.dimensions != piece.shape.size()) return "its box has another number of dimensions";
-  if (const Status inside = check_inside(region_of(piece.box), piece.shape); !inside) return inside.error().what;
+  if (const Status inside = check_inside(piece.box, piece.shape); !inside) return inside.error().what;
   if (volume(piece.box) == 0) return {};
   if (piece.memory == nullptr) return "it has no memory";
   for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)

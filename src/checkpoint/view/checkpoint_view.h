@@ -6,7 +6,7 @@
 //  * (name, role) pairs are unique; an alias names a tensor that is there; a piece's box lies inside its tensor and is
 //    not empty; its bytes lie inside its file; packed types (four and six bits) have one dense piece, all of it;
 //  * pieces of one version and copy don't overlap. Together they tile the tensor, or `problems` says what is missing.
-// Nothing here opens a file. Pure values; boxes are in the tensor's own index space, row-major (tensor/region.h).
+// Nothing here opens a file. Pure values; boxes are in the tensor's own index space, row-major (tensor/box.h).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,6 @@
 
 #include "tensor/box.h"
 #include "tensor/element_type.h"
-#include "tensor/region.h"
 
 namespace pawl::checkpoint {
 

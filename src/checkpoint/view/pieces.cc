@@ -196,15 +196,14 @@ std::string fault_of(const StoredPiece& piece, const StoredTensor& tensor, const
                      const std::vector<std::uint64_t>& file_sizes) {
   if (piece.box.dimensions != tensor.shape.size()) return text("a piece has ", piece.box.dimensions, " dimensions");
   if (volume(piece.box) == 0) return "a piece is empty";
-  if (!lies_in(piece.box, tensor.shape)) return text(text_of_box(piece.box), " leaves it");
+  if (!lies_in(piece.box, tensor.shape)) return text(text_of(piece.box), " leaves it");
   if (piece.version >= tensor.versions) return text("a piece of version ", piece.version, " of ", tensor.versions);
   if (piece.file >= view.files.size()) return text("a piece in file ", piece.file, " of ", view.files.size());
   const StoredFile& file = view.files[piece.file];
   const std::uint64_t size = size_of(file, piece.file < file_sizes.size() ? file_sizes[piece.file] : 0);
   std::uint64_t end = 0;
   if (!end_of(piece, tensor.type, end) || end > size) {
-    return text(text_of_box(piece.box), " at offset ", piece.offset_bytes, " of ", file.path, " passes its end at ",
-                size);
+    return text(text_of(piece.box), " at offset ", piece.offset_bytes, " of ", file.path, " passes its end at ", size);
   }
   return {};
 }
@@ -243,7 +242,7 @@ Coverage coverage_of(const StoredTensor& tensor) {
       last = check_tiling(whole, at->second);
       if (last.overlap) {
         const Box both = intersection(at->second[last.overlap->first], at->second[last.overlap->second]);
-        return {text("held twice around ", text_of_box(both)), {}};
+        return {text("held twice around ", text_of(both)), {}};
       }
       if (last.undecided) return {"its pieces cross each other too often to be checked", {}};
       complete = complete || last.is_exact();
@@ -257,7 +256,7 @@ Coverage coverage_of(const StoredTensor& tensor) {
     if (complete) {
       ++covered;
     } else if (coverage.hole.empty()) {
-      coverage.hole = text_of_box(*last.hole);
+      coverage.hole = text_of(*last.hole);
     }
   }
   if (covered < tensor.versions && coverage.hole.empty()) {
@@ -439,9 +438,7 @@ Result<StoredTensor> transpose(StoredTensor tensor, const std::vector<std::uint3
 }
 
 Result<StoredTensor> place(StoredTensor part, const Shape& whole, const Shape& offset) {
-  if (Status inside = check_inside({offset, part.shape}, whole); !inside) {
-    return refused(part, inside.error().what);
-  }
+  if (Result<Box> inside = box_inside(offset, part.shape, whole); !inside) return refused(part, inside.error().what);
   if (is_packed(part) && part.shape != whole) return refused(part, "a packed tensor cannot be part of another");
   part.shape = whole;
   for (StoredPiece& piece : part.pieces) {

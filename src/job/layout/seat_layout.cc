@@ -23,20 +23,20 @@ std::string label_of(const LayoutEntry& entry) {
 
 Result<std::uint64_t> bytes_of(const LayoutEntry& entry) {
   PAWL_TRY(element_count(entry.shape));
-  PAWL_TRY(check_inside(entry.region, entry.shape));
-  PAWL_ASSIGN(const std::uint64_t count, element_count(entry.region.shape));
-  if (count > kPayloadBytesMax / size_bytes(entry.dtype)) {
-    return Error{Code::invalid, text("region ", text_of(entry.region.shape), " is larger than 2^46 bytes")};
-  }
-  return count * size_bytes(entry.dtype);
+  PAWL_TRY(check_inside(entry.box, entry.shape));
+  const std::uint64_t element_bytes = size_bits(entry.dtype) / 8;
+  if (volume(entry.box) > kPayloadBytesMax / element_bytes)
+    return Error{Code::invalid, text("box ", text_of(shape_of(entry.box)), " is larger than 2^46 bytes")};
+  return volume(entry.box) * element_bytes;
 }
 
 Status check_entry(const LayoutEntry& entry, std::size_t mesh_count) {
+  if (!is_captured(entry.dtype)) return Error{Code::invalid, text("elements of ", name_of(entry.dtype))};
   const bool blob = entry.mesh == kNoMesh && entry.role == "blob";
   if (!blob && entry.mesh >= mesh_count) return Error{Code::invalid, text("no mesh ", entry.mesh)};
-  if (entry.placement == TensorPlacement::replicate && entry.region != Region::whole(entry.shape)) {
-    return Error{Code::invalid, text("replicated, but its region ", text_of(entry.region.shape), " at ",
-                                     text_of(entry.region.offset), " is not all of ", text_of(entry.shape))};
+  if (entry.placement == TensorPlacement::replicate && entry.box != whole_box(entry.shape)) {
+    return Error{Code::invalid,
+                 text("replicated, but its box ", text_of(entry.box), " is not all of ", text_of(entry.shape))};
   }
   return {};
 }
@@ -116,7 +116,7 @@ Result<LayoutEntry> parse_entry(const Lines& lines) {
   LayoutEntry entry;
   entry.name = columns[1];
   entry.role = columns[2];
-  const auto dtype = dtype_named(columns[3]);
+  const auto dtype = captured_type_named(columns[3]);
   const auto placement = one_named(columns[8], {TensorPlacement::replicate, TensorPlacement::unique});
   const auto lifetime = one_named(columns[9], {Lifetime::stable, Lifetime::volatile_, Lifetime::derived});
   if (!dtype || !placement || !lifetime) return lines.wrong("an unknown dtype, placement or lifetime");
@@ -124,8 +124,11 @@ Result<LayoutEntry> parse_entry(const Lines& lines) {
   entry.placement = *placement;
   entry.lifetime = *lifetime;
   PAWL_ASSIGN(entry.shape, parse_shape(columns[4]));
-  PAWL_ASSIGN(entry.region.offset, parse_shape(columns[5]));
-  PAWL_ASSIGN(entry.region.shape, parse_shape(columns[6]));
+  PAWL_ASSIGN(const Shape begin, parse_shape(columns[5]));
+  PAWL_ASSIGN(const Shape size, parse_shape(columns[6]));
+  Result<Box> box = box_inside(begin, size, entry.shape);
+  if (!box) return lines.wrong(text(label_of(entry), ": ", box.error().what));
+  entry.box = *box;
   if (columns[7] != "-" && !parse_number(columns[7], entry.mesh)) return lines.wrong("a mesh's index");
   return entry;  // columns 10 and 11 follow from the rest; parse_layout compares the whole text
 }
@@ -181,9 +184,9 @@ Result<std::uint32_t> LayoutBuilder::add_blob(std::string name, std::uint64_t ca
   LayoutEntry entry;
   entry.name = std::move(name);
   entry.role = "blob";
-  entry.dtype = DType::uint8;
+  entry.dtype = ElementType::uint8;
   entry.shape = {capacity + kBlobHeaderBytes};
-  entry.region = Region::whole(entry.shape);
+  entry.box = whole_box(entry.shape);
   entry.placement = TensorPlacement::unique;
   entry.lifetime = Lifetime::volatile_;
   return add(std::move(entry));
@@ -212,7 +215,7 @@ std::string text_of(const SeatLayout& layout) {
   for (const LayoutEntry& e : layout.entries) {
     out +=
         text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
-             text_of(e.region.offset), '\t', text_of(e.region.shape), '\t', mesh_text(e.mesh), '\t',
+             text_of(begin_of(e.box)), '\t', text_of(shape_of(e.box)), '\t', mesh_text(e.mesh), '\t',
              name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes, '\n');
   }
   return out;

@@ -1,6 +1,6 @@
 // SeatLayout: what one seat declared, and where each piece lies in its snapshot's payload.
 //
-// What always holds of a built or parsed one: (name, role) pairs are unique; each region lies inside its tensor's
+// What always holds of a built or parsed one: (name, role) pairs are unique; each box lies inside its tensor's
 // shape, and is all of it where the tensor is replicated; each mesh covers the world. The payload is the stable entries
 // in declared order, then the volatile ones and blobs in declared order, each at a multiple of 64 bytes; the bytes
 // between are zero. Derived entries are listed and not captured. Pure. The canonical text is what travels and what lies
@@ -16,9 +16,9 @@
 
 #include "base/digest.h"
 #include "base/result.h"
-#include "tensor/dtype.h"
+#include "tensor/box.h"
+#include "tensor/element_type.h"
 #include "tensor/mesh.h"
-#include "tensor/region.h"
 
 namespace pawl::job {
 
@@ -35,15 +35,15 @@ inline constexpr std::uint64_t kBlobHeaderBytes = 8;  // u64: how many of the by
 
 struct LayoutEntry {
   std::string name;
-  std::string role;  // "blob" for a blob
-  DType dtype = DType::float32;
-  Shape shape;    // global
-  Region region;  // what this seat holds
+  std::string role;                          // "blob" for a blob
+  ElementType dtype = ElementType::float32;  // is_captured()
+  Shape shape;                               // of the whole tensor
+  Box box;                                   // what this seat holds of it
   std::uint32_t mesh = kNoMesh;
   TensorPlacement placement = TensorPlacement::replicate;
   Lifetime lifetime = Lifetime::stable;
   std::uint64_t payload_offset = kNotCaptured;  // set by LayoutBuilder::build
-  std::uint64_t bytes = 0;                      // of the region; set by LayoutBuilder::add
+  std::uint64_t bytes = 0;                      // of the box; set by LayoutBuilder::add
   bool operator==(const LayoutEntry&) const = default;
 };
 

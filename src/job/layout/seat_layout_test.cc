@@ -21,16 +21,17 @@ LayoutEntry entry_of(std::string name, std::string role, Shape shape, Lifetime l
   LayoutEntry entry;
   entry.name = std::move(name);
   entry.role = std::move(role);
-  entry.region = Region::whole(shape);
+  entry.box = whole_box(shape);
   entry.shape = std::move(shape);
   entry.mesh = 0;
   entry.lifetime = lifetime;
   return entry;
 }
 
-LayoutEntry shard_of(std::string name, std::string role, Shape shape, Region region) {
+LayoutEntry shard_of(std::string name, std::string role, Shape shape, const Shape& begin, const Shape& size) {
   LayoutEntry entry = entry_of(std::move(name), std::move(role), std::move(shape));
-  entry.region = std::move(region);
+  entry.box = whole_box(size);
+  std::ranges::copy(begin, entry.box.begin.begin());
   entry.placement = TensorPlacement::unique;
   return entry;
 }
@@ -47,7 +48,7 @@ SeatLayout example() {
   EXPECT_EQ(*builder.add(entry_of("rng state", "buffer", {7}, Lifetime::volatile_)), 1u);
   EXPECT_EQ(*builder.add_blob("sampler", 100), 2u);
   EXPECT_EQ(*builder.add(entry_of("wte", "weight_bf16", {5, 3}, Lifetime::derived)), 3u);
-  EXPECT_EQ(*builder.add(shard_of("wte", "exp_avg", {5, 3}, {{2, 0}, {2, 3}})), 4u);
+  EXPECT_EQ(*builder.add(shard_of("wte", "exp_avg", {5, 3}, {2, 0}, {2, 3})), 4u);
   EXPECT_EQ(*builder.add(entry_of("loss \xC3\xA9", "step", {})), 5u);
   Result<SeatLayout> layout = builder.build();
   EXPECT_TRUE(layout) << layout.error().what;
@@ -103,8 +104,8 @@ TEST(Layout, RefusesWhatIsWrong) {
   EXPECT_FALSE(refused(entry_of(std::string(512, 'x'), "weight", {4})));
   EXPECT_TRUE(refused(entry_of("big", "weight", {std::uint64_t{1} << 45})));  // 2^47 bytes
   EXPECT_TRUE(refused(entry_of("big", "weight", {std::uint64_t{1} << 62, 8})));
-  EXPECT_TRUE(refused(shard_of("v", "weight", {4}, {{3}, {2}})));
-  LayoutEntry part = shard_of("v", "weight", {4}, {{2}, {2}});
+  EXPECT_TRUE(refused(shard_of("v", "weight", {4}, {3}, {2})));
+  LayoutEntry part = shard_of("v", "weight", {4}, {2}, {2});
   part.placement = TensorPlacement::replicate;
   EXPECT_TRUE(refused(part));
   LayoutEntry elsewhere = entry_of("u", "weight", {4});
@@ -175,7 +176,7 @@ TEST(Layout, SharedTextLeavesOutWhatSeatsMayDifferIn) {
   ASSERT_TRUE(other.add(entry_of("wte", "weight", {5, 3})));
   ASSERT_TRUE(other.add(entry_of("rng state", "buffer", {7}, Lifetime::volatile_)));
   ASSERT_TRUE(other.add(entry_of("wte", "weight_bf16", {5, 3}, Lifetime::derived)));
-  ASSERT_TRUE(other.add(shard_of("wte", "exp_avg", {5, 3}, {{0, 0}, {1, 3}})));
+  ASSERT_TRUE(other.add(shard_of("wte", "exp_avg", {5, 3}, {0, 0}, {1, 3})));
   ASSERT_TRUE(other.add(entry_of("loss \xC3\xA9", "step", {})));
   ASSERT_TRUE(other.add_blob("sampler", 999));
   const SeatLayout a = example(), b = *other.build();

@@ -106,9 +106,9 @@ class Scene {
     LayoutEntry entry;
     entry.name = name;
     entry.role = "weight";
-    entry.dtype = DType::uint64;
+    entry.dtype = ElementType::uint64;
     entry.shape = {words};
-    entry.region = Region::whole(entry.shape);
+    entry.box = whole_box(entry.shape);
     entry.mesh = 0;
     entry.lifetime = lifetime;
     EXPECT_TRUE(builder.add(entry));

@@ -14,9 +14,9 @@ LayoutEntry entry(const std::string& name, std::uint64_t bytes, Lifetime lifetim
   LayoutEntry made;
   made.name = name;
   made.role = "weight";
-  made.dtype = DType::uint8;
+  made.dtype = ElementType::uint8;
   made.shape = {bytes};
-  made.region = Region::whole(made.shape);
+  made.box = whole_box(made.shape);
   made.mesh = 0;
   made.lifetime = lifetime;
   return made;

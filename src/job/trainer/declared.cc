@@ -22,9 +22,7 @@ Result<std::uint32_t> Declared::add_mesh(Mesh mesh) {
 Result<std::uint32_t> Declared::add_tensor(LayoutEntry entry, void* data) {
   if (sealed()) return too_late();
   const Lifetime lifetime = entry.lifetime;
-  std::uint64_t count = 1;
-  for (const std::uint64_t extent : entry.region.shape) count *= extent;  // only whether it is 0 matters
-  if (data == nullptr && lifetime != Lifetime::derived && count != 0) {
+  if (data == nullptr && lifetime != Lifetime::derived && volume(entry.box) != 0) {
     return Error{Code::invalid, text("tensor ", entry.name, " (", entry.role, "): data is NULL")};
   }
   PAWL_ASSIGN(const std::uint32_t index, builder_.add(std::move(entry)));

@@ -38,9 +38,9 @@ using pawl::Error;
 using pawl::Result;
 using pawl::Status;
 using pawl::text;
-using pawl::job::StoreAnswer;
-using pawl::job::StoreOp;
-using pawl::job::StoreRequest;
+using pawl::job::RendezvousAnswer;
+using pawl::job::RendezvousOp;
+using pawl::job::RendezvousRequest;
 
 thread_local std::string attach_error;
 thread_local std::string call_error;  // of this thread's last call with a handle
@@ -105,7 +105,7 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   if (count > 0 && tensor.shape == nullptr) return wrong("shape is NULL");
   if (tensor.region_offset != nullptr && tensor.region_shape == nullptr)
     return wrong("region_offset without region_shape");
-  const auto dtype = pawl::dtype_numbered(static_cast<std::uint32_t>(tensor.dtype));
+  const auto dtype = pawl::captured_type_numbered(static_cast<std::uint32_t>(tensor.dtype));
   if (!dtype) return wrong("unknown dtype");
   if (tensor.placement != PAWL_REPLICATE && tensor.placement != PAWL_UNIQUE) return wrong("unknown placement");
   if (tensor.lifetime != PAWL_STABLE && tensor.lifetime != PAWL_VOLATILE && tensor.lifetime != PAWL_DERIVED) {
@@ -116,13 +116,9 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   entry.role = tensor.role;
   entry.dtype = *dtype;
   if (count > 0) entry.shape.assign(tensor.shape, tensor.shape + count);
-  entry.region = pawl::Region::whole(entry.shape);
-  if (count > 0 && tensor.region_offset != nullptr) {
-    entry.region.offset.assign(tensor.region_offset, tensor.region_offset + count);
-  }
-  if (count > 0 && tensor.region_shape != nullptr) {
-    entry.region.shape.assign(tensor.region_shape, tensor.region_shape + count);
-  }
+  entry.box = pawl::whole_box(entry.shape);
+  if (tensor.region_offset != nullptr) std::copy_n(tensor.region_offset, count, entry.box.begin.begin());
+  if (tensor.region_shape != nullptr) std::copy_n(tensor.region_shape, count, entry.box.size.begin());
   entry.mesh = tensor.mesh;
   entry.placement = static_cast<pawl::job::TensorPlacement>(tensor.placement);
   entry.lifetime = static_cast<pawl::job::Lifetime>(tensor.lifetime);
@@ -144,7 +140,7 @@ pawl_status ignore_declaration(pawl_trainer* trainer, std::uint32_t* id) {
 
 // --- The rendezvous store.
 
-Result<StoreAnswer> ask_store(pawl_trainer* trainer, StoreRequest request, pawl::Deadline deadline) {
+Result<RendezvousAnswer> ask_store(pawl_trainer* trainer, RendezvousRequest request, pawl::Deadline deadline) {
   if (trainer->off()) return trainer->without.store(std::move(request), deadline);
   if (trainer->retired) return Error{Code::unreachable, "there is no store: pawl has detached"};
   return trainer->trainer->store(std::move(request), deadline);
@@ -174,8 +170,8 @@ pawl_status enter_store(pawl_trainer* trainer, bool arguments) {
   return PAWL_OK;
 }
 
-StoreRequest request_of(StoreOp op, const char* key) {
-  StoreRequest request;
+RendezvousRequest request_of(RendezvousOp op, const char* key) {
+  RendezvousRequest request;
   request.op = op;
   request.key = key;
   return request;
@@ -382,24 +378,24 @@ pawl_status pawl_finish(pawl_trainer* trainer) {
 pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* value, size_t size) {
   const pawl_status entered = enter_store(trainer, key != nullptr && is_value(value, size));
   if (entered != PAWL_OK) return entered;
-  StoreRequest request = request_of(StoreOp::set, key);
+  RendezvousRequest request = request_of(RendezvousOp::set, key);
   request.value = bytes_of(value, size);
-  const Result<StoreAnswer> set = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> set = ask_store(trainer, std::move(request), pawl::Deadline::never());
   return set ? PAWL_OK : failed_anywhere(trainer, set.error());
 }
 
 pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size, uint32_t timeout_ms) {
   const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
   if (entered != PAWL_OK) return entered;
-  const Result<StoreAnswer> got =
-      ask_store(trainer, request_of(StoreOp::get, key), pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
+  const Result<RendezvousAnswer> got =
+      ask_store(trainer, request_of(RendezvousOp::get, key), pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
   return got ? put_value(trainer, key, got->value, value, size) : failed_anywhere(trainer, got.error());
 }
 
 pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size) {
   const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
   if (entered != PAWL_OK) return entered;
-  const Result<StoreAnswer> got = ask_store(trainer, request_of(StoreOp::try_get, key), pawl::Deadline::never());
+  const Result<RendezvousAnswer> got = ask_store(trainer, request_of(RendezvousOp::try_get, key), pawl::Deadline::never());
   if (!got) return failed_anywhere(trainer, got.error());
   if (!got->found) return failed_anywhere(trainer, {Code::timeout, text("key ", key, " is not there")});
   return put_value(trainer, key, got->value, value, size);
@@ -408,9 +404,9 @@ pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* val
 pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum) {
   const pawl_status entered = enter_store(trainer, key != nullptr);
   if (entered != PAWL_OK) return entered;
-  StoreRequest request = request_of(StoreOp::add, key);
+  RendezvousRequest request = request_of(RendezvousOp::add, key);
   request.amount = amount;
-  const Result<StoreAnswer> added = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> added = ask_store(trainer, std::move(request), pawl::Deadline::never());
   if (!added) return failed_anywhere(trainer, added.error());
   if (sum != nullptr) *sum = std::strtoll(added->value.c_str(), nullptr, 10);
   return PAWL_OK;
@@ -422,17 +418,17 @@ pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const
       key != nullptr && is_value(expected, expected_size) && is_value(desired, desired_size) && is_place(value, size);
   const pawl_status entered = enter_store(trainer, sound);
   if (entered != PAWL_OK) return entered;
-  StoreRequest request = request_of(StoreOp::compare_set, key);
+  RendezvousRequest request = request_of(RendezvousOp::compare_set, key);
   request.expected = bytes_of(expected, expected_size);
   request.value = bytes_of(desired, desired_size);
-  const Result<StoreAnswer> there = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> there = ask_store(trainer, std::move(request), pawl::Deadline::never());
   return there ? put_value(trainer, key, there->value, value, size) : failed_anywhere(trainer, there.error());
 }
 
 pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted) {
   const pawl_status entered = enter_store(trainer, key != nullptr);
   if (entered != PAWL_OK) return entered;
-  const Result<StoreAnswer> erased = ask_store(trainer, request_of(StoreOp::erase, key), pawl::Deadline::never());
+  const Result<RendezvousAnswer> erased = ask_store(trainer, request_of(RendezvousOp::erase, key), pawl::Deadline::never());
   if (!erased) return failed_anywhere(trainer, erased.error());
   if (deleted != nullptr) *deleted = erased->found ? 1 : 0;
   return PAWL_OK;

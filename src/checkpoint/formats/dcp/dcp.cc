@@ -196,8 +196,8 @@ class DcpReader {
   KnownClass metadata_{"Metadata"}, index_{"MetadataIndex"}, tensor_{"TensorStorageMetadata"},
       object_{"BytesStorageMetadata"};
   Value known_type_ = kNothing;
-  std::optional<ElementType> type_;  // what known_type_ is
-  Shape place_offset_;               // used again and again
+  std::optional<ElementType> type_;                // what known_type_ is
+  Shape place_offset_, chunk_begin_, chunk_size_;  // used again and again
   Places places_;
   bool is_joined_ = false;  // of several metadata files: what came from the ones before is found by name
   std::unordered_map<std::string, std::uint32_t> tensor_index_;
@@ -477,14 +477,15 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
 
 Status DcpReader::read_chunk(const Pickle& pickle, std::uint32_t key, Value chunk, DcpTensor& tensor) {
   DcpChunk out;
-  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kOffsets), "offsets", out.region.offset));
-  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kSizes), "sizes", out.region.shape));
-  if (Status inside = check_inside(out.region, tensor.shape); !inside) return damaged(inside.error().what);
-  const Found* found = places_.find(place_key(key, out.region.offset));
-  const bool is_empty = std::ranges::find(out.region.shape, std::uint64_t{0}) != out.region.shape.end();
+  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kOffsets), "offsets", chunk_begin_));
+  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kSizes), "sizes", chunk_size_));
+  Result<Box> box = box_inside(chunk_begin_, chunk_size_, tensor.shape);
+  if (!box) return damaged(box.error().what);
+  out.box = *box;
+  const Found* found = places_.find({key, out.box.dimensions, out.box.begin});
   if (found == nullptr) {
-    if (is_empty) return {};  // planned, and not always written
-    return damaged(text("the chunk at ", text_of(out.region.offset), " has no place"));
+    if (volume(out.box) == 0) return {};  // planned, and not always written
+    return damaged(text("the chunk at ", text_of(chunk_begin_), " has no place"));
   }
   if (found->is_lost) return {};
   out.place = found->place;

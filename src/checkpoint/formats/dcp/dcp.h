@@ -18,8 +18,8 @@
 #include "checkpoint/view/checkpoint_view.h"
 #include "env/byte_source.h"
 #include "env/files.h"
+#include "tensor/box.h"
 #include "tensor/element_type.h"
-#include "tensor/region.h"
 
 namespace pawl::checkpoint {
 
@@ -31,7 +31,7 @@ struct DcpPlace {
 };
 
 struct DcpChunk {
-  Region region;
+  Box box;
   DcpPlace place;
 };
 

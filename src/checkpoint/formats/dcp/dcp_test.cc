@@ -231,7 +231,7 @@ TEST(Dcp, ReplicasOfSeveralRanksAreCopies) {
   for (const DcpTensor& tensor : checkpoint->tensors) {
     if (tensor.key != "layers.0.bias") continue;
     ASSERT_EQ(tensor.chunks.size(), 2u);
-    EXPECT_EQ(tensor.chunks[0].region, tensor.chunks[1].region);
+    EXPECT_EQ(tensor.chunks[0].box, tensor.chunks[1].box);
     EXPECT_NE(tensor.chunks[0].place.file, tensor.chunks[1].place.file);
   }
 }

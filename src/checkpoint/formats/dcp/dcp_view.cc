@@ -108,25 +108,24 @@ class ItemEnds {
 };
 
 // In a file of torch.save of one tensor: its place, relative to the file.
-Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const Region& region) {
+Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const Box& box) {
   PAWL_ASSIGN(const TorchFile file, TorchFile::read(item));
   if (file.tensors().size() != 1 || !file.tensors()[0].path.empty()) return damaged("its item is no single tensor");
   const TorchTensor& tensor = file.tensors()[0];
-  if (tensor.type != type || tensor.shape != region.shape)
+  if (tensor.type != type || tensor.shape != shape_of(box))
     return damaged(text("its item is ", text_of(Shape(tensor.shape)), ' ', name_of(tensor.type), ", the metadata say ",
-                        text_of(region.shape), ' ', name_of(type)));
+                        text_of(shape_of(box)), ' ', name_of(type)));
   CheckpointView view = view_of(file, "its item");
   if (view.tensors.size() != 1)
     return Error{Code::invalid, view.notes.empty() ? std::string("not read") : view.notes.back()};
-  if (view.tensors[0].pieces.empty()) return StoredPiece{whole_box(region.shape)};  // no element
+  if (view.tensors[0].pieces.empty()) return StoredPiece{whole_box(shape_of(box))};  // no element
   return view.tensors[0].pieces[0];
 }
 
-Result<StoredPiece> locate_in_safetensors(const SafetensorsEntry& entry, const DcpTensor& tensor,
-                                          const Region& region) {
-  if (entry.type != tensor.type || entry.shape != region.shape)
+Result<StoredPiece> locate_in_safetensors(const SafetensorsEntry& entry, const DcpTensor& tensor, const Box& box) {
+  if (entry.type != tensor.type || entry.shape != shape_of(box))
     return damaged(text("the file has ", text_of(Shape(entry.shape)), ' ', name_of(entry.type), " of it, the metadata ",
-                        text_of(region.shape), ' ', name_of(tensor.type)));
+                        text_of(shape_of(box)), ' ', name_of(tensor.type)));
   return whole_piece(entry.shape, 0, entry.offset_bytes);
 }
 
@@ -139,8 +138,8 @@ Result<bool> is_safetensors(ByteSource& source) {
   return head[8] == '{' && length <= source.size_bytes() - 8 && !head.starts_with("PK\3\4");
 }
 
-StoredPiece at_region(StoredPiece piece, const DcpChunk& chunk) {
-  std::ranges::copy(chunk.region.offset, piece.box.begin.begin());
+StoredPiece at_box(StoredPiece piece, const DcpChunk& chunk) {
+  piece.box.begin = chunk.box.begin;
   piece.file = chunk.place.file;
   return piece;
 }
@@ -157,8 +156,8 @@ std::uint32_t rank_of(std::string_view path) {
   return rank;
 }
 
-bool has_elements(const Region& region) {
-  return std::ranges::find(region.shape, std::uint64_t{0}) == region.shape.end();
+bool has_elements(const Box& box) {
+  return volume(box) != 0;
 }
 
 // Locates item after item of a folder. Items that begin and end alike have their elements at the same place, so that
@@ -178,8 +177,9 @@ class ItemReader {
     std::string end;
     StoredPiece piece;
   };
-  using FormKey = std::tuple<std::uint8_t, std::uint64_t, Shape>;
-  static constexpr std::size_t kEndBytes = 22;  // the archive's last record
+  using FormKey =
+      std::tuple<ElementType, std::uint64_t, std::uint32_t, PerDimension>;  // type, length, dimensions, size
+  static constexpr std::size_t kEndBytes = 22;                              // the archive's last record
 
   Result<ByteSource*> source(std::uint32_t file);
   std::vector<Form>& forms_of(const DcpTensor& tensor, const DcpChunk& chunk);
@@ -236,17 +236,14 @@ Result<StoredPiece> ItemReader::locate(const DcpTensor& tensor, const DcpChunk& 
   if (in_file == nullptr) return locate_stored(*bytes, tensor, chunk);
   const auto entry = in_file->find(tensor.key);
   if (entry == in_file->end()) return damaged("it is not in its file");
-  PAWL_ASSIGN(StoredPiece piece, locate_in_safetensors(entry->second, tensor, chunk.region));
-  return at_region(piece, chunk);
+  PAWL_ASSIGN(StoredPiece piece, locate_in_safetensors(entry->second, tensor, chunk.box));
+  return at_box(piece, chunk);
 }
 
 // Most often those of the item before.
 std::vector<ItemReader::Form>& ItemReader::forms_of(const DcpTensor& tensor, const DcpChunk& chunk) {
-  const auto type = static_cast<std::uint8_t>(tensor.type);
-  const std::uint64_t length = chunk.place.length_bytes;
-  if (last_forms_ == nullptr || std::get<0>(last_forms_->first) != type || std::get<1>(last_forms_->first) != length ||
-      std::get<2>(last_forms_->first) != chunk.region.shape)
-    last_forms_ = &*forms_.try_emplace({type, length, chunk.region.shape}).first;
+  const FormKey key{tensor.type, chunk.place.length_bytes, chunk.box.dimensions, chunk.box.size};
+  if (last_forms_ == nullptr || last_forms_->first != key) last_forms_ = &*forms_.try_emplace(key).first;
   return last_forms_->second;
 }
 
@@ -259,17 +256,17 @@ Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTenso
     forms = &forms_of(tensor, chunk);
     for (const Form& form : *forms) {
       if (!item.head().starts_with(form.head) || item.end(kEndBytes) != form.end) continue;
-      StoredPiece piece = at_region(form.piece, chunk);
+      StoredPiece piece = at_box(form.piece, chunk);
       piece.offset_bytes += chunk.place.offset_bytes;
       return piece;
     }
   }
-  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
+  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.box));
   if (forms != nullptr && piece.offset_bytes != 0 && piece.offset_bytes <= item.head().size()) {
     forms->push_back({std::string(item.head().substr(0, piece.offset_bytes)), std::string(item.end(kEndBytes)), piece});
     ++form_count_;
   }
-  piece = at_region(piece, chunk);
+  piece = at_box(piece, chunk);
   piece.offset_bytes += chunk.place.offset_bytes;
   return piece;
 }
@@ -284,8 +281,8 @@ Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTenso
   PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
   PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(window, *most, 1 << 16));
   ItemBytes item(nullptr, ends.size_bytes, ends.head, ends.tail);
-  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
-  piece = at_region(piece, chunk);
+  PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.box));
+  piece = at_box(piece, chunk);
   piece.file = static_cast<std::uint32_t>(view_.files.size());
   view_.files.push_back({.path = checkpoint_.files[chunk.place.file],
                          .codec = StoredFile::Codec::zstd,
@@ -309,7 +306,7 @@ std::vector<ChunkNumber> in_file_order(const DcpCheckpoint& checkpoint) {
   for (std::uint32_t t = 0; t < checkpoint.tensors.size(); ++t) {
     const std::vector<DcpChunk>& chunks = checkpoint.tensors[t].chunks;
     for (std::uint32_t c = 0; c < chunks.size(); ++c)
-      if (has_elements(chunks[c].region)) out.push_back({chunks[c].place.file, t, chunks[c].place.offset_bytes, c});
+      if (has_elements(chunks[c].box)) out.push_back({chunks[c].place.file, t, chunks[c].place.offset_bytes, c});
   }
   std::ranges::sort(out, {}, [](const ChunkNumber& number) {
     return std::tuple(number.file, number.offset_bytes, number.tensor, number.chunk);
@@ -430,7 +427,7 @@ Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files
 
 std::optional<std::uint64_t> decoded_bytes_max(const DcpTensor& tensor, const DcpChunk& chunk) {
   constexpr std::uint64_t kArchiveBytes = 1 << 20;
-  const std::optional<std::uint64_t> elements = size_bytes(tensor.type, element_count(chunk.region.shape).value_or(0));
+  const std::optional<std::uint64_t> elements = size_bytes(tensor.type, volume(chunk.box));
   if (!elements || *elements > ~kArchiveBytes) return std::nullopt;
   return *elements + kArchiveBytes;
 }
@@ -443,20 +440,20 @@ Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const Dc
     if (is) {
       PAWL_ASSIGN(const SafetensorsFile file, read_safetensors(source));
       for (const SafetensorsEntry& entry : file.tensors)
-        if (entry.name == tensor.key) return locate_in_safetensors(entry, tensor, chunk.region);
+        if (entry.name == tensor.key) return locate_in_safetensors(entry, tensor, chunk.box);
       return damaged("it is not in its file");
     }
     PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
     ItemEnds ends;
     PAWL_ASSIGN(ItemBytes item,
                 ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, window));
-    PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.region));
+    PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.box));
     piece.offset_bytes += chunk.place.offset_bytes;
     return piece;
   };
   Result<StoredPiece> piece = found();
   if (!piece) return std::move(piece).error().within(text("tensor ", tensor.key));
-  return at_region(*piece, chunk);
+  return at_box(*piece, chunk);
 }
 
 Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files) {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/region.h"
+#include "tensor/box.h"
 
 namespace pawl::checkpoint::deepspeed {
 

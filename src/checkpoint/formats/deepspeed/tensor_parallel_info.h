@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/formats/deepspeed/name_patterns.h"
-#include "tensor/region.h"
+#include "tensor/box.h"
 
 namespace pawl::checkpoint::deepspeed {
 

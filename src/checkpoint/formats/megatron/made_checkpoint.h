@@ -13,7 +13,7 @@
 
 #include "base/text.h"
 #include "env/files.h"
-#include "tensor/region.h"
+#include "tensor/box.h"
 
 namespace pawl::checkpoint::fixtures {
 

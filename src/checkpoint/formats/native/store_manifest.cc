@@ -206,7 +206,7 @@ std::string fault_of(const StoreManifestTensor& tensor, const StoreManifestPiece
                      const StoreManifest& manifest) {
   if (piece.file >= manifest.files.size()) return "a piece in a file that is not listed";
   if (volume(piece.box) == 0) return "an empty piece";
-  if (!check_inside(region_of(piece.box), tensor.shape)) return "a piece that leaves it";
+  if (!check_inside(piece.box, tensor.shape)) return "a piece that leaves it";
   const StoreFile& file = manifest.files[piece.file];
   const std::uint64_t bytes = piece_bytes(tensor, piece);
   if (bytes == 0) return "a piece that is no whole number of bytes";

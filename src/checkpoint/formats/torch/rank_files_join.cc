@@ -97,8 +97,7 @@ Result<StoredTensor> merged(Join& join, const JoinItem& item) {
                    text("it lies as \"", first.layout, "\" on ", rank_label(join.ranks[item.parts[0].state]),
                         " and as \"", part.layout, "\" on ", at)};
     std::string boxes;
-    for (const StoredPiece& piece : part.pieces)
-      append_text(boxes, text(text_of(region_of(piece.box).offset), text_of(region_of(piece.box).shape)));
+    for (const StoredPiece& piece : part.pieces) append_text(boxes, text_of(piece.box));
     const std::uint32_t copy = part.pieces.empty() ? 0 : copies[boxes]++;
     for (StoredPiece piece : part.pieces) {
       piece.file = join.view_file(each.state, piece.file);

@@ -307,10 +307,7 @@ Result<Box> box_in(const Pickle& pickle, Value metadata, const Shape& whole) {
   PAWL_ASSIGN(const Shape size, torch_sizes(pickle, member(pickle, metadata, "shard_sizes"), "shard_sizes"));
   if (offset.size() != whole.size() || size.size() != whole.size())
     return damaged("a shard of other dimensions than its tensor");
-  PAWL_TRY(check_inside({offset, size}, whole));
-  Box box = whole_box(size);
-  std::ranges::copy(offset, box.begin.begin());
-  return box;
+  return box_inside(offset, size, whole);
 }
 
 // (local shards, metadata, process group, sharding spec, ...)
@@ -328,7 +325,7 @@ Result<TorchShard> read_sharded_tensor(const Pickle& pickle, Value state, const 
     const TorchTensor* local = local_of(part.local);
     if (local == nullptr) return damaged("a ShardedTensor's shard without its tensor");
     PAWL_ASSIGN(part.box, box_in(pickle, member(pickle, shard, "metadata"), out.shape));
-    const Shape size = region_of(part.box).shape;
+    const Shape size = shape_of(part.box);
     if (local->shape != size)
       return damaged(text("a shard of ", text_of(size), " whose tensor is ", text_of(local->shape)));
     for (const TorchShard::Part& other : out.parts)

@@ -1,8 +1,16 @@
-#include "tensor/region.h"
+#include "tensor/box.h"
 
 #include "base/text.h"
 
 namespace pawl {
+namespace {
+
+Error other_dimensions(const Shape& begin, const Shape& size, const Shape& whole) {
+  return Error{Code::invalid, text("box ", text_of(size), " at ", text_of(begin), " in shape ", text_of(whole),
+                                   ": other number of dimensions")};
+}
+
+}  // namespace
 
 Result<std::uint64_t> element_count(const Shape& shape) {
   if (shape.size() > kDimensionsMax) return Error{Code::invalid, text(shape.size(), " dimensions; at most 8")};
@@ -17,18 +25,22 @@ Result<std::uint64_t> element_count(const Shape& shape) {
   return empty ? 0 : product;
 }
 
-Status check_inside(const Region& region, const Shape& global) {
-  if (region.shape.size() != global.size() || region.offset.size() != global.size()) {
-    return Error{Code::invalid, text("region ", text_of(region.shape), " at ", text_of(region.offset), " in shape ",
-                                     text_of(global), ": other number of dimensions")};
-  }
-  for (std::size_t i = 0; i < global.size(); ++i) {
-    if (region.offset[i] > global[i] || region.shape[i] > global[i] - region.offset[i]) {
-      return Error{Code::invalid, text("region ", text_of(region.shape), " at ", text_of(region.offset),
-                                       " leaves shape ", text_of(global), " in dimension ", i)};
-    }
+Status check_inside(const Box& box, const Shape& whole) {
+  if (box.dimensions != whole.size()) return other_dimensions(begin_of(box), shape_of(box), whole);
+  for (std::uint32_t d = 0; d < box.dimensions; ++d) {
+    if (box.begin[d] > whole[d] || box.size[d] > whole[d] - box.begin[d])
+      return Error{Code::invalid, text("box ", text_of(box), " leaves shape ", text_of(whole), " in dimension ", d)};
   }
   return {};
+}
+
+Result<Box> box_inside(const Shape& begin, const Shape& size, const Shape& whole) {
+  if (size.size() != whole.size() || begin.size() != whole.size() || whole.size() > kDimensionsMax)
+    return other_dimensions(begin, size, whole);
+  Box box = whole_box(size);
+  std::ranges::copy(begin, box.begin.begin());
+  PAWL_TRY(check_inside(box, whole));
+  return box;
 }
 
 std::string text_of(const Shape& shape) {
@@ -39,6 +51,10 @@ std::string text_of(const Shape& shape) {
   }
   out.push_back(']');
   return out;
+}
+
+std::string text_of(const Box& box) {
+  return text(text_of(shape_of(box)), " at ", text_of(begin_of(box)));
 }
 
 Result<Shape> parse_shape(std::string_view all) {
