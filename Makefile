@@ -1,17 +1,17 @@
-# Everything here does its own set-up first, quietly when nothing is missing.
+# Every target installs what it needs first, and prints nothing if it is already there.
 #
 #   make demo    four nodes and a spare on this machine; one is killed, the training goes on, bit for bit
 #                make demo ARGS="--seed 7 --kills 3 --node leader"
 #   make test    all tests, sanitizers included; the last line counts them
-#   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (set up by itself)
+#   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
 #   make check   the fast lane: build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
 #   make bench   what protection costs and how long recovery takes, as ratios
-#   make bench-pytorch   the same for a training in PyTorch, against PyTorch's own means
-#   make bench-reshape   reading, moving and converting checkpoints, against this machine's own floors
-#   make bench-universal   universal folders, and saves and loads of a training, against floors and others' tools
+#   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
+#   make bench-reshape   reading, moving and converting checkpoints, against what this machine's disk and memory can do
+#   make bench-universal   universal folders, and saves and loads of a training, against the same and against DeepSpeed and DCP
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
-#   make format  our sources through the formatter, then the checks of style
+#   make format  formats our sources, then checks style
 #   make clean   removes build/
 
 export JOBS ?= $(shell nproc)

@@ -1,5 +1,5 @@
 """The demo's GPT: the same script with pawl, without `pawl run` and without the package; the demo itself, with PyTorch and
-where there is none; the README's lines."""
+where there is none; the lines of the README and of docs/user/protect.md."""
 import ast
 import difflib
 import json
@@ -65,11 +65,14 @@ class ScriptTest(JobTest):
             self.assertNotIn("Traceback", str(failed.exception))
 
     def test_the_lines_of_the_readme(self):
-        shown = read("README.md").split("```diff\n")[1].split("```")[0].splitlines()
+        shown = read("docs", "user", "protect.md").split("```diff\n")[1].split("```")[0].splitlines()
         made = list(difflib.unified_diff(read("examples", "minimal", "train.py").splitlines(),
                                          read("examples", "minimal", "protected.py").splitlines(), lineterm="", n=0))[2:]
         self.assertEqual([line for line in made if not line.startswith("@@")],
                          [line for line in shown if line[:1] in "+-"])
+        protected = [line.strip() for line in read("examples", "minimal", "protected.py").splitlines()]
+        for line in read("README.md").split("```python\n")[1].split("```")[0].splitlines():
+            self.assertIn(line.split("#")[0].strip(), protected)
         with self.job("--keep", nodes=2, spares=0, wait=False, environment=torch_job.environment(), hooks=False,
                       command=[os.path.join(EXAMPLES, "minimal", "protected.py")]) as job:
             self.assertEqual(0, job.wait_end(240), job.output())
