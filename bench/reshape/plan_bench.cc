@@ -69,7 +69,7 @@ JobLayout gpt(const char* form) {
     add(layer + ".mlp.linear_fc2.weight", {4096, 14'336});
   }
   add("decoder.final_layernorm.weight", {4096});
-  Result<JobLayout> layout = parse_short_layout(form, Family::gpt, tensors);
+  Result<JobLayout> layout = parse_short_layout(form, ModelRules::gpt, tensors);
   if (!layout) give_up(layout.error().what);
   return *layout;
 }
@@ -122,7 +122,7 @@ Numbers measure(const JobLayout& to, std::uint64_t source_digest, MakeSource mak
     if (Status status = run(*plan); !status) give_up(status.error().what);
     return cpu_seconds() - begin;
   };
-  const CopySink count = [&](const ReshapeCopy& copy) { seen += copy.sources.size(); };
+  const CopySink count = [&](const PlannedCopy& copy) { seen += copy.sources.size(); };
   std::vector<double> times;
   for (const std::uint32_t rank : {0u, 1234u, 4095u, 77u, 2048u}) {
     times.push_back(planned([&](const ReshapePlan& plan) { return plan.plan_rank(rank, count); }));

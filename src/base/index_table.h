@@ -17,24 +17,24 @@ class IndexTable {
 
   IndexTable() = default;
   explicit IndexTable(std::size_t count_max) { clear(count_max); }
-  void clear(std::size_t count_max) { slots_.assign(std::bit_ceil(count_max + count_max / 2 + 1), {}); }
+  void clear(std::size_t count_max) { cells_.assign(std::bit_ceil(count_max + count_max / 2 + 1), {}); }
 
   // Of a hash the low half says where to look first, and the high half, which must be well mixed, where next. Numbers
   // that come in order may so have places in order.
   // The number of the one that is equal; `number`, which is added, if there is none.
   template <class IsEqual>
   std::uint32_t find_or_add(std::uint64_t hash, std::uint32_t number, const IsEqual& is_equal) {
-    Slot& slot = slots_[slot_of(hash, is_equal)];
-    if (slot.number == kNone) slot = {part_of(hash), number};
-    return slot.number;
+    Cell& cell = cells_[cell_of(hash, is_equal)];
+    if (cell.number == kNone) cell = {part_of(hash), number};
+    return cell.number;
   }
   template <class IsEqual>
   [[nodiscard]] std::uint32_t find(std::uint64_t hash, const IsEqual& is_equal) const {
-    return slots_[slot_of(hash, is_equal)].number;
+    return cells_[cell_of(hash, is_equal)].number;
   }
 
  private:
-  struct Slot {
+  struct Cell {
     std::uint32_t part = 0;  // of the hash: seldom is more than one thing looked at
     std::uint32_t number = kNone;
   };
@@ -42,14 +42,14 @@ class IndexTable {
 
   // The one that holds it, or a free one.
   template <class IsEqual>
-  [[nodiscard]] std::size_t slot_of(std::uint64_t hash, const IsEqual& is_equal) const {
-    std::size_t at = hash & (slots_.size() - 1);
-    while (slots_[at].number != kNone && (slots_[at].part != part_of(hash) || !is_equal(slots_[at].number)))
-      at = (at + (part_of(hash) | 1)) & (slots_.size() - 1);
+  [[nodiscard]] std::size_t cell_of(std::uint64_t hash, const IsEqual& is_equal) const {
+    std::size_t at = hash & (cells_.size() - 1);
+    while (cells_[at].number != kNone && (cells_[at].part != part_of(hash) || !is_equal(cells_[at].number)))
+      at = (at + (part_of(hash) | 1)) & (cells_.size() - 1);
     return at;
   }
 
-  std::vector<Slot> slots_ = std::vector<Slot>(1);
+  std::vector<Cell> cells_ = std::vector<Cell>(1);
 };
 
 }  // namespace pawl

@@ -62,12 +62,12 @@ Status MemoryBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer
   return {};
 }
 
-Result<WindowBytes> WindowBytes::open(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+Result<RangeBytes> RangeBytes::open(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
   PAWL_TRY(inside(offset_bytes, size_bytes, whole.size_bytes()));
-  return WindowBytes(whole, offset_bytes, size_bytes);
+  return RangeBytes(whole, offset_bytes, size_bytes);
 }
 
-Status WindowBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer) {
+Status RangeBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer) {
   PAWL_TRY(inside(offset_bytes, buffer.size(), size_bytes_));
   return whole_->read(offset_bytes_ + offset_bytes, buffer);
 }

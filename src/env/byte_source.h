@@ -46,16 +46,15 @@ class MemoryBytes final : public ByteSource {
 };
 
 // A part of another source, which outlives this object.
-class WindowBytes final : public ByteSource {
+class RangeBytes final : public ByteSource {
  public:
   // Fails: `corrupt` unless the part lies inside.
-  [[nodiscard]] static Result<WindowBytes> open(ByteSource& whole, std::uint64_t offset_bytes,
-                                                std::uint64_t size_bytes);
+  [[nodiscard]] static Result<RangeBytes> open(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes);
   [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
   [[nodiscard]] Status read(std::uint64_t offset_bytes, std::span<std::byte> buffer) override;
 
  private:
-  WindowBytes(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes)
+  RangeBytes(ByteSource& whole, std::uint64_t offset_bytes, std::uint64_t size_bytes)
       : whole_(&whole), offset_bytes_(offset_bytes), size_bytes_(size_bytes) {}
   ByteSource* whole_;
   std::uint64_t offset_bytes_;

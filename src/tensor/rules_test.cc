@@ -121,7 +121,7 @@ std::vector<NamedTensor> gpt(std::uint64_t layers) {
 }
 
 TEST(ShortLayout, TensorPipelineDataAndZero) {
-  const auto layout = parse_short_layout("tp=2,pp=2,dp=2,zero=1", Family::gpt, gpt(4));
+  const auto layout = parse_short_layout("tp=2,pp=2,dp=2,zero=1", ModelRules::gpt, gpt(4));
   ASSERT_TRUE(layout) << layout.error().what;
   EXPECT_EQ(layout->world, 8u);
   const std::string embedding = "language_model.embedding.word_embeddings.weight";
@@ -151,7 +151,7 @@ TEST(ShortLayout, UnevenAndInterleavedStages) {
   const std::string name = "language_model.encoder.layers.";
   const auto stages_of = [&](const char* form, std::uint64_t layers) {
     std::string out;
-    const auto layout = parse_short_layout(form, Family::gpt, gpt(layers));
+    const auto layout = parse_short_layout(form, ModelRules::gpt, gpt(layers));
     if (!layout) return layout.error().what;
     for (std::uint64_t l = 0; l < layers; ++l) {
       for (std::uint32_t rank = 0; rank < layout->world; ++rank) {
@@ -190,7 +190,7 @@ std::vector<NamedTensor> mixtral() {
 }
 
 TEST(ShortLayout, ExpertsOnAMeshOfTheirOwn) {
-  const auto layout = parse_short_layout("tp=2,dp=2,ep=2,etp=1", Family::mixtral, mixtral());
+  const auto layout = parse_short_layout("tp=2,dp=2,ep=2,etp=1", ModelRules::mixtral, mixtral());
   ASSERT_TRUE(layout) << layout.error().what;
   ASSERT_EQ(layout->meshes.size(), 2u);
   const std::string moe = "model.layers.1.block_sparse_moe.";
@@ -199,7 +199,7 @@ TEST(ShortLayout, ExpertsOnAMeshOfTheirOwn) {
   EXPECT_EQ(held(*layout, moe + "experts.2.w1.weight", 0), "-");
   EXPECT_EQ(held(*layout, moe + "experts.2.w1.weight", 3), "0:6 x 0:4");
   EXPECT_EQ(held(*layout, "model.layers.0.mlp.experts.gate_up_proj", 1), "2:2 x 0:12 x 0:4");
-  const auto cut = parse_short_layout("tp=2,dp=2,ep=2", Family::mixtral, mixtral());
+  const auto cut = parse_short_layout("tp=2,dp=2,ep=2", ModelRules::mixtral, mixtral());
   ASSERT_TRUE(cut) << cut.error().what;
   EXPECT_EQ(held(*cut, moe + "experts.2.w1.weight", 1), "-");
   EXPECT_EQ(held(*cut, moe + "experts.2.w1.weight", 3), "3:3 x 0:4");
@@ -213,25 +213,25 @@ TEST(ShortLayout, StackedLayersAndGatedOnes) {
       weight("embedding.word_embeddings.weight", {64, 4}), weight("output_layer.weight", {64, 4}),
       weight("decoder.layers.mlp.linear_fc1.weight", {6, 12, 4}),
       weight("decoder.layers.mlp.linear_fc2.weight", {6, 4, 6}), weight("decoder.final_layernorm.weight", {4})};
-  const auto layout = parse_short_layout("tp=2,pp=3", Family::llama, tensors);
+  const auto layout = parse_short_layout("tp=2,pp=3", ModelRules::llama, tensors);
   ASSERT_TRUE(layout) << layout.error().what;
   EXPECT_EQ(held(*layout, "decoder.layers.mlp.linear_fc1.weight", 3), "2:2 x 3:3+9:3 x 0:4");
   EXPECT_EQ(held(*layout, "decoder.layers.mlp.linear_fc2.weight", 4), "4:2 x 0:4 x 0:3");
   EXPECT_EQ(held(*layout, "output_layer.weight", 4), "0:32 x 0:4");
   EXPECT_EQ(held(*layout, "output_layer.weight", 3), "-");
-  const auto chunks = parse_short_layout("pp=3,vpp=2", Family::llama, tensors);
+  const auto chunks = parse_short_layout("pp=3,vpp=2", ModelRules::llama, tensors);
   ASSERT_TRUE(chunks) << chunks.error().what;
   EXPECT_EQ(held(*chunks, "decoder.layers.mlp.linear_fc2.weight", 1), "1:1+4:1 x 0:4 x 0:6");
 }
 
 TEST(ShortLayout, FusedQueriesKeysAndValues) {
   std::vector<NamedTensor> tensors{weight("model.layers.0.self_attn.qkv_proj.weight", {16, 4})};
-  EXPECT_FALSE(parse_short_layout("tp=2", Family::llama, tensors));
+  EXPECT_FALSE(parse_short_layout("tp=2", ModelRules::llama, tensors));
   tensors.push_back(weight("model.layers.0.self_attn.o_proj.weight", {4, 8}));
-  const auto layout = parse_short_layout("tp=2", Family::llama, tensors);
+  const auto layout = parse_short_layout("tp=2", ModelRules::llama, tensors);
   ASSERT_TRUE(layout) << layout.error().what;
   EXPECT_EQ(held(*layout, tensors[0].name, 1), "4:4+10:2+14:2 x 0:4");
-  const auto turned = parse_short_layout("tp=2", Family::gpt, {weight("h.0.attn.c_attn.weight", {4, 12})});
+  const auto turned = parse_short_layout("tp=2", ModelRules::gpt, {weight("h.0.attn.c_attn.weight", {4, 12})});
   ASSERT_TRUE(turned) << turned.error().what;
   EXPECT_EQ(held(*turned, "h.0.attn.c_attn.weight", 1), "0:4 x 2:2+6:2+10:2");
 }
@@ -239,7 +239,7 @@ TEST(ShortLayout, FusedQueriesKeysAndValues) {
 TEST(ShortLayout, FullyShardedAfterTensorParallel) {
   const std::vector<NamedTensor> tensors{weight("model.layers.0.mlp.gate_proj.weight", {10, 4}),
                                          {"model.layers.0.mlp.gate_proj.weight", "step", ElementType::float32, {}}};
-  const auto layout = parse_short_layout("tp=2,fsdp=2,dp=2", Family::llama, tensors);
+  const auto layout = parse_short_layout("tp=2,fsdp=2,dp=2", ModelRules::llama, tensors);
   ASSERT_TRUE(layout) << layout.error().what;
   EXPECT_EQ(layout->world, 8u);
   EXPECT_EQ(held(*layout, tensors[0].name, 0), "0:3 x 0:4");
@@ -249,7 +249,7 @@ TEST(ShortLayout, FullyShardedAfterTensorParallel) {
 }
 
 TEST(ShortLayout, MegatronsBucketsAndZero3) {
-  const auto layout = parse_short_layout("dp=2,pp=2,zero=1,style=megatron,bucket=300", Family::gpt, gpt(4));
+  const auto layout = parse_short_layout("dp=2,pp=2,zero=1,style=megatron,bucket=300", ModelRules::gpt, gpt(4));
   ASSERT_TRUE(layout) << layout.error().what;
   for (const FlatGroup& group : layout->groups) {
     EXPECT_EQ(group.align, 64u);
@@ -260,7 +260,7 @@ TEST(ShortLayout, MegatronsBucketsAndZero3) {
   ASSERT_EQ(first.members.size(), 6u);  // 8 + 8 + 64 + 24 + 192 = 296 + 8
   EXPECT_EQ(layout->tensors[first.members[0].tensor].name, "language_model.encoder.final_layernorm.weight");
   EXPECT_EQ(layout->tensors[first.members[5].tensor].name, "language_model.encoder.layers.3.input_layernorm.weight");
-  const auto zero3 = parse_short_layout("dp=3,zero=3", Family::gpt, gpt(1));
+  const auto zero3 = parse_short_layout("dp=3,zero=3", ModelRules::gpt, gpt(1));
   ASSERT_TRUE(zero3) << zero3.error().what;
   EXPECT_EQ(zero3->groups.size(), 2u);  // weights and masters
   EXPECT_EQ(zero3->groups[0].form, FlatGroup::Form::each_member);
@@ -268,7 +268,7 @@ TEST(ShortLayout, MegatronsBucketsAndZero3) {
 
 TEST(ShortLayout, SaysWhatIsWrong) {
   const auto refused = [](const char* form) {
-    const auto layout = parse_short_layout(form, Family::gpt, gpt(4));
+    const auto layout = parse_short_layout(form, ModelRules::gpt, gpt(4));
     return layout ? "" : layout.error().what;
   };
   EXPECT_EQ(refused(""), "");
@@ -286,10 +286,10 @@ TEST(ShortLayout, SaysWhatIsWrong) {
       "layout: tensor language_model.encoder.layers.0.self_attention.query_key_value.weight (weight): [24,8] does not "
       "divide as this layout needs it; "))
       << refused("tp=5");
-  const auto unknown = parse_short_layout("", Family::llama, {weight("model.layers.0.strange.weight", {2})});
+  const auto unknown = parse_short_layout("", ModelRules::llama, {weight("model.layers.0.strange.weight", {2})});
   EXPECT_EQ(unknown.error().what, "layout: the family does not know tensor model.layers.0.strange.weight (weight)");
-  EXPECT_EQ(family_named("llama"), Family::llama);
-  EXPECT_FALSE(family_named("bert"));
+  EXPECT_EQ(model_rules_named("llama"), ModelRules::llama);
+  EXPECT_FALSE(model_rules_named("bert"));
 }
 
 // DeepSpeed's alignment gaps (16 bytes) and end (2 x ranks), and Megatron's starts and ends, by hand.

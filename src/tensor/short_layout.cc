@@ -93,7 +93,7 @@ Status check_degrees(const Degrees& d) {
   return {};
 }
 
-Result<Degrees> parse_degrees(std::string_view all, Family family) {
+Result<Degrees> parse_degrees(std::string_view all, ModelRules family) {
   Degrees degrees;
   std::set<std::string_view> seen;
   for (std::string_view rest = all; !rest.empty();) {
@@ -116,7 +116,7 @@ Result<Degrees> parse_degrees(std::string_view all, Family family) {
     if (rest.empty()) return wrong("it ends with a comma");
   }
   if (degrees.etp == 0) degrees.etp = degrees.tp;
-  if (degrees.vocab == 0) degrees.vocab = family == Family::gpt ? 128 : 1;
+  if (degrees.vocab == 0) degrees.vocab = family == ModelRules::gpt ? 128 : 1;
   PAWL_TRY(check_degrees(degrees));
   return degrees;
 }
@@ -179,7 +179,7 @@ struct Meaning {
 
 class Dictionary {
  public:
-  explicit Dictionary(Family family)
+  explicit Dictionary(ModelRules family)
       : layer_(R"((?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.)"),
         stack_(R"((?:^|\.)layers\.)"),
         expert_(R"(\.(?:local_)?experts\.(?:local_experts\.)?(\d+)\.)"),
@@ -188,7 +188,7 @@ class Dictionary {
         input_(
             R"((?:^|\.)(?:embeddings?|word_embeddings\w*|embed_in|embed_tokens|tok_embeddings|wte|wpe|position_embeddings)\.)"),
         output_(R"((?:^|\.)(?:lm_head|output_layer|embed_out|final_\w*norm\w*|ln_f|norm)\.)") {
-    const auto table = family == Family::gpt ? std::span<const Known>(kGpt) : std::span<const Known>(kLlama);
+    const auto table = family == ModelRules::gpt ? std::span<const Known>(kGpt) : std::span<const Known>(kLlama);
     for (const Known& known : table) cuts_.emplace_back(std::make_unique<RE2>(known.names), known.cut);
   }
 
@@ -228,7 +228,7 @@ bool is_optimizers(const std::string& role) {
 
 class Builder {
  public:
-  Builder(const Degrees& degrees, const std::vector<NamedTensor>& tensors, Family family)
+  Builder(const Degrees& degrees, const std::vector<NamedTensor>& tensors, ModelRules family)
       : degrees_(degrees), tensors_(tensors), dictionary_(family) {}
 
   Result<JobLayout> build() {
@@ -523,14 +523,15 @@ class Builder {
 
 }  // namespace
 
-std::optional<Family> family_named(std::string_view name) {
-  if (name == "gpt") return Family::gpt;
-  if (name == "llama") return Family::llama;
-  if (name == "mixtral") return Family::mixtral;
+std::optional<ModelRules> model_rules_named(std::string_view name) {
+  if (name == "gpt") return ModelRules::gpt;
+  if (name == "llama") return ModelRules::llama;
+  if (name == "mixtral") return ModelRules::mixtral;
   return std::nullopt;
 }
 
-Result<JobLayout> parse_short_layout(std::string_view text, Family family, const std::vector<NamedTensor>& tensors) {
+Result<JobLayout> parse_short_layout(std::string_view text, ModelRules family,
+                                     const std::vector<NamedTensor>& tensors) {
   PAWL_ASSIGN(const Degrees degrees, parse_degrees(text, family));
   return Builder(degrees, tensors, family).build();
 }

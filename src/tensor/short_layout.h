@@ -28,15 +28,15 @@
 
 namespace pawl {
 
-enum class Family : std::uint8_t {
+enum class ModelRules : std::uint8_t {
   gpt,      // Megatron GPT, GPT-2 and GPT-NeoX
   llama,    // Hugging Face's names, and Megatron's with gated layers
   mixtral,  // llama with experts
 };
-[[nodiscard]] std::optional<Family> family_named(std::string_view name);
+[[nodiscard]] std::optional<ModelRules> model_rules_named(std::string_view name);
 
 // Fails: `invalid`, naming the key, or up to five tensors that the family does not know or that don't divide.
-[[nodiscard]] Result<JobLayout> parse_short_layout(std::string_view text, Family family,
+[[nodiscard]] Result<JobLayout> parse_short_layout(std::string_view text, ModelRules family,
                                                    const std::vector<NamedTensor>& tensors);
 
 }  // namespace pawl

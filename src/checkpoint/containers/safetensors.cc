@@ -105,14 +105,14 @@ bool scan_header(JsonScan& scan, SafetensorsFile& file) {
 
 // A table of hashes in one piece: a set of a hundred thousand strings takes longer than all the rest of a header.
 Status check_names(const SafetensorsFile& file) {
-  const std::size_t slots = std::bit_ceil(file.tensors.size() * 2 + 1);
-  std::vector<std::uint32_t> table(slots, 0);  // 0: free; else an index, plus one
+  const std::size_t cells = std::bit_ceil(file.tensors.size() * 2 + 1);
+  std::vector<std::uint32_t> table(cells, 0);  // 0: free; else an index, plus one
   for (std::uint32_t i = 0; i < file.tensors.size(); ++i) {
     const std::string& name = file.tensors[i].name;
-    std::size_t slot = std::hash<std::string_view>()(name) & (slots - 1);
-    for (; table[slot] != 0; slot = (slot + 1) & (slots - 1))
-      if (file.tensors[table[slot] - 1].name == name) return damaged(text("tensor ", name, " is there twice"));
-    table[slot] = i + 1;
+    std::size_t cell = std::hash<std::string_view>()(name) & (cells - 1);
+    for (; table[cell] != 0; cell = (cell + 1) & (cells - 1))
+      if (file.tensors[table[cell] - 1].name == name) return damaged(text("tensor ", name, " is there twice"));
+    table[cell] = i + 1;
   }
   return {};
 }

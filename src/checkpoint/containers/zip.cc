@@ -36,13 +36,13 @@ Error damaged(std::uint64_t offset, std::string why) {
   return Error{Code::corrupt, text("zip: offset ", offset, ": ", why)};
 }
 
-struct Extent {
+struct DirectoryPlace {
   std::uint64_t offset = 0;  // of the directory
   std::uint64_t size = 0;
   std::uint64_t count = 0;
 };
 
-Result<Extent> find_directory(ByteSource& source) {
+Result<DirectoryPlace> find_directory(ByteSource& source) {
   const std::uint64_t size = source.size_bytes();
   if (size < kEndBytes) return damaged(0, text(size, " bytes are no archive"));
   const std::uint64_t end_at = size - kEndBytes;
@@ -52,8 +52,8 @@ Result<Extent> find_directory(ByteSource& source) {
   if (number_at<std::uint16_t>(end, 20) != 0) return damaged(end_at, "an archive with a comment");
   if (number_at<std::uint16_t>(end, 4) != 0 || number_at<std::uint16_t>(end, 6) != 0)
     return damaged(end_at, "a part of a split archive");
-  Extent extent{number_at<std::uint32_t>(end, 16), number_at<std::uint32_t>(end, 12),
-                number_at<std::uint16_t>(end, 10)};
+  DirectoryPlace where{number_at<std::uint32_t>(end, 16), number_at<std::uint32_t>(end, 12),
+                       number_at<std::uint16_t>(end, 10)};
   std::uint64_t directory_end = end_at;
   if (end_at >= kLocatorBytes + kEnd64Bytes) {
     const std::uint64_t locator_at = end_at - kLocatorBytes;
@@ -66,23 +66,22 @@ Result<Extent> find_directory(ByteSource& source) {
       if (number_at<std::uint32_t>(end64, 0) != kEnd64Signature ||
           number_at<std::uint64_t>(end64, 4) != kEnd64Bytes - 12)
         return damaged(end64_at, "no zip64 end record where the locator says");
-      const Extent wide{number_at<std::uint64_t>(end64, 48), number_at<std::uint64_t>(end64, 40),
-                        number_at<std::uint64_t>(end64, 32)};
-      if ((extent.offset != kOverflow && extent.offset != wide.offset) ||
-          (extent.size != kOverflow && extent.size != wide.size) ||
-          (extent.count != 0xffff && extent.count != wide.count))
+      const DirectoryPlace wide{number_at<std::uint64_t>(end64, 48), number_at<std::uint64_t>(end64, 40),
+                                number_at<std::uint64_t>(end64, 32)};
+      if ((where.offset != kOverflow && where.offset != wide.offset) ||
+          (where.size != kOverflow && where.size != wide.size) || (where.count != 0xffff && where.count != wide.count))
         return damaged(end64_at, "the two end records disagree");
-      extent = wide;
+      where = wide;
       directory_end = end64_at;
     }
   }
-  if (extent.offset > directory_end || extent.size != directory_end - extent.offset)
-    return damaged(end_at, text("the directory (", extent.size, " bytes at ", extent.offset,
+  if (where.offset > directory_end || where.size != directory_end - where.offset)
+    return damaged(end_at, text("the directory (", where.size, " bytes at ", where.offset,
                                 ") does not end where the end records begin"));
-  if (extent.size > kDirectoryBytesMax) return Error{Code::full, text("zip: a directory of ", extent.size, " bytes")};
-  if (extent.count > extent.size / kCentralBytes)
-    return damaged(end_at, text(extent.count, " records in a directory of ", extent.size, " bytes"));
-  return extent;
+  if (where.size > kDirectoryBytesMax) return Error{Code::full, text("zip: a directory of ", where.size, " bytes")};
+  if (where.count > where.size / kCentralBytes)
+    return damaged(end_at, text(where.count, " records in a directory of ", where.size, " bytes"));
+  return where;
 }
 
 // Each part is a plain word: no way up, no way to a root, nothing a terminal or a C string would take otherwise.
@@ -198,14 +197,14 @@ std::uint32_t crc32_more(std::uint32_t crc, std::string_view bytes) {
 }  // namespace
 
 Result<ZipDirectory> ZipDirectory::read(ByteSource& source) {
-  PAWL_ASSIGN(const Extent extent, find_directory(source));
-  PAWL_ASSIGN(const std::string directory, read_text(source, extent.offset, extent.size));
+  PAWL_ASSIGN(const DirectoryPlace where, find_directory(source));
+  PAWL_ASSIGN(const std::string directory, read_text(source, where.offset, where.size));
   ZipDirectory out;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;  // from a header to the end of its data
   std::uint64_t at = 0;
-  for (std::uint64_t i = 0; i < extent.count; ++i) {
-    PAWL_ASSIGN(Entry entry, parse_entry(directory, at, extent.offset));
-    PAWL_TRY(place(source, entry, extent.offset));
+  for (std::uint64_t i = 0; i < where.count; ++i) {
+    PAWL_ASSIGN(Entry entry, parse_entry(directory, at, where.offset));
+    PAWL_TRY(place(source, entry, where.offset));
     taken.emplace_back(entry.header_at, entry.record.offset_bytes + entry.record.size_bytes);
     if (entry.record.name.back() == '/') {
       if (entry.record.unpacked_bytes != 0) return damaged(entry.header_at, "a folder with content");
@@ -215,7 +214,7 @@ Result<ZipDirectory> ZipDirectory::read(ByteSource& source) {
       return damaged(entry.header_at, text("record ", entry.record.name, " is there twice"));
     out.records_.push_back(std::move(entry.record));
   }
-  if (at != directory.size()) return damaged(extent.offset + at, "bytes after the last directory entry");
+  if (at != directory.size()) return damaged(where.offset + at, "bytes after the last directory entry");
   std::ranges::sort(taken);
   for (std::size_t i = 1; i < taken.size(); ++i)
     if (taken[i].first < taken[i - 1].second) return damaged(taken[i].first, "two records overlap");

@@ -134,7 +134,7 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
   if (faults.any()) return Error{Code::invalid, faults.sentence()};
   PAWL_ASSIGN(reading.wanted, pawl::checkpoint::wanted_of(checkpoint.view, reading.requests));
   reading.source = pawl::checkpoint::source_of(checkpoint.view, reading.options.source);
-  PAWL_TRY(reading.plan([](const pawl::checkpoint::ReshapeCopy&) {}));
+  PAWL_TRY(reading.plan([](const pawl::checkpoint::PlannedCopy&) {}));
   return reading;
 }
 

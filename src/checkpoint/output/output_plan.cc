@@ -208,7 +208,7 @@ PartialOptions partial_options(const OutputPlan& plan, bool overwrite) {
 }
 
 Status check_output(const OutputPlan& plan, const CheckpointView& view, const OutputOptions& options) {
-  return Copies(plan, view, options).stream([](const ReshapeCopy&) {});
+  return Copies(plan, view, options).stream([](const PlannedCopy&) {});
 }
 
 Result<std::vector<std::string>> make_files(const OutputPlan& plan, PartialOutput& output,

@@ -90,12 +90,12 @@ class Reader {
   std::string_view rest_;
 };
 
-std::string identity_of(const MeetingPlace& place) {
-  return text("job ", place.job, "\nplan ", place.digest, "\nworkers ", place.workers, "\n");
+std::string identity_of(const MeetingOptions& options) {
+  return text("job ", options.job, "\nplan ", options.digest, "\nworkers ", options.workers, "\n");
 }
 
-std::string head_of(const MeetingPlace& place, const std::string& attempt) {
-  return text("attempt ", attempt, "\n", identity_of(place));
+std::string head_of(const MeetingOptions& options, const std::string& attempt) {
+  return text("attempt ", attempt, "\n", identity_of(options));
 }
 
 std::string text_of(const ShareReport& report) {
@@ -174,20 +174,20 @@ std::string new_nonce() {
 }
 
 std::string WorkerMeeting::path(std::string_view name) const {
-  return join_path(place_.folder, name);
+  return join_path(options_.folder, name);
 }
 
 Status WorkerMeeting::open() {
-  if (::mkdir(place_.folder.c_str(), 0777) == 0) return {};
-  return system_error(text("make ", place_.folder), errno);
+  if (::mkdir(options_.folder.c_str(), 0777) == 0) return {};
+  return system_error(text("make ", options_.folder), errno);
 }
 
 Status WorkerMeeting::gather(const std::string& attempt, const MeetingWait& wait) {
   const Clock::time_point end = Clock::now() + wait.longest;
   std::map<std::uint32_t, std::string> nonces;  // of each worker: the first one seen counts
-  while (nonces.size() + 1 < place_.workers) {
+  while (nonces.size() + 1 < options_.workers) {
     if (is_set(wait.cancel)) return Error{Code::cancelled, "interrupted"};
-    PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(place_.folder));
+    PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(options_.folder));
     for (const std::string& name : names) {
       if (!name.starts_with("hello-") || name.ends_with(".tmp")) continue;
       const Result<std::string> all = read_file(path(name), kFileBytesMax);
@@ -196,30 +196,30 @@ Status WorkerMeeting::gather(const std::string& attempt, const MeetingWait& wait
       Reader reader(*lines);
       const auto number = reader.line("worker"), nonce = reader.line("nonce"), who = reader.line("who");
       const std::uint64_t worker = number ? number_of(*number).value_or(0) : 0;
-      const std::string expected_job = text("job ", place_.job, "\n");
+      const std::string expected_job = text("job ", options_.job, "\n");
       if (!number || !nonce || !who || !reader.next_is(expected_job)) continue;  // of another job
-      if (!lines->ends_with(identity_of(place_)) || worker == 0 || worker >= place_.workers) {
+      if (!lines->ends_with(identity_of(options_)) || worker == 0 || worker >= options_.workers) {
         const Error error = not_one_plan(static_cast<std::uint32_t>(worker), *who);
-        (void)write_file_atomically(path("go"), sealed(text("refused ", error.what, "\n", "job ", place_.job, "\n")));
+        (void)write_file_atomically(path("go"), sealed(text("refused ", error.what, "\n", "job ", options_.job, "\n")));
         std::this_thread::sleep_for(kRefusalStays);
         return error;
       }
       nonces.emplace(static_cast<std::uint32_t>(worker), std::string(*nonce));
     }
-    if (nonces.size() + 1 >= place_.workers) break;
+    if (nonces.size() + 1 >= options_.workers) break;
     if (Clock::now() >= end) {
       std::string missing;
       std::uint64_t named = 0, count = 0;
-      for (std::uint32_t i = 1; i < place_.workers; ++i)
+      for (std::uint32_t i = 1; i < options_.workers; ++i)
         if (!nonces.contains(i) && ++count && named++ < kWaitWordsMax) missing += text(missing.empty() ? "" : ", ", i);
       return Error{Code::timeout,
-                   text(count, " of ", place_.workers, " workers did not come within ", seconds_of(wait.longest), ": ",
-                        missing, count > kWaitWordsMax ? ", ..." : "", "; start them, or wait longer (--wait)")};
+                   text(count, " of ", options_.workers, " workers did not come within ", seconds_of(wait.longest),
+                        ": ", missing, count > kWaitWordsMax ? ", ..." : "", "; start them, or wait longer (--wait)")};
     }
     std::this_thread::sleep_for(kLookEvery);
   }
   attempt_ = attempt;
-  std::string go = head_of(place_, attempt_);
+  std::string go = head_of(options_, attempt_);
   for (const auto& [worker, nonce] : nonces) go += text("with ", nonce, "\n");
   return write_file_atomically(path("go"), sealed(std::move(go)));
 }
@@ -227,17 +227,17 @@ Status WorkerMeeting::gather(const std::string& attempt, const MeetingWait& wait
 Result<std::string> WorkerMeeting::join(const MeetingWait& wait) {
   const Clock::time_point end = Clock::now() + wait.longest;
   const std::string nonce = new_nonce();
-  const std::string name = text("hello-", place_.worker, "-", nonce);
+  const std::string name = text("hello-", options_.worker, "-", nonce);
   const std::string hello = sealed(
-      text("worker ", place_.worker, "\nnonce ", nonce, "\nwho ", host_and_process(), "\n", identity_of(place_)));
+      text("worker ", options_.worker, "\nnonce ", nonce, "\nwho ", host_and_process(), "\n", identity_of(options_)));
   bool is_there = false;
   for (;; std::this_thread::sleep_for(kLookEvery)) {
     if (is_set(wait.cancel)) return Error{Code::cancelled, "interrupted"};
     if (Clock::now() >= end)
       return Error{Code::timeout,
                    text("worker 0 ", is_there ? "did not let us begin" : "did not begin", " within ",
-                        seconds_of(wait.longest), " at ", place_.folder, ": start it, or wait longer (--wait)")};
-    const Result<std::vector<std::string>> names = real_files().list(place_.folder);
+                        seconds_of(wait.longest), " at ", options_.folder, ": start it, or wait longer (--wait)")};
+    const Result<std::vector<std::string>> names = real_files().list(options_.folder);
     if (!names) continue;  // not yet
     is_there = std::ranges::find(*names, name) != names->end();
     if (!is_there) {  // worker 0 empties what an earlier attempt left, and us with it
@@ -249,42 +249,43 @@ Result<std::string> WorkerMeeting::join(const MeetingWait& wait) {
     if (!lines) continue;
     Reader reader(*lines);
     if (const auto why = reader.line("refused")) {
-      if (reader.next_is(text("job ", place_.job, "\n"))) return Error{Code::invalid, std::string(*why)};
+      if (reader.next_is(text("job ", options_.job, "\n"))) return Error{Code::invalid, std::string(*why)};
       continue;
     }
     const auto attempt = reader.line("attempt");
     if (!attempt || lines->find(text("\nwith ", nonce, "\n")) == std::string_view::npos) continue;
     attempt_ = *attempt;
-    if (!lines->starts_with(head_of(place_, attempt_))) return not_one_plan(0, "who lets the others go");
+    if (!lines->starts_with(head_of(options_, attempt_))) return not_one_plan(0, "who lets the others go");
     return attempt_;
   }
 }
 
 bool WorkerMeeting::goes_on() const {
   const Result<std::string> all = read_file(path("go"), kFileBytesMax);
-  return all && all->starts_with(head_of(place_, attempt_));
+  return all && all->starts_with(head_of(options_, attempt_));
 }
 
 Status WorkerMeeting::tell_progress(std::uint64_t bytes) const {
-  return write_file_atomically(path(text("beat-", place_.worker, "-", attempt_)), sealed(text("bytes ", bytes, "\n")));
+  return write_file_atomically(path(text("beat-", options_.worker, "-", attempt_)),
+                               sealed(text("bytes ", bytes, "\n")));
 }
 
 Status WorkerMeeting::leave_report(const ShareReport& report) const {
-  return write_file_atomically(path(text("report-", place_.worker, "-", attempt_)),
-                               sealed(head_of(place_, attempt_) + text_of(report)));
+  return write_file_atomically(path(text("report-", options_.worker, "-", attempt_)),
+                               sealed(head_of(options_, attempt_) + text_of(report)));
 }
 
 void WorkerMeeting::leave_failure(const Error& error) const {
   std::string what = error.what;
   std::ranges::replace(what, '\n', ' ');
   (void)write_file_atomically(
-      path(text("failed-", place_.worker, "-", attempt_)),
-      sealed(text(head_of(place_, attempt_), "code ", static_cast<unsigned>(error.code), "\nwhat ", what, "\n")));
+      path(text("failed-", options_.worker, "-", attempt_)),
+      sealed(text(head_of(options_, attempt_), "code ", static_cast<unsigned>(error.code), "\nwhat ", what, "\n")));
 }
 
 Result<WorkerMeeting::Standing> WorkerMeeting::standing_of(std::uint32_t worker) const {
   Standing standing;
-  const std::string head = head_of(place_, attempt_);
+  const std::string head = head_of(options_, attempt_);
   const Result<std::string> failed = read_file(path(text("failed-", worker, "-", attempt_)), kFileBytesMax);
   if (const auto lines = failed ? unsealed(*failed) : std::nullopt; lines && lines->starts_with(head)) {
     Reader reader(lines->substr(head.size()));
@@ -292,7 +293,7 @@ Result<WorkerMeeting::Standing> WorkerMeeting::standing_of(std::uint32_t worker)
     const auto number = code ? number_of(*code) : std::nullopt;
     const bool is_known = number && *number <= static_cast<std::uint64_t>(Code::broken);
     return Error{is_known ? static_cast<Code>(*number) : Code::broken,
-                 text("worker ", worker, " of ", place_.workers, ": ", what.value_or("failed"))};
+                 text("worker ", worker, " of ", options_.workers, ": ", what.value_or("failed"))};
   }
   if (const Result<std::string> beat = read_file(path(text("beat-", worker, "-", attempt_)), kFileBytesMax)) {
     const auto lines = unsealed(*beat);
@@ -319,14 +320,14 @@ Result<WorkerMeeting::Standing> WorkerMeeting::standing_of(std::uint32_t worker)
 
 Result<std::vector<ShareReport>> WorkerMeeting::wait_for_reports(
     const MeetingWait& wait, const std::function<void(std::uint64_t)>& progress) const {
-  std::vector<std::optional<ShareReport>> reports(place_.workers);
-  std::vector<std::uint64_t> bytes(place_.workers, 0);
-  std::vector<Clock::time_point> moved(place_.workers, Clock::now());
+  std::vector<std::optional<ShareReport>> reports(options_.workers);
+  std::vector<std::uint64_t> bytes(options_.workers, 0);
+  std::vector<Clock::time_point> moved(options_.workers, Clock::now());
   for (;; std::this_thread::sleep_for(kLookEvery)) {
     if (is_set(wait.cancel)) return Error{Code::cancelled, "interrupted"};
     std::uint64_t sum = 0;
     bool all_there = true;
-    for (std::uint32_t i = 0; i < place_.workers; ++i) {
+    for (std::uint32_t i = 0; i < options_.workers; ++i) {
       if (!reports[i]) {
         PAWL_ASSIGN(Standing now, standing_of(i));
         if (now.bytes != bytes[i]) moved[i] = Clock::now();
@@ -337,7 +338,7 @@ Result<std::vector<ShareReport>> WorkerMeeting::wait_for_reports(
       all_there = all_there && reports[i];
       if (!reports[i] && Clock::now() - moved[i] >= wait.longest)
         return Error{Code::timeout,
-                     text("worker ", i, " of ", place_.workers, " wrote nothing for ", seconds_of(wait.longest),
+                     text("worker ", i, " of ", options_.workers, " wrote nothing for ", seconds_of(wait.longest),
                           " and left no report: look for its end, and start "
                           "all workers again")};
     }

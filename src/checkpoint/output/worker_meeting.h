@@ -29,7 +29,7 @@ namespace pawl::checkpoint {
 
 inline constexpr const char* kMeetingName = "workers";  // in the partial folder
 
-struct MeetingPlace {
+struct MeetingOptions {
   std::string folder;  // of the meeting
   std::uint32_t worker = 0;
   std::uint32_t workers = 1;
@@ -46,7 +46,7 @@ struct MeetingWait {
 
 class WorkerMeeting {
  public:
-  explicit WorkerMeeting(MeetingPlace place) : place_(std::move(place)) {}
+  explicit WorkerMeeting(MeetingOptions options) : options_(std::move(options)) {}
 
   // Worker 0, once the folder above is its own. Fails: `io`, `full`.
   [[nodiscard]] Status open();
@@ -80,7 +80,7 @@ class WorkerMeeting {
   [[nodiscard]] std::string path(std::string_view name) const;
   [[nodiscard]] Status check_hello(std::string_view hello) const;
 
-  MeetingPlace place_;
+  MeetingOptions options_;
   std::string attempt_;
 };
 

@@ -115,15 +115,15 @@ class Comparison {
     return {};
   }
 
-  void append_copies(const Chunk& chunk, std::uint32_t index, std::vector<ReshapeCopy>& out) const {
+  void append_copies(const Chunk& chunk, std::uint32_t index, std::vector<PlannedCopy>& out) const {
     const StoredTensor& tensor = view_.tensors[chunk.tensor];
     for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
       const StoredPiece& piece = tensor.pieces[i];
       const auto copy = std::ranges::lower_bound(chunk.copies, piece.copy);
       const Box part = intersection(piece.box, chunk.box);
       if (piece.version != chunk.version || volume(part) == 0) continue;
-      CopyEnd from{piece.file, static_cast<std::uint32_t>(firsts_[chunk.tensor] + i), 0, piece.stride};
-      CopyEnd to{index, static_cast<std::uint32_t>(copy - chunk.copies.begin()), 0, dense_stride(chunk.box)};
+      PlannedEnd from{piece.file, static_cast<std::uint32_t>(firsts_[chunk.tensor] + i), 0, piece.stride};
+      PlannedEnd to{index, static_cast<std::uint32_t>(copy - chunk.copies.begin()), 0, dense_stride(chunk.box)};
       for (std::uint32_t d = 0; d < part.dimensions; ++d) {
         from.offset += (part.begin[d] - piece.box.begin[d]) * from.stride[d];
         to.offset += (part.begin[d] - chunk.box.begin[d]) * to.stride[d];
@@ -135,7 +135,7 @@ class Comparison {
   Status flush() {
     if (chunks_.empty()) return {};
     buffers_.assign(used_, std::byte{0});
-    std::vector<ReshapeCopy> copies;
+    std::vector<PlannedCopy> copies;
     for (std::uint32_t i = 0; i < chunks_.size(); ++i) append_copies(chunks_[i], i, copies);
     CopyTarget target;
     target.place = [this](std::uint32_t chunk, std::uint32_t copy) {

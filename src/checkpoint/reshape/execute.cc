@@ -24,8 +24,8 @@ constexpr std::uint64_t kMemoryMin = 256 << 10;
 constexpr std::uint64_t kLanesMax = 32;
 constexpr std::uint64_t kFromMemoryBytes = 4 << 20;  // of a slab: the disk rests until the lanes' first are copied
 constexpr std::uint32_t kSyncsMax = 16;              // at once
-constexpr std::size_t kBatchMovesMin = 1024;         // at the end of a tensor, this makes a batch
-constexpr std::size_t kBatchMovesMax = 64 << 10;     // and this anywhere
+constexpr std::size_t kBatchCopiesMin = 1024;        // at the end of a tensor, this makes a batch
+constexpr std::size_t kBatchCopiesMax = 64 << 10;    // and this anywhere
 
 struct Division {
   std::uint64_t lanes = 1;
@@ -61,16 +61,16 @@ class Producer {
   Producer(const CopySource& source, const CopyTarget& target, const SlabLimits& limits, LaneShared& shared)
       : source_(source), target_(target), limits_(limits), shared_(shared), batch_(std::make_shared<Batch>()) {}
 
-  void add(const ReshapeCopy& copy) {
+  void add(const PlannedCopy& copy) {
     if (shared_.stopped()) return;
-    const bool is_new = !batch_->moves.empty() && batch_->moves.back().tensor != copy.tensor;
-    const bool is_enough = batch_->moves.size() >= kBatchMovesMin || bytes_ >= limits_.target_bytes;
-    if ((is_new && is_enough) || batch_->moves.size() >= kBatchMovesMax) flush();
-    const std::size_t before = batch_->moves.size();
-    if (Status added = append_move(copy, source_, target_, *batch_); !added)
+    const bool is_new = !batch_->copies.empty() && batch_->copies.back().tensor != copy.tensor;
+    const bool is_enough = batch_->copies.size() >= kBatchCopiesMin || bytes_ >= limits_.target_bytes;
+    if ((is_new && is_enough) || batch_->copies.size() >= kBatchCopiesMax) flush();
+    const std::size_t before = batch_->copies.size();
+    if (Status added = append_placed_copy(copy, source_, target_, *batch_); !added)
       return shared_.fail(std::move(added).error());
-    if (batch_->moves.size() == before) return;
-    const std::uint64_t bytes = target_bytes(batch_->moves.back(), batch_->moves.back().box);
+    if (batch_->copies.size() == before) return;
+    const std::uint64_t bytes = target_bytes(batch_->copies.back(), batch_->copies.back().box);
     bytes_ += bytes;
     moved_ += bytes;
   }
@@ -152,9 +152,9 @@ ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, LaneSha
 
 }  // namespace
 
-CopyStream stream_of(std::vector<ReshapeCopy> copies) {
+CopyStream stream_of(std::vector<PlannedCopy> copies) {
   return [copies = std::move(copies)](const CopySink& sink) -> Status {
-    for (const ReshapeCopy& copy : copies) sink(copy);
+    for (const PlannedCopy& copy : copies) sink(copy);
     return {};
   };
 }
@@ -171,7 +171,7 @@ Result<ExecuteReport> execute(const CopyStream& copies, const CopySource& source
     threads.emplace_back([lane = lanes.back().get()] { lane->run(); });
   }
   Producer producer(source, target, division.lane.limits, shared);
-  if (Status planned = copies([&](const ReshapeCopy& copy) { producer.add(copy); }); !planned) {
+  if (Status planned = copies([&](const PlannedCopy& copy) { producer.add(copy); }); !planned) {
     shared.fail(std::move(planned).error());
   } else {
     producer.flush();

@@ -57,6 +57,14 @@ struct TargetFile {
   bool is_made = false;
 };
 
+// Bytes [begin, end) of a target file.
+struct FileRange {
+  std::uint32_t file = 0;  // index in CopyTarget::files
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  auto operator<=>(const FileRange&) const = default;
+};
+
 // Padding in target memory is left as it is: give zeroed memory where it matters.
 struct CopyTarget {
   std::vector<TargetFile> files;
@@ -105,7 +113,7 @@ struct ExecuteReport {
 
 // A plan, as it streams: ReshapePlan::plan_rank or plan_all, or a list. What it fails with, execute() fails with.
 using CopyStream = std::function<Status(const CopySink&)>;
-[[nodiscard]] CopyStream stream_of(std::vector<ReshapeCopy> copies);
+[[nodiscard]] CopyStream stream_of(std::vector<PlannedCopy> copies);
 
 // Copies of one tensor should come one after another (as plans stream them): only then is a byte that several want
 // read once.

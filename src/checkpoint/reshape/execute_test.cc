@@ -339,24 +339,24 @@ Target random_target(Random& random, const Stored& stored, std::uint32_t file_co
 }
 
 // Copies that meet what is wanted, from one replica chosen at random for each.
-std::vector<ReshapeCopy> copies_for(Random& random, const Stored& stored, const Target& target) {
+std::vector<PlannedCopy> copies_for(Random& random, const Stored& stored, const Target& target) {
   std::vector<std::uint32_t> firsts;
   std::uint32_t pieces = 0;
   for (const StoredTensor& tensor : stored.view.tensors) {
     firsts.push_back(pieces);
     pieces += static_cast<std::uint32_t>(tensor.pieces.size());
   }
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   for (std::uint32_t w = 0; w < target.wanted.size(); ++w) {
     const Wanted& wanted = target.wanted[w];
     const StoredTensor& tensor = stored.view.tensors[wanted.tensor];
-    std::vector<ReshapeCopy> now{{wanted.tensor, tensor.type, wanted.type, wanted.box, {}, {}}};
+    std::vector<PlannedCopy> now{{wanted.tensor, tensor.type, wanted.type, wanted.box, {}, {}}};
     for (std::uint32_t version = 0; version < tensor.versions; ++version) {
       std::uint32_t copy_count = 0;
       for (const StoredPiece& piece : tensor.pieces) copy_count = std::max(copy_count, piece.copy + 1);
       const auto chosen = static_cast<std::uint32_t>(below(random, copy_count));
-      std::vector<ReshapeCopy> next;
-      for (const ReshapeCopy& copy : now) {
+      std::vector<PlannedCopy> next;
+      for (const PlannedCopy& copy : now) {
         for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
           const StoredPiece& piece = tensor.pieces[i];
           if (piece.version != version || piece.copy != chosen) continue;
@@ -370,8 +370,8 @@ std::vector<ReshapeCopy> copies_for(Random& random, const Stored& stored, const 
       }
       now = std::move(next);
     }
-    for (ReshapeCopy& copy : now) {
-      for (CopyEnd& end : copy.sources) {
+    for (PlannedCopy& copy : now) {
+      for (PlannedEnd& end : copy.sources) {
         const StoredPiece& piece = tensor.pieces[end.buffer - firsts[wanted.tensor]];
         end.offset = place_in(piece.box, piece.stride, copy.box.begin);
       }
@@ -421,7 +421,7 @@ void run_case(std::uint64_t seed) {
 
   const Target wanted = random_target(random, stored, 1 + static_cast<std::uint32_t>(below(random, 3)),
                                       to_files ? std::byte{0} : std::byte{0xAB});
-  std::vector<ReshapeCopy> copies = copies_for(random, stored, wanted);
+  std::vector<PlannedCopy> copies = copies_for(random, stored, wanted);
   CopyTarget target;
   std::vector<Bytes> memory;
   const std::string head = "a head";
@@ -456,7 +456,7 @@ void run_case(std::uint64_t seed) {
   const Result<ExecuteReport> report = execute(stream_of(copies), source, target, options);
   ASSERT_TRUE(report.has_value()) << report.error().what;
   std::uint64_t moved = 0;
-  for (const ReshapeCopy& copy : copies) moved += volume(copy.box) * unit_of(copy.to);
+  for (const PlannedCopy& copy : copies) moved += volume(copy.box) * unit_of(copy.to);
   EXPECT_EQ(report->bytes_moved, moved);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const Bytes got = to_files ? read_bytes(target.files[i].path) : memory[i];
@@ -496,7 +496,7 @@ struct OneFile {
     view.tensors.push_back({"t", "weight", ElementType::int32, shape, {whole_piece(shape, 0, offset_bytes)}, 1, {}});
   }
   // The box, dense, to the given buffer.
-  [[nodiscard]] ReshapeCopy copy_of(const Box& box, std::uint32_t buffer) const {
+  [[nodiscard]] PlannedCopy copy_of(const Box& box, std::uint32_t buffer) const {
     const StoredPiece& piece = view.tensors[0].pieces[0];
     return {0,
             ElementType::int32,
@@ -570,7 +570,7 @@ TEST(Execute, ReadsOnceWhatManyWant) {
   const Shape shape{1000, 3000};
   const OneFile one(folder, shape, 8);
   std::vector<Bytes> memory;
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   for (std::uint32_t i = 0; i < 6; ++i) {  // all of it; rows that overlap; columns side by side
     const Box box = i < 2   ? whole_box(shape)
                     : i < 4 ? Box{2, {100u * i, 0}, {500, 3000}}
@@ -728,7 +728,7 @@ TEST(Execute, GathersColumnsIntoOneFile) {
   stored.view.tensors.push_back(known);
   write_files(random, stored, folder, false);
   const Box whole = whole_box(tensor.shape);
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     copies.push_back({0,
                       tensor.type,
@@ -764,7 +764,7 @@ TEST(Execute, MovesPackedTypesWholeOnly) {
   view.tensors.push_back({"t", "weight", ElementType::float6_e2m3, shape, {whole_piece(shape, 0, 13)}, 1, {}});
   Bytes memory(packed.size());
   const PerDimension stride = dense_stride(whole_box(shape));
-  ReshapeCopy copy{
+  PlannedCopy copy{
       0, ElementType::float6_e2m3, ElementType::float6_e2m3, whole_box(shape), {{0, 0, 0, stride}}, {0, 0, 0, stride}};
   Result<ExecuteReport> report = execute(stream_of({copy}), places_of(view), one_buffer(memory));
   ASSERT_TRUE(report.has_value()) << report.error().what;
@@ -797,7 +797,7 @@ TEST(Execute, RoundsMastersToWeightsAsTheyAreRead) {
     Bytes expected(shape[0] * unit_of(to)), rounded(shape[0] * 2), memory(expected.size());
     (void)cast(ElementType::float32, std::span(masters).subspan(4000), ElementType::bfloat16, rounded);
     (void)cast(ElementType::bfloat16, rounded, to, expected);
-    const ReshapeCopy copy{0, ElementType::bfloat16, to, whole_box(shape), {{0, 0, 0, {1}}}, {0, 0, 0, {1}}};
+    const PlannedCopy copy{0, ElementType::bfloat16, to, whole_box(shape), {{0, 0, 0, {1}}}, {0, 0, 0, {1}}};
     const Result<ExecuteReport> report = execute(stream_of({copy}), places_of(view), one_buffer(memory));
     ASSERT_TRUE(report.has_value()) << report.error().what;
     EXPECT_EQ(first_difference(memory, expected), "") << name_of(to);
@@ -830,13 +830,13 @@ TEST(Execute, RefusesWhatLeavesItsPlace) {
   const TemporaryDirectory folder;
   const OneFile one(folder, {10, 10});
   Bytes memory(400);
-  ReshapeCopy copy = one.copy_of(whole_box({10, 10}), 0);
-  const auto code = [&](const ReshapeCopy& bad, const CopyTarget& target) {
+  PlannedCopy copy = one.copy_of(whole_box({10, 10}), 0);
+  const auto code = [&](const PlannedCopy& bad, const CopyTarget& target) {
     const Result<ExecuteReport> report = execute(stream_of({bad}), places_of(one.view), target);
     return report ? Code::broken : report.error().code;
   };
   EXPECT_EQ(code(copy, one_buffer(memory)), Code::broken);  // it is fine
-  ReshapeCopy bad = copy;
+  PlannedCopy bad = copy;
   bad.target.offset = 1;
   EXPECT_EQ(code(bad, one_buffer(memory)), Code::invalid);
   bad = copy;
@@ -899,12 +899,12 @@ TEST(Execute, SaysWhenThereIsNoRoom) {
 TEST(Execute, EndsSoonAfterItWasCancelled) {
   const TemporaryDirectory folder;
   const OneFile one(folder, {20000, 1024});  // 80 MiB
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   Bytes memory(one.values.size());
   std::atomic<bool> cancel{false};
   // A plan without an end.
   const CopyStream endless = [&](const CopySink& sink) -> Status {
-    ReshapeCopy copy = one.copy_of(whole_box({20000, 1024}), 0);
+    PlannedCopy copy = one.copy_of(whole_box({20000, 1024}), 0);
     while (!cancel) sink(copy), ++copy.tensor;
     return {};
   };
@@ -961,7 +961,7 @@ TEST(Execute, RefusesAnEncodedTensorLargerThanItsBudget) {
   const Shape shape{values.size()};
   view.tensors.push_back({"t", "weight", ElementType::uint8, shape, {whole_piece(shape, 0, 0)}, 1, {}});
   Bytes memory(values.size());
-  const ReshapeCopy copy{0, ElementType::uint8, ElementType::uint8, whole_box(shape), {{0, 0, 0, {1}}}, {0, 0, 0, {1}}};
+  const PlannedCopy copy{0, ElementType::uint8, ElementType::uint8, whole_box(shape), {{0, 0, 0, {1}}}, {0, 0, 0, {1}}};
   ExecuteOptions options;
   options.memory_bytes = 4 << 20;
   Result<ExecuteReport> report = execute(stream_of({copy}), places_of(view), one_buffer(memory), options);

@@ -79,7 +79,8 @@ LaneMemory divide_memory(std::uint64_t bytes) {
   // Windows are placed with up to a page of room before each large one.
   memory.limits.staged_bytes = memory.staged_bytes / 16 * 15;
   memory.limits.target_bytes = std::min(kTargetMax, memory.limits.staged_bytes);
-  memory.limits.runs = std::min(kRunsMax, std::max<std::uint64_t>(16, bytes / 4 / (sizeof(Item) + sizeof(Part))));
+  memory.limits.runs =
+      std::min(kRunsMax, std::max<std::uint64_t>(16, bytes / 4 / (sizeof(ReadPiece) + sizeof(CopyPart))));
   return memory;
 }
 
@@ -207,10 +208,10 @@ Status Lane::process(Slab& slab) {
   slab_ = &slab;
   PAWL_TRY(stage(slab));
   PAWL_TRY(sort_sources());
-  if (!items_.empty()) {
+  if (!pieces_.empty()) {
     PAWL_TRY(prepare());
     const std::uint64_t extent_bytes_max = memory_.slot_bytes - 2 * kDirectUnit;
-    PAWL_TRY(read_extents(join_items(items_, extent_bytes_max, allowance_)));
+    PAWL_TRY(read_extents(join_read_pieces(pieces_, extent_bytes_max, allowance_)));
   }
   PAWL_TRY(copy_encoded());
   average_parts();
@@ -221,7 +222,7 @@ Status Lane::process(Slab& slab) {
     PAWL_TRY(write_windows());
   }
   std::uint64_t done = 0;
-  for (const Part& part : slab.parts) done += target_bytes(slab.batch->moves[part.move], part.box);
+  for (const CopyPart& part : slab.parts) done += target_bytes(slab.batch->copies[part.copy], part.box);
   if (!shared_.stopped()) shared_.add_done(done);
   return {};
 }
@@ -233,19 +234,19 @@ std::byte* Lane::take(std::uint64_t bytes, std::uint64_t congruent_to) {
   return staged_memory_.data() + at;
 }
 
-// Memory for the windows and for the versions of what is averaged.
+// Memory for the ranges and for the versions of what is averaged.
 Status Lane::stage(Slab& slab) {
   staged_.clear();
   staged_used_ = 0;
-  const std::vector<Window> windows = plan_windows(slab);
+  const std::vector<FileRange> ranges = plan_writes(slab);
   versions_.assign(slab.parts.size(), nullptr);
   std::uint64_t bytes = 0;
-  const auto versions_bytes = [&](const Part& part) {
-    const CopyMove& move = slab.batch->moves[part.move];
-    return move.source_count > 1 ? volume(part.box) * size_bits(move.from) / 8 * move.source_count : 0;
+  const auto versions_bytes = [&](const CopyPart& part) {
+    const PlacedCopy& placed = slab.batch->copies[part.copy];
+    return placed.source_count > 1 ? volume(part.box) * size_bits(placed.from) / 8 * placed.source_count : 0;
   };
-  for (const Window& window : windows) bytes += window.end - window.begin;
-  for (const Part& part : slab.parts) bytes += versions_bytes(part);
+  for (const FileRange& range : ranges) bytes += range.end - range.begin;
+  for (const CopyPart& part : slab.parts) bytes += versions_bytes(part);
   if (bytes == 0) return {};
   const std::uint64_t most = bytes + (bytes / kDirectWriteMin + 1) * 2 * kDirectUnit;
   if (most > staged_bytes_) {  // the first one; later, a slab of one element may pass the limits
@@ -254,7 +255,7 @@ Status Lane::stage(Slab& slab) {
     PAWL_TRY(staged_memory_.map(staged_bytes_));
     buffer_bytes_ += staged_bytes_;
   }
-  for (const Window& window : windows) staged_.push_back({window, take(window.end - window.begin, window.begin)});
+  for (const FileRange& range : ranges) staged_.push_back({range, take(range.end - range.begin, range.begin)});
   for (std::size_t i = 0; i < slab.parts.size(); ++i) {
     const std::uint64_t size = versions_bytes(slab.parts[i]);
     if (size != 0) versions_[i] = take(size, 0);
@@ -262,25 +263,25 @@ Status Lane::stage(Slab& slab) {
   return {};
 }
 
-// Copies what lies in memory; the rest becomes items and encoded parts.
+// Copies what lies in memory; the rest becomes pieces and encoded parts.
 Status Lane::sort_sources() {
-  items_.clear();
+  pieces_.clear();
   encoded_.clear();
   const std::uint64_t item_bytes_max = std::max<std::uint64_t>((memory_.slot_bytes - 2 * kDirectUnit) / 2, 1);
   for (std::uint32_t i = 0; i < slab_->parts.size() && !shared_.stopped(); ++i) {
-    const Part& part = slab_->parts[i];
-    const CopyMove& move = slab_->batch->moves[part.move];
-    for (std::uint32_t s = 0; s < move.source_count; ++s) {
-      const MoveEnd& end = slab_->batch->sources[move.first_source + s];
+    const CopyPart& part = slab_->parts[i];
+    const PlacedCopy& placed = slab_->batch->copies[part.copy];
+    for (std::uint32_t s = 0; s < placed.source_count; ++s) {
+      const PlacedEnd& end = slab_->batch->sources[placed.first_source + s];
       if (end.memory != nullptr) {
-        copy(i, s, part.box, end_at(end, move.box, part.box).memory);
+        copy(i, s, part.box, end_at(end, placed.box, part.box).memory);
         continue;
       }
       switch (const StoredFile& file = (*shared_.stored)[end.file]; file.codec) {
         case StoredFile::Codec::none:
         case StoredFile::Codec::bfloat16:
         case StoredFile::Codec::float16:
-          append_items(*slab_, i, s, item_bytes_max, allowance_, items_);
+          append_read_pieces(*slab_, i, s, item_bytes_max, allowance_, pieces_);
           break;
         case StoredFile::Codec::content:
           PAWL_TRY(copy_decoded({end.file, i, s}, file.content));
@@ -293,49 +294,49 @@ Status Lane::sort_sources() {
   return {};
 }
 
-// Where a box of a part goes now: its target, its window, or its version's place.
-MoveEnd Lane::target_of(std::uint32_t number, std::uint32_t source, const Box& box) const {
-  const Part& part = slab_->parts[number];
-  const CopyMove& move = slab_->batch->moves[part.move];
-  if (move.source_count > 1) {
-    const std::uint64_t unit = size_bits(move.from) / 8;
-    MoveEnd end;
+// Where a box of a part goes now: its target, its range, or its version's place.
+PlacedEnd Lane::target_of(std::uint32_t number, std::uint32_t source, const Box& box) const {
+  const CopyPart& part = slab_->parts[number];
+  const PlacedCopy& placed = slab_->batch->copies[part.copy];
+  if (placed.source_count > 1) {
+    const std::uint64_t unit = size_bits(placed.from) / 8;
+    PlacedEnd end;
     end.memory = versions_[number] + source * volume(part.box) * unit;
     end.stride = dense_bytes(part.box, unit);
     return end_at(end, part.box, box);
   }
-  const MoveEnd end = end_at(move.target, move.box, box);
+  const PlacedEnd end = end_at(placed.target, placed.box, box);
   return end.memory != nullptr ? end : window_of(end);
 }
 
-MoveEnd Lane::window_of(MoveEnd end) const {
+PlacedEnd Lane::window_of(PlacedEnd end) const {
   const auto after = std::ranges::upper_bound(staged_, std::tuple(end.file, end.at), {}, [](const Staged& staged) {
-    return std::tuple(staged.window.file, staged.window.begin);
+    return std::tuple(staged.range.file, staged.range.begin);
   });
   const Staged& staged = *(after - 1);
-  end.memory = staged.memory + (end.at - staged.window.begin);
+  end.memory = staged.memory + (end.at - staged.range.begin);
   return end;
 }
 
 // `from`: the box's first element of that source.
 void Lane::copy(std::uint32_t number, std::uint32_t source, const Box& box, const std::byte* from) {
-  const CopyMove& move = slab_->batch->moves[slab_->parts[number].move];
-  const MoveEnd& source_end = slab_->batch->sources[move.first_source + source];
-  const MoveEnd target = target_of(number, source, box);
-  deliver(move, target,
+  const PlacedCopy& placed = slab_->batch->copies[slab_->parts[number].copy];
+  const PlacedEnd& source_end = slab_->batch->sources[placed.first_source + source];
+  const PlacedEnd target = target_of(number, source, box);
+  deliver(placed, target,
           {.dimensions = box.dimensions,
            .size = box.size,
            .from = from,
            .from_stride = source_end.stride,
            .from_type = source_end.stored,
-           .by_type = move.from,
+           .by_type = placed.from,
            .swapped = source_end.swapped,
            .to = target.memory,
            .to_stride = target.stride,
-           .to_type = move.source_count > 1 ? move.from : move.to});
+           .to_type = placed.source_count > 1 ? placed.from : placed.to});
 }
 
-void Lane::deliver(const CopyMove& move, const MoveEnd& target, const BoxCopy& copy) {
+void Lane::deliver(const PlacedCopy& placed, const PlacedEnd& target, const BoxCopy& copy) {
   std::uint64_t overflows = 0;
   if (target.peer == BufferPlace::kThisProcess) {
     overflows = copy_box(copy);
@@ -344,14 +345,14 @@ void Lane::deliver(const CopyMove& move, const MoveEnd& target, const BoxCopy& c
   } else {
     shared_.fail(std::move(written).error());
   }
-  if (overflows != 0) overflows_[move.tensor] += overflows;
+  if (overflows != 0) overflows_[placed.tensor] += overflows;
 }
 
 Status Lane::copy_decoded(const Encoded& encoded, std::string_view bytes) {
-  const Part& part = slab_->parts[encoded.part];
-  const CopyMove& move = slab_->batch->moves[part.move];
-  const MoveEnd end = end_at(slab_->batch->sources[move.first_source + encoded.source], move.box, part.box);
-  std::uint64_t last = size_bits(move.from) / 8;
+  const CopyPart& part = slab_->parts[encoded.part];
+  const PlacedCopy& placed = slab_->batch->copies[part.copy];
+  const PlacedEnd end = end_at(slab_->batch->sources[placed.first_source + encoded.source], placed.box, part.box);
+  std::uint64_t last = size_bits(placed.from) / 8;
   for (std::uint32_t d = 0; d < part.box.dimensions; ++d) last += (part.box.size[d] - 1) * end.stride[d];
   if (end.at > bytes.size() || last > bytes.size() - end.at)
     return Error{Code::corrupt, text((*shared_.stored)[encoded.file].path, ": ", bytes.size(),
@@ -375,79 +376,79 @@ void Lane::average_parts() {
   alignas(64) std::array<std::byte, kMeanElements * 16> mean;
   for (std::uint32_t i = 0; i < slab_->parts.size() && !shared_.stopped(); ++i) {
     if (versions_[i] == nullptr) continue;
-    const Part& part = slab_->parts[i];
-    const CopyMove& move = slab_->batch->moves[part.move];
-    const std::uint64_t unit = size_bits(move.from) / 8, count = volume(part.box);
+    const CopyPart& part = slab_->parts[i];
+    const PlacedCopy& placed = slab_->batch->copies[part.copy];
+    const std::uint64_t unit = size_bits(placed.from) / 8, count = volume(part.box);
     for (std::uint64_t done = 0; done < count; done += kMeanElements) {
       const std::size_t n = std::min<std::uint64_t>(kMeanElements, count - done);
       versions.clear();
-      for (std::uint32_t s = 0; s < move.source_count; ++s)
+      for (std::uint32_t s = 0; s < placed.source_count; ++s)
         versions.push_back(versions_[i] + (s * count + done) * unit);
-      average(move.from, versions, n, mean.data());
+      average(placed.from, versions, n, mean.data());
       std::memcpy(versions_[i] + done * unit, mean.data(), n * unit);
     }
-    MoveEnd target = end_at(move.target, move.box, part.box);
+    PlacedEnd target = end_at(placed.target, placed.box, part.box);
     if (target.memory == nullptr) target = window_of(target);
-    deliver(move, target,
+    deliver(placed, target,
             {.dimensions = part.box.dimensions,
              .size = part.box.size,
              .from = versions_[i],
              .from_stride = dense_bytes(part.box, unit),
-             .from_type = move.from,
-             .by_type = move.from,
+             .from_type = placed.from,
+             .by_type = placed.from,
              .to = target.memory,
              .to_stride = target.stride,
-             .to_type = move.to});
+             .to_type = placed.to});
   }
 }
 
 // --- Lane: reading ------------------------------------------------------------------------------------------------
 
-// One item that lies at its target as it lies in the file, without a gap.
-bool Lane::goes_in_place(const Extent& extent, std::byte*& to) const {
-  if (extent.last_item - extent.first_item != 1) return false;
-  const Item& item = items_[extent.first_item];
-  const CopyMove& move = slab_->batch->moves[slab_->parts[item.part].move];
-  const MoveEnd& source = slab_->batch->sources[move.first_source + item.source];
-  const ElementType to_type = move.source_count > 1 ? move.from : move.to;
-  if (move.from != to_type || move.from != source.stored || (source.swapped && swapped_bytes(move.from) > 1))
+// One piece that lies at its target as it lies in the file, without a gap.
+bool Lane::goes_in_place(const ReadRange& range, std::byte*& to) const {
+  if (range.last_piece - range.first_piece != 1) return false;
+  const ReadPiece& piece = pieces_[range.first_piece];
+  const PlacedCopy& placed = slab_->batch->copies[slab_->parts[piece.part].copy];
+  const PlacedEnd& source = slab_->batch->sources[placed.first_source + piece.source];
+  const ElementType to_type = placed.source_count > 1 ? placed.from : placed.to;
+  if (placed.from != to_type || placed.from != source.stored || (source.swapped && swapped_bytes(placed.from) > 1))
     return false;
-  if (volume(item.box) * (size_bits(move.from) / 8) != extent.end - extent.begin) return false;
-  const MoveEnd target = target_of(item.part, item.source, item.box);
+  if (volume(piece.box) * (size_bits(placed.from) / 8) != range.end - range.begin) return false;
+  const PlacedEnd target = target_of(piece.part, piece.source, piece.box);
   if (target.peer != BufferPlace::kThisProcess) return false;
-  for (std::uint32_t d = 0; d < item.box.dimensions; ++d)
-    if (item.box.size[d] > 1 && (source.stride[d] != target.stride[d] || source.stride[d] == 0)) return false;
+  for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)
+    if (piece.box.size[d] > 1 && (source.stride[d] != target.stride[d] || source.stride[d] == 0)) return false;
   to = target.memory;
   return true;
 }
 
-// Adds the next extents as long as there is room, and asks for them.
-Status Lane::fill_slot(Slot& slot, std::uint64_t number, const std::vector<Extent>& extents, std::size_t& next) {
+// Adds the next ranges as long as there is room, and asks for them.
+Status Lane::fill_slot(Slot& slot, std::uint64_t number, const std::vector<ReadRange>& ranges, std::size_t& next) {
   slot.used = 0;
   slot.readings.clear();
-  while (next < extents.size() && slot.readings.size() < kDepth / memory_.slots) {
-    const Extent& extent = extents[next];
-    const std::uint64_t size = extent.end - extent.begin;
-    PAWL_ASSIGN(std::shared_ptr<OpenFile> file, shared_.sources.get(extent.file));
+  while (next < ranges.size() && slot.readings.size() < kDepth / memory_.slots) {
+    const ReadRange& range = ranges[next];
+    const std::uint64_t size = range.end - range.begin;
+    PAWL_ASSIGN(std::shared_ptr<OpenFile> file, shared_.sources.get(range.file));
     Reading reading{file,
                     next,
                     nullptr,
-                    {.fd = file->plain(), .offset_bytes = extent.begin, .size_bytes = size, .enough_bytes = size}};
-    const std::uint64_t aligned = rounded_down(extent.begin, kDirectUnit);
-    reading.direct = size >= kDirectReadMin && file->direct() >= 0 && !file->is_cached(extent.begin, size);
-    if (!reading.direct) reading.in_place = goes_in_place(extent, reading.data);
+                    {.fd = file->plain(), .offset_bytes = range.begin, .size_bytes = size, .enough_bytes = size}};
+    const std::uint64_t aligned = rounded_down(range.begin, kDirectUnit);
+    reading.direct = size >= kDirectReadMin && file->direct() >= 0 && !file->is_cached(range.begin, size);
+    if (!reading.direct) reading.in_place = goes_in_place(range, reading.data);
     if (reading.in_place) {
       reading.request.memory = reading.data;
     } else {
       slot.used = rounded_up(slot.used, reading.direct ? kDirectUnit : 64);
-      const std::uint64_t begin = reading.direct ? aligned : extent.begin;
-      const std::uint64_t room = reading.direct ? rounded_up(extent.end, kDirectUnit) - begin : size;
+      const std::uint64_t begin = reading.direct ? aligned : range.begin;
+      const std::uint64_t room = reading.direct ? rounded_up(range.end, kDirectUnit) - begin : size;
       if (slot.used + room > memory_.slot_bytes) break;
       reading.request.memory = slot.memory + slot.used;
       reading.request.offset_bytes = begin;
       reading.request.size_bytes = room;
-      reading.request.enough_bytes = extent.end - begin;
-      reading.data = reading.request.memory + (extent.begin - begin);
+      reading.request.enough_bytes = range.end - begin;
+      reading.data = reading.request.memory + (range.begin - begin);
       if (reading.direct) reading.request.fd = file->direct();
       slot.used += room;
     }
@@ -464,7 +465,7 @@ Status Lane::fill_slot(Slot& slot, std::uint64_t number, const std::vector<Exten
   return {};
 }
 
-Status Lane::settle_reading(Slot& slot, const DiskAnswer& answer, const std::vector<Extent>& extents) {
+Status Lane::settle_reading(Slot& slot, const DiskAnswer& answer, const std::vector<ReadRange>& ranges) {
   Reading& reading = slot.readings[answer.tag & 0xFFFF'FFFF];
   --in_flight_;
   bytes_read_ += answer.bytes;
@@ -478,81 +479,81 @@ Status Lane::settle_reading(Slot& slot, const DiskAnswer& answer, const std::vec
   }
   --slot.pending;
   if (answer.error != 0) return disk_error("read", reading.file->path(), reading.request.offset_bytes, answer.error);
-  const Extent& extent = extents[reading.extent];
-  if (reading.request.offset_bytes + answer.bytes < extent.end)
-    return Error{Code::corrupt, text("read ", reading.file->path(), " at ", extent.begin, ": the file ends at ",
-                                     reading.request.offset_bytes + answer.bytes, ", ", extent.end - extent.begin,
+  const ReadRange& range = ranges[reading.range];
+  if (reading.request.offset_bytes + answer.bytes < range.end)
+    return Error{Code::corrupt, text("read ", reading.file->path(), " at ", range.begin, ": the file ends at ",
+                                     reading.request.offset_bytes + answer.bytes, ", ", range.end - range.begin,
                                      " bytes are wanted: it is truncated, or was changed meanwhile")};
   return {};
 }
 
-// What the items cover, in as few stretches as can be.
-void Lane::show(const Reading& reading, const Extent& extent) const {
+// What the pieces cover, in as few stretches as can be.
+void Lane::show(const Reading& reading, const ReadRange& range) const {
   if (!shared_.options.observe_read) return;
-  std::uint64_t begin = extent.begin, end = extent.begin;
+  std::uint64_t begin = range.begin, end = range.begin;
   const auto flush = [&] {
     if (begin < end)
-      shared_.options.observe_read(extent.file, begin, {reading.data + (begin - extent.begin), end - begin});
+      shared_.options.observe_read(range.file, begin, {reading.data + (begin - range.begin), end - begin});
   };
-  for (std::size_t i = extent.first_item; i < extent.last_item; ++i) {
-    if (items_[i].begin > end) {
+  for (std::size_t i = range.first_piece; i < range.last_piece; ++i) {
+    if (pieces_[i].begin > end) {
       flush();
-      begin = items_[i].begin;
+      begin = pieces_[i].begin;
     }
-    end = std::max(end, items_[i].end);
+    end = std::max(end, pieces_[i].end);
   }
   flush();
 }
 
-void Lane::empty_slot(Slot& slot, const std::vector<Extent>& extents) {
+void Lane::empty_slot(Slot& slot, const std::vector<ReadRange>& ranges) {
   for (const Reading& reading : slot.readings) {
     if (shared_.stopped()) return;
-    const Extent& extent = extents[reading.extent];
-    show(reading, extent);
+    const ReadRange& range = ranges[reading.range];
+    show(reading, range);
     if (reading.in_place) continue;
-    for (std::size_t i = extent.first_item; i < extent.last_item; ++i) {
-      const Item& item = items_[i];
-      copy(item.part, item.source, item.box, reading.data + (item.begin - extent.begin));
+    for (std::size_t i = range.first_piece; i < range.last_piece; ++i) {
+      const ReadPiece& piece = pieces_[i];
+      copy(piece.part, piece.source, piece.box, reading.data + (piece.begin - range.begin));
     }
   }
   if (Status sent = peer_writes_.flush(); !sent) shared_.fail(std::move(sent).error());  // the slot is used again
 }
 
 // Slots are filled ahead; whatever happens, nothing is in flight when this returns.
-Status Lane::read_extents(const std::vector<Extent>& extents) {
+Status Lane::read_extents(const std::vector<ReadRange>& ranges) {
   std::vector<std::uint64_t> free;
   for (std::uint64_t i = queue_->uses_io_uring() ? memory_.slots : 1; i-- > 0;) free.push_back(i);
   std::size_t next = 0;
   Status status;
   for (;;) {
-    while (status && next < extents.size() && !free.empty() && !shared_.stopped()) {
+    while (status && next < ranges.size() && !free.empty() && !shared_.stopped()) {
       const std::uint64_t number = free.back();
-      status = fill_slot(slots_[number], number, extents, next);
+      status = fill_slot(slots_[number], number, ranges, next);
       if (status) free.pop_back();
     }
     if (in_flight_ == 0) return status;
     const DiskAnswer answer = queue_->wait();
     Slot& slot = slots_[answer.tag >> 32];
-    Status settled = settle_reading(slot, answer, extents);
+    Status settled = settle_reading(slot, answer, ranges);
     if (status && !settled) status = std::move(settled);
     if (slot.pending != 0) continue;
-    if (status) empty_slot(slot, extents);
+    if (status) empty_slot(slot, ranges);
     free.push_back(answer.tag >> 32);
   }
 }
 
 // --- Lane: writing ------------------------------------------------------------------------------------------------
 
-// The aligned middle of a large window goes past the page cache, its edges through it: no page is written both ways.
+// The aligned middle of a large range goes past the page cache, its edges through it: no page is written both ways.
 Status Lane::cut_window(const Staged& staged, std::vector<Writing>& writings) {
-  PAWL_ASSIGN(std::shared_ptr<OpenFile> file, shared_.targets.get(staged.window.file));
+  PAWL_ASSIGN(std::shared_ptr<OpenFile> file, shared_.targets.get(staged.range.file));
   const auto add = [&](std::uint64_t begin, std::uint64_t end, bool direct) {
     while (begin < end) {
       const std::uint64_t next = std::min(end, rounded_down(begin, kWriteBytes) + kWriteBytes);
       writings.push_back({file,
                           {.fd = direct ? file->direct() : file->plain(),
                            .write = true,
-                           .memory = staged.memory + (begin - staged.window.begin),
+                           .memory = staged.memory + (begin - staged.range.begin),
                            .offset_bytes = begin,
                            .size_bytes = next - begin,
                            .enough_bytes = next - begin,
@@ -561,7 +562,7 @@ Status Lane::cut_window(const Staged& staged, std::vector<Writing>& writings) {
       begin = next;
     }
   };
-  const auto [number, begin, end] = staged.window;
+  const auto [number, begin, end] = staged.range;
   if (end - begin < kDirectWriteMin || file->direct() < 0) {
     add(begin, end, false);
     return {};
@@ -575,8 +576,8 @@ Status Lane::cut_window(const Staged& staged, std::vector<Writing>& writings) {
 
 Status Lane::write_windows() {
   for (std::size_t i = 0; shared_.options.observe && i < staged_.size() && !shared_.stopped(); ++i) {
-    const auto& [window, memory] = staged_[i];
-    shared_.options.observe(window.file, window.begin, {memory, window.end - window.begin});
+    const auto& [range, memory] = staged_[i];
+    shared_.options.observe(range.file, range.begin, {memory, range.end - range.begin});
   }
   std::vector<Writing> writings;
   Status status;

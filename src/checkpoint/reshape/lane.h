@@ -1,7 +1,7 @@
 // Lane: one of the executor's threads, with its memory and its requests in flight: takes slabs and does them.
 //
-// A lane reads a slab's extents into slots, copies what lies in them to where it belongs, means versions, and writes
-// the windows. Several lanes keep the disk and the cores busy at once; they share nothing but what is in LaneShared.
+// A lane reads a slab's ranges into slots, copies what lies in them to where it belongs, means versions, and writes
+// the ranges. Several lanes keep the disk and the cores busy at once; they share nothing but what is in LaneShared.
 #pragma once
 
 #include <atomic>
@@ -110,14 +110,14 @@ class Lane {
 
  private:
   struct Staged {
-    Window window;
+    FileRange range;
     std::byte* memory = nullptr;
   };
   // One request, and what it is for.
   struct Reading {
     std::shared_ptr<OpenFile> file;
-    std::size_t extent = 0;
-    std::byte* data = nullptr;  // of the extent's first byte
+    std::size_t range = 0;
+    std::byte* data = nullptr;  // of the range's first byte
     DiskRequest request;
     bool direct = false;
     bool in_place = false;  // read to where it belongs
@@ -147,17 +147,17 @@ class Lane {
   [[nodiscard]] Status stage(Slab& slab);
   [[nodiscard]] std::byte* take(std::uint64_t bytes, std::uint64_t congruent_to);
   [[nodiscard]] Status sort_sources();
-  [[nodiscard]] MoveEnd window_of(MoveEnd end) const;
-  [[nodiscard]] MoveEnd target_of(std::uint32_t part, std::uint32_t source, const Box& box) const;
+  [[nodiscard]] PlacedEnd window_of(PlacedEnd end) const;
+  [[nodiscard]] PlacedEnd target_of(std::uint32_t part, std::uint32_t source, const Box& box) const;
   void copy(std::uint32_t part, std::uint32_t source, const Box& box, const std::byte* from);
-  void deliver(const CopyMove& move, const MoveEnd& target, const BoxCopy& copy);
-  [[nodiscard]] Status read_extents(const std::vector<Extent>& extents);
-  [[nodiscard]] Status fill_slot(Slot& slot, std::uint64_t number, const std::vector<Extent>& extents,
+  void deliver(const PlacedCopy& placed, const PlacedEnd& target, const BoxCopy& copy);
+  [[nodiscard]] Status read_extents(const std::vector<ReadRange>& ranges);
+  [[nodiscard]] Status fill_slot(Slot& slot, std::uint64_t number, const std::vector<ReadRange>& ranges,
                                  std::size_t& next);
-  [[nodiscard]] bool goes_in_place(const Extent& extent, std::byte*& to) const;
-  [[nodiscard]] Status settle_reading(Slot& slot, const DiskAnswer& answer, const std::vector<Extent>& extents);
-  void empty_slot(Slot& slot, const std::vector<Extent>& extents);
-  void show(const Reading& reading, const Extent& extent) const;
+  [[nodiscard]] bool goes_in_place(const ReadRange& range, std::byte*& to) const;
+  [[nodiscard]] Status settle_reading(Slot& slot, const DiskAnswer& answer, const std::vector<ReadRange>& ranges);
+  void empty_slot(Slot& slot, const std::vector<ReadRange>& ranges);
+  void show(const Reading& reading, const ReadRange& range) const;
   [[nodiscard]] Status copy_decoded(const Encoded& encoded, std::string_view bytes);
   [[nodiscard]] Status copy_encoded();
   void average_parts();
@@ -184,7 +184,7 @@ class Lane {
   std::uint64_t staged_used_ = 0;
   std::vector<Staged> staged_;
   std::vector<std::byte*> versions_;  // of each part with several sources: their dense boxes, one after another
-  std::vector<Item> items_;
+  std::vector<ReadPiece> pieces_;
   std::vector<Encoded> encoded_;
 };
 

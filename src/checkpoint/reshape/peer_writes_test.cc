@@ -1,6 +1,6 @@
 // The executor with memory of peers among its targets, against the same execution into memory of this process. The peer
 // is this process itself, which the system tells no apart; other processes are in env/peer_memory_test.cc and in
-// test/torch/test_load_near.py.
+// test/torch/test_load_same_machine.py.
 //
 // PAWL_CASES: how many random cases (default 60). PAWL_SEED: the first seed; a failure prints its own.
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ struct Case {
   bool swapped = false;
   std::uint32_t versions = 1;
   bool in_memory = false;
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   std::uint64_t buffer_bytes = 0;
 };
 
@@ -58,7 +58,7 @@ Case make_case(Random& random) {
   for (std::uint32_t buffer = 0; buffer + 1 < edges.size(); ++buffer) {
     const std::uint64_t begin = edges[buffer], size = edges[buffer + 1] - begin;
     if (size == 0) continue;
-    ReshapeCopy copy;
+    PlannedCopy copy;
     copy.from = out.from;
     copy.to = out.to;
     copy.box.dimensions = 2;
@@ -68,7 +68,7 @@ Case make_case(Random& random) {
     copy.target.buffer = buffer;
     copy.target.stride = is_turned ? PerDimension{1, kRows} : PerDimension{pitch, 1};
     for (std::uint32_t version = 0; version < out.versions; ++version) {
-      CopyEnd end;
+      PlannedEnd end;
       end.buffer = version;
       end.offset = begin;
       end.stride = {kColumns, 1};
@@ -139,29 +139,29 @@ TEST(PeerWritesTest, halves_of_rows_are_read_once) {
   const auto batch = std::make_shared<Batch>();
   Slab slab;
   for (std::uint32_t half = 0; half < 2; ++half) {
-    ReshapeCopy copy;
+    PlannedCopy copy;
     copy.box.dimensions = 2;
     copy.box.begin = {0, half * kLong / 2};
     copy.box.size = {kMany, kLong / 2};
     copy.sources = {{0, 0, half * kLong / 2, {kLong, 1}}};
     copy.target = {0, half, half * kLong / 2, {kLong, 1}};
     copy.from = copy.to = ElementType::float32;
-    ASSERT_TRUE(append_move(copy, source, target, *batch));
+    ASSERT_TRUE(append_placed_copy(copy, source, target, *batch));
     slab.parts.push_back({half, copy.box});
   }
   slab.batch = batch;
   ReadAllowance allowance(1);
   allowance.need(1 << 30);
-  std::vector<Item> items;
-  for (std::uint32_t half = 0; half < 2; ++half) append_items(slab, half, 0, 256 << 10, allowance, items);
-  const std::vector<Extent> extents = join_items(items, 512 << 10, allowance);
+  std::vector<ReadPiece> pieces;
+  for (std::uint32_t half = 0; half < 2; ++half) append_read_pieces(slab, half, 0, 256 << 10, allowance, pieces);
+  const std::vector<ReadRange> ranges = join_read_pieces(pieces, 512 << 10, allowance);
   std::uint64_t end = 0;
-  for (const Extent& extent : extents) {
-    EXPECT_EQ(extent.begin, end);
-    end = extent.end;
+  for (const ReadRange& range : ranges) {
+    EXPECT_EQ(range.begin, end);
+    end = range.end;
   }
   EXPECT_EQ(end, memory.size());
-  EXPECT_LE(extents.size(), memory.size() / (256 << 10)) << "and in long requests";
+  EXPECT_LE(ranges.size(), memory.size() / (256 << 10)) << "and in long requests";
 }
 
 TEST(PeerWritesTest, execute_says_that_a_peer_has_left) {

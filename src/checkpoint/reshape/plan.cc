@@ -31,8 +31,8 @@ class Complaints {
   FirstFew sentences_;
 };
 
-CopyEnd end_of(const TensorPiece& piece, const Box& part) {
-  CopyEnd end{piece.holder, piece.buffer, piece.offset, piece.stride};
+PlannedEnd end_of(const TensorPiece& piece, const Box& part) {
+  PlannedEnd end{piece.holder, piece.buffer, piece.offset, piece.stride};
   for (std::uint32_t d = 0; d < part.dimensions; ++d)
     end.offset += (part.begin[d] - piece.box.begin[d]) * end.stride[d];
   return end;
@@ -308,7 +308,7 @@ class Cover {
   std::vector<std::uint32_t> chosen_;  // groups, for the versions so far
   std::vector<Fragment> fragments_;
   std::unordered_map<Box, std::vector<Fragment>, HashOfBox> known_;
-  ReshapeCopy copy_;
+  PlannedCopy copy_;
 };
 
 // The least box that has all of them; they are of one tensor, and there is one.

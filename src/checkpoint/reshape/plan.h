@@ -45,23 +45,23 @@ struct ReshapeSource {
 // The ranks of `enumeration` (which outlives the source) for which `is_alive` is true; empty: all of them.
 [[nodiscard]] ReshapeSource source_of(const Enumeration& enumeration, std::vector<bool> is_alive = {});
 
-struct CopyEnd {
+struct PlannedEnd {
   std::uint32_t holder = 0;
   std::uint32_t buffer = 0;
   std::uint64_t offset = 0;  // of the box's first element, in elements of this end's dtype
   PerDimension stride{};
-  bool operator==(const CopyEnd&) const = default;
+  bool operator==(const PlannedEnd&) const = default;
 };
 
-struct ReshapeCopy {
+struct PlannedCopy {
   std::uint32_t tensor = 0;                 // in the target's layout
   ElementType from = ElementType::float32;  // unequal: cast (checkpoint/reshape/cast.h)
   ElementType to = ElementType::float32;
-  Box box;                       // of the tensor
-  std::vector<CopyEnd> sources;  // one; or all versions in rank order: average(), then cast()
-  CopyEnd target;
+  Box box;                          // of the tensor
+  std::vector<PlannedEnd> sources;  // one; or all versions in rank order: average(), then cast()
+  PlannedEnd target;
 };
-using CopySink = std::function<void(const ReshapeCopy&)>;
+using CopySink = std::function<void(const PlannedCopy&)>;
 
 struct ReshapeOptions {
   bool may_drop_tensors = false;  // the source may have tensors that the target does not name

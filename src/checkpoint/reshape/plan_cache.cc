@@ -81,8 +81,8 @@ Result<PlanCache::Copies> PlanCache::plan_rank(const Key& key, const std::functi
     return entries_.front().copies;
   }
   PAWL_ASSIGN(const ReshapePlan plan, make());
-  auto copies = std::make_shared<std::vector<ReshapeCopy>>();
-  PAWL_TRY(plan.plan_rank(key.rank, [&](const ReshapeCopy& copy) { copies->push_back(copy); }));
+  auto copies = std::make_shared<std::vector<PlannedCopy>>();
+  PAWL_TRY(plan.plan_rank(key.rank, [&](const PlannedCopy& copy) { copies->push_back(copy); }));
   copies_ += copies->size();
   entries_.push_front({digest, std::move(copies)});
   by_digest_[digest] = entries_.begin();

@@ -26,7 +26,7 @@ namespace pawl::checkpoint {
 
 class PlanCache {
  public:
-  using Copies = std::shared_ptr<const std::vector<ReshapeCopy>>;
+  using Copies = std::shared_ptr<const std::vector<PlannedCopy>>;
   struct Key {
     std::uint64_t source = 0;  // digests
     std::uint64_t target = 0;

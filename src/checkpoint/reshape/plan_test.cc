@@ -30,7 +30,7 @@ std::vector<std::string> copies_between(const JobLayout& from, const JobLayout& 
   const auto plan = ReshapePlan::create(source, target);
   EXPECT_TRUE(plan) << plan.error().what;
   std::vector<std::string> lines;
-  const Status status = plan->plan_all([&](const ReshapeCopy& copy) {
+  const Status status = plan->plan_all([&](const PlannedCopy& copy) {
     lines.push_back("rank " + std::to_string(copy.sources[0].holder) + " " + text_of(shape_of(copy.box)) + " at " +
                     text_of(begin_of(copy.box)) + " from " + std::to_string(copy.sources[0].offset) + " -> rank " +
                     std::to_string(copy.target.holder) + " from " + std::to_string(copy.target.offset));
@@ -111,7 +111,7 @@ TEST(ReshapePlan, NamesHoles) {
   const ReshapeSource source = source_of(held, {true, false, true});
   const auto plan = ReshapePlan::create(source, target);
   ASSERT_TRUE(plan);
-  const Status status = plan->plan_rank(0, [](const ReshapeCopy&) {});
+  const Status status = plan->plan_rank(0, [](const PlannedCopy&) {});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::not_found);
   EXPECT_EQ(status.error().what, "tensor w (weight): [6,2] wanted, [2,2] at [2,0] held by nobody");
@@ -129,12 +129,12 @@ TEST(ReshapePlan, RefusesFilesThatHoldARegionTwice) {
   };
   const auto plan = ReshapePlan::create(files, target);
   ASSERT_TRUE(plan);
-  const Status status = plan->plan_all([](const ReshapeCopy&) {});
+  const Status status = plan->plan_all([](const PlannedCopy&) {});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::corrupt);
   EXPECT_EQ(status.error().what, "tensor w (weight): [6], held twice around [3] at [3]");
   copy = 1;  // another copy may lie across
-  EXPECT_TRUE(plan->plan_all([](const ReshapeCopy&) {}));
+  EXPECT_TRUE(plan->plan_all([](const PlannedCopy&) {}));
 }
 
 TEST(ReshapePlan, BalancesBytesOverReplicas) {
@@ -148,7 +148,7 @@ TEST(ReshapePlan, BalancesBytesOverReplicas) {
   const auto plan = ReshapePlan::create(source, target);
   ASSERT_TRUE(plan);
   std::map<std::uint32_t, std::uint64_t> given;
-  ASSERT_TRUE(plan->plan_rank(0, [&](const ReshapeCopy& copy) { given[copy.sources[0].holder] += volume(copy.box); }));
+  ASSERT_TRUE(plan->plan_rank(0, [&](const PlannedCopy& copy) { given[copy.sources[0].holder] += volume(copy.box); }));
   ASSERT_EQ(given.size(), 5u);
   std::uint64_t least = ~std::uint64_t{0};
   std::uint64_t most = 0;
@@ -165,7 +165,7 @@ TEST(ReshapePlan, TakesItsOwnCopyIfAsked) {
   const ReshapeSource source = source_of(ranks);
   const auto plan = ReshapePlan::create(source, ranks, {.prefer_own_rank = true});
   ASSERT_TRUE(plan);
-  ASSERT_TRUE(plan->plan_all([](const ReshapeCopy& copy) { EXPECT_EQ(copy.sources[0].holder, copy.target.holder); }));
+  ASSERT_TRUE(plan->plan_all([](const PlannedCopy& copy) { EXPECT_EQ(copy.sources[0].holder, copy.target.holder); }));
 }
 
 TEST(ReshapePlan, BringsAllVersionsOfAnAveragedTensorInRankOrder) {
@@ -177,7 +177,7 @@ TEST(ReshapePlan, BringsAllVersionsOfAnAveragedTensorInRankOrder) {
   const auto plan = ReshapePlan::create(source, target);
   ASSERT_TRUE(plan);
   std::size_t copies = 0;
-  ASSERT_TRUE(plan->plan_all([&](const ReshapeCopy& copy) {
+  ASSERT_TRUE(plan->plan_all([&](const PlannedCopy& copy) {
     ++copies;
     ASSERT_EQ(copy.sources.size(), 3u);
     for (std::uint32_t i = 0; i < 3; ++i) {
@@ -203,7 +203,7 @@ TEST(ReshapePlan, SplitsVersionsWhereAnyOfThemIsCut) {
   const auto plan = ReshapePlan::create(source, target);
   ASSERT_TRUE(plan);
   std::vector<std::vector<std::uint64_t>> copies;  // begin, size, both sources' offsets, the target's
-  ASSERT_TRUE(plan->plan_rank(0, [&](const ReshapeCopy& copy) {
+  ASSERT_TRUE(plan->plan_rank(0, [&](const PlannedCopy& copy) {
     copies.push_back(
         {copy.box.begin[0], copy.box.size[0], copy.sources[0].offset, copy.sources[1].offset, copy.target.offset});
   }));
@@ -266,13 +266,13 @@ TEST(ReshapePlan, DoesNotCutPackedTypes) {
   const Enumeration target(cut);
   const auto plan = ReshapePlan::create(source, target);
   ASSERT_TRUE(plan);
-  const Status status = plan->plan_all([](const ReshapeCopy&) {});
+  const Status status = plan->plan_all([](const PlannedCopy&) {});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().what,
             "tensor w (weight): [4,6] of float4_e2m1 elements, which are packed and cannot be cut");
   const auto kept = ReshapePlan::create(source, held);
   ASSERT_TRUE(kept);
-  EXPECT_TRUE(kept->plan_all([](const ReshapeCopy&) {}));
+  EXPECT_TRUE(kept->plan_all([](const PlannedCopy&) {}));
 }
 
 TEST(PlanCache, FindsWhatIsUnchangedAndNothingElse) {

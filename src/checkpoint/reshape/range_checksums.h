@@ -21,13 +21,6 @@ enum class ChecksumKind : std::uint8_t {
   crc32c,  // Castagnoli: base/crc32c.h
 };
 
-struct FileRange {
-  std::uint32_t file = 0;  // index in CopyTarget::files
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  auto operator<=>(const FileRange&) const = default;
-};
-
 class RangeChecksums {
  public:
   // In order of file and begin, none into another. Fails: `invalid` otherwise.

@@ -127,7 +127,7 @@ TEST(RangeChecksums, SeeEveryByteThatTheExecutorWritesOnce) {
   };
   const auto copy_columns = [&](std::uint64_t begin, std::uint64_t count, std::uint32_t file, std::uint64_t at,
                                 std::uint64_t row) {
-    ReshapeCopy copy;
+    PlannedCopy copy;
     copy.box.dimensions = 2;
     copy.box.begin = {0, begin};
     copy.box.size = {kRows, count};

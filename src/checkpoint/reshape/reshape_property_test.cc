@@ -544,14 +544,14 @@ void run_case(std::uint64_t seed, Counts& counts) {
 
   std::map<std::pair<std::uint32_t, std::uint32_t>, Elements> filled;  // values
   for (const auto& [where, contents] : wanted) filled[where].assign(contents.elements.size(), kUntouched);
-  const CopySink run = [&](const ReshapeCopy& copy) {
+  const CopySink run = [&](const PlannedCopy& copy) {
     ++counts.copies;
     counts.averaged += copy.sources.size() > 1 ? 1 : 0;
     ASSERT_EQ(copy.to, to.tensors[copy.tensor].dtype);
     Elements& out = filled.at({copy.target.holder, copy.target.buffer});
     for_each_element(copy.box, [&](const PerDimension& at) {
       std::int64_t sum = 0;
-      for (const CopyEnd& end : copy.sources) {
+      for (const PlannedEnd& end : copy.sources) {
         ASSERT_TRUE(is_alive[end.holder]);
         const Contents& buffer = held.at({end.holder, end.buffer});
         const std::uint64_t i = address(end.offset, end.stride, at);
@@ -711,13 +711,13 @@ void run_view_case(std::uint64_t seed, Counts& counts) {
   }
   std::map<std::pair<std::uint32_t, std::uint32_t>, Elements> filled;
   for (const auto& [where, contents] : wanted) filled[where].assign(contents.elements.size(), kUntouched);
-  const CopySink run = [&](const ReshapeCopy& copy) {
+  const CopySink run = [&](const PlannedCopy& copy) {
     ++counts.copies;
     counts.averaged += copy.sources.size() > 1 ? 1 : 0;
     Elements& out = filled.at({copy.target.holder, copy.target.buffer});
     for_each_element(copy.box, [&](const PerDimension& at) {
       std::int64_t found = kPad;
-      for (const CopyEnd& end : copy.sources) {
+      for (const PlannedEnd& end : copy.sources) {
         const StoredPiece& piece = *pieces.at(end.buffer);
         ASSERT_EQ(piece.file, end.holder);
         const std::uint64_t first = piece.offset_bytes / element_bytes[to.tensors[copy.tensor].name];

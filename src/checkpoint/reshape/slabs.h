@@ -1,9 +1,9 @@
-// Slabs: a plan's copies, cut into parts that fit in memory, and what each of them reads and writes.
+// Slabs: a plan's copies, cut so that they fit in memory, and what each slab reads and writes.
 //
-// The pure half of the executor. A *move* is a copy with resolved places: bytes and strides in bytes. Moves of one
-// tensor are cut along its index space, all at the same indices: a *slab* has all that reads or writes those elements,
-// so nothing is read for two slabs. Within a slab, *items* are what its parts need of files, *extents* the ranges that
-// are read, *windows* the ranges that are written.
+// The pure half of the executor. A PlacedCopy is a PlannedCopy whose places are known: memory and files, with strides in
+// bytes. The copies of one tensor are cut along its index space, all at the same indices. A *slab* has every part of a
+// copy that reads or writes those elements, so no byte is read for two slabs. A slab reads ReadPieces, which are joined
+// to ReadRanges, and writes FileRanges.
 #pragma once
 
 #include <cstddef>
@@ -17,90 +17,85 @@
 
 namespace pawl::checkpoint {
 
-struct MoveEnd {
+struct PlacedEnd {
   std::byte* memory = nullptr;  // of the box's first element; null: it lies in a file
   std::uint32_t file = 0;
   std::uint64_t at = 0;  // of that element in the file's decoded bytes
   PerDimension stride{};
-  ElementType stored = ElementType::uint8;  // what lies there: the move's type; or float32, to be rounded to it
+  ElementType stored = ElementType::uint8;  // what lies there: the copy's type; or float32, to be rounded to it
   bool swapped = false;
   std::uint32_t peer = BufferPlace::kThisProcess;  // whose memory it is
 };
 
-struct CopyMove {
+struct PlacedCopy {
   std::uint32_t tensor = 0;
   ElementType from = ElementType::uint8;
   ElementType to = ElementType::uint8;
   Box box;
   std::uint32_t first_source = 0;  // in Batch::sources
   std::uint32_t source_count = 0;  // more than one: their mean
-  MoveEnd target;
+  PlacedEnd target;
 };
 
 // Whole tensors, one after another.
 struct Batch {
-  std::vector<CopyMove> moves;
-  std::vector<MoveEnd> sources;
+  std::vector<PlacedCopy> copies;
+  std::vector<PlacedEnd> sources;
 };
 
-struct Part {
-  std::uint32_t move = 0;  // in the batch
-  Box box;                 // of the move's
+struct CopyPart {
+  std::uint32_t copy = 0;  // in the batch
+  Box box;                 // of the copy's
 };
 
 struct Slab {
   std::shared_ptr<const Batch> batch;
-  std::vector<Part> parts;
+  std::vector<CopyPart> parts;
 };
 
-// Appends the copy as a move. Packed types become bytes. Fails: `invalid` if it leaves a place, or can't be done.
-[[nodiscard]] Status append_move(const ReshapeCopy& copy, const CopySource& source, const CopyTarget& target,
-                                 Batch& batch);
-[[nodiscard]] std::uint64_t target_bytes(const CopyMove& move, const Box& box);
+// Appends the copy, with its places. Packed types become bytes. Fails: `invalid` if it leaves a place, or is impossible.
+[[nodiscard]] Status append_placed_copy(const PlannedCopy& copy, const CopySource& source, const CopyTarget& target,
+                                        Batch& batch);
+[[nodiscard]] std::uint64_t target_bytes(const PlacedCopy& placed, const Box& box);
 // The end's place of the box's first element.
-[[nodiscard]] MoveEnd end_at(const MoveEnd& end, const Box& of, const Box& box);
+[[nodiscard]] PlacedEnd end_at(const PlacedEnd& end, const Box& of, const Box& box);
 
 struct SlabLimits {
   std::uint64_t target_bytes = 0;
-  std::uint64_t staged_bytes = 0;  // windows, and versions to be averaged
+  std::uint64_t staged_bytes = 0;  // ranges to be written, and versions to be averaged
   std::uint64_t runs = 0;          // contiguous ranges in files
 };
 using SlabSink = std::function<void(Slab)>;
 // All of the batch, in order. A slab passes a limit only if it is of one element.
 void cut_into_slabs(const std::shared_ptr<const Batch>& batch, const SlabLimits& limits, const SlabSink& sink);
 
-// A range of a target file, all of it written by the slab.
-struct Window {
-  std::uint32_t file = 0;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-// The windows, in order of file and offset, none adjacent to another. Parts whose rows fall into several are split.
-[[nodiscard]] std::vector<Window> plan_windows(Slab& slab);
+// The ranges of target files that the slab writes, each whole: in order of file and offset, none adjacent to another.
+// Splits parts whose rows lie in several of them.
+[[nodiscard]] std::vector<FileRange> plan_writes(Slab& slab);
 
 // A box of a part whose bytes lie together in a source file.
-struct Item {
+struct ReadPiece {
   std::uint32_t file = 0;
   std::uint32_t part = 0;
-  std::uint32_t source = 0;  // of the move: which version
+  std::uint32_t source = 0;  // of the copy: which version
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   Box box;
 };
-// A range that is read at once, and the items in it.
-struct Extent {
+// A range of a source file that is read at once, and the pieces in it.
+struct ReadRange {
   std::uint32_t file = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::size_t first_item = 0;
-  std::size_t last_item = 0;  // one after
+  std::size_t first_piece = 0;
+  std::size_t last_piece = 0;  // one after
 };
 
-// How many bytes may be read that nobody needs: a share of what was needed so far.
+// How many bytes may be read that nobody needs: a fraction of what was needed so far.
 class ReadAllowance {
  public:
-  explicit ReadAllowance(double share) : share_(share) {}
-  void need(std::uint64_t bytes) { room_ += share_ * static_cast<double>(bytes); }
+  explicit ReadAllowance(double fraction) : fraction_(fraction) {}
+  void need(std::uint64_t bytes) { room_ += fraction_ * static_cast<double>(bytes); }
   [[nodiscard]] bool spend(std::uint64_t bytes) {
     if (static_cast<double>(bytes) > room_) return false;
     room_ -= static_cast<double>(bytes);
@@ -108,15 +103,15 @@ class ReadAllowance {
   }
 
  private:
-  double share_;
+  double fraction_;
   double room_ = 0;
 };
 
-// Appends the items of one source of a part. An item spans at most `span_bytes_max`, or is one element.
-void append_items(const Slab& slab, std::uint32_t part, std::uint32_t source, std::uint64_t span_bytes_max,
-                  ReadAllowance& allowance, std::vector<Item>& items);
-// Sorts the items and joins them: an extent is at most `bytes_max` long, or is one item.
-[[nodiscard]] std::vector<Extent> join_items(std::vector<Item>& items, std::uint64_t bytes_max,
-                                             ReadAllowance& allowance);
+// Appends the pieces of one source of a part. A piece spans at most `span_bytes_max`, or is one element.
+void append_read_pieces(const Slab& slab, std::uint32_t part, std::uint32_t source, std::uint64_t span_bytes_max,
+                        ReadAllowance& allowance, std::vector<ReadPiece>& pieces);
+// Sorts the pieces and joins them: a range is at most `bytes_max` long, or is one piece.
+[[nodiscard]] std::vector<ReadRange> join_read_pieces(std::vector<ReadPiece>& pieces, std::uint64_t bytes_max,
+                                                      ReadAllowance& allowance);
 
 }  // namespace pawl::checkpoint

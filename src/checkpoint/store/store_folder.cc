@@ -65,12 +65,12 @@ Result<PartPlan> plan_part(std::span<const StorePiece> pieces) {
   return plan;
 }
 
-ReshapeCopy copy_of(const StorePiece& piece, std::uint32_t number) {
+PlannedCopy copy_of(const StorePiece& piece, std::uint32_t number) {
   const std::uint64_t unit = size_bits(piece.type) / 8;
-  CopyEnd source{0, number, 0, {}};
+  PlannedEnd source{0, number, 0, {}};
   for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)
     source.stride[d] = piece.box.size[d] > 1 ? piece.stride_bytes[d] / unit : 1;
-  ReshapeCopy copy;
+  PlannedCopy copy;
   copy.tensor = number;
   copy.from = copy.to = piece.type;
   copy.box = piece.box;

@@ -70,9 +70,9 @@ inline Result<Bytes> load(const CheckpointView& view, std::uint32_t tensor) {
   const PerDimension dense = dense_stride(whole_box(stored.shape));
   std::uint32_t number = 0;
   for (std::uint32_t i = 0; i < tensor; ++i) number += static_cast<std::uint32_t>(view.tensors[i].pieces.size());
-  std::vector<ReshapeCopy> copies;
+  std::vector<PlannedCopy> copies;
   for (const StoredPiece& piece : stored.pieces) {
-    ReshapeCopy copy;
+    PlannedCopy copy;
     copy.from = copy.to = stored.type;
     copy.box = piece.box;
     copy.sources = {{piece.file, number++, 0, piece.stride}};

@@ -164,14 +164,14 @@ bool lies_in(const Box& box, const Shape& shape) {
 class Keys {
  public:
   explicit Keys(const std::vector<StoredTensor>& tensors)
-      : tensors_(tensors), slots_(std::bit_ceil(2 * tensors.size() + 1), kFree) {}
+      : tensors_(tensors), cells_(std::bit_ceil(2 * tensors.size() + 1), kFree) {}
   // False: it is there.
   [[nodiscard]] bool insert(std::size_t index) {
     const StoredTensor& tensor = tensors_[index];
     const std::hash<std::string_view> hash;
-    std::size_t slot = hash(tensor.name) * 31 + hash(tensor.role);
-    for (;; ++slot) {
-      std::size_t& held = slots_[slot & (slots_.size() - 1)];
+    std::size_t cell = hash(tensor.name) * 31 + hash(tensor.role);
+    for (;; ++cell) {
+      std::size_t& held = cells_[cell & (cells_.size() - 1)];
       if (held == kFree) {
         held = index;
         return true;
@@ -183,7 +183,7 @@ class Keys {
  private:
   static constexpr std::size_t kFree = ~std::size_t{0};
   const std::vector<StoredTensor>& tensors_;
-  std::vector<std::size_t> slots_;
+  std::vector<std::size_t> cells_;
 };
 
 std::uint64_t size_of(const StoredFile& file, std::uint64_t plain_size) {

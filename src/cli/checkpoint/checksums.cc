@@ -45,14 +45,14 @@ class Prover {
 
   // An item of DCP: an archive of at most so many bytes, perhaps packed; its frame need not say its size.
   Status item(ByteSource& file, const std::string& name, const DcpPlace& place, std::uint64_t bytes_max) {
-    Result<WindowBytes> window = WindowBytes::open(file, place.offset_bytes, place.length_bytes);
-    if (!window) return failed(name, window.error());
-    if (place.transforms.empty()) return archive(*window, name);
+    Result<RangeBytes> range = RangeBytes::open(file, place.offset_bytes, place.length_bytes);
+    if (!range) return failed(name, range.error());
+    if (place.transforms.empty()) return archive(*range, name);
     if (place.transforms.size() != 1 || !place.transforms[0].starts_with("stream.zstd")) {
       has_unproven_ = true;
       return {};
     }
-    const Result<std::string> encoded = read_text(*window, 0, place.length_bytes);
+    const Result<std::string> encoded = read_text(*range, 0, place.length_bytes);
     if (!encoded) return failed(name, encoded.error());
     MemoryBytes packed(*encoded);
     const Result<ZstdEnds> ends = zstd_ends(packed, bytes_max, 1);

@@ -19,7 +19,7 @@ CopyPlan::CopyPlan(const SeatLayout& layout, std::uint32_t bucket_bytes) {
     }
   }
   append(kPadding, layout.payload_bytes - end, bucket_bytes);
-  if (filled_ > 0) first_.push_back(pieces_.size());
+  if (filled_ > 0) first_.push_back(ranges_.size());
   first_volatile_bucket_ = layout.stable_bytes == layout.payload_bytes
                                ? bucket_count()
                                : static_cast<std::uint32_t>(layout.stable_bytes / bucket_bytes);
@@ -28,11 +28,11 @@ CopyPlan::CopyPlan(const SeatLayout& layout, std::uint32_t bucket_bytes) {
 void CopyPlan::append(std::uint32_t entry, std::uint64_t bytes, std::uint32_t bucket_bytes) {
   for (std::uint64_t offset = 0; offset < bytes;) {
     const std::uint64_t part = std::min<std::uint64_t>(bytes - offset, bucket_bytes - filled_);
-    pieces_.push_back({entry, offset, part});
+    ranges_.push_back({entry, offset, part});
     offset += part;
     filled_ += part;
     if (filled_ == bucket_bytes) {
-      first_.push_back(pieces_.size());
+      first_.push_back(ranges_.size());
       filled_ = 0;
     }
   }
@@ -51,29 +51,30 @@ std::uint32_t joined(std::uint32_t sum, bool first, std::uint32_t part, std::uin
 
 }  // namespace
 
-std::uint32_t gather(std::span<const Piece> pieces, const CopyKernel& kernel, EntryBases from, std::byte* to) {
+std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to) {
   std::uint32_t sum = 0;
-  for (const Piece& piece : pieces) {
+  for (const EntryRange& range : ranges) {
     std::uint32_t part = 0;
-    if (piece.entry == kPadding) {
-      std::memset(to, 0, piece.bytes);
-      part = crc32c({to, piece.bytes});
+    if (range.entry == kPadding) {
+      std::memset(to, 0, range.bytes);
+      part = crc32c({to, range.bytes});
     } else {
-      part = kernel.copy(to, from[piece.entry] + piece.offset, piece.bytes);
+      part = kernel.copy(to, from[range.entry] + range.offset, range.bytes);
     }
-    sum = joined(sum, &piece == pieces.data(), part, piece.bytes);
-    to += piece.bytes;
+    sum = joined(sum, &range == ranges.data(), part, range.bytes);
+    to += range.bytes;
   }
   return sum;
 }
 
-std::uint32_t scatter(std::span<const Piece> pieces, const CopyKernel& kernel, const std::byte* from, EntryBases to) {
+std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from,
+                      EntryBases to) {
   std::uint32_t sum = 0;
-  for (const Piece& piece : pieces) {
-    const std::uint32_t part = piece.entry == kPadding ? crc32c({from, piece.bytes})
-                                                       : kernel.copy(to[piece.entry] + piece.offset, from, piece.bytes);
-    sum = joined(sum, &piece == pieces.data(), part, piece.bytes);
-    from += piece.bytes;
+  for (const EntryRange& range : ranges) {
+    const std::uint32_t part = range.entry == kPadding ? crc32c({from, range.bytes})
+                                                       : kernel.copy(to[range.entry] + range.offset, from, range.bytes);
+    sum = joined(sum, &range == ranges.data(), part, range.bytes);
+    from += range.bytes;
   }
   return sum;
 }

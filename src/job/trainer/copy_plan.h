@@ -1,6 +1,6 @@
 // CopyPlan: which bytes of which declared entry fill which bucket. Made once, when the layout is sealed.
 //
-// What always holds: the pieces of a bucket cover it exactly, in order; bytes that no entry has are padding (zero).
+// What always holds: the ranges of a bucket cover it exactly, in order; bytes that no entry has are padding (zero).
 // Pure. The copying is a CopyKernel's: the seam for tuned kernels (streaming stores, devices).
 #pragma once
 
@@ -15,7 +15,7 @@ namespace pawl::job {
 
 inline constexpr std::uint32_t kPadding = ~0u;
 
-struct Piece {
+struct EntryRange {
   std::uint32_t entry = kPadding;  // index in SeatLayout::entries
   std::uint64_t offset = 0;        // in the entry's bytes
   std::uint64_t bytes = 0;
@@ -29,13 +29,13 @@ class CopyPlan {
   [[nodiscard]] std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(first_.size()) - 1; }
   // Buckets from this one on hold volatile bytes (the first of them perhaps stable ones too).
   [[nodiscard]] std::uint32_t first_volatile_bucket() const { return first_volatile_bucket_; }
-  [[nodiscard]] std::span<const Piece> bucket(std::uint32_t index) const {
-    return std::span(pieces_).subspan(first_[index], first_[index + 1] - first_[index]);
+  [[nodiscard]] std::span<const EntryRange> bucket(std::uint32_t index) const {
+    return std::span(ranges_).subspan(first_[index], first_[index + 1] - first_[index]);
   }
 
  private:
   void append(std::uint32_t entry, std::uint64_t bytes, std::uint32_t bucket_bytes);
-  std::vector<Piece> pieces_;
+  std::vector<EntryRange> ranges_;
   std::vector<std::size_t> first_{0};  // of each bucket, and the end
   std::uint64_t filled_ = 0;           // of the last bucket
   std::uint32_t first_volatile_bucket_ = 0;
@@ -51,9 +51,10 @@ struct CopyKernel {
 // Where each entry's bytes begin, by its index; nullptr where there are none.
 using EntryBases = std::span<std::byte* const>;
 
-// A bucket's pieces, one after another, to `to`. Returns the CRC32C of all that was stored.
-std::uint32_t gather(std::span<const Piece> pieces, const CopyKernel& kernel, EntryBases from, std::byte* to);
-// A bucket's bytes to its pieces. Returns the CRC32C of all that was read.
-std::uint32_t scatter(std::span<const Piece> pieces, const CopyKernel& kernel, const std::byte* from, EntryBases to);
+// A bucket's ranges, one after another, to `to`. Returns the CRC32C of all that was stored.
+std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to);
+// A bucket's bytes to its ranges. Returns the CRC32C of all that was read.
+std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from,
+                      EntryBases to);
 
 }  // namespace pawl::job

@@ -85,7 +85,7 @@ struct PlaceKey {
 };
 constexpr std::uint32_t kObject = ~0u;  // as dimensions: no tensor's
 
-// For an IndexTable: tensors that have one place have their slots in a row.
+// For an IndexTable: tensors that have one place have their cells in a row.
 std::uint64_t hash_of(const PlaceKey& key) {
   std::uint64_t hash = 0;
   for (std::uint32_t d = 0; key.dimensions != kObject && d < key.dimensions; ++d)

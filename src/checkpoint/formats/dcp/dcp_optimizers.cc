@@ -96,7 +96,7 @@ Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Fi
 std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files) {
   const Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint.files[place.file], files);
   if (!file || place.length_bytes > kObjectBytesMax) return std::nullopt;
-  Result<WindowBytes> item = WindowBytes::open(**file, place.offset_bytes, place.length_bytes);
+  Result<RangeBytes> item = RangeBytes::open(**file, place.offset_bytes, place.length_bytes);
   if (!item) return std::nullopt;
   if (place.transforms.empty()) {
     Result<TorchFile> content = TorchFile::read(*item);

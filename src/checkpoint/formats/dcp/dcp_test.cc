@@ -217,7 +217,7 @@ TEST(Dcp, KeysWithDotsAreToldApartByThePlannersPaths) {
   for (const DcpObject& object : checkpoint->objects) {  // each is a file of torch.save in itself
     Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint->files[object.place.file]);
     ASSERT_TRUE(file.has_value());
-    Result<WindowBytes> item = WindowBytes::open(**file, object.place.offset_bytes, object.place.length_bytes);
+    Result<RangeBytes> item = RangeBytes::open(**file, object.place.offset_bytes, object.place.length_bytes);
     ASSERT_TRUE(item.has_value());
     Result<TorchFile> content = TorchFile::read(*item);
     EXPECT_TRUE(content.has_value()) << object.key << ": " << (content ? "" : content.error().what);

@@ -248,9 +248,9 @@ std::vector<ItemReader::Form>& ItemReader::forms_of(const DcpTensor& tensor, con
 }
 
 Result<StoredPiece> ItemReader::locate_stored(ByteSource& source, const DcpTensor& tensor, const DcpChunk& chunk) {
-  PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+  PAWL_ASSIGN(RangeBytes range, RangeBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
   PAWL_ASSIGN(ItemBytes item,
-              ends_.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, window));
+              ends_.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, range));
   std::vector<Form>* forms = nullptr;
   if (form_count_ < kFormsMax) {
     forms = &forms_of(tensor, chunk);
@@ -278,8 +278,8 @@ Result<StoredPiece> ItemReader::locate_packed(ByteSource& source, const DcpTenso
     return Error{Code::invalid, text("it is packed by ", chunk.place.transforms[0], ", which is not known here")};
   const std::optional<std::uint64_t> most = decoded_bytes_max(tensor, chunk);
   if (!most) return damaged("no number of bytes holds its chunk");
-  PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
-  PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(window, *most, 1 << 16));
+  PAWL_ASSIGN(RangeBytes range, RangeBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+  PAWL_ASSIGN(const ZstdEnds ends, zstd_ends(range, *most, 1 << 16));
   ItemBytes item(nullptr, ends.size_bytes, ends.head, ends.tail);
   PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.box));
   piece = at_box(piece, chunk);
@@ -443,10 +443,10 @@ Result<StoredPiece> locate(ByteSource& source, const DcpTensor& tensor, const Dc
         if (entry.name == tensor.key) return locate_in_safetensors(entry, tensor, chunk.box);
       return damaged("it is not in its file");
     }
-    PAWL_ASSIGN(WindowBytes window, WindowBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
+    PAWL_ASSIGN(RangeBytes range, RangeBytes::open(source, chunk.place.offset_bytes, chunk.place.length_bytes));
     ItemEnds ends;
     PAWL_ASSIGN(ItemBytes item,
-                ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, window));
+                ends.read(source, chunk.place.file, chunk.place.offset_bytes, chunk.place.length_bytes, range));
     PAWL_ASSIGN(StoredPiece piece, locate_in_archive(item, tensor.type, chunk.box));
     piece.offset_bytes += chunk.place.offset_bytes;
     return piece;

@@ -33,7 +33,7 @@ struct LocalShard {
   std::uint64_t buffer = 0;  // the last one that it was found in, counted from 1
 };
 
-struct BufferPlace {
+struct BucketPlace {
   std::uint32_t shard = 0;
   std::size_t bucket = 0;  // index in buckets_
   std::uint64_t begin = 0;
@@ -101,7 +101,7 @@ class BucketPlacer {
   Result<std::string> read_flat(const StoredTensor& tensor, std::uint64_t begin, std::uint64_t count);
   Result<std::string> read_as(const Bucket& bucket, std::uint64_t begin, std::uint64_t count, ElementType type);
   Result<std::string> read_weight(const LocalShard& shard, const StoredPiece& part, bool from_end, std::uint64_t count);
-  void append_state(const StoredTensor& flat, const BufferPlace& place, StoredTensor& out) const;
+  void append_state(const StoredTensor& flat, const BucketPlace& place, StoredTensor& out) const;
 
   using Class = std::pair<ElementType, std::uint64_t>;  // what is looked up: so many elements of that type
   const CheckpointView& view_;
@@ -111,7 +111,7 @@ class BucketPlacer {
   std::map<Class, std::unordered_map<std::string, std::vector<std::uint32_t>>> found_by_;
   std::vector<std::uint32_t> order_;   // of each tensor: where it stands in the model
   std::vector<std::uint32_t> before_;  // at each place in that order: the weight right before it, of its kind
-  std::vector<BufferPlace> places_;
+  std::vector<BucketPlace> places_;
   std::uint64_t comparisons_ = 0;
   std::uint64_t told_by_order_ = 0;
   std::uint64_t buffer_count_ = 0;
@@ -346,7 +346,7 @@ Status BucketPlacer::place_all() {
 }
 
 // What the flat tensor holds of one shard, as boxes of the parameter.
-void BucketPlacer::append_state(const StoredTensor& flat, const BufferPlace& place, StoredTensor& out) const {
+void BucketPlacer::append_state(const StoredTensor& flat, const BucketPlace& place, StoredTensor& out) const {
   std::uint64_t begin = place.begin;
   for (const StoredPiece& part : shards_[place.shard].parts) {
     const Shape local(part.box.size.begin(), part.box.size.begin() + part.box.dimensions);
@@ -370,7 +370,7 @@ void BucketPlacer::append_state(const StoredTensor& flat, const BufferPlace& pla
 
 Result<std::vector<StoredTensor>> BucketPlacer::states() {
   std::map<std::pair<std::uint32_t, std::string>, StoredTensor> states;  // of each weight and role
-  for (const BufferPlace& place : places_) {
+  for (const BucketPlace& place : places_) {
     const std::uint32_t tensor = shards_[place.shard].tensor;
     for (const StoredTensor& flat : buckets_[place.bucket].tensors) {
       const auto [at, is_new] = states.try_emplace({tensor, flat.role});

@@ -174,8 +174,8 @@ Status MegatronReader::read_common() {
   for (const DcpObject& object : dcp_.objects) {
     if (object.key != "common_state" && !object.key.starts_with("common_state/")) continue;
     const std::string where = text(dcp_.files[object.place.file], ": ", object.key);
-    Result<WindowBytes> item =
-        WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
+    Result<RangeBytes> item =
+        RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
     if (!item) return std::move(item).error().within(where);
     Result<TorchFile> file = TorchFile::read(*item);
     if (!file) return std::move(file).error().within(where);
@@ -192,8 +192,8 @@ Status MegatronReader::read_step_of_groups() {
   for (const DcpObject& object : dcp_.objects) {
     if (object.key.find(".dp_group_idx_") == std::string::npos || object.key.find(".optimizer/") == std::string::npos)
       continue;
-    PAWL_ASSIGN(WindowBytes item,
-                WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes));
+    PAWL_ASSIGN(RangeBytes item,
+                RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes));
     Result<TorchFile> file = TorchFile::read(item);
     if (!file) return std::move(file).error().within(text(dcp_.files[object.place.file], ": ", object.key));
     common_.optimizer_step = find_step(item, *file, file->pickle().root());
@@ -325,8 +325,8 @@ Status MegatronReader::join_halves() {
 // another without their ends' padding, so it is as if it had one.
 Status MegatronReader::append_gathered(const DcpObject& object, std::vector<BucketTensor>& buckets) {
   const std::string where = text(dcp_.files[object.place.file], ": ", object.key);
-  Result<WindowBytes> item =
-      WindowBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
+  Result<RangeBytes> item =
+      RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
   if (!item) return std::move(item).error().within(where);
   Result<TorchFile> file = TorchFile::read(*item);
   if (!file) return std::move(file).error().within(where);

@@ -126,7 +126,7 @@ void StateReader::read_top() {
 
 // Dicts inside dicts from the root down, each value once: what torch calls a state dict of an optimizer.
 void StateReader::find_optimizers() {
-  struct BufferPlace {
+  struct Visit {
     Value value;
     std::size_t parent;  // index in `places`
     std::uint32_t depth;
@@ -134,11 +134,11 @@ void StateReader::find_optimizers() {
     Value key;          // of a dict
     std::size_t index;  // of a list
   };
-  std::vector<BufferPlace> places = {{pickle().root(), 0, 0, PathStep::Kind::key, kNothing, 0}};
+  std::vector<Visit> places = {{pickle().root(), 0, 0, PathStep::Kind::key, kNothing, 0}};
   std::vector<bool> seen(pickle().count(), false);
   seen[pickle().root()] = true;
   for (std::size_t at = 0; at < places.size() && out_.optimizers.size() < kOptimizersMax; ++at) {
-    const BufferPlace place = places[at];
+    const Visit place = places[at];
     const std::span<const Value> items = pickle().items(place.value);
     const bool is_dict = is_pairs(place.value);
     if (is_dict && pickle().is(pickle().find(place.value, "state"), PickleKind::dict) &&
@@ -154,7 +154,7 @@ void StateReader::find_optimizers() {
       continue;
     }
     if (place.depth >= kOptimizerDepthMax) continue;
-    const auto enter = [&](Value value, BufferPlace below) {
+    const auto enter = [&](Value value, Visit below) {
       const bool is_list = pickle().is(value, PickleKind::list) || pickle().is(value, PickleKind::tuple);
       if (value >= seen.size() || seen[value] || (!is_list && !is_pairs(value))) return;
       seen[value] = true;
