@@ -377,7 +377,7 @@ def _piece_array(pieces: Sequence[StorePiece]) -> ctypes.Array[_Piece]:
     flat = _flat([number for piece in pieces
                   for number in (*piece.shape, *piece.begin, *piece.size, *piece.stride_bytes)])
     array = (_Piece * max(1, len(pieces)))()
-    array._numbers = flat  # the pointers below are into it
+    array._numbers = flat  # type: ignore[attr-defined]  # the pointers below are into it
     at = ctypes.addressof(flat)
     for to, piece in zip(array, pieces, strict=False):
         to.name, to.role, to.dtype = piece.name.encode(), piece.role.encode(), piece.dtype.encode()
@@ -401,7 +401,7 @@ def _array(requests: Sequence[Request]) -> ctypes.Array[_Request]:
     """One array for all numbers of all requests: there may be hundreds of thousands."""
     flat = _flat([number for request in requests for number in (*request.begin, *request.size, *request.strides)])
     array = (_Request * max(1, len(requests)))()
-    array._numbers = flat  # the pointers below are into it
+    array._numbers = flat  # type: ignore[attr-defined]  # the pointers below are into it
     at = ctypes.addressof(flat)
     for to, request in zip(array, requests, strict=False):
         to.tensor, to.dimension_count = request.tensor, len(request.begin)

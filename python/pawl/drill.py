@@ -1,7 +1,7 @@
 """`pawl drill -- COMMAND`: proves on the user's own script that recovery is exact, or says what is different and why.
 
 Runs the command undisturbed under `pawl run --standalone`, then with faults by seed (drill_faults.py), and compares what
-the trainers wrote down (witness.py) bit by bit (drill_verdict.py). Where something differs, a second undisturbed run shows
+the trainers wrote down (drill_record.py) bit by bit (drill_verdict.py). Where something differs, a second undisturbed run shows
 whether the script differs from itself. Progress goes to standard error, the verdict to standard output.
 Exit codes: 0 equal, 1 not, 2 wrong use. Leaves no process, no memory and, without --keep, no folder behind, also after
 Ctrl-C. Needs no torch itself.
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import drill_faults, drill_verdict, witness
+from pawl import drill_faults, drill_record, drill_verdict
 from pawl.drill_faults import Fault, FaultError, Striker, Struck, View
 from pawl.drill_verdict import Run, Verdict
 
@@ -286,8 +286,8 @@ class Drill:
         said = job.said()
         if code == 0 or "exited 0" in job.output() or _NO_LOOP in said:
             return (f"{shown(self._options.command)} never did a step of pawl's: a script that is drilled needs pawl.init(), "
-                    f"job.protect(...) and `for step in job.steps(total):` with its `with step:` (README, \"Protect your own "
-                    f"training\"){job.tail()}")
+                    f"job.protect(...) and `for step in job.steps(total):` with its `with step:` "
+                    f"(docs/user/protect.md){job.tail()}")
         where = f"after step {run.steps()}" if run.done else "before its first step"
         return (f"{shown(self._options.command)} fails without any fault ({where}; exit code {code}): let it run through "
                 f"under `pawl run` first{job.tail()}")
@@ -319,11 +319,11 @@ class DrilledJob:
         flags = ["--standalone", "--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node),
                  "--spares", str(options.spares), "--test-hooks", "--keep"]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
-                       witness.RECORD: os.path.join(self._folder, "record"),
+                       drill_record.RECORD: os.path.join(self._folder, "record"),
                        "PAWL_REHEARSAL_LOG": os.path.join(self._folder, "rehearsal.log")}
         environment.pop("PAWL", None)  # "off" would leave nothing to drill
         if options.steps_limit:
-            environment[witness.STEPS] = str(options.steps_limit)
+            environment[drill_record.STEPS] = str(options.steps_limit)
         with open(os.path.join(self._folder, "output"), "wb") as output:
             self._process = subprocess.Popen(
                 [options.pawl, "run", "--job", self.view.name, *flags, "--", *options.command], env=environment,

@@ -1,6 +1,6 @@
 """The verdict of a drill: what differs first between two runs, why that is likely, and what to do about it. Pure.
 
-A run is what its trainers wrote down (witness.py). Every execution of a step, also one that a recovery undid, must have
+A run is what its trainers wrote down (drill_record.py). Every execution of a step, also one that a recovery undid, must have
 the bits of the undisturbed run's. Beside that, what the loop carries without protection must be in the end what it is in
 the undisturbed run: a model of averages may never show in a loss. What differs between two undisturbed runs is no
 recovery's fault and is left out of all of it. Causes are likely, not proven: they rest on what differed when the first
@@ -21,7 +21,7 @@ STATE_KINDS = ("tensor", "module", "optimizer", "stateful", "generator")  # trai
 FEEDING = re.compile(r"sampl|load|batch|data|shuffl|order|index|indic|epoch|position|cursor|stream|feed|perm", re.I)
 NAMED_MAX = 3
 
-Carried = tuple[str, str, str, str]  # kind, digest, shown, keeper (carried.py)
+Unprotected = tuple[str, str, str, str]  # kind, digest, shown, keeper (unprotected_state.py)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Execution:
     samples: list[dict[str, Any]]
     tensors: dict[str, str]
     volatile: dict[str, str]
-    carried: dict[str, Carried]  # when the step began
+    unprotected: dict[str, Unprotected]  # when the step began
 
 
 @dataclass
@@ -74,7 +74,7 @@ def read_run(folder: str) -> Run:
     run = Run()
     for path in sorted(glob.glob(os.path.join(folder, "seat*.jsonl"))):
         names: list[str] = []
-        carried: dict[str, Carried] = {}
+        unprotected: dict[str, Unprotected] = {}
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
@@ -82,25 +82,25 @@ def read_run(folder: str) -> Run:
                 except ValueError:
                     continue
                 names = entry.get("names", names)
-                carried = _changed(carried, entry["carried"])
-                execution = _execution(entry, names, carried)
+                unprotected = _changed(unprotected, entry["unprotected"])
+                execution = _execution(entry, names, unprotected)
                 run.done.setdefault((execution.step, execution.seat), []).append(execution)
     for executions in run.done.values():
         executions.sort(key=lambda each: each.t_ns)
     return run
 
 
-def _changed(carried: dict[str, Carried], changes: dict[str, Any]) -> dict[str, Carried]:
-    after = {path: each for path, each in carried.items() if changes.get(path, each) is not None}
+def _changed(unprotected: dict[str, Unprotected], changes: dict[str, Any]) -> dict[str, Unprotected]:
+    after = {path: each for path, each in unprotected.items() if changes.get(path, each) is not None}
     after.update({path: (each[0], each[1], each[2], each[3]) for path, each in changes.items() if each is not None})
     return after
 
 
-def _execution(entry: dict[str, Any], names: list[str], carried: dict[str, Carried]) -> Execution:
+def _execution(entry: dict[str, Any], names: list[str], unprotected: dict[str, Unprotected]) -> Execution:
     digests = [entry["tensors"][begin:begin + DIGEST_CHARACTERS]
                for begin in range(0, len(entry["tensors"]), DIGEST_CHARACTERS)]
     return Execution(entry["step"], entry["seat"], entry["pid"], entry["generation"], entry["t_ns"], entry["losses"],
-                     entry["inputs"], entry["samples"], dict(zip(names, digests, strict=False)), entry["volatile"], carried)
+                     entry["inputs"], entry["samples"], dict(zip(names, digests, strict=False)), entry["volatile"], unprotected)
 
 
 # What differs first -----------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _named(names: list[str]) -> str:
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
 
 
-# What was carried without protection ------------------------------------------------------------------------------
+# What was not protected ------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Suspect:
@@ -195,13 +195,13 @@ class Suspect:
         return f"`{self.path}`{keeper} ({self.shown})"
 
 
-def carried_at(reference: Run, other: Run, step: int, seats: Iterable[int], besides: set[str]) -> list[Suspect]:
+def unprotected_at(reference: Run, other: Run, step: int, seats: Iterable[int], besides: set[str]) -> list[Suspect]:
     """What differs when `step` begins, on any of `seats`; without the paths in `besides`."""
     found: dict[str, Suspect] = {}
     for seat in seats:
         theirs = reference.done.get((step, seat))
         for execution in other.done.get((step, seat), []) if theirs else []:
-            ours, undisturbed = execution.carried, theirs[0].carried if theirs else {}
+            ours, undisturbed = execution.unprotected, theirs[0].unprotected if theirs else {}
             for path in {**ours, **undisturbed}:
                 if path not in besides and path not in found and ours.get(path) != undisturbed.get(path):
                     kind, _, shown, keeper = ours.get(path) or undisturbed[path]
@@ -209,16 +209,16 @@ def carried_at(reference: Run, other: Run, step: int, seats: Iterable[int], besi
     return sorted(found.values(), key=lambda each: (STATE_KINDS + ("iterator", "value", "file")).index(each.kind))
 
 
-def carried_to_the_end(reference: Run, other: Run, besides: set[str]) -> list[Suspect]:
+def unprotected_to_the_end(reference: Run, other: Run, besides: set[str]) -> list[Suspect]:
     """What still differs when the last step begins: what comes right by itself meanwhile is no state."""
     last = min(reference.steps(), other.steps())
-    return carried_at(reference, other, last, sorted(reference.seats()), besides) if last else []
+    return unprotected_at(reference, other, last, sorted(reference.seats()), besides) if last else []
 
 
 def unsteady_paths(first: Run, second: Run) -> set[str]:
     """What differs between two undisturbed runs: times, process ids, and whatever depends on them."""
     return {suspect.path for step in range(1, min(first.steps(), second.steps()) + 1)
-            for suspect in carried_at(first, second, step, sorted(first.seats()), set())}
+            for suspect in unprotected_at(first, second, step, sorted(first.seats()), set())}
 
 
 # Why --------------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
         if itself is not None:
             return _differs_from_itself(itself, besides, reference, again)
     difference = first_difference(reference, disturbed)
-    ending = carried_to_the_end(reference, disturbed, besides)
+    ending = unprotected_to_the_end(reference, disturbed, besides)
     if difference is not None:
         return _differs(difference, reference, disturbed, besides, rehearsed)
     notes = tuple(_note(suspect) for suspect in ending if suspect.kind not in STATE_KINDS) + _rehearsal_notes(rehearsed)
@@ -264,20 +264,20 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
 
 def needs_another_run(reference: Run, disturbed: Run) -> bool:
     """Whether something differs, so that an undisturbed run must show whether it does so by itself."""
-    return first_difference(reference, disturbed) is not None or bool(carried_to_the_end(reference, disturbed, set()))
+    return first_difference(reference, disturbed) is not None or bool(unprotected_to_the_end(reference, disturbed, set()))
 
 
 def _earliest(states: list[Suspect], reference: Run, disturbed: Run, besides: set[str]) -> Suspect:
     """The first of them again, where it began to differ."""
     for step in range(1, reference.steps() + 1):
-        for suspect in carried_at(reference, disturbed, step, sorted(reference.seats()), besides):
+        for suspect in unprotected_at(reference, disturbed, step, sorted(reference.seats()), besides):
             if suspect.path == states[0].path:
                 return suspect
     return states[0]
 
 
 def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str], rehearsed: list[str]) -> Verdict:
-    suspects = carried_at(reference, disturbed, difference.step, sorted(reference.seats()), besides)
+    suspects = unprotected_at(reference, disturbed, difference.step, sorted(reference.seats()), besides)
     feeding = [suspect for suspect in suspects if suspect.feeds()]
     notes = _rehearsal_notes(rehearsed)
     if difference.what in ("inputs", "samples"):
@@ -306,7 +306,7 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
 
 
 def _differs_from_itself(difference: Difference, besides: set[str], reference: Run, again: Run) -> Verdict:
-    suspects = carried_at(reference, again, difference.step, sorted(reference.seats()), set())
+    suspects = unprotected_at(reference, again, difference.step, sorted(reference.seats()), set())
     at_begin = f" When that step began, {_named([each.named() for each in suspects])} differed." if suspects else ""
     return Verdict("itself", difference.shown(),
                    f"the script differs from itself without faults: two undisturbed runs are not equal, so no recovery can be "

@@ -16,16 +16,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pawl import witness
 from pawl.errors import PawlError
 
 if TYPE_CHECKING:
     import torch
 
 _current: Job | None = None
+_observer: StepObserver | None = None
 
 
 def current_job() -> Job | None:
@@ -36,6 +36,22 @@ def current_job() -> Job | None:
 def set_current_job(job: Job | None) -> None:
     global _current
     _current = job
+
+
+class StepObserver(Protocol):
+    """Is told about each step's block. A drill has one (drill_record.py); otherwise there is none."""
+
+    def entering(self, job: Job, step: Step, loop: FrameType) -> None:
+        """`loop` is about to enter the step's block."""
+
+    def finished(self, job: Job, step: Step) -> None:
+        """The block has ended, and the step is not lost as far as this seat knows."""
+
+
+def observe_steps(observer: StepObserver) -> None:
+    """From now on, of all jobs of this process."""
+    global _observer
+    _observer = observer
 
 
 class Step(int):
@@ -61,16 +77,16 @@ class Step(int):
         if self._entered:
             raise PawlError(f"step {int(self)} was entered before: each step has one block")
         self._entered = True
-        if witness.watching:
-            witness.entering(self._job, self, sys._getframe(1))
+        if _observer is not None:
+            _observer.entering(self._job, self, sys._getframe(1))
         self._job._enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  _traceback: TracebackType | None) -> bool:
         swallowed = self._job._exit(self, error)
-        if witness.watching and error is None and not self.lost:
-            witness.finished(self._job, self)
+        if _observer is not None and error is None and not self.lost:
+            _observer.finished(self._job, self)
         return swallowed
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
@@ -88,11 +104,10 @@ class Step(int):
 class Job:
     """A training without pawl: as torchrun's environment says, or alone."""
 
-    raises_lost = False  # of all jobs: under @pawl.resilient a lost step raises StepLost
-
     def __init__(self, rank: int, world_size: int, local_rank: int, device: torch.device) -> None:
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
         self.generation = 0  # version of the membership
+        self.raises_lost = False  # under @pawl.resilient a lost step raises StepLost
         self._done = 0       # the last step that was finished
         self._stop_step = 0  # the last one to do; 0: as many as the loop says
         self._inside: Step | None = None
@@ -126,7 +141,7 @@ class Job:
 
         What it raises because of somebody's death is swallowed: the next step is then R+1, and no result is needed.
         """
-        from pawl.state import load_random, save_random
+        from pawl.volatile_state import load_random, save_random
         before = save_random()
         try:
             yield

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from pawl import script, state, witness
+from pawl import drill_record, same_script, script_exit, volatile_state
 from pawl._library import Phase, Seat, Trainer
-from pawl.errors import PawlError, Recover, Refused, StepLost, Stop
+from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
 from pawl.protect import SETTLE_STEPS_MAX, Held, OptimizerWatch, Protected, Unchanged, dtype_number, storage_order
 from pawl.rehearsal import captured_output, rehearsal_steps
@@ -65,6 +65,7 @@ class ManagedJob(Job):
 
     def _make_groups(self) -> None:
         import torch.distributed as dist
+
         from pawl import groups
         groups.register()
         groups.use_library(self._trainer.path, self._trainer.handle)
@@ -77,7 +78,7 @@ class ManagedJob(Job):
     def _open_groups(self, timeout: timedelta) -> None:
         """Once every seat is here. The deadline is for making groups alone: a seat that comes in anew builds first."""
         from pawl import groups
-        script.agree(self._trainer, self.rank)
+        same_script.agree(self._trainer, self.rank)
         if self._trainer.store_add("pawl/arrived", 1) == self.world_size:
             self._trainer.store_set("pawl/all", b"here")
         self._trainer.store_get("pawl/all", MEET_S)
@@ -90,10 +91,11 @@ class ManagedJob(Job):
         if self._declared:
             raise Refused("job.protect() after the layout was sealed: call it before job.steps()")
         self._protected.add(things, state)
+        drill_record.protected(self._protected, things, state)
 
     def steps(self, total: int) -> Iterator[Step]:
         self.looped = True
-        total = witness.last_step(total)
+        total = drill_record.last_step(total)
         if self.finished:
             raise Refused("job.steps() a second time: a job is one loop, and it has ended")
         if self._protected.empty():
@@ -108,7 +110,7 @@ class ManagedJob(Job):
                 yield step
                 self._after(step)
         except GeneratorExit:
-            if not self.raises_lost and script.left_by_break(sys._getframe().f_back):
+            if not self.raises_lost and script_exit.left_by_break(sys._getframe().f_back):
                 self.finish_or_exit()
             raise
 
@@ -128,7 +130,7 @@ class ManagedJob(Job):
                 if not self.loss_pending():
                     raise
                 self.cut_short = True
-                script.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
+                script_exit.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
             finally:
                 self._progress(Phase.ASIDE)
 
@@ -163,6 +165,7 @@ class ManagedJob(Job):
     def _begin(self, number: int) -> None:
         """The volatile state is copied here, so that whatever the loop does from here on is done again after a loss."""
         if self._sealed:
+            assert self._unchanged is not None
             self._unchanged.bring_back_buffers()
             for held in self._unchanged.moved():
                 raise Refused(f"{held.name} ({held.role}) was replaced between two steps: change it inside `with step:`")
@@ -227,7 +230,7 @@ class ManagedJob(Job):
         if why is not None:
             return self._lose(step, why, error)
         if error is not None:
-            script.note_failure(error)
+            script_exit.note_failure(error)
         return False
 
     def _failure(self) -> str | None:
@@ -298,8 +301,8 @@ class ManagedJob(Job):
 
     def _declare(self) -> None:
         self._held = self._protected.held()
-        volatile = state.VolatileState([state.Part("random", state.save_random, state.load_random),
-                                        *self._protected.parts])
+        random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
+        volatile = volatile_state.VolatileState([random, *self._protected.parts])
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
             raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of the "
@@ -309,6 +312,7 @@ class ManagedJob(Job):
         for held in self._held:
             view = storage_order(held.tensor)
             number = dtype_number(held.tensor)
+            assert view is not None and number is not None  # what has none is refused before
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address, mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
         self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save, volatile.load)
@@ -317,6 +321,7 @@ class ManagedJob(Job):
 
     def _check_unchanged(self) -> None:
         """While no window is open: tensors that were replaced are told to libpawl, anything else is an error."""
+        assert self._unchanged is not None
         change = self._unchanged.first_change()
         if change is not None:
             raise Refused(f"the model or its optimizer changed after it was protected: {change}")
@@ -405,14 +410,14 @@ class ManagedJob(Job):
         if self.finished:
             return
         if self._late:
-            script.exit_now("the loop was left during the rehearsal: where the script may leave it early, let it look at "
+            script_exit.exit_now("the loop was left during the rehearsal: where the script may leave it early, let it look at "
                             "step.rehearsal (or step.lost) first")
         try:
             self._finish()
         except Stop as stop:
-            script.exit_now(str(stop))
+            script_exit.exit_now(str(stop))
         except Recover:
-            script.exit_now(f"step {self._done} was lost after the loop had been left: this process starts anew")
+            script_exit.exit_now(f"step {self._done} was lost after the loop had been left: this process starts anew")
 
     def finish_loop(self) -> bool:
         if self.finished or not self.looped:
@@ -427,7 +432,7 @@ class ManagedJob(Job):
 
     def _end_stopped(self, why: str) -> NoReturn:
         self.finished = True
-        script.end_stopped(why)
+        script_exit.end_stopped(why)
 
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:

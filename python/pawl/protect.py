@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pawl import state, witness
+from pawl import volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.sampler import ElasticSampler
@@ -48,7 +48,7 @@ class Protected:
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     samplers: list[ElasticSampler] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
-    parts: list[state.Part] = field(default_factory=list)
+    parts: list[volatile_state.Part] = field(default_factory=list)
     steps_of: dict[int, int] = field(default_factory=dict)  # by id of a protected optimizer
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
@@ -56,9 +56,7 @@ class Protected:
         for thing in things:
             self._add(thing)
         if ordinary is not None:
-            self.parts.append(state.object_part(f"state{len(self.parts)}", ordinary))
-        if witness.watching:
-            witness.protected(self, things, ordinary)
+            self.parts.append(volatile_state.object_part(f"state{len(self.parts)}", ordinary))
 
     def _add(self, thing: Any) -> None:
         import torch
@@ -97,7 +95,7 @@ class Protected:
                 raise Refused(f"ZeroRedundancyOptimizer over {optimizer.world_size} of {self.world} ranks can't be "
                               f"protected yet: use the default process group")
         self.optimizers.append(optimizer)
-        self.parts.append(state.optimizer_part(f"optimizer{len(self.optimizers) - 1}", optimizer))
+        self.parts.append(volatile_state.optimizer_part(f"optimizer{len(self.optimizers) - 1}", optimizer))
 
     def _add_loader(self, loader: Any) -> None:
         if loader.num_workers > 0:
@@ -124,7 +122,7 @@ class Protected:
             self.scalers.append(thing)
             self.parts.append(_scaler_part(f"{kind}{len(self.parts)}", thing))
         else:
-            self.parts.append(state.object_part(f"{kind}{len(self.parts)}", thing))
+            self.parts.append(volatile_state.object_part(f"{kind}{len(self.parts)}", thing))
 
     # What it comes to.
 
@@ -178,7 +176,7 @@ class Protected:
     def _held_by(self, number: int, optimizer: torch.optim.Optimizer) -> list[Held]:
         import torch
         names = {id(parameter): name for name, parameter in self.parameters()}
-        inner = state.inner_optimizer(optimizer)
+        inner = volatile_state.inner_optimizer(optimizer)
         earlier = {id(p) for other in self.optimizers[:number] for group in other.param_groups for p in group["params"]}
         placement = Placement.UNIQUE if is_zero(optimizer) else Placement.REPLICATE
         found = []
@@ -198,7 +196,7 @@ class Protected:
 
     def owns(self, optimizer: torch.optim.Optimizer) -> bool:
         """Protected, or inside of a protected one."""
-        return any(optimizer is known or optimizer is state.inner_optimizer(known) for known in self.optimizers)
+        return any(optimizer is known or optimizer is volatile_state.inner_optimizer(known) for known in self.optimizers)
 
     def first_shared(self, optimizer: torch.optim.Optimizer) -> str | None:
         """The first protected parameter that this optimizer would change."""
@@ -255,7 +253,7 @@ class Unchanged:
 
     def __init__(self, protected: Protected, held: list[Held]) -> None:
         self._fixed = [(each, tuple(each.tensor.shape)) for each in held if each.role == "weight"]
-        self._replaceable = [each for each in held if each.owner is not None]
+        self._replaceable = [(each, each.owner) for each in held if each.owner is not None]
         self._keys = [(each.owner, len(each.owner), each.name) for each in held if each.owner is not None]
         self._buffers = _buffer_places(protected, held)
         self._tables = [(table, dict(table), f"{prefix}{path}") for prefix, module in protected.modules
@@ -294,8 +292,8 @@ class Unchanged:
     def moved(self) -> list[Held]:
         """Replaceable tensors that lie elsewhere now, with their new address. Fails: Refused for another shape."""
         found = []
-        for held in self._replaceable:
-            found += _take_place(held, held.owner.get(held.key))
+        for held, owner in self._replaceable:
+            found += _take_place(held, owner.get(held.key))
         for held, table, key in self._buffers:
             found += _take_place(held, table.get(key))
         return found
@@ -397,7 +395,7 @@ def _module_type() -> Any:
     return torch.nn.Module
 
 
-def _extra_state_part(name: str, module: torch.nn.Module) -> state.Part:
+def _extra_state_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
     """get_extra_state() of every module that has one."""
     def having() -> list[tuple[str, Any]]:
         return [(path, each) for path, each in module.named_modules()
@@ -406,11 +404,11 @@ def _extra_state_part(name: str, module: torch.nn.Module) -> state.Part:
     def load(saved: dict[str, Any]) -> None:
         for path, each in having():
             each.set_extra_state(saved[path])
-    return state.Part(name, lambda: {path: each.get_extra_state() for path, each in having()}, load)
+    return volatile_state.Part(name, lambda: {path: each.get_extra_state() for path, each in having()}, load)
 
 
-def _scaler_part(name: str, scaler: Any) -> state.Part:
+def _scaler_part(name: str, scaler: Any) -> volatile_state.Part:
     def load(saved: dict[str, Any]) -> None:
         if saved:  # a disabled one has no state
             scaler.load_state_dict(saved)
-    return state.Part(name, scaler.state_dict, load)
+    return volatile_state.Part(name, scaler.state_dict, load)

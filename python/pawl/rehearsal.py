@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import script
+from pawl import drill_record, script_exit
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
 from pawl.protect import SETTLE_STEPS_MAX, OptimizerWatch, Protected
-from pawl.state import load_random, save_random
+from pawl.volatile_state import load_random, save_random
 
 FORMING_POLL_S = 0.02
 
@@ -65,6 +65,7 @@ class RehearsalJob(Job):
 
     def protect(self, *things: Any, state: Any = None) -> None:
         self._protected.add(things, state)
+        drill_record.protected(self._protected, things, state)
 
     def steps(self, total: int) -> Iterator[Step]:
         for step in rehearsal_steps(self, self._protected):
@@ -170,6 +171,7 @@ def _run_script() -> None:
 
 def _begin_loopback(world: int, timeout: timedelta) -> None:
     import torch.distributed as dist
+
     from pawl import groups
     groups.register()
     groups.set_loopback(True)
@@ -180,6 +182,7 @@ def _begin_loopback(world: int, timeout: timedelta) -> None:
 def _end_loopback() -> None:
     """Everything of the rehearsal goes: groups, model, optimizer. What was imported stays, which is the point."""
     import torch.distributed as dist
+
     from pawl import groups
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -203,7 +206,7 @@ def _process_kept() -> Iterator[None]:
 
 
 def _tell_failure(why: str, error: BaseException | None) -> None:
-    script.say(f"the rehearsal of this spare failed: {why}; it stays parked and starts cold when it gets a seat "
+    script_exit.say(f"the rehearsal of this spare failed: {why}; it stays parked and starts cold when it gets a seat "
                f"(pawl.init(rehearse=False) keeps it from trying)")
     log = os.environ.get("PAWL_REHEARSAL_LOG")
     if error is not None and log:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from pawl.errors import Refused
+from pawl.job import current_job
 
 _MASK = (1 << 64) - 1
 
@@ -64,7 +65,6 @@ class ElasticSampler:
 
     def __init__(self, dataset: int | Sized, global_batch: int, seed: int = 0, *, rank: int | None = None,
                  world: int | None = None, shuffle: bool = True) -> None:
-        from pawl.job import current_job  # not above: job is a chapter after this one
         job = current_job()
         self.dataset_size = dataset if isinstance(dataset, int) else len(dataset)
         self.global_batch, self.seed, self.shuffle = global_batch, seed, shuffle
@@ -118,7 +118,6 @@ class ElasticSampler:
 
     def _next(self) -> list[int]:
         """The next batch, for iteration."""
-        from pawl.job import current_job
         job = current_job()
         if job is not None and job.rehearsal:
             return self._slice(0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from pawl import script, state
+from pawl import same_script, script_exit, volatile_state
 from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
 
@@ -18,8 +18,10 @@ GROUP_TIMEOUT_S = 60.0  # for making groups; past it the generation is given up
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+_resilient_depth = 0  # how many functions under @resilient the training thread is in
 
-def init(*, rehearse: bool = True, state_bytes: int = state.BLOB_BYTES, group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
+
+def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES, group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
     """This process's job, with its default process group. Again: the same job.
 
     Under `pawl run` it waits here for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False. Without
@@ -29,13 +31,14 @@ def init(*, rehearse: bool = True, state_bytes: int = state.BLOB_BYTES, group_ti
     known = current_job()
     if known is not None:
         return known
-    script.show_sentences()
+    script_exit.show_sentences()
     _check_torch()
     if os.environ.get("PAWL") == "off" or not os.environ.get("PAWL_SOCKET"):
         job = _init_plain()
     else:
         job = _init_managed(rehearse, state_bytes, timedelta(seconds=group_timeout_s))
     set_current_job(job)
+    _tell_job()
     return job
 
 
@@ -53,8 +56,7 @@ def _check_torch() -> None:
 def _init_plain() -> Job:
     import torch
     import torch.distributed as dist
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -81,7 +83,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
     except Unreachable as nobody:
         raise Refused(f"no pawld answers ({nobody}): start the script with `pawl run`, or unset PAWL_SOCKET to train without "
                       f"pawl") from None
-    script.digest()  # of the file as this process has loaded it: a spare may be seated long after it was changed
+    same_script.digest()  # of the file as this process has loaded it: a spare may be seated long after it was changed
     try:
         groups.register()  # what takes long, or can't be, shows before there is a seat
         seat = wait_for_seat(trainer, rehearse, timeout)
@@ -95,13 +97,13 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
     except Stop as stop:
         _end_before_seated(str(stop))
     _set_environment(job)
-    script.watch(job)
+    script_exit.watch(job)
     return job
 
 
 def _end_before_seated(why: str) -> None:
     """The job is over and this trainer, a spare mostly, was never needed."""
-    script.say(why)
+    script_exit.say(why)
     raise SystemExit(0)
 
 
@@ -118,7 +120,9 @@ def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
     """
     @functools.wraps(function)
     def entered(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        before, Job.raises_lost = Job.raises_lost, True
+        global _resilient_depth
+        _resilient_depth += 1
+        _tell_job()
         try:
             while True:
                 try:
@@ -131,8 +135,15 @@ def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
                     if not _loss_pending():
                         raise
         finally:
-            Job.raises_lost = before
+            _resilient_depth -= 1
+            _tell_job()
     return entered
+
+
+def _tell_job() -> None:
+    job = current_job()
+    if job is not None:
+        job.raises_lost = _resilient_depth > 0
 
 
 def _finished() -> bool:

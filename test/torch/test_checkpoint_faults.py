@@ -3,7 +3,6 @@ random instants, Ctrl-C, sources that don't fit. The old checkpoint stays, the n
 within a bounded time, and no model is left that holds a part without a word. PAWL_SEED: of the random instants.
 """
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -32,7 +31,7 @@ import pawl.torch  # noqa: E402
 import small_disk  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
-from pawl.torch import report  # noqa: E402
+from pawl.torch import load_together, report  # noqa: E402
 from pawl.torch.ranks import Ranks  # noqa: E402
 
 WORLD = 4
@@ -250,8 +249,7 @@ def loses_a_file(rank, world, directory):
     model, optimizer = live_trainings.make("fsdp2", seed=1)
     pawl.torch.save(path, model, optimizer)
     other, mine = live_trainings.make("fsdp2", seed=2)
-    data, loading = os.path.join(path, "data-00001.safetensors"), importlib.import_module("pawl.torch.load")
-    read = loading.read_parts
+    data, read = os.path.join(path, "data-00001.safetensors"), load_together.read_parts
     with open(data, "rb") as file:
         content = file.read()
 
@@ -262,13 +260,13 @@ def loses_a_file(rank, world, directory):
         dist.barrier()
         return read(*arguments, **options)
 
-    loading.read_parts = reading
+    load_together.read_parts = reading
     try:
         pawl.torch.load(path, other, mine)
         said = "loaded"
     except PawlError as error:
         said = str(error)
-    loading.read_parts = read
+    load_together.read_parts = read
     if rank == 2:
         with open(data, "wb") as file:
             file.write(content)

@@ -22,7 +22,7 @@ import live_ranks  # noqa: E402
 import live_trainings  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.torch.dcp import OBJECT, Reader, Writer, groups_of, names_of  # noqa: E402
-from pawl.torch.save import save  # noqa: E402
+from pawl.torch.saving import save  # noqa: E402
 
 FIXTURES = os.path.join(harness.ROOT, "test", "fixtures", "torch")
 WORLD = 4

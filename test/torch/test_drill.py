@@ -15,7 +15,7 @@ from torch_job import HERE, PACKAGE, harness  # noqa: E402
 from processes import command_line, pids  # noqa: E402
 
 sys.path.insert(0, PACKAGE)
-from pawl import carried, digest, drill, drill_faults, drill_verdict  # noqa: E402
+from pawl import digest, drill, drill_faults, drill_verdict, unprotected_state  # noqa: E402
 
 DRILLED = os.path.join(HERE, "drilled.py")
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
@@ -150,7 +150,7 @@ class WrongUse(unittest.TestCase):
 
 def execution(step, seat=0, pid=1, t_ns=None, **what):
     given = {"losses": [{"bits": f"{step:08x}", "value": float(step)}], "inputs": [f"i{step}"], "samples": [],
-             "tensors": {"w (weight)": f"w{step}"}, "volatile": {"random": f"r{step}"}, "carried": {}}
+             "tensors": {"w (weight)": f"w{step}"}, "volatile": {"random": f"r{step}"}, "unprotected": {}}
     return drill_verdict.Execution(step, seat, pid, 1, step if t_ns is None else t_ns, **{**given, **what})
 
 
@@ -194,8 +194,8 @@ class Verdicts(unittest.TestCase):
         self.assertEqual((8, 1, "missing"), astuple(drill_verdict.first_difference(run_of(), disturbed)))
 
     def test_the_sampler_is_named_where_inputs_differ(self):
-        reference = run_of(execution(5, carried={"feed.position": ("value", "1", "80", "Feed")}))
-        disturbed = run_of(execution(5, inputs=["x"], carried={"feed.position": ("value", "2", "96", "Feed"),
+        reference = run_of(execution(5, unprotected={"feed.position": ("value", "1", "80", "Feed")}))
+        disturbed = run_of(execution(5, inputs=["x"], unprotected={"feed.position": ("value", "2", "96", "Feed"),
                                                                "count": ("value", "3", "9", "")}))
         verdict = drill_verdict.judge(reference, disturbed, None)
         self.assertEqual("differs", verdict.kind)
@@ -203,8 +203,8 @@ class Verdicts(unittest.TestCase):
         self.assertIn("pawl.ElasticSampler", verdict.remedy)
 
     def test_state_is_named_where_losses_differ(self):
-        reference = run_of(execution(5, carried={"teacher": ("module", "1", "Net", "")}))
-        disturbed = run_of(execution(5, losses=[], carried={"teacher": ("module", "2", "Net", "")}))
+        reference = run_of(execution(5, unprotected={"teacher": ("module", "1", "Net", "")}))
+        disturbed = run_of(execution(5, losses=[], unprotected={"teacher": ("module", "2", "Net", "")}))
         verdict = drill_verdict.judge(reference, disturbed, None)
         self.assertIn("isn't protected: `teacher` (Net)", verdict.cause)
         self.assertIn("job.protect(..., teacher)", verdict.remedy)
@@ -220,13 +220,13 @@ class Verdicts(unittest.TestCase):
         self.assertIn("job.protect(..., chance)", remedy("chance", "generator"))
 
     def test_what_comes_right_by_itself_is_no_state(self):
-        reference = run_of(execution(5, carried={"scratch": ("tensor", "1", "", "")}))
-        disturbed = run_of(execution(5, carried={"scratch": ("tensor", "2", "", "")}))
+        reference = run_of(execution(5, unprotected={"scratch": ("tensor", "1", "", "")}))
+        disturbed = run_of(execution(5, unprotected={"scratch": ("tensor", "2", "", "")}))
         self.assertTrue(drill_verdict.judge(reference, disturbed, None).sound())
 
     def test_counters_are_notes_and_clocks_are_nothing(self):
         def last(count, clock):
-            return execution(8, carried={"losses": ("value", count, f"list of {count}", ""), "began": ("value", clock, clock, "")})
+            return execution(8, unprotected={"losses": ("value", count, f"list of {count}", ""), "began": ("value", clock, clock, "")})
         reference, disturbed, again = run_of(last("7", "0.1")), run_of(last("9", "0.2")), run_of(last("7", "0.3"))
         self.assertTrue(drill_verdict.needs_another_run(reference, disturbed))
         verdict = drill_verdict.judge(reference, disturbed, again)
@@ -248,16 +248,16 @@ class Verdicts(unittest.TestCase):
     def test_records_come_back_from_their_files(self):
         lines = [{"step": 1, "seat": 0, "pid": 7, "generation": 1, "t_ns": 1, "losses": [], "inputs": [], "samples": [],
                   "names": ["a", "b"], "tensors": "0" * 16 + "1" * 16, "volatile": {},
-                  "carried": {"x": ["value", "1", "1", ""], "y": ["value", "1", "1", ""]}},
+                  "unprotected": {"x": ["value", "1", "1", ""], "y": ["value", "1", "1", ""]}},
                  {"step": 2, "seat": 0, "pid": 7, "generation": 1, "t_ns": 2, "losses": [], "inputs": [], "samples": [],
-                  "tensors": "2" * 32, "volatile": {}, "carried": {"x": ["value", "2", "2", ""], "y": None}}]
+                  "tensors": "2" * 32, "volatile": {}, "unprotected": {"x": ["value", "2", "2", ""], "y": None}}]
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "seat0.7.jsonl"), "w", encoding="utf-8") as file:
                 file.write("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "torn')
             run = drill_verdict.read_run(folder)
         self.assertEqual(2, run.steps())
         self.assertEqual({"a": "2" * 16, "b": "2" * 16}, run.done[2, 0][0].tensors)
-        self.assertEqual({"x": ("value", "2", "2", "")}, run.done[2, 0][0].carried)
+        self.assertEqual({"x": ("value", "2", "2", "")}, run.done[2, 0][0].unprotected)
 
 
 def astuple(difference):
@@ -303,12 +303,12 @@ class Plans(unittest.TestCase):
 
 
 class Looking(unittest.TestCase):
-    """What a loop carries, seen from the place where a step would begin."""
+    """What a loop has unprotected, seen from the place where a step would begin."""
 
     def look(self, known=()):
-        return carried.Looker(lambda thing: any(thing is each for each in known)).look(sys._getframe(1))
+        return unprotected_state.Finder(lambda thing: any(thing is each for each in known)).find(sys._getframe(1))
 
-    def test_what_is_written_first_is_not_carried(self):
+    def test_what_is_written_first_is_not_found(self):
         import torch
         average, total, loss, looks = torch.zeros(3), 0.0, None, []
         for step in range(3):
@@ -320,7 +320,7 @@ class Looking(unittest.TestCase):
         self.assertIn("total", looks[0])
         self.assertNotIn("loss", looks[1])
         self.assertNotEqual(looks[1]["average"].digest, looks[2]["average"].digest)
-        self.assertEqual(carried.TENSOR, looks[0]["average"].kind)
+        self.assertEqual(unprotected_state.TENSOR, looks[0]["average"].kind)
 
     def test_objects_generators_iterators_and_files(self):
         import torch
@@ -346,8 +346,8 @@ class Looking(unittest.TestCase):
                     model.weight += 1
                 file.write("a line")
                 known += 1
-        kinds = {"feed.position": carried.VALUE, "stream": carried.ITERATOR, "chance": carried.GENERATOR,
-                 "model": carried.MODULE, "file": carried.FILE}
+        kinds = {"feed.position": unprotected_state.VALUE, "stream": unprotected_state.ITERATOR,
+                 "chance": unprotected_state.GENERATOR, "model": unprotected_state.MODULE, "file": unprotected_state.FILE}
         for path, kind in kinds.items():
             self.assertEqual(kind, looks[1][path].kind, path)
             self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)

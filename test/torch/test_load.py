@@ -167,7 +167,8 @@ class FixturesTest(Case):
         self.check("torch/G3_fsdp2_tp_2x2", "ckpt")
 
     def test_optimizer_state_keyed_by_number(self):
-        self.check("torch/K_dcp_numbered", "ckpt", parameter_names=["0.weight", "0.bias", "1.weight", "1.bias"])
+        names = ["0.weight", "0.bias", "1.weight", "1.bias"]
+        self.check("torch/K_dcp_numbered", "ckpt", hints=pawl.torch.Hints(parameter_names=names))
 
     def test_deepspeed_zero1(self):
         self.check("deepspeed/zero1_w11", "ckpt", steps=3)
@@ -191,7 +192,7 @@ class FixturesTest(Case):
                       if tensor.role == "weight"}
         self.assertIn("model.layers.2.self_attn.q_proj.weight", wanted)
         other = module_for(wanted)
-        report = pawl.torch.load(path, other, attention_heads=4)
+        report = pawl.torch.load(path, other, hints=pawl.torch.Hints(attention_heads=4))
         self.assertEqual(len(wanted), len(report.matched))
         self.assertSame(golden["embedding.word_embeddings.weight"]["weight"], other.model.embed_tokens.weight, "wte")
         query = other.get_parameter("model.layers.2.self_attn.q_proj.weight")
@@ -238,7 +239,7 @@ class FixturesTest(Case):
         golden = golden_of("torch/K_dcp_numbered")
         module = module_for(golden)
         report = pawl.torch.load(os.path.join(FIXTURES, "torch/K_dcp_numbered/ckpt"), torch.compile(module),
-                                 parameter_names=["0.weight", "0.bias", "1.weight", "1.bias"])
+                                 hints=pawl.torch.Hints(parameter_names=["0.weight", "0.bias", "1.weight", "1.bias"]))
         self.assertEqual(4, len(report.matched))
         self.assertSame(golden["0.weight"]["weight"], module.get_parameter("0.weight"), "0.weight")
 
@@ -339,7 +340,7 @@ class HyperparametersTest(Case):
         names = self.path("names")
         with open(names, "w") as file:
             file.write("0.weight\n\n1.weight\n")  # a group each
-        pawl.torch.load(path, model, optimizer, parameter_names=names)
+        pawl.torch.load(path, model, optimizer, hints=pawl.torch.Hints(parameter_names=names))
         self.assertEqual([0.5, 0.25], [group["lr"] for group in optimizer.param_groups])
 
     def test_deepspeed_of_all_stages(self):

@@ -16,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, protect, rehearsal, script, state  # noqa: E402
+from pawl import _library, protect, rehearsal, script_exit, volatile_state  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 
@@ -156,7 +156,7 @@ class ZeroTest(unittest.TestCase):
             held = {(held.name, held.role): held for held in protected.held()}
             self.assertEqual(_library.Placement.UNIQUE, held["0.weight", "exp_avg"].placement)
             self.assertTrue(protected.owns(optimizer.optim))
-            part = state.optimizer_part("zero", optimizer)
+            part = volatile_state.optimizer_part("zero", optimizer)
             saved = pickle.loads(pickle.dumps(part.save()))
             optimizer.param_groups[0]["lr"] = optimizer.optim.param_groups[0]["lr"] = 9.0
             part.load(saved)
@@ -165,19 +165,19 @@ class ZeroTest(unittest.TestCase):
 
 class StateTest(unittest.TestCase):
     def round_trip(self, part, change):
-        saved = state.VolatileState([part]).save()
+        saved = volatile_state.VolatileState([part]).save()
         change()
-        state.VolatileState([part]).load(saved)
+        volatile_state.VolatileState([part]).load(saved)
 
     def test_every_generator(self):
         import random
 
         import numpy
         draws = [lambda: torch.rand(3).tolist(), random.random, lambda: numpy.random.rand(3).tolist()]
-        part = state.Part("random", state.save_random, state.load_random)
-        saved = state.VolatileState([part]).save()
+        part = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
+        saved = volatile_state.VolatileState([part]).save()
         first = [draw() for draw in draws]
-        state.VolatileState([part]).load(saved)
+        volatile_state.VolatileState([part]).load(saved)
         self.assertEqual(first, [draw() for draw in draws])
 
     def test_named_generators(self):
@@ -187,7 +187,7 @@ class StateTest(unittest.TestCase):
         torchs, own, numpys = torch.Generator().manual_seed(3), random.Random(3), numpy.random.default_rng(3)
         for thing, draw in ((torchs, lambda: torch.rand(2, generator=torchs).tolist()), (own, own.random),
                             (numpys, lambda: numpys.random(2).tolist())):
-            part = state.object_part("generator", thing)
+            part = volatile_state.object_part("generator", thing)
             seen = []
             self.round_trip(part, lambda: seen.append(draw()))
             self.assertEqual(seen[0], draw())
@@ -204,7 +204,7 @@ class StateTest(unittest.TestCase):
             names.add("c")
             outer["number"] = 8
             outer["late"] = 1
-        self.round_trip(state.object_part("state", outer), change)
+        self.round_trip(volatile_state.object_part("state", outer), change)
         self.assertEqual({"best": 1.5}, inner)
         self.assertEqual([1.0] * 3, tensor.tolist())
         self.assertEqual([1, {"deep": 2}], row)
@@ -215,7 +215,7 @@ class StateTest(unittest.TestCase):
 
     def test_what_cannot_be_pickled_is_named(self):
         with self.assertRaisesRegex(pawl.Refused, "state0 can't be saved"):
-            state.VolatileState([state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})]).save()
+            volatile_state.VolatileState([volatile_state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})]).save()
 
 
 class RehearsalTest(unittest.TestCase):
@@ -246,35 +246,8 @@ class LeavingTest(unittest.TestCase):
         def steps():
             try:
                 yield 1
-                yield 2
             except GeneratorExit:
-                found.append(script.left_by_break(sys._getframe().f_back))
-                raise
-        try:
-            leave(steps())
-        except ValueError:
-            pass
-        return found
-
-    def test_break_return_and_exception(self):
-        def by_break(steps):
-            steps = iter([steps]).__next__()
-            for _ in handed(steps):
-                break
-
-        def by_return():
-            for _ in self.steps():
-                return 3
-
-        def handed(it):
-            return it
-        found = []
-
-        def steps():
-            try:
-                yield 1
-            except GeneratorExit:
-                found.append(script.left_by_break(sys._getframe().f_back))
+                found.append(script_exit.left_by_break(sys._getframe().f_back))
                 raise
 
         def breaks():

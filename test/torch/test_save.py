@@ -26,8 +26,8 @@ import live_trainings  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
 from pawl.torch.boxes import Box, whole  # noqa: E402
-from pawl.torch.division import PART_BYTES_MIN, Description, divide  # noqa: E402
-from pawl.torch.save import merge_groups, save  # noqa: E402
+from pawl.torch.write_shares import PART_BYTES_MIN, Description, divide  # noqa: E402
+from pawl.torch.saving import merge_groups, save  # noqa: E402
 
 WORLD = 4
 KINDS = ("ddp", "fsdp2", "fsdp2_tp", "hsdp", "zero", "pp_dp", "fsdp1")

@@ -13,27 +13,14 @@ Importing this is cheap: torch is imported by the first call, DeepSpeed never.
 """
 from __future__ import annotations
 
-import sys
-import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pawl._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pawl.deepspeed.attach import attach
-    from pawl.deepspeed.load import load
-    from pawl.deepspeed.save import save
+    from pawl.deepspeed.engine_methods import attach
+    from pawl.deepspeed.loading import load
+    from pawl.deepspeed.saving import save
 
 __all__ = ["attach", "load", "save"]
-
-
-class _Package(types.ModuleType):
-    """Each name is a function here, and a module too: the latter must not take the names when they are imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in __all__ and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-__getattr__, __dir__ = lazy_names(__name__, {name: name for name in __all__})
+__getattr__, __dir__ = lazy_names(__name__, {"attach": "engine_methods", "load": "loading", "save": "saving"})

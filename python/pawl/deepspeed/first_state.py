@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from pawl.deepspeed.partitions import Partition
 from pawl.errors import Refused
 from pawl.torch.optimizer_state import state_after_a_step

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from pawl.deepspeed.partitions import Partition, Partitions, check_engine, is_sharded, partitions_of, shard_of
 from pawl.errors import Refused
 from pawl.torch.boxes import whole
-from pawl.torch.layout import (BUFFER, EXTRA_STATE, WEIGHT, Group, Layout, LayoutReader, Number, Piece, as_json,
-                               piece_of_number, place)
+from pawl.torch.json_values import as_json
+from pawl.torch.layout import LayoutReader
 from pawl.torch.matching import MASTER
+from pawl.torch.pieces import BUFFER, EXTRA_STATE, WEIGHT, Group, Layout, Number, Piece, piece_of_number
+from pawl.torch.placement import place
 
 
 @dataclass(eq=False)
@@ -55,7 +58,7 @@ class Held:
             placed = place(f"{name} (weight)", parameter)
             return [] if placed is None else [Piece(name, WEIGHT, *placed)]
         shard = shard_of(self.engine.optimizer, name, parameter)
-        memory = parameter.ds_tensor.detach()  # type: ignore[attr-defined]  # DeepSpeed's
+        memory = parameter.ds_tensor.detach()  # DeepSpeed's
         return [Piece(name, WEIGHT, shard.shape, box, part) for box, part in shard.boxes_in(memory)]
 
     # To be loaded.
@@ -99,13 +102,15 @@ class Held:
         assert self.partitions is not None
         tensor = partition.tensor
         kind = type(self.partitions.optimizer).__name__
-        for key, value in self.partitions.optimizer.state.get(tensor, {}).items():
+        state: dict[Any, Any] = self.partitions.optimizer.state.get(tensor, {})
+        for key, value in state.items():
             if value is None:
                 continue
             about = f"{partition.parameters[0]} ({key})"
             if str(key) in (WEIGHT, BUFFER, EXTRA_STATE, MASTER):
                 raise Refused(f"{about}: {kind} uses a word for its state that pawl needs for itself")
-            if not isinstance(value, (torch.Tensor, bool, int, float)):
+            is_storable = isinstance(value, (torch.Tensor, bool, int, float))
+            if not is_storable:
                 raise Refused(f"{about}: {kind} keeps a {type(value).__name__} there, and only tensors and numbers "
                               f"can be stored")
             is_number = not isinstance(value, torch.Tensor) or (

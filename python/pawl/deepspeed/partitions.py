@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from pawl.errors import Refused
 from pawl.torch.boxes import Box, boxes_of_interval, whole
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
 from pawl.deepspeed.partitions import is_managed
 from pawl.errors import Refused
-from pawl.torch.save import StoredValues
+from pawl.torch.saving import StoredValues
 
 KEY = "deepspeed"  # of the manifest's values
 TENSOR_BYTES_MAX = 1 << 20

@@ -18,20 +18,35 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import StorageReader, StorageWriter
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box
 from pawl.torch.cores import Seat, threads_for
-from pawl.torch.division import Share
-from pawl.torch.layout import BUFFER, EXTRA_STATE, WEIGHT, Piece, as_json, place
-from pawl.torch.save import StoredValues, store_pieces
-from torch.distributed.checkpoint import StorageReader, StorageWriter
-from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata,
-                                                   TensorProperties, TensorStorageMetadata)
-from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem,
-                                                  WriteItemType)
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
+from pawl.torch.json_values import as_json
+from pawl.torch.pieces import BUFFER, EXTRA_STATE, WEIGHT, Piece
+from pawl.torch.placement import place
+from pawl.torch.saving import StoredValues, store_pieces
+from pawl.torch.write_shares import Share
 
 _OF_OPTIMIZER_STATE = "optimizer state"  # problems that begin so leave the weights whole
 OBJECT = "object"  # the role of what torch pickled: its bytes

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pawl._checkpoint import Checkpoint, Tensor
-from pawl.torch.layout import BUFFER, EXTRA_STATE, WEIGHT, Piece
+from pawl.torch.pieces import BUFFER, EXTRA_STATE, WEIGHT, Piece
 
 MASTER = "master"
 OF_THE_MODEL = (WEIGHT, BUFFER, EXTRA_STATE)

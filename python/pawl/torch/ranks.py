@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
+
 from pawl.errors import PawlError, Refused
 from pawl.torch.report import first_of
 
@@ -80,7 +81,7 @@ class Ranks:
         """All of them on the first rank; [] on the others."""
         if self.world == 1:
             return [mine]
-        answers = [None] * self.world if self.rank == 0 else None
+        answers: list[Any] | None = [None] * self.world if self.rank == 0 else None
         self._together(lambda: dist.gather_object(mine, answers, dst=self._first_rank(), group=self.group))
         return answers or []
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from pawl._checkpoint import Checkpoint, Read, Request
 from pawl.torch.boxes import Box, rows_between, rows_of
-from pawl.torch.layout import Piece
 from pawl.torch.matching import DIRECT, Match
-from pawl.torch.near import is_worth_sharing
+from pawl.torch.pieces import Piece
+from pawl.torch.same_machine_reads import is_worth_sharing
 
 STAGING_BYTES = 256 << 20
 _BUCKET_BYTES = 32 << 20
@@ -63,10 +64,10 @@ def key_of(piece: Piece) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], rank: int, near: Sequence[int] = ()
+def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], rank: int, neighbours: Sequence[int] = ()
               ) -> dict[tuple[int, ...], list[Part]]:
     """For each set of ranks that hold the same boxes, this one among them: the parts that they read, in one order on
-    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load. `near`: ranks
+    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load. `neighbours`: ranks
     that read for each other in their own way: what nobody else holds is whole here, and marked as a replica."""
     holders: dict[bytes, list[int]] = {}
     for other, keys in enumerate(of_ranks):
@@ -80,7 +81,7 @@ def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], ran
     shares: dict[tuple[int, ...], list[Part]] = {}
     for ranks in sorted(groups):
         found = [match for _, match in sorted(groups[ranks], key=lambda each: each[0])]
-        if len(ranks) > 1 and set(ranks) <= set(near):
+        if len(ranks) > 1 and set(ranks) <= set(neighbours):
             whole = [match for match in found if is_direct(match) and match.piece.tensor.is_contiguous()]
             shares.setdefault((rank,), []).extend(Part(match, match.piece.box, 0, is_replica=True) for match in whole)
             taken = {id(match) for match in whole}
@@ -178,16 +179,16 @@ class Sorted:
     """Parts that this rank reads: as requests where the library can write into the tensor's own memory."""
 
     requests: list[Request]
-    offered: list[tuple[Request, int]]  # that ranks near by may better read along, with their elements' bytes
+    offered: list[tuple[Request, int]]  # that neighbours may better read along, with their elements' bytes
     staged: list[Part]
 
 
-def sort_parts(parts: Sequence[Part], with_near: bool) -> Sorted:
+def sort_parts(parts: Sequence[Part], with_neighbours: bool) -> Sorted:
     found = Sorted([], [], [])
     for part in parts:
         if is_direct(part.match):
             request, item_bytes = request_of(part.match, part.box, part.tensor), part.match.piece.tensor.element_size()
-            if with_near and is_worth_sharing(request, item_bytes, part.match.piece.shape, part.is_replica):
+            if with_neighbours and is_worth_sharing(request, item_bytes, part.match.piece.shape, part.is_replica):
                 found.offered.append((request, item_bytes))
             else:
                 found.requests.append(request)

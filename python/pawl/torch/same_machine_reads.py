@@ -112,7 +112,7 @@ def divided(wants: Sequence[Want], self_number: int, peers: Peers | None = None)
                     yield part
 
 
-class Near:
+class Neighbours:
     """The ranks of this machine that this one reads with. First each gives its ticket to all, then join()s, then they
     agree() whether all could; until then, and where they couldn't, it has no members and offers nothing."""
 

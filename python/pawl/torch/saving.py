@@ -5,7 +5,7 @@
 What always holds:
  * at `path` there is the old checkpoint, or all of the new one, at any instant: a failure on one rank raises the same
    error on all, with nothing published, and a rank that dies takes nothing with it but the new checkpoint;
- * each byte is written once: what several ranks hold is cut over them (pawl.torch.division);
+ * each byte is written once: what several ranks hold is cut over them (pawl.torch.write_shares);
  * Ctrl-C cancels what a rank writes at once, on it raises KeyboardInterrupt, and the others hear of it;
  * save() returns on any rank only when the checkpoint is published and on the disk.
 What is stored beside the tensors is `StoredValues`. Tensors on a device are copied to host memory, a rank's own share.
@@ -21,13 +21,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.cores import Seat, threads_for
-from pawl.torch.division import Description, Share, describe, divide
-from pawl.torch.layout import Layout, Piece, as_json, layout_of, piece_of_number
+from pawl.torch.json_values import as_json
+from pawl.torch.layout import layout_of
+from pawl.torch.pieces import Layout, Piece, piece_of_number
 from pawl.torch.ranks import Ranks
 from pawl.torch.report import Progress
+from pawl.torch.write_shares import Description, Share, describe, divide
 
 _FIRST = 5
 

@@ -1,6 +1,6 @@
-"""Ranks of one machine that read for each other (pawl.torch.near): who reads what covers all that is wanted, each element
-once and at its own address; on four gloo ranks, columns and replicas arrive bit for bit, between all of them, between
-two and two, and where one may not write into the others.
+"""Ranks of one machine that read for each other (pawl.torch.same_machine_reads): who reads what covers all that is
+wanted, each element once and at its own address; on four gloo ranks, columns and replicas arrive bit for bit, between
+all of them, between two and two, and where one may not write into the others.
 PAWL_SEED: of the random wants.
 """
 import itertools
@@ -26,8 +26,8 @@ import pawl.torch  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl._checkpoint import Request  # noqa: E402
 from pawl.errors import PawlError  # noqa: E402
-from pawl.torch import near  # noqa: E402
-from pawl.torch.near import Want, divided, is_worth_sharing  # noqa: E402
+from pawl.torch import same_machine_reads  # noqa: E402
+from pawl.torch.same_machine_reads import Want, divided, is_worth_sharing  # noqa: E402
 
 WORLD = 4
 SEED = int(os.environ.get("PAWL_SEED", random.SystemRandom().randrange(1 << 30)))
@@ -59,7 +59,7 @@ def random_want(source, member, base):
 class DividedTest(unittest.TestCase):
     def test_everything_is_read_once_by_somebody(self):
         source = random.Random(SEED)
-        share_bytes, near._SHARE_BYTES = near._SHARE_BYTES, 64
+        share_bytes, same_machine_reads._SHARE_BYTES = same_machine_reads._SHARE_BYTES, 64
         try:
             for _ in range(200):
                 wants = [random_want(source, source.randrange(3), 1 << 20 << number) for number in range(6)]
@@ -70,7 +70,7 @@ class DividedTest(unittest.TestCase):
                     last = max(address for *_, address in places_of(part))
                     self.assertEqual(last + part.item_bytes - part.request.memory, part.request.memory_bytes)
         finally:
-            near._SHARE_BYTES = share_bytes
+            same_machine_reads._SHARE_BYTES = share_bytes
 
     def test_what_others_would_not_read_better_is_not_offered(self):
         def offered(begin, size, strides, is_replica=False):
@@ -128,7 +128,7 @@ def columns_from_rows(rank, world, path):
         join(peers, tickets, number)
 
     for way, name in machines.items():
-        near.machine = lambda name=name: name
+        same_machine_reads.machine = lambda name=name: name
         _checkpoint.Peers.join = refuse if way == "refused" else join
         for kind, dtype, verify in (("tp", torch.float32, "reading"), ("tp", torch.bfloat16, True),
                                     ("plain", torch.float32, "reading"), ("hsdp", torch.float32, True)):
@@ -140,9 +140,9 @@ def columns_from_rows(rank, world, path):
     return answers
 
 
-class NearTest(unittest.TestCase):
+class SameMachineTest(unittest.TestCase):
     def test_columns_and_replicas_arrive(self):
-        with tempfile.TemporaryDirectory(prefix="pawl-near-") as folder:
+        with tempfile.TemporaryDirectory(prefix="pawl-same-machine-") as folder:
             ranks = live_ranks.run(WORLD, columns_from_rows, os.path.join(folder, "ckpt"))
         wide = COLUMNS * ROWS
         for rank, answers in enumerate(ranks):
@@ -150,7 +150,7 @@ class NearTest(unittest.TestCase):
                 about = f"rank {rank}, {way}, {kind}, {dtype}"
                 self.assertEqual([], differing, about)
                 everywhere = sum(each[way, kind, dtype][1] for each in ranks)
-                if kind != "tp":  # replicas come by broadcast where not near: each rank's half, or half of all
+                if kind != "tp":  # replicas come by broadcast where they don't read for each other: each rank's half, or half of all
                     self.assertGreater(everywhere, wide * dtype.itemsize, about)
                 elif way in ("together", "two and two"):
                     self.assertGreater(everywhere, wide * dtype.itemsize * 0.45, about)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pawl.deepspeed.load import load
+from pawl.deepspeed.loading import load
 from pawl.deepspeed.partitions import check_engine
-from pawl.deepspeed.save import save
+from pawl.deepspeed.saving import save
 from pawl.errors import Refused
 from pawl.torch.ranks import Ranks
 

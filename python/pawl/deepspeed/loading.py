@@ -10,11 +10,12 @@ follow from it by DeepSpeed's own means.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from pawl._checkpoint import Checkpoint
 from pawl.deepspeed.first_state import first_state_of
 from pawl.deepspeed.layout import Held, held_by
@@ -22,13 +23,16 @@ from pawl.deepspeed.partitions import Partition
 from pawl.deepspeed.values import KEY, from_json, plan_values
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box, whole
-from pawl.torch.layout import Layout, Piece
-from pawl.torch.load import LoadOptions, LoadPlan, NamesFile, check_plan, load_planned, open_for, set_extra_state
+from pawl.torch.load_options import Hints, LoadOptions, NamesFile
+from pawl.torch.load_plan import LoadPlan, check_plan, open_for
+from pawl.torch.load_together import load_planned
+from pawl.torch.load_values import set_extra_state
 from pawl.torch.matching import MASTER, OF_THE_MODEL, Match, Sources, is_number, match
 from pawl.torch.optimizer_state import CreatedState
+from pawl.torch.pieces import Layout, Piece
+from pawl.torch.ranks import Ranks
 from pawl.torch.reading import request_of
 from pawl.torch.report import Report, first_of
-from pawl.torch.ranks import Ranks
 
 
 @dataclass
@@ -60,10 +64,8 @@ class _OfEngine:
 
 def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, optimizer_state: bool = True,
          scheduler: bool = True, counters: bool = True, rename: Callable[[str], str] | None = None,
-         tag: str | None = None, parameter_names: str | os.PathLike[str] | Sequence[str] | None = None,
-         names: str = "auto", family: str | None = None, attention_heads: int | None = None,
-         query_groups: int | None = None, head_size: int | None = None, vocabulary: int | None = None,
-         trusted_copy: int | None = None, check_replicas: bool = True, verify: bool = True) -> Report:
+         hints: Hints | None = None, trusted_copy: int | None = None, check_replicas: bool = True,
+         verify: bool = True) -> Report:
     """Fills the engine's training. All ranks call it, between steps, with the same arguments.
 
     optimizer_state    False: weights alone; the optimizer keeps its state and its hyperparameters
@@ -75,19 +77,15 @@ def load(engine: Any, path: str | os.PathLike[str], *, strict: bool = True, opti
     pawl.deepspeed.save didn't write has neither counters nor a scheduler for the engine; then they stay, and the
     report says so. Fails as pawl.torch.load.
     """
-    options = LoadOptions(os.fspath(path), strict, names, {
-        "tag": tag, "family": family, "attention_heads": attention_heads, "query_groups": query_groups,
-        "head_size": head_size, "vocabulary": vocabulary}, trusted_copy, check_replicas, verify)
-    if names not in ("auto", "stored", "huggingface", "megatron"):
-        raise Refused(f"names={names!r}: auto, stored, huggingface and megatron are possible")
+    hints = hints or Hints()
+    options = LoadOptions(os.fspath(path), strict, hints, trusted_copy, check_replicas, verify)
     ranks = Ranks(None, "nothing was loaded, the engine is as it was")
     wanted, created = _Wanted(optimizer_state, scheduler, counters), CreatedState()
     plans: list[LoadPlan] = []
     of_engine: list[_OfEngine] = []
     done = False
     try:
-        with NamesFile(parameter_names) as names_file:
-            options.open["parameter_names_file"] = names_file
+        with NamesFile(hints.parameter_names) as options.names_file:
             report = load_planned(options, ranks,
                                   lambda: _plan(options, engine, rename, wanted, created, of_engine), plans)
         ranks.gather(lambda: _finish(of_engine[0]))

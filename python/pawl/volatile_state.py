@@ -223,9 +223,9 @@ def _put_back(now: Any, saved: tuple[str, Any]) -> Any:
         target.update(values)
         return target
     if kind == "list":
-        target = now if isinstance(now, list) else []
-        target[:] = [_put_back(target[i] if i < len(target) else None, each) for i, each in enumerate(kept)]
-        return target
+        items = now if isinstance(now, list) else []
+        items[:] = [_put_back(items[i] if i < len(items) else None, each) for i, each in enumerate(kept)]
+        return items
     if kind == "set" and type(now) is type(kept):
         now.clear()
         (now.extend if isinstance(now, bytearray) else now.update)(kept)

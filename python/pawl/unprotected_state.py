@@ -1,8 +1,8 @@
-"""What a training loop carries from step to step beside what is protected: where an unprotected state hides.
+"""The state that a training loop takes from step to step and that is not protected.
 
 In a drill only. Looks at the variables of the frames that the loop runs in, at the script's own modules, and at what is
 reachable from them: tensors, models, optimizers, generators, samplers, iterators, counters, lists, open files. A variable
-that every step writes before it reads isn't carried. Nothing is changed; what can't be read is passed over.
+that every step writes before it reads isn't state. Nothing is changed; what can't be read is skipped.
 Paths are as the script would write them: `ema["weight"]`, `sampler.position`.
 """
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from pawl.digest import digest_of, digest_of_tensor
 
 DEPTH_MAX = 6
-FOUND_MAX = 4000      # things in one look
+FOUND_MAX = 4000      # things at one time
 ELEMENTS_MAX = 64     # of a container that are looked at one by one; a longer one counts as a whole
 ARRAY_BYTES_MAX = 16 << 20
 SHOWN_MAX = 40
@@ -32,12 +32,12 @@ SHOWN_MAX = 40
 TENSOR, MODULE, OPTIMIZER, STATEFUL, GENERATOR = "tensor", "module", "optimizer", "stateful", "generator"
 ITERATOR, VALUE, FILE = "iterator", "value", "file"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_ITERATORS = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate, zip, map, filter,
+_ITERATORS: tuple[type, ...] = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate, zip, map, filter,
               itertools.count, itertools.cycle, itertools.chain, itertools.islice)
 
 
 @dataclass(frozen=True)
-class Carried:
+class Unprotected:
     """One thing, as it is at the begin of a step."""
 
     kind: str
@@ -47,16 +47,16 @@ class Carried:
 
 
 @dataclass
-class Looker:
-    """Looks again and again; unchanged tensors are not read twice. `is_known`: protected, or pawl's own."""
+class Finder:
+    """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own."""
 
     is_known: Callable[[Any], bool]
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
-    _found: dict[str, Carried] = field(default_factory=dict)
+    _found: dict[str, Unprotected] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
-    def look(self, loop: types.FrameType) -> dict[str, Carried]:
+    def find(self, loop: types.FrameType) -> dict[str, Unprotected]:
         """`loop`: the frame that is about to enter the step's block."""
         self._found, self._seen = {}, set()
         for name, value in self._variables(loop):
@@ -178,7 +178,7 @@ class Looker:
                 self._visit(f"{path}.{name}", getattr(thing, name, None), kind.__name__, depth + 1)
 
     def _note(self, path: str, kind: str, digest: str, shown: str, keeper: str) -> None:
-        self._found[path] = Carried(kind, digest, shown, keeper)
+        self._found[path] = Unprotected(kind, digest, shown, keeper)
 
     def _state_digest(self, state: Any) -> str:
         torch = sys.modules["torch"]

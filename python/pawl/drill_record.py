@@ -1,11 +1,11 @@
 """What a trainer writes down in a drill, so that drill_verdict.py can compare two runs bit by bit.
 
-Only where PAWL_DRILL_RECORD names a folder; otherwise `watching` is False and nothing here is ever called. For every
-step that was finished, one line in seat<seat>.<pid>.jsonl, written before the next step begins; a step that was done
-again after a recovery stands there again, by the same process or another one. It holds the bits of what backward() was
-called on, digests of what the protected models were given, of every protected tensor and every part of the volatile
-state after the step, the samples that were drawn, and what the loop carried into the step without protection (carried.py;
-only what changed since the line before). Reads and never writes the script's state. The training thread's.
+Only where PAWL_DRILL_RECORD names a folder; otherwise `recording` is False and nothing is observed. Each finished step
+adds one line to seat<seat>.<pid>.jsonl, written before the next step begins. A step that is done again after a recovery
+adds another line, from the same process or another one. A line holds the bits of what backward() was called on; digests
+of the inputs of the protected models, and of every protected tensor and every part of the volatile state after the step;
+the samples that were drawn; and the state that the loop brought into the step unprotected (unprotected_state.py; only
+what changed since the line before). Reads the script's state and never writes it. The training thread's.
 """
 from __future__ import annotations
 
@@ -16,64 +16,56 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from pawl.job import Job, Step, observe_steps
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-    from pawl.carried import Carried, Looker
-    from pawl.job import Job, Step
     from pawl.protect import Protected
+    from pawl.unprotected_state import Finder, Unprotected
 
 RECORD, STEPS = "PAWL_DRILL_RECORD", "PAWL_DRILL_STEPS"
 IDS_MAX = 64
 
-watching = bool(os.environ.get(RECORD))
-_witness: Witness | None = None
+recording = bool(os.environ.get(RECORD))
+_recorder: Recorder | None = None
 
 
 def protected(what: Protected, things: Iterable[Any], ordinary: Any) -> None:
-    """job.protect() was called with these."""
-    global _witness
-    if _witness is None or _witness.protected is not what:
-        _witness = Witness(os.environ[RECORD], what)
-    _witness.add(things, ordinary)
-
-
-def entering(job: Job, step: Step, loop: FrameType) -> None:
-    """`loop` is about to enter the block of the step."""
-    if _witness is not None and not step.rehearsal and not job.rehearsal:
-        _witness.begin(loop)
-
-
-def finished(job: Job, step: Step) -> None:
-    """The block was left, and the step is not lost as far as this seat knows."""
-    if _witness is not None and not step.rehearsal:
-        _witness.write(job, int(step))
+    """job.protect() was called with these. Does nothing where no drill runs."""
+    global _recorder
+    if not recording:
+        return
+    if _recorder is None or _recorder.protected is not what:
+        _recorder = Recorder(os.environ[RECORD], what)
+        observe_steps(_recorder)
+    _recorder.add(things, ordinary)
 
 
 def last_step(total: int) -> int:
     """How many steps to do where the script wants `total`."""
-    limit = os.environ.get(STEPS, "") if watching else ""
+    limit = os.environ.get(STEPS, "") if recording else ""
     return min(total, int(limit)) if limit else total
 
 
-class Witness:
-    """Of one job in one process. In a rehearsal it sees what is protected and nothing else."""
+class Recorder:
+    """Of one job in one process; a StepObserver. In a rehearsal it sees what is protected and nothing else."""
 
     def __init__(self, folder: str, protected: Protected) -> None:
-        from pawl.carried import Looker
+        from pawl.unprotected_state import Finder
         self.protected = protected
         self._folder, self._path = folder, ""
         self._things: list[Any] = []  # kept, so that no other object gets their ids
         self._ids: set[int] = set()
-        self._looker: Looker = Looker(self._is_known)
+        self._finder: Finder = Finder(self._is_known)
         self._names: list[str] = []
         self._inside = False
         self._random: dict[str, str] = {}
         self._roots: list[dict[str, Any]] = []
         self._inputs: list[str] = []
-        self._carried: dict[str, Carried] = {}
-        self._written: dict[str, Carried] = {}
+        self._unprotected: dict[str, Unprotected] = {}
+        self._written: dict[str, Unprotected] = {}
         self._hooked: set[int] = set()
         _see_backward()
 
@@ -89,18 +81,22 @@ class Witness:
                 self._hooked.add(id(module))
                 module.register_forward_pre_hook(self._see_inputs, with_kwargs=True)
 
-    def begin(self, loop: FrameType) -> None:
+    def entering(self, job: Job, step: Step, loop: FrameType) -> None:
+        if step.rehearsal or job.rehearsal:
+            return
         self._ids_of_tensors = {id(tensor) for tensor in self._tensors()}
-        self._carried = self._looker.look(loop)
+        self._unprotected = self._finder.find(loop)
         self._roots, self._inputs, self._inside = [], [], True
         self._random = _random()
 
-    def write(self, job: Job, step: int) -> None:
+    def finished(self, job: Job, step: Step) -> None:
+        if step.rehearsal:
+            return
         from pawl.digest import digest_of, digest_of_tensor
         self._inside = False
         held = self.protected.held()
         names = [f"{each.name} ({each.role})" for each in held]
-        line: dict[str, Any] = {"step": step, "seat": job.rank, "pid": os.getpid(), "generation": job.generation,
+        line: dict[str, Any] = {"step": int(step), "seat": job.rank, "pid": os.getpid(), "generation": job.generation,
                                 "t_ns": time.monotonic_ns(), "losses": self._roots, "inputs": self._inputs,
                                 "samples": [_samples(sampler) for sampler in self.protected.samplers],
                                 "tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
@@ -108,7 +104,7 @@ class Witness:
             line["names"] = self._names = names
         line["volatile"] = {name: digest for name, digest in _random().items() if self._random.get(name) != digest}
         line["volatile"].update({part.name: digest_of(part.save()) for part in self.protected.parts})
-        line["carried"] = self._changes()
+        line["unprotected"] = self._changes()
         self._append(line, job.rank)
 
     def see_root(self, tensors: Any) -> None:
@@ -131,7 +127,7 @@ class Witness:
         self._ids.add(id(thing))
 
     def _know_ordinary(self, ordinary: Any) -> None:
-        """The container, and what is taken back in place inside of it (state.py)."""
+        """The container, and what is taken back in place inside of it (volatile_state.py)."""
         if ordinary is None:
             return
         self._know(ordinary)
@@ -158,10 +154,10 @@ class Witness:
 
     def _changes(self) -> dict[str, list[str] | None]:
         changes: dict[str, list[str] | None] = {
-            path: [each.kind, each.digest, each.shown, each.keeper] for path, each in self._carried.items()
+            path: [each.kind, each.digest, each.shown, each.keeper] for path, each in self._unprotected.items()
             if self._written.get(path) != each}
-        changes.update({path: None for path in self._written if path not in self._carried})
-        self._written = self._carried
+        changes.update({path: None for path in self._written if path not in self._unprotected})
+        self._written = self._unprotected
         return changes
 
     def _append(self, line: dict[str, Any], seat: int) -> None:
@@ -181,8 +177,8 @@ def _see_backward() -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        if _witness is not None:
-            _witness.see_root(tensors)
+        if _recorder is not None:
+            _recorder.see_root(tensors)
         return original(tensors, *arguments, **keywords)
 
     backward.seen_by_pawl = True  # type: ignore[attr-defined]
@@ -192,9 +188,9 @@ def _see_backward() -> None:
 def _random() -> dict[str, str]:
     """The generators that code uses without naming them. Python's and numpy's begin elsewhere in each process that doesn't
     seed them, so only those that a step has moved are written down."""
-    from pawl import state
+    from pawl import volatile_state
     from pawl.digest import digest_of
-    return {f"random numbers of {name}": digest_of(value) for name, value in state.save_random().items()}
+    return {f"random numbers of {name}": digest_of(value) for name, value in volatile_state.save_random().items()}
 
 
 def _root(tensor: Any) -> dict[str, Any]:

@@ -1,62 +1,35 @@
-"""The user's script as a process: which one it is, how its loop was left, and how it ends.
+"""How the user's script leaves its loop and how its process ends.
 
-Every seat runs the same script with the same arguments. A mistake of whoever wrote or started it ends the process with a
-sentence and no traceback. A loop that was left by `break` or `return`, or a script that ends with exit code 0, ends the
-job, on all seats after the same step; an exception, or another exit code, ends this process only: it is started anew in
-its seat.
+A mistake in the script or in how it was started ends the process with an error message and no traceback. A loop that the
+script leaves with `break` or `return`, or a script that ends with exit code 0, ends the job, on all seats after the same
+step. An exception, or another exit code, ends only this process: pawld starts it again in its seat.
 """
 from __future__ import annotations
 
 import atexit
-import functools
-import hashlib
-import json
 import opcode
 import os
 import signal
 import sys
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pawl.errors import Refused
 
-if TYPE_CHECKING:
-    from pawl._library import Trainer
-    from pawl.managed import ManagedJob
 
-KEY = "pawl/script"
-SHOWN_MAX = 300  # characters of a command line in a sentence
+class EndingJob(Protocol):
+    """What the end of the process asks the job. ManagedJob is one."""
+
+    looped: bool
+    cut_short: bool
+
+    def loss_pending(self) -> bool: ...
+    def finish_or_exit(self) -> None: ...
+    def close(self, well: bool = True) -> None: ...
+
 
 _failed = False  # this process ends because something went wrong
-_job: ManagedJob | None = None
-
-
-# Which script -----------------------------------------------------------------------------------------------------
-
-def agree(trainer: Trainer, rank: int) -> None:
-    """Once in each generation. Fails: Refused, if another seat runs another script."""
-    mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX]}
-    found = json.loads(trainer.store_compare_set(KEY, b"", json.dumps(mine).encode()))
-    if found["digest"] == mine["digest"]:
-        return
-    if found["command"] == mine["command"]:
-        raise Refused(f"two scripts in one job: seats {found['seat']} and {rank} run `{mine['command']}`, but the file's "
-                      f"text differs: it was changed after the job began, or each node has its own copy; put the same "
-                      f"script everywhere, and while the job runs the one that it began with")
-    raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
-                  f"`{mine['command']}`: start every node with the same script and arguments")
-
-
-@functools.cache
-def digest() -> str:
-    """Of the script's content and its arguments, as they were when this process began."""
-    known = hashlib.sha256(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
-    try:
-        with open(sys.argv[0], "rb") as file:
-            known.update(file.read())
-    except OSError:
-        pass  # no file: an interactive session, or python -c
-    return known.hexdigest()
+_job: EndingJob | None = None
 
 
 # How it was left --------------------------------------------------------------------------------------------------
@@ -75,12 +48,6 @@ def note_failure(error: BaseException) -> None:
     """Something left the loop that will most probably end the process."""
     global _failed
     _failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
-
-
-def forget_failure() -> None:
-    """The script has caught it and goes on."""
-    global _failed
-    _failed = False
 
 
 # How it ends ------------------------------------------------------------------------------------------------------
@@ -103,7 +70,7 @@ def exit_now(why: str) -> NoReturn:
     os._exit(1)
 
 
-def watch(job: ManagedJob) -> None:
+def watch(job: EndingJob) -> None:
     """From now on the end of this process is seen. After init_process_group, which has a hook of its own."""
     global _job
     if _job is None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from pawl.deepspeed.layout import held_by
 from pawl.deepspeed.values import EngineValues, to_json, values_of
-from pawl.torch.layout import Layout, Piece
+from pawl.torch.pieces import Layout, Piece
 from pawl.torch.ranks import Ranks
-from pawl.torch.save import Said, Saved, merge_groups, write
+from pawl.torch.saving import Said, Saved, merge_groups, write
 
 
 def save(engine: Any, path: str | os.PathLike[str], client_state: Any = None, *, overwrite: bool = False,

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
 from pawl.errors import Refused
 from pawl.torch.boxes import Box, rows_between, rows_of
-from pawl.torch.layout import BUFFER, EXTRA_STATE, Piece
+from pawl.torch.pieces import BUFFER, EXTRA_STATE, Piece
 from pawl.torch.report import first_of
 
 PART_BYTES_MIN = 1 << 20

@@ -1,0 +1,154 @@
+"""What one rank is going to load, and whether that is possible: decided before anything is written."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pawl._checkpoint import Checkpoint
+from pawl.errors import Refused
+from pawl.torch.load_options import LoadOptions
+from pawl.torch.load_values import plan_values
+from pawl.torch.matching import OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
+from pawl.torch.pieces import Group, Layout, Piece
+from pawl.torch.reading import check_all, is_direct, request_of, staging_type
+from pawl.torch.report import first_of
+
+_OF_OPTIMIZER = "optimizer state"  # problems that begin so leave the weights whole
+
+
+@dataclass
+class LoadPlan:
+    """What a rank is going to load."""
+
+    checkpoint: Checkpoint
+    layout: Layout
+    found: Matching
+    converted: list[tuple[Match, torch.Tensor]] = field(default_factory=list)  # numbers that only torch can cast
+    numbers: list[tuple[Piece, Any]] = field(default_factory=list)
+    groups: list[tuple[Group, dict[str, Any]]] = field(default_factory=list)
+    extra_state: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    give_back: Callable[[dict[str, Any]], None] = lambda extra: None  # extra state to the modules
+    threads: int | None = None  # of this rank; None: one per core that it may run on
+    began: bool = False         # something may have been written
+
+    @property
+    def bulk(self) -> list[Match]:
+        """All but the numbers that are known already."""
+        known = {id(each) for each, _ in self.converted}
+        return [each for each in self.found.matches if id(each) not in known]
+
+
+def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
+    """The checkpoint, under the names, of those that it can be given, that the training has the most of."""
+    first = Checkpoint(options.path, names=None if options.hints.names in ("auto", "stored") else options.hints.names,
+                       **options.open)
+    if options.hints.names != "auto" or first.names is None:
+        return first
+    others = "huggingface" if first.names == "megatron" else "megatron"
+    weights = [piece for piece in layout.pieces if piece.role == WEIGHT]
+    missing = len(match(weights, Sources(first, layout.aliases)).missing)
+    if missing == 0:
+        return first
+    try:
+        second = Checkpoint(options.path, names=others, **options.open)
+    except Refused:
+        return first
+    if len(match(weights, Sources(second, layout.aliases)).missing) < missing:
+        first.close()
+        return second
+    second.close()
+    return first
+
+
+# Checking ---------------------------------------------------------------------------------------------------------
+
+def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
+    """Everything that can be said without the other ranks. Writes nothing."""
+    checkpoint, found = plan.checkpoint, plan.found
+    problems = [problem for problem in checkpoint.problems
+                if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]
+    if problems and options.strict:
+        raise Refused(f"{options.path} is not whole: {first_of(problems)} (strict=False loads what is)")
+    plan.notes += [*problems, *found.notes]
+    if found.faults:
+        raise Refused(f"{options.path} does not fit the training: {first_of(found.faults)}")
+    if found.missing and options.strict:
+        raise Refused(_missing(options, plan))
+    if not found.matches:
+        raise Refused(f"{options.path} has none of the training's tensors: {_missing(options, plan)}")
+    access = access_of(options, plan)
+    check_all(checkpoint, found.matches, **access)
+    plan.converted = _converted(checkpoint, [each for each in found.matches if each.is_number and not is_direct(each)],
+                                access)
+    plan.groups, plan.extra_state = plan_values(checkpoint, plan.layout, strict=options.strict, notes=plan.notes)
+
+
+def access_of(options: LoadOptions, plan: LoadPlan) -> dict[str, Any]:
+    return {"trusted_copy": options.trusted_copy, "threads": plan.threads}
+
+
+def _missing(options: LoadOptions, plan: LoadPlan) -> str:
+    missing = [f"{piece} {list(piece.shape)}" for piece in plan.found.missing]
+    text = f"{options.path} ({plan.checkpoint.format}) lacks {first_of(missing)}"
+    hint = _prefix_hint(plan)
+    if hint:
+        return f"{text}. {hint}"
+    stored = {tensor.role for tensor in plan.checkpoint.tensors}
+    words = sorted(stored - {*OF_THE_MODEL, "master"})
+    if {piece.role for piece in plan.found.missing}.isdisjoint(OF_THE_MODEL):
+        has = f"has {', '.join(words)}" if words else "has no optimizer state"
+        return f"{text}. The checkpoint {has}: load it with an optimizer of that class, or without one (optimizer=None)"
+    return f"{text} (strict=False leaves what is missing as it is)"
+
+
+def _prefix_hint(plan: LoadPlan) -> str:
+    """Whether all names differ by the same first part."""
+    names = [piece.name for piece in plan.found.missing if piece.role in OF_THE_MODEL]
+    stored = [tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL]
+    if not names:
+        return ""
+    for name in stored:
+        if name.endswith("." + names[0]):
+            prefix = name.removesuffix(names[0])
+            if all(prefix + each in stored for each in names):
+                return f"The checkpoint's names begin with {prefix!r}: say rename=lambda name: {prefix!r} + name"
+        elif names[0].endswith("." + name):
+            prefix = names[0].removesuffix(name)
+            if all(each.startswith(prefix) and each.removeprefix(prefix) in stored for each in names):
+                return (f"The checkpoint's names lack the first part {prefix!r}: say rename=lambda name: "
+                        f"name.removeprefix({prefix!r})")
+    return ""
+
+
+def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[str, Any]
+               ) -> list[tuple[Match, torch.Tensor]]:
+    """Numbers as the training has them; they have to be the same numbers."""
+    if not numbers:
+        return []
+    stored = [torch.empty(each.piece.box.size, dtype=staging_type(each)) for each in numbers]
+    checkpoint.read([request_of(each, each.piece.box, memory) for each, memory in zip(numbers, stored, strict=True)],
+                    **access)
+    wanted = [memory.to(each.piece.tensor.dtype) for each, memory in zip(numbers, stored, strict=True)]
+    faults = [f"{each.piece}: {memory.item()} can't be said as {each.piece.dtype}"
+              for each, memory, value in zip(numbers, stored, wanted, strict=True)
+              if not torch.equal(value.to(torch.float64), memory.to(torch.float64))]
+    if faults:
+        raise Refused(first_of(faults))
+    return list(zip(numbers, wanted, strict=True))
+
+
+def unused_tensors(plan: LoadPlan, used: Sequence[int], with_optimizer: bool) -> list[str]:
+    taken = set(used)
+    names = {plan.checkpoint.tensors[index].name for index in used}
+    unused = []
+    for tensor in plan.checkpoint.tensors:
+        if tensor.index in taken or (tensor.role not in OF_THE_MODEL and not with_optimizer):
+            continue
+        if tensor.role == "master" and tensor.name in names:
+            continue  # its weight was taken
+        unused.append(f"{tensor.name} ({tensor.role}) {list(tensor.shape)}")
+    return unused

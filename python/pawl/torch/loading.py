@@ -1,0 +1,131 @@
+"""Loading any checkpoint into a live training, whatever layout either has: straight into the tensors' own memory.
+
+    report = pawl.torch.load("run/global_step1200", model, optimizer)
+
+The source is anything that pawl opens: torch.save, PyTorch DCP, DeepSpeed, Megatron-Core, Hugging Face, safetensors,
+pawl's own store; the training is anything that pawl.torch.layout reads. What always holds:
+ * everything is looked at before anything is written: names, shapes, types, holes, the checkpoint's own problems and
+   checksums, on all ranks. What is refused is refused on all, and nothing has changed: no weight, no state, no
+   hyperparameter. Only what goes wrong after that (files that can't be read, a rank that dies, Ctrl-C) leaves a model
+   that holds a part: every rank raises then, and says so; no rank returns before all have loaded all of it;
+ * strict is the default: a tensor that is missing, and one that nobody wants, are refused by name;
+ * what several ranks hold is read once and passed on, and so is what ranks of one machine would pick out of the same
+   files in short runs; where layouts agree, reading is all that happens.
+Collectives: all ranks of `group` call load() with the same arguments, between steps.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from pawl._checkpoint import Checkpoint
+from pawl.errors import Refused
+from pawl.torch.layout import layout_of
+from pawl.torch.load_options import Hints, LoadOptions, NamesFile
+from pawl.torch.load_plan import LoadPlan, check_plan, open_for
+from pawl.torch.load_together import load_planned
+from pawl.torch.load_values import set_extra_state
+from pawl.torch.matching import MASTER, OF_THE_MODEL, Sources, match
+from pawl.torch.optimizer_state import CreatedState, inner
+from pawl.torch.pieces import Layout, piece_of_number
+from pawl.torch.ranks import Ranks
+from pawl.torch.report import Report, first_of
+
+_AS_IT_WAS = "nothing was loaded, the training is as it was"
+
+
+def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, strict: bool = True,
+         group: dist.ProcessGroup | None = None, rename: Callable[[str], str] | None = None, hints: Hints | None = None,
+         trusted_copy: int | None = None, check_replicas: bool = True, verify: bool | str = True) -> Report:
+    """Fills the training that all ranks of `group` (None: the default one; no group: this process alone) hold.
+
+    model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
+                               without state gets it. Its hyperparameters are set, by the parameters' names, where the
+                               checkpoint tells them (pawl's store, torch.save, DCP, DeepSpeed; numbers, texts and short
+                               lists of them); else they stay, and the report's notes say so.
+    strict                     False: what is missing stays as it is, what isn't wanted stays unread; both are reported.
+                               Shapes and types that don't go together are refused all the same.
+    hints                      what the checkpoint doesn't say: names, heads, tag, family (pawl.torch.Hints)
+    trusted_copy               where stored replicas differ, which to take
+    check_replicas             False: stored replicas aren't compared before one of each is read
+    verify                     when the checksums of pawl's store are checked. True: first, in a pass of its own, so
+                               that nothing has changed where a byte is damaged. "reading": of what is read, with no
+                               second pass; a damaged byte is found when the training has it already, and the error
+                               says so. False: never
+
+    Fails, with one error on all ranks: Refused for what can be put right in the call; PawlError for the rest.
+    """
+    hints = hints or Hints()
+    options = LoadOptions(os.fspath(path), strict, hints, trusted_copy, check_replicas, verify)
+    ranks, created = Ranks(group, _AS_IT_WAS), CreatedState()
+    plans: list[LoadPlan] = []
+    done = False
+    try:
+        with NamesFile(hints.parameter_names) as options.names_file:
+            report = load_planned(options, ranks, lambda: _plan(options, model, optimizer, rename, created), plans)
+        done = True
+        report.created = len(created)
+        return report
+    finally:
+        for plan in plans:
+            plan.checkpoint.close()
+        if not done and not any(plan.began for plan in plans):
+            created.take_back()
+
+
+def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
+          created: CreatedState) -> LoadPlan:
+    layout = layout_of(model, optimizer, rename=rename)
+    checkpoint = open_for(options, layout)
+    try:
+        notes: list[str] = []
+        if layout.optimizers:
+            layout = _with_state(layout, Sources(checkpoint, layout.aliases), created, notes,
+                                 lambda: layout_of(model, optimizer, rename=rename))
+            _check_any_state(options, checkpoint, layout)
+        numbers = [(piece_of_number(number), number) for number in layout.numbers]
+        found = match(layout.pieces + [piece for piece, _ in numbers], Sources(checkpoint, layout.aliases))
+        plan = LoadPlan(checkpoint, layout, found, numbers=numbers, notes=notes)
+        plan.give_back = lambda extra: set_extra_state(model, extra, rename or (lambda name: name))
+        check_plan(options, plan)
+        return plan
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: list[str],
+                look: Callable[[], Layout]) -> Layout:
+    """State for each parameter of the optimizers that has none here and has some in the checkpoint."""
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in layout.parameters.items():
+        names_of.setdefault(id(parameter), []).append(name)
+    stateless: list[str] = []
+    for optimizer in layout.optimizers:
+        keeper = inner(optimizer)
+        lacking = [parameter for each in keeper.param_groups for parameter in each["params"]
+                   if not keeper.state.get(parameter)]
+        stored = [parameter for parameter in lacking
+                  if any(sources.has_state(name) for name in names_of.get(id(parameter), ()))]
+        stateless += [name for parameter in lacking for name in names_of.get(id(parameter), ())
+                      if not sources.has_state(name)]
+        created.create(keeper, stored)
+    if stateless:
+        notes.append(f"no optimizer state in the checkpoint, and none here, for {first_of(stateless)}")
+    return look() if len(created) else layout
+
+
+def _check_any_state(options: LoadOptions, checkpoint: Checkpoint, layout: Layout) -> None:
+    """An optimizer that keeps state is not to begin anew in silence. What pawl saved without state had none."""
+    values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
+    if not options.strict or values.get("param_groups"):
+        return
+    if any(tensor.role not in OF_THE_MODEL and tensor.role != MASTER for tensor in checkpoint.tensors):
+        return
+    for optimizer in layout.optimizers:
+        if CreatedState.keeps_state(inner(optimizer)):
+            raise Refused(f"{options.path} ({checkpoint.format}) has no optimizer state for the "
+                          f"{type(optimizer).__name__}: load it without one (optimizer=None), or with strict=False")
