@@ -31,15 +31,17 @@ DEFAULTS = {
 
 
 class Seat(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("seat", "rank", "world", "local_rank")] + [
-        ("generation", ctypes.c_uint64), ("resume_step", ctypes.c_uint64), ("store_prefix", ctypes.c_char * 48)]
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint32) for name in ("seat", "rank", "world", "local_rank")] + [
+        ("generation", ctypes.c_uint64), ("resume_step", ctypes.c_uint64), ("rendezvous_prefix", ctypes.c_char * 48)]
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_int),
-                ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p), ("region_offset", ctypes.c_void_p),
-                ("region_shape", ctypes.c_void_p), ("mesh", ctypes.c_uint32), ("placement", ctypes.c_int),
-                ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p)]
+    # As far as the first pawl_tensor went: what comes after it counts as 0.
+    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("role", ctypes.c_char_p),
+                ("dtype", ctypes.c_int), ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p),
+                ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("mesh", ctypes.c_uint32),
+                ("placement", ctypes.c_int), ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p)]
 
 
 def after(step, world):
@@ -79,7 +81,7 @@ class Trainer:
         self.library.pawl_stop_step.restype = ctypes.c_uint64
         self.library.pawl_committed_step.restype = ctypes.c_uint64
         self.handle = ctypes.c_void_p()
-        self.seat = Seat()
+        self.seat = Seat(ctypes.sizeof(Seat))
         self.state = (ctypes.c_uint64 * SIZE)()
         self.steps_done = ctypes.c_uint64(0)
         self.sealed = self.built = False
@@ -146,10 +148,10 @@ class Trainer:
 
     def meet(self):
         """As ranks do that tell each other where they listen: nobody is ready before all have come so far."""
-        self.call("store_set", f"here/{self.seat.rank}".encode(), b"", ctypes.c_size_t(0))
+        self.call("rendezvous_set", f"here/{self.seat.rank}".encode(), b"", ctypes.c_size_t(0))
         for rank in range(self.seat.world):
             value, size = self.buffer()
-            self.call("store_get", f"here/{rank}".encode(), value, size, ctypes.c_uint32(600_000))
+            self.call("rendezvous_get", f"here/{rank}".encode(), value, size, ctypes.c_uint32(600_000))
 
     def step(self, step):
         self.call("step_begin", ctypes.c_uint64(step))
@@ -180,15 +182,15 @@ class Trainer:
         self.add(f"sum/{step}", share(step, self.seat.rank))
         if self.add(f"arrived/{step}", 1) == self.seat.world:
             value, size = self.buffer()
-            self.call("store_try_get", f"sum/{step}".encode(), value, size)
-            self.call("store_set", f"go/{step}".encode(), value, ctypes.c_size_t(size.contents.value))
+            self.call("rendezvous_try_get", f"sum/{step}".encode(), value, size)
+            self.call("rendezvous_set", f"go/{step}".encode(), value, ctypes.c_size_t(size.contents.value))
         value, size = self.buffer()
-        self.call("store_get", f"go/{step}".encode(), value, size, ctypes.c_uint32(600_000))
+        self.call("rendezvous_get", f"go/{step}".encode(), value, size, ctypes.c_uint32(600_000))
         return int(value.raw[:size.contents.value])
 
     def add(self, key, amount):
         total = ctypes.c_int64()
-        self.call("store_add", key.encode(), ctypes.c_int64(amount), ctypes.byref(total))
+        self.call("rendezvous_add", key.encode(), ctypes.c_int64(amount), ctypes.byref(total))
         return total.value
 
     def count(self, generation):
@@ -215,10 +217,10 @@ class Trainer:
         axes, sizes, mesh = (ctypes.c_char_p * 1)(b"dp"), (ctypes.c_uint64 * 1)(self.seat.world), ctypes.c_uint32()
         self.call("mesh_add", b"data", axes, sizes, ctypes.c_uint32(1), ctypes.byref(mesh))
         shape = (ctypes.c_uint64 * 1)(SIZE)
-        numbers = Tensor(b"numbers", b"weight", 11, 1, ctypes.addressof(shape), None, None, 0, 0, 0,
-                         ctypes.addressof(self.state))
-        steps = Tensor(f"steps/{self.seat.rank}".encode(), b"step", 11, 0, None, None, None, 0, 1, 0,
-                       ctypes.addressof(self.steps_done))
+        numbers = Tensor(ctypes.sizeof(Tensor), b"numbers", b"weight", 11, 1, ctypes.addressof(shape), None, None, 0, 0,
+                         0, ctypes.addressof(self.state))
+        steps = Tensor(ctypes.sizeof(Tensor), f"steps/{self.seat.rank}".encode(), b"step", 11, 0, None, None, None, 0,
+                       1, 0, ctypes.addressof(self.steps_done))
         for tensor in (numbers, steps):
             self.call("tensor_add", ctypes.byref(tensor), None)
         self.call("layout_seal")

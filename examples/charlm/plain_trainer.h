@@ -53,8 +53,8 @@ class PlainTrainer {
     *seat = seat_;
     return Status::ok;
   }
-  Status store_set(const std::string&, const std::string&) { return Status::unreachable; }
-  Status store_get(const std::string&, std::string*, std::chrono::milliseconds) { return Status::unreachable; }
+  Status rendezvous_set(const std::string&, const std::string&) { return Status::unreachable; }
+  Status rendezvous_get(const std::string&, std::string*, std::chrono::milliseconds) { return Status::unreachable; }
 
  private:
   static bool number(const char* name, std::uint32_t otherwise, std::uint32_t* value) {

@@ -18,7 +18,7 @@
 
 namespace charlm {
 
-// How ranks learn each other's addresses: over pawl's store, or over MASTER_ADDR (rendezvous.h).
+// How ranks learn each other's addresses: over pawl's rendezvous, or over MASTER_ADDR (rendezvous.h).
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;

@@ -69,29 +69,30 @@ class TrainerWatch : public Watch {
   std::optional<Phase> phase_;
 };
 
-// Addresses over pawl's store; where there is none (PAWL=off, or no pawl at all) at MASTER_ADDR:MASTER_PORT.
+// Addresses over pawl's rendezvous; where there is none (PAWL=off, or no pawl at all) at MASTER_ADDR:MASTER_PORT.
 template <class Trainer>
-class StoreRendezvous : public Rendezvous {
+class PawlRendezvous : public Rendezvous {
  public:
-  explicit StoreRendezvous(Trainer& trainer) : trainer_(trainer) {}
+  explicit PawlRendezvous(Trainer& trainer) : trainer_(trainer) {}
   // The Status behind the last failure: recover and stop are no failures of ours.
   [[nodiscard]] Status status() const { return status_; }
-  [[nodiscard]] bool has_store() const { return has_store_; }
+  [[nodiscard]] bool has_rendezvous() const { return has_rendezvous_; }
 
   Outcome exchange(std::uint32_t rank, std::uint32_t world, const Address& mine, Watch& watch, Address* next) override {
-    status_ = trainer_.store_set(key(rank), mine.host + " " + mine.port);
+    status_ = trainer_.rendezvous_set(key(rank), mine.host + " " + mine.port);
     pawl::Seat seat{};
-    has_store_ = status_ != Status::unreachable && trainer_.identity(&seat) == Status::ok && seat.generation > 0;
-    if (!has_store_) {  // or one of this process alone
+    has_rendezvous_ = status_ != Status::unreachable && trainer_.identity(&seat) == Status::ok && seat.generation > 0;
+    if (!has_rendezvous_) {  // or one of this process alone
       status_ = Status::ok;
       return MasterRendezvous({environment_or("MASTER_ADDR", ""), environment_or("MASTER_PORT", "")})
           .exchange(rank, world, mine, watch, next);
     }
     std::string found;
-    if (status_ == Status::ok) status_ = trainer_.store_get(key((rank + 1) % world), &found, std::chrono::seconds(60));
-    if (status_ != Status::ok) return Outcome::failed(std::string("store: ") + trainer_.error());
+    if (status_ == Status::ok)
+      status_ = trainer_.rendezvous_get(key((rank + 1) % world), &found, std::chrono::seconds(60));
+    if (status_ != Status::ok) return Outcome::failed(std::string("rendezvous: ") + trainer_.error());
     const std::size_t blank = found.find(' ');
-    if (blank == found.npos) return Outcome::failed("store: this is no address: " + found);
+    if (blank == found.npos) return Outcome::failed("rendezvous: this is no address: " + found);
     *next = {found.substr(0, blank), found.substr(blank + 1)};
     return {};
   }
@@ -100,7 +101,7 @@ class StoreRendezvous : public Rendezvous {
   static std::string key(std::uint32_t rank) { return "ring/" + std::to_string(rank); }
   Trainer& trainer_;
   Status status_ = Status::ok;
-  bool has_store_ = true;
+  bool has_rendezvous_ = true;
 };
 
 template <class Trainer>
@@ -238,8 +239,8 @@ class Training {
         {seat_.rank, seat_.world, seat_.generation, configuration_, environment_or("PAWL_NODE_ADDRESS", "127.0.0.1")},
         rendezvous_, watch_);
     if (connected.ok()) return Status::ok;
-    const Status store = rendezvous_.status();
-    if (store != Status::ok && store != Status::timeout) return store;  // recover, mostly
+    const Status met = rendezvous_.status();
+    if (met != Status::ok && met != Status::timeout) return met;  // recover, mostly
     return reached(connected);
   }
 
@@ -313,7 +314,8 @@ class Training {
   Status reached(const Outcome& outcome) {
     if (outcome.ok()) return Status::ok;
     if (outcome.kind == Outcome::Kind::interrupted) return Status::recover;
-    if (outcome.kind == Outcome::Kind::refused || !rendezvous_.has_store() || unprotected_) return fail(outcome.what);
+    if (outcome.kind == Outcome::Kind::refused || !rendezvous_.has_rendezvous() || unprotected_)
+      return fail(outcome.what);
     const Status reported = trainer_.fault_report(outcome.what);
     return reported == Status::ok ? Status::recover : reported;
   }
@@ -351,7 +353,7 @@ class Training {
   Trainer trainer_;
   pawl::Seat seat_{};
   TrainerWatch<Trainer> watch_;
-  StoreRendezvous<Trainer> rendezvous_;
+  PawlRendezvous<Trainer> rendezvous_;
   Ring ring_;
 };
 

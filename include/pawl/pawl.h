@@ -1,28 +1,50 @@
 /* pawl: the C interface, all that a trainer ever includes.
  *
- * One handle per process, one training thread per handle: unless a call says otherwise it belongs to the thread that
- * runs the training loop. Nothing here throws, prints, forks or installs a signal handler.
+ * Handles and threads: one handle per process, one training thread per handle. A call belongs to the thread that runs
+ * the training loop unless its comment says "any thread". Nothing here throws, prints, forks or installs a signal
+ * handler.
  *
- * With PAWL=off in the environment every call is a no-op that answers PAWL_OK, but: the identity is read from RANK,
- * WORLD_SIZE and LOCAL_RANK (generation 0), the role is PAWL_ROLE_SEATED, pawl_event_fd answers -1, pawl_event_next
- * PAWL_TIMEOUT, and pawl_committed_step and pawl_interrupted 0. The store is a working one of this process alone, for
- * its threads: ranks don't meet in it. pawl_stop_after agrees with itself.
+ * Errors: a call that answers a pawl_status answers PAWL_OK or what pawl_status lists; pawl_error() then says why.
+ * Any call may answer PAWL_RECOVER: drop the step in flight, close the connections to the other ranks, go to `join`.
+ * Any call may answer PAWL_STOP: the job ends; clean up and leave.
  *
- * Environment, besides PAWL; `pawl run` sets the first two:
- *   PAWL_SOCKET             where this node's pawld listens
- *   PAWL_LOCAL_INDEX        which of the node's trainers this process is
- *   PAWL_FENCE_DEADLINE_MS  a window that is not copied out so long after pawl_fence began is void; 1 to 86400000
- * (10000) PAWL_COPY_THREADS       that capture; 1 to 64 (a quarter of the cores, at most 2) PAWL_BUCKET_BYTES that are
- * copied, summed and sent at a time; 4096 to 16777216, by 4096 (262144). The same on all nodes, since a seat may move
+ * Units: bytes and elements as the name says, times in milliseconds (_ms) or nanoseconds (_ns), steps from 1 on.
+ * Ownership: what you pass is read during the call only, unless its comment says that it is kept. Strings that pawl
+ * returns are pawl's; each comment says how long they live.
+ *
+ * Structs may grow in later versions. Each begins with `struct_size`, which must be sizeof the struct: begin with its
+ * PAWL_..._INIT, which sets it and makes everything else 0. A program built with an older pawl.h passes a smaller size;
+ * the fields that it doesn't know count as 0. A program built with a newer one passes a larger size; the fields that
+ * this library doesn't know must be 0, else the call answers PAWL_INVALID. Of a struct that pawl fills in, the fields
+ * that fit into the caller's size are filled, and the fields that this library doesn't know become 0.
+ *
+ * PAWL=off in the environment: every call is a no-op that answers PAWL_OK, with these exceptions. The identity is read
+ * from RANK, WORLD_SIZE and LOCAL_RANK (generation 0), the role is PAWL_ROLE_SEATED, pawl_event_fd answers -1,
+ * pawl_event_next PAWL_TIMEOUT, and pawl_committed_step and pawl_interrupted 0. pawl_rendezvous_* work within this
+ * process only: its threads meet there, ranks don't. pawl_stop_after agrees with itself.
+ *
+ * Environment, read by pawl_attach:
+ *   PAWL                    "off": see above. Default: on.
+ *   PAWL_SOCKET             Unix socket of this node's pawld. Set by `pawl run`; there is no default.
+ *   PAWL_LOCAL_INDEX        Which of the node's trainers this process is, from 0. Set by `pawl run`. Default: 0.
+ *   PAWL_FENCE_DEADLINE_MS  How long pawl_fence waits for the copy; then the window is void and the step unprotected.
+ *                           1 to 86400000, default 10000. Lower: a slow copy delays training less. Higher: steps of
+ *                           large models on busy machines still become protected.
+ *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64, default: a quarter of the cores, at least 1 and at most
+ *                           2. More: shorter copies where memory bandwidth is free, fewer cores for training.
+ *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,
+ *                           default 262144. Larger: fewer messages. Smaller: less to repeat after a fault. It must be
+ *                           the same on all nodes, because a seat may move.
  *
  * The loop (docs/protocol.md follows one step and one recovery through it):
  *
+ *     pawl_seat seat = PAWL_SEAT_INIT;
  *     pawl_attach(NULL, &t);
  *   join:
- *     pawl_recover_join(t, &seat);           // waits; also where a spare is parked until it is given a seat
+ *     pawl_recover_join(t, &seat);           // waits; a spare waits here until it gets a seat
  *     first time: pawl_mesh_add, pawl_tensor_add, pawl_blob_add, pawl_layout_seal
  *     if (seat.resume_step > 0) pawl_restore(t);
- *     connect to the other ranks with pawl_store_set and pawl_store_get
+ *     connect to the other ranks with pawl_rendezvous_set and pawl_rendezvous_get
  *     pawl_recover_done(t);                  // waits until every seat is restored
  *     for (step = seat.resume_step + 1; step <= total; ++step) {
  *       pawl_step_begin(t, step);            // volatile state of step-1 is copied here
@@ -34,19 +56,18 @@
  *     pawl_finish(t);                        // the last step is committed on every seat
  *     pawl_detach(t);
  *
- * The layout may be sealed later where resume_step is 0: while the job runs, between two steps, on all seats after the
- * same one. Until then steps are unprotected: pawl_step_begin, pawl_fence and pawl_progress do what they can, and
- * pawl_window_open is for after the seal. A death before the first commit starts every trainer process of the job anew,
- * from step 0: the only case in which survivors change process.
- *
- * Any call may answer PAWL_RECOVER: drop the step in flight, close the connections to the other ranks, go to `join`.
- * Any call may answer PAWL_STOP: the job ends; clean up and leave. pawl_error() has the sentence.
+ * If resume_step is 0, the layout may also be sealed later: while the job runs, between two steps, on all seats after
+ * the same step. Until then steps are unprotected: pawl_step_begin, pawl_fence and pawl_progress do what they can, and
+ * pawl_window_open must wait for the seal. If a process dies before the first commit, every trainer process of the job
+ * is started again from step 0. This is the only case in which survivors change process.
  */
 #ifndef PAWL_PAWL_H
 #define PAWL_PAWL_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "pawl/version.h"
 
 #if defined(__GNUC__)
 #define PAWL_API __attribute__((visibility("default")))
@@ -58,9 +79,6 @@
 extern "C" {
 #endif
 
-#define PAWL_VERSION_MAJOR 0
-#define PAWL_VERSION_MINOR 1
-
 typedef struct pawl_trainer pawl_trainer;
 
 typedef enum pawl_status {
@@ -68,11 +86,11 @@ typedef enum pawl_status {
   PAWL_RECOVER = 1,     /* a member was lost or is suspected: go to pawl_recover_join */
   PAWL_STOP = 2,        /* the job ends (finished elsewhere, stopped by its operator, or beyond recovery) */
   PAWL_INVALID = 3,     /* the call itself is wrong; nothing has changed */
-  PAWL_TIMEOUT = 4,     /* a named wait passed its deadline */
+  PAWL_TIMEOUT = 4,     /* a wait passed its deadline, or there is nothing yet */
   PAWL_UNREACHABLE = 5, /* no pawld at PAWL_SOCKET */
-  PAWL_CORRUPT = 6,     /* bytes that should be ours are wrong; they were not used */
-  PAWL_IO = 7,          /* the system refused */
-  PAWL_BROKEN = 8       /* pawl's own mistake: it has detached, training goes on unprotected */
+  PAWL_CORRUPT = 6,     /* stored or received bytes are wrong; they were not used */
+  PAWL_IO = 7,          /* the operating system refused */
+  PAWL_BROKEN = 8       /* a fault in pawl itself: it has detached, training goes on unprotected */
 } pawl_status;
 
 typedef enum pawl_dtype {
@@ -125,35 +143,69 @@ typedef enum pawl_role {
   PAWL_ROLE_SPARE = 2    /* the job has formed and this trainer has no seat */
 } pawl_role;
 
+/* The initialisers: pawl_tensor tensor = PAWL_TENSOR_INIT; */
+#ifdef __cplusplus
+} /* extern "C" */
+template <class Struct>
+inline Struct pawl_initialised() {
+  Struct made = Struct();
+  made.struct_size = sizeof(Struct);
+  return made;
+}
+extern "C" {
+#define PAWL_INIT(type) pawl_initialised<type>()
+#else
+#define PAWL_INIT(type) \
+  { .struct_size = sizeof(type) }
+#endif
+#define PAWL_ATTACH_OPTIONS_INIT PAWL_INIT(pawl_attach_options)
+#define PAWL_SEAT_INIT PAWL_INIT(pawl_seat)
+#define PAWL_TENSOR_INIT PAWL_INIT(pawl_tensor)
+#define PAWL_FENCE_REPORT_INIT PAWL_INIT(pawl_fence_report)
+#define PAWL_EVENT_INIT PAWL_INIT(pawl_event)
+
 typedef struct pawl_attach_options {
+  size_t struct_size;      /* PAWL_ATTACH_OPTIONS_INIT */
   const char* socket_path; /* NULL: PAWL_SOCKET from the environment, which `pawl run` sets */
 } pawl_attach_options;
 
+/* Filled in by pawl. */
 typedef struct pawl_seat {
-  uint32_t seat; /* stable place in the job; equals the rank */
+  size_t struct_size; /* PAWL_SEAT_INIT */
+  uint32_t seat;      /* stable place in the job; equals the rank */
   uint32_t rank;
   uint32_t world; /* number of seats */
   uint32_t local_rank;
-  uint64_t generation;   /* version of the membership */
-  uint64_t resume_step;  /* R: go on with R+1; 0: from the initial state */
-  char store_prefix[48]; /* new for each generation; pawl_store_* put it before the keys already */
+  uint64_t generation;        /* version of the membership */
+  uint64_t resume_step;       /* R: go on with R+1; 0: from the initial state */
+  char rendezvous_prefix[48]; /* new for each generation; pawl_rendezvous_* already put it before the keys */
 } pawl_seat;
 
+/* State of this rank: a box of a tensor with a global shape. Lists have `dimension_count` numbers. */
 typedef struct pawl_tensor {
-  const char* name; /* canonical parameter name; the pair (name, role) is unique on this rank */
-  const char* role; /* weight, master, exp_avg, exp_avg_sq, step, buffer, ... */
+  size_t struct_size; /* PAWL_TENSOR_INIT */
+  const char* name;   /* canonical parameter name; the pair (name, role) is unique on this rank */
+  const char* role;   /* weight, master, exp_avg, exp_avg_sq, step, buffer, ... */
   pawl_dtype dtype;
-  uint32_t dimension_count;      /* 0: a scalar; at most 8 */
-  const uint64_t* shape;         /* global shape, elements */
-  const uint64_t* region_offset; /* where this rank's box begins in the global shape; NULL: at 0 */
-  const uint64_t* region_shape;  /* extent of this rank's box; NULL: the whole shape */
-  uint32_t mesh;                 /* from pawl_mesh_add */
+  uint32_t dimension_count; /* 0: a scalar; at most 8 */
+  const uint64_t* shape;    /* global shape, in elements */
+  const uint64_t* begin;    /* where this rank's box begins, in elements; NULL: at 0 */
+  const uint64_t* size;     /* extent of this rank's box, in elements; NULL: up to the end of the tensor */
+  uint32_t mesh;            /* from pawl_mesh_add */
   pawl_placement placement;
   pawl_lifetime lifetime;
-  void* data; /* contiguous, row-major, this rank's box; the trainer's own memory */
+  void* data; /* the box, contiguous and row-major: the trainer's own memory, kept until pawl_detach or a rebind */
+  /* For later versions. Not supported yet: must be 0 or NULL, else PAWL_INVALID names the field. */
+  uint64_t equal_axes;              /* bit i: the box is equal on all ranks along axis i of the mesh */
+  const char* unit;                 /* part of the model that is protected as one: "layers.3", "layers.3.experts.5" */
+  uint32_t logical_dimension_count; /* of the two lists below */
+  const uint64_t* logical_shape;    /* the tensor's shape in the model, where `shape` is flattened or permuted */
+  const uint32_t* logical_order;    /* which dimension of `shape` each logical dimension is */
 } pawl_tensor;
 
+/* Filled in by pawl. */
 typedef struct pawl_fence_report {
+  size_t struct_size; /* PAWL_FENCE_REPORT_INIT */
   uint64_t step;      /* whose window was fenced; 0: none was open */
   int captured;       /* 1: copied out and sealed; 0: void (protection lags one step) */
   uint64_t waited_ns; /* how long the training thread waited here */
@@ -161,115 +213,131 @@ typedef struct pawl_fence_report {
   char why_void[96]; /* empty if captured */
 } pawl_fence_report;
 
+typedef enum pawl_event_kind {
+  PAWL_EVENT_RECOVERY = 1, /* a recovery is pending; value: the generation that it opens */
+  PAWL_EVENT_STOP = 2,     /* the job ends; value: 0 */
+  PAWL_EVENT_COMMITTED = 3 /* a step was committed on every seat; value: the step */
+} pawl_event_kind;
+
+/* Filled in by pawl. Skip kinds that you don't know: later versions may add some. */
 typedef struct pawl_event {
-  uint32_t kind;  /* 1: recovery pending, 2: stop, 3: step committed */
-  uint64_t value; /* generation, 0, or the step */
+  size_t struct_size; /* PAWL_EVENT_INIT */
+  pawl_event_kind kind;
+  uint64_t value;
 } pawl_event;
 
-/* Writes at most `capacity` bytes to `buffer` and their number to `size`. Nonzero: failed (the window is void). */
+/* Writes at most `capacity` bytes to `buffer` and their number to `size`. Answers 0, or anything else if it failed: the
+ * window is void then. */
 typedef int (*pawl_blob_save)(void* context, void* buffer, size_t capacity, size_t* size);
+/* Takes back what a save wrote. Answers 0, or anything else if it doesn't understand the bytes. */
 typedef int (*pawl_blob_load)(void* context, const void* buffer, size_t size);
 
-/* Connects to this node's pawld. The handle is the caller's until pawl_detach. NULL options: from the environment. */
+/* Connects to this node's pawld; tries for up to 30 s. The handle is the caller's until pawl_detach. `options` may be
+ * NULL. PAWL_UNREACHABLE: there is no pawld. */
 PAWL_API pawl_status pawl_attach(const pawl_attach_options* options, pawl_trainer** trainer);
-/* Ends the copy threads, disconnects, frees the handle. Never waits for another rank. */
+/* Ends the copy threads, disconnects, frees the handle. Never waits for another rank. NULL: does nothing. */
 PAWL_API void pawl_detach(pawl_trainer* trainer);
-/* Why this thread's last call failed, in a sentence; valid until its next call. Never NULL. Also for a NULL trainer
- * (attach). */
+/* Why this thread's last call failed, in a sentence. Lives until this thread's next call. Never NULL. With a NULL
+ * trainer: why pawl_attach failed. */
 PAWL_API const char* pawl_error(const pawl_trainer* trainer);
 /* The seat as of the last pawl_recover_join. PAWL_INVALID before the first. */
 PAWL_API pawl_status pawl_identity(const pawl_trainer* trainer, pawl_seat* seat);
-/* This trainer's role now. Any thread; one load. */
+/* This trainer's role now. Any thread; cheap (one load). */
 PAWL_API pawl_role pawl_role_of(const pawl_trainer* trainer);
-/* Seats of the job, also while parked; 0: not known yet. Any thread; one load. */
+/* How many seats the job has, also while parked; 0: not known yet. Any thread; cheap (one load). */
 PAWL_API uint32_t pawl_world(const pawl_trainer* trainer);
 
-/* A grid of ranks with named axes; `sizes` multiply to the world. Before pawl_layout_seal. */
+/* Declares a grid of ranks with named axes; the product of `sizes` is the number of seats. At most 8 axes. *mesh (may
+ * be NULL) is its number: the first is 0. Before pawl_layout_seal. */
 PAWL_API pawl_status pawl_mesh_add(pawl_trainer* trainer, const char* name, const char* const* axes,
                                    const uint64_t* sizes, uint32_t axis_count, uint32_t* mesh);
-/* Declares state. Nothing of *tensor is kept but `data`. Before pawl_layout_seal. */
+/* Declares a tensor. Of *tensor only the pointer `data` is kept. *id may be NULL. Before pawl_layout_seal. */
 PAWL_API pawl_status pawl_tensor_add(pawl_trainer* trainer, const pawl_tensor* tensor, uint32_t* id);
-/* The tensor lies elsewhere now (same shape). Not while its window is open. */
+/* The tensor lies elsewhere now, with the same shape. Not while its window is open. */
 PAWL_API pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void* data);
-/* Volatile state by callbacks, called on the training thread: save in pawl_step_begin, load in pawl_restore. */
+/* Declares volatile state that callbacks write and read: pawl calls `save` in pawl_step_begin and `load` in
+ * pawl_restore, on the training thread. `capacity`: the most bytes that it needs. The callbacks and `context` must stay
+ * valid until pawl_detach. Before pawl_layout_seal. */
 PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capacity, pawl_blob_save save,
                                    pawl_blob_load load, void* context);
-/* Declarations are complete: agrees with the other seats (their replicated tensors and meshes must be equal; the
- * error names the first that differ), gets the arena. PAWL_INVALID: they differ. PAWL_IO: no memory for the arena.
- * Between pawl_recover_join and pawl_recover_done, or where resume_step is 0 also later, between two steps. */
+/* Ends the declarations: compares them with those of the other seats and allocates the arena. PAWL_INVALID: replicated
+ * tensors or meshes differ; the error names the first. PAWL_IO: no memory for the arena. Call it between
+ * pawl_recover_join and pawl_recover_done, or, if resume_step is 0, also later between two steps. */
 PAWL_API pawl_status pawl_layout_seal(pawl_trainer* trainer);
 
-/* Step `step` begins: copies the volatile state that belongs to step-1. Before the layout is sealed: just counts. */
+/* Step `step` begins: copies the volatile state that belongs to step-1. Before the layout is sealed it only counts. */
 PAWL_API pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step);
-/* Waits until the open window is copied out and sealed; afterwards stable state may change. Running out of time, or no
- * free slot, voids the window and answers PAWL_OK, as where no window is open. `report` may be NULL. */
+/* Waits until the open window is copied out and sealed; afterwards stable state may change. Answers PAWL_OK also if no
+ * window is open, and if the window became void because time ran out or no slot was free. `report` may be NULL. */
 PAWL_API pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report);
-/* Stable state is now that of `step`; capture starts. `samples`: global samples consumed so far (for status). */
+/* Stable state is now that of `step`; capture starts. `samples`: global samples consumed so far (`pawl status` shows
+ * them). */
 PAWL_API pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples);
-/* The hang watch: something is alive and in this phase. Cheap (no system call). Any thread. A trainer that drains a
- * lost step is given more time to come to pawl_recover_join while it says so. */
+/* Tells the hang watch that this process is alive and in this phase. Any thread; cheap (no system call). A trainer that
+ * finishes a lost step before it comes to pawl_recover_join gets more time while it calls this. */
 PAWL_API pawl_status pawl_progress(pawl_trainer* trainer, pawl_phase phase);
-/* Greatest step known to be committed on every seat. Any thread. */
+/* Greatest step known to be committed on every seat; 0: none. Any thread. */
 PAWL_API uint64_t pawl_committed_step(const pawl_trainer* trainer);
 
-/* Readable when an event waits: poll it beside your sockets, so that a blocked collective ends in milliseconds. */
+/* A file descriptor that is readable when an event waits: poll it beside your sockets, so that a blocked collective
+ * ends within milliseconds. It is pawl's: don't read or close it. Any thread. */
 PAWL_API int pawl_event_fd(const pawl_trainer* trainer);
 /* PAWL_OK and an event; PAWL_TIMEOUT if none waits. Any thread. */
 PAWL_API pawl_status pawl_event_next(pawl_trainer* trainer, pawl_event* event);
-/* 1 if a recovery or a stop is pending. Cheap (one load). Any thread. */
+/* 1 if a recovery or a stop is pending. Any thread; cheap (one load). */
 PAWL_API int pawl_interrupted(const pawl_trainer* trainer);
-/* A collective failed, or the trainer sees another fault. Go to pawl_recover_join afterwards. */
+/* A collective failed, or the trainer sees another fault. Call pawl_recover_join afterwards. `what` may be NULL. */
 PAWL_API pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what);
 
-/* Joins the copy threads, tells pawld, and waits: for a seat (parked), for the first forming, or for the decision of a
- * recovery. PAWL_OK with the seat; PAWL_STOP. A parked trainer may wait here in a second thread, while its main thread
- * (which rehearses) calls nothing but pawl_role_of, pawl_world, pawl_progress, pawl_committed_step and
- * pawl_interrupted. */
+/* Ends the copy threads, tells pawld, and waits: for the job to form, for a seat (a spare), or for the decision of a
+ * recovery. PAWL_OK: *seat (may be NULL) is filled in. A spare may wait here in a second thread; meanwhile its main
+ * thread may call pawl_role_of, pawl_world, pawl_progress, pawl_committed_step and pawl_interrupted, nothing else. */
 PAWL_API pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat);
-/* State of resume_step into the declared tensors and blobs, each bucket verified before it is used. Needs the layout
- * sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also where the source proved corrupt and
- * another is sought. */
+/* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified before it is used. The
+ * layout must be sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also if the source proved
+ * corrupt: pawl looks for another one. */
 PAWL_API pawl_status pawl_restore(pawl_trainer* trainer);
-/* This seat is ready; waits until all are. Needs the layout sealed, unless resume_step is 0. */
+/* This seat is ready; waits until all are. The layout must be sealed, unless resume_step is 0. */
 PAWL_API pawl_status pawl_recover_done(pawl_trainer* trainer);
-/* Waits until the last window is committed on every seat and every seat has finished. All seats finish after the same
- * step: if one waits here and another has begun a later step, the job fails and says who. */
+/* Waits until the last window is committed on every seat and every seat has finished. All seats must finish after the
+ * same step: if one waits here and another has begun a later step, the job fails and the error names the seat. */
 PAWL_API pawl_status pawl_finish(pawl_trainer* trainer);
 
-/* Proposes that the job ends after `step`; the first proposal of all seats counts and is the answer in *agreed (which
- * may be NULL). Returns when every seat sees it in pawl_stop_step; since nobody gets past a step without this seat, all
- * can then end at the same one: look after each step whether pawl_stop_step is it. Others may have begun the step after
- * the last that this seat has begun, so that one is the earliest. PAWL_RECOVER: ask again afterwards; what was agreed
- * stays. */
+/* Proposes that the job ends after `step`. The first proposal of any seat wins; *agreed (may be NULL) is the step that
+ * it named. Returns when every seat sees it in pawl_stop_step. No seat gets past a step without this one, so all can
+ * end after the same step: compare it with pawl_stop_step after each. Another seat may be one step ahead, so the
+ * earliest possible stop is this seat's current step plus one. After PAWL_RECOVER ask again; what was agreed stays. */
 PAWL_API pawl_status pawl_stop_after(pawl_trainer* trainer, uint64_t step, uint64_t* agreed);
-/* After which step the job ends; 0: nobody has asked for an end. Any thread; one load. */
+/* After which step the job ends; 0: nobody has asked for an end. Any thread; cheap (one load). */
 PAWL_API uint64_t pawl_stop_step(const pawl_trainer* trainer);
 
-/* Rendezvous: a small key-value store of this generation, shared by all seats, cancelled (PAWL_RECOVER) when the
- * generation changes. Every seat sees what any seat was told is done; nothing is lost or done twice because a pawld was
- * restarted. Between pawl_recover_join and the next; any thread (what changes something is done one at a time), as long
- * as none is in it when the handle is detached. Values have at most 16 MiB.
- * *size is the capacity of `value` on entry, the length on return; PAWL_INVALID if that is greater: ask again (but a
- * compare_set has been done). PAWL_INVALID also without a seat. */
-PAWL_API pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* value, size_t size);
-/* Waits for the key; PAWL_TIMEOUT if it is not there in time. */
-PAWL_API pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size,
-                                    uint32_t timeout_ms);
-/* PAWL_TIMEOUT at once if the key is not there. */
-PAWL_API pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size);
-/* The value is a decimal number (0 if the key is not there) and grows by `amount`; the sum in *sum (which may be NULL).
- * PAWL_INVALID: what is there is no number. */
-PAWL_API pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum);
-/* Where the key has the value `expected`, or is not there and `expected` is empty, it has `desired` afterwards.
- * `value`: what it has now; of a key that is not there, `expected`. */
-PAWL_API pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const void* expected,
-                                            size_t expected_size, const void* desired, size_t desired_size, void* value,
-                                            size_t* size);
-/* *deleted (which may be NULL): whether the key was there. */
-PAWL_API pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted);
+/* Rendezvous: a small key-value store that all seats of this generation share, so that ranks find each other.
+ *
+ * When a call has returned, every seat sees its effect. A restart of a pawld loses nothing and does nothing twice. The
+ * calls answer PAWL_RECOVER when the generation changes, PAWL_INVALID without a seat. Between pawl_recover_join and the
+ * next one. Any thread (changes are made one at a time), but none may be inside when the handle is detached.
+ * Keys end with a 0. Values are bytes, at most 16 MiB, copied in and out.
+ * *size: the capacity of `value` on entry, the length of the value on return. If the value is longer than the capacity,
+ * the answer is PAWL_INVALID and nothing is copied: call again with more room. */
+PAWL_API pawl_status pawl_rendezvous_set(pawl_trainer* trainer, const char* key, const void* value, size_t size);
+/* Waits for the key. PAWL_TIMEOUT: it was not there in time. */
+PAWL_API pawl_status pawl_rendezvous_get(pawl_trainer* trainer, const char* key, void* value, size_t* size,
+                                         uint32_t timeout_ms);
+/* Doesn't wait: PAWL_TIMEOUT if the key is not there. */
+PAWL_API pawl_status pawl_rendezvous_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size);
+/* Adds `amount` to the value, a decimal number (0 if the key is not there). *sum may be NULL. PAWL_INVALID: the value
+ * is not a number. */
+PAWL_API pawl_status pawl_rendezvous_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum);
+/* Sets the key to `desired` if its value is `expected`, or if it is not there and `expected` is empty. `value` becomes
+ * what the key has afterwards; `expected` if it is not there. A `value` that is too small doesn't stop the change: give
+ * it at least the size of `desired`; a longer answer then means that nothing was changed. */
+PAWL_API pawl_status pawl_rendezvous_compare_set(pawl_trainer* trainer, const char* key, const void* expected,
+                                                 size_t expected_size, const void* desired, size_t desired_size,
+                                                 void* value, size_t* size);
+/* *deleted (may be NULL): 1 if the key was there. */
+PAWL_API pawl_status pawl_rendezvous_delete(pawl_trainer* trainer, const char* key, int* deleted);
 
-/* A JSON object: seat, generation, step, committed, fence waits, voided windows. The string lives until the next call.
- */
+/* A JSON object: seat, generation, step, committed, fence waits, voided windows. Lives until the next call. */
 PAWL_API const char* pawl_status_json(pawl_trainer* trainer);
 
 #ifdef __cplusplus

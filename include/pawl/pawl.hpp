@@ -1,10 +1,11 @@
 // pawl.hpp: the C++ face of pawl.h. Header-only, C++17, nothing but libc and libstdc++.
 //
 // Trainer owns one handle: movable, not copyable, detached by its destructor. Every method is the C call of the same
-// name (recover_join is pawl_recover_join) and means what pawl.h says, threads and waits included; the loop stands at
-// the top of that file. Nothing here throws on its own account (std::bad_alloc apart) or prints: each call answers a
-// Status that must be looked at.
-// What it adds: the dtype of a tensor from its pointer's type, shapes as lists, blobs from two callables.
+// name (recover_join is pawl_recover_join) and means what pawl.h says, threads and waits included; the loop is at the
+// top of that file. Nothing here prints or throws, except std::bad_alloc: each call answers a Status that must be
+// checked.
+// What it adds: the dtype of a tensor from its pointer's type, shapes as lists, blobs from two callables, values of any
+// length. It sets `struct_size` of every struct: `pawl::Seat seat;` needs no initialiser.
 // A Trainer that is not attached answers Status::invalid to everything.
 //
 //     pawl::Trainer trainer;
@@ -19,6 +20,7 @@
 #ifndef PAWL_PAWL_HPP
 #define PAWL_PAWL_HPP
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -81,8 +83,15 @@ enum class Role : int { unknown = PAWL_ROLE_UNKNOWN, seated = PAWL_ROLE_SEATED, 
 
 using Seat = pawl_seat;
 using FenceReport = pawl_fence_report;
-using Event = pawl_event;
-enum EventKind : std::uint32_t { kEventRecovery = 1, kEventStop = 2, kEventCommitted = 3 };
+enum class EventKind : int {
+  recovery = PAWL_EVENT_RECOVERY,
+  stop = PAWL_EVENT_STOP,
+  committed = PAWL_EVENT_COMMITTED,
+};
+struct Event {
+  EventKind kind{};         // may be one that is not listed: skip it
+  std::uint64_t value = 0;  // recovery: the generation; committed: the step
+};
 
 // 16-bit floats as bits, so that a pointer to them carries its dtype.
 struct Float16 {
@@ -125,8 +134,8 @@ struct TensorOptions {
   Placement placement = Placement::replicate;
   Lifetime lifetime = Lifetime::stable;
   std::uint32_t mesh = 0;  // from mesh_add; the first mesh is 0
-  Shape region_offset;     // where this rank's box begins; empty: at 0
-  Shape region_shape;      // extent of this rank's box; empty: the whole shape
+  Shape begin;             // where this rank's box begins, in elements; empty: at 0
+  Shape size;              // extent of this rank's box, in elements; empty: up to the end of the tensor
 };
 
 [[nodiscard]] inline TensorOptions replicated(std::string role, Lifetime lifetime = Lifetime::stable) {
@@ -165,7 +174,8 @@ class Trainer {
   // `socket_path` empty: PAWL_SOCKET. `invalid` if attached already.
   Status attach(const std::string& socket_path = {}) {
     if (handle_ != nullptr) return Status::invalid;
-    const pawl_attach_options options{socket_path.c_str()};
+    pawl_attach_options options = PAWL_ATTACH_OPTIONS_INIT;
+    options.socket_path = socket_path.c_str();
     return status_of(pawl_attach(socket_path.empty() ? nullptr : &options, &handle_));
   }
   void detach() {
@@ -178,7 +188,7 @@ class Trainer {
   [[nodiscard]] const char* error() const { return pawl_error(handle_); }
 
   Status identity(Seat* seat) const {
-    return call([&] { return pawl_identity(handle_, seat); });
+    return call([&] { return pawl_identity(handle_, sized(seat)); });
   }
   // Any thread: this trainer's role, and how many seats the job has (0: not known yet).
   [[nodiscard]] Role role() const {
@@ -206,16 +216,16 @@ class Trainer {
   Status tensor_add(const std::string& name, T* data, const Shape& shape, const TensorOptions& options = {},
                     std::uint32_t* id = nullptr) {
     static_assert(!std::is_const_v<T>, "pawl restores into this memory");
-    if (!options.region_offset.empty() && options.region_offset.size() != shape.size()) return Status::invalid;
-    if (!options.region_shape.empty() && options.region_shape.size() != shape.size()) return Status::invalid;
-    pawl_tensor tensor{};
+    if (!options.begin.empty() && options.begin.size() != shape.size()) return Status::invalid;
+    if (!options.size.empty() && options.size.size() != shape.size()) return Status::invalid;
+    pawl_tensor tensor = PAWL_TENSOR_INIT;
     tensor.name = name.c_str();
     tensor.role = options.role.c_str();
     tensor.dtype = dtype_of<T>();
     tensor.dimension_count = static_cast<std::uint32_t>(shape.size());
     tensor.shape = shape.data();
-    tensor.region_offset = options.region_offset.empty() ? nullptr : options.region_offset.data();
-    tensor.region_shape = options.region_shape.empty() ? nullptr : options.region_shape.data();
+    tensor.begin = options.begin.empty() ? nullptr : options.begin.data();
+    tensor.size = options.size.empty() ? nullptr : options.size.data();
     tensor.mesh = options.mesh;
     tensor.placement = static_cast<pawl_placement>(options.placement);
     tensor.lifetime = static_cast<pawl_lifetime>(options.lifetime);
@@ -251,7 +261,7 @@ class Trainer {
     return call([&] { return pawl_step_begin(handle_, step); });
   }
   Status fence(FenceReport* report = nullptr) {
-    return call([&] { return pawl_fence(handle_, report); });
+    return call([&] { return pawl_fence(handle_, sized(report)); });
   }
   Status window_open(std::uint64_t step, std::uint64_t samples) {
     return call([&] { return pawl_window_open(handle_, step, samples); });
@@ -265,7 +275,10 @@ class Trainer {
   [[nodiscard]] int event_fd() const { return handle_ == nullptr ? -1 : pawl_event_fd(handle_); }
   // `timeout` if no event waits.
   Status event_next(Event* event) {
-    return call([&] { return pawl_event_next(handle_, event); });
+    pawl_event next = PAWL_EVENT_INIT;
+    const Status got = call([&] { return pawl_event_next(handle_, &next); });
+    if (got == Status::ok) *event = Event{static_cast<EventKind>(next.kind), next.value};
+    return got;
   }
   [[nodiscard]] bool interrupted() const { return handle_ != nullptr && pawl_interrupted(handle_) != 0; }
 
@@ -273,7 +286,7 @@ class Trainer {
     return call([&] { return pawl_fault_report(handle_, what.c_str()); });
   }
   Status recover_join(Seat* seat) {
-    return call([&] { return pawl_recover_join(handle_, seat); });
+    return call([&] { return pawl_recover_join(handle_, sized(seat)); });
   }
   Status restore() {
     return call([&] { return pawl_restore(handle_); });
@@ -290,54 +303,49 @@ class Trainer {
   }
   [[nodiscard]] std::uint64_t stop_step() const { return handle_ == nullptr ? 0 : pawl_stop_step(handle_); }
 
-  // The store: any thread.
-  Status store_set(const std::string& key, const std::string& value) {
-    return call([&] { return pawl_store_set(handle_, key.c_str(), value.data(), value.size()); });
+  // The rendezvous: any thread. Values have at most 16 MiB.
+  Status rendezvous_set(const std::string& key, const std::string& value) {
+    return call([&] { return pawl_rendezvous_set(handle_, key.c_str(), value.data(), value.size()); });
   }
-  // Waits for the key. A value longer than `capacity` is an error.
-  Status store_get(const std::string& key, std::string* value, std::chrono::milliseconds timeout,
-                   std::size_t capacity = 4096) {
-    value->resize(capacity);
-    std::size_t size = capacity;
-    const Status got = call([&] {
-      return pawl_store_get(handle_, key.c_str(), &(*value)[0], &size, static_cast<std::uint32_t>(timeout.count()));
+  // Waits for the key.
+  Status rendezvous_get(const std::string& key, std::string* value, std::chrono::milliseconds timeout) {
+    const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
+    return value_of(value, kValueBytes, [&](char* buffer, std::size_t* size) {
+      return pawl_rendezvous_get(handle_, key.c_str(), buffer, size, timeout_ms);
     });
-    value->resize(got == Status::ok && size <= capacity ? size : 0);
-    return got;
   }
-  // `timeout` at once if the key is not there.
-  Status store_try_get(const std::string& key, std::string* value, std::size_t capacity = 4096) {
-    value->resize(capacity);
-    std::size_t size = capacity;
-    const Status got = call([&] { return pawl_store_try_get(handle_, key.c_str(), &(*value)[0], &size); });
-    value->resize(got == Status::ok && size <= capacity ? size : 0);
-    return got;
+  // Doesn't wait: `timeout` if the key is not there.
+  Status rendezvous_try_get(const std::string& key, std::string* value) {
+    return value_of(value, kValueBytes, [&](char* buffer, std::size_t* size) {
+      return pawl_rendezvous_try_get(handle_, key.c_str(), buffer, size);
+    });
   }
   // `sum` may be null.
-  Status store_add(const std::string& key, std::int64_t amount, std::int64_t* sum = nullptr) {
-    return call([&] { return pawl_store_add(handle_, key.c_str(), amount, sum); });
+  Status rendezvous_add(const std::string& key, std::int64_t amount, std::int64_t* sum = nullptr) {
+    return call([&] { return pawl_rendezvous_add(handle_, key.c_str(), amount, sum); });
   }
-  Status store_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
-                           std::string* value, std::size_t capacity = 4096) {
-    value->resize(capacity);
-    std::size_t size = capacity;
-    const Status there = call([&] {
-      return pawl_store_compare_set(handle_, key.c_str(), expected.data(), expected.size(), desired.data(),
-                                    desired.size(), &(*value)[0], &size);
+  // `value`: what the key has afterwards.
+  Status rendezvous_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                                std::string* value) {
+    // With room for `desired`, a longer answer means that nothing was set: the call may be repeated.
+    const std::size_t capacity = std::max({kValueBytes, expected.size(), desired.size()});
+    return value_of(value, capacity, [&](char* buffer, std::size_t* size) {
+      return pawl_rendezvous_compare_set(handle_, key.c_str(), expected.data(), expected.size(), desired.data(),
+                                         desired.size(), buffer, size);
     });
-    value->resize(there == Status::ok && size <= capacity ? size : 0);
-    return there;
   }
   // `deleted` may be null.
-  Status store_delete(const std::string& key, bool* deleted = nullptr) {
+  Status rendezvous_delete(const std::string& key, bool* deleted = nullptr) {
     int there = 0;
-    const Status done = call([&] { return pawl_store_delete(handle_, key.c_str(), &there); });
+    const Status done = call([&] { return pawl_rendezvous_delete(handle_, key.c_str(), &there); });
     if (deleted != nullptr) *deleted = there != 0;
     return done;
   }
   [[nodiscard]] std::string status_json() { return handle_ == nullptr ? "{}" : pawl_status_json(handle_); }
 
  private:
+  static constexpr std::size_t kValueBytes = 4096;  // room for a value at first
+
   template <class Save, class Load>
   struct Blob {
     Save save;
@@ -350,6 +358,27 @@ class Trainer {
     }
   };
 
+  template <class Struct>
+  static Struct* sized(Struct* answer) {  // may be null
+    if (answer != nullptr) answer->struct_size = sizeof(Struct);
+    return answer;
+  }
+  // `c_call` fills in a buffer and a size, and is repeated with more room where a value is longer. The value is empty
+  // if the answer is not ok.
+  template <class Call>
+  Status value_of(std::string* value, std::size_t capacity, Call c_call) {
+    for (;;) {
+      value->resize(capacity);
+      std::size_t size = capacity;
+      const Status got = call([&] { return c_call(&(*value)[0], &size); });
+      if (got == Status::invalid && size > capacity) {
+        capacity = size;
+        continue;
+      }
+      value->resize(got == Status::ok ? size : 0);
+      return got;
+    }
+  }
   static Status status_of(pawl_status status) { return static_cast<Status>(status); }
   template <class Call>
   Status call(Call c_call) const {

@@ -32,12 +32,12 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   find(library, "pawl_interrupted", found.interrupted);
   find(library, "pawl_event_fd", found.event_fd);
   find(library, "pawl_error", found.error);
-  find(library, "pawl_store_set", found.store_set);
-  find(library, "pawl_store_get", found.store_get);
-  find(library, "pawl_store_try_get", found.store_try_get);
-  find(library, "pawl_store_add", found.store_add);
-  find(library, "pawl_store_compare_set", found.store_compare_set);
-  find(library, "pawl_store_delete", found.store_delete);
+  find(library, "pawl_rendezvous_set", found.rendezvous_set);
+  find(library, "pawl_rendezvous_get", found.rendezvous_get);
+  find(library, "pawl_rendezvous_try_get", found.rendezvous_try_get);
+  find(library, "pawl_rendezvous_add", found.rendezvous_add);
+  find(library, "pawl_rendezvous_compare_set", found.rendezvous_compare_set);
+  find(library, "pawl_rendezvous_delete", found.rendezvous_delete);
   std::lock_guard lock(mutex_);
   path_ = path;
   functions_ = found;
@@ -86,43 +86,47 @@ Function Library::required(Function function, const char* name) const {
                            ": it is older than this extension; build both from one checkout (make build)");
 }
 
-Answer Library::store_set(const std::string& key, const void* value, std::size_t size) const {
+Answer Library::rendezvous_set(const std::string& key, const void* value, std::size_t size) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(required(functions_.store_set, "pawl_store_set")(trainer_, key.c_str(), value, size));
+  return Answer(required(functions_.rendezvous_set, "pawl_rendezvous_set")(trainer_, key.c_str(), value, size));
 }
 
-Answer Library::store_get(const std::string& key, void* value, std::size_t& size, std::uint32_t timeout_ms) const {
+Answer Library::rendezvous_get(const std::string& key, void* value, std::size_t& size, std::uint32_t timeout_ms) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(required(functions_.store_get, "pawl_store_get")(trainer_, key.c_str(), value, &size, timeout_ms));
+  return Answer(
+      required(functions_.rendezvous_get, "pawl_rendezvous_get")(trainer_, key.c_str(), value, &size, timeout_ms));
 }
 
-Answer Library::store_try_get(const std::string& key, void* value, std::size_t& size) const {
+Answer Library::rendezvous_try_get(const std::string& key, void* value, std::size_t& size) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(required(functions_.store_try_get, "pawl_store_try_get")(trainer_, key.c_str(), value, &size));
+  return Answer(
+      required(functions_.rendezvous_try_get, "pawl_rendezvous_try_get")(trainer_, key.c_str(), value, &size));
 }
 
-Answer Library::store_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const {
+Answer Library::rendezvous_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(required(functions_.store_add, "pawl_store_add")(trainer_, key.c_str(), amount, &sum));
+  return Answer(required(functions_.rendezvous_add, "pawl_rendezvous_add")(trainer_, key.c_str(), amount, &sum));
 }
 
-Answer Library::store_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
-                                  const void* desired, std::size_t desired_size, void* value, std::size_t& size) const {
+Answer Library::rendezvous_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
+                                       const void* desired, std::size_t desired_size, void* value,
+                                       std::size_t& size) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(required(functions_.store_compare_set, "pawl_store_compare_set")(
+  return Answer(required(functions_.rendezvous_compare_set, "pawl_rendezvous_compare_set")(
       trainer_, key.c_str(), expected, expected_size, desired, desired_size, value, &size));
 }
 
-Answer Library::store_delete(const std::string& key, bool& deleted) const {
+Answer Library::rendezvous_delete(const std::string& key, bool& deleted) const {
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
   int count = 0;
-  const auto answer = Answer(required(functions_.store_delete, "pawl_store_delete")(trainer_, key.c_str(), &count));
+  const auto answer =
+      Answer(required(functions_.rendezvous_delete, "pawl_rendezvous_delete")(trainer_, key.c_str(), &count));
   deleted = count != 0;
   return answer;
 }

@@ -42,15 +42,15 @@ class Library {
   // Why the last call of the trainer failed. The sentence may belong to another thread's call.
   [[nodiscard]] std::string error() const;
 
-  [[nodiscard]] Answer store_set(const std::string& key, const void* value, std::size_t size) const;
-  [[nodiscard]] Answer store_get(const std::string& key, void* value, std::size_t& size,
-                                 std::uint32_t timeout_ms) const;
-  [[nodiscard]] Answer store_try_get(const std::string& key, void* value, std::size_t& size) const;
-  [[nodiscard]] Answer store_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const;
-  [[nodiscard]] Answer store_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
-                                         const void* desired, std::size_t desired_size, void* value,
-                                         std::size_t& size) const;
-  [[nodiscard]] Answer store_delete(const std::string& key, bool& deleted) const;
+  [[nodiscard]] Answer rendezvous_set(const std::string& key, const void* value, std::size_t size) const;
+  [[nodiscard]] Answer rendezvous_get(const std::string& key, void* value, std::size_t& size,
+                                      std::uint32_t timeout_ms) const;
+  [[nodiscard]] Answer rendezvous_try_get(const std::string& key, void* value, std::size_t& size) const;
+  [[nodiscard]] Answer rendezvous_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const;
+  [[nodiscard]] Answer rendezvous_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
+                                              const void* desired, std::size_t desired_size, void* value,
+                                              std::size_t& size) const;
+  [[nodiscard]] Answer rendezvous_delete(const std::string& key, bool& deleted) const;
 
  private:
   Library() = default;
@@ -63,13 +63,13 @@ class Library {
     int (*interrupted)(const pawl_trainer*) = nullptr;
     int (*event_fd)(const pawl_trainer*) = nullptr;
     const char* (*error)(const pawl_trainer*) = nullptr;
-    int (*store_set)(pawl_trainer*, const char*, const void*, std::size_t) = nullptr;
-    int (*store_get)(pawl_trainer*, const char*, void*, std::size_t*, std::uint32_t) = nullptr;
-    int (*store_try_get)(pawl_trainer*, const char*, void*, std::size_t*) = nullptr;
-    int (*store_add)(pawl_trainer*, const char*, std::int64_t, std::int64_t*) = nullptr;
-    int (*store_compare_set)(pawl_trainer*, const char*, const void*, std::size_t, const void*, std::size_t, void*,
-                             std::size_t*) = nullptr;
-    int (*store_delete)(pawl_trainer*, const char*, int*) = nullptr;
+    int (*rendezvous_set)(pawl_trainer*, const char*, const void*, std::size_t) = nullptr;
+    int (*rendezvous_get)(pawl_trainer*, const char*, void*, std::size_t*, std::uint32_t) = nullptr;
+    int (*rendezvous_try_get)(pawl_trainer*, const char*, void*, std::size_t*) = nullptr;
+    int (*rendezvous_add)(pawl_trainer*, const char*, std::int64_t, std::int64_t*) = nullptr;
+    int (*rendezvous_compare_set)(pawl_trainer*, const char*, const void*, std::size_t, const void*, std::size_t, void*,
+                                  std::size_t*) = nullptr;
+    int (*rendezvous_delete)(pawl_trainer*, const char*, int*) = nullptr;
   };
 
   mutable std::shared_mutex mutex_;  // shared: inside a call; exclusive: attach and detach

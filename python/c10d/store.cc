@@ -99,15 +99,15 @@ c10::intrusive_ptr<::c10d::Store> PawlStore::clone() {
 
 void PawlStore::set(const std::string& key, const Bytes& value) {
   if (in_loopback()) return local_->set(key, value);
-  require("set", key, Library::loaded().store_set(key, value.data(), value.size()));
+  require("set", key, Library::loaded().rendezvous_set(key, value.data(), value.size()));
 }
 
 Bytes PawlStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
   if (in_loopback()) return local_->compare_set(key, expected, desired);
   auto [answer, value] = read_value(
       [&](void* buffer, std::size_t& size) {
-        return Library::loaded().store_compare_set(key, expected.data(), expected.size(), desired.data(),
-                                                   desired.size(), buffer, size);
+        return Library::loaded().rendezvous_compare_set(key, expected.data(), expected.size(), desired.data(),
+                                                        desired.size(), buffer, size);
       },
       std::max(expected.size(), desired.size()));
   require("compare-and-set", key, answer);
@@ -121,14 +121,14 @@ Bytes PawlStore::get(const std::string& key) {
 std::int64_t PawlStore::add(const std::string& key, std::int64_t amount) {
   if (in_loopback()) return local_->add(key, amount);
   std::int64_t sum = 0;
-  require("add", key, Library::loaded().store_add(key, amount, sum));
+  require("add", key, Library::loaded().rendezvous_add(key, amount, sum));
   return sum;
 }
 
 bool PawlStore::deleteKey(const std::string& key) {
   if (in_loopback()) return local_->remove(key);
   bool deleted = false;
-  require("delete", key, Library::loaded().store_delete(key, deleted));
+  require("delete", key, Library::loaded().rendezvous_delete(key, deleted));
   return deleted;
 }
 
@@ -138,8 +138,8 @@ bool PawlStore::check(const std::vector<std::string>& keys) {
       if (!local_->has(key)) return false;
       continue;
     }
-    const auto [answer, value] =
-        read_value([&](void* buffer, std::size_t& size) { return Library::loaded().store_try_get(key, buffer, size); });
+    const auto [answer, value] = read_value(
+        [&](void* buffer, std::size_t& size) { return Library::loaded().rendezvous_try_get(key, buffer, size); });
     if (answer == Answer::timeout) return false;
     require("check", key, answer);
   }
@@ -168,7 +168,7 @@ Bytes PawlStore::wait_for(const std::string& key, std::chrono::milliseconds time
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
     const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kSlice).count());
     auto [answer, value] = read_value(
-        [&](void* buffer, std::size_t& size) { return Library::loaded().store_get(key, buffer, size, slice); });
+        [&](void* buffer, std::size_t& size) { return Library::loaded().rendezvous_get(key, buffer, size, slice); });
     if (answer == Answer::ok) return value;
     if (answer != Answer::timeout) fail("get", key, answer);
     if (left <= kSlice) break;

@@ -102,32 +102,43 @@ class FenceReport:
     why_void: str
 
 
-class _Seat(ctypes.Structure):
+class SizedStructure(ctypes.Structure):
+    """A struct of the C interface: it begins with its size. Fields of a subclass come after that."""
+
+    _fields_ = [("struct_size", ctypes.c_size_t)]
+
+    def __init__(self, **values: object) -> None:
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **values)
+
+
+class _Seat(SizedStructure):
     _fields_ = [
         ("seat", ctypes.c_uint32), ("rank", ctypes.c_uint32), ("world", ctypes.c_uint32),
         ("local_rank", ctypes.c_uint32), ("generation", ctypes.c_uint64), ("resume_step", ctypes.c_uint64),
-        ("store_prefix", ctypes.c_char * 48),
+        ("rendezvous_prefix", ctypes.c_char * 48),
     ]
 
 
-class _Tensor(ctypes.Structure):
+class _Tensor(SizedStructure):
     _fields_ = [
         ("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_int),
         ("dimension_count", ctypes.c_uint32), ("shape", ctypes.POINTER(ctypes.c_uint64)),
-        ("region_offset", ctypes.POINTER(ctypes.c_uint64)), ("region_shape", ctypes.POINTER(ctypes.c_uint64)),
+        ("begin", ctypes.POINTER(ctypes.c_uint64)), ("size", ctypes.POINTER(ctypes.c_uint64)),
         ("mesh", ctypes.c_uint32), ("placement", ctypes.c_int), ("lifetime", ctypes.c_int),
-        ("data", ctypes.c_void_p),
+        ("data", ctypes.c_void_p), ("equal_axes", ctypes.c_uint64), ("unit", ctypes.c_char_p),
+        ("logical_dimension_count", ctypes.c_uint32), ("logical_shape", ctypes.POINTER(ctypes.c_uint64)),
+        ("logical_order", ctypes.POINTER(ctypes.c_uint32)),
     ]
 
 
-class _FenceReport(ctypes.Structure):
+class _FenceReport(SizedStructure):
     _fields_ = [
         ("step", ctypes.c_uint64), ("captured", ctypes.c_int), ("waited_ns", ctypes.c_uint64),
         ("captured_bytes", ctypes.c_uint64), ("why_void", ctypes.c_char * 96),
     ]
 
 
-class _Options(ctypes.Structure):
+class _Options(SizedStructure):
     _fields_ = [("socket_path", ctypes.c_char_p)]
 
 
@@ -163,13 +174,13 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "finish": (ctypes.c_int, (_HANDLE,)),
     "stop_after": (ctypes.c_int, (_HANDLE, _U64, ctypes.POINTER(_U64))),
     "stop_step": (_U64, (_HANDLE,)),
-    "store_set": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, _SIZE)),
-    "store_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE), _U32)),
-    "store_try_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE))),
-    "store_add": (ctypes.c_int, (_HANDLE, _TEXT, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))),
-    "store_compare_set": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, _SIZE, _BYTES, _SIZE, _BYTES,
+    "rendezvous_set": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, _SIZE)),
+    "rendezvous_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE), _U32)),
+    "rendezvous_try_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE))),
+    "rendezvous_add": (ctypes.c_int, (_HANDLE, _TEXT, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))),
+    "rendezvous_compare_set": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, _SIZE, _BYTES, _SIZE, _BYTES,
                                          ctypes.POINTER(_SIZE))),
-    "store_delete": (ctypes.c_int, (_HANDLE, _TEXT, ctypes.POINTER(ctypes.c_int))),
+    "rendezvous_delete": (ctypes.c_int, (_HANDLE, _TEXT, ctypes.POINTER(ctypes.c_int))),
     "status_json": (_TEXT, (_HANDLE,)),
 }
 
@@ -220,7 +231,7 @@ class Trainer:
         self._callbacks: list[object] = []
         self._callback_error: BaseException | None = None
         self._said_broken = False
-        options = ctypes.byref(_Options(socket_path.encode())) if socket_path else None
+        options = ctypes.byref(_Options(socket_path=socket_path.encode())) if socket_path else None
         self._check(self._library.pawl_attach(options, ctypes.byref(self._handle)))
 
     @property
@@ -379,25 +390,25 @@ class Trainer:
 
     # Rendezvous.
 
-    def store_set(self, key: str, value: bytes) -> None:
-        self._check(self._library.pawl_store_set(self._handle, key.encode(), value, len(value)))
+    def rendezvous_set(self, key: str, value: bytes) -> None:
+        self._check(self._library.pawl_rendezvous_set(self._handle, key.encode(), value, len(value)))
 
-    def store_get(self, key: str, timeout_s: float) -> bytes:
+    def rendezvous_get(self, key: str, timeout_s: float) -> bytes:
         value, size = self._value()
-        self._check(self._library.pawl_store_get(self._handle, key.encode(), value, ctypes.byref(size),
+        self._check(self._library.pawl_rendezvous_get(self._handle, key.encode(), value, ctypes.byref(size),
                                                  int(timeout_s * 1000)))
         return value.raw[:size.value]
 
-    def store_add(self, key: str, amount: int) -> int:
+    def rendezvous_add(self, key: str, amount: int) -> int:
         """The sum."""
         total = ctypes.c_int64()
-        self._check(self._library.pawl_store_add(self._handle, key.encode(), amount, ctypes.byref(total)))
+        self._check(self._library.pawl_rendezvous_add(self._handle, key.encode(), amount, ctypes.byref(total)))
         return total.value
 
-    def store_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+    def rendezvous_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """What the key holds afterwards (as in c10d: an empty `expected` also stands for a key that isn't there)."""
         value, size = self._value()
-        self._check(self._library.pawl_store_compare_set(self._handle, key.encode(), expected, len(expected), desired,
+        self._check(self._library.pawl_rendezvous_compare_set(self._handle, key.encode(), expected, len(expected), desired,
                                                          len(desired), value, ctypes.byref(size)))
         return value.raw[:size.value]
 

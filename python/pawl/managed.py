@@ -79,9 +79,9 @@ class ManagedJob(Job):
         """Once every seat is here. The deadline is for making groups alone: a seat that comes in anew builds first."""
         from pawl import groups
         same_script.agree(self._trainer, self.rank)
-        if self._trainer.store_add("pawl/arrived", 1) == self.world_size:
-            self._trainer.store_set("pawl/all", b"here")
-        self._trainer.store_get("pawl/all", MEET_S)
+        if self._trainer.rendezvous_add("pawl/arrived", 1) == self.world_size:
+            self._trainer.rendezvous_set("pawl/all", b"here")
+        self._trainer.rendezvous_get("pawl/all", MEET_S)
         groups.open_generation(self._seat.generation, self._store, os.environ.get("PAWL_NODE_ADDRESS", "127.0.0.1"),
                                timeout)
 

@@ -20,7 +20,7 @@ SHOWN_MAX = 300  # characters of a command line in a sentence
 def agree(trainer: Trainer, rank: int) -> None:
     """Once in each generation. Fails: Refused, if another seat runs another script."""
     mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX]}
-    found = json.loads(trainer.store_compare_set(KEY, b"", json.dumps(mine).encode()))
+    found = json.loads(trainer.rendezvous_compare_set(KEY, b"", json.dumps(mine).encode()))
     if found["digest"] == mine["digest"]:
         return
     if found["command"] == mine["command"]:

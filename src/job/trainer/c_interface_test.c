@@ -16,8 +16,11 @@
 
 int main(void) {
   pawl_trainer* t = NULL;
-  pawl_seat seat;
-  pawl_tensor tensor;
+  pawl_attach_options options = PAWL_ATTACH_OPTIONS_INIT;
+  pawl_seat seat = PAWL_SEAT_INIT, unset;
+  pawl_tensor tensor = PAWL_TENSOR_INIT;
+  pawl_fence_report report = PAWL_FENCE_REPORT_INIT;
+  pawl_event event = PAWL_EVENT_INIT;
   const char* axis = "dp";
   uint64_t size = 1;
   uint64_t step;
@@ -28,13 +31,22 @@ int main(void) {
   unsetenv("PAWL_SOCKET");
   EXPECT(pawl_attach(NULL, &t) == PAWL_UNREACHABLE);
   EXPECT(t == NULL && strlen(pawl_error(NULL)) > 0);
+  EXPECT(pawl_attach(&options, &t) == PAWL_UNREACHABLE);
+  options.struct_size = 0; /* as of one that was never initialised */
+  EXPECT(pawl_attach(&options, &t) == PAWL_INVALID && t == NULL);
+  EXPECT(strstr(pawl_error(NULL), "PAWL_ATTACH_OPTIONS_INIT") != NULL);
   pawl_detach(NULL);
 
   setenv("PAWL", "off", 1);
   EXPECT(pawl_attach(NULL, &t) == PAWL_OK);
   EXPECT(pawl_recover_join(t, &seat) == PAWL_OK);
+  EXPECT(seat.struct_size == sizeof seat && seat.world == 1);
+  memset(&unset, 0, sizeof unset);
+  EXPECT(pawl_identity(t, &unset) == PAWL_INVALID && strstr(pawl_error(t), "PAWL_SEAT_INIT") != NULL);
+  EXPECT(unset.world == 0);
+  EXPECT(pawl_identity(t, &seat) == PAWL_OK);
+  EXPECT(pawl_event_next(t, &event) == PAWL_TIMEOUT);
   EXPECT(pawl_mesh_add(t, "data", &axis, &size, 1, &mesh) == PAWL_OK && mesh == 0);
-  memset(&tensor, 0, sizeof tensor);
   tensor.name = "w";
   tensor.role = "weight";
   tensor.data = &weight;
@@ -44,6 +56,7 @@ int main(void) {
   for (step = seat.resume_step + 1; step <= 3; ++step) {
     EXPECT(pawl_step_begin(t, step) == PAWL_OK);
     EXPECT(pawl_fence(t, NULL) == PAWL_OK);
+    EXPECT(pawl_fence(t, &report) == PAWL_OK && report.step == 0);
     EXPECT(pawl_window_open(t, step, step) == PAWL_OK);
   }
   EXPECT(pawl_finish(t) == PAWL_OK);

@@ -5,7 +5,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "base/c_status.h"
+#include "base/c_struct.h"
 #include "base/text.h"
 #include "job/trainer/trainer.h"
 #include "job/trainer/without_pawl.h"
@@ -95,6 +98,35 @@ pawl_status failed_anywhere(pawl_trainer* trainer, Error error) {
   return pawl::status_of(error.code);
 }
 
+// --- Structs as our pawl.h has them.
+
+using pawl::CStruct;
+
+constexpr CStruct kAttachOptions{"pawl_attach_options", sizeof(pawl_attach_options), sizeof(pawl_attach_options)};
+constexpr CStruct kSeat{"pawl_seat", sizeof(pawl_seat), sizeof(pawl_seat)};
+constexpr CStruct kTensor{"pawl_tensor", sizeof(pawl_tensor), offsetof(pawl_tensor, equal_axes)};
+constexpr CStruct kFenceReport{"pawl_fence_report", sizeof(pawl_fence_report), sizeof(pawl_fence_report)};
+constexpr CStruct kEvent{"pawl_event", sizeof(pawl_event), sizeof(pawl_event)};
+
+// A struct that the caller wants filled in; nullptr: it doesn't.
+pawl_status check_answer(const void* answer, const CStruct& known) {
+  if (answer == nullptr) return PAWL_OK;
+  const Status checked = pawl::check_output_struct(answer, known);
+  if (checked) return PAWL_OK;
+  call_error = checked.error().what;
+  return PAWL_INVALID;
+}
+
+// The field of a later version that this tensor sets; nullptr: none.
+const char* unsupported_field(const pawl_tensor& tensor) {
+  if (tensor.equal_axes != 0) return "equal_axes";
+  if (tensor.unit != nullptr) return "unit";
+  if (tensor.logical_dimension_count != 0) return "logical_dimension_count";
+  if (tensor.logical_shape != nullptr) return "logical_shape";
+  if (tensor.logical_order != nullptr) return "logical_order";
+  return nullptr;
+}
+
 Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   const auto wrong = [&](const char* why) {
     return Error{Code::invalid, text("tensor ", tensor.name != nullptr ? tensor.name : "(no name)", ": ", why)};
@@ -103,8 +135,8 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   const std::uint32_t count = tensor.dimension_count;
   if (count > pawl::kDimensionsMax) return wrong("more than 8 dimensions");
   if (count > 0 && tensor.shape == nullptr) return wrong("shape is NULL");
-  if (tensor.region_offset != nullptr && tensor.region_shape == nullptr)
-    return wrong("region_offset without region_shape");
+  if (const char* const field = unsupported_field(tensor); field != nullptr)
+    return Error{Code::invalid, text("tensor ", tensor.name, ": ", field, " is not supported yet: it must be 0")};
   const auto dtype = pawl::captured_type_numbered(static_cast<std::uint32_t>(tensor.dtype));
   if (!dtype) return wrong("unknown dtype");
   if (tensor.placement != PAWL_REPLICATE && tensor.placement != PAWL_UNIQUE) return wrong("unknown placement");
@@ -117,8 +149,11 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   entry.dtype = *dtype;
   if (count > 0) entry.shape.assign(tensor.shape, tensor.shape + count);
   entry.box = pawl::whole_box(entry.shape);
-  if (tensor.region_offset != nullptr) std::copy_n(tensor.region_offset, count, entry.box.begin.begin());
-  if (tensor.region_shape != nullptr) std::copy_n(tensor.region_shape, count, entry.box.size.begin());
+  for (std::uint32_t d = 0; d < count; ++d) {
+    if (tensor.begin != nullptr) entry.box.begin[d] = tensor.begin[d];
+    const std::uint64_t left = entry.shape[d] - std::min(entry.shape[d], entry.box.begin[d]);
+    entry.box.size[d] = tensor.size != nullptr ? tensor.size[d] : left;
+  }
   entry.mesh = tensor.mesh;
   entry.placement = static_cast<pawl::job::TensorPlacement>(tensor.placement);
   entry.lifetime = static_cast<pawl::job::Lifetime>(tensor.lifetime);
@@ -138,11 +173,11 @@ pawl_status ignore_declaration(pawl_trainer* trainer, std::uint32_t* id) {
   return PAWL_OK;
 }
 
-// --- The rendezvous store.
+// --- The rendezvous.
 
-Result<RendezvousAnswer> ask_store(pawl_trainer* trainer, RendezvousRequest request, pawl::Deadline deadline) {
+Result<RendezvousAnswer> ask_rendezvous(pawl_trainer* trainer, RendezvousRequest request, pawl::Deadline deadline) {
   if (trainer->off()) return trainer->without.store(std::move(request), deadline);
-  if (trainer->retired) return Error{Code::unreachable, "there is no store: pawl has detached"};
+  if (trainer->retired) return Error{Code::unreachable, "there is no rendezvous: pawl has detached"};
   return trainer->trainer->store(std::move(request), deadline);
 }
 
@@ -157,7 +192,7 @@ pawl_status put_value(pawl_trainer* trainer, const char* key, const std::string&
   return PAWL_OK;
 }
 
-pawl_status enter_store(pawl_trainer* trainer, bool arguments) {
+pawl_status enter_rendezvous(pawl_trainer* trainer, bool arguments) {
   if (trainer == nullptr) {
     attach_error = "the trainer is NULL";
     return PAWL_INVALID;
@@ -208,8 +243,12 @@ pawl_status pawl_attach(const pawl_attach_options* options, pawl_trainer** train
   const char* pawl_variable = std::getenv("PAWL");
   if (pawl_variable == nullptr || std::strcmp(pawl_variable, "off") != 0) {
     auto attach = [&]() -> Status {
-      PAWL_ASSIGN(auto wanted,
-                  pawl::job::options_from_environment(options != nullptr ? options->socket_path : nullptr));
+      pawl_attach_options given{};
+      if (options != nullptr) {
+        PAWL_TRY(pawl::check_input_struct(options, kAttachOptions));
+        given = pawl::read_struct<pawl_attach_options>(options);
+      }
+      PAWL_ASSIGN(auto wanted, pawl::job::options_from_environment(given.socket_path));
       PAWL_ASSIGN(handle->trainer, pawl::job::Trainer::attach(std::move(wanted)));
       return {};
     };
@@ -235,13 +274,14 @@ const char* pawl_error(const pawl_trainer* trainer) {
 
 pawl_status pawl_identity(const pawl_trainer* trainer, pawl_seat* seat) {
   if (trainer == nullptr || seat == nullptr || forked(trainer)) return PAWL_INVALID;
+  if (const pawl_status checked = check_answer(seat, kSeat); checked != PAWL_OK) return checked;
   if (trainer->off()) {
-    *seat = pawl::job::seat_without_pawl();
+    pawl::fill_struct(seat, pawl::job::seat_without_pawl());
     return PAWL_OK;
   }
   const Result<pawl_seat> known = trainer->trainer->identity();
   if (!known) return PAWL_INVALID;
-  *seat = *known;
+  pawl::fill_struct(seat, *known);
   return PAWL_OK;
 }
 
@@ -266,9 +306,12 @@ pawl_status pawl_tensor_add(pawl_trainer* trainer, const pawl_tensor* tensor, ui
   if (entered == PAWL_OK) return ignore_declaration(trainer, id);
   if (entered != kGoOn) return entered;
   if (tensor == nullptr) return invalid(trainer, "the tensor is NULL");
-  Result<pawl::job::LayoutEntry> entry = entry_of(*tensor);
+  if (Status checked = pawl::check_input_struct(tensor, kTensor); !checked)
+    return failed(trainer, std::move(checked).error());
+  const auto given = pawl::read_struct<pawl_tensor>(tensor);
+  Result<pawl::job::LayoutEntry> entry = entry_of(given);
   if (!entry) return failed(trainer, std::move(entry).error());
-  return answer_id(trainer, trainer->trainer->add_tensor(std::move(*entry), tensor->data), id);
+  return answer_id(trainer, trainer->trainer->add_tensor(std::move(*entry), given.data), id);
 }
 
 pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void* data) {
@@ -297,12 +340,13 @@ pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step) {
 }
 
 pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report) {
-  if (report != nullptr) *report = {};
+  if (const pawl_status checked = check_answer(report, kFenceReport); checked != PAWL_OK) return checked;
+  if (report != nullptr) pawl::fill_struct(report, pawl_fence_report{});
   const pawl_status entered = enter(trainer);
   if (entered != kGoOn) return entered;
   const Result<pawl_fence_report> fenced = trainer->trainer->fence();
   if (!fenced) return failed(trainer, fenced.error());
-  if (report != nullptr) *report = *fenced;
+  if (report != nullptr) pawl::fill_struct(report, *fenced);
   return PAWL_OK;
 }
 
@@ -311,7 +355,7 @@ pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samp
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->open_window(pawl::Step(step), samples));
 }
 
-// Any thread from here to pawl_interrupted: these neither set the error nor retire the handle.
+// Any thread from here to pawl_interrupted: these never retire the handle, and only a struct_size sets the error.
 
 pawl_status pawl_progress(pawl_trainer* trainer, pawl_phase phase) {
   if (trainer == nullptr || forked(trainer)) return PAWL_INVALID;
@@ -332,8 +376,12 @@ int pawl_event_fd(const pawl_trainer* trainer) {
 
 pawl_status pawl_event_next(pawl_trainer* trainer, pawl_event* event) {
   if (trainer == nullptr || event == nullptr || forked(trainer)) return PAWL_INVALID;
+  if (const pawl_status checked = check_answer(event, kEvent); checked != PAWL_OK) return checked;
   if (trainer->idle()) return PAWL_TIMEOUT;
-  return trainer->trainer->next_event(*event) ? PAWL_OK : PAWL_TIMEOUT;
+  pawl_event next{};
+  if (!trainer->trainer->next_event(next)) return PAWL_TIMEOUT;
+  pawl::fill_struct(event, next);
+  return PAWL_OK;
 }
 
 int pawl_interrupted(const pawl_trainer* trainer) {
@@ -348,13 +396,14 @@ pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what) {
 }
 
 pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat) {
+  if (const pawl_status checked = check_answer(seat, kSeat); checked != PAWL_OK) return checked;
   const pawl_status entered = enter(trainer);
   if (entered == PAWL_OK && trainer->retired) return PAWL_BROKEN;  // there is no seat to give, whoever asks again
-  if (entered == PAWL_OK && seat != nullptr) *seat = pawl::job::seat_without_pawl();
+  if (entered == PAWL_OK && seat != nullptr) pawl::fill_struct(seat, pawl::job::seat_without_pawl());
   if (entered != kGoOn) return entered;
   const Result<pawl_seat> joined = trainer->trainer->join();
   if (!joined) return failed(trainer, joined.error());
-  if (seat != nullptr) *seat = *joined;
+  if (seat != nullptr) pawl::fill_struct(seat, *joined);
   return PAWL_OK;
 }
 
@@ -373,62 +422,66 @@ pawl_status pawl_finish(pawl_trainer* trainer) {
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->finish());
 }
 
-// The rendezvous store, from any thread.
+// The rendezvous, from any thread.
 
-pawl_status pawl_store_set(pawl_trainer* trainer, const char* key, const void* value, size_t size) {
-  const pawl_status entered = enter_store(trainer, key != nullptr && is_value(value, size));
+pawl_status pawl_rendezvous_set(pawl_trainer* trainer, const char* key, const void* value, size_t size) {
+  const pawl_status entered = enter_rendezvous(trainer, key != nullptr && is_value(value, size));
   if (entered != PAWL_OK) return entered;
   RendezvousRequest request = request_of(RendezvousOp::set, key);
   request.value = bytes_of(value, size);
-  const Result<RendezvousAnswer> set = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> set = ask_rendezvous(trainer, std::move(request), pawl::Deadline::never());
   return set ? PAWL_OK : failed_anywhere(trainer, set.error());
 }
 
-pawl_status pawl_store_get(pawl_trainer* trainer, const char* key, void* value, size_t* size, uint32_t timeout_ms) {
-  const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
+pawl_status pawl_rendezvous_get(pawl_trainer* trainer, const char* key, void* value, size_t* size,
+                                uint32_t timeout_ms) {
+  const pawl_status entered = enter_rendezvous(trainer, key != nullptr && is_place(value, size));
   if (entered != PAWL_OK) return entered;
-  const Result<RendezvousAnswer> got =
-      ask_store(trainer, request_of(RendezvousOp::get, key), pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
+  const Result<RendezvousAnswer> got = ask_rendezvous(trainer, request_of(RendezvousOp::get, key),
+                                                      pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
   return got ? put_value(trainer, key, got->value, value, size) : failed_anywhere(trainer, got.error());
 }
 
-pawl_status pawl_store_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size) {
-  const pawl_status entered = enter_store(trainer, key != nullptr && is_place(value, size));
+pawl_status pawl_rendezvous_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size) {
+  const pawl_status entered = enter_rendezvous(trainer, key != nullptr && is_place(value, size));
   if (entered != PAWL_OK) return entered;
-  const Result<RendezvousAnswer> got = ask_store(trainer, request_of(RendezvousOp::try_get, key), pawl::Deadline::never());
+  const Result<RendezvousAnswer> got =
+      ask_rendezvous(trainer, request_of(RendezvousOp::try_get, key), pawl::Deadline::never());
   if (!got) return failed_anywhere(trainer, got.error());
   if (!got->found) return failed_anywhere(trainer, {Code::timeout, text("key ", key, " is not there")});
   return put_value(trainer, key, got->value, value, size);
 }
 
-pawl_status pawl_store_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum) {
-  const pawl_status entered = enter_store(trainer, key != nullptr);
+pawl_status pawl_rendezvous_add(pawl_trainer* trainer, const char* key, int64_t amount, int64_t* sum) {
+  const pawl_status entered = enter_rendezvous(trainer, key != nullptr);
   if (entered != PAWL_OK) return entered;
   RendezvousRequest request = request_of(RendezvousOp::add, key);
   request.amount = amount;
-  const Result<RendezvousAnswer> added = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> added = ask_rendezvous(trainer, std::move(request), pawl::Deadline::never());
   if (!added) return failed_anywhere(trainer, added.error());
   if (sum != nullptr) *sum = std::strtoll(added->value.c_str(), nullptr, 10);
   return PAWL_OK;
 }
 
-pawl_status pawl_store_compare_set(pawl_trainer* trainer, const char* key, const void* expected, size_t expected_size,
-                                   const void* desired, size_t desired_size, void* value, size_t* size) {
+pawl_status pawl_rendezvous_compare_set(pawl_trainer* trainer, const char* key, const void* expected,
+                                        size_t expected_size, const void* desired, size_t desired_size, void* value,
+                                        size_t* size) {
   const bool sound =
       key != nullptr && is_value(expected, expected_size) && is_value(desired, desired_size) && is_place(value, size);
-  const pawl_status entered = enter_store(trainer, sound);
+  const pawl_status entered = enter_rendezvous(trainer, sound);
   if (entered != PAWL_OK) return entered;
   RendezvousRequest request = request_of(RendezvousOp::compare_set, key);
   request.expected = bytes_of(expected, expected_size);
   request.value = bytes_of(desired, desired_size);
-  const Result<RendezvousAnswer> there = ask_store(trainer, std::move(request), pawl::Deadline::never());
+  const Result<RendezvousAnswer> there = ask_rendezvous(trainer, std::move(request), pawl::Deadline::never());
   return there ? put_value(trainer, key, there->value, value, size) : failed_anywhere(trainer, there.error());
 }
 
-pawl_status pawl_store_delete(pawl_trainer* trainer, const char* key, int* deleted) {
-  const pawl_status entered = enter_store(trainer, key != nullptr);
+pawl_status pawl_rendezvous_delete(pawl_trainer* trainer, const char* key, int* deleted) {
+  const pawl_status entered = enter_rendezvous(trainer, key != nullptr);
   if (entered != PAWL_OK) return entered;
-  const Result<RendezvousAnswer> erased = ask_store(trainer, request_of(RendezvousOp::erase, key), pawl::Deadline::never());
+  const Result<RendezvousAnswer> erased =
+      ask_rendezvous(trainer, request_of(RendezvousOp::erase, key), pawl::Deadline::never());
   if (!erased) return failed_anywhere(trainer, erased.error());
   if (deleted != nullptr) *deleted = erased->found ? 1 : 0;
   return PAWL_OK;

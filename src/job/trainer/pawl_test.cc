@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -39,12 +41,13 @@ struct Training {
   std::string sampler = "fresh";
   bool sampler_fails = false;
   pawl_trainer* t = nullptr;
-  pawl_seat seat{};
+  pawl_seat seat = PAWL_SEAT_INIT;
 
   ~Training() { pawl_detach(t); }
 
   pawl_status attach(const std::string& socket) {
-    const pawl_attach_options options{socket.c_str()};
+    pawl_attach_options options = PAWL_ATTACH_OPTIONS_INIT;
+    options.socket_path = socket.c_str();
     return pawl_attach(&options, &t);
   }
   static int save(void* context, void* buffer, size_t capacity, size_t* size) {
@@ -61,7 +64,7 @@ struct Training {
   template <class T>
   pawl_status add(const char* name, const char* role, pawl_dtype dtype, T* data, std::uint64_t count,
                   pawl_placement placement, pawl_lifetime lifetime) {
-    pawl_tensor tensor{};
+    pawl_tensor tensor = PAWL_TENSOR_INIT;
     tensor.name = name;
     tensor.role = role;
     tensor.dtype = dtype;
@@ -124,7 +127,7 @@ struct Training {
   }
   // Begins `step`; fences; updates; opens the window. Returns the fence's report, of step-1.
   pawl_fence_report step(std::uint64_t step) {
-    pawl_fence_report report{};
+    pawl_fence_report report = PAWL_FENCE_REPORT_INIT;
     EXPECT_EQ(pawl_step_begin(t, step), PAWL_OK) << pawl_error(t);
     clobber_volatile();
     EXPECT_EQ(pawl_progress(t, PAWL_PHASE_ALLREDUCE), PAWL_OK);
@@ -164,8 +167,8 @@ using Steps = std::vector<std::uint64_t>;
 TEST_F(Pawl, StepsAreSealedAndARecoveryRestoresThemBitForBit) {
   training.start(directory.socket());
   EXPECT_EQ(training.seat.world, 1u);
-  EXPECT_STREQ(training.seat.store_prefix, "g1");
-  pawl_seat known{};
+  EXPECT_STREQ(training.seat.rendezvous_prefix, "g1");
+  pawl_seat known = PAWL_SEAT_INIT;
   EXPECT_EQ(pawl_identity(training.t, &known), PAWL_OK);
   EXPECT_EQ(known.generation, 1u);
 
@@ -249,7 +252,7 @@ TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
   EXPECT_EQ(sealed_steps(), (Steps{1, 2}));
 
   daemon.start();
-  ASSERT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK) << pawl_error(training.t);
+  ASSERT_EQ(pawl_rendezvous_set(training.t, "key", "value", 5), PAWL_OK) << pawl_error(training.t);
   EXPECT_EQ(kept.value("g1/key"), "value");
   EXPECT_EQ(daemon.count(TrainerWire::attach), 2);
   EXPECT_EQ(pawl_event_fd(training.t), event_fd);
@@ -268,7 +271,7 @@ TEST_F(Pawl, AWaitingRequestIsRepeatedToTheNextPawld) {
   });
   char value[16];
   size_t size = sizeof value;
-  EXPECT_EQ(pawl_store_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
   EXPECT_EQ(std::string(value, size), "here");
   other.join();
 }
@@ -312,9 +315,9 @@ TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
     other.join();
     EXPECT_EQ(pawl_interrupted(training.t), 1);
     EXPECT_TRUE(readable(pawl_event_fd(training.t), 5000));
-    pawl_event event{};
+    pawl_event event = PAWL_EVENT_INIT;
     EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_OK);
-    EXPECT_EQ(event.kind, 1u);
+    EXPECT_EQ(event.kind, PAWL_EVENT_RECOVERY);
     EXPECT_EQ(event.value, generation);
     EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_TIMEOUT);
     EXPECT_FALSE(readable(pawl_event_fd(training.t)));
@@ -324,8 +327,8 @@ TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   };
   char value[8];
   size_t size = sizeof value;
-  ends(TrainerWire::store, [&] { return pawl_store_get(training.t, "never", value, &size, 600'000); });
-  ends(TrainerWire::store, [&] { return pawl_store_set(training.t, "key", "", 0); });
+  ends(TrainerWire::store, [&] { return pawl_rendezvous_get(training.t, "never", value, &size, 600'000); });
+  ends(TrainerWire::store, [&] { return pawl_rendezvous_set(training.t, "key", "", 0); });
   ends(TrainerWire::stop_after, [&] { return pawl_stop_after(training.t, 5, nullptr); });
   ends(TrainerWire::done, [&] { return pawl_recover_done(training.t); });
   ends(TrainerWire::fault, [&] { return pawl_fault_report(training.t, "a socket broke"); });
@@ -362,9 +365,9 @@ TEST_F(Pawl, StopEndsTheWaitForASeat) {
   });
   EXPECT_EQ(pawl_recover_join(training.t, nullptr), PAWL_STOP);
   other.join();
-  pawl_event event{};
+  pawl_event event = PAWL_EVENT_INIT;
   EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_OK);
-  EXPECT_EQ(event.kind, 2u);
+  EXPECT_EQ(event.kind, PAWL_EVENT_STOP);
 }
 
 TEST_F(Pawl, CommitsAreEvents) {
@@ -373,10 +376,10 @@ TEST_F(Pawl, CommitsAreEvents) {
   daemon.commit(1);
   EXPECT_TRUE(readable(pawl_event_fd(training.t), 5000));
   daemon.commit(3);
-  pawl_event event{};
+  pawl_event event = PAWL_EVENT_INIT;
   while (pawl_event_next(training.t, &event) == PAWL_OK && event.value != 3) {
   }
-  EXPECT_EQ(event.kind, 3u);
+  EXPECT_EQ(event.kind, PAWL_EVENT_COMMITTED);
   EXPECT_EQ(event.value, 3u);
   EXPECT_FALSE(readable(pawl_event_fd(training.t)));
 }
@@ -438,7 +441,7 @@ TEST_F(Pawl, ABlobThatCannotBeSavedVoidsTheWindow) {
   training.step(1);
   training.sampler_fails = true;
   ASSERT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
-  pawl_fence_report report{};
+  pawl_fence_report report = PAWL_FENCE_REPORT_INIT;
   ASSERT_EQ(pawl_fence(training.t, &report), PAWL_OK);
   EXPECT_EQ(report.captured, 0);
   EXPECT_STREQ(report.why_void, "blob sampler: save answered 1");
@@ -472,7 +475,7 @@ TEST_F(Pawl, AHoldParksThePhaseUntilItIsReleased) {
 
 TEST_F(Pawl, CallsInTheWrongOrderAreRefusedWithASentence) {
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
-  pawl_seat seat{};
+  pawl_seat seat = PAWL_SEAT_INIT;
   EXPECT_EQ(pawl_identity(training.t, &seat), PAWL_INVALID);
   EXPECT_EQ(pawl_window_open(training.t, 1, 0), PAWL_INVALID);
   EXPECT_STRNE(pawl_error(training.t), "");
@@ -492,7 +495,97 @@ TEST_F(Pawl, CallsInTheWrongOrderAreRefusedWithASentence) {
   EXPECT_EQ(pawl_window_open(training.t, 6, 0), PAWL_OK) << pawl_error(training.t);
   EXPECT_EQ(pawl_progress(training.t, static_cast<pawl_phase>(77)), PAWL_INVALID);
   EXPECT_EQ(pawl_tensor_add(training.t, nullptr, nullptr), PAWL_INVALID);
-  EXPECT_EQ(pawl_store_get(training.t, nullptr, nullptr, nullptr, 0), PAWL_INVALID);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, nullptr, nullptr, nullptr, 0), PAWL_INVALID);
+}
+
+// As programs do that were built with another pawl.h.
+TEST_F(Pawl, StructsOfOtherVersionsAreReadByTheirSize) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  pawl_seat seat{};
+  EXPECT_EQ(pawl_recover_join(training.t, &seat), PAWL_INVALID);  // at once, before any wait
+  EXPECT_NE(std::string(pawl_error(training.t)).find("PAWL_SEAT_INIT"), std::string::npos) << pawl_error(training.t);
+  EXPECT_EQ(pawl_fence(training.t, std::array<pawl_fence_report, 1>{}.data()), PAWL_INVALID);
+  EXPECT_EQ(pawl_event_next(training.t, std::array<pawl_event, 1>{}.data()), PAWL_INVALID);
+  struct {
+    pawl_seat seat = PAWL_SEAT_INIT;
+    std::uint64_t added = 77;
+  } newer_seat;
+  newer_seat.seat.struct_size = sizeof newer_seat;
+  ASSERT_EQ(pawl_recover_join(training.t, &newer_seat.seat), PAWL_OK);
+  EXPECT_EQ(newer_seat.added, 0u);
+  EXPECT_EQ(newer_seat.seat.struct_size, sizeof newer_seat);
+  EXPECT_EQ(newer_seat.seat.generation, 1u);
+
+  struct {
+    pawl_tensor tensor = PAWL_TENSOR_INIT;
+    std::uint64_t added = 0;
+  } newer;
+  float value = 0;
+  const auto add = [&](const char* name) {
+    newer.tensor.name = name;
+    newer.tensor.role = "weight";
+    newer.tensor.placement = PAWL_UNIQUE;
+    newer.tensor.data = &value;
+    return pawl_tensor_add(training.t, &newer.tensor, nullptr);
+  };
+  const auto refused = [&](const char* why) {
+    EXPECT_EQ(add("refused"), PAWL_INVALID);
+    EXPECT_NE(std::string(pawl_error(training.t)).find(why), std::string::npos) << pawl_error(training.t);
+  };
+  const char* axis = "dp";
+  const std::uint64_t world = newer_seat.seat.world;
+  ASSERT_EQ(pawl_mesh_add(training.t, "data", &axis, &world, 1, nullptr), PAWL_OK);
+  newer.tensor.struct_size = 0;
+  refused("PAWL_TENSOR_INIT");
+  newer.tensor.struct_size = sizeof newer;
+  EXPECT_EQ(add("newer"), PAWL_OK) << pawl_error(training.t);
+  newer.added = 1;
+  refused("newer pawl");
+  newer.tensor.struct_size = sizeof(pawl_tensor);
+  EXPECT_EQ(add("of this version"), PAWL_OK) << pawl_error(training.t);
+  newer.tensor.equal_axes = 1;
+  refused("equal_axes is not supported yet");
+  newer.tensor.struct_size = offsetof(pawl_tensor, equal_axes);  // so that it doesn't count
+  EXPECT_EQ(add("older"), PAWL_OK) << pawl_error(training.t);
+  --newer.tensor.struct_size;
+  refused("PAWL_TENSOR_INIT");
+  newer.tensor = PAWL_TENSOR_INIT;
+  newer.tensor.unit = "layers.3";
+  refused("unit is not supported yet");
+  newer.tensor = PAWL_TENSOR_INIT;
+  newer.tensor.logical_dimension_count = 1;
+  refused("logical_dimension_count is not supported yet");
+  newer.tensor = PAWL_TENSOR_INIT;
+  newer.tensor.logical_shape = &world;
+  refused("logical_shape is not supported yet");
+  newer.tensor = PAWL_TENSOR_INIT;
+  const std::uint32_t order = 0;
+  newer.tensor.logical_order = &order;
+  refused("logical_order is not supported yet");
+}
+
+// NULL begins at 0; NULL ends with the tensor.
+TEST_F(Pawl, ABoxNeedsNoSize) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  const char* axis = "dp";
+  const std::uint64_t world = training.seat.world, shape = 10, begin = 4, beyond = 11, size = 7;
+  ASSERT_EQ(pawl_mesh_add(training.t, "data", &axis, &world, 1, nullptr), PAWL_OK);
+  float values[10] = {};
+  pawl_tensor tensor = PAWL_TENSOR_INIT;
+  tensor.name = "w";
+  tensor.role = "weight";
+  tensor.dimension_count = 1;
+  tensor.shape = &shape;
+  tensor.placement = PAWL_UNIQUE;
+  tensor.data = values;
+  tensor.begin = &beyond;
+  EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_INVALID);
+  tensor.begin = &begin;
+  tensor.size = &size;
+  EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_INVALID);
+  tensor.size = nullptr;
+  EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_OK) << pawl_error(training.t);
 }
 
 TEST_F(Pawl, ARefusedLayoutSaysWhatPawldSays) {
@@ -508,17 +601,17 @@ TEST_F(Pawl, ARefusedLayoutSaysWhatPawldSays) {
   EXPECT_NE(std::string(pawl_error(training.t)).find("[5] float32 there"), std::string::npos) << pawl_error(training.t);
 }
 
-TEST_F(Pawl, StoreTellsTheSizeOfWhatDoesNotFitAndTimesOut) {
+TEST_F(Pawl, RendezvousTellsTheSizeOfWhatDoesNotFitAndTimesOut) {
   training.start(directory.socket());
-  ASSERT_EQ(pawl_store_set(training.t, "key", "12345", 5), PAWL_OK);
+  ASSERT_EQ(pawl_rendezvous_set(training.t, "key", "12345", 5), PAWL_OK);
   char value[4];
   size_t size = sizeof value;
-  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 5000), PAWL_INVALID);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "key", value, &size, 5000), PAWL_INVALID);
   EXPECT_EQ(size, 5u);
-  EXPECT_EQ(pawl_store_get(training.t, "none", value, &size, 10), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "none", value, &size, 10), PAWL_TIMEOUT);
   size = 0;
-  ASSERT_EQ(pawl_store_set(training.t, "empty", nullptr, 0), PAWL_OK);
-  EXPECT_EQ(pawl_store_get(training.t, "empty", nullptr, &size, 5000), PAWL_OK);
+  ASSERT_EQ(pawl_rendezvous_set(training.t, "empty", nullptr, 0), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "empty", nullptr, &size, 5000), PAWL_OK);
 }
 
 TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
@@ -541,12 +634,12 @@ TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
 TEST_F(Pawl, NonsenseToTheStoreIsWhyTheTrainingThreadGivesUp) {
   training.start(directory.socket());
   daemon.answer_nonsense();
-  std::thread([&] { EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_BROKEN); }).join();
+  std::thread([&] { EXPECT_EQ(pawl_rendezvous_set(training.t, "key", "", 0), PAWL_BROKEN); }).join();
   daemon.wait_for(TrainerWire::detach);
   EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_BROKEN);
   EXPECT_NE(std::string(pawl_error(training.t)).find("unprotected"), std::string::npos) << pawl_error(training.t);
   EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
-  EXPECT_EQ(pawl_store_set(training.t, "key", "", 0), PAWL_UNREACHABLE);
+  EXPECT_EQ(pawl_rendezvous_set(training.t, "key", "", 0), PAWL_UNREACHABLE);
 }
 
 TEST_F(Pawl, ALayoutMayBeSealedWhileTheJobRunsFromTheInitialState) {
@@ -555,7 +648,7 @@ TEST_F(Pawl, ALayoutMayBeSealedWhileTheJobRunsFromTheInitialState) {
   EXPECT_EQ(pawl_restore(training.t), PAWL_OK);
   ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK) << pawl_error(training.t);
   for (std::uint64_t step = 1; step <= 2; ++step) {
-    pawl_fence_report report{};
+    pawl_fence_report report = PAWL_FENCE_REPORT_INIT;
     EXPECT_EQ(pawl_step_begin(training.t, step), PAWL_OK) << pawl_error(training.t);
     EXPECT_EQ(pawl_fence(training.t, &report), PAWL_OK);
     EXPECT_EQ(report.step, 0u);
@@ -589,44 +682,44 @@ TEST_F(Pawl, ANewProcessCannotSkipTheRestore) {
 TEST_F(Pawl, TheStoreAddsComparesAndErases) {
   training.start(directory.socket());
   std::int64_t sum = 0;
-  EXPECT_EQ(pawl_store_add(training.t, "n", 3, &sum), PAWL_OK);
-  EXPECT_EQ(pawl_store_add(training.t, "n", -5, &sum), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_add(training.t, "n", 3, &sum), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_add(training.t, "n", -5, &sum), PAWL_OK);
   EXPECT_EQ(sum, -2);
   char value[8];
   size_t size = sizeof value;
-  EXPECT_EQ(pawl_store_try_get(training.t, "n", value, &size), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_try_get(training.t, "n", value, &size), PAWL_OK);
   EXPECT_EQ(std::string(value, size), "-2");
   size = sizeof value;
-  EXPECT_EQ(pawl_store_try_get(training.t, "none", value, &size), PAWL_TIMEOUT);
-  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "", 0, "one", 3, value, &size), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_try_get(training.t, "none", value, &size), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_rendezvous_compare_set(training.t, "c", "", 0, "one", 3, value, &size), PAWL_OK);
   EXPECT_EQ(std::string(value, size), "one");
   size = sizeof value;
-  EXPECT_EQ(pawl_store_compare_set(training.t, "c", "two", 3, "three", 5, value, &size), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_compare_set(training.t, "c", "two", 3, "three", 5, value, &size), PAWL_OK);
   EXPECT_EQ(std::string(value, size), "one");
-  EXPECT_EQ(pawl_store_add(training.t, "c", 1, &sum), PAWL_INVALID);
+  EXPECT_EQ(pawl_rendezvous_add(training.t, "c", 1, &sum), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(training.t)).find("no number"), std::string::npos) << pawl_error(training.t);
   int deleted = 0;
-  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_delete(training.t, "c", &deleted), PAWL_OK);
   EXPECT_EQ(deleted, 1);
-  EXPECT_EQ(pawl_store_delete(training.t, "c", &deleted), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_delete(training.t, "c", &deleted), PAWL_OK);
   EXPECT_EQ(deleted, 0);
 }
 
-// Threads of their own wait in the store and change it, while the training thread steps and pawld comes and goes.
+// Threads of their own wait in the rendezvous and change it, while the training thread steps and pawld comes and goes.
 TEST_F(Pawl, TheStoreIsForAllThreadsAndCountsOnceThoughPawldIsRestarted) {
   training.start(directory.socket());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int round = 0; round < 100; ++round) EXPECT_EQ(pawl_store_add(training.t, "n", 1, nullptr), PAWL_OK);
+      for (int round = 0; round < 100; ++round) EXPECT_EQ(pawl_rendezvous_add(training.t, "n", 1, nullptr), PAWL_OK);
     });
   }
   threads.emplace_back([&] {
     char value[8];
     size_t size = sizeof value;
-    EXPECT_EQ(pawl_store_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
+    EXPECT_EQ(pawl_rendezvous_get(training.t, "late", value, &size, 60'000), PAWL_OK) << pawl_error(training.t);
     size = sizeof value;
-    EXPECT_EQ(pawl_store_get(training.t, "never", value, &size, 1), PAWL_TIMEOUT);
+    EXPECT_EQ(pawl_rendezvous_get(training.t, "never", value, &size, 1), PAWL_TIMEOUT);
     EXPECT_NE(std::strlen(pawl_error(training.t)), 0u) << "each thread has its own sentence";
   });
   for (std::uint64_t step = 1; step <= 5; ++step) {
@@ -634,7 +727,7 @@ TEST_F(Pawl, TheStoreIsForAllThreadsAndCountsOnceThoughPawldIsRestarted) {
     daemon.kill();
     daemon.start();
   }
-  EXPECT_EQ(pawl_store_set(training.t, "late", "1", 1), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_set(training.t, "late", "1", 1), PAWL_OK);
   EXPECT_STREQ(pawl_error(training.t), "");
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(kept.value("g1/n"), "400");
@@ -735,7 +828,7 @@ TEST_F(Pawl, AForkedChildIsRefused) {
   training.start(directory.socket());
   const pid_t child = fork();
   if (child == 0) {
-    const bool refused = pawl_store_set(training.t, "key", "", 0) == PAWL_INVALID &&
+    const bool refused = pawl_rendezvous_set(training.t, "key", "", 0) == PAWL_INVALID &&
                          pawl_progress(training.t, PAWL_PHASE_COMPUTE) == PAWL_INVALID &&
                          pawl_event_fd(training.t) == -1 &&
                          std::strstr(pawl_error(training.t), "forked child") != nullptr;
@@ -766,7 +859,7 @@ TEST(PawlOff, EveryCallIsANoOp) {
   EXPECT_EQ(pawl_recover_done(training.t), PAWL_OK);
   EXPECT_EQ(training.step(1).step, 0u);
   EXPECT_EQ(pawl_event_fd(training.t), -1);
-  pawl_event event{};
+  pawl_event event = PAWL_EVENT_INIT;
   EXPECT_EQ(pawl_event_next(training.t, &event), PAWL_TIMEOUT);
   EXPECT_EQ(pawl_interrupted(training.t), 0);
   EXPECT_EQ(pawl_role_of(training.t), PAWL_ROLE_SEATED);
@@ -782,16 +875,16 @@ TEST(PawlOff, TheStoreAndTheStopAreThisProcessOwn) {
   ASSERT_EQ(training.attach("/nowhere"), PAWL_OK);
   char value[8];
   size_t size = sizeof value;
-  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 10), PAWL_TIMEOUT);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "key", value, &size, 10), PAWL_TIMEOUT);
   std::thread setting([&] {
     real_clock().sleep(milliseconds(20));
-    EXPECT_EQ(pawl_store_set(training.t, "key", "value", 5), PAWL_OK);
+    EXPECT_EQ(pawl_rendezvous_set(training.t, "key", "value", 5), PAWL_OK);
   });
-  EXPECT_EQ(pawl_store_get(training.t, "key", value, &size, 60'000), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_get(training.t, "key", value, &size, 60'000), PAWL_OK);
   EXPECT_EQ(std::string(value, size), "value");
   setting.join();
   std::int64_t sum = 0;
-  EXPECT_EQ(pawl_store_add(training.t, "n", 2, &sum), PAWL_OK);
+  EXPECT_EQ(pawl_rendezvous_add(training.t, "n", 2, &sum), PAWL_OK);
   EXPECT_EQ(sum, 2);
   EXPECT_EQ(pawl_step_begin(training.t, 4), PAWL_OK);
   std::uint64_t agreed = 0;
@@ -808,7 +901,7 @@ int child_main(const char* socket) {
   training.start(socket);
   char value[8];
   size_t size = sizeof value;
-  return static_cast<int>(pawl_store_get(training.t, "never", value, &size, 600'000));
+  return static_cast<int>(pawl_rendezvous_get(training.t, "never", value, &size, 600'000));
 }
 
 }  // namespace

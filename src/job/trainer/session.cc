@@ -206,12 +206,15 @@ bool Session::next_event(pawl_event& event) {
   collect_events();
   std::lock_guard lock(events_mutex_);
   if (recovery_ != 0) {
-    event = {1, std::exchange(recovery_, 0)};
+    event.kind = PAWL_EVENT_RECOVERY;
+    event.value = std::exchange(recovery_, 0);
   } else if (stop_) {
     stop_ = false;
-    event = {2, 0};
+    event.kind = PAWL_EVENT_STOP;
+    event.value = 0;
   } else if (committed_ != 0) {
-    event = {3, std::exchange(committed_, 0)};
+    event.kind = PAWL_EVENT_COMMITTED;
+    event.value = std::exchange(committed_, 0);
   } else {
     return false;
   }

@@ -278,9 +278,9 @@ Result<pawl_seat> Trainer::join() {
   seat.local_rank = in.u32();
   seat.resume_step = in.u64();
   const std::string prefix = in.str();
-  PAWL_ENSURE(in.ok() && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.store_prefix,
+  PAWL_ENSURE(in.ok() && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.rendezvous_prefix,
               "pawld seats us in a way that makes no sense");
-  std::memcpy(seat.store_prefix, prefix.c_str(), prefix.size());
+  std::memcpy(seat.rendezvous_prefix, prefix.c_str(), prefix.size());
   PAWL_ENSURE(!seat_ || (seat_->world == seat.world && seat_->seat == seat.seat), "seated elsewhere than before");
   running_ = Generation(0);
   last_window_ = Step(seat.resume_step);
@@ -394,7 +394,7 @@ Result<StoreAnswer> Trainer::store(StoreRequest request, Deadline deadline) {
     std::lock_guard lock(seat_mutex_);
     if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
     payload.u64(seat_->generation);
-    request.key = text(seat_->store_prefix, '/', request.key);
+    request.key = text(seat_->rendezvous_prefix, '/', request.key);
   }
   const std::string key = request.key;
   if (request.op == StoreOp::get) {
