@@ -44,13 +44,15 @@ def find() -> Path:
     """Where the extension lies; `Refused` if nowhere."""
     named = os.environ.get("PAWL_C10D")
     package = Path(__file__).resolve().parent
-    places = [Path(named)] if named else [package / f"{NAME}.so", package.parent.parent / "build" / "lib" / f"{NAME}.so"]
+    places = [Path(named)] if named else [package / f"{NAME}.so",
+                                          package.parent.parent / "build" / "lib" / f"{NAME}.so"]
     for place in places:
         if place.is_file():
             return place
     if named:
         raise Refused(f"PAWL_C10D={named}: there is no such file; unset it, or name the extension that was built")
-    raise Refused(f"pawl's extension for torch isn't built: {_HOW_TO_BUILD} (looked for {' and '.join(map(str, places))})")
+    raise Refused(f"pawl's extension for torch isn't built: {_HOW_TO_BUILD} (looked for "
+                  f"{' and '.join(map(str, places))})")
 
 
 def judge(path: Path, torch_version: str, torch_abi: bool) -> None:

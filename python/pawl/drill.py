@@ -1,8 +1,10 @@
 """`pawl drill -- COMMAND`: proves on the user's own script that recovery is exact, or says what is different and why.
 
-Runs the command undisturbed under `pawl run --standalone`, then with faults by seed (drill_faults.py), and compares what
-the trainers wrote down (drill_record.py) bit by bit (drill_verdict.py). Where something differs, a second undisturbed run shows
-whether the script differs from itself. Progress goes to standard error, the verdict to standard output.
+Runs the command undisturbed under `pawl run --standalone`, then with faults by seed (drill_faults.py), and compares
+what the trainers wrote down (drill_record.py) bit by bit (drill_verdict.py). Where something differs, a second
+undisturbed run shows whether the script differs from itself. Progress goes to standard error, the verdict to standard
+output.
+
 Exit codes: 0 equal, 1 not, 2 wrong use. Leaves no process, no memory and, without --keep, no folder behind, also after
 Ctrl-C. Needs no torch itself.
 """
@@ -100,8 +102,8 @@ def read_options(arguments: list[str]) -> Options:
         if kind not in drill_faults.KINDS:
             raise DrillError(f"--kinds {given.kinds}: there are {', '.join(drill_faults.KINDS)}", WRONG_USE)
     if not dashes or not command:
-        raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python train.py "
-                         "--steps 60`", WRONG_USE)
+        raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
+                         "train.py --steps 60`", WRONG_USE)
     return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
                    given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
                    given.output == "json")
@@ -149,14 +151,16 @@ def _number(least: int) -> Callable[[str], int]:
 def check(options: Options) -> None:
     """What can be known before anything runs. Fails: DrillError."""
     if not options.pawl or not os.access(options.pawl, os.X_OK):
-        raise DrillError("the program pawl isn't found: start the drill with `pawl drill -- ...`, or put pawl into the PATH")
+        raise DrillError("the program pawl isn't found: start the drill with `pawl drill -- ...`, or put pawl into the "
+                         "PATH")
     if not options.kinds and options.faults:
         raise DrillError("--kinds names nothing that could die: node, trainer, pawld", WRONG_USE)
     if options.faults and "node" in options.kinds and options.nnodes < 2:
-        raise DrillError("--nnodes 1: when the only node dies, nobody has its state: take --nnodes 2 or more, or --kinds "
-                         "trainer,pawld", WRONG_USE)
+        raise DrillError("--nnodes 1: when the only node dies, nobody has its state: take --nnodes 2 or more, or "
+                         "--kinds trainer,pawld", WRONG_USE)
     if options.faults and "node" in options.kinds and options.spares < 1:
-        raise DrillError("--spares 0: nobody can take a dead node's seat: take --spares 1 or more, or --kinds trainer,pawld",
+        raise DrillError("--spares 0: nobody can take a dead node's seat: take --spares 1 or more, or --kinds "
+                         "trainer,pawld",
                          WRONG_USE)
     interpreter = _check_command(options.command)
     if interpreter:
@@ -192,8 +196,8 @@ def _check_packages(interpreter: str) -> None:
     if done.returncode != 0:
         raise DrillError(f"{interpreter} doesn't work: {done.stderr.strip()}")
     if "torch" in missing:
-        raise DrillError(f"{interpreter} has no PyTorch: install it there (pip install torch), or name the Python that has it, "
-                         f"as in `pawl drill -- .venv/bin/python train.py`")
+        raise DrillError(f"{interpreter} has no PyTorch: install it there (pip install torch), or name the Python that "
+                         f"has it, as in `pawl drill -- .venv/bin/python train.py`")
     if "pawl" in missing:
         raise DrillError(f"{interpreter} doesn't find the package pawl: install it there, or let PYTHONPATH name the "
                          f"checkout's folder python/")
@@ -247,7 +251,8 @@ class Drill:
     def _plan(self, reference: Run) -> list[Fault]:
         options = self._options
         try:
-            return drill_faults.plan_faults(options.seed, options.faults, options.kinds, options.cold, reference.steps())
+            return drill_faults.plan_faults(options.seed, options.faults, options.kinds, options.cold,
+                                            reference.steps())
         except FaultError as error:
             raise DrillError(str(error)) from None
 
@@ -285,12 +290,12 @@ class Drill:
     def _why_ended(self, job: DrilledJob, code: int, run: Run) -> str:
         said = job.said()
         if code == 0 or "exited 0" in job.output() or _NO_LOOP in said:
-            return (f"{shown(self._options.command)} never did a step of pawl's: a script that is drilled needs pawl.init(), "
-                    f"job.protect(...) and `for step in job.steps(total):` with its `with step:` "
+            return (f"{shown(self._options.command)} never did a step of pawl's: a script that is drilled needs "
+                    f"pawl.init(), job.protect(...) and `for step in job.steps(total):` with its `with step:` "
                     f"(docs/user/protect.md){job.tail()}")
         where = f"after step {run.steps()}" if run.done else "before its first step"
-        return (f"{shown(self._options.command)} fails without any fault ({where}; exit code {code}): let it run through "
-                f"under `pawl run` first{job.tail()}")
+        return (f"{shown(self._options.command)} fails without any fault ({where}; exit code {code}): let it run "
+                f"through under `pawl run` first{job.tail()}")
 
     def _not_recovered(self, job: DrilledJob, reference: Run, why: str) -> str:
         difference = drill_verdict.first_difference(reference, job.record())
@@ -343,13 +348,14 @@ class DrilledJob:
                 return FAILED
             if self._waits_in_vain():
                 self.end()
-                raise DrillError(f"not recovered: the job has waited for a spare for a minute, and none comes: a seat's trainer "
-                                 f"ended again and again, or more died than --spares can replace{self.tail()}")
+                raise DrillError(f"not recovered: the job has waited for a spare for a minute, and none comes: a "
+                                 f"seat's trainer ended again and again, or more died than --spares can replace"
+                                 f"{self.tail()}")
             if time.monotonic() > deadline:
                 where = f"step {self.record().steps()}"
                 self.end()
-                raise DrillError(f"the run was not over after {timeout_s:.0f} s, at {where}: give it more time (--timeout), or "
-                                 f"end it earlier (--steps-limit){self.tail()}")
+                raise DrillError(f"the run was not over after {timeout_s:.0f} s, at {where}: give it more time "
+                                 f"(--timeout), or end it earlier (--steps-limit){self.tail()}")
             time.sleep(POLL_S)
         return self._process.returncode
 
@@ -379,7 +385,8 @@ class DrilledJob:
 
     def said(self) -> str:
         """What the trainers said, of all nodes."""
-        return "\n".join(line for path in self._logs() for line in _read(path).splitlines() if not _DAEMON_LINE.match(line))
+        return "\n".join(line for path in self._logs() for line in _read(path).splitlines()
+                         if not _DAEMON_LINE.match(line))
 
     def tail(self) -> str:
         """The end of all that, for a sentence to be followed by."""
@@ -451,7 +458,8 @@ def document(options: Options, outcome: Outcome) -> dict[str, Any]:
     return {"verdict": {"equal": "equal", "differs": "differs", "state": "unprotected state differs",
                         "itself": "differs from itself"}[verdict.kind],
             "first_difference": verdict.first or None, "cause": verdict.cause or None, "remedy": verdict.remedy or None,
-            "notes": list(verdict.notes), "seed": options.seed, "runs": outcome.runs, "steps": outcome.reference.steps(),
+            "notes": list(verdict.notes), "seed": options.seed, "runs": outcome.runs,
+            "steps": outcome.reference.steps(),
             "seats": len(outcome.reference.seats()), "steps_redone": outcome.disturbed.redone(),
             "faults": [asdict(blow) for blow in outcome.struck], "command": options.command}
 

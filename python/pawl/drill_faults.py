@@ -1,10 +1,10 @@
 """The faults of a drill: which, when, and how a running job gets them. From outside, as it happens in earnest.
 
-plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that a
-job of quick steps can't end before its turn. At the halt it waits until a death would cost nothing: a step is committed,
-nothing is exposed, a spare waits where a node is to die. Then everybody is let go, and the victim dies at a random instant
-of the next steps, or parked in a named phase of the step. Pids come from `pawl status -o json`; a signal goes through a
-pidfd, so that it can't hit a stranger. Linux, standard library only.
+plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that
+a job of quick steps can't end before its turn. At the halt it waits until a death would cost nothing: a step is
+committed, nothing is exposed, a spare waits where a node is to die. Then everybody is let go, and the victim dies at a
+random instant of the next steps, or parked in a named phase of the step. Pids come from `pawl status -o json`; a signal
+goes through a pidfd, so that it can't hit a stranger. Linux, standard library only.
 """
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Fault:
     delay: float = 0.0  # of the random instant, in steps
 
     def shown(self) -> str:
-        where = "before the first commit" if self.cold else f"held in {self.phase}" if self.phase else "at a random instant"
+        where = f"held in {self.phase}" if self.phase else "at a random instant"
+        if self.cold:
+            where = "before the first commit"
         return f"{self.kind}, {where}, from step {self.step} on"
 
 
@@ -71,9 +73,9 @@ def steps_needed(count: int) -> int:
 
 
 def plan_faults(seed: int, count: int, kinds: Iterable[str], cold: bool, steps: int) -> list[Fault]:
-    """`count` faults over a training of `steps` steps, in the order in which they strike; besides, with `cold`, one before
-    the first commit. Kinds take turns, the first of them drawn; every second fault is at a random instant, the others
-    each in another phase as long as there are any."""
+    """`count` faults over a training of `steps` steps, in the order in which they strike; besides, with `cold`, one
+    before the first commit. Kinds take turns, the first of them drawn; every second fault is at a random instant, the
+    others each in another phase as long as there are any."""
     chance = random.Random(seed)
     kinds = list(kinds)
     first = chance.randrange(len(kinds)) if kinds else 0
@@ -81,8 +83,8 @@ def plan_faults(seed: int, count: int, kinds: Iterable[str], cold: bool, steps: 
     faults = [Fault("trainer", 1, "compute", cold=True)] if cold else []
     room = (steps - SETTLE_STEPS - 1) / max(count, 1)
     if count and room < FAULT_STEPS:
-        raise FaultError(f"the script does {steps} steps, and {count} faults need at least {steps_needed(count)}: let it "
-                         f"train longer, or ask for fewer faults (--faults)")
+        raise FaultError(f"the script does {steps} steps, and {count} faults need at least {steps_needed(count)}: let "
+                         f"it train longer, or ask for fewer faults (--faults)")
     for number in range(count):
         begin = SETTLE_STEPS + number * room
         step = int(begin + chance.random() * (room - FAULT_STEPS))
@@ -106,7 +108,8 @@ class View:
                               env={**os.environ, "PAWL_RUN_DIR": self.run_root}, capture_output=True, text=True,
                               timeout=60.0, check=False)
         if done.returncode not in (0, 4):
-            raise FaultError(f"pawl {' '.join(arguments)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()}")
+            raise FaultError(f"pawl {' '.join(arguments)}: exit {done.returncode}: "
+                             f"{(done.stderr or done.stdout).strip()}")
         return dict(json.loads(done.stdout))
 
     def nodes(self) -> dict[int, Status]:
@@ -180,7 +183,8 @@ def spare_waits(nodes: dict[int, Status]) -> bool:
 class Striker:
     """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines."""
 
-    def __init__(self, view: View, node_count: int, seat_count: int, seed: int, step_s: float, ended: Callable[[], bool],
+    def __init__(self, view: View, node_count: int, seat_count: int, seed: int, step_s: float,
+                 ended: Callable[[], bool],
                  tell: Callable[[str], None], timeout_s: float) -> None:
         self._view, self._node_count, self._seat_count = view, node_count, seat_count
         self._random = random.Random(seed + 1)
@@ -255,8 +259,8 @@ class Striker:
     def _recover(self, blow: Struck) -> Struck:
         began = time.monotonic()
         seats_hurt = ", ".join(str(seat) for seat in blow.seats)
-        self._tell(f"  killed the {blow.fault.kind} of node {blow.node} (seat {seats_hurt}, in {blow.phase or 'no phase'}, "
-                   f"step {blow.committed} committed)")
+        self._tell(f"  killed the {blow.fault.kind} of node {blow.node} (seat {seats_hurt}, in "
+                   f"{blow.phase or 'no phase'}, step {blow.committed} committed)")
 
         def back(nodes: dict[int, Status]) -> bool:
             if not running(nodes, self._node_count) or len(seats(nodes)) != self._seat_count:
@@ -295,8 +299,8 @@ class Striker:
             held = running(nodes, self._node_count) and len(trainers) == self._seat_count and all(
                 each.get("held") for each in trainers)
             return held and (fault.cold or self._sound(fault, nodes))
-        what = f"step {fault.step}, with a step committed, nothing exposed" + (", and a spare waiting" if fault.kind == "node"
-                                                                             else "")
+        spare = ", and a spare waiting" if fault.kind == "node" else ""
+        what = f"step {fault.step}, with a step committed, nothing exposed{spare}"
         return self._wait(parked, what)
 
     def _sound(self, fault: Fault, nodes: dict[int, Status]) -> bool:
@@ -313,7 +317,9 @@ class Striker:
         for node, status in nodes.items():
             for trainer in status.get("trainers", []):
                 who = (node, trainer.get("pid", 0))
-                if "phase" in trainer and self._told.get(who) != self._halt and self._ask_hold(node, trainer, *self._halt):
+                if "phase" not in trainer or self._told.get(who) == self._halt:
+                    continue
+                if self._ask_hold(node, trainer, *self._halt):
                     self._told[who] = self._halt
 
     def _hold_in(self, node: int, phase: str, step: int, nodes: dict[int, Status]) -> None:

@@ -3,9 +3,9 @@
 Only where PAWL_DRILL_RECORD names a folder; otherwise `recording` is False and nothing is observed. Each finished step
 adds one line to seat<seat>.<pid>.jsonl, written before the next step begins. A step that is done again after a recovery
 adds another line, from the same process or another one. A line holds the bits of what backward() was called on; digests
-of the inputs of the protected models, and of every protected tensor and every part of the volatile state after the step;
-the samples that were drawn; and the state that the loop brought into the step unprotected (unprotected_state.py; only
-what changed since the line before). Reads the script's state and never writes it. The training thread's.
+of the inputs of the protected models, and of every protected tensor and every part of the volatile state after the
+step; the samples that were drawn; and the state that the loop brought into the step unprotected (unprotected_state.py;
+only what changed since the line before). Reads the script's state and never writes it. The training thread's.
 """
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ def _see_backward() -> None:
 
 
 def _random() -> dict[str, str]:
-    """The generators that code uses without naming them. Python's and numpy's begin elsewhere in each process that doesn't
-    seed them, so only those that a step has moved are written down."""
+    """The generators that code uses without naming them. Python's and numpy's begin elsewhere in each process that
+    doesn't seed them, so only those that a step has moved are written down."""
     from pawl import volatile_state
     from pawl.digest import digest_of
     return {f"random numbers of {name}": digest_of(value) for name, value in volatile_state.save_random().items()}

@@ -1,8 +1,8 @@
 """The verdict of a drill: what differs first between two runs, why that is likely, and what to do about it. Pure.
 
-A run is what its trainers wrote down (drill_record.py). Every execution of a step, also one that a recovery undid, must have
-the bits of the undisturbed run's. Beside that, what the loop carries without protection must be in the end what it is in
-the undisturbed run: a model of averages may never show in a loss. What differs between two undisturbed runs is no
+A run is what its trainers wrote down (drill_record.py). Every execution of a step, also one that a recovery undid, must
+have the bits of the undisturbed run's. Beside that, what the loop carries without protection must be in the end what it
+is in the undisturbed run: a model of averages may never show in a loss. What differs between two undisturbed runs is no
 recovery's fault and is left out of all of it. Causes are likely, not proven: they rest on what differed when the first
 differing step began. No torch, no processes.
 """
@@ -100,14 +100,16 @@ def _execution(entry: dict[str, Any], names: list[str], unprotected: dict[str, U
     digests = [entry["tensors"][begin:begin + DIGEST_CHARACTERS]
                for begin in range(0, len(entry["tensors"]), DIGEST_CHARACTERS)]
     return Execution(entry["step"], entry["seat"], entry["pid"], entry["generation"], entry["t_ns"], entry["losses"],
-                     entry["inputs"], entry["samples"], dict(zip(names, digests, strict=False)), entry["volatile"], unprotected)
+                     entry["inputs"], entry["samples"], dict(zip(names, digests, strict=False)), entry["volatile"],
+                     unprotected)
 
 
 # What differs first -----------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Difference:
-    """`what`: inputs, samples, loss, tensor, volatile, or missing. `again`: the step was done before in the same run."""
+    """`what`: inputs, samples, loss, tensor, volatile, or missing. `again`: the step was done before in the same
+    run."""
 
     step: int
     seat: int
@@ -152,7 +154,8 @@ def _compare(reference: Execution, other: Execution) -> tuple[str, str] | None:
         return "inputs", "the model was given other inputs"
     if [each["bits"] for each in reference.losses] != [each["bits"] for each in other.losses]:
         return "loss", f"the loss is {_losses(other)}, undisturbed {_losses(reference)}"
-    for what, ours, theirs in (("tensor", other.tensors, reference.tensors), ("volatile", other.volatile, reference.volatile)):
+    for what, ours, theirs in (("tensor", other.tensors, reference.tensors),
+                               ("volatile", other.volatile, reference.volatile)):
         names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
         if names:
             return what, f"{_named(names)} {'differs' if len(names) == 1 else 'differ'} after the step"
@@ -256,7 +259,8 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
         return Verdict("equal", notes=notes)
     first = _earliest(states, reference, disturbed, besides)
     return Verdict("state", f"step {first.step}, seat {first.seat}: {_named([each.named() for each in states])} "
-                            f"{'is not what it is' if len(states) == 1 else 'are not what they are'} in the undisturbed run",
+                            f"{'is not what it is' if len(states) == 1 else 'are not what they are'} in the "
+                            f"undisturbed run",
                    "state that isn't protected: losses and protected state are equal, but "
                    f"{'this was' if len(states) == 1 else 'these were'} not taken back when steps were undone",
                    _remedy(states[0]), notes)
@@ -264,7 +268,9 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
 
 def needs_another_run(reference: Run, disturbed: Run) -> bool:
     """Whether something differs, so that an undisturbed run must show whether it does so by itself."""
-    return first_difference(reference, disturbed) is not None or bool(unprotected_to_the_end(reference, disturbed, set()))
+    if first_difference(reference, disturbed) is not None:
+        return True
+    return bool(unprotected_to_the_end(reference, disturbed, set()))
 
 
 def _earliest(states: list[Suspect], reference: Run, disturbed: Run, besides: set[str]) -> Suspect:
@@ -276,7 +282,8 @@ def _earliest(states: list[Suspect], reference: Run, disturbed: Run, besides: se
     return states[0]
 
 
-def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str], rehearsed: list[str]) -> Verdict:
+def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str],
+             rehearsed: list[str]) -> Verdict:
     suspects = unprotected_at(reference, disturbed, difference.step, sorted(reference.seats()), besides)
     feeding = [suspect for suspect in suspects if suspect.feeds()]
     notes = _rehearsal_notes(rehearsed)
@@ -284,13 +291,13 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
         if feeding:
             return Verdict("differs", difference.shown(),
                            f"a sampler that isn't restored: {_named([each.named() for each in feeding])} "
-                           f"{'was' if len(feeding) == 1 else 'were'} not taken back to the step from which the job went on, "
-                           f"so other samples came",
+                           f"{'was' if len(feeding) == 1 else 'were'} not taken back to the step from which the job "
+                           f"went on, so other samples came",
                            _sampler_remedy(feeding[0]), notes)
         if not suspects:
             return Verdict("differs", difference.shown(),
-                           "samples come from something that can't be taken back: an iterator, a file or a stream that the "
-                           "drill can't look into", _SAMPLER, notes)
+                           "samples come from something that can't be taken back: an iterator, a file or a stream that "
+                           "the drill can't look into", _SAMPLER, notes)
     if suspects:
         return Verdict("differs", difference.shown(),
                        f"state that isn't protected: {_named([each.named() for each in suspects])} "
@@ -300,8 +307,8 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
         return Verdict("differs", difference.shown(), f"files that the rehearsal of a spare wrote: {_named(rehearsed)}",
                        "write them in step.on_commit(...), or not while job.rehearsal is true", notes)
     return Verdict("differs", difference.shown(),
-                   "unknown: nothing that the loop carries differed when the step began; it may be state out of sight (a C "
-                   "extension, another process, a file), or a fault of pawl",
+                   "unknown: nothing that the loop carries differed when the step began; it may be state out of sight "
+                   "(a C extension, another process, a file), or a fault of pawl",
                    "look at the records of both runs (--keep DIR), and tell us", notes)
 
 
@@ -309,10 +316,11 @@ def _differs_from_itself(difference: Difference, besides: set[str], reference: R
     suspects = unprotected_at(reference, again, difference.step, sorted(reference.seats()), set())
     at_begin = f" When that step began, {_named([each.named() for each in suspects])} differed." if suspects else ""
     return Verdict("itself", difference.shown(),
-                   f"the script differs from itself without faults: two undisturbed runs are not equal, so no recovery can be "
-                   f"shown to be exact.{at_begin}",
-                   "seed every generator (torch.manual_seed, random.seed, torch.Generator), take nothing from the clock, and "
-                   "let each rank compute with one thread (OMP_NUM_THREADS=1, torch.use_deterministic_algorithms(True))")
+                   f"the script differs from itself without faults: two undisturbed runs are not equal, so no recovery "
+                   f"can be shown to be exact.{at_begin}",
+                   "seed every generator (torch.manual_seed, random.seed, torch.Generator), take nothing from the "
+                   "clock, and let each rank compute with one thread (OMP_NUM_THREADS=1, "
+                   "torch.use_deterministic_algorithms(True))")
 
 
 def _note(suspect: Suspect) -> str:

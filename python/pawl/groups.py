@@ -2,9 +2,9 @@
 
 Each group forwards to an inner one (gloo; NCCL for CUDA tensors where torch has it) that `open_generation` makes anew.
 After a failure the open generation *drains*: nothing raises, works complete, collectives are local no-ops, outputs that
-are only received are zero; `failed()` says why, until the next generation opens. Object collectives raise `GroupsFailed`
-instead, since there is no object that they could hand out. In *loopback* no peer is needed: gathers give own copies,
-receives zeros, object collectives the own objects.
+are only received are zero; `failed()` says why, until the next generation opens. Object collectives raise
+`GroupsFailed` instead, since there is no object that they could hand out. In *loopback* no peer is needed: gathers give
+own copies, receives zeros, object collectives the own objects.
 
 A group is known by its ranks and its place among groups of equal ranks: all members make and destroy groups in the same
 order, as torch demands anyway. All the work is done in C++ (python/c10d); this module needs torch only when called.
@@ -87,8 +87,8 @@ def failed() -> str | None:
 
 
 def fail(why: str) -> None:
-    """Lets the open generation drain: whoever waits in a collective here goes on within milliseconds, and whoever waits for
-    us over a connection too; a peer that waits for somebody else is freed by its own pawld."""
+    """Lets the open generation drain: whoever waits in a collective here goes on within milliseconds, and whoever waits
+    for us over a connection too; a peer that waits for somebody else is freed by its own pawld."""
     _extension.load().fail(why)
 
 

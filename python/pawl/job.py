@@ -7,8 +7,8 @@
             ...
         if step.lost: continue
 
-Job is the plain training: a script without `pawl run` gets this one, and every method does what it would mean there. Its
-two kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls are the training
+Job is the plain training: a script without `pawl run` gets this one, and every method does what it would mean there.
+Its two kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls are the training
 thread's. Importing this needs no torch.
 """
 from __future__ import annotations
@@ -57,8 +57,8 @@ def observe_steps(observer: StepObserver) -> None:
 class Step(int):
     """One training iteration: its number, from 1, and the block in which it happens.
 
-    `lost`: somebody's death undid it; skip what comes after the block, the step will be done again. `rehearsal`: a spare
-    or a new process warms up; nothing that it does counts. Both are for code inside the loop.
+    `lost`: somebody's death undid it; skip what comes after the block, the step will be done again. `rehearsal`: a
+    spare or a new process warms up; nothing that it does counts. Both are for code inside the loop.
     """
 
     lost: bool
@@ -95,8 +95,8 @@ class Step(int):
     def on_commit(self, act: Callable[[], Any]) -> None:
         """Calls `act` once the step can't be lost any more: for logs and files that must not repeat.
 
-        In the training thread, at a later step's begin. Never for a step that was lost, and not in a rehearsal; not at all
-        if this process dies before.
+        In the training thread, at a later step's begin. Never for a step that was lost, and not in a rehearsal; not at
+        all if this process dies before.
         """
         self._job._on_commit(self, act)
 
@@ -119,8 +119,8 @@ class Job:
         return False
 
     def protect(self, *things: Any, state: Any = None) -> None:
-        """Declares what is protected, in any order: models, optimizers, schedulers, the scaler, samplers, generators, and
-        everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or an object.
+        """Declares what is protected, in any order: models, optimizers, schedulers, the scaler, samplers, generators,
+        and everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or an object.
         """
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -156,7 +156,8 @@ class Job:
         return False
 
     def finish_loop(self) -> bool:
-        """The loop was left: the job ends after the last step that was done. False: that was lost, go on with the loop."""
+        """The loop was left: the job ends after the last step that was done. False: that was lost, go on with the
+        loop."""
         return True
 
     # What a Step calls.

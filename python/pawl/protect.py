@@ -1,9 +1,9 @@
 """What is protected: every tensor by name and role, how it lies on the ranks, and when it changes.
 
-Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in plain
-modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that owns
-the partition; buffers are each rank's own. What can't be protected yet is refused with a sentence, at protect() where
-possible. Tensors are listed only when the lazy state of the first steps is there. Nothing here talks to libpawl.
+Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
+plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
+owns the partition; buffers are each rank's own. What can't be protected yet is refused with a sentence, at protect()
+where possible. Tensors are listed only when the lazy state of the first steps is there. Nothing here talks to libpawl.
 """
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Protected:
             return
         if is_zero(optimizer):
             if getattr(optimizer, "_overlap_with_ddp", False):
-                raise Refused("ZeroRedundancyOptimizer(overlap_with_ddp=True) updates inside backward, where pawl has no "
-                              "gate: use overlap_with_ddp=False")
+                raise Refused("ZeroRedundancyOptimizer(overlap_with_ddp=True) updates inside backward, where pawl has "
+                              "no gate: use overlap_with_ddp=False")
             if optimizer.world_size != self.world:
                 raise Refused(f"ZeroRedundancyOptimizer over {optimizer.world_size} of {self.world} ranks can't be "
                               f"protected yet: use the default process group")
@@ -99,11 +99,11 @@ class Protected:
 
     def _add_loader(self, loader: Any) -> None:
         if loader.num_workers > 0:
-            raise Refused(f"a DataLoader with {loader.num_workers} workers fetches ahead of the step, so its place can't "
-                          f"be restored yet: use num_workers=0")
+            raise Refused(f"a DataLoader with {loader.num_workers} workers fetches ahead of the step, so its place "
+                          f"can't be restored yet: use num_workers=0")
         if not isinstance(loader.batch_sampler, ElasticSampler):
-            raise Refused("a DataLoader whose order can't be restored: give it batch_sampler=pawl.ElasticSampler(dataset, "
-                          "global_batch)")
+            raise Refused("a DataLoader whose order can't be restored: give it "
+                          "batch_sampler=pawl.ElasticSampler(dataset, global_batch)")
         self._add_stateful(loader.batch_sampler)
 
     def _add_stateful(self, thing: Any) -> None:
@@ -115,7 +115,8 @@ class Protected:
         if isinstance(thing, torch.utils.data.Sampler) and not hasattr(thing, "state_dict"):
             raise Refused(f"a {kind} has no place that can be restored: use pawl.ElasticSampler")
         if type(thing).__module__.startswith("torch.distributed.pipelining"):
-            raise Refused(f"a pipeline ({kind}) can't be protected yet: use DDP, with ZeroRedundancyOptimizer or without")
+            raise Refused(f"a pipeline ({kind}) can't be protected yet: use DDP, with ZeroRedundancyOptimizer or "
+                          f"without")
         if isinstance(thing, ElasticSampler):
             self.samplers.append(thing)
         if isinstance(thing, torch.amp.GradScaler):
@@ -196,7 +197,8 @@ class Protected:
 
     def owns(self, optimizer: torch.optim.Optimizer) -> bool:
         """Protected, or inside of a protected one."""
-        return any(optimizer is known or optimizer is volatile_state.inner_optimizer(known) for known in self.optimizers)
+        return any(optimizer is known or optimizer is volatile_state.inner_optimizer(known)
+                   for known in self.optimizers)
 
     def first_shared(self, optimizer: torch.optim.Optimizer) -> str | None:
         """The first protected parameter that this optimizer would change."""
@@ -234,8 +236,8 @@ class OptimizerWatch:
             return self._before_update()
         name = self._protected.first_shared(optimizer)
         if name is not None:
-            raise Refused(f"{type(optimizer).__name__} steps {name}, which is protected, but it isn't itself: hand it to "
-                          f"job.protect() too")
+            raise Refused(f"{type(optimizer).__name__} steps {name}, which is protected, but it isn't itself: hand it "
+                          f"to job.protect() too")
         return None
 
     def _after(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
@@ -309,8 +311,10 @@ def _take_place(held: Held, value: Any) -> list[Held]:
 
 def _refuse_another_kind(held: Held, value: Any) -> None:
     before = held.tensor
-    if getattr(value, "shape", None) != before.shape or value.dtype != before.dtype or value.stride() != before.stride():
-        raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was protected")
+    same = getattr(value, "shape", None) == before.shape and value.dtype == before.dtype
+    if not same or value.stride() != before.stride():
+        raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was "
+                      f"protected")
 
 
 def _buffer_places(protected: Protected, held: list[Held]) -> list[tuple[Held, dict[str, Any], str]]:
@@ -367,8 +371,8 @@ def unwrapped(module: Any, world: int) -> torch.nn.Module:
     while True:
         if isinstance(module, DistributedDataParallel):
             if module.process_group.size() != world:
-                raise Refused(f"DDP over {module.process_group.size()} of {world} ranks can't be protected yet: use the "
-                              f"default process group")
+                raise Refused(f"DDP over {module.process_group.size()} of {world} ranks can't be protected yet: use "
+                              f"the default process group")
             module = module.module
         elif isinstance(module, DataParallel):
             module = module.module
@@ -384,8 +388,8 @@ def refuse_sharded(module: torch.nn.Module) -> None:
     kinds = tuple(getattr(fsdp, name) for name in ("FullyShardedDataParallel", "FSDPModule") if hasattr(fsdp, name))
     for path, each in module.named_modules():
         if kinds and isinstance(each, kinds):
-            raise Refused(f"{path or type(module).__name__} is sharded by FSDP, which can't be protected yet: use DDP with "
-                          f"ZeroRedundancyOptimizer")
+            raise Refused(f"{path or type(module).__name__} is sharded by FSDP, which can't be protected yet: use DDP "
+                          f"with ZeroRedundancyOptimizer")
         if type(each).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"{path or type(module).__name__} is a pipeline stage, which can't be protected yet")
 

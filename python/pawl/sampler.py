@@ -59,8 +59,8 @@ class Permutation:
 class ElasticSampler:
     """`dataset`: its size, or anything with a length. `rank` and `world`: by default those of the job.
 
-    `batch(step)` is for loops of one's own; handed to a DataLoader as `batch_sampler` (with num_workers=0, since workers
-    fetch ahead of the step) it gives the same batches. `shuffle=False` takes the samples in their order.
+    `batch(step)` is for loops of one's own; handed to a DataLoader as `batch_sampler` (with num_workers=0, since
+    workers fetch ahead of the step) it gives the same batches. `shuffle=False` takes the samples in their order.
     """
 
     def __init__(self, dataset: int | Sized, global_batch: int, seed: int = 0, *, rank: int | None = None,

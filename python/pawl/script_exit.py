@@ -1,8 +1,8 @@
 """How the user's script leaves its loop and how its process ends.
 
-A mistake in the script or in how it was started ends the process with an error message and no traceback. A loop that the
-script leaves with `break` or `return`, or a script that ends with exit code 0, ends the job, on all seats after the same
-step. An exception, or another exit code, ends only this process: pawld starts it again in its seat.
+A mistake in the script or in how it was started ends the process with an error message and no traceback. A loop that
+the script leaves with `break` or `return`, or a script that ends with exit code 0, ends the job, on all seats after the
+same step. An exception, or another exit code, ends only this process: pawld starts it again in its seat.
 """
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def show_sentences() -> None:
 
 
 def _lost_with(error: BaseException) -> bool:
-    """Whether it is the groups' refusal after somebody's death (object collectives), or what came of something cut short."""
+    """Whether it is the groups' refusal after somebody's death (object collectives), or what came of something cut
+    short."""
     if _job is None or not _job.loss_pending():
         return False
     from pawl.groups import GroupsFailed

@@ -21,12 +21,13 @@ Result = TypeVar("Result")
 _resilient_depth = 0  # how many functions under @resilient the training thread is in
 
 
-def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES, group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
+def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES,
+         group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
     """This process's job, with its default process group. Again: the same job.
 
-    Under `pawl run` it waits here for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False. Without
-    `pawl run`, or with PAWL=off, it is plain training, as torchrun's environment says or alone. `state_bytes`: room for
-    schedulers, generators, samplers and `state` objects together.
+    Under `pawl run` it waits here for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False.
+    Without `pawl run`, or with PAWL=off, it is plain training, as torchrun's environment says or alone. `state_bytes`:
+    room for schedulers, generators, samplers and `state` objects together.
     """
     known = current_job()
     if known is not None:
@@ -48,7 +49,8 @@ def _check_torch() -> None:
     import torch
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < TORCH_VERSION_MIN:
-        raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_VERSION_MIN))} or later")
+        raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_VERSION_MIN))} or "
+                      f"later")
     if not torch.distributed.is_available():
         raise Refused(f"PyTorch {torch.__version__} was built without torch.distributed, which pawl needs")
 
@@ -81,8 +83,8 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
     try:
         trainer = Trainer()
     except Unreachable as nobody:
-        raise Refused(f"no pawld answers ({nobody}): start the script with `pawl run`, or unset PAWL_SOCKET to train without "
-                      f"pawl") from None
+        raise Refused(f"no pawld answers ({nobody}): start the script with `pawl run`, or unset PAWL_SOCKET to train "
+                      f"without pawl") from None
     same_script.digest()  # of the file as this process has loaded it: a spare may be seated long after it was changed
     try:
         groups.register()  # what takes long, or can't be, shows before there is a seat
@@ -115,8 +117,9 @@ def _set_environment(job: Job) -> None:
 def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """For loops that a framework owns: enters `function` again after a lost step.
 
-    Inside, a lost step raises StepLost at the step's end instead of going on with the loop, so that the framework's loop is
-    unwound; job.steps() then goes on from the step to which everyone was restored. What is protected must be made outside.
+    Inside, a lost step raises StepLost at the step's end instead of going on with the loop, so that the framework's
+    loop is unwound; job.steps() then goes on from the step to which everyone was restored. What is protected must be
+    made outside.
     """
     @functools.wraps(function)
     def entered(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:

@@ -1,9 +1,9 @@
 """The state that a training loop takes from step to step and that is not protected.
 
 In a drill only. Looks at the variables of the frames that the loop runs in, at the script's own modules, and at what is
-reachable from them: tensors, models, optimizers, generators, samplers, iterators, counters, lists, open files. A variable
-that every step writes before it reads isn't state. Nothing is changed; what can't be read is skipped.
-Paths are as the script would write them: `ema["weight"]`, `sampler.position`.
+reachable from them: tensors, models, optimizers, generators, samplers, iterators, counters, lists, open files. A
+variable that every step writes before it reads isn't state. Nothing is changed; what can't be read is skipped. Paths
+are as the script would write them: `ema["weight"]`, `sampler.position`.
 """
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SHOWN_MAX = 40
 TENSOR, MODULE, OPTIMIZER, STATEFUL, GENERATOR = "tensor", "module", "optimizer", "stateful", "generator"
 ITERATOR, VALUE, FILE = "iterator", "value", "file"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_ITERATORS: tuple[type, ...] = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate, zip, map, filter,
+_ITERATORS: tuple[type, ...] = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate,
+                                zip, map, filter,
               itertools.count, itertools.cycle, itertools.chain, itertools.islice)
 
 
@@ -116,7 +117,8 @@ class Finder:
             self._note(path, GENERATOR, digest_of(value.getstate()), "random.Random", keeper)
         elif numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
             state = getattr(value, "bit_generator", None)
-            self._note(path, GENERATOR, digest_of(state.state if state else value.get_state()), "a generator of numpy", keeper)
+            self._note(path, GENERATOR, digest_of(state.state if state else value.get_state()), "a generator of numpy",
+                       keeper)
         elif numpy is not None and isinstance(value, numpy.ndarray):
             if value.nbytes <= ARRAY_BYTES_MAX:
                 self._note(path, TENSOR, digest_of(value), f"array {value.dtype}{list(value.shape)}", keeper)
@@ -131,16 +133,19 @@ class Finder:
 
     def _visit_module(self, path: str, module: Any, depth: int) -> None:
         """A protected one: attributes that are neither parameters nor buffers. Another: all of its tensors."""
-        loose = [tensor for tensor in itertools.chain(module.parameters(), module.buffers()) if not self.is_known(tensor)]
+        loose = [tensor for tensor in itertools.chain(module.parameters(), module.buffers())
+                 if not self.is_known(tensor)]
         if loose:
-            self._note(path, MODULE, digest_of([self._tensor_digest(tensor) for tensor in loose]), type(module).__name__, "")
+            self._note(path, MODULE, digest_of([self._tensor_digest(tensor) for tensor in loose]),
+                       type(module).__name__, "")
         for name, each in module.named_modules():
             self._seen.add(id(each))
             if type(each).__module__.startswith("torch."):
                 continue
             for key, value in vars(each).items():
                 if not key.startswith("_") and key != "training":
-                    self._visit(".".join(part for part in (path, name, key) if part), value, type(each).__name__, depth + 1)
+                    self._visit(".".join(part for part in (path, name, key) if part), value, type(each).__name__,
+                                depth + 1)
 
     def _visit_file(self, path: str, file: Any, keeper: str) -> None:
         if not file.closed and file.writable() and file not in (sys.stdout, sys.stderr):
@@ -200,7 +205,8 @@ class Finder:
         return digest
 
 
-_LEFT_ALONE = (frozenset(sys.stdlib_module_names) | {"torch", "numpy", "pawl", "pawl_c10d", "__mp_main__"}) - {"__main__"}
+_LEFT_ALONE = (frozenset(sys.stdlib_module_names) | {"torch", "numpy", "pawl", "pawl_c10d",
+                                                     "__mp_main__"}) - {"__main__"}
 
 
 # Which frames and modules are the script's ------------------------------------------------------------------------
@@ -227,8 +233,9 @@ def _modules_of_the_script() -> Iterator[tuple[str, types.ModuleType]]:
         file = getattr(module, "__file__", None)
         if name == "__main__":
             yield "", module
-        elif file and os.path.abspath(file).startswith(folders) and "site-packages" not in file and not _is_foreign(name):
-            yield name + ".", module
+        elif file and os.path.abspath(file).startswith(folders) and "site-packages" not in file:
+            if not _is_foreign(name):
+                yield name + ".", module
 
 
 # Which variables a step writes before it reads --------------------------------------------------------------------

@@ -95,7 +95,8 @@ def _tensor_of(data: bytes) -> Any:
 def optimizer_part(name: str, optimizer: Any) -> Part:
     """Param-group scalars (learning rates, betas, what schedulers added), and state that is no tensor.
 
-    A ZeroRedundancyOptimizer has groups of its own and, inside, those of its partition; either may hold the newer value.
+    A ZeroRedundancyOptimizer has groups of its own and, inside, those of its partition; either may hold the newer
+    value.
     """
     inner = inner_optimizer(optimizer)
     holders = [optimizer] if inner is optimizer else [optimizer, inner]
@@ -152,15 +153,16 @@ def object_part(name: str, thing: Any) -> Part:
         part = made(name, thing)
         if part is not None:
             return part
-    raise Refused(f"{name} is a {type(thing).__name__}, which has no state that pawl knows of: give it state_dict() and "
-                  f"load_state_dict(), or put it into a dict and protect that: job.protect(state={{...}})")
+    raise Refused(f"{name} is a {type(thing).__name__}, which has no state that pawl knows of: give it state_dict() "
+                  f"and load_state_dict(), or put it into a dict and protect that: job.protect(state={{...}})")
 
 
 def _generator_part(name: str, thing: Any) -> Part | None:
     """torch.Generator, random.Random, numpy.random.Generator and RandomState."""
     import torch
     if isinstance(thing, torch.Generator):
-        return Part(name, lambda: _bytes_of(thing.get_state()), lambda saved: _ignore(thing.set_state(_tensor_of(saved))))
+        return Part(name, lambda: _bytes_of(thing.get_state()),
+                    lambda saved: _ignore(thing.set_state(_tensor_of(saved))))
     if isinstance(thing, random.Random):
         return Part(name, thing.getstate, thing.setstate)
     numpy = sys.modules.get("numpy")

@@ -115,10 +115,9 @@ def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: 
             plan.checkpoint.prove(used, ranks.rank, ranks.world, progress, threads=plan.threads)
 
 
-def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, neighbours: Neighbours, offers: Sequence[tuple[int, int]],
-          progress: Progress) -> tuple[Read, str]:
-    """And what was seen of checksums. What neighbours read for this one is there when all have come back from this.
-    """
+def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, neighbours: Neighbours,
+          offers: Sequence[tuple[int, int]], progress: Progress) -> tuple[Read, str]:
+    """And what was seen of checksums. What neighbours read for this rank is there when all ranks have returned."""
     plan.began = True
 
     def read() -> tuple[Read, str]:

@@ -67,8 +67,8 @@ def key_of(piece: Piece) -> bytes:
 def shares_of(matches: Sequence[Match], of_ranks: Sequence[Sequence[bytes]], rank: int, neighbours: Sequence[int] = ()
               ) -> dict[tuple[int, ...], list[Part]]:
     """For each set of ranks that hold the same boxes, this one among them: the parts that they read, in one order on
-    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load. `neighbours`: ranks
-    that read for each other in their own way: what nobody else holds is whole here, and marked as a replica."""
+    all of them, cut so that all read alike much. `of_ranks`: the keys of what each rank is going to load. `neighbours`:
+    ranks that read for each other in their own way: what nobody else holds is whole here, and marked as a replica."""
     holders: dict[bytes, list[int]] = {}
     for other, keys in enumerate(of_ranks):
         for key in keys:

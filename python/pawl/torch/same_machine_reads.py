@@ -129,7 +129,8 @@ class Neighbours:
         return f"{machine()}|{self._peers.ticket}"
 
     def join(self, rank: int, tickets: Sequence[str]) -> bool:
-        """`tickets`: of all ranks, "" where one can't take part. Whether this rank found all that are on its machine."""
+        """`tickets`: of all ranks, "" where one can't take part. Whether this rank found all that are on its
+        machine."""
         machines, of_peers = zip(*(each.split("|") if each else ("", "") for each in tickets), strict=True)
         mine = machines[rank]
         self.members = tuple(other for other, each in enumerate(machines) if each == mine) if mine else (rank,)
