@@ -20,16 +20,16 @@ std::string model_name(const std::string& stored) {
   return std::string(name);
 }
 
-ParameterTable::Parameter* ParameterTable::find(const std::string& name, BufferPlace place) {
+ParameterTable::Parameter* ParameterTable::find(const std::string& name, ModelPosition position) {
   const auto [at, is_new] = index_.try_emplace(name, parameters_.size());
   if (is_new) {
     Parameter& added = parameters_.emplace_back();
     added.name = name;
-    added.stage = place.stage;
+    added.stage = position.stage;
     added.local.resize(tensor_degree_);
   }
   Parameter& found = parameters_[at->second];
-  return found.stage == place.stage && !found.buffer && place.tensor < tensor_degree_ ? &found : nullptr;
+  return found.stage == position.stage && !found.buffer && position.tensor < tensor_degree_ ? &found : nullptr;
 }
 
 std::optional<std::uint32_t> ParameterTable::stage_of(const std::string& name) const {
@@ -37,20 +37,20 @@ std::optional<std::uint32_t> ParameterTable::stage_of(const std::string& name) c
   return found == index_.end() ? std::nullopt : std::optional(parameters_[found->second].stage);
 }
 
-bool ParameterTable::declare(const std::string& name, BufferPlace place, const Shape& local_shape) {
-  Parameter* parameter = find(name, place);
+bool ParameterTable::declare(const std::string& name, ModelPosition position, const Shape& local_shape) {
+  Parameter* parameter = find(name, position);
   if (parameter == nullptr) return false;
-  std::optional<Shape>& known = parameter->local[place.tensor];
+  std::optional<Shape>& known = parameter->local[position.tensor];
   if (!known) known = local_shape;
   if (*known == local_shape) return true;
   problems_.push_back(text("parameter ", name, " has the shape ", text_of(*known), " in one file and ",
-                           text_of(local_shape), " in another, of tensor-parallel rank ", place.tensor));
+                           text_of(local_shape), " in another, of tensor-parallel rank ", position.tensor));
   return false;
 }
 
-void ParameterTable::add(const std::string& name, BufferPlace place, const Shape& local_shape, std::string_view role,
-                         ElementType type, std::span<const StoredPiece> pieces) {
-  if (!declare(name, place, local_shape)) return;
+void ParameterTable::add(const std::string& name, ModelPosition position, const Shape& local_shape,
+                         std::string_view role, ElementType type, std::span<const StoredPiece> pieces) {
+  if (!declare(name, position, local_shape)) return;
   Parameter& parameter = parameters_[index_[name]];
   auto found = std::ranges::find(parameter.roles, role, &Role::word);
   if (found == parameter.roles.end()) {
@@ -63,12 +63,12 @@ void ParameterTable::add(const std::string& name, BufferPlace place, const Shape
                              " on one rank and ", pawl::name_of(type), " on another"));
     return;
   }
-  std::vector<StoredPiece>& out = found->pieces[place.tensor];
+  std::vector<StoredPiece>& out = found->pieces[position.tensor];
   out.insert(out.end(), pieces.begin(), pieces.end());
 }
 
-void ParameterTable::add_step(const std::string& name, BufferPlace place, double step, std::string_view found_in) {
-  Parameter* parameter = find(name, place);
+void ParameterTable::add_step(const std::string& name, ModelPosition position, double step, std::string_view found_in) {
+  Parameter* parameter = find(name, position);
   if (parameter == nullptr || parameter->step) return;
   parameter->step = step;
   parameter->step_found_in = std::string(found_in);

@@ -15,27 +15,22 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/formats/deepspeed/degrees.h"
 #include "checkpoint/formats/deepspeed/tensor_parallel.h"
 #include "checkpoint/view/checkpoint_view.h"
 
 namespace pawl::checkpoint::deepspeed {
 
-// Whose part of a parameter it is.
-struct BufferPlace {
-  std::uint32_t stage = 0;   // of the pipeline; stages come in ascending order
-  std::uint32_t tensor = 0;  // tensor-parallel rank
-};
-
 class ParameterTable {
  public:
   explicit ParameterTable(std::uint32_t tensor_degree) : tensor_degree_(tensor_degree) {}
 
-  // Keeps a name's turn in the order, and the shape of that rank's part. False: an earlier stage has it.
-  bool declare(const std::string& name, BufferPlace place, const Shape& local_shape);
+  // Stages come in ascending order. Keeps a name's turn in the order, and the shape of that rank's part. False: an earlier stage has it.
+  bool declare(const std::string& name, ModelPosition position, const Shape& local_shape);
   // Pieces of that rank's part. Nothing happens where an earlier stage has it.
-  void add(const std::string& name, BufferPlace place, const Shape& local_shape, std::string_view role,
+  void add(const std::string& name, ModelPosition position, const Shape& local_shape, std::string_view role,
            ElementType type, std::span<const StoredPiece> pieces);
-  void add_step(const std::string& name, BufferPlace place, double step, std::string_view found_in);
+  void add_step(const std::string& name, ModelPosition position, double step, std::string_view found_in);
   // A whole tensor that is no parameter: the first one that comes under its name is kept.
   void add_buffer(StoredTensor tensor);
 
@@ -66,7 +61,7 @@ class ParameterTable {
     std::string step_found_in;
     std::optional<StoredTensor> buffer;
   };
-  Parameter* find(const std::string& name, BufferPlace place);
+  Parameter* find(const std::string& name, ModelPosition position);
   void finish_parameter(Parameter& parameter, const TensorParallelRules& rules, CheckpointView& view);
   void finish_step(const Parameter& parameter, CheckpointView& view);
 

@@ -62,8 +62,8 @@ class Adder {
   Status add_tensor(Value value, std::string_view role, const std::string& name, const Shape& shape);
   Status add_part(Value value, std::string_view role, const NamedShape& name, std::uint64_t at);
   [[nodiscard]] Result<NameIndices> deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names,
-                                         bool is_said) const;
-  [[nodiscard]] std::vector<std::vector<NamedShape>> said_sections(const std::vector<NamedShape>& names) const;
+                                         bool is_given) const;
+  [[nodiscard]] std::vector<std::vector<NamedShape>> given_sections(const std::vector<NamedShape>& names) const;
 
   const ShardFile& file_;
   const PlainOptimizer& optimizer_;
@@ -75,16 +75,16 @@ class Adder {
   std::vector<HyperGroup> told_;  // of each group
 };
 
-// What a person said, under the names and with the shapes that the model has. Names of others (experts, or all that are
+// The given names, under the names and with the shapes that the model has. Names of others (experts, or all that are
 // none) are not in it.
-std::vector<std::vector<NamedShape>> Adder::said_sections(const std::vector<NamedShape>& names) const {
+std::vector<std::vector<NamedShape>> Adder::given_sections(const std::vector<NamedShape>& names) const {
   std::unordered_map<std::string, const NamedShape*> known;
   for (const NamedShape& name : names) {
     known[name.name] = &name;
     known.try_emplace(model_name(name.name), &name);
   }
   std::vector<std::vector<NamedShape>> out;
-  for (const auto& section : names_.said->sections) {
+  for (const auto& section : names_.given->sections) {
     std::vector<NamedShape> made;
     for (const auto& entry : section)
       if (const auto found = known.find(entry.name); found != known.end()) made.push_back(*found->second);
@@ -94,7 +94,7 @@ std::vector<std::vector<NamedShape>> Adder::said_sections(const std::vector<Name
 }
 
 Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names,
-                                bool is_said) const {
+                                bool is_given) const {
   std::vector<IndexedGroup> indexed;
   for (const std::size_t index : groups) {
     const PlainOptimizer::Group& group = optimizer_.groups[index];
@@ -108,8 +108,8 @@ Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const st
         out.push_back(state == states_.end() ? std::nullopt : shape_of_state(file_, state->second));
     }
   }
-  if (!is_said) return order_parameters(names, indexed);
-  const std::vector<std::vector<NamedShape>> sections = said_sections(names);
+  if (!is_given) return order_parameters(names, indexed);
+  const std::vector<std::vector<NamedShape>> sections = given_sections(names);
   if (sections.size() > 1) return order_parameters_in(sections, indexed);
   return order_parameters(sections.empty() ? std::span<const NamedShape>() : sections[0], indexed);
 }
@@ -122,14 +122,14 @@ Status Adder::add_kind(bool of_experts) {
   if (groups.empty()) return {};
   const std::vector<NamedShape>& names = of_experts ? names_.experts : names_.dense;
   if (optimizer_.is_fused) return add_fused(groups, names);
-  // Who says names may not know those of experts, which are one rank's or all ranks'.
-  const bool is_said = names_.said && !(of_experts && said_sections(names).empty());
-  Result<NameIndices> dealt = deal(groups, names, is_said);
+  // The given names may leave out those of experts, which are one rank's or all ranks'.
+  const bool is_given = names_.given && !(of_experts && given_sections(names).empty());
+  Result<NameIndices> dealt = deal(groups, names, is_given);
   if (!dealt) return std::move(dealt).error().within(text(file_.path(), ": the optimizer's states"));
   std::vector<NamedShape> numbered = names;
-  if (is_said) {
+  if (is_given) {
     numbered.clear();
-    for (auto& section : said_sections(names)) numbered.insert(numbered.end(), section.begin(), section.end());
+    for (auto& section : given_sections(names)) numbered.insert(numbered.end(), section.begin(), section.end());
   }
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::size_t i = 0; i < (*dealt)[g].size(); ++i) {
@@ -143,11 +143,11 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
   if (!name.shape) return file_.damaged(text("no weight has the name ", name.name));
   const Shape& shape = *name.shape;
   const std::string& stored_as = name.name;
-  const std::optional<ParameterTable::Held> weight = table_.held(stored_as, options_.place.tensor, "weight");
+  const std::optional<ParameterTable::Held> weight = table_.held(stored_as, options_.position.tensor, "weight");
   if (index < group.masters.size()) {
     PAWL_TRY(add_tensor(group.masters[index], "master", stored_as, shape));
   } else if (weight && weight->type == ElementType::float32) {
-    table_.add(stored_as, options_.place, shape, "master", weight->type, weight->pieces);
+    table_.add(stored_as, options_.position, shape, "master", weight->type, weight->pieces);
   }
   const auto state = states_.find(group.numbers[index]);
   if (state == states_.end()) return {};
@@ -156,7 +156,7 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
     const std::string word(file_.pickle().text(pairs[i]));
     if (word == "step") {
       PAWL_ASSIGN(const std::optional<double> step, file_.number(pairs[i + 1]));
-      if (step) table_.add_step(stored_as, options_.place, *step, file_.path());
+      if (step) table_.add_step(stored_as, options_.position, *step, file_.path());
     } else if (file_.tensor(pairs[i + 1]) != nullptr) {
       PAWL_TRY(add_tensor(pairs[i + 1], word, stored_as, shape));
     }
@@ -174,7 +174,7 @@ Status Adder::add_tensor(Value value, std::string_view role, const std::string& 
     return {};
   }
   for (StoredPiece& piece : stored.pieces) piece.rank = options_.rank;
-  table_.add(name, options_.place, shape, role, stored.type, stored.pieces);
+  table_.add(name, options_.position, shape, role, stored.type, stored.pieces);
   return {};
 }
 
@@ -189,14 +189,14 @@ Status Adder::add_part(Value value, std::string_view role, const NamedShape& nam
   first.rank = options_.rank;
   std::vector<StoredPiece> pieces;
   append_interval(*name.shape, 0, count, flat.type, first, pieces);
-  table_.add(name.name, options_.place, *name.shape, role, flat.type, pieces);
+  table_.add(name.name, options_.position, *name.shape, role, flat.type, pieces);
   return {};
 }
 
 // One flat tensor a group: shapes don't tell who is in it. One group has all; else a person has to say.
 Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names) {
   std::vector<std::vector<NamedShape>> sections = {names};
-  if (names_.said) sections = said_sections(names);
+  if (names_.given) sections = given_sections(names);
   if (sections.size() != groups.size())
     return Error{Code::invalid,
                  text(file_.path(), ": the optimizer keeps ", groups.size(), " flat groups and no names",
@@ -224,7 +224,7 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
         const std::string word(file_.pickle().text(pairs[i]));
         if (word == "step") {
           PAWL_ASSIGN(const std::optional<double> step, file_.number(pairs[i + 1]));
-          if (step) table_.add_step(name.name, options_.place, *step, file_.path());
+          if (step) table_.add_step(name.name, options_.position, *step, file_.path());
         } else if (file_.tensor(pairs[i + 1]) != nullptr) {
           PAWL_TRY(add_part(pairs[i + 1], word, name, at));
         }

@@ -1,8 +1,8 @@
 // PlainOptimizer: an optimizer's state without ZeRO: torch's own, keyed by number, or in a wrapper with fp32 masters.
 //
 // Names are not stored. They are the model's if its names, in their order, can be dealt to the groups in exactly one
-// way (checkpoint/names/parameter_order.h); else whoever asks is told to say them. Groups of experts are dealt the
-// experts' names. Reads its file's pickle and steps; adds pieces to a table.
+// way (checkpoint/names/parameter_order.h); else an error asks for them (--param-names). Groups of experts are dealt
+// the experts' names. Reads its file's pickle and steps; adds pieces to a table.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,13 @@ struct PlainOptimizer {
 [[nodiscard]] Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Pickle::Value optimizer);
 
 struct PlainNames {
-  std::vector<NamedShape> dense;    // in the model's order, of this model-parallel rank
-  std::vector<NamedShape> experts;  // of this expert-parallel rank, under their names in the whole model
-  std::optional<ParameterNames> said;
+  std::vector<NamedShape> dense;        // in the model's order, of this model-parallel rank
+  std::vector<NamedShape> experts;      // of this expert-parallel rank, under their names in the whole model
+  std::optional<ParameterNames> given;  // by a person, or by the model_states file
 };
 
 struct PlainOptions {
-  BufferPlace place;
+  ModelPosition position;
   bool skips_dense = false;  // another expert-parallel rank's file has them
   std::uint32_t rank = kNoRank;
 };

@@ -11,26 +11,19 @@
 // without weights, marked as twins (kTwinKey), which our reader leaves alone. Of another source they are made of what
 // the view says; what it does not say (hyperparameters, schedulers, the job's own state) the new training keeps from
 // its own configuration, and a note says so.
+// Each part has a chapter: universal_states.h (which tensor goes where), universal_parameters.h (zero/<parameter>/),
+// universal_optimizer.h, universal_model_states.h, universal_source.h (what is taken over from the source's own files).
 // DeepSpeed restores neither buffers nor frozen parameters from such a folder; they are in it all the same.
 // Plans only: nothing but the source's small files is read.
 #pragma once
 
-#include <string>
-
 #include "base/result.h"
+#include "checkpoint/formats/deepspeed/universal_output.h"
 #include "checkpoint/output/output_plan.h"
 #include "checkpoint/view/checkpoint_view.h"
 #include "env/files.h"
 
 namespace pawl::checkpoint {
-
-// In a model_states file: of which file it is the twin.
-inline constexpr const char* kTwinKey = "pawl_twin_of";
-
-struct UniversalOutput {
-  OutputPlan plan;
-  CheckpointView view;  // what the plan's indices mean: the given one and, as bytes, the files that are carried over
-};
 
 // Fails: `invalid` for another type than float32, for names that can't be folders, and for sub-parameters that don't
 // fit; `not_found` without any weight; `corrupt`, `io` for the source's own files; `full`.

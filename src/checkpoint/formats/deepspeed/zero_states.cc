@@ -55,18 +55,18 @@ Status ZeroStates::check_partition(const OptimizerStates& states, std::size_t in
 Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states, std::size_t index,
                                                    std::uint64_t data_rank) {
   const GroupState& state = states.groups[index];
-  const std::uint64_t parts = state.partition_count.value_or(job_.world);
-  if (parts == 0 || job_.world % parts != 0)
-    return damaged(text("group ", index, " is cut over ", parts, " ranks, and the world has ", job_.world));
+  const std::uint64_t parts = state.partition_count.value_or(job_.degrees.data);
+  if (parts == 0 || job_.degrees.data % parts != 0)
+    return damaged(text("group ", index, " is cut over ", parts, " ranks, and the world has ", job_.degrees.data));
   Group group;
-  const ExpertPlace place = expert_place(data_rank, job_.world, parts, job_.model->data_before_expert);
+  const ExpertPlace place = expert_place(data_rank, job_.degrees.data, parts, job_.model->data_before_expert);
   group.expert_rank = place.expert_rank;
-  expert_degree_ = std::max(expert_degree_, job_.world / parts);
+  expert_degree_ = std::max(expert_degree_, job_.degrees.data / parts);
   for (ParameterShape parameter : job_.model->groups[index]) {
     const std::optional<ExpertName> expert = parse_expert_name(parameter.name);
-    if (parts != job_.world && !expert)
-      return damaged(text("group ", index, " is cut over ", parts, " ranks, the world has ", job_.world, ", and ",
-                          parameter.name, " is no expert's: another world size"));
+    if (parts != job_.degrees.data && !expert)
+      return damaged(text("group ", index, " is cut over ", parts, " ranks, the world has ", job_.degrees.data,
+                          ", and ", parameter.name, " is no expert's: another world size"));
     if (expert)
       parameter.name =
           text(expert->path, place.expert_rank * job_.experts[expert->path] + expert->expert, expert->rest);
@@ -111,9 +111,9 @@ Status ZeroStates::add_parted(const OptimizerStates& states, std::uint64_t data_
   std::size_t first = 0;
   std::vector<Group> groups;
   for (std::size_t i = 0; i < states.groups.size(); ++i) {
-    const std::uint64_t parts = states.groups[i].partition_count.value_or(job_.world);
-    if (parts != job_.world)
-      return damaged(text("sub-group ", i, " is cut over ", parts, " ranks, and the world has ", job_.world));
+    const std::uint64_t parts = states.groups[i].partition_count.value_or(job_.degrees.data);
+    if (parts != job_.degrees.data)
+      return damaged(text("sub-group ", i, " is cut over ", parts, " ranks, and the world has ", job_.degrees.data));
     const std::span<const std::uint64_t> rest = std::span(counts).subspan(first);
     Result<std::size_t> taken = parameters_in(rest, parts, states.groups[i].master->count);
     if (!taken) return std::move(taken).error().within(text("sub-group ", i));
@@ -169,8 +169,8 @@ Status ZeroStates::add_group(const Group& group, const GroupState& state, std::s
   if (job_.adds_weights) add_rounded_weights(group, *state.master, data_rank);
   for (const auto& [word, flat] : state.states) add_flat(group, flat, word, data_rank);
   for (const ParameterShape& parameter : group.parameters) {
-    table_.declare(parameter.name, job_.place, parameter.shape);
-    if (state.step && parameter.count != 0) table_.add_step(parameter.name, job_.place, *state.step, path);
+    table_.declare(parameter.name, job_.position, parameter.shape);
+    if (state.step && parameter.count != 0) table_.add_step(parameter.name, job_.position, *state.step, path);
   }
   return {};
 }
@@ -181,11 +181,10 @@ void ZeroStates::add_fragment(const ParameterShape& parameter, const FlatFragmen
   first.file = flat.file;
   first.offset_bytes = flat.offset_bytes + at * (size_bits(flat.type) / 8);
   first.swapped = flat.swapped;
-  first.rank =
-      static_cast<std::uint32_t>((job_.place.stage * job_.world + data_rank) * job_.tensor_degree + job_.place.tensor);
+  first.rank = job_.degrees.rank_of(job_.position, data_rank);
   std::vector<StoredPiece> pieces;
   append_interval(parameter.shape, fragment.begin, fragment.begin + fragment.count, flat.type, first, pieces);
-  table_.add(parameter.name, job_.place, parameter.shape, role, flat.type, pieces);
+  table_.add(parameter.name, job_.position, parameter.shape, role, flat.type, pieces);
 }
 
 void ZeroStates::add_flat(const Group& group, const FlatTensor& flat, std::string_view role, std::uint64_t data_rank) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/formats/deepspeed/degrees.h"
 #include "checkpoint/formats/deepspeed/experts.h"
 #include "checkpoint/formats/deepspeed/model_states.h"
 #include "checkpoint/formats/deepspeed/optimizer_states.h"
@@ -27,9 +28,8 @@ namespace pawl::checkpoint::deepspeed {
 // What the files of all data-parallel ranks of one model-parallel rank have in common.
 struct ZeroJob {
   const ModelStates* model = nullptr;
-  BufferPlace place;
-  std::uint64_t world = 1;  // data-parallel ranks
-  std::uint32_t pipeline_degree = 1, tensor_degree = 1;
+  ModelPosition position;
+  Degrees degrees;
   bool adds_weights = false;                     // ZeRO-3 keeps no others
   std::map<std::string, ElementType> types;      // of ZeRO-3's placeholders: the training's own
   std::map<std::string, std::uint64_t> experts;  // local ones, by path
