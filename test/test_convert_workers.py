@@ -1,5 +1,5 @@
-"""`pawl convert` by several workers: byte for byte what one writes, nothing that looks whole when one of them is killed at any
-instant, and a clear sentence when they don't agree about what they do. Needs no PyTorch."""
+"""`pawl convert` by several workers: byte for byte what one writes, nothing that looks whole when one of them is killed
+at any instant, and a clear sentence when they don't agree about what they do. Needs no PyTorch."""
 import json
 import os
 import random
@@ -16,7 +16,8 @@ from harness import PAWL
 
 OK, FAILED, USAGE = range(3)
 # Each so that there is something to cut: several files, a tensor that is half of all, many small ones.
-FORMATS = (("safetensors",), ("huggingface", "--max-file-size", "3MB"), ("dcp", "--max-file-size", "3MB"), ("universal",), ("pawl",))
+FORMATS = (("safetensors",), ("huggingface", "--max-file-size", "3MB"), ("dcp", "--max-file-size", "3MB"),
+           ("universal",), ("pawl",))
 LETTERS = {"F32": 4, "BF16": 2}
 
 
@@ -89,7 +90,8 @@ class WorkersTest(unittest.TestCase):
         return os.path.join(self.folder, *names)
 
     def start(self, *arguments, **environment):
-        process = subprocess.Popen([PAWL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([PAWL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True,
                                    env={**os.environ, **environment})
         self.processes.append(process)
         return process
@@ -114,7 +116,8 @@ class WorkersTest(unittest.TestCase):
 
     def together(self, target, count, *arguments, sources=None, each=None, wait="20"):
         """So many processes as somebody would start them: what each ended with."""
-        started = [self.start("convert", (sources or {}).get(i, self.at("source")), target, "--worker", f"{i}/{count}", "--wait",
+        started = [self.start("convert", (sources or {}).get(i, self.at("source")), target, "--worker", f"{i}/{count}",
+                              "--wait",
                               wait, *arguments, *(each or {}).get(i, ())) for i in range(count)]
         return [self.ended(process) for process in started]
 
@@ -131,7 +134,8 @@ class WorkersTest(unittest.TestCase):
                 self.same(self.at("alone"), self.at("met"), f"{to}, started one by one")
                 self.ok("verify", self.at("forked"))
                 self.ok("diff", source, self.at("forked"), *(("--roles", "weight") if to == "huggingface" else
-                                                           ("--roles", "exp_avg,exp_avg_sq") if to == "universal" else ()))
+                                                           ("--roles", "exp_avg,exp_avg_sq") if to == "universal"
+                                                             else ()))
                 self.ok("convert", source, self.at("forked"), "--to", to, *more, "--workers", "2", "--overwrite")
                 self.same(self.at("alone"), self.at("forked"), f"{to}, over another")
                 self.left("source", "alone", "forked", "met")
@@ -184,15 +188,18 @@ class WorkersTest(unittest.TestCase):
                 if the_command:  # its workers end with it: the place is free, and what is there does not look whole
                     self.assertLessEqual(set(os.listdir(self.folder)), {"source", "out.pawl-partial"})
                     partial = self.at("out.pawl-partial")
-                    for name in (partial, *(os.path.join(partial, name) for name in (os.listdir(partial) if os.path.isdir(partial) else ()))):
+                    for name in (partial, *(os.path.join(partial, name)
+                                            for name in (os.listdir(partial) if os.path.isdir(partial) else ()))):
                         if run("inspect", name)[0] == OK:  # killed just before it got its name: then it is whole
                             self.assertLessEqual(set(whole.values()), set(bytes_of(name).values()), f"{to}: {name}")
                 else:
-                    self.assertRegex(err, r"worker \d of 3 was killed by signal 9 \(Killed\).*try again")
+                    self.assertRegex(err, r"worker \d of 3 was killed by signal 9 \(Killed\).*you can rerun the "
+                                     r"command")
                     self.left("source")
             self.assertEqual(4, killed)
             deadline = time.monotonic() + 10
-            while run("convert", source, target, "--to", to, "--workers", "3")[0] != OK:  # killed ones may take a moment to end
+            # killed ones may take a moment to end
+            while run("convert", source, target, "--to", to, "--workers", "3")[0] != OK:
                 self.assertLess(time.monotonic(), deadline)
                 self.assertFalse(os.path.exists(target))
                 time.sleep(0.1)
@@ -207,7 +214,8 @@ class WorkersTest(unittest.TestCase):
         while victims:
             victim, tries = victims[0], tries + 1
             self.assertLess(tries, 20, "always done before one is killed: the source is too small for this test")
-            started = [self.start("convert", source, target, "--to", "dcp", "--worker", f"{i}/3", "--wait", "2") for i in range(3)]
+            started = [self.start("convert", source, target, "--to", "dcp", "--worker", f"{i}/3", "--wait", "2")
+                       for i in range(3)]
             deadline = time.monotonic() + 30
             go = self.at("out.pawl-partial", "workers", "go")
             while not os.path.exists(go) and time.monotonic() < deadline:
@@ -224,7 +232,8 @@ class WorkersTest(unittest.TestCase):
                 self.assertEqual(FAILED, ends[0][0], ends)
                 self.assertIn("worker 1 of 3 wrote nothing for 2000 ms and left no report", ends[0][2])
                 self.left("source")
-        # What worker 0 left when it was killed is there, with reports of that attempt. One worker alone takes none of it.
+        # What worker 0 left when it was killed is there, with reports of that attempt. One worker alone takes none of
+        # it.
         code, _, err = run("convert", source, target, "--to", "dcp", "--worker", "1/3", "--wait", "0.5")
         self.assertEqual(FAILED, code)
         self.assertIn("worker 0 did not let us begin within 500 ms", err)
@@ -237,7 +246,8 @@ class WorkersTest(unittest.TestCase):
         source = write_source(self.at("source"), 2)
         write_source(self.at("other"), 2, seed=2)  # the same names and shapes: only its bytes, and its time, are others
         to = ("--to", "safetensors")
-        cases = (dict(sources={1: self.at("other")}), dict(each={1: ("--dtype", "fp32")}), dict(each={1: ("--memory", "1MiB")}))
+        cases = (dict(sources={1: self.at("other")}), dict(each={1: ("--dtype", "fp32")}),
+                 dict(each={1: ("--memory", "1MiB")}))
         for case in cases:
             with self.subTest(case):
                 ends = self.together(self.at("out"), 2, *to, wait="10", **case)

@@ -1,6 +1,6 @@
 // The command line: parsed here, and only here; carried out by commands.h.
 //
-// CLI11 throws, so this and checkpoint_arguments.cc are compiled with exceptions; none leaves run_command_line.
+// CLI11 throws, so this and checkpoint/arguments.cc are compiled with exceptions; none leaves run_command_line.
 #include "cli/arguments.h"
 
 #include <CLI/CLI.hpp>
@@ -21,14 +21,22 @@ using namespace checkpoint;
 using namespace job;
 
 constexpr const char* kDescription =
-    "pawl keeps a training job going when its nodes die, and reads anybody's checkpoints.\n"
-    "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 degraded.";
+    "pawl keeps a training job running when nodes die, and reads, converts and compares checkpoints of many formats.\n"
+    "Exit codes: 0 ok, 1 failed or different, 2 wrong use, 3 not found, 4 degraded or incomplete.\n"
+    "Guides: docs/user/ in the source tree.";
 
 // "--nproc-per-node" -> also with underscores, as torchrun spells it.
 std::string both(const std::string& flag) {
   std::string underscored = flag;
   std::replace(underscored.begin() + 2, underscored.end(), '-', '_');
   return underscored == flag ? flag : flag + "," + underscored;
+}
+
+// CLI11's own message for "-1" is "Could not convert".
+std::string whole_number(const std::string& words) {
+  std::uint64_t number = 0;
+  return parse_number(std::string_view(words), number) ? ""
+                                                       : text("\"", words, "\": expected a whole number from 0 on");
 }
 
 struct Everything {
@@ -50,13 +58,12 @@ struct Everything {
   std::function<int()> chosen;
 };
 
-// torchrun's bits: "0", "1", "2", "3"; also its per-rank form is refused, with a sentence.
+// torchrun's bits: "0", "1", "2", "3". Its form per rank is rejected with an error that says what is possible.
 void read_stream_bits(const std::string& flag, const std::string& value, std::uint32_t& bits) {
   if (value.size() == 1 && value[0] >= '0' && value[0] <= '3')
     bits = static_cast<std::uint32_t>(value[0] - '0');
   else
-    throw CLI::ValidationError(flag,
-                               "0 (nothing), 1 (stdout), 2 (stderr) or 3 (both) is possible, for all ranks alike");
+    throw CLI::ValidationError(flag, "expected 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), for all ranks alike");
 }
 
 void read_node_count(Everything& all) {
@@ -70,10 +77,11 @@ void read_node_count(Everything& all) {
 }
 
 void add_job(CLI::App& app, JobOptions& job) {
-  app.add_option("--job", job.job, "the job; by default the only one that runs here");
-  app.add_option("--control", job.control, "HOST:PORT[,HOST:PORT]; by default as the job's launcher here knows it");
+  app.add_option("--job", job.job, "name of the job; default: the only one that runs here");
+  app.add_option("--control", job.control,
+                 "HOST:PORT[,HOST:PORT] of the control; default: what the job's launcher on this machine uses");
   app.add_option("--token-file", job.token_file,
-                 "the job's secret; by default PAWL_TOKEN_FILE, or the job's own file here");
+                 "file with the job's secret; default: PAWL_TOKEN_FILE, or the file in the job's run directory");
 }
 
 void add_output(CLI::App& app, bool& as_json) {
@@ -85,59 +93,74 @@ void add_output(CLI::App& app, bool& as_json) {
 void add_without_effect(CLI::App& app, RunOptions& run, const std::string& flag) {
   app.add_option_function<std::string>(
          both(flag), [&run, flag](const std::string&) { run.without_effect.push_back(flag); },
-         "torchrun's; accepted, without effect here")
-      ->group("torchrun's flags without effect");
+         "accepted for torchrun's sake, no effect")
+      ->group("torchrun's flags that have no effect");
 }
 
 void add_run(CLI::App& app, Everything& all) {
-  CLI::App* run = app.add_subcommand("run", "start a job: one node here, or with --standalone all of them");
-  run->footer("Everything behind -- (or from the first word that is no flag) is the trainer and its arguments.");
+  CLI::App* run = app.add_subcommand("run", "start a job: one node of it, or all nodes on this machine (--standalone)");
+  run->footer(
+      "pawl run [OPTIONS] SCRIPT.py ARGUMENTS   or   pawl run [OPTIONS] -- PROGRAM ARGUMENTS\n"
+      "Everything after -- (or from the first word that is not a flag) is the trainer and its arguments.\n"
+      "The trainers' output goes to logs in the run directory; -t 3 also shows it here. See docs/user/operate.md.");
   run->prefix_command();
   RunOptions& o = all.run;
-  run->add_option("--nnodes", all.nnodes, "members N; N:M means M-N spares besides")->capture_default_str();
-  run->add_option(both("--nproc-per-node"), all.nproc, "trainers (seats) a node")->capture_default_str();
-  CLI::Option* rank =
-      run->add_option(both("--node-rank"), all.node_rank, "which node this machine is; N and above are spares");
-  CLI::Option* spares = run->add_option("--spares", all.spares, "nodes that wait until one dies");
+  run->add_option("--nnodes", all.nnodes, "number of nodes that train; N:M adds M-N spares")->capture_default_str();
+  run->add_option(both("--nproc-per-node"), all.nproc, "trainers (seats) per node")->capture_default_str();
+  CLI::Option* rank = run->add_option(both("--node-rank"), all.node_rank,
+                                      "number of this node, from 0; with --nnodes N, numbers from N on are spares")
+                          ->check(whole_number);
+  CLI::Option* spares =
+      run->add_option("--spares", all.spares, "nodes that wait to replace a dead one")->check(whole_number);
   run->add_flag("--standalone", o.standalone,
-                "all nodes on this machine, with a control of their own (default without --control)");
-  run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`, the same on every machine");
-  run->add_option("--job", o.job, "its name; by default one is made up");
-  run->add_option("--replicas", o.replica_count, "copies of each seat's state on other nodes")->capture_default_str();
-  run->add_option("--deadline-ms", o.deadline_ms,
-                  "within which a lost node must be noticed; all other waits follow from it")
+                "start all nodes and a control on this machine (default without --control)");
+  run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`; the same on every machine");
+  run->add_option("--job", o.job, "name of the job; default: a random one");
+  run->add_option("--replicas", o.replica_count,
+                  "copies of each seat's state in other nodes' memory; 0 for a job of one node")
+      ->check(whole_number)
       ->capture_default_str();
-  run->add_option("--hang-ms", o.hang_ms, "a trainer without progress for so long, outside a collective, hangs")
+  run->add_option("--deadline-ms", o.deadline_ms,
+                  "a lost node is noticed within this time; all other deadlines follow from it")
+      ->check(whole_number)
+      ->capture_default_str();
+  run->add_option("--hang-ms", o.hang_ms,
+                  "a trainer that makes no progress for this long outside a collective counts as hung")
+      ->check(whole_number)
       ->capture_default_str();
   run->add_option(both("--start-timeout"), o.start_timeout_s,
-                  "seconds that a new trainer process has to become ready, imports and model included")
+                  "seconds that a new trainer may need to become ready, imports and model included")
+      ->check(whole_number)
       ->capture_default_str();
-  run->add_flag("--no-wait", o.no_wait, "without a spare, stop the job instead of waiting for one");
+  run->add_flag("--no-wait", o.no_wait,
+                "if a node dies and there is no spare: stop the job instead of waiting for one");
   run->add_option("--token-file", o.token_file,
-                  "a secret that all nodes share (or PAWL_TOKEN_FILE); with --control only");
+                  "file with a secret that all nodes share (or PAWL_TOKEN_FILE); only with --control");
   run->add_option("--listen", o.listen,
-                  "HOST:PORT for the other nodes; port 0: any; by default the address towards the control");
+                  "HOST:PORT for the other nodes, port 0 for any; default: the address that reaches the control");
   run->add_option("--namespaces", all.namespaces,
-                  "auto, require or off: whether each node here gets a network of its own")
+                  "auto, require or off: whether each node on this machine gets its own network namespace")
       ->check(CLI::IsMember({"auto", "require", "off"}))
       ->capture_default_str();
   run->add_flag_function(
-      "--no-namespaces", [&all](std::int64_t) { all.namespaces = "off"; }, "as --namespaces off");
+      "--no-namespaces", [&all](std::int64_t) { all.namespaces = "off"; }, "same as --namespaces off");
   run->add_flag_function(
       "--restart-dead-nodes,!--no-restart-dead-nodes", [&o](std::int64_t n) { o.restart_dead_nodes = n > 0; },
-      "a node that died comes back as a spare (default with --standalone)");
-  run->add_flag("--keep", o.keep, "keep the run directory, with the logs, after a clean end");
-  run->add_option(both("--log-dir"), o.log_dir, "trainers' output goes to files here, instead of the node's log");
-  run->add_option("-t,--tee", all.tee, "also to this terminal: 0 nothing, 1 stdout, 2 stderr, 3 both")
+      "start a dead node again, as a spare (default with --standalone)");
+  run->add_flag("--keep", o.keep, "keep the run directory and its logs after a clean end");
+  run->add_option(both("--log-dir"), o.log_dir,
+                  "write each trainer's output to files in this folder, not to the node's log");
+  run->add_option("-t,--tee", all.tee, "show the trainers' output here too: 0 nothing, 1 stdout, 2 stderr, 3 both")
       ->capture_default_str();
-  run->add_option("-r,--redirects", all.redirects, "torchrun's; output goes to the logs always")
-      ->group("torchrun's flags without effect");
+  run->add_option("-r,--redirects", all.redirects,
+                  "accepted for torchrun's sake, no effect: output always goes to the logs")
+      ->group("torchrun's flags that have no effect");
   run->add_flag("-m,--module", o.module, "the trainer is a Python module");
-  run->add_flag(both("--no-python"), o.no_python, "the trainer is a program, even if it ends in .py");
-  run->add_flag("--test-hooks", o.test_hooks, "let drills park trainers and daemons in named phases");
+  run->add_flag(both("--no-python"), o.no_python, "run the trainer as a program, even if its name ends in .py");
+  run->add_flag("--test-hooks", o.test_hooks, "allow drills to park trainers and daemons in named phases");
   run->add_flag("--gate-off", o.gate_off)->group("");
   run->add_option("--daemon-command", o.daemon_command)->group("");
-  run->add_option(both("--rdzv-id"), all.rdzv_id, "torchrun's; as --job");
+  run->add_option(both("--rdzv-id"), all.rdzv_id, "torchrun's name for --job");
   for (const char* flag :
        {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
         "--role", "--master-addr", "--master-port", "--local-addr", "--logs-specs", "--local-ranks-filter"})
@@ -156,15 +179,14 @@ void add_run(CLI::App& app, Everything& all) {
     if (all.namespaces == "off") o.namespaces = Namespaces::off;
     o.command = run->remaining();
     if (!o.command.empty() && o.command.front().starts_with("-"))
-      throw CLI::ValidationError(o.command.front(), "there is no such flag; see pawl run --help");
+      throw CLI::ValidationError(o.command.front(), "no such flag; see pawl run --help");
     o.command.insert(o.command.end(), all.after_dashes.begin(), all.after_dashes.end());
     all.chosen = [&all] { return command_run(all.run); };
   });
 }
 
 void add_keeper_and_daemon(CLI::App& app, Everything& all) {
-  CLI::App* keeper =
-      app.add_subcommand("keeper", "a node's parent process; `pawl run` starts it")->group("Started by pawl itself");
+  CLI::App* keeper = app.add_subcommand("keeper", "a node's parent process; started by `pawl run`")->group("Internal");
   KeeperCommandOptions& k = all.keeper;
   keeper->add_option("--job", k.job)->required();
   keeper->add_option("--node", k.node)->required();
@@ -185,8 +207,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
     all.chosen = [&all] { return command_keeper(all.keeper); };
   });
 
-  CLI::App* daemon =
-      app.add_subcommand("daemon", "pawld, a node's agent; its keeper starts it")->group("Started by pawl itself");
+  CLI::App* daemon = app.add_subcommand("daemon", "pawld, a node's agent; started by its keeper")->group("Internal");
   DaemonCommandOptions& d = all.daemon;
   daemon->add_option("--node", d.node)->required();
   daemon->add_option("--incarnation", d.incarnation)->required();
@@ -203,58 +224,62 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
 }
 
 void add_control(CLI::App& app, Everything& all) {
-  CLI::App* control = app.add_subcommand("control", "serve etcd's protocol from this machine, until SIGTERM");
+  CLI::App* control = app.add_subcommand("control", "run a one-node server of etcd's protocol, until SIGTERM");
   control->add_option("--listen", all.control.listen, "HOST:PORT or unix:/path, several with commas")
       ->capture_default_str();
-  control->add_option("--data-dir", all.control.data_dir, "where what it answered is kept")->required();
-  control->add_option("--token-file", all.control.token_file, "a secret without which nobody is served");
+  control
+      ->add_option("--data-dir", all.control.data_dir,
+                   "folder for the server's log of changes; a restart continues from it")
+      ->required();
+  control->add_option("--token-file", all.control.token_file, "file with a secret that every client must send");
   control->callback([&all] { all.chosen = [&all] { return command_control(all.control); }; });
 }
 
 void add_views(CLI::App& app, Everything& all) {
-  CLI::App* status = app.add_subcommand("status", "nodes, seats, the protected step, waits at the fence");
+  CLI::App* status = app.add_subcommand("status", "show nodes, seats, the protected step, and waits at the fence");
   add_job(*status, all.status.job);
   add_output(*status, all.status.job.json);
-  status->add_flag("-w,--watch", all.status.watch, "again every second");
+  status->add_flag("-w,--watch", all.status.watch, "repeat every second");
   status->callback([&all] { all.chosen = [&all] { return command_status(all.status); }; });
 
-  CLI::App* exposure =
-      app.add_subcommand("exposure", "what would be lost if nodes died now, from what memory really holds");
+  CLI::App* exposure = app.add_subcommand("exposure", "show what would be lost if nodes died now");
   add_job(*exposure, all.exposure.job);
   add_output(*exposure, all.exposure.job.json);
-  exposure->add_option("--if", all.exposure.dead_nodes, "NODE[,NODE] that die at once; by default each node by itself")
+  exposure->add_option("--if", all.exposure.dead_nodes, "NODE[,NODE] that die at once; default: each node alone")
       ->delimiter(',');
   exposure->callback([&all] { all.chosen = [&all] { return command_exposure(all.exposure); }; });
 
-  CLI::App* events = app.add_subcommand("events", "what happened to the job");
+  CLI::App* events = app.add_subcommand("events", "show what happened to the job");
   add_job(*events, all.events.job);
   add_output(*events, all.events.job.json);
-  events->add_flag("-f,--follow", all.events.follow, "go on as they happen, until the job ends");
+  events->add_flag("-f,--follow", all.events.follow, "continue until the job ends");
   events->callback([&all] { all.chosen = [&all] { return command_events(all.events); }; });
 
-  CLI::App* doctor = app.add_subcommand("doctor", "whether this machine has what pawl needs");
+  CLI::App* doctor = app.add_subcommand("doctor", "check that this machine has what pawl needs");
   add_output(*doctor, all.doctor.json);
   doctor->callback([&all] { all.chosen = [&all] { return command_doctor(all.doctor); }; });
 }
 
 void add_drill(CLI::App& app, Everything& all) {
-  CLI::App* drill = app.add_subcommand("drill", "hurt a running job on purpose, or prove recovery of your own script");
+  CLI::App* drill =
+      app.add_subcommand("drill", "inject a fault into a running job, or test recovery of your own script");
   drill->footer(
-      "pawl drill [options] -- python train.py ARGUMENTS: runs the script with faults and without, compares every\n"
-      "loss and all state bit by bit, and says what differs first and why; its options: pawl drill --help --");
+      "pawl drill [OPTIONS] -- python train.py ARGUMENTS: runs the script several times, with and without faults,\n"
+      "compares every loss and all state bit by bit, and reports the first difference and its likely cause.\n"
+      "The script runs in the current folder and may overwrite its own outputs. Options: pawl drill --help --");
   DrillOptions& o = all.drill;
-  drill->add_option("action", o.action, "kill, stop, continue, cut or heal (a node's cable)")
+  drill->add_option("action", o.action, "kill, stop, continue, cut or heal (cut and heal: a node's network link)")
       ->required()
       ->check(CLI::IsMember({"kill", "stop", "continue", "cut", "heal"}));
   drill->add_option("target", o.target, "node N, trainer SEAT, daemon N, control, launcher")
       ->required()
       ->check(CLI::IsMember({"node", "trainer", "daemon", "control", "launcher"}));
-  drill->add_option("which", o.which, "the node's number, `leader`, or the seat");
+  drill->add_option("which", o.which, "number of the node or seat, or `leader`");
   add_job(*drill, o.job);
   add_output(*drill, o.job.json);
   drill->add_flag("--json", o.job.json, "as -o json");
-  CLI::Option* step = drill->add_option("--at-step", all.at_step, "not before the victim is in this step");
-  drill->add_option("--phase", o.phase, "once it is parked in this phase (the job needs --test-hooks)");
+  CLI::Option* step = drill->add_option("--at-step", all.at_step, "wait until the victim is in this step");
+  drill->add_option("--phase", o.phase, "wait until the victim is parked in this phase (the job needs --test-hooks)");
   drill->add_option("--timeout", all.drill_timeout_s, "seconds to wait for step and phase")->capture_default_str();
   drill->callback([&all, step] {
     if (step->count() > 0) all.drill.at_step = all.at_step;
@@ -280,13 +305,19 @@ int run_command_line(int argc, char** argv) {
 
   std::vector<std::string> words(argv + 1, argv + argc);
   if (is_script_drill(words)) return command_drill_script(words);
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == words.front(); };
+  if (!words.empty() && !words.front().starts_with("-") && app.get_subcommands(is_named).empty())
+    return usage_error(text("there is no command \"", words.front(), "\"; see pawl --help"));
   const auto dashes = std::find(words.begin(), words.end(), "--");
   if (dashes != words.end()) all.after_dashes.assign(dashes + 1, words.end());
   words.erase(dashes, words.end());
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
     app.parse(words);
-    return all.chosen();
+    const int code = all.chosen();
+    if (code != kExitOk || std::ferror(stdout) == 0) return code;
+    say("standard output could not be written");
+    return kExitFailed;
   } catch (const CLI::Success& help) {
     return app.exit(help);  // --help, --version
   } catch (const CLI::ParseError& error) {

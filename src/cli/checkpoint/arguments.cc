@@ -22,10 +22,18 @@ void add_output(CLI::App& app, bool& as_json) {
 }
 
 void add_reading(CLI::App& app, ReadOptions& read) {
-  app.add_option("--tag", read.tag, "which of several checkpoints in a folder: global_step1200, iter_0000003, ...");
+  app.add_option("--tag", read.tag, "which checkpoint, if the folder has several: global_step1200, iter_0000003, ...");
   app.add_option(
       "--param-names", read.parameter_names_file,
-      "FILE of parameter names in the model's order, one a line or a JSON list: for optimizer states keyed by number");
+      "FILE with the parameter names in the model's order, one per line or a JSON list; needed if the optimizer state "
+      "is keyed by number");
+}
+
+std::string non_negative(const std::string& words) {
+  double number = 0;
+  const auto read = std::from_chars(words.data(), words.data() + words.size(), number);
+  const bool good = read.ec == std::errc() && read.ptr == words.data() + words.size() && number >= 0;
+  return good ? "" : text("\"", words, "\": expected a number from 0 on");
 }
 
 void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, const std::string& help) {
@@ -42,21 +50,22 @@ void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, con
 }
 
 void add_family(CLI::App& app, CheckpointArguments& all) {
-  const char* group = "Names of a model family (for Megatron's checkpoints, to Hugging Face's)";
+  const char* group = "Model family (renames Megatron's tensors to Hugging Face's names)";
   FamilySettings& o = all.convert.family;
   app.add_option("--family", all.family,
-                 "gpt, llama (also Qwen, Mistral), mixtral, gpt_neox; by default found by the names")
+                 "gpt, llama (also Qwen, Mistral), mixtral or gpt_neox; default: detected from the names")
       ->group(group);
-  app.add_flag("--keep-names", all.convert.keep_names, "no renaming, even where the family is recognised")
+  app.add_flag("--keep-names", all.convert.keep_names, "do not rename, even if the family is recognised")->group(group);
+  app.add_option("--heads", o.attention_heads, "number of attention heads, if the checkpoint does not have it")
       ->group(group);
-  app.add_option("--heads", o.attention_heads, "attention heads, where the checkpoint does not say")->group(group);
-  app.add_option("--query-groups", o.query_groups, "heads of keys and values, likewise")->group(group);
-  app.add_option("--head-size", o.head_size, "likewise")->group(group);
-  app.add_option("--vocabulary", o.vocabulary, "rows of the vocabulary that are real: padding beyond them is cut")
+  app.add_option("--query-groups", o.query_groups, "number of key and value heads, if the checkpoint does not have it")
+      ->group(group);
+  app.add_option("--head-size", o.head_size, "size of a head, if the checkpoint does not have it")->group(group);
+  app.add_option("--vocabulary", o.vocabulary, "number of real rows of the vocabulary; padding after them is removed")
       ->group(group);
   app.add_option("--config", all.convert.config_file,
-                 "the model's config.json, which says all of that; by default the one beside the source. huggingface: "
-                 "goes into the target, and names and shapes must fit it")
+                 "the model's config.json, instead of the four flags above; default: the one beside the source. "
+                 "huggingface: it is copied to the target, and names and shapes must fit it")
       ->group(group);
 }
 
@@ -88,22 +97,24 @@ std::string slurm_job() {
 
 void add_workers(CLI::App& app, ConvertOptions& o) {
   const char* group = "Several processes";
-  app.add_option("--workers", o.workers, "so many processes here, that share --memory and the cores; default 1")
+  app.add_option("--workers", o.workers,
+                 "number of processes on this machine; they share --memory and the cores; default 1")
       ->check(CLI::Range(1u, kWorkersMax))
       ->group(group);
   app.add_option_function<std::string>(
          "--worker", [&o](const std::string& words) { take_worker(words, o); },
-         "I/N: this process is one of N that are started alike, from 0 on, anywhere that sees source and target; "
-         "slurm: "
-         "as srun numbers them. They meet in TARGET.pawl-partial; worker 0 publishes. --memory is each one's own")
+         "this process is worker I (from 0) of N, all with the same flags, on machines that share a file system; "
+         "slurm: the numbers that srun gives. Workers meet in TARGET.pawl-partial, worker 0 publishes. --memory is per "
+         "worker")
       ->type_name("I/N")
       ->excludes("--workers")
       ->group(group);
-  app.add_option("--job-id", o.job, "WORD: whose workers these are, if jobs may write one target; default SLURM's")
+  app.add_option("--job-id", o.job,
+                 "WORD that tells these workers from another job's with the same target; default: Slurm's job")
       ->group(group);
   app.add_option_function<double>(
          "--wait", [&o](double seconds) { o.wait_ms = static_cast<std::uint64_t>(seconds * 1000); },
-         "SECONDS that a worker is waited for that does not come, or writes nothing; default 600")
+         "SECONDS to wait for a worker that does not start or makes no progress; default 600")
       ->check(CLI::Range(0.001, 1e7))
       ->group(group);
 }
@@ -119,69 +130,65 @@ To target_format(const std::string& name) {
 void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* convert = app.add_subcommand(
       "convert",
-      "any checkpoint into safetensors, Hugging Face's, PyTorch DCP, DeepSpeed's universal, pawl's own, or "
-      "one folder per parameter");
+      "convert a checkpoint to safetensors, Hugging Face, PyTorch DCP, DeepSpeed universal, pawl's store, or one "
+      "folder per parameter");
   ConvertOptions& o = all.convert;
   convert->footer(
       "Reads PyTorch (torch.save, DCP, FSDP, ZeroRedundancyOptimizer), DeepSpeed (ZeRO, pipeline, MoE, universal),\n"
-      "Megatron-Core and safetensors; executes nothing that is in them. safetensors: one file, keys <name>/<role> with "
-      "the\n"
-      "roles weight, master, exp_avg, exp_avg_sq, step, buffer. dcp: a folder that torch's dcp.load reads into any "
-      "layout,\n"
-      "keys as torch's get_state_dict has them: model.<name>, optim.state.<name>.exp_avg; tied names are both there;\n"
-      "hyperparameters (param_groups) are not: load \"optim\" with DefaultLoadPlanner(allow_partial_load=True).\n"
-      "huggingface: what transformers loads, with the config.json that lies beside the source or that --config names;\n"
-      "weights that don't fit it are refused.\n"
-      "universal: a folder that DeepSpeed loads with load_universal, into any stage and layout.\n"
-      "atomic: <parameter>/weight.safetensors, exp_avg.safetensors, ...: whole tensors in float32, of no layout.\n"
-      "pawl: pawl's own store, as pawl.torch.save writes it: safetensors, a manifest with checksums, a marker. "
-      "Without\n"
-      "--roles it has hyperparameters too, where the source tells them; safetensors, huggingface, dcp, atomic don't.\n"
-      "The target gets its name when it is whole and on the disk; until then it grows as TARGET.pawl-partial, which "
-      "the next\n"
-      "run takes over.");
-  convert->add_option("source", o.source, "a file or a folder; its format is found by looking")->required();
-  convert->add_option("target", o.target, "safetensors: a file; the others: a folder")->required();
+      "Megatron-Core and safetensors. Never executes what is in them.\n"
+      "  safetensors  one file, keys <name>/<role>; roles: weight, master, exp_avg, exp_avg_sq, step, buffer\n"
+      "  huggingface  a folder for transformers, with the config.json beside the source or from --config;\n"
+      "               weights that do not fit it are rejected\n"
+      "  dcp          a folder for torch's dcp.load, into any layout; keys as in get_state_dict: model.<name>,\n"
+      "               optim.state.<name>.exp_avg; tied names appear twice. It has no hyperparameters: load \"optim\"\n"
+      "               with DefaultLoadPlanner(allow_partial_load=True)\n"
+      "  universal    a folder for DeepSpeed's load_universal, into any stage and layout\n"
+      "  atomic       <parameter>/weight.safetensors, exp_avg.safetensors, ...: whole tensors in float32\n"
+      "  pawl         pawl's own store, as pawl.torch.save writes it; has hyperparameters, unless --roles is given\n"
+      "The target appears when it is complete and on the disk. Until then it grows as TARGET.pawl-partial; if the\n"
+      "conversion is killed, the next run takes that over. Guide: docs/user/convert.md.");
+  convert->add_option("source", o.source, "a file or a folder; the format is detected automatically")->required();
+  convert->add_option("target", o.target, "a file for safetensors, else a folder")->required();
   convert->add_option("--to", all.convert_to, "safetensors, huggingface, dcp, universal, atomic or pawl")
       ->required()
       ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal", "atomic", "pawl"}));
-  convert->add_option("--roles", o.roles, "ROLE[,ROLE]: only these; default: all, of huggingface weight and buffer")
+  convert
+      ->add_option("--roles", o.roles, "ROLE[,ROLE]: convert only these; default: all (huggingface: weight and buffer)")
       ->delimiter(',');
   convert->add_option("--dtype", o.dtype,
-                      "float32, float16 or bfloat16 for all tensors of these types; default: as stored");
+                      "write all float32, float16 and bfloat16 tensors as this one of them; default: as stored");
   add_reading(*convert, o.read);
   add_family(*convert, all);
   add_workers(*convert, o);
-  add_bytes(*convert, "--memory", o.memory_bytes, "at most so much memory for data; default 1GiB");
+  add_bytes(*convert, "--memory", o.memory_bytes, "most memory for data; default 1GiB");
   convert->add_option("--trust-replica", o.trusted_replica,
-                      "where copies of a tensor differ, take number N instead of refusing");
-  add_bytes(*convert, "--max-file-size", o.file_bytes_max, "of each file of huggingface or dcp; default 5GB");
-  convert->add_flag("--flat", o.flat_names, "dcp: weights and buffers under their own names, not below \"model.\"");
+                      "if copies of a tensor differ, take copy number N; default: fail");
+  add_bytes(*convert, "--max-file-size", o.file_bytes_max, "largest file of huggingface or dcp; default 5GB");
+  convert->add_flag("--flat", o.flat_names, "dcp: use the names of weights and buffers without \"model.\" in front");
   convert->add_flag("--despite-problems", o.despite_problems,
-                    "convert the chosen tensors although inspect shows problems; they must be whole themselves");
+                    "convert although `pawl inspect` reports problems; the chosen tensors themselves must be complete");
   convert->add_flag(
       "--overwrite", o.overwrite,
-      "replace what is at the target; dcp, universal, atomic, pawl: the whole folder, if such a checkpoint is in it");
-  convert->add_flag("--dry-run", o.dry_run, "say what would be written, and write nothing");
+      "replace the target; dcp, universal, atomic and pawl: the whole folder, if it holds such a checkpoint");
+  convert->add_flag("--dry-run", o.dry_run, "show what would be written, and write nothing");
   add_output(*convert, o.json);
   convert->callback([convert, &all, &chosen] {
     all.convert.to = target_format(all.convert_to);
     if (!all.convert.worker && (convert->count("--job-id") != 0 || convert->count("--wait") != 0))
-      throw CLI::ValidationError("--job-id, --wait", "only processes that meet (--worker I/N) have them");
+      throw CLI::ValidationError("--job-id, --wait", "only possible with --worker I/N");
     if (all.convert.worker && all.convert.job.empty()) all.convert.job = slurm_job();
     if (std::ranges::any_of(all.convert.job, [](unsigned char c) { return c <= ' ' || c == 0x7f; }))
-      throw CLI::ValidationError("--job-id", "one word without blanks");
+      throw CLI::ValidationError("--job-id", "expected one word without blanks");
     const bool is_spread = all.convert.to == To::huggingface || all.convert.to == To::dcp;
     if (convert->count("--max-file-size") != 0 && !is_spread)
       throw CLI::ValidationError("--max-file-size",
-                                 text("only huggingface and dcp fill files up to a size, not ", all.convert_to));
+                                 text("only possible for huggingface and dcp, not for ", all.convert_to));
     if ((all.convert.to == To::universal || all.convert.to == To::atomic) && !all.convert.dtype.empty())
-      throw CLI::ValidationError("--dtype",
-                                 text(all.convert_to, " holds float32, whatever the source: leave --dtype out"));
+      throw CLI::ValidationError("--dtype", text(all.convert_to, " always holds float32: leave out --dtype"));
     if (all.convert.flat_names && all.convert.to != To::dcp)
-      throw CLI::ValidationError("--flat", text("only --to dcp has names below \"model.\", not ", all.convert_to));
+      throw CLI::ValidationError("--flat", text("only possible for dcp, not for ", all.convert_to));
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))
-      throw CLI::ValidationError("--family", text("\"", all.family, "\": gpt, llama, mixtral and gpt_neox are known"));
+      throw CLI::ValidationError("--family", text("\"", all.family, "\": expected gpt, llama, mixtral or gpt_neox"));
     chosen = [&all] { return command_convert(all.convert); };
   });
 }
@@ -189,32 +196,34 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
 }  // namespace
 
 void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
-  CLI::App* inspect = app.add_subcommand("inspect", "what a checkpoint holds, whoever wrote it");
-  inspect->add_option("path", all.inspect.path, "a file or a folder; its format is found by looking")->required();
+  CLI::App* inspect = app.add_subcommand("inspect", "show what a checkpoint holds: format, tensors, layout, problems");
+  inspect->add_option("path", all.inspect.path, "a file or a folder; the format is detected automatically")->required();
   add_reading(*inspect, all.inspect.read);
-  inspect->add_flag("-a,--all", all.inspect.all, "every tensor, not the first 40");
+  inspect->add_flag("-a,--all", all.inspect.all, "show every tensor, not only the first 40");
   add_output(*inspect, all.inspect.json);
   inspect->callback([&all, &chosen] { chosen = [&all] { return command_inspect(all.inspect); }; });
 
   add_convert(app, all, chosen);
 
-  CLI::App* diff = app.add_subcommand("diff", "two checkpoints by value, across formats and layouts; 1 if they differ");
+  CLI::App* diff = app.add_subcommand(
+      "diff", "compare two checkpoints by value, across formats and layouts; exit code 1 if they differ");
   DiffOptions& d = all.diff;
   diff->add_option("a", d.a, "a file or a folder")->required();
-  diff->add_option("b", d.b, "another")->required();
-  diff->add_option("--roles", d.roles, "ROLE[,ROLE]: only these")->delimiter(',');
-  diff->add_option("--tolerance", d.tolerance, "largest absolute difference that counts as equal")
-      ->check(CLI::NonNegativeNumber);
+  diff->add_option("b", d.b, "a file or a folder")->required();
+  diff->add_option("--roles", d.roles, "ROLE[,ROLE]: compare only these")->delimiter(',');
+  diff->add_option("--tolerance", d.tolerance, "largest absolute difference that counts as equal; default 0")
+      ->check(non_negative);
   add_reading(*diff, d.read);
-  add_bytes(*diff, "--memory", d.memory_bytes, "at most so much memory for data; default 1GiB");
-  diff->add_flag("-a,--all", d.all, "every tensor that differs, not the first 20");
+  add_bytes(*diff, "--memory", d.memory_bytes, "most memory for data; default 1GiB");
+  diff->add_flag("-a,--all", d.all, "show every tensor that differs, not only the first 20");
   add_output(*diff, d.json);
   diff->callback([&all, &chosen] { chosen = [&all] { return command_diff(all.diff); }; });
 
-  CLI::App* verify = app.add_subcommand("verify", "reads all of a checkpoint and proves what its format can prove");
+  CLI::App* verify =
+      app.add_subcommand("verify", "read a whole checkpoint, check its checksums, compare copies that should be equal");
   verify->add_option("path", all.verify.path, "a file or a folder")->required();
   add_reading(*verify, all.verify.read);
-  add_bytes(*verify, "--memory", all.verify.memory_bytes, "at most so much memory for data; default 1GiB");
+  add_bytes(*verify, "--memory", all.verify.memory_bytes, "most memory for data; default 1GiB");
   add_output(*verify, all.verify.json);
   verify->callback([&all, &chosen] { chosen = [&all] { return command_verify(all.verify); }; });
 }

@@ -40,8 +40,8 @@ struct Conversion {
 Error incomplete(const std::vector<std::string>& problems) {
   FirstFew what;
   for (const std::string& problem : problems) what.add(problem);
-  return Error{Code::corrupt, text("the checkpoint is not whole, and is not converted: ", what.sentence(),
-                                   " (--despite-problems converts tensors that are whole)")};
+  return Error{Code::corrupt, text("the checkpoint is incomplete and was not converted: ", what.sentence(),
+                                   " (--despite-problems converts the tensors that are complete)")};
 }
 
 // Names as Hugging Face has them, where the family is known by its names or told.
@@ -60,7 +60,7 @@ Status rename(const ConvertOptions& options, Conversion& conversion) {
   Result<CheckpointView> renamed = to_huggingface(conversion.view, settings);
   if (!renamed)
     return std::move(renamed).error().within(
-        text("names of ", name_of(*settings.family), " for Hugging Face", is_asked ? "" : " (or say --keep-names)"));
+        text("names of ", name_of(*settings.family), " for Hugging Face", is_asked ? "" : " (or pass --keep-names)"));
   conversion.view = std::move(*renamed);
   return {};
 }
@@ -74,7 +74,7 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
       for (const StoredPiece& piece : tensor.pieces)
         if (piece.copy == *options.trusted_replica) return {};
     return Error{Code::not_found,
-                 text("--trust-replica ", *options.trusted_replica, ": no tensor has a copy of that number")};
+                 text("--trust-replica ", *options.trusted_replica, ": no tensor has a copy with that number")};
   }
   if (!has_copies(view)) return {};
   std::vector<std::uint32_t> tensors;
@@ -85,7 +85,7 @@ Status check_replicas(const ConvertOptions& options, const Conversion& conversio
   FirstFew what;
   for (const CopyDifference& difference : differences) what.add(sentence_of(difference, view));
   return Error{Code::corrupt, text("copies that should be equal differ: ", what.sentence(),
-                                   ". Say --trust-replica N to take copy N of them")};
+                                   ". Pass --trust-replica N to take copy N")};
 }
 
 std::vector<std::uint32_t> all_tensors(const OutputPlan& plan) {
@@ -113,8 +113,8 @@ Status plan_config(const ConvertOptions& options, Conversion& conversion) {
   if (!conversion.config) {
     if (!real_files().exists(join_path(options.target, "config.json")))
       notes.emplace_back(
-          "there is no config.json beside the source, and so none in the target: transformers needs the "
-          "model's own there (--config FILE puts it there, and proves that the weights fit it)");
+          "the target has no config.json, because there is none beside the source: transformers needs the "
+          "model's config.json (--config FILE copies it, and checks that the weights fit it)");
     return {};
   }
   const bool has_weights =
@@ -123,10 +123,11 @@ Status plan_config(const ConvertOptions& options, Conversion& conversion) {
       has_weights ? what_differs(*conversion.config, conversion.view, conversion.plan) : std::vector<std::string>();
   for (const std::string& what : differing) {
     if (!options.despite_problems && !options.keep_names)
-      return Error{Code::corrupt,
-                   text(what,
-                        ". transformers would make up what is missing: say --config FILE with the model's own "
-                        "config.json (--despite-problems converts all the same)")};
+      return Error{
+          Code::corrupt,
+          text(what,
+               ". transformers would fill the missing weights with random values: pass --config FILE with the model's "
+               "own config.json (--despite-problems converts anyway)")};
     notes.push_back(text("PROBLEM: ", what));
   }
   add_model_config(*conversion.config, conversion.plan);
@@ -177,7 +178,7 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
   for (const auto& [tensor, count] : conversion.report.overflowed) {
     const PlannedTensor& out = conversion.plan.tensors[tensor];
     conversion.plan.notes.push_back(
-        text(out.key, ": ", count, " numbers are beyond ", name_of(out.type), " and became infinite"));
+        text(out.key, ": ", count, " numbers are too large for ", name_of(out.type), " and became infinite"));
   }
   return {};
 }
@@ -208,7 +209,7 @@ std::string summary_of(const ConvertOptions& options, const Conversion& conversi
   const OutputPlan& plan = conversion.plan;
   if (!is_publisher(options) && !options.dry_run)
     return text("worker ", *options.worker, " of ", options.workers, " wrote its share of ", printable(options.target),
-                ": ", bytes_text(conversion.report.bytes_written), "; worker 0 gives the whole its name\n");
+                ": ", bytes_text(conversion.report.bytes_written), "; worker 0 publishes the result\n");
   std::string out =
       text(options.dry_run ? "would write " : "wrote ", printable(options.target), ": ", plan.tensors.size(),
            plan.tensors.size() == 1 ? " tensor, " : " tensors, ", bytes_text(plan.all_bytes));

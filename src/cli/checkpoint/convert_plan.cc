@@ -25,7 +25,7 @@ Result<std::optional<ElementType>> wanted_type(const std::string& name) {
     if (name == word) full = torch;
   const std::optional<ElementType> type = element_type_named(full);
   if (type && can_cast(ElementType::float32, *type)) return type;
-  return Error{Code::invalid, text("--dtype ", name, ": float32, float16 and bfloat16 are possible")};
+  return Error{Code::invalid, text("--dtype ", name, ": expected float32, float16 or bfloat16")};
 }
 
 }  // namespace

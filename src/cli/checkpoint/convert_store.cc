@@ -203,7 +203,8 @@ Result<OutputPlan> plan_store(const CheckpointView& view, const WriteOptions& op
   plan.marker = std::string(kStoreMarkerName);
   plan.all_bytes = plan.data_bytes;
   if (!view.values.empty() && !keeps_values(view, options.roles))
-    plan.notes.emplace_back("what is no tensor (hyperparameters, the job's own values) is left out with --roles");
+    plan.notes.emplace_back(
+        "--roles leaves out everything that is not a tensor (hyperparameters, the job's own values)");
   for (PlannedTensor& tensor : plan.tensors)
     tensor.key = role_key(view.tensors[tensor.tensor].name, view.tensors[tensor.tensor].role);
   return plan;

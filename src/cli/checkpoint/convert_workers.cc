@@ -46,7 +46,7 @@ Result<ExecuteReport> finish(ConvertOutput& output, const std::vector<ShareRepor
   for (std::uint32_t i = 0; i < reports.size(); ++i)
     if (reports[i].bytes != output.share_bytes(i))
       return Error{Code::corrupt, text("worker ", i, " of ", reports.size(), " reports ", reports[i].bytes,
-                                       " bytes, and its share is ", output.share_bytes(i))};
+                                       " bytes; its share has ", output.share_bytes(i))};
   if (interrupted()) return Error{Code::cancelled, "interrupted"};
   PAWL_TRY(output.finish(reports));
   return sum_of(reports);
@@ -118,8 +118,10 @@ class Children {
       const std::string end =
           WIFSIGNALED(*how) ? text("was killed by signal ", WTERMSIG(*how), " (", ::strsignal(WTERMSIG(*how)), ")")
                             : text("exited ", WEXITSTATUS(*how));
-      return Error{Code::io, text("worker ", i, " of ", pids_.size(), " ", end,
-                                  " before its share was written; nothing was left at the target: try again")};
+      return Error{
+          Code::io,
+          text("worker ", i, " of ", pids_.size(), " ", end,
+               " before its share was written. Nothing was published at the target: you can rerun the command")};
     }
     return {};
   }
@@ -232,8 +234,8 @@ Result<ShareReport> write_own_share(ConvertOutput& output, const ConvertOptions&
   const Status checked = before(output.share_tensors(worker));
   Result<ShareReport> report = checked ? output.write(worker, execution) : Result<ShareReport>(checked.error());
   if (!report && pulse.was_left())
-    return Error{Code::cancelled, text("worker 0 ended the attempt, and says why; what worker ", worker, " of ",
-                                       options.workers, " wrote is void")};
+    return Error{Code::cancelled, text("worker 0 ended this attempt, see its output; the share of worker ", worker,
+                                       " of ", options.workers, " is not used")};
   if (report && worker != 0) PAWL_TRY(meeting.leave_report(*report));
   if (!report) meeting.leave_failure(report.error());
   return report;
@@ -263,7 +265,7 @@ Result<ExecuteReport> write_as_worker(ConvertOutput& output, const ConvertOption
   if (!meeting.goes_on())
     return Error{Code::stale, text(partial_folder(options.target),
                                    " was taken over by another conversion: only one at "
-                                   "a time can write a target")};
+                                   "a time can write to a target")};
   return finish(output, reports);
 }
 

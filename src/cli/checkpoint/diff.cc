@@ -232,7 +232,7 @@ std::string summary_of(const DiffOptions& options, const Comparison& comparison)
   if (!rest.empty()) out += "\n" + rest;
   if (bits_only != 0)
     out += text("\nnote: ", bits_only,
-                " elements are equal in value and not in bits (the sign of zero, a NaN's payload)\n");
+                " elements are equal in value but not in bits (the sign of zero, a NaN's payload)\n");
   return out + (is_equal(comparison) ? "\nequal\n" : "\ndifferent\n");
 }
 
@@ -303,9 +303,9 @@ int command_diff(const DiffOptions& options) {
     return report_checkpoint_error(opened.error(), options.json);
   for (const auto& [view, path] : {std::pair(&comparison.a, &options.a), std::pair(&comparison.b, &options.b)}) {
     if (view->problems.empty()) continue;
-    const std::string more = view->problems.size() > 1 ? "; and more (pawl inspect)" : "";
+    const std::string more = view->problems.size() > 1 ? "; pawl inspect lists all problems" : "";
     (void)report_checkpoint_error(
-        {Code::corrupt, text(*path, " is not whole, and is not compared: ", view->problems[0], more)}, options.json);
+        {Code::corrupt, text(*path, " is incomplete and was not compared: ", view->problems[0], more)}, options.json);
     return kExitDegraded;
   }
   match(comparison, options.roles);

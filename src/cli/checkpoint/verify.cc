@@ -154,7 +154,7 @@ Status verify(const VerifyOptions& options, Verification& found) {
 std::string checksums_text(const ChecksumReport& checksums) {
   if (checksums.records == 0) return "none in this format";
   std::string out = text(checksums.records, " agree (", bytes_text(checksums.bytes), ")");
-  if (checksums.unproven_files != 0) out += text("; ", checksums.unproven_files, " files have parts without");
+  if (checksums.unproven_files != 0) out += text("; ", checksums.unproven_files, " files have parts without checksums");
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Into the job: the first `pawl run` writes the spec, the others must have asked for the same.
+// Admission to a job: the first `pawl run` writes the spec; the others must have the same.
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/launcher.h"
@@ -28,9 +28,10 @@ Status wait_until_unregistered(Control& control, const LaunchPlan& plan) {
       const Result<NodeRecord> record = parse_node_record(there->value);
       const std::string where = record ? record->address : "an unknown address";
       if (deadline.passed())
-        return Error{Code::invalid, text("node ", node.node, " of job ", plan.spec.job, " is there already, at ", where,
-                                         ": give this one another --node-rank, or another --job")};
-      if (!said) say(text("node ", node.node, " is still registered at ", where, "; waiting for that to end"));
+        return Error{Code::invalid, text("node ", node.node, " of job ", plan.spec.job, " is already registered at ",
+                                         where, ": use another --node-rank, or another --job")};
+      if (!said)
+        say(text("node ", node.node, " is still registered at ", where, "; waiting for that registration to end"));
       said = true;
       real_clock().sleep(std::chrono::milliseconds(200));
     }
@@ -45,16 +46,16 @@ Status check_same_job(Control& control, const LaunchPlan& plan, const KeyValue& 
     return Error{Code::invalid, text("job ", job, " on this control was written by another version of pawl (",
                                      theirs.error().what, "): use the same version, or another --job")};
   if (!plan.may_join)
-    return Error{Code::invalid, text("a job ", job, " is on this control already: name this one with --job")};
+    return Error{Code::invalid, text("a job ", job, " already exists on this control: choose another --job")};
   if (const std::string difference = spec_difference(plan.spec, *theirs); !difference.empty())
-    return Error{Code::invalid, text("job ", job, " is on this control already, and not the same: ", difference,
-                                     ". Start every node with the same flags and token, or name another --job")};
+    return Error{Code::invalid, text("job ", job, " already exists on this control and is not the same: ", difference,
+                                     ". Start every node with the same flags and token, or choose another --job")};
   const Result<KeyValue> state = control.get(JobKeys(job).state());
   if (state)
     if (const Result<JobState> parsed = parse_job_state(state->value);
         parsed && (parsed->phase == JobPhase::finished || parsed->phase == JobPhase::failed))
       return Error{Code::invalid,
-                   text("job ", job, " has ended already (", name_of(parsed->phase), "): name this one with --job")};
+                   text("job ", job, " has ended already (", name_of(parsed->phase), "): choose another --job")};
   return wait_until_unregistered(control, plan);
 }
 
@@ -63,7 +64,7 @@ Status check_same_job(Control& control, const LaunchPlan& plan, const KeyValue& 
 std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   std::string out;
   differ(out, "the protocol version", ours.version, theirs.version);
-  if (ours.token_digest != theirs.token_digest) out += text(out.empty() ? "" : "; ", "the token is another");
+  if (ours.token_digest != theirs.token_digest) out += text(out.empty() ? "" : "; ", "the token differs");
   differ(out, "--nnodes", ours.node_count, theirs.node_count);
   differ(out, "--nproc-per-node", ours.seats_per_node, theirs.seats_per_node);
   differ(out, "--spares", ours.spare_count, theirs.spare_count);
@@ -83,12 +84,12 @@ Status admit(Control& control, const LaunchPlan& plan) {
     const bool away = swap.error().code == Code::unreachable || swap.error().code == Code::timeout;
     const bool token = swap.error().what.find("auth token") != std::string::npos;
     const char* remedy = away    ? ": start it there (`pawl control` or etcd), or check --control and the network"
-                         : token ? ": it was started with another token; use the same --token-file"
+                         : token ? ": it was started with another token: use the same --token-file"
                                  : "";
     return Error{swap.error().code, text("control ", plan.own_endpoints, ": ", swap.error().what, remedy)};
   }
   if (swap->won) return {};
-  if (!swap->current) return Error{Code::stale, "the job's spec was written and erased at the same moment: try again"};
+  if (!swap->current) return Error{Code::stale, "the job was created and removed at the same moment: try again"};
   // Ours, if an earlier answer was lost on the way.
   if (!plan.may_join && swap->current->value == to_json(plan.spec)) return {};
   return check_same_job(control, plan, *swap->current);

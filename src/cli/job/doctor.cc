@@ -1,4 +1,4 @@
-// `pawl doctor`: whether this machine has what pawl needs. Each line is tried, not guessed, where trying does no harm.
+// `pawl doctor`: checks that this machine has what pawl needs, by trying it where that does no harm.
 #include <linux/io_uring.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -79,7 +81,7 @@ Finding check_shm() {
             "mount it (mount -t tmpfs tmpfs /dev/shm): data loaders need it, pawl itself does not"};
   const std::uint64_t size = static_cast<std::uint64_t>(found.f_blocks) * found.f_frsize;
   return {"shm", size >= (256u << 20) ? Verdict::ok : Verdict::warn, text("/dev/shm has ", mebibytes(size)),
-          "data loaders may run out: mount -o remount,size=50% /dev/shm (docker: --shm-size)"};
+          "data loaders may run out of it: mount -o remount,size=50% /dev/shm (docker: --shm-size)"};
 }
 
 Finding check_memlock() {
@@ -104,7 +106,7 @@ Finding check_huge_pages() {
   const std::string mode = content.substr(open + 1, close - open - 1);
   const bool good = mode == "advise" || mode == "always" || mode == "within_size" || mode == "force";
   return {"huge pages", good ? Verdict::ok : Verdict::warn, text("shared memory: ", mode),
-          "faster copies: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+          "copies are faster with them: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"};
 }
 
 Finding check_ptrace() {
@@ -112,14 +114,14 @@ Finding check_ptrace() {
   const std::string value = scope ? scope->substr(0, scope->find('\n')) : "none";
   const bool fine = value == "none" || value == "0" || value == "1" || ::geteuid() == 0;
   return {"ptrace", value == "3" || !fine ? Verdict::warn : Verdict::ok, text("scope ", value),
-          "a trainer blocked in a collective is then killed instead of freed: sysctl kernel.yama.ptrace_scope=1"};
+          "a trainer that is blocked in a collective is killed instead of freed: sysctl kernel.yama.ptrace_scope=1"};
 }
 
 Finding check_namespaces() {
   const Status probed = probe_namespaces();
   return {"namespaces", probed ? Verdict::ok : Verdict::warn,
           probed ? "network, IPC, mount and host name, tried" : probed.error().what,
-          "pawl run --standalone then uses loopback addresses, and no cable can be cut"};
+          "pawl run --standalone then uses loopback addresses, and drills cannot cut links"};
 }
 
 Finding check_io_uring() {
@@ -131,13 +133,14 @@ Finding check_io_uring() {
     return {"io_uring", Verdict::ok, "can be used", ""};
   }
   return {"io_uring", Verdict::warn, std::strerror(why),
-          "only writing checkpoints is slower: sysctl kernel.io_uring_disabled=0, or allow it in seccomp"};
+          "reading and writing checkpoints is slower without it: sysctl kernel.io_uring_disabled=0, or allow it in "
+          "seccomp"};
 }
 
 Finding check_etcd() {
   const Result<std::string> etcd = find_program("etcd");
   return {"etcd", etcd ? Verdict::ok : Verdict::warn, etcd ? *etcd : "not in PATH",
-          "one machine needs none; a cluster should have three or five (apt install etcd-server)"};
+          "one machine does not need it; a cluster should have three or five servers (apt install etcd-server)"};
 }
 
 Finding check_ports() {
@@ -151,7 +154,7 @@ Finding check_ports() {
 
 Finding check_run_directory() {
   if (Status made = make_private_directory(run_root()); !made)
-    return {"run directory", Verdict::fail, made.error().what, "or name another with PAWL_RUN_DIR"};
+    return {"run directory", Verdict::fail, made.error().what, "make it writable, or choose another with PAWL_RUN_DIR"};
   const std::size_t longest = run_root().size() + std::string_view("/job-abcdef/node-1000/pawld.sock").size();
   return {"run directory", longest < 100 ? Verdict::ok : Verdict::fail, run_root(),
           "socket paths would be too long: set PAWL_RUN_DIR to a shorter directory"};
@@ -163,13 +166,42 @@ Finding check_python() {
           "only Python trainers need it"};
 }
 
+// Found, not imported: importing torch takes seconds.
+Finding check_package(const char* name, const char* remedy) {
+  SpawnOptions options;
+  const char* interpreter = std::getenv("PYTHON_EXEC");
+  options.argv = {interpreter != nullptr ? interpreter : "python3", "-c",
+                  text("import importlib.util, sys; sys.exit(importlib.util.find_spec('", name, "') is None)")};
+  const Result<Process> process = spawn(options);
+  const Result<Exit> exit =
+      process ? wait_exit(process->pidfd.get(), Deadline::in(std::chrono::seconds(10))) : Result<Exit>(process.error());
+  const bool found = exit && exit->clean();
+  return {name, found ? Verdict::ok : Verdict::warn, text(found ? "found by " : "not found by ", options.argv.front()),
+          remedy};
+}
+
 }  // namespace
 
 int command_doctor(const DoctorOptions& options) {
   const std::vector<Finding> findings = {
-      check_versions(), check_kernel(),     check_machine(),    check_segments(),      check_shm(),
-      check_memlock(),  check_open_files(), check_huge_pages(), check_ptrace(),        check_namespaces(),
-      check_io_uring(), check_etcd(),       check_ports(),      check_run_directory(), check_python()};
+      check_versions(),
+      check_kernel(),
+      check_machine(),
+      check_segments(),
+      check_shm(),
+      check_memlock(),
+      check_open_files(),
+      check_huge_pages(),
+      check_ptrace(),
+      check_namespaces(),
+      check_io_uring(),
+      check_etcd(),
+      check_ports(),
+      check_run_directory(),
+      check_python(),
+      check_package("torch",
+                    "only PyTorch trainers need it: pip install torch, or name its interpreter with PYTHON_EXEC"),
+      check_package("pawl", "only Python trainers need it: pip install ./python, or PYTHONPATH=python")};
   bool failed = false;
   json list = json::array();
   std::vector<std::vector<std::string>> rows;

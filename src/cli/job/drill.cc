@@ -1,4 +1,4 @@
-// `pawl drill`: hurts a running job on purpose. Nobody in the job is told: it must notice by itself.
+// `pawl drill`: injects a fault into a running job. Nothing in the job is told: it must notice the fault.
 //
 // Processes are found by what they are and not by a number alone: a keeper by the launcher's record or its own
 // registration, pawld and trainers as that keeper's children. All get a pidfd first, then the signal, one right after
@@ -35,7 +35,8 @@ Result<std::uint32_t> index_of(const DrillOptions& options, const JobView& view)
     return Error{Code::not_found, "the job has no leader yet"};
   }
   if (parse_number(std::string_view(options.which), index)) return index;
-  return Error{Code::invalid, text("drill ", options.action, " ", options.target, ": say which one, by its number")};
+  return Error{Code::invalid,
+               text("drill ", options.action, " ", options.target, ": say which one, by its number (0, 1, ...)")};
 }
 
 pid_t parent_of(pid_t pid) {
@@ -62,7 +63,7 @@ Result<pid_t> keeper_of(const JobAccess& access, const JobView& view, NodeId nod
   for (const NodeView& found : view.nodes)
     if (found.record.life.node == node && found.registered && path_exists(found.record.local_path))
       return static_cast<pid_t>(found.record.keeper_pid);
-  return Error{Code::not_found, text("node ", node, " does not run on this machine: drill it where it runs")};
+  return Error{Code::not_found, text("node ", node, " does not run on this machine: run this command on its machine")};
 }
 
 const json* trainer_at(const JobView& view, const Member& member) {
@@ -80,7 +81,7 @@ Result<Victim> find_trainer(const JobView& view, std::uint32_t seat) {
   const json* trainer = trainer_at(view, member);
   if (trainer == nullptr || number_in(*trainer, "pid") == 0)
     return Error{Code::not_found,
-                 text("the trainer of seat ", seat, " is not known: node ", member.life.node, " does not tell")};
+                 text("the trainer of seat ", seat, " is not known: node ", member.life.node, " does not answer")};
   return Victim{member.life.node,
                 member.local_index,
                 {static_cast<pid_t>(number_in(*trainer, "pid"))},
@@ -92,7 +93,9 @@ Result<Victim> find_victim(const DrillOptions& options, const JobAccess& access,
     if (!access.launcher) return Error{Code::not_found, "the job's launcher does not run on this machine"};
     const bool control = options.target == "control";
     const auto pid = static_cast<pid_t>(control ? access.launcher->control_pid : access.launcher->pid);
-    if (pid == 0) return Error{Code::not_found, "the control is not the launcher's: drill it where it runs"};
+    if (pid == 0)
+      return Error{Code::not_found,
+                   "the launcher did not start the control: run this command on the control's machine"};
     return Victim{{}, {}, {pid}, control ? 0 : access.launcher->start_time};
   }
   PAWL_ASSIGN(const std::uint32_t index, index_of(options, view));
@@ -111,7 +114,7 @@ Result<Victim> find_victim(const DrillOptions& options, const JobAccess& access,
                                             ? number_in(node.answer, "pawld_pid")
                                             : node.record.pawld_pid)};
   if (victim.pids.empty() || parent_of(victim.pids.front()) != keeper)
-    return Error{Code::not_found, text("pawld of node ", victim.node, " is just being started: try again")};
+    return Error{Code::not_found, text("pawld of node ", victim.node, " is starting: try again")};
   return victim;
 }
 
@@ -208,7 +211,7 @@ Result<Blow> strike(const DrillOptions& options, const Victim& victim) {
     if (!pidfd) return std::move(pidfd).error();
     if (pid == victim.pids.front() && victim.start_time != 0 &&
         process_start_time(pid).value_or(0) != victim.start_time)
-      return Error{Code::not_found, text("process ", pid, " is another one by now: try again")};
+      return Error{Code::not_found, text("process ", pid, " has ended and its number is used again: try again")};
     if (pid != victim.pids.front() && parent_of(pid) != victim.pids.front()) continue;
     pidfds.push_back(std::move(pidfd).value());
     blow.pids.push_back(pid);
@@ -248,7 +251,8 @@ int report(const DrillOptions& options, const Victim& victim, const Blow& blow, 
   for (const pid_t pid : blow.pids) pids += text(pids.empty() ? "" : ",", pid);
   std::string where;
   for (const json& one : observed)
-    where += text(where.empty() ? "" : "; ", string_in(one, "phase"), " of step ", number_in(one, "step"));
+    if (!string_in(one, "phase").empty())
+      where += text(where.empty() ? "" : "; ", string_in(one, "phase"), " of step ", number_in(one, "step"));
   print(text(options.action, " ", options.target, options.which.empty() ? "" : " ", options.which,
              pids.empty() ? "" : text(": processes ", pids), " at ", blow.at.count(), " ns",
              where.empty() ? "" : text(" (seen just before: ", where, ")"), "\n"));
@@ -261,7 +265,7 @@ Result<Blow> move_cable(const DrillOptions& options, const JobAccess& access, No
     if (found.node != node) continue;
     if (access.launcher->netns.empty() || found.link.empty())
       return Error{Code::io,
-                   "the nodes share this machine's network, so there is no cable to cut: run the job with namespaces"};
+                   "the nodes share this machine's network, so there is no link to cut: run the job with namespaces"};
     Blow blow{{}, real_clock().now(), real_clock().wall()};
     PAWL_TRY(set_link(access.launcher->netns, found.link, options.action == "heal"));
     return blow;
@@ -274,7 +278,7 @@ Result<Blow> move_cable(const DrillOptions& options, const JobAccess& access, No
 int command_drill(const DrillOptions& options) {
   const bool cable = options.action == "cut" || options.action == "heal";
   if (cable && options.target != "node")
-    return usage_error(text("drill ", options.action, ": only a node has a cable"));
+    return usage_error(text("drill ", options.action, ": only a node has a cable (a network link)"));
   const Result<JobAccess> access = find_job(options.job);
   if (!access) return report_error(access.error());
   // Without the control there is still a launcher's record to go by.

@@ -28,7 +28,7 @@ std::string line_of(const json& event) {
   std::string line = text(time_of(number_in(event, "at_ms")), "  node ", number_in(event, "node"), "  generation ",
                           number_in(event, "generation"), "  ", string_in(event, "kind"));
   for (const auto& [key, value] : event.items())
-    if (key != "at_ms" && key != "node" && key != "generation" && key != "kind")
+    if (key != "at_ms" && key != "node" && key != "generation" && key != "kind" && key != "at_monotonic_ns")
       line += text("  ", key, "=", value.is_string() ? value.get<std::string>() : value.dump());
   return line;
 }
@@ -48,7 +48,7 @@ int follow(const JobAccess& access, Revision from, bool as_json, bool ended) {
   options.from_revision = from;
   const auto watch = access.control->watch(JobKeys(access.job).events(), options, [&](const WatchEvent& event) {
     if (event.kind == WatchEvent::Kind::put && show(event.kv, as_json)) over = true;
-    if (event.kind == WatchEvent::Kind::resync) say("some events were lost on the way");
+    if (event.kind == WatchEvent::Kind::resync) say("some events are missing here");
   });
   // A launcher that is gone took its control with it: nothing more will come.
   while (!over && (!access.launcher || is_running(*access.launcher)))

@@ -212,7 +212,7 @@ void Launcher::on_signal() {
   ++interrupts_;
   for (Node& node : nodes_) node.restart_at.reset();
   if (interrupts_ == 1) {
-    say("stopping; once more to stop at once");
+    say("stopping; press Ctrl-C again to stop at once");
     signal_keepers(SIGTERM);
     stop_at_ = clock_.now() + kStopGrace;
   } else {
@@ -228,10 +228,11 @@ void Launcher::on_keeper_exit(Node& node) {
   const bool stopping = interrupts_ > 0 || job_ended_ || broken_;
   if (exit.by_signal && !stopping) {
     const bool again = plan_.restart_dead_nodes;
-    say(text("node ", node.plan->node, " died (", exit.describe(), ")", again ? "; it comes back as a spare" : ""));
+    say(text("node ", node.plan->node, " died (", exit.describe(), ")", again ? "; starting it again as a spare" : ""));
     if (again) node.restart_at = clock_.now() + kNodeRestartPause;
   } else if (exit.number == kExitKeeper && !exit.by_signal) {
-    say(text("node ", node.plan->node, " ended itself; see ", node_log_path(plan_.directory, node.plan->node)));
+    say(text("node ", node.plan->node, " could not go on and ended; see ",
+             node_log_path(plan_.directory, node.plan->node)));
   } else if (!exit.by_signal && !stopping) {
     job_ended_ = true;  // its pawld said so
     if (!stop_at_) stop_at_ = clock_.now() + end_patience(exit.number == kExitOk);
@@ -245,12 +246,12 @@ void Launcher::on_control_exit() {
   control_running_ = false;
   const Duration now = clock_.now();
   control_short_lives_ = now - control_started_ < seconds(1) ? control_short_lives_ + 1 : 0;
-  say(text("the control ", exit ? (*exit)->describe() : "ended", "; starting it again"));
+  say(text("the control process ", exit ? (*exit)->describe() : "ended", "; starting it again"));
   if (control_short_lives_ < kControlShortLivesMax) {
     control_restart_at_ = now + kControlRestartPause * (1 << control_short_lives_);
     return;
   }
-  say(text("the control can't be kept alive; see ", join_path(plan_.directory, "control.log")));
+  say(text("the control process keeps ending; see ", join_path(plan_.directory, "control.log")));
   broken_ = true;
   signal_keepers(SIGTERM);
   stop_at_ = now + kStopGrace;
@@ -325,7 +326,9 @@ std::string describe(const JobState& state) {
 std::string what_is_missing(const JobSeen& seen, const JobSpec& spec) {
   std::string there;
   for (const NodeId node : seen.registered) there += text(there.empty() ? "" : ",", node);
-  return text("waiting for nodes: ", seen.registered.size(), " of ", spec.node_count, " are there",
+  if (seen.registered.size() >= spec.node_count)
+    return text("waiting for trainers: nodes ", there, " are ready, their trainers have not all called pawl yet");
+  return text("waiting for nodes: ", seen.registered.size(), " of ", spec.node_count, " have registered",
               there.empty() ? "" : " (", there, there.empty() ? "" : ")");
 }
 
@@ -406,7 +409,7 @@ int Launcher::conclude() {
     if (last.state && last.state->phase == JobPhase::finished)
       code = kExitOk;
     else if (!last.state || last.state->phase != JobPhase::failed)
-      say("every node here has ended, but the job has not");
+      say("every node on this machine has ended, but the job has not; look for an error in the nodes' logs");
   }
   return code;
 }
@@ -421,7 +424,8 @@ int Launcher::run() {
     for (Node& node : nodes_)
       if (node.running) (void)wait_exit(node.keeper.pidfd.get(), Deadline::in(seconds(5)));
   } else {
-    say(text("job ", plan_.spec.job, ": ", plan_.nodes.size(), " node(s) here; run directory ", plan_.directory));
+    say(text("job ", plan_.spec.job, ": ", plan_.nodes.size(), plan_.nodes.size() == 1 ? " node" : " nodes",
+             " on this machine; run directory ", plan_.directory));
     while (!over()) turn();
     code = conclude();
   }

@@ -32,23 +32,23 @@ Status check(const RunOptions& options) {
   if (options.seats_per_node == 0) return usage("--nproc-per-node 0: a node needs at least one trainer");
   if (options.replica_count >= options.node_count && options.replica_count > 1)
     return usage(text("--replicas ", options.replica_count, ": ", options.node_count, " nodes can hold at most ",
-                      options.node_count - 1, " copies besides the own one"));
+                      options.node_count - 1, " replicas, one on each other node"));
   if (options.deadline_ms < 200 || options.deadline_ms > 600000)
-    return usage(text("--deadline-ms ", options.deadline_ms, ": 200 to 600000 is possible"));
+    return usage(text("--deadline-ms ", options.deadline_ms, ": expected 200 to 600000"));
   if (options.start_timeout_s < 1 || options.start_timeout_s > 86400)
-    return usage(text("--start-timeout ", options.start_timeout_s, ": 1 to 86400 seconds are possible"));
+    return usage(text("--start-timeout ", options.start_timeout_s, ": expected 1 to 86400 seconds"));
   if (options.gate_off && !options.test_hooks)
-    return usage("--gate-off loses data and is for tests: it needs --test-hooks");
+    return usage("--gate-off loses data and is for tests only: it needs --test-hooks");
   if (options.standalone && !options.control.empty())
-    return usage("--standalone brings a control of its own: leave out --control, or leave out --standalone");
+    return usage("--standalone starts its own control: leave out --control, or leave out --standalone");
   const bool alone = options.control.empty();
   if (alone && options.node_rank)
     return usage(
-        "--node-rank: one `pawl run` a machine needs --control HOST:PORT to meet the others; leave out "
-        "--node-rank to run all nodes on this machine");
-  if (!alone && !options.node_rank) return usage("--control: say which node this machine is with --node-rank");
+        "--node-rank: with one `pawl run` per machine, name the control with --control HOST:PORT; to run all nodes on "
+        "this machine, leave out --node-rank");
+  if (!alone && !options.node_rank) return usage("--control: also pass --node-rank, the number of this machine's node");
   if (alone && !options.listen.empty())
-    return usage("--listen: only with --control; here the nodes' addresses are chosen");
+    return usage("--listen: only possible with --control; on one machine pawl chooses the addresses");
   return {};
 }
 
@@ -95,7 +95,8 @@ Status store_token(const LaunchPlan& plan) {
 // A fabric with all nodes, where that is allowed; `fabric` must live as long as the nodes.
 Status place_nodes(const RunOptions& options, LaunchPlan& plan, Fabric& fabric) {
   const std::uint32_t count = plan.spec.node_count + plan.spec.spare_count;
-  if (count > kFabricNodesMax) return usage(text(count, " nodes on one machine: at most ", kFabricNodesMax));
+  if (count > kFabricNodesMax)
+    return usage(text(count, " nodes on one machine: at most ", kFabricNodesMax, " are possible"));
   std::string why = "switched off";
   if (options.namespaces != Namespaces::off) {
     Result<Fabric> made = make_fabric(count);
@@ -182,14 +183,14 @@ Result<std::string> shared_token(const RunOptions& options) {
   const std::string path = !options.token_file.empty() ? options.token_file : variable != nullptr ? variable : "";
   if (path.empty())
     return usage(
-        "no token: nodes on several machines trust each other by a shared secret; name a file that holds it "
-        "with --token-file or PAWL_TOKEN_FILE (make one: head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > F; "
+        "no token: nodes on several machines need a shared secret; name its file with --token-file or PAWL_TOKEN_FILE "
+        "(make one: head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > F; "
         "chmod 600 F)");
   return read_token(path);
 }
 
 Result<int> run_member(const RunOptions& options, std::vector<std::string> trainer) {
-  if (options.job.empty()) return usage("--job: name the job, the same on every machine");
+  if (options.job.empty()) return usage("--job: with --control the job needs a name, the same on every machine");
   PAWL_ASSIGN(const std::string token, shared_token(options));
   LaunchPlan plan = plan_of(options, options.job, token);
   plan.trainer_argv = std::move(trainer);
@@ -199,7 +200,7 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
   }
   PAWL_ASSIGN(const Address checked, Address::parse(listen));
   if (checked.host == "0.0.0.0" || checked.host == "::")
-    return usage(text("--listen ", listen, ": name the address by which the others reach this machine"));
+    return usage(text("--listen ", listen, ": use the address at which the other nodes reach this machine"));
   PAWL_ASSIGN(plan.directory, make_job_directory(options.job));
   if (Status stored = store_token(plan); !stored) return std::move(stored).error();
   plan.endpoints = plan.own_endpoints = options.control;
@@ -218,7 +219,7 @@ int command_run(const RunOptions& options) {
     return trainer.error().code == Code::invalid ? usage_error(trainer.error().what) : report_error(trainer.error());
   if (!options.job.empty())
     if (Status named = check_job_name(options.job); !named) return usage_error(named.error().what);
-  for (const std::string& flag : options.without_effect) say(text(flag, " has no effect here"));
+  for (const std::string& flag : options.without_effect) say(text(flag, " has no effect in pawl"));
   const Result<int> code = options.control.empty() ? run_standalone(options, std::move(trainer).value())
                                                    : run_member(options, std::move(trainer).value());
   if (code) return *code;

@@ -35,7 +35,7 @@ std::string to_json(const LauncherRecord& record) {
 
 Result<LauncherRecord> parse_launcher_record(const std::string& content) {
   const json all = json::parse(content, nullptr, false);
-  if (!all.is_object() || number_in(all, "pid") == 0) return Error{Code::corrupt, "launcher.json: not understood"};
+  if (!all.is_object() || number_in(all, "pid") == 0) return Error{Code::corrupt, "launcher.json: cannot be parsed"};
   LauncherRecord record{number_in(all, "pid"),
                         number_in(all, "start_time"),
                         string_in(all, "job"),
@@ -73,7 +73,7 @@ Result<std::string> make_job_directory(const std::string& job) {
   PAWL_TRY(make_private_directory(run_root()));
   if (const Result<LauncherRecord> record = read_launcher_record(job); record && is_running(*record))
     return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
-                                     "): name this one with --job, or set PAWL_RUN_DIR to a directory of its own")};
+                                     "): choose another --job, or another PAWL_RUN_DIR")};
   const std::string directory = job_directory(job);
   PAWL_TRY(remove_tree(run_root(), directory));
   PAWL_TRY(make_private_directory(directory));
@@ -84,11 +84,10 @@ Result<std::string> read_token(const std::string& path) {
   PAWL_ASSIGN(std::string token, read_file(path, 4096));
   struct stat found {};
   if (::stat(path.c_str(), &found) == 0 && (found.st_mode & 077) != 0)
-    return Error{Code::invalid, text("token file ", path, ": others may read it; run chmod 600 on it")};
+    return Error{Code::invalid, text("token file ", path, ": other users can read it; run chmod 600 on it")};
   token = token.substr(0, token.find('\n'));
   std::erase_if(token, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
-  if (token.empty())
-    return Error{Code::invalid, text("token file ", path, ": empty; write a secret of your own into it")};
+  if (token.empty()) return Error{Code::invalid, text("token file ", path, ": empty; write a secret into it")};
   return token;
 }
 
@@ -122,11 +121,11 @@ Result<std::string> only_running_job() {
       running.push_back(name);
   if (running.size() == 1) return running.front();
   if (running.empty())
-    return Error{Code::not_found, text("no job runs from ", run_root(),
-                                       "; start one with `pawl run`, or name one with --job and --control")};
+    return Error{Code::not_found,
+                 text("no job runs from ", run_root(), "; start one with `pawl run`, or pass --job and --control")};
   std::string names;
   for (const std::string& name : running) names += text(names.empty() ? "" : ", ", name);
-  return Error{Code::not_found, text("several jobs run here: name one with --job (", names, ")")};
+  return Error{Code::not_found, text("several jobs run here: choose one with --job (", names, ")")};
 }
 
 }  // namespace
@@ -144,8 +143,8 @@ Result<JobAccess> find_job(const JobOptions& options) {
   access.endpoints = options.control;
   if (access.endpoints.empty()) {
     if (!access.launcher)
-      return Error{Code::not_found, text("job ", access.job, " does not run from ", run_root(),
-                                         "; name its control with --control HOST:PORT")};
+      return Error{Code::not_found,
+                   text("job ", access.job, " does not run from ", run_root(), "; pass --control HOST:PORT")};
     access.endpoints = access.launcher->control_pid != 0 ? text("unix:", local_socket) : access.launcher->control;
   }
   const std::string own_token = join_path(job_directory(access.job), "token");

@@ -1,4 +1,6 @@
 // `pawl status`: nodes, seats, the protected step, waits at the fence.
+#include <unistd.h>
+
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/job_view.h"
@@ -81,7 +83,7 @@ int command_status(const StatusOptions& options) {
   const Result<JobAccess> access = find_job(options.job);
   if (!access) return report_error(access.error());
   for (;;) {
-    if (options.watch && !options.job.json) print("\033[H\033[2J");
+    if (options.watch && !options.job.json && ::isatty(STDOUT_FILENO) == 1) print("\033[H\033[2J");
     const int code = show(*access, options.job.json);
     if (!options.watch || code == kExitNotFound) return code;
     if (access->launcher && !is_running(*access->launcher)) return code;
