@@ -295,7 +295,7 @@ void split(std::span<const std::byte> from, std::span<std::byte> to, unsigned th
 }
 
 #if defined(__x86_64__)
-// As performance.md's tuned copy: eight pages in turns, past the cache. Both ends begin on pages.
+// A tuned copy: eight pages in turns, past the cache. Both ends begin on pages.
 __attribute__((target("avx2"))) void copy_interleaved(std::byte* to, const std::byte* from, std::size_t size) {
   constexpr std::size_t kPages = 8;
   std::size_t at = 0;

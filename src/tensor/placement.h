@@ -1,4 +1,4 @@
-// MeshPlacement: how one tensor lies on the ranks of a mesh; the pattern set of design section 4.
+// MeshPlacement: how one tensor lies on the ranks of a mesh.
 //
 // A placement is a list of patterns, one a mesh axis, applied one after another: each takes what the one before left
 // and gives every index along its axis a part of it. An axis without pattern replicates. The order matters only where

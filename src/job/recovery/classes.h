@@ -1,6 +1,6 @@
 // Failure classes and what is done about each: a table in one place, each with an escalation. Pure.
 //
-// Source: DEADPOOL section III; design section 6.
+// Source: DEADPOOL section III.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 // evicted has reported its frozen inventory. restoring -> running: decide_running. Who misses a deadline is evicted by
 // a further generation over the same frozen slots. Every function is pure and total; `now` is an argument; equal
 // arguments give equal answers on every node, so any daemon can carry on what another began.
-// Source: design section 6; DEADPOOL sections III-IV.
+// Source: DEADPOOL sections III-IV.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 // The gate, for own and for peers' slots alike: a slot that holds j may be overwritten only if committed > j or j is
 // known void. No such slot: the window is voided, never waited for. Hence at every instant a committed step lies
 // complete within the policy's reach: dropping j needs a greater committed step, and nobody drops that one.
-// Pure. The exhaustive model (progress_model_test.cc) and the simulator run this code. Source: design section 5.
+// Pure. job/recovery/protocol_model_test.cc tries this code on all orders of events of small jobs.
 #pragma once
 
 #include <cstdint>

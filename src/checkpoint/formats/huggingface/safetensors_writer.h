@@ -1,6 +1,6 @@
 // SafetensorsWriter: a view as safetensors: one file that tells roles, or Hugging Face's folder with an index.
 //
-// Files are laid out by checkpoint/containers/safetensors_layout.h, and nothing is written here: outputs/output_plan.h
+// Files are laid out by checkpoint/containers/safetensors_layout.h, and nothing is written here: checkpoint/output/output_plan.h
 // does that. Pure but for one read.
 #pragma once
 
