@@ -1,4 +1,5 @@
-// The command line: parsed here, and only here; carried out by commands.h.
+// The command line: parsed here and in checkpoint/arguments.cc only. job/commands.h and checkpoint/commands.h carry
+// it out.
 //
 // CLI11 throws, so this and checkpoint/arguments.cc are compiled with exceptions; none leaves run_command_line.
 #include "cli/arguments.h"

@@ -1,4 +1,4 @@
-// How a command ends: the exit codes, and the one way to say on standard error why.
+// How a command ends: the exit codes, and messages on standard error.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ enum ExitCode : int {
   kExitUsage = 2,
   kExitNotFound = 3,
   kExitDegraded = 4,
-  kExitKeeper = 70 /* a keeper that ended by itself, not by the job */
+  kExitKeeper = 70 /* a keeper that could not go on */
 };
 
-// Says it on standard error, as "pawl: ...", and answers the exit code that fits.
+// Prints it on standard error, as "pawl: ...". Returns the exit code that fits.
 int report_error(const Error& error);
-void say(const std::string& sentence);  // the same for what is no error
+void say(const std::string& sentence);  // prints a message that is not an error
 int usage_error(const std::string& sentence);
 
 }  // namespace pawl

@@ -1,4 +1,4 @@
-// OpenCheckpoint: any checkpoint, by its path: which format it is, found by looking, and what it holds.
+// OpenCheckpoint: any checkpoint, by its path: detects its format, and says what it holds.
 //
 // What a folder is called says nothing; what lies in it does. A folder that points to another (latest,
 // latest_universal, latest_checkpointed_iteration.txt) is followed, and so is one that holds a single checkpoint and

@@ -2,8 +2,8 @@
 // number of machines with one file system; and by one alone.
 //
 // What always holds: nothing has the target's name before all workers' reports were checked and the whole is on the
-// disk; a worker that ends early, however, leaves nothing there, and its name and why are said. Forked workers end with
-// the command, and share its memory budget and the machine's cores. See checkpoint/output/worker_meeting.h.
+// disk; if a worker ends early, nothing is published, and the error names the worker and the cause. Forked workers end
+// with the command, and share its memory budget and the machine's cores. See checkpoint/output/worker_meeting.h.
 #pragma once
 
 #include <cstdint>

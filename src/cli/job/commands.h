@@ -1,6 +1,6 @@
-// The subcommands about a running job: what each is asked, and the call that does it. One file each (run.cc, status.cc, ...).
+// The subcommands about a running job: the options of each, and the call that runs it. One file each (run.cc, ...).
 //
-// Every call answers with the process's exit code; what went wrong has then been said on standard error.
+// Every call returns the process's exit code. Errors have then been printed on standard error.
 #pragma once
 
 #include <cstdint>

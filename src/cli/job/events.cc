@@ -1,4 +1,4 @@
-// `pawl events`: what happened to the job, as its daemons wrote it down.
+// `pawl events`: what happened to the job, as its daemons recorded it in the control.
 #include <atomic>
 #include <ctime>
 #include <mutex>

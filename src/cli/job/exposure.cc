@@ -1,5 +1,5 @@
 // `pawl exposure`: what would be lost if these nodes died now. The planner of a real recovery answers, from what the
-// daemons' memory holds at this moment; nothing is frozen, so it can only be better than said.
+// daemons' memory holds at this moment. Nothing is frozen, so reality can only be better than this answer.
 #include <algorithm>
 
 #include "base/text.h"

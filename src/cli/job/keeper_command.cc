@@ -1,4 +1,4 @@
-// `pawl keeper` and `pawl daemon`: what `pawl run` and the keeper start. Not for people.
+// `pawl keeper` and `pawl daemon`: started by `pawl run` and by the keeper, not by people.
 #include <chrono>
 #include <sstream>
 

@@ -308,7 +308,8 @@ std::string members_of(const JobState& state) {
   return members;
 }
 
-std::string describe(const JobState& state) {
+// `nodes_return`: dead nodes are started again without anybody's help.
+std::string describe(const JobState& state, bool nodes_return) {
   std::string line = text("generation ", state.generation, " ", name_of(state.phase));
   if (state.phase == JobPhase::running) return text(line, " from step ", state.resume, " on nodes ", members_of(state));
   if (state.phase == JobPhase::quiescing && !state.causes.empty()) {
@@ -319,6 +320,8 @@ std::string describe(const JobState& state) {
   }
   if (state.phase == JobPhase::restoring) line += text(" step ", state.resume);
   if (!state.waiting.empty()) line += text(", waiting for ", state.waiting);
+  if (!nodes_return && state.waiting.starts_with("a spare"))
+    line += " (start `pawl run` on another machine, or again on this one, with the same flags and a free --node-rank)";
   if (!state.verdict.empty()) line += text(": ", state.verdict);
   return line;
 }
@@ -336,7 +339,7 @@ void Launcher::tell_people() {
   if (!watch_) return;
   const JobSeen seen = watch_->seen();
   const Duration now = clock_.now();
-  const std::string state = seen.state ? describe(*seen.state) : "";
+  const std::string state = seen.state ? describe(*seen.state, plan_.restart_dead_nodes) : "";
   const bool ended = seen.state && (seen.state->phase == JobPhase::finished || seen.state->phase == JobPhase::failed);
   if (ended && !job_ended_) {
     job_ended_ = true;
@@ -404,7 +407,7 @@ int Launcher::conclude() {
     code = 130;
   } else if (watch_) {
     const JobSeen last = watch_->look();
-    const std::string state = last.state ? describe(*last.state) : "";
+    const std::string state = last.state ? describe(*last.state, plan_.restart_dead_nodes) : "";
     if (!state.empty() && state != said_state_) say(state);
     if (last.state && last.state->phase == JobPhase::finished)
       code = kExitOk;

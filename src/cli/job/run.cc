@@ -1,4 +1,4 @@
-// `pawl run`: what was asked, checked and made into a plan; launcher.cc carries it out.
+// `pawl run`: checks the options and makes a plan of them; launcher.cc carries it out.
 #include <signal.h>
 #include <unistd.h>
 
