@@ -1,5 +1,5 @@
-"""Whether modules of a package import each other in a circle. Types count: imports below `if TYPE_CHECKING` and inside of
-functions are imports like all others.
+"""Whether modules of a package import each other in a circle. Types count: imports below `if TYPE_CHECKING` and inside
+of functions are imports like all others.
 
     python tools/python_imports.py python/pawl      # exit code 1, and the circles, if there are any
 

@@ -1,8 +1,8 @@
 """libpawl by ctypes: include/pawl/pawl.h, call by call.
 
-A status becomes an exception: PAWL_RECOVER `Recover`, PAWL_STOP `Stop`, all others a `PawlError` with libpawl's sentence.
-Each call releases the interpreter's lock while it waits. Callbacks and what they refer to live as long as the handle.
-Threads are those of pawl.h: the training thread, unless a method says otherwise. Nothing here knows torch.
+A status becomes an exception: PAWL_RECOVER `Recover`, PAWL_STOP `Stop`, all others a `PawlError` with libpawl's
+sentence. Each call releases the interpreter's lock while it waits. Callbacks and what they refer to live as long as the
+handle. Threads are those of pawl.h: the training thread, unless a method says otherwise. Nothing here knows torch.
 """
 from __future__ import annotations
 
@@ -408,8 +408,8 @@ class Trainer:
     def rendezvous_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """What the key holds afterwards (as in c10d: an empty `expected` also stands for a key that isn't there)."""
         value, size = self._value()
-        self._check(self._library.pawl_rendezvous_compare_set(self._handle, key.encode(), expected, len(expected), desired,
-                                                         len(desired), value, ctypes.byref(size)))
+        self._check(self._library.pawl_rendezvous_compare_set(
+            self._handle, key.encode(), expected, len(expected), desired, len(desired), value, ctypes.byref(size)))
         return value.raw[:size.value]
 
     @staticmethod

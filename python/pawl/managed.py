@@ -1,4 +1,4 @@
-"""The job of a seat under `pawl run`: gates, recovery, restore (design section 7).
+"""The job of a seat under `pawl run`: gates, recovery, restore.
 
 What always holds: a protected optimizer changes state only when the open window is fenced; a window opens only when
 every collective of the step has been completed and checked; and nothing but the edges of a step ever leaves the loop
@@ -168,7 +168,8 @@ class ManagedJob(Job):
             assert self._unchanged is not None
             self._unchanged.bring_back_buffers()
             for held in self._unchanged.moved():
-                raise Refused(f"{held.name} ({held.role}) was replaced between two steps: change it inside `with step:`")
+                raise Refused(f"{held.name} ({held.role}) was replaced between two steps: change it inside `with "
+                              f"step:`")
         self._trainer.step_begin(number)
         self._progress(Phase.ASIDE)
 
@@ -305,15 +306,16 @@ class ManagedJob(Job):
         volatile = volatile_state.VolatileState([random, *self._protected.parts])
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
-            raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of the "
-                          f"room for them: pawl.init(state_bytes={1 << (4 * size).bit_length()}), or keep big tensors as "
-                          f"a module's buffers")
+            raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of "
+                          f"the room for them: pawl.init(state_bytes={1 << (4 * size).bit_length()}), or keep big "
+                          f"tensors as a module's buffers")
         mesh = self._trainer.mesh_add("data", [("dp", self.world_size)])
         for held in self._held:
             view = storage_order(held.tensor)
             number = dtype_number(held.tensor)
             assert view is not None and number is not None  # what has none is refused before
-            held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address, mesh=mesh,
+            held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
+                                                  mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
         self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save, volatile.load)
         self._unchanged = Unchanged(self._protected, self._held)
@@ -389,7 +391,8 @@ class ManagedJob(Job):
         self._running = True
 
     def _await_restart(self) -> NoReturn:
-        """Nothing is committed and the initial state is gone: pawld ends this process and starts it anew in its seat."""
+        """Nothing is committed and the initial state is gone: pawld ends this process and starts it anew in its
+        seat."""
         sys.stderr.flush()
         time.sleep(COLD_RESTART_S)
         os._exit(1)
@@ -410,8 +413,8 @@ class ManagedJob(Job):
         if self.finished:
             return
         if self._late:
-            script_exit.exit_now("the loop was left during the rehearsal: where the script may leave it early, let it look at "
-                            "step.rehearsal (or step.lost) first")
+            script_exit.exit_now("the loop was left during the rehearsal: where the script may leave it early, let it "
+                                 "look at step.rehearsal (or step.lost) first")
         try:
             self._finish()
         except Stop as stop:
@@ -450,7 +453,8 @@ class ManagedJob(Job):
             self._trainer.progress(self._phase)
 
     def close(self, well: bool = True) -> None:
-        """The end of this process. Not well: it dies as if it was killed, so that pawld sees a death and no farewell."""
+        """The end of this process. Not well: it dies as if it was killed, so that pawld sees a death and no
+        farewell."""
         from pawl import groups
         self._watch.close()
         groups.fail("this process ends")
