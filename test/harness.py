@@ -32,7 +32,8 @@ PAWL, CHARLM, CHARLM_PLAIN = (
     os.path.abspath(os.environ.get(name.upper(), os.path.join(ROOT, "build", "bin", name)))
     for name in ("pawl", "charlm", "charlm_plain"))
 # Beside the programs: their own build's.
-LIBRARY = os.path.abspath(os.environ.get("PAWL_LIBRARY", os.path.join(os.path.dirname(PAWL), "..", "lib", "libpawl.so.0")))
+LIBRARY = os.path.abspath(os.environ.get("PAWL_LIBRARY", os.path.join(os.path.dirname(PAWL), "..", "lib",
+                                                                      "libpawl.so.0")))
 SMALL = {"steps": 300, "batch": 16, "hidden": 64, "device_ms": 8}  # a step is slow and costs little
 
 
@@ -101,7 +102,8 @@ class TestedJob(jobs.Job):
                                f"the job to run in a generation after {generation_above}", timeout_s)[1]
 
     def wait_step(self, step, timeout_s=30.0):
-        return self.wait_until(lambda nodes: jobs.committed(nodes) >= step, f"step {step} to be committed", timeout_s)[1]
+        return self.wait_until(lambda nodes: jobs.committed(nodes) >= step, f"step {step} to be committed",
+                               timeout_s)[1]
 
     def wait_spare(self, count=1, timeout_s=30.0):
         return self.wait_until(lambda nodes: len(jobs.spares(nodes)) >= count, f"{count} spare(s)", timeout_s)[1]
@@ -158,7 +160,8 @@ class JobTest(unittest.TestCase):
     @contextlib.contextmanager
     def job(self, *flags, nodes=4, spares=1, seed=1, size=None, command=None, wait=True, environment=None, hooks=True,
             hold_end=True):
-        """A standalone job of charlm, running (unless `wait` is False); ended, and its leftovers looked for, at the end."""
+        """A standalone job of charlm, running (unless `wait` is False); ended, and its leftovers looked for, at the
+        end."""
         run_root = tempfile.mkdtemp(prefix="pawl-test-")
         devices, shared = os.listdir("/sys/class/net"), set(os.listdir("/dev/shm"))
         size = {**SMALL, **(size or {})}

@@ -1,4 +1,5 @@
-"""A snapshot segment in another process's memory, read and damaged from outside; the bytes are those of docs/format.md."""
+"""A snapshot segment in another process's memory, read and damaged from outside; the bytes are those of
+docs/format.md."""
 import struct
 from dataclasses import dataclass
 

@@ -56,21 +56,25 @@ class BadInputTest(JobTest):
 
     def test_nobody_answers_as_the_control(self):
         with cluster.token_file() as (_, token):
-            self.refused(1, ["127.0.0.1:1", "pawl control"], "run", "--control", "127.0.0.1:1", "--node-rank", "0", "--nnodes",
+            self.refused(1, ["127.0.0.1:1", "pawl control"], "run", "--control", "127.0.0.1:1", "--node-rank", "0",
+                         "--nnodes",
                          "2", "--job", "x", "--token-file", token, "--", "true")
             os.chmod(token, 0o644)
             self.refused((1, 2), ["token"], "run", "--control", "127.0.0.1:1", "--node-rank", "0", "--nnodes", "2",
                          "--job", "x", "--token-file", token, "--", "true")
-        self.refused(2, ["--token-file"], "run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--", "true")
+        self.refused(2, ["--token-file"], "run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--",
+                     "true")
 
     def test_a_port_that_is_taken(self):
-        with socket.socket() as taken, cluster.token_file() as (folder, token), cluster.control(folder, token) as address:
+        with socket.socket() as taken, cluster.token_file() as (folder, token), cluster.control(folder,
+                                                                                                token) as address:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
             self.refused(1, [f"127.0.0.1:{port}"], "control", "--listen", f"127.0.0.1:{port}", "--data-dir",
                          os.path.join(folder, "d"))
-            said = self.refused((1, 2), [], "run", "--control", address, "--node-rank", "0", "--nnodes", "1", "--job", "x",
+            said = self.refused((1, 2), [], "run", "--control", address, "--node-rank", "0", "--nnodes", "1",
+                                "--job", "x",
                                 "--token-file", token, "--listen", f"127.0.0.1:{port}", "--", "true")
             if "another process listens" not in said:
                 with open(os.path.join(self.run_root, "x", "node-0", "log"), encoding="utf-8") as log:

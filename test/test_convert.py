@@ -1,5 +1,5 @@
-"""`pawl inspect, convert, diff, verify` on real checkpoints: equal to their goldens bit for bit, whole or not there at all
-whenever the converter is killed, and a clear refusal of what is damaged. Needs no PyTorch.
+"""`pawl inspect, convert, diff, verify` on real checkpoints: equal to their goldens bit for bit, whole or not there at
+all whenever the converter is killed, and a clear refusal of what is damaged. Needs no PyTorch.
 
 The whole set of fixtures is $PAWL_FIXTURES or ../shared/fixtures beside the checkout; else the small one is used.
 """
@@ -153,7 +153,8 @@ class CommandTest(unittest.TestCase):
         tensors, index = {}, {}
         for file in range(files):
             name = f"model-{file + 1:05}-of-{files:05}.safetensors"
-            here = {f"layer.{file}.{i}": ("F32", [rows, per_tensor // rows // 4], os.urandom(per_tensor // rows // 4 * rows * 4))
+            here = {f"layer.{file}.{i}": ("F32", [rows, per_tensor // rows // 4],
+                                          os.urandom(per_tensor // rows // 4 * rows * 4))
                     for i in range(4)}
             write_safetensors(os.path.join(folder, name), here)
             index.update(dict.fromkeys(here, name))
@@ -206,7 +207,8 @@ class GoldenTest(CommandTest):
                 if key not in dropped and not in_part(key):
                     missing.append(key)
                 continue
-            if in_part(key) and (golden.entries[key]["dtype"] != got.entries[found]["dtype"] or is_averaged(name, facts)):
+            if in_part(key) and (golden.entries[key]["dtype"] != got.entries[found]["dtype"]
+                                 or is_averaged(name, facts)):
                 continue  # the mean of the masters, rounded, is not the mean of the rounded weights
             self.assertEqual(golden.entries[key]["dtype"], got.entries[found]["dtype"], key)
             self.assertEqual(golden.entries[key]["shape"], got.entries[found]["shape"], key)
@@ -297,7 +299,8 @@ class CarefulTest(CommandTest):
             process = subprocess.Popen([PAWL, "convert", source, self.at("out"), "--to", "safetensors", "--overwrite"],
                                        stderr=subprocess.PIPE)
             deadline = time.monotonic() + 30
-            while not os.path.exists(self.at("out.pawl-partial")) and process.poll() is None and time.monotonic() < deadline:
+            partial = self.at("out.pawl-partial")
+            while not os.path.exists(partial) and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.001)
             process.send_signal(signal.SIGINT)
             error = process.communicate(timeout=30)[1].decode()
@@ -344,7 +347,8 @@ class MemoryTest(CommandTest):
     def test_memory_stays_within_what_is_allowed(self):
         """64 MiB of tensors within 8 MiB for data; the process itself has some MiB more."""
         source, _ = self.model(megabytes=64)
-        script = ("import resource, subprocess, sys; code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode;"
+        script = ("import resource, subprocess, sys; code = subprocess.run(sys.argv[1:], "
+                  "stdout=subprocess.DEVNULL).returncode;"
                   "print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
         for arguments in (("convert", source, self.at("out"), "--to", "safetensors"), ("diff", source, self.at("out")),
                           ("verify", source)):
@@ -401,13 +405,15 @@ class RefusalTest(CommandTest):
         source, _ = self.model()
         shard = os.path.join(source, "model-00002-of-00003.safetensors")
         os.truncate(shard, os.path.getsize(shard) // 2)
-        for command in (("inspect", source), ("verify", source), ("convert", source, self.at("out"), "--to", "safetensors")):
+        for command in (("inspect", source), ("verify", source),
+                        ("convert", source, self.at("out"), "--to", "safetensors")):
             with self.subTest(command[0]):
                 code, out, err = pawl(*command)
                 self.assertIn(code, (FAILED, DEGRADED))
                 self.assertIn("model-00002-of-00003", out + err)
         os.unlink(shard)
-        for command in (("inspect", source), ("verify", source), ("convert", source, self.at("out"), "--to", "safetensors")):
+        for command in (("inspect", source), ("verify", source),
+                        ("convert", source, self.at("out"), "--to", "safetensors")):
             with self.subTest(command[0] + " without"):
                 code, out, err = pawl(*command)
                 self.assertIn(code, (FAILED, NOT_FOUND, DEGRADED))
@@ -445,11 +451,13 @@ class RefusalTest(CommandTest):
         source = copied(fixture, ["ckpt"], self.at("ckpt"))
         name, data = next((key, golden.data(key)) for key in sorted(golden.entries)
                           if len(golden.data(key)) >= 16 and
-                          sum(golden.data(key) in read(path) for path in glob.glob(os.path.join(source, "*.distcp"))) > 1)
+                          sum(golden.data(key) in read(path) for path in glob.glob(os.path.join(source,
+                                                                                                "*.distcp"))) > 1)
         path = sorted(path for path in glob.glob(os.path.join(source, "*.distcp")) if data in read(path))[-1]
         flip(path, read(path).index(data) + 4)
         plain = name.rsplit("/", 1)[0]
-        self.refused("convert", source, self.at("out"), "--to", "safetensors", says=(plain, "--trust-replica", "differ"))
+        self.refused("convert", source, self.at("out"), "--to", "safetensors",
+                     says=(plain, "--trust-replica", "differ"))
         code, out, _ = pawl("verify", source)
         self.assertEqual(FAILED, code, out)
         self.assertIn(plain, out)
@@ -536,7 +544,8 @@ class HuggingFaceTest(CommandTest):
     def test_cast_to_bfloat16_rounds_to_even(self):
         values = [1.0, 1.00390625, 1.01171875, float("inf"), 3.4e38, -0.0]
         write_safetensors(self.at("in.safetensors"), {"x": ("F32", [6], struct.pack("<6f", *values))})
-        out = self.run_ok("convert", self.at("in.safetensors"), self.at("out"), "--to", "huggingface", "--dtype", "bf16")
+        out = self.run_ok("convert", self.at("in.safetensors"), self.at("out"), "--to", "huggingface", "--dtype",
+                          "bf16")
         self.assertIn("became infinite", out)
         got = Safetensors(self.at("out", "model.safetensors"))
         self.assertEqual("BF16", got.entries["x"]["dtype"])
@@ -548,7 +557,8 @@ class DcpTest(CommandTest):
 
     def test_there_and_back(self):
         source, tensors = self.model()
-        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--max-file-size", "300KB", "--memory", "1MiB", "--flat")
+        self.run_ok("convert", source, self.at("dcp"), "--to", "dcp", "--max-file-size", "300KB", "--memory", "1MiB",
+                    "--flat")
         self.assertEqual([".metadata"] + [f"__0_{i}.distcp" for i in range(4)], sorted(os.listdir(self.at("dcp"))))
         self.assertIn("PyTorch DCP", self.run_ok("inspect", self.at("dcp")))
         self.run_ok("diff", source, self.at("dcp"))
@@ -591,7 +601,8 @@ class DcpTest(CommandTest):
 
 
 class UniversalTest(CommandTest):
-    """DeepSpeed's universal folder, read back by pawl: what DeepSpeed makes of it is tested where DeepSpeed is installed."""
+    """DeepSpeed's universal folder, read back by pawl: what DeepSpeed makes of it is tested where DeepSpeed is
+    installed."""
 
     def test_of_a_training(self):
         source = os.path.join(ROOT, "test", "fixtures", "deepspeed", "zero3_w2_bf16", "ckpt")
@@ -610,7 +621,8 @@ class UniversalTest(CommandTest):
 
     def test_refused(self):
         source, _ = self.model()
-        self.refused("convert", source, self.at("out"), "--to", "universal", "--dtype", "bf16", code=USAGE, says="float32")
+        self.refused("convert", source, self.at("out"), "--to", "universal", "--dtype", "bf16", code=USAGE,
+                     says="float32")
         self.refused("convert", source, source, "--to", "universal", "--overwrite", says="holds no latest_universal")
         self.assert_nothing_left("model")
 
@@ -624,7 +636,8 @@ class OwnStoreTest(CommandTest):
         self.assertEqual([0.01, 0.007], [group["lr"] for group in self.values_of("store")["param_groups"]])
         self.assertEqual("sound", json.loads(self.run_ok("verify", self.at("store"), "-o", "json"))["verdict"])
         self.refused("convert", source, self.at("store"), "--to", "pawl", says="--overwrite")
-        self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "float64", code=USAGE)
+        self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "float64",
+                    code=USAGE)
         self.run_ok("convert", source, self.at("store"), "--to", "pawl", "--overwrite", "--dtype", "bf16")
         self.run_ok("convert", source, self.at("bf16"), "--to", "safetensors", "--dtype", "bf16")
         self.run_ok("diff", self.at("bf16"), self.at("store"))
@@ -660,7 +673,8 @@ class VerifyTest(CommandTest):
         self.assertIn("structure sound, bytes unproven", self.run_ok("verify", source))
 
     def test_special_numbers_are_remarked(self):
-        write_safetensors(self.at("in.safetensors"), {"x": ("F32", [3], struct.pack("<3f", float("nan"), float("inf"), 1))})
+        write_safetensors(self.at("in.safetensors"), {"x": ("F32", [3],
+                                                            struct.pack("<3f", float("nan"), float("inf"), 1))})
         out = self.run_ok("verify", self.at("in.safetensors"))
         self.assertIn("x (weight) holds 1 NaN and 1 infinite", out)
 

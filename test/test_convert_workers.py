@@ -167,7 +167,9 @@ class WorkersTest(unittest.TestCase):
                 (shutil.rmtree if os.path.isdir(target) else os.unlink)(target) if os.path.exists(target) else None
                 process = self.start("convert", source, target, "--to", to, "--workers", "3")
                 deadline = time.monotonic() + 30
-                while not (workers := children_of(process.pid)) and process.poll() is None and time.monotonic() < deadline:
+                while not (workers := children_of(process.pid)) and process.poll() is None:
+                    if time.monotonic() >= deadline:
+                        break
                     time.sleep(0.0005)
                 time.sleep(draw.uniform(0, usual / 2))
                 workers = [pid for pid in workers if pid in children_of(process.pid)]

@@ -27,7 +27,8 @@ class DaemonDeathTest(JobTest):
                                    and jobs.running(nodes, 4), "another pawld on the same node", 20)[1]
             job.wait_step(jobs.committed(after) + 5)
             now = job.nodes()
-            self.assertEqual(jobs.generation(before), jobs.generation(now), "a dead pawld is no reason for a generation")
+            self.assertEqual(jobs.generation(before), jobs.generation(now),
+                             "a dead pawld is no reason for a generation")
             self.assert_survivors(before, now)
             job.kill_node(node)
             last = job.wait_running(jobs.generation(before))

@@ -1,4 +1,5 @@
-"""Nodes that come late, or not at all: waiting for a spare, one `pawl run` a machine, over our own control and over etcd."""
+"""Nodes that come late, or not at all: waiting for a spare, one `pawl run` a machine, over our own control and over
+etcd."""
 import contextlib
 import shutil
 

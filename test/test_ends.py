@@ -1,4 +1,5 @@
-"""How a job ends: at a step that all agree on; or with a verdict, where seats go different ways, or the script fails."""
+"""How a job ends: at a step that all agree on; or with a verdict, where seats go different ways, or the script
+fails."""
 import time
 
 import harness
@@ -58,7 +59,8 @@ class ApartTest(SmallJobTest):
 
     def test_the_script_fails_on_one_rank_again_and_again(self):
         with self.small_job(exits=[[1], 20, 7]) as job:
-            self.ends_with(job, "seat 1", "exited 7", "step 20", "log", "time without a new committed step", timeout_s=90)
+            self.ends_with(job, "seat 1", "exited 7", "step 20", "log", "time without a new committed step",
+                           timeout_s=90)
 
     def test_the_script_fails_on_two_ranks_again_and_again(self):
         with self.small_job(exits=[[1, 2], 20, 7]) as job:

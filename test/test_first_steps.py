@@ -1,5 +1,6 @@
-"""Before the layout is sealed, while it is, and after: the job runs unprotected, then protected, and says which. A death
-before the first commit starts every trainer anew; slow starts are waited for; who starts slowly is not accused."""
+"""Before the layout is sealed, while it is, and after: the job runs unprotected, then protected, and says which. A
+death before the first commit starts every trainer anew; slow starts are waited for; who starts slowly is not
+accused."""
 import json
 import os
 import re
@@ -134,7 +135,8 @@ class FirstStepsTest(SmallJobTest):
                 spare = jobs.spares(nodes)[0]
                 pid = nodes[spare]["trainers"][0]["pid"]
                 os.kill(pid, signal.SIGKILL)
-                job.wait_until(lambda nodes: nodes[spare]["trainers"][0]["pid"] != pid, "the keeper to see it")
+                job.wait_until(lambda nodes, spare=spare, pid=pid: nodes[spare]["trainers"][0]["pid"] != pid,
+                               "the keeper to see it")
                 if "spare_unfit" in job.logs(200):
                     break
             self.assertIn("spare_unfit", job.logs(200))

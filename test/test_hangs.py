@@ -1,4 +1,5 @@
-"""What still lives but does not answer: stopped nodes, cut cables, hung trainers. Noticed, replaced, fenced when it wakes."""
+"""What still lives but does not answer: stopped nodes, cut cables, hung trainers. Noticed, replaced, fenced when it
+wakes."""
 import os
 import signal
 import time

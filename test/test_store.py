@@ -1,4 +1,5 @@
-"""The rendezvous store: all seats add to it at once, from two threads each, while pawlds are killed; each counts once."""
+"""The rendezvous store: all seats add to it at once, from two threads each, while pawlds are killed; each counts
+once."""
 import time
 
 import harness
@@ -7,8 +8,8 @@ from test_first_steps import SmallJobTest
 
 class StoreTest(SmallJobTest):
     def test_sums_are_right_though_pawlds_are_killed(self):
-        """Every step's all-reduce is additions; a second thread of each seat counts, and ends the process if one is lost
-        or done twice."""
+        """Every step's all-reduce is additions; a second thread of each seat counts, and ends the process if one is
+        lost or done twice."""
         with self.small_job(step_ms=20, steps=400, thread=True) as job:
             nodes = {seat: trainer["node"] for seat, trainer in harness.jobs.seats(self.wait_begun(job, 5)).items()}
             for seat in (0, 1, 0, 3, 0, 2):  # the store is served at seat 0's node

@@ -1,4 +1,5 @@
-"""A whole node is killed by a stranger, in every phase; a parked spare takes its seat; nothing is different afterwards."""
+"""A whole node is killed by a stranger, in every phase; a parked spare takes its seat; nothing is different
+afterwards."""
 import glob
 import os
 import subprocess

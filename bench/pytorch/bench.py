@@ -1,12 +1,14 @@
 """What pawl costs a PyTorch training and how fast it recovers, against PyTorch's own means, in one run on this machine.
 
-All train the GPT of examples/gpt on four seats. Rounds take turns, ratios are formed within a round, and what is given is
-their median with the 10th and the 90th of a hundred.
-  kills   from the kill to the next step done on every seat: pawl with a spare against torchrun restarting from torch.save
+All train the GPT of examples/gpt on four seats. Rounds take turns, ratios are formed within a round, and what is given
+is their median with the 10th and the 90th of a hundred.
+  kills   from the kill to the next step done on every seat: pawl with a spare against torchrun that restarts from
+          torch.save
   steps   a step with pawl, with torch.save and with dcp.async_save each step, against plain PyTorch
   groups  a step over the managed group against one over gloo
-Each of them where the cores are free for most of a step, as with a device (--device-ms), and where all trainers compute.
-Prints Markdown tables, or JSON with `-o json`. Warns where other work on the machine makes the figures doubtful.
+Each of them where the cores are free for most of a step, as with a device (--device-ms), and where all trainers
+compute. Prints Markdown tables, or JSON with `-o json`. Warns where other work on the machine makes the figures
+doubtful.
 """
 import argparse
 import json
@@ -43,7 +45,8 @@ def parse():
     parser.add_argument("--device-ms", type=int, default=150, help="of the steps whose cores are free")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="one section; may be given again")
     parser.add_argument("--cores", choices=("free", "busy", "both"), default="both", help="free: with --device-ms only")
-    parser.add_argument("--monitor-interval", type=float, default=0.01, help="torchrun's, in seconds; its default is 0.1")
+    parser.add_argument("--monitor-interval", type=float, default=0.01,
+                        help="torchrun's, in seconds; its default is 0.1")
     parser.add_argument("--every", type=int, default=10, help="steps between torchrun's checkpoints")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--width", type=int, default=96)
@@ -58,7 +61,8 @@ def parse():
             parser.error(f"--{name} must be at least 1")
     if options.steps < 2 * steps.FIRST_STEPS:
         parser.error(f"--steps must be at least {2 * steps.FIRST_STEPS}: the first {steps.FIRST_STEPS} are left out")
-    options.size = [word for name in ("batch", "width", "layers") for word in ("--" + name, str(getattr(options, name)))]
+    options.size = [word for name in ("batch", "width", "layers")
+                    for word in ("--" + name, str(getattr(options, name)))]
     return options
 
 
@@ -99,9 +103,9 @@ def versions(gpt):
 def markdown(told):
     machine = told["machine"]
     foreign = sorted(machine["foreign_share"])
-    lines = [f"PyTorch {told['versions']['torch']}, Python {told['versions']['python']}, {machine['cores']} cores; other work "
-             f"took {100 * foreign[len(foreign) // 2]:.0f} % of them at the median of the looks between rounds "
-             f"(most {100 * foreign[-1]:.0f} %).", ""]
+    lines = [f"PyTorch {told['versions']['torch']}, Python {told['versions']['python']}, {machine['cores']} cores; "
+             f"other work took {100 * foreign[len(foreign) // 2]:.0f} % of them at the median of the looks between "
+             f"rounds (most {100 * foreign[-1]:.0f} %).", ""]
     for warning in told["warnings"]:
         lines += [f"**Doubtful:** {warning}.", ""]
     write = {"kills": kills.markdown, "steps": steps.markdown, "groups": group_steps.markdown}

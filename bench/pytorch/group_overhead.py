@@ -2,9 +2,9 @@
 
     group_overhead.py [--python P] [--ranks 2] [--rounds 40] [--calls 50] [-o json|table]
 
-Each round makes `calls` all-reduces on either group, one call in turn on the one and on the other; their two medians give
-the round's ratio, so what the machine does meanwhile hits both. Sizes: 1 KiB, 64 KiB, 4 MiB. Needs the Python that has
-torch (default: the one that runs this) and pawl's extension for it.
+Each round makes `calls` all-reduces on either group, one call in turn on the one and on the other; their two medians
+give the round's ratio, so what the machine does meanwhile hits both. Sizes: 1 KiB, 64 KiB, 4 MiB. Needs the Python that
+has torch (default: the one that runs this) and pawl's extension for it.
 """
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def told(times: dict[str, dict[str, list[float]]]) -> dict[str, object]:
 def markdown(found: dict) -> str:
     rows = [[size, text(of["gloo_us"]), text(of["managed_us"]), text(of["added_us"]), text(of["ratio"], 3)]
             for size, of in found["sizes"].items()]
-    return "\n".join([f"{found['cores']} cores, load {found['load']:.1f}; median (10 % .. 90 %) over the rounds", "", *table(
+    return "\n".join([f"{found['cores']} cores, load {found['load']:.1f}; median (10 % .. 90 %) over the rounds", "",
+                      *table(
         ["all-reduce of", "gloo, µs", "managed, µs", "difference, µs", "**ratio**"], rows)])
 
 

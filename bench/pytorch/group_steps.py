@@ -29,7 +29,8 @@ def bench_groups(options, gpt, device_ms, load):
         for name in times:
             times[name] += found[name]
         print(f"groups, {device_ms} ms of device, round {index + 1}/{options.rounds}: "
-              f"{statistics.median(found['managed']) / statistics.median(found['gloo']):.3f}x", file=sys.stderr, flush=True)
+              f"{statistics.median(found['managed']) / statistics.median(found['gloo']):.3f}x", file=sys.stderr,
+              flush=True)
     return {"device_ms": device_ms, "rounds": options.rounds, "ratio": figure(ratios), "ratios": ratios,
             "step_ms": {name: figure(times[name]) for name in times}}
 
@@ -39,7 +40,8 @@ def one_run(options, gpt, device_ms):
                str(device_ms), *options.size]
     environment = {**os.environ, **gpt.environment, "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(options.nodes),
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True,
                               env={**environment, "RANK": str(rank)}) for rank in range(options.nodes)]
     try:
         said = [process.communicate(timeout=TIMEOUT_S)[0] for process in ranks]
@@ -60,4 +62,5 @@ def markdown(told):
     return [f"### The managed group against gloo, by the step ({where})", "",
             *table(["median (10 % .. 90 %)", ""],
                    [["**ratio, managed : gloo, blocks of ten pairs**", f"**{text(told['ratio'], 3)}**"],
-                    ["step over gloo, ms", text(step["gloo"])], ["step over the managed group, ms", text(step["managed"])]])]
+                    ["step over gloo, ms", text(step["gloo"])],
+                    ["step over the managed group, ms", text(step["managed"])]])]

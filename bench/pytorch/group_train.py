@@ -1,8 +1,8 @@
 """The GPT's step over plain gloo and over the managed group, in turn within the same processes.
 
-Two equal models on each rank, one whose DDP and ZeroRedundancyOptimizer use a gloo group, one with a managed group. Steps
-alternate, each begun together; rank 0 writes a line of JSON: the mean over the ranks of each step's milliseconds, by kind.
-The managed group runs without libpawl here: what it adds to gloo by itself.
+Two equal models on each rank, one whose DDP and ZeroRedundancyOptimizer use a gloo group, one with a managed group.
+Steps alternate, each begun together; rank 0 writes a line of JSON: the mean over the ranks of each step's milliseconds,
+by kind. The managed group runs without libpawl here: what it adds to gloo by itself.
 """
 import argparse
 import json
@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 from data import Batches, read_text  # noqa: E402
 from model import BYTE_VALUES, GPT  # noqa: E402
+
 from pawl import groups  # noqa: E402
 
 CONTEXT = 64
@@ -35,7 +36,8 @@ class Side:
         torch.manual_seed(1)
         self.model = DistributedDataParallel(GPT(options.layers, options.width, 4, CONTEXT, dropout=0.0),
                                              process_group=group)
-        self.optimizer = ZeroRedundancyOptimizer(self.model.parameters(), torch.optim.AdamW, process_group=group, lr=1e-3)
+        self.optimizer = ZeroRedundancyOptimizer(self.model.parameters(), torch.optim.AdamW, process_group=group,
+                                                 lr=1e-3)
 
     def step(self, inputs: Tensor, targets: Tensor, device_ms: int) -> Tensor:
         self.optimizer.zero_grad()

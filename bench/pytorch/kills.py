@@ -1,8 +1,8 @@
 """From the kill to the next step done on every seat: pawl with a spare, against torchrun restarting from torch.save.
 
-Both train the same GPT with the same flags on this machine. Against pawl a stranger kills a whole node: keeper, daemon and
-trainer. torchrun has it easier: only one trainer dies, its agent lives and has nothing to agree on with other nodes, and
-the checkpoint lies in the page cache. Rounds of either take turns; each round gives a ratio.
+Both train the same GPT with the same flags on this machine. Against pawl a stranger kills a whole node: keeper, daemon
+and trainer. torchrun has it easier: only one trainer dies, its agent lives and has nothing to agree on with other
+nodes, and the checkpoint lies in the page cache. Rounds of either take turns; each round gives a ratio.
 """
 import os
 import random
@@ -50,8 +50,8 @@ def bench_kills(options, gpt, folder, device_ms, load):
             told[name] += kills
         medians = {name: statistics.median(kill["total_ms"] for kill in kills) for name, kills in found.items()}
         ratios.append(medians["torchrun"] / medians["pawl"])
-        print(f"kills, {device_ms} ms of device, round {index + 1}/{options.rounds}: pawl {medians['pawl']:.0f} ms, torchrun "
-              f"{medians['torchrun']:.0f} ms: {ratios[-1]:.1f}x", file=sys.stderr, flush=True)
+        print(f"kills, {device_ms} ms of device, round {index + 1}/{options.rounds}: pawl {medians['pawl']:.0f} ms, "
+              f"torchrun {medians['torchrun']:.0f} ms: {ratios[-1]:.1f}x", file=sys.stderr, flush=True)
     return {"device_ms": device_ms, "monitor_interval_s": options.monitor_interval, "save_every": options.every,
             "ratio": figure(ratios), "ratios": ratios, **{name: summary(told[name]) for name in told}}
 
@@ -71,12 +71,15 @@ def markdown(told):
     rows = [[f"**{name}**", f"**{text(side['total_ms'], 0)}**", text(side["caught_up_ms"], 0),
              f"{text(side['steps_redone'], 0)}, at most {side['steps_redone_max']}"]
             for name, side in (("pawl, a whole node killed, spare seated", pawl),
-                               (f"torchrun, one trainer killed, polled each {told['monitor_interval_s']} s, torch.save each "
-                                f"{told['save_every']} steps", peer))]
+                               (f"torchrun, one trainer killed, polled each {told['monitor_interval_s']} s, torch.save "
+                                f"each {told['save_every']} steps", peer))]
     lines = [f"### From the kill to the next step done on every seat ({where})", "",
-             f"torchrun : pawl **{text(told['ratio'])}**, {pawl['total_ms']['count']} and {peer['total_ms']['count']} kills.", "",
-             *table(["median (10 % .. 90 %)", "next step done, ms", "first step that is new, ms", "steps redone"], rows)]
-    lines += ["Where it goes, ms:", "", *table(["pawl", ""], [[part, text(pawl["parts_ms"][part])] for part in PAWL_PARTS]),
+             f"torchrun : pawl **{text(told['ratio'])}**, {pawl['total_ms']['count']} and {peer['total_ms']['count']} "
+             f"kills.", "",
+             *table(["median (10 % .. 90 %)", "next step done, ms", "first step that is new, ms", "steps redone"],
+                    rows)]
+    lines += ["Where it goes, ms:", "", *table(["pawl", ""], [[part, text(pawl["parts_ms"][part])]
+                                                              for part in PAWL_PARTS]),
               *table(["torchrun", ""], [[part, text(peer["parts_ms"][part], 0)] for part in TORCHRUN_PARTS])]
     return lines
 
@@ -86,15 +89,16 @@ def markdown(told):
 def caught_up_ms(kill_ns, run, until_ns):
     """Until a step is done on every seat that nobody had done before the kill."""
     first = max(line["step"] for line in run.lines if line["t_ns"] <= kill_ns) + 1
-    done = [max((line["t_ns"] for line in run.steps(seat) if line["step"] == first and kill_ns < line["t_ns"] < until_ns),
+    done = [max((line["t_ns"] for line in run.steps(seat) if line["step"] == first
+                 and kill_ns < line["t_ns"] < until_ns),
                 default=None) for seat in run.seats()]
     return None if None in done else (max(done) - kill_ns) / 1e6
 
 
 def check_redone(run, name, apart=0.0):
-    """A step that was done again must have given the same loss, or what was measured is no recovery. `apart`: by what part
-    of itself it may differ. A process that torchrun has started anew adds gradients in another order at first, since DDP
-    makes its buckets anew after the first step: its bits are others."""
+    """A step that was done again must have given the same loss, or what was measured is no recovery. `apart`: by what
+    part of itself it may differ. A process that torchrun has started anew adds gradients in another order at first,
+    since DDP makes its buckets anew after the first step: its bits are others."""
     seen = {}
     for line in sorted(run.lines, key=lambda line: line["t_ns"]):
         key = (line["seat"], line["step"])
@@ -143,7 +147,7 @@ def wait_told(job, follower):
     while True:
         run, kills = job.run(), verdict.read_kills(job.kills_path)[0]
         told = [tell_pawl(kill, list(follower.events), run, later["at_ns"] if later else time.monotonic_ns())
-                for kill, later in zip(kills, [*kills[1:], None])]
+                for kill, later in zip(kills, [*kills[1:], None], strict=False)]
         if all(kill["total_ms"] is not None and kill["caught_up_ms"] is not None for kill in told):
             return told
         if time.monotonic() > deadline:
@@ -185,7 +189,7 @@ def torchrun_round(options, gpt, path, flags, seed):
         end(process)
     run = record.read_run(os.path.join(path, "record"))
     check_redone(run, "torchrun", apart=0.01)
-    for kill, later in zip(told, [*told[1:], None]):
+    for kill, later in zip(told, [*told[1:], None], strict=False):
         kill["caught_up_ms"] = caught_up_ms(kill["at_ns"], run, later["at_ns"] if later else time.monotonic_ns())
     return told
 
@@ -237,7 +241,7 @@ class Attempt:
                  (max(start["started_ns"] for start in starts) - at_ns) / 1e6,
                  (max(line["t_ns"] for line in first) - at_ns) / 1e6]
         parts = [marks[0], marks[1] - marks[0], marks[2] - marks[1]]
-        return {"at_ns": at_ns, "total_ms": marks[2], "parts": dict(zip(TORCHRUN_PARTS, parts)),
+        return {"at_ns": at_ns, "total_ms": marks[2], "parts": dict(zip(TORCHRUN_PARTS, parts, strict=False)),
                 "redone": max(0, before - min(line["step"] for line in first) + 1)}
 
 

@@ -1,4 +1,5 @@
-"""Whether this machine is quiet enough for a figure to mean something: what others use of its cores, before and after."""
+"""Whether this machine is quiet enough for a figure to mean something: what others use of its cores, before and
+after."""
 import os
 import time
 

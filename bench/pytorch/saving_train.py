@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 4 bench/pytorch/saving_train.py --save torch --every 10 --folder DIR [flags of train.py]
 
-Every rank saves what is its own: rank 0 the weights too, all in parallel, nothing gathered. That is the cheapest way for
-state which ZeroRedundancyOptimizer has sharded. A start finds the newest step that all ranks have saved, and goes on there.
+Every rank saves what is its own: rank 0 the weights too, all in parallel, nothing gathered. That is the cheapest way
+for state which ZeroRedundancyOptimizer has sharded. A start finds the newest step that all ranks have saved, and goes
+on there.
   torch        torch.save into the page cache: it outlives the process, not the machine
   torch-fsync  the same, and on the disk before the step ends
   dcp          torch.distributed.checkpoint.async_save with a thread and a stager that is kept (of its kinds the fastest
@@ -183,7 +184,8 @@ def main() -> None:
             saver.save(training, number)
         record.step(number, loss, training.batches)
     saver.finish()
-    record.final(options.steps, training.model, training.optimizer, training.scheduler, training.scaler, training.batches)
+    record.final(options.steps, training.model, training.optimizer, training.scheduler, training.scaler,
+                 training.batches)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # threads of the checkpoint library would keep the process

@@ -1,7 +1,8 @@
 """What a step costs with pawl, and with PyTorch's own ways to be safe at every step, against plain PyTorch.
 
-Every round runs each of them once, one after the other in an order that turns; a ratio is to the plain run of its round.
-Where a device computes, the cores are free for most of a step (--device-ms); without one all trainers share the cores.
+Every round runs each of them once, one after the other in an order that turns; a ratio is to the plain run of its
+round. Where a device computes, the cores are free for most of a step (--device-ms); without one all trainers share the
+cores.
 """
 import glob
 import json
@@ -41,10 +42,11 @@ def bench_steps(options, gpt, folder, device_ms, load):
             shutil.rmtree(path)
         plain = found[PLAIN][-1]["step_ms"]
         print(f"steps, {device_ms} ms of device, round {index + 1}/{options.rounds}: plain {plain:.1f} ms; "
-              + ", ".join(f"{name} {found[name][-1]['step_ms'] / plain:.3f}x" for name in names[1:]), file=sys.stderr, flush=True)
+              + ", ".join(f"{name} {found[name][-1]['step_ms'] / plain:.3f}x" for name in names[1:]), file=sys.stderr,
+              flush=True)
     told = {"device_ms": device_ms, "steps": options.steps, "rounds": options.rounds, "ways": {}}
     for name in names:
-        ratios = [run["step_ms"] / plain["step_ms"] for run, plain in zip(found[name], found[PLAIN])]
+        ratios = [run["step_ms"] / plain["step_ms"] for run, plain in zip(found[name], found[PLAIN], strict=False)]
         told["ways"][name] = {"step_ms": figure([run["step_ms"] for run in found[name]]), "ratio": figure(ratios),
                               "ratios": ratios, "lost": lost([run["lost"] for run in found[name]]),
                               "fence_wait_ms": found[name][-1].get("fence_wait_ms")}
@@ -66,8 +68,9 @@ def markdown(told):
     for name, way in told["ways"].items():
         rows.append([name, text(way["step_ms"]), "1" if name == PLAIN else f"**{text(way['ratio'], 3)}**",
                      lost_text(name, way["lost"])])
-    return [f"### A step, each way to be safe against plain PyTorch ({where}; {told['rounds']} rounds of {told['steps']} "
-            f"steps)", "", *table(["median (10 % .. 90 %)", "step, ms", "to plain", "finished steps that a death loses"], rows)]
+    columns = ["median (10 % .. 90 %)", "step, ms", "to plain", "finished steps that a death loses"]
+    return [f"### A step, each way to be safe against plain PyTorch ({where}; {told['rounds']} rounds of "
+            f"{told['steps']} steps)", "", *table(columns, rows)]
 
 
 def lost(runs):
@@ -138,6 +141,7 @@ def steps_lost(run, directory):
     for _ in range(500):
         at_ns = chance.uniform(first, last)
         done = max(line["step"] for line in run.lines if line["t_ns"] <= at_ns)
-        safe = min(max((line["step"] for line in lines if line["t_ns"] <= at_ns), default=0) for lines in saved.values())
+        safe = min(max((line["step"] for line in lines if line["t_ns"] <= at_ns), default=0)
+                   for lines in saved.values())
         found.append(max(0, done - safe))
     return {"mean": statistics.mean(found), "max": max(found)}

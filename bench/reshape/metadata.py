@@ -65,7 +65,8 @@ def main():
             times["torch"].append(torch_milliseconds(dcp))
             times["metadata"].append(pawl("metadata", dcp))
             times["dcp"].append(pawl("dcp", dcp))
-    ratios = {what: statistics.median(t / p for t, p in zip(times["torch"], times[what])) for what in ("metadata", "dcp")}
+    ratios = {what: statistics.median(t / p for t, p in zip(times["torch"], times[what], strict=False))
+              for what in ("metadata", "dcp")}
     medians = {what: statistics.median(values) for what, values in times.items()}
     if options.json:
         print(json.dumps({"tensors": options.tensors, "milliseconds": medians, "faster_than_torch": ratios}))

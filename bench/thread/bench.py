@@ -147,7 +147,8 @@ def kill_some(options, folder, count, seed):
         job.wait_spare()
         follower = jobs.Follower(job)
         done = subprocess.run(
-            [sys.executable, "-B", os.path.join(TOOLS, "killer.py"), "--pawl", PAWL, "--job", job.name, "--run-dir", path,
+            [sys.executable, "-B", os.path.join(TOOLS, "killer.py"), "--pawl", PAWL, "--job", job.name,
+             "--run-dir", path,
              "--seed", str(seed), "--kills", str(count), "--steps", "1", "--nodes", str(options.nodes), "--out",
              job.kills_path], capture_output=True, text=True, timeout=60 + 30 * count, check=False)
         if done.returncode != 0:

@@ -232,11 +232,12 @@ class Ranks:
     """Forked ranks of one training; they end with this."""
 
     def __init__(self, folder: pathlib.Path, world: int, kind: str, size_bytes: int) -> None:
-        import pawl.torch  # noqa: F401 - and torch with it: once, for all ranks
         import torch._dynamo  # noqa: F401 - optimizers load it with their first step
         import torch.distributed.checkpoint.state_dict  # noqa: F401
         import torch.distributed.fsdp  # noqa: F401
         import torch.distributed.tensor.parallel  # noqa: F401
+
+        import pawl.torch  # noqa: F401 - and torch with it: once, for all ranks
         context = multiprocessing.get_context("fork")
         self._scratch = tempfile.mkdtemp(prefix="meet-", dir=folder)
         self._pipes, self._processes = [], []

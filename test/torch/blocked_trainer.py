@@ -1,4 +1,5 @@
-"""A training on three seats in whose sixth step seat 1 dies while seat 2 waits for seat 0, which is alive and in no hurry.
+"""A training on three seats in whose sixth step seat 1 dies while seat 2 waits for seat 0, which is alive and in no
+hurry.
 
 So seat 2 can only be freed from outside: by the recovery that begins. A thread of it waits for a key of the store, too.
 What happened is written to `--record`, one file a seat.

@@ -1,4 +1,5 @@
-"""trainer.py, which after each step also marks how many groups there are; with --untraceable also hidden from tracers."""
+"""trainer.py, which after each step also marks how many groups there are; with --untraceable also hidden from
+tracers."""
 import sys
 
 import paced_job

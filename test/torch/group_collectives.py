@@ -1,4 +1,5 @@
-"""Every collective of torch.distributed, as a function of (group, rank, world) -> tensors; and the comparison of two groups.
+"""Every collective of torch.distributed, as a function of (group, rank, world) -> tensors; and the comparison of two
+groups.
 
 Inputs are drawn per rank, equal for both groups, so a managed group must give bit for bit what plain gloo gives.
 """
@@ -51,7 +52,8 @@ def all_reduce_large(group, rank, world):
 @case
 def all_reduce_future(group, rank, world):
     tensor = draw(rank, 9)
-    return dist.all_reduce(tensor, group=group, async_op=True).get_future().then(lambda done: done.value()[0] * 2).wait()
+    return dist.all_reduce(tensor, group=group,
+                           async_op=True).get_future().then(lambda done: done.value()[0] * 2).wait()
 
 
 @case

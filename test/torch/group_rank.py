@@ -13,10 +13,10 @@ import threading
 import time
 from datetime import timedelta
 
+import group_forms
 import torch
 import torch.distributed as dist
 
-import group_forms
 from pawl import groups
 
 LONG = timedelta(seconds=300)  # of each collective: who waits that long has not been freed
@@ -94,8 +94,8 @@ def mistakes(me: Rank) -> None:
 def train(me: Rank) -> None:
     """Trains DDP or ZeRO by commands, through as many generations as the test opens.
 
-    {"open": g, "resume": R, "until": S}: joins generation g, goes on behind step R and ends with S; with "hold": {"step":
-    s, "where": "backward" or "broadcast"} it stands still there in step s, with "stop": true by SIGSTOP.
+    {"open": g, "resume": R, "until": S}: joins generation g, goes on behind step R and ends with S; with "hold":
+    {"step": s, "where": "backward" or "broadcast"} it stands still there in step s, with "stop": true by SIGSTOP.
     {"fail": why}: from another thread, while the training thread may be blocked. {"end": true}: leaves.
     Says {"saved": step} after each step, {"held": step} where it was told to stand still, {"drained": why} after a step
     that failed, and {"done": ...} at S.
@@ -216,7 +216,8 @@ class Training:
 
 
 def blocked(me: Rank) -> None:
-    """Rank 0 stands still; the others wait for it in the collective that is named, then drain. What they see is said."""
+    """Rank 0 stands still; the others wait for it in the collective that is named, then drain. What they see is
+    said."""
     me.join("pawl")
     warm = torch.ones(4)
     dist.all_reduce(warm)
@@ -256,11 +257,11 @@ def blocked(me: Rank) -> None:
 def torn(me: Rank) -> None:
     """A broadcast of many bytes is cut in its midst, by commands.
 
-    {"open": g, "source": S, "future": F}: the receiver tells that it waits for the bytes and stops itself ("standing"); the
-    source fills what the connection holds ("sending") once it hears {"go": true}. Who is left of them says how that ended.
-    With "pair": a send and a receive instead. With "behind": two broadcasts, one for each of gloo's workers, and behind
-    them an all-to-all, into whose output its user writes once it was given up; what is in it after the group's timeout is
-    said, too.
+    {"open": g, "source": S, "future": F}: the receiver tells that it waits for the bytes and stops itself ("standing");
+    the source fills what the connection holds ("sending") once it hears {"go": true}. Who is left of them says how that
+    ended. With "pair": a send and a receive instead. With "behind": two broadcasts, one for each of gloo's workers, and
+    behind them an all-to-all, into whose output its user writes once it was given up; what is in it after the group's
+    timeout is said, too.
     {"open": g}: joins the generation and says a sum over all ranks.
     """
     groups.register()

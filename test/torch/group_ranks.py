@@ -1,7 +1,7 @@
 """Starts the ranks of one test of the managed groups, talks to them line by line, and leaves nothing behind.
 
-A rank is `group_rank.py SCENARIO` in a process of its own; it says JSON objects on its standard output and hears some on
-its standard input. The ranks rendezvous over files in one directory, which is removed at the end.
+A rank is `group_rank.py SCENARIO` in a process of its own; it says JSON objects on its standard output and hears some
+on its standard input. The ranks rendezvous over files in one directory, which is removed at the end.
 """
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Ranks:
         self.directory = tempfile.mkdtemp(prefix="pawl-groups-")
         self.all: list[Rank] = []
 
-    def __enter__(self) -> "Ranks":
+    def __enter__(self) -> Ranks:
         self.all = [self._start(rank) for rank in range(self.world)]
         return self
 

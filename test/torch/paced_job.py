@@ -14,6 +14,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from torch_job import END_S, START_S, TorchTest, harness, jobs, record, reference_run, run_plain  # noqa: E402
+
+# isort: split
 from processes import Identity, Victims  # noqa: E402
 
 GPT = os.path.join(harness.ROOT, "examples", "gpt", "train.py")
@@ -52,7 +54,7 @@ class PacedTest(TorchTest):
     def pace(self, job, but=()):
         """Parks one member, and with it all others, AHEAD steps from now."""
         nodes = job.nodes()
-        for seat, trainer in sorted(jobs.seats(nodes).items()):
+        for _seat, trainer in sorted(jobs.seats(nodes).items()):
             if trainer["node"] not in but:
                 with contextlib.suppress(OSError, jobs.JobError):
                     job.hold(trainer["node"], "compute", jobs.committed(nodes) + AHEAD)
@@ -109,11 +111,13 @@ class PacedTest(TorchTest):
     # The verdict.
 
     def finish_paced(self, job, recoveries):
-        """To the end; then every loss, tensor and sample is that of plain PyTorch, and nothing was done again unsaid."""
+        """To the end; then every loss, tensor and sample is that of plain PyTorch, and nothing was done again
+        unsaid."""
         self.unpace(job)
         self.assertEqual(0, job.wait_end(END_S), job.tail())
         run, steps = job.run(), job.options["steps"]
-        plain = {name: value for name, value in job.options.items() if name not in ("device_ms", "step_ms", "untraceable")}
+        plain = {name: value for name, value in job.options.items()
+                 if name not in ("device_ms", "step_ms", "untraceable")}
         reference = plain_run(GPT, job.world, **plain) if job.script == GPT else reference_run(job.world, **plain)
         compared = record.compare(run, reference, steps, job.world)
         self.assertEqual([], compared.differences)
@@ -130,7 +134,7 @@ def silent_replays(run, events):
     wrong = []
     for seat in run.seats():
         lines = run.steps(seat)
-        for before, after in zip(lines, lines[1:]):
+        for before, after in zip(lines, lines[1:], strict=False):
             resumed = [resume for at_ns, resume in restarts if before["t_ns"] < at_ns < after["t_ns"]]
             if after["step"] != before["step"] + 1 and after["step"] - 1 not in resumed:
                 wrong.append(f"seat {seat}: step {after['step']} after step {before['step']}, resumed {resumed}")

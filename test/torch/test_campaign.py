@@ -1,5 +1,5 @@
-"""One training, a dozen faults and more, in every phase of a step and of a recovery: at the end it is bit for bit the one
-that nothing ever happened to, in plain PyTorch without pawl."""
+"""One training, a dozen faults and more, in every phase of a step and of a recovery: at the end it is bit for bit the
+one that nothing ever happened to, in plain PyTorch without pawl."""
 import contextlib
 import os
 import sys
@@ -29,7 +29,7 @@ class CampaignTest(PacedTest):
                     self.one_death(job, phase, what, seat)
             with self.fault("ack", "node", 0):
                 self.before_the_acknowledgement(job, 0)
-            for (phase, what), seat in zip(IN_A_RECOVERY, (1, 2, 3, 0)):
+            for (phase, what), seat in zip(IN_A_RECOVERY, (1, 2, 3, 0), strict=False):
                 with self.fault(phase, what, seat):
                     self.two_deaths(job, phase, what, seat)
             with self.fault("after a swap", "node", 1):
@@ -53,7 +53,8 @@ class CampaignTest(PacedTest):
         self.deaths += 1
         after = self.runs_again(job, before, [seat])
         was, now = jobs.seats(before)[seat], jobs.seats(after)[seat]
-        self.assertEqual(what == "trainer", was["node"] == now["node"], "a trainer is restarted in place, a node replaced")
+        self.assertEqual(what == "trainer", was["node"] == now["node"],
+                         "a trainer is restarted in place, a node replaced")
         self.assertNotEqual(was["pid"], now["pid"])
 
     def before_the_acknowledgement(self, job, seat):
@@ -89,7 +90,8 @@ class CampaignTest(PacedTest):
         self.runs_again(job, before, [seat] if what == "spare" else [seat, other])
 
     def right_after_a_swap(self, job, seat):
-        """The moment that the job runs again somebody dies, whose state the newcomer does not hold, nor it the newcomer's."""
+        """The moment that the job runs again somebody dies, whose state the newcomer does not hold, nor it the
+        newcomer's."""
         before = self.sound(job, 2)
         self.unpace(job)
         self.die(job, seat, whole_node=True)
@@ -102,7 +104,8 @@ class CampaignTest(PacedTest):
 
 class EndTest(PacedTest):
     def test_a_death_while_the_last_step_is_committed(self):
-        """All steps are done, the others wait for the end: they come back from it for the one who has to do it again."""
+        """All steps are done, the others wait for the end: they come back from it for the one who has to do it
+        again."""
         with self.paced(GPT, nodes=4, spares=1, steps=40, device_ms=5, **SMALL_GPT) as job:
             before = self.sound(job, 1)
             self.hold_seat(job, 2, "finish")
@@ -124,7 +127,8 @@ class ColdRestartTest(PacedTest):
                 self.die(job, 2, whole_node=what == "node")
                 after = job.wait_running(jobs.generation(before), START_S)
                 for seat, was in jobs.seats(before).items():
-                    self.assertNotEqual(was["nonce"], jobs.seats(after)[seat]["nonce"], f"seat {seat} is the old process")
+                    self.assertNotEqual(was["nonce"], jobs.seats(after)[seat]["nonce"],
+                                        f"seat {seat} is the old process")
                 self.assertEqual(0, job.wait_end(END_S), job.tail())
                 run, options = job.run(), job.options
                 compared = record.compare(run, plain_run(GPT, 4, **options), options["steps"], 4)

@@ -20,15 +20,15 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
+import live_ranks  # noqa: E402
+import live_trainings  # noqa: E402
+import small_disk  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
-import harness  # noqa: E402
-import live_ranks  # noqa: E402
-import live_trainings  # noqa: E402
 import pawl.torch  # noqa: E402
-import small_disk  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
 from pawl.torch import load_together, report  # noqa: E402
@@ -399,7 +399,7 @@ class FaultsTest(unittest.TestCase):
     def test_interrupted_while_saving(self):
         for ranks in ((0, 1, 2, 3), (2,)):
             ends = live_ranks.run(WORLD, interrupted_save, self.directory, ranks)
-            for rank, (said, seconds) in enumerate(ends):
+            for rank, (said, _seconds) in enumerate(ends):
                 if rank in ranks:
                     self.assertTrue(said.startswith("KeyboardInterrupt"), said)
                 else:

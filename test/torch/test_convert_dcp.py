@@ -17,9 +17,11 @@ import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import harness  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from harness import PAWL, ROOT  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: E402
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
@@ -27,9 +29,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
-
-import harness  # noqa: E402
-from harness import PAWL, ROOT  # noqa: E402
 
 FIXTURES = os.path.join(ROOT, "test", "fixtures")
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
@@ -70,7 +69,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, steps:
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
-    """As README says it: weights strictly, then the optimizer's tensors, hyperparameters being the program's own."""
+    """As docs/user/convert.md says it: weights strictly, then the optimizer's tensors, hyperparameters being the
+    program's own."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process only

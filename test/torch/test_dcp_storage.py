@@ -13,13 +13,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
+import live_ranks  # noqa: E402
+import live_trainings  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
 
-import harness  # noqa: E402
-import live_ranks  # noqa: E402
-import live_trainings  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.torch.dcp import OBJECT, Reader, Writer, groups_of, names_of  # noqa: E402
 from pawl.torch.saving import save  # noqa: E402

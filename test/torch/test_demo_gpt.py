@@ -1,5 +1,5 @@
-"""The demo's GPT: the same script with pawl, without `pawl run` and without the package; the demo itself, with PyTorch and
-where there is none; the lines of the README and of docs/user/protect.md."""
+"""The demo's GPT: the same script with pawl, without `pawl run` and without the package; the demo itself, with PyTorch
+and where there is none; the lines of the README and of docs/user/protect.md."""
 import ast
 import difflib
 import json
@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch_job  # noqa: E402
 from torch_job import JobTest, harness, record  # noqa: E402
+
+# isort: split
 from reference import Reference, ReferenceFailed  # noqa: E402
 
 EXAMPLES = os.path.join(harness.ROOT, "examples")
@@ -51,7 +53,8 @@ class ScriptTest(JobTest):
         self.assertEqual(2 * STEPS, compared.losses_compared)
         scale = [tensor["hash"] for tensor in without_package.finals[0]["tensors"] if tensor["role"] == "scale"]
         other = self.plain(False, *flags, "--overflow-step", "0")
-        self.assertNotEqual(scale, [tensor["hash"] for tensor in other.finals[0]["tensors"] if tensor["role"] == "scale"],
+        self.assertNotEqual(scale, [tensor["hash"] for tensor in other.finals[0]["tensors"]
+                                    if tensor["role"] == "scale"],
                             "the scaler skipped no step")
         self.assertFalse(record.compare(other, without_package, STEPS, 2).equal(), "this comparison can't fail")
 
@@ -67,7 +70,8 @@ class ScriptTest(JobTest):
     def test_the_lines_of_the_readme(self):
         shown = read("docs", "user", "protect.md").split("```diff\n")[1].split("```")[0].splitlines()
         made = list(difflib.unified_diff(read("examples", "minimal", "train.py").splitlines(),
-                                         read("examples", "minimal", "protected.py").splitlines(), lineterm="", n=0))[2:]
+                                         read("examples", "minimal", "protected.py").splitlines(), lineterm="",
+                                         n=0))[2:]
         self.assertEqual([line for line in made if not line.startswith("@@")],
                          [line for line in shown if line[:1] in "+-"])
         protected = [line.strip() for line in read("examples", "minimal", "protected.py").splitlines()]

@@ -12,6 +12,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch_job  # noqa: E402  (finds the others)
 from torch_job import HERE, PACKAGE, harness  # noqa: E402
+
+# isort: split
 from processes import command_line, pids  # noqa: E402
 
 sys.path.insert(0, PACKAGE)
@@ -52,7 +54,8 @@ class RealDrills(unittest.TestCase):
         return code, out, err
 
     def test_a_sound_script_is_equal(self):
-        code, out, err = self.drill("--seed", "2", "-o", "json", command=drilled("--ema", "protected", "--own-sampler", "protected"))
+        code, out, err = self.drill("--seed", "2", "-o", "json",
+                                    command=drilled("--ema", "protected", "--own-sampler", "protected"))
         self.assertEqual(0, code, out + err)
         report = json.loads(out)
         self.assertEqual("equal", report["verdict"])
@@ -71,7 +74,8 @@ class RealDrills(unittest.TestCase):
     def test_a_sampler_that_is_not_restored_is_named(self):
         code, out, err = self.drill("--kinds", "node", "--faults", "1", command=drilled("--own-sampler", "unprotected"))
         self.assertEqual(1, code, out + err)
-        for words in ("NOT equal", "a sampler that isn't restored", "`order.position` of OwnOrder", "job.protect(..., order)", "pawl.ElasticSampler"):
+        for words in ("NOT equal", "a sampler that isn't restored", "`order.position` of OwnOrder",
+                      "job.protect(..., order)", "pawl.ElasticSampler"):
             self.assertIn(words, out)
 
     def test_a_script_that_differs_from_itself_is_told_so(self):
@@ -82,15 +86,18 @@ class RealDrills(unittest.TestCase):
 
     def test_interrupted_it_leaves_nothing(self):
         with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
-            process = subprocess.Popen([harness.PAWL, "drill", "--", *drilled("--steps", "4000")], env=environment(folder),
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            process = subprocess.Popen([harness.PAWL, "drill", "--", *drilled("--steps", "4000")],
+                                       env=environment(folder),
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True,
                                        start_new_session=True)
             self.wait_until(lambda: self.record_in(folder), "the first run to train")
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60.0)[0]
             self.assertEqual(130, process.returncode, said)
             self.assertEqual([], [name for name in os.listdir(folder) if "pawl" in name])  # torch leaves a cache
-            self.wait_until(lambda: not [pid for pid in pids() if "4000" in command_line(pid) and DRILLED in command_line(pid)],
+            self.wait_until(lambda: not [pid for pid in pids() if "4000" in command_line(pid)
+                                         and DRILLED in command_line(pid)],
                             "the trainers to end")
 
     def record_in(self, folder):
@@ -181,7 +188,8 @@ class Verdicts(unittest.TestCase):
         self.assertIn("0.5, undisturbed 5.0", found.shown())
 
     def test_the_first_step_counts_then_the_order_within_it(self):
-        disturbed = run_of(execution(6, tensors={"w (weight)": "x"}, inputs=["x"]), execution(4, 1, volatile={"random": "x"}))
+        disturbed = run_of(execution(6, tensors={"w (weight)": "x"}, inputs=["x"]),
+                           execution(4, 1, volatile={"random": "x"}))
         found = drill_verdict.first_difference(run_of(), disturbed)
         self.assertEqual((4, 1, "volatile"), (found.step, found.seat, found.what))
         del disturbed.done[4, 1]
@@ -226,7 +234,8 @@ class Verdicts(unittest.TestCase):
 
     def test_counters_are_notes_and_clocks_are_nothing(self):
         def last(count, clock):
-            return execution(8, unprotected={"losses": ("value", count, f"list of {count}", ""), "began": ("value", clock, clock, "")})
+            return execution(8, unprotected={"losses": ("value", count, f"list of {count}", ""),
+                                             "began": ("value", clock, clock, "")})
         reference, disturbed, again = run_of(last("7", "0.1")), run_of(last("9", "0.2")), run_of(last("7", "0.3"))
         self.assertTrue(drill_verdict.needs_another_run(reference, disturbed))
         verdict = drill_verdict.judge(reference, disturbed, again)
@@ -330,7 +339,7 @@ class Looking(unittest.TestCase):
                 self.position = 0
 
         def numbers():
-            for number in range(9):
+            for number in range(9):  # noqa: UP028 - a generator with a variable of its own
                 yield number
 
         feed, stream, chance = Feed(), numbers(), torch.Generator().manual_seed(1)
@@ -347,7 +356,8 @@ class Looking(unittest.TestCase):
                 file.write("a line")
                 known += 1
         kinds = {"feed.position": unprotected_state.VALUE, "stream": unprotected_state.ITERATOR,
-                 "chance": unprotected_state.GENERATOR, "model": unprotected_state.MODULE, "file": unprotected_state.FILE}
+                 "chance": unprotected_state.GENERATOR, "model": unprotected_state.MODULE,
+                 "file": unprotected_state.FILE}
         for path, kind in kinds.items():
             self.assertEqual(kind, looks[1][path].kind, path)
             self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
@@ -369,7 +379,8 @@ class Looking(unittest.TestCase):
 
 class Words(unittest.TestCase):
     def test_options(self):
-        options = drill.read_options(["--pawl", "/p", "--seed", "7", "--kinds", "node,pawld", "-o", "json", "--", "python",
+        options = drill.read_options(["--pawl", "/p", "--seed", "7", "--kinds", "node,pawld", "-o", "json", "--",
+                                      "python",
                                       "x.py", "--", "-o"])
         self.assertEqual((7, ("node", "pawld"), True, ["python", "x.py", "--", "-o"]),
                          (options.seed, options.kinds, options.as_json, options.command))

@@ -15,14 +15,14 @@ import torch.distributed  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
+
 try:  # PyTorch's own, and not in every version
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset  # noqa: E402
 except ImportError:
     _compute_local_shape_and_global_offset = None
+import harness  # noqa: E402
 from torch.distributed.tensor.placement_types import _StridedShard  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
-
-import harness  # noqa: E402
 
 ELEMENTS = os.environ.get("PAWL_DTENSOR_ELEMENTS", os.path.join(harness.ROOT, "build", "bin", "dtensor_elements"))
 MESHES = [(1, 3), (2, 2), (2, 3), (3, 2), (4, 2), (2, 4)]
@@ -35,8 +35,8 @@ def written(numbers):
 
 def word(placement):
     if isinstance(placement, _StridedShard):  # first: in some versions it is a Shard
-        return "SS%d:%d" % (placement.dim, placement.split_factor)
-    return "S%d" % placement.dim if isinstance(placement, Shard) else "R"
+        return f"SS{placement.dim}:{placement.split_factor}"
+    return f"S{placement.dim}" if isinstance(placement, Shard) else "R"
 
 
 def strided(placements):
@@ -84,7 +84,7 @@ def expected(mesh, shape, placements, coordinate):
 
 def answers_to(asked):
     """Our enumeration: a line a rank, or one "refused", of each case."""
-    lines = "".join("%s %s %s\n" % (written(mesh), written(shape), " ".join(map(word, placements)))
+    lines = "".join("{} {} {}\n".format(written(mesh), written(shape), " ".join(map(word, placements)))
                     for mesh, shape, placements in asked)
     return iter(subprocess.run([ELEMENTS], input=lines, text=True, capture_output=True, check=True).stdout.splitlines())
 
@@ -119,14 +119,14 @@ class DTensorLayoutsTest(unittest.TestCase):
             for rank in range(mesh[0] * mesh[1]):
                 local, said = held_by_fsdp2(mesh, shape, rank)
                 self.assertEqual(list(map(word, placements)), list(map(word, said)))
-                self.assertEqual(answer_of(local), next(answers), "mesh %s shape %s rank %d" % (mesh, shape, rank))
+                self.assertEqual(answer_of(local), next(answers), f"mesh {mesh} shape {shape} rank {rank}")
 
     def test_every_pair_of_placements(self):
         compared, refused, self.odd = 0, 0, 0
         asked = list(cases())
         answers = answers_to(asked)
         for mesh, shape, placements in asked:
-            about = "mesh %s shape %s %s" % (mesh, shape, placements)
+            about = f"mesh {mesh} shape {shape} {placements}"
             answer = next(answers)
             if not is_ordered(mesh, placements):
                 self.assertEqual("refused", answer, about)
@@ -136,7 +136,7 @@ class DTensorLayoutsTest(unittest.TestCase):
                 if coordinate != (0, 0):
                     answer = next(answers)
                 local = expected(mesh, shape, placements, coordinate)
-                self.assertEqual(answer_of(local), answer, "%s at %s" % (about, coordinate))
+                self.assertEqual(answer_of(local), answer, f"{about} at {coordinate}")
                 self.check_offset(mesh, shape, placements, coordinate, local, about)
                 compared += 1
         self.assertGreater(compared, 5000)
@@ -153,14 +153,14 @@ class DTensorLayoutsTest(unittest.TestCase):
         if strided(placements) and tuple(size) != tuple(local.shape):
             self.odd += 1
             return
-        self.assertEqual(tuple(local.shape), tuple(size), "%s at %s" % (about, coordinate))
+        self.assertEqual(tuple(local.shape), tuple(size), f"{about} at {coordinate}")
         if local.numel() == 0:
             return
         first, begin = int(local.flatten()[0]), []
         for extent in reversed(shape):
             begin.insert(0, first % extent)
             first //= extent
-        self.assertEqual(tuple(begin), tuple(offset), "%s at %s" % (about, coordinate))
+        self.assertEqual(tuple(begin), tuple(offset), f"{about} at {coordinate}")
 
 
 if __name__ == "__main__":

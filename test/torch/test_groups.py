@@ -1,4 +1,5 @@
-"""The managed groups give what plain gloo gives, bit for bit; alone they give the right shapes; what is wrong is refused."""
+"""The managed groups give what plain gloo gives, bit for bit; alone they give the right shapes; what is wrong is
+refused."""
 from __future__ import annotations
 
 import ctypes
@@ -14,13 +15,13 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(os.path.dirname(os.path.dirname(HERE)), "python"), HERE]
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-
 import group_collectives  # noqa: E402
 import group_forms  # noqa: E402
 import group_ranks  # noqa: E402
 import harness  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
 from pawl import _extension, groups  # noqa: E402
 from pawl.errors import Refused  # noqa: E402
 

@@ -1,4 +1,5 @@
-"""A peer dies, stops or never comes: managed groups drain without an exception; the next generation goes on, bit for bit."""
+"""A peer dies, stops or never comes: managed groups drain without an exception; the next generation goes on, bit for
+bit."""
 from __future__ import annotations
 
 import os
@@ -117,7 +118,8 @@ class SwapTest(unittest.TestCase):
         with Ranks("train", self.WORLD, form="ddp") as ranks:
             for rank in ranks.all:
                 rank.tell(open=1, resume=0, until=self.UNTIL,
-                          hold={"step": self.AT, "where": "backward", "stop": True} if rank.rank == self.VICTIM else None)
+                          hold={"step": self.AT, "where": "backward", "stop": True} if rank.rank == self.VICTIM
+                          else None)
             ranks[self.VICTIM].hear("held")
             time.sleep(1)  # by now the others wait for it
             for rank in ranks.others(self.VICTIM):

@@ -23,7 +23,8 @@ class InterruptTest(TorchTest):
         waited = told[2]
         self.assertTrue(told[0]["freed"], "seat 2 was still blocked when seat 0 had waited long enough")
         self.assertEqual("interrupted: generation 1", told[0]["failed"])
-        self.assertRegex(waited["failed"], "^interrupted: generation 1$|closed by peer", "by its own pawld, or by seat 0")
+        self.assertRegex(waited["failed"], "^interrupted: generation 1$|closed by peer",
+                         "by its own pawld, or by seat 0")
         self.assertEqual([0.0] * 4, waited["received"])
         self.assertIn("recovery", waited["cancelled"])
         self.assert_met([told[0]["store"], told[2]["store"]])  # seat 1 has died since, with what it was told

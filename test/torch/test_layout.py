@@ -14,13 +14,12 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-
 import harness  # noqa: E402
 import live_ranks  # noqa: E402
 import live_trainings  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
 from pawl.errors import Refused  # noqa: E402
 from pawl.torch.boxes import boxes_of_interval  # noqa: E402
 from pawl.torch.layout import layout_of, pieces_of  # noqa: E402
@@ -68,7 +67,7 @@ def joined(of_ranks):
             whole = wholes.setdefault((name, role), torch.zeros(shape, dtype=tensor.dtype))
             count = counts.setdefault((name, role), torch.zeros(shape, dtype=torch.int64))
             assert tuple(whole.shape) == tuple(shape) and tuple(tensor.shape) == tuple(size)
-            at = tuple(slice(b, b + s) for b, s in zip(begin, size))
+            at = tuple(slice(b, b + s) for b, s in zip(begin, size, strict=False))
             if tensor.numel() and bool((count[at] > 0).all()):
                 assert torch.equal(whole[at], tensor), f"{name} {role}: replicas differ"
             whole[at] = tensor
@@ -93,7 +92,7 @@ class LayoutTest(unittest.TestCase):
             for answer in self.answers:
                 truth.update(answer[kind, word][1])
             if kind.startswith("fsdp1"):
-                for (name, role), value in list(truth.items()):
+                for (name, _role), value in list(truth.items()):
                     truth[name, "exp_avg"], truth[name, "exp_avg_sq"] = value * 2, value * 3
                     truth[name, "step"] = torch.tensor(2.0)
                 truth["seen", "buffer"] = torch.tensor(2)
@@ -163,7 +162,8 @@ class IntervalsTest(unittest.TestCase):
             end = drawn.randint(begin, elements.numel())
             found = []
             for box, first in boxes_of_interval(shape, begin, end):
-                part = elements[tuple(slice(b, b + s) for b, s in zip(box.begin, box.size))].flatten().tolist()
+                part = elements[tuple(slice(b, b + s) for b, s in zip(box.begin, box.size,
+                                                                      strict=False))].flatten().tolist()
                 self.assertEqual(first, part[0])
                 found.append(part)
             self.assertEqual(list(range(begin, end)), [e for part in found for e in part])

@@ -1,5 +1,5 @@
-"""Swap after swap in one run: who survives them all has as many threads, descriptors, memory files and groups as before,
-and about as much memory. PAWL_SWAPS says how many (10; the lane `long` does 50)."""
+"""Swap after swap in one run: who survives them all has as many threads, descriptors, memory files and groups as
+before, and about as much memory. PAWL_SWAPS says how many (10; the lane `long` does 50)."""
 import collections
 import os
 import sys
@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from paced_job import PacedTest, harness, jobs  # noqa: E402
-from processes import namespace, pids, resident_bytes  # noqa: E402
+from processes import namespace, resident_bytes  # noqa: E402
 
 SWAPS = int(os.environ.get("PAWL_SWAPS", "10"))
 WARM = 4          # swaps until everything that is kept for good has been made
@@ -16,7 +16,8 @@ COUNTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "counted_trai
 
 
 def counts(pid):
-    """What a process has open: {kind: number}. Sockets apart: how many there are hangs on who is connected right now."""
+    """What a process has open: {kind: number}. Sockets apart: how many there are hangs on who is connected right
+    now."""
     found = collections.Counter({"threads": 0, "memory files": 0, "namespaces": 0, "files": 0, "sockets": 0})
     found["threads"] = len(os.listdir(f"/proc/{pid}/task"))
     for name in os.listdir(f"/proc/{pid}/fd"):
@@ -51,7 +52,7 @@ class LeakTest(PacedTest):
             survivors = [jobs.seats(last)[seat]["pid"] for seat in (0, 2)]
             run = self.finish_paced(job, recoveries=SWAPS)
             self.assertEqual(SWAPS + 1, jobs.generation(last), "a swap took more than one generation")
-            for seat, pid in zip((0, 2), survivors):
+            for seat, pid in zip((0, 2), survivors, strict=False):
                 self.assertEqual({pid}, {line["pid"] for line in run.lines if line["seat"] == seat})
                 groups = {(mark["groups"], mark["created"]) for mark in self.marks(job, seat) if "groups" in mark}
                 self.assertEqual(1, len(groups), f"seat {seat}: groups (living, ever made) were {sorted(groups)}")
@@ -67,13 +68,15 @@ class LeakTest(PacedTest):
         found["pawl run"] = counts(job.process.pid), resident_bytes(job.process.pid)
         job.remember()
         found["all of the job"] = collections.Counter(
-            {"processes": len(job.left_over()), "networks": len({namespace(who.pid, "net") for who in job.left_over()})}), 0
+            {"processes": len(job.left_over()), "networks": len({namespace(who.pid, "net")
+                                                                 for who in job.left_over()})}), 0
         return found
 
     def compare(self, warm, last):
         for who, (before, bytes_before) in warm.items():
             after, bytes_after = last[who]
-            print(f"{who}: {dict(before)} {bytes_before >> 10} KiB, then {dict(after)} {bytes_after >> 10} KiB", flush=True)
+            print(f"{who}: {dict(before)} {bytes_before >> 10} KiB, then {dict(after)} {bytes_after >> 10} KiB",
+                  flush=True)
             for kind, count in after.items():
                 with self.subTest(who=who, kind=kind):
                     self.assertLessEqual(count, before[kind] + (2 if kind == "sockets" else 0))

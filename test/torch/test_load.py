@@ -14,15 +14,15 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
+import live_ranks  # noqa: E402
+import live_trainings  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
 
-import harness  # noqa: E402
-import live_ranks  # noqa: E402
-import live_trainings  # noqa: E402
 import pawl.torch  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
@@ -82,7 +82,7 @@ def state_of(module, optimizer=None):
         return value
     found = {name: plain(tensor) for name, tensor in module.state_dict().items()}
     if optimizer is not None:
-        for number, (parameter, state) in enumerate(optimizer.state.items()):
+        for number, (_parameter, state) in enumerate(optimizer.state.items()):
             found[number] = {key: plain(value) for key, value in state.items()}
         found["groups"] = [{key: plain(value) for key, value in group.items() if key != "params"}
                            for group in optimizer.param_groups]
@@ -151,7 +151,7 @@ class FixturesTest(Case):
         def training(*rates):
             model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
             return model, torch.optim.AdamW([{"params": layer.parameters(), "lr": rate, "betas": (rate, 0.75)}
-                                             for layer, rate in zip(model, rates)])
+                                             for layer, rate in zip(model, rates, strict=False)])
         model, optimizer = training(0.25, 0.5)
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
@@ -205,7 +205,7 @@ class FixturesTest(Case):
     def test_views_and_strides_of_memory(self):
         golden = golden_of("torch/G6_ddp_zero_w3")
         module = module_for(golden)
-        for name, parameter in module.named_parameters():
+        for parameter in module.parameters():
             if parameter.dim() == 2:  # column-major, with room between the columns
                 room = torch.full((parameter.shape[1], parameter.shape[0] + 3), -9.0)
                 parameter.data = room[:, :parameter.shape[0]].T
@@ -384,7 +384,7 @@ class StateTest(unittest.TestCase):
                 created.create(optimizer, parameters)
                 stepped[1].grad = torch.zeros(3)
                 other.step()
-                for mine, theirs in zip(parameters, stepped):
+                for mine, theirs in zip(parameters, stepped, strict=False):
                     self.assertEqual(set(other.state[theirs]), set(optimizer.state[mine]))
                     for key, value in other.state[theirs].items():
                         found = optimizer.state[mine][key]
@@ -427,7 +427,7 @@ class RefusalTest(Case):
         return str(raised.exception)
 
     def test_wrong_shapes_are_named_with_both(self):
-        for number, name in enumerate(sorted(self.wanted)):
+        for _number, name in enumerate(sorted(self.wanted)):
             weight = self.wanted[name].get("weight")
             if weight is not None and weight.dim() == 2:
                 for role in ("weight", "exp_avg", "exp_avg_sq"):
@@ -528,7 +528,7 @@ class StoreTest(Case):
 
     def saved(self):
         model, optimizer = self.training(0.125, 1)
-        for step in range(3):
+        for _step in range(3):
             nn.Sequential(model[0], model[2])(torch.rand(2, 4)).sum().backward()
             optimizer.step()
         model[1].count = 17
@@ -687,7 +687,7 @@ def largest_seen(path, seen):
     sums, ranks = {}, {}
     for each in seen.split():
         number, _, *places = map(int, each.split(":"))
-        sums[number] = [a + b for a, b in zip(sums.get(number, (0, 0, 0)), places)]
+        sums[number] = [a + b for a, b in zip(sums.get(number, (0, 0, 0)), places, strict=False)]
         ranks[number] = ranks.get(number, 0) + 1
     with open(os.path.join(path, "manifest.json")) as file:
         manifest = json.load(file)

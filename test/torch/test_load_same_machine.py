@@ -14,14 +14,14 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
+import live_ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.fsdp  # noqa: E402
 import torch.distributed.tensor.parallel  # noqa: E402
 from torch import nn  # noqa: E402
 
-import harness  # noqa: E402
-import live_ranks  # noqa: E402
 import pawl.torch  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl._checkpoint import Request  # noqa: E402
@@ -53,7 +53,8 @@ def random_want(source, member, base):
     for dimension in source.sample(range(dimensions), dimensions):
         strides[dimension] = step
         step *= size[dimension] + source.randrange(2)
-    return Want(member, 4, Request(dimensions, None, begin, size, strides, base, 4 * step))  # the tensor: its dimensions
+    # the tensor: its dimensions
+    return Want(member, 4, Request(dimensions, None, begin, size, strides, base, 4 * step))
 
 
 class DividedTest(unittest.TestCase):
@@ -150,7 +151,8 @@ class SameMachineTest(unittest.TestCase):
                 about = f"rank {rank}, {way}, {kind}, {dtype}"
                 self.assertEqual([], differing, about)
                 everywhere = sum(each[way, kind, dtype][1] for each in ranks)
-                if kind != "tp":  # replicas come by broadcast where they don't read for each other: each rank's half, or half of all
+                # replicas come by broadcast where they don't read for each other: each rank's half, or half of all
+                if kind != "tp":
                     self.assertGreater(everywhere, wide * dtype.itemsize, about)
                 elif way in ("together", "two and two"):
                     self.assertGreater(everywhere, wide * dtype.itemsize * 0.45, about)

@@ -4,7 +4,6 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import torch_job  # noqa: E402
 from torch_job import START_S, TorchTest, harness, jobs  # noqa: E402
 
 
@@ -36,13 +35,14 @@ class SwapTest(TorchTest):
                 self.assert_like_plain(job)
 
     def test_a_spare_that_did_not_rehearse_takes_a_seat_all_the_same(self):
-        for how, words in (("no_rehearsal", ""), ("fail_rehearsal", "the rehearsal of this spare failed: ValueError: told")):
+        for how, words in (("no_rehearsal", ""), ("fail_rehearsal",
+                                                  "the rehearsal of this spare failed: ValueError: told")):
             with self.subTest(how=how), self.training("--test-hooks", nodes=2, spares=1, steps=60, step_ms=50,
                                                       **{how: True}) as job:
                 job.wait_spare(timeout_s=START_S)
                 before = job.wait_step(6, START_S)
                 victim = jobs.seats(before)[0]["node"]
-                job.wait_until(lambda _: words in job.logs(400), words, START_S)
+                job.wait_until(lambda _, words=words: words in job.logs(400), words, START_S)
                 job.kill_node(victim)
                 after = job.wait_running(jobs.generation(before), START_S)
                 self.assertNotEqual(victim, jobs.seats(after)[0]["node"])
@@ -83,7 +83,8 @@ class SwapTest(TorchTest):
             self.assertEqual(4, len(run.starts), "both processes were started anew")
 
     def test_loader_and_draws_between_steps(self):
-        with self.training("--test-hooks", steps=50, step_ms=40, loader=True, draw_between=True, optimizer="sgd") as job:
+        with self.training("--test-hooks", steps=50, step_ms=40, loader=True, draw_between=True,
+                           optimizer="sgd") as job:
             self.kill_one_and_compare(job)
 
     def test_state_that_is_another_tensor_after_each_step(self):

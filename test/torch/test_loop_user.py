@@ -79,7 +79,8 @@ class MistakesTest(TorchTest):
                 self.assertNotIn("Traceback", said)
 
     def test_an_unprotected_optimizer(self):
-        self.refused("AdamW steps first.weight, which is protected, but it isn't itself", unprotected=True, optimizer="adam")
+        self.refused("AdamW steps first.weight, which is protected, but it isn't itself", unprotected=True,
+                     optimizer="adam")
 
     def test_a_model_that_changed(self):
         self.refused("second.weight: its memory was replaced", replace="all:8")

@@ -14,10 +14,10 @@ import harness  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, protect, rehearsal, script_exit, volatile_state  # noqa: E402
-from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
+from pawl import _library, protect, script_exit, volatile_state  # noqa: E402
 
 
 def small():
@@ -43,7 +43,8 @@ class HeldTest(unittest.TestCase):
         optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
         train(model, optimizer)
         held = self.held(optimizer, model)
-        self.assertEqual({"weight", "buffer", "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {role for _, role in held})
+        self.assertEqual({"weight", "buffer", "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+                         {role for _, role in held})
         self.assertIn(("0.weight", "exp_avg"), held)
         self.assertIn(("1.running_mean/rank0", "buffer"), held)
         self.assertEqual(_library.Lifetime.VOLATILE, held["1.running_mean/rank0", "buffer"].lifetime)
@@ -189,7 +190,7 @@ class StateTest(unittest.TestCase):
                             (numpys, lambda: numpys.random(2).tolist())):
             part = volatile_state.object_part("generator", thing)
             seen = []
-            self.round_trip(part, lambda: seen.append(draw()))
+            self.round_trip(part, lambda seen=seen, draw=draw: seen.append(draw()))
             self.assertEqual(seen[0], draw())
 
     def test_variables_are_changed_where_they_are(self):
@@ -215,7 +216,8 @@ class StateTest(unittest.TestCase):
 
     def test_what_cannot_be_pickled_is_named(self):
         with self.assertRaisesRegex(pawl.Refused, "state0 can't be saved"):
-            volatile_state.VolatileState([volatile_state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})]).save()
+            part = volatile_state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})
+            volatile_state.VolatileState([part]).save()
 
 
 class RehearsalTest(unittest.TestCase):
@@ -339,7 +341,8 @@ class LibraryTest(unittest.TestCase):
                 "assert trainer.committed_step() == 0\n"
                 "trainer.finish(); trainer.detach(); trainer.detach()\n"
                 "print('done')\n")
-        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60, check=False,
+        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60,
+                              check=False,
                               env={**os.environ, **environment(), "PAWL": "off", "RANK": "1", "WORLD_SIZE": "2"})
         self.assertEqual(("done\n", ""), (done.stdout, done.stderr))
 

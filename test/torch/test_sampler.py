@@ -9,6 +9,7 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
 sys.path[:0] = [os.path.dirname(HERE), PACKAGE]
 
 import harness  # noqa: E402
+
 import pawl  # noqa: E402
 from pawl.sampler import ElasticSampler, Permutation  # noqa: E402
 
@@ -35,7 +36,7 @@ class PermutationTest(unittest.TestCase):
             places = [permutation[i] for i in range(size)]
             for index, place in enumerate(places):
                 hits[index][place] += 1
-            together += sum(abs(a - b) == 1 for a, b in zip(places, places[1:]))
+            together += sum(abs(a - b) == 1 for a, b in zip(places, places[1:], strict=False))
         expected = count / size
         worst = max(abs(hit - expected) for row in hits for hit in row)
         self.assertLess(worst, 6 * expected ** 0.5)
@@ -134,7 +135,7 @@ class ImportTest(unittest.TestCase):
 
     def test_there_is_no_such_name(self):
         with self.assertRaises(AttributeError):
-            pawl.initialise
+            _ = pawl.initialise
 
 
 if __name__ == "__main__":

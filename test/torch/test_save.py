@@ -3,7 +3,6 @@
 The store is read back whole by `pawl convert --to safetensors` and held bit for bit against the live tensors, which
 torch gathers by its own means. Then what must not be lost: a rank that fails or is killed leaves the old checkpoint.
 """
-import json
 import os
 import random
 import shutil
@@ -16,18 +15,18 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
+import live_ranks  # noqa: E402
+import live_trainings  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
-import harness  # noqa: E402
-import live_ranks  # noqa: E402
-import live_trainings  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
 from pawl.torch.boxes import Box, whole  # noqa: E402
-from pawl.torch.write_shares import PART_BYTES_MIN, Description, divide  # noqa: E402
 from pawl.torch.saving import merge_groups, save  # noqa: E402
+from pawl.torch.write_shares import PART_BYTES_MIN, Description, divide  # noqa: E402
 
 WORLD = 4
 KINDS = ("ddp", "fsdp2", "fsdp2_tp", "hsdp", "zero", "pp_dp", "fsdp1")
@@ -44,14 +43,14 @@ class DivisionTest(unittest.TestCase):
         """How often each element of each tensor is written; and how many bytes each rank writes."""
         counts = {(d.name, d.role): torch.zeros(d.shape, dtype=torch.int64) for of_rank in ranks for d in of_rank}
         loads = []
-        for of_rank, given in zip(ranks, shares):
+        for of_rank, given in zip(ranks, shares, strict=False):
             loads.append(sum(share.box.count * 4 for share in given))
             for share in given:
                 d, box = of_rank[share.piece], share.box
-                for axis, (begin, size) in enumerate(zip(box.begin, box.size)):
+                for axis, (begin, size) in enumerate(zip(box.begin, box.size, strict=False)):
                     self.assertLessEqual(d.box.begin[axis], begin)
                     self.assertLessEqual(begin + size, d.box.begin[axis] + d.box.size[axis])
-                counts[d.name, d.role][tuple(slice(b, b + s) for b, s in zip(box.begin, box.size))] += 1
+                counts[d.name, d.role][tuple(slice(b, b + s) for b, s in zip(box.begin, box.size, strict=False))] += 1
         return counts, loads
 
     def check(self, ranks, slack, **options):

@@ -11,8 +11,10 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from paced_job import PacedTest, harness, jobs  # noqa: E402
-from torch_job import HERE, PACKAGE, TRAINER, START_S, environment, flags  # noqa: E402
+from paced_job import PacedTest, harness  # noqa: E402
+from torch_job import HERE, PACKAGE, START_S, TRAINER, environment, flags  # noqa: E402
+
+# isort: split
 from cluster import Cluster, control, token_file  # noqa: E402
 
 ASKING = "import pawl\njob = pawl.init()\nprint('initialised')\n"  # knows nothing of torch
@@ -32,7 +34,8 @@ class StartTest(PacedTest):
     def refused(self, *words, **extra):
         """A job of the script, and the script by itself: both say these words, and show no traceback."""
         script = self.script(ASKING)
-        with self.job("--no-python", nodes=2, spares=0, wait=False, command=[extra.get("PYTHON_EXEC", sys.executable), script],
+        with self.job("--no-python", nodes=2, spares=0, wait=False,
+                      command=[extra.get("PYTHON_EXEC", sys.executable), script],
                       environment={**environment(), **extra}) as job:
             self.assertEqual(1, job.wait_end(START_S), job.tail())
             said = job.output() + job.logs(400)
@@ -52,7 +55,8 @@ class StartTest(PacedTest):
     def test_no_torch(self):
         bare = self.bare_python()
         self.refused("PyTorch is not installed", "install torch", PYTHON_EXEC=bare)
-        alone = subprocess.run([bare, self.script(ASKING)], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+        alone = subprocess.run([bare, self.script(ASKING)], env={**os.environ, "PYTHONPATH": PACKAGE},
+                               capture_output=True,
                                text=True, check=False)
         self.assertEqual(1, alone.returncode)
         self.assert_says(alone.stderr, "PyTorch is not installed")

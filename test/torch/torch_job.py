@@ -89,7 +89,8 @@ class TorchTest(JobTest):
         self.assertEqual(0, job.wait_end(END_S), job.output())
         run = job.run()
         options = {**job.options, **differently}
-        for name in ("once", "raise_in", "raise_after", "exit", "exit_code", "resilient", "no_rehearsal", "write_in_loop", "late_s",
+        for name in ("once", "raise_in", "raise_after", "exit", "exit_code", "resilient", "no_rehearsal",
+                     "write_in_loop", "late_s",
                      "group_timeout_s", "after_loop_s", "gather_between",
                      "fail_rehearsal"):
             options.pop(name, None)

@@ -1,7 +1,7 @@
 """The small training that the tests of test/torch run: DDP, with ZeRO or without, dropout and batch norm, seconds long.
 
-Plain without `pawl run`, so that the undisturbed run beside it is the same script. What goes wrong is said by flags, each
-for a seat and a step; `--once FILE` lets it go wrong only while the file isn't there. Its record is that of
+Plain without `pawl run`, so that the undisturbed run beside it is the same script. What goes wrong is said by flags,
+each for a seat and a step; `--once FILE` lets it go wrong only while the file isn't there. Its record is that of
 examples/charlm/record.h; `marks.<seat>.jsonl` beside it has what a test asks about otherwise.
 """
 import argparse
@@ -32,9 +32,12 @@ def parse():
     parser.add_argument("--step-ms", type=int, default=0)
     parser.add_argument("--optimizer", choices=("zero", "adam", "sgd", "replacing"), default="zero")
     parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--evaluate-every", type=int, default=0, metavar="STEPS", help="draws random numbers in job.aside")
-    parser.add_argument("--draw-between", action="store_true", help="draws random numbers between steps, unprotected by aside")
-    parser.add_argument("--gather-between", type=int, default=0, metavar="MS", help="objects of all ranks, after a wait")
+    parser.add_argument("--evaluate-every", type=int, default=0, metavar="STEPS",
+                        help="draws random numbers in job.aside")
+    parser.add_argument("--draw-between", action="store_true",
+                        help="draws random numbers between steps, unprotected by aside")
+    parser.add_argument("--gather-between", type=int, default=0, metavar="MS",
+                        help="objects of all ranks, after a wait")
     parser.add_argument("--skip-step", type=int, default=0, help="its loss overflows: the scaler skips the update")
     parser.add_argument("--loader", action="store_true", help="a DataLoader takes the batches")
     parser.add_argument("--record")
@@ -267,7 +270,7 @@ class Training:
             inputs, targets = self.inputs[ids], self.targets[ids]
         self.optimizer.zero_grad()
         total = 0.0
-        parts = list(zip(inputs.chunk(self.options.accumulate), targets.chunk(self.options.accumulate)))
+        parts = list(zip(inputs.chunk(self.options.accumulate), targets.chunk(self.options.accumulate), strict=False))
         for number, (some, their) in enumerate(parts):
             self.model.require_backward_grad_sync = number == len(parts) - 1
             loss = nn.functional.cross_entropy(self.model(some), their) / len(parts)

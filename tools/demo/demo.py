@@ -1,9 +1,9 @@
 """The demo: a training loses whole nodes and ends bit for bit as if nothing had happened.
 
 Starts `pawl run` with four nodes and a spare, lets a stranger (killer.py) kill nodes while it trains, runs the same
-training undisturbed and without pawl, and compares everything. It trains a GPT in PyTorch; where PyTorch can't be had, or
-with `--trainer cpp`, a character model in C++. Exit code 0: all that was promised held; 1: something
-did not; 2: usage. Ctrl-C ends it all.
+training undisturbed and without pawl, and compares everything. It trains a GPT in PyTorch; where PyTorch can't be had,
+or with `--trainer cpp`, a character model in C++. Exit code 0: all that was promised held; 1: something did not; 2:
+usage. Ctrl-C ends it all.
 """
 import argparse
 import json
@@ -57,7 +57,8 @@ def parse():
     if not os.access(options.pawl, os.X_OK):
         parser.error(f"{options.pawl} is not there; `make build` makes it")
     try:
-        options.trainer, options.notice = trainers.choose(options.trainer, os.path.dirname(os.path.abspath(options.pawl)))
+        options.trainer, options.notice = trainers.choose(options.trainer,
+                                                          os.path.dirname(os.path.abspath(options.pawl)))
     except trainers.TrainerMissing as missing:
         parser.error(str(missing))
     for name, value in options.trainer.defaults.items():
@@ -153,7 +154,8 @@ class Demo:
         loss = self.last_loss()
         with self.lock:
             line(f"step {step:4d}/{self.options.steps}  loss {loss}  protected {jobs.committed(nodes):4d}  "
-                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} steps/s{self.spares_text(nodes)}", "dim"))
+                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} "
+                                                           f"steps/s{self.spares_text(nodes)}", "dim"))
         return step
 
     def spares_text(self, nodes):
@@ -238,10 +240,12 @@ class Demo:
             "tensors_equal": compared.tensors_equal, "tensors_compared": compared.tensors_compared,
             "tensor_roles": compared.roles, "samples_exact": compared.samples_exact,
             "survivors_same_process": not survivor_faults, "steps_redone": len(record.steps_redone(run)),
-            "kills": told, **verdict.overhead(run, reference, windows), "fence_wait_ms": verdict.fence_waits(run, self.nodes),
+            "kills": told, **verdict.overhead(run, reference, windows),
+            "fence_wait_ms": verdict.fence_waits(run, self.nodes),
             "wire_bytes": sum(status.get("wire_bytes", {}).get("sent", 0) for status in self.nodes.values()),
             "faults": compared.differences + survivor_faults + other_faults,
-            "trainer": self.trainer.name, "seed": options.seed, "nodes": options.nodes, "spares": options.spares, "steps": options.steps,
+            "trainer": self.trainer.name, "seed": options.seed, "nodes": options.nodes, "spares": options.spares,
+            "steps": options.steps,
             "events": self.follower.events}
 
     def text_of(self, name):
@@ -252,10 +256,12 @@ class Demo:
             return ""
 
     def summary(self, told, pictures):
-        yes = lambda good: paint("equal", "green") if good else paint("DIFFERENT", "red")
+        def yes(good):
+            return paint("equal", "green") if good else paint("DIFFERENT", "red")
+
         line("\n" + paint("what was lost and found", "bold"))
-        line(f"  losses     {yes(told['losses_equal'])}   {told['losses_compared']} compared: every step of every rank, by "
-             f"bits; {told['steps_redone']} finished steps done again")
+        line(f"  losses     {yes(told['losses_equal'])}   {told['losses_compared']} compared: every step of every "
+             f"rank, by bits; {told['steps_redone']} finished steps done again")
         line(f"  tensors    {yes(told['tensors_equal'])}   {told['tensors_compared']} compared: "
              f"{', '.join(told['tensor_roles'])}")
         line(f"  samples    {'exact' if told['samples_exact'] else paint('NOT exact', 'red')}")
@@ -265,11 +271,12 @@ class Demo:
             line(f"  survivors  {same}")
         for kill in told["kills"]:
             parts = "  ".join(f"{part} {ms_text(kill['stall_ms'][part])}" for part in verdict.PARTS)
-            line(f"  node {kill['node']}     {kill['phase']} of step {kill['step']}: {ms_text(kill['total_ms'])} from the "
-                 f"kill to the next step done\n             {parts}")
+            line(f"  node {kill['node']}     {kill['phase']} of step {kill['step']}: {ms_text(kill['total_ms'])} from "
+                 f"the kill to the next step done\n             {parts}")
         wait = told["fence_wait_ms"]
         line(f"  step       {told['step_ms']:.1f} ms with pawl, {told['reference_step_ms']:.1f} ms without: "
-             f"{told['overhead_ratio']:.3f}x on {os.cpu_count()} cores (median; the reference ran after it, over loopback)")
+             f"{told['overhead_ratio']:.3f}x on {os.cpu_count()} cores (median; the reference ran after it, over "
+             f"loopback)")
         if wait["mean"] is not None:
             spread = f", {wait['p50']:.3f} in the middle, {wait['p95']:.3f} at 95 %" if "p50" in wait else ""
             line(f"  fence      waited {wait['mean']:.3f} ms on average{spread}, {wait['max']:.2f} at most")
@@ -294,7 +301,8 @@ class Demo:
         told = self.judge(code, killer_code, reference)
         pictures = []
         picture = self.path("loss.png")
-        if draw_losses(picture, record.curve(record.read_run(self.path("pawl"))), record.curve(reference), told["kills"],
+        if draw_losses(picture, record.curve(record.read_run(self.path("pawl"))), record.curve(reference),
+                       told["kills"],
                        f"{self.trainer.title}, seed {options.seed}: {len(told['kills'])} node(s) killed"):
             pictures.append(picture)
         target = options.record or self.path("record.json")

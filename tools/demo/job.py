@@ -1,7 +1,7 @@
 """A job under `pawl run`, as a bystander sees it: started, asked, followed, ended.
 
-Whatever is known of the job comes from its faces: `pawl status`, `pawl exposure`, `pawl events -f`, and the questions of
-docs/protocol.md on a node's socket. Nothing here reads the job's own memory or files.
+Whatever is known of the job comes from its faces: `pawl status`, `pawl exposure`, `pawl events -f`, and the questions
+of docs/protocol.md on a node's socket. Nothing here reads the job's own memory or files.
 """
 import json
 import os
@@ -61,7 +61,8 @@ class View:
         done = subprocess.run([self.pawl, arguments[0], "--job", self.name, *arguments[1:]], env=self.environment(),
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False)
         if check and done.returncode not in (0, 4):
-            raise JobError(f"pawl {' '.join(arguments)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()}")
+            raise JobError(f"pawl {' '.join(arguments)}: exit {done.returncode}: "
+                           f"{(done.stderr or done.stdout).strip()}")
         return done.returncode, done.stdout, done.stderr
 
     def status(self):

@@ -65,7 +65,8 @@ class Killer:
     # When ----------------------------------------------------------------------------------------------------------
 
     def wait_sound(self, after_swap=False):
-        """A step is committed, every seat sits, nothing is exposed, a spare waits. Right after a swap the first two do."""
+        """A step is committed, every seat sits, nothing is exposed, a spare waits. Right after a swap the first two
+        do."""
         def sound(nodes):
             if not jobs.running(nodes, self.options.nodes) or jobs.committed(nodes) < 1:
                 return False
@@ -99,7 +100,8 @@ class Killer:
         return {status["node"]: status for status in self.view.status()["nodes"] if "role" in status}
 
     def whole(self):
-        """The same with all members in it: on a busy machine one may miss the moment, and who is missing can't be chosen."""
+        """The same with all members in it: on a busy machine one may miss the moment, and who is missing can't be
+        chosen."""
         return self.wait(lambda nodes: len(jobs.members(nodes)) == self.options.nodes, "every member to answer",
                          look=self.status)
 
@@ -144,7 +146,8 @@ class Killer:
             step = jobs.committed(nodes) + self.random.randint(3, 6)
             hold |= {"local_index": 0, "step": step}
         self.view.ask(node, hold)
-        self.wait(lambda nodes: jobs.is_held(nodes.get(node, {}), phase), f"node {node} to be held in {phase}", pause_s=0.01)
+        self.wait(lambda nodes: jobs.is_held(nodes.get(node, {}), phase), f"node {node} to be held in {phase}",
+                  pause_s=0.01)
         self.kill(self.status(), node, phase, held=True)
 
     def kill_in_recovery(self, phase):

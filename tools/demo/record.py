@@ -169,7 +169,7 @@ def updates_accounted(run, recoveries):
         extra = lines[-1]["updates"] - len(lines)
         if not 0 <= extra <= recoveries:
             wrong.append(f"process {pid}: {lines[-1]['updates']} updates, {len(lines)} recorded steps")
-        if any(after["updates"] <= before["updates"] for before, after in zip(lines, lines[1:])):
+        if any(after["updates"] <= before["updates"] for before, after in zip(lines, lines[1:], strict=False)):
             wrong.append(f"process {pid}: its count of updates went back")
     return wrong
 
@@ -177,7 +177,7 @@ def updates_accounted(run, recoveries):
 def step_times_ms(run, seat=0, without=()):
     """Time from one finished step to the next of the seat; none that touches an interval (ns, ns) of `without`."""
     lines = run.steps(seat)
-    return [(after["t_ns"] - before["t_ns"]) / 1e6 for before, after in zip(lines, lines[1:])
+    return [(after["t_ns"] - before["t_ns"]) / 1e6 for before, after in zip(lines, lines[1:], strict=False)
             if after["step"] == before["step"] + 1
             and not any(before["t_ns"] < end and after["t_ns"] > begin for begin, end in without)]
 

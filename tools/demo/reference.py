@@ -19,7 +19,8 @@ def free_port():
 
 
 class Reference:
-    """`command` is the plain trainer with its flags; --record is added, and `environment` to what torchrun would set."""
+    """`command` is the plain trainer with its flags; --record is added, and `environment` to what torchrun would
+    set."""
 
     def __init__(self, command, directory, world=4, environment=None):
         self.command, self.directory, self.world = list(command), directory, world

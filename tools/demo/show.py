@@ -54,7 +54,8 @@ def draw_losses(path, ours, reference, kills, title):
     """Both curves; a dashed line at each kill. False where there is no gnuplot."""
     if shutil.which("gnuplot") is None:
         return False
-    arrows = "\n".join(f'set arrow from first {kill["step"] or 0}, graph 0 to first {kill["step"] or 0}, graph 1 nohead '
+    arrows = "\n".join(f'set arrow from first {kill["step"] or 0}, graph 0 to first {kill["step"] or 0}, graph 1 '
+                       f'nohead '
                        f'dt 2 lc rgb "#cc3333"\nset label "node {kill["node"]} killed" at first {kill["step"] or 0}, '
                        f'graph 0.97 right offset -0.6,0 tc rgb "#cc3333"' for kill in kills)
     blocks = "\n".join(f"${name} << E\n" + "\n".join(f"{step} {loss}" for step, loss in points) + "\nE"

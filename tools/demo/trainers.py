@@ -106,8 +106,8 @@ def interpreter():
 
 
 def choose(name, programs):
-    """(the trainer of that name, why it is another one than usual). Without a name: the GPT, or where PyTorch can't be had
-    the C++ trainer, with the reason. Raises TrainerMissing."""
+    """(the trainer of that name, why it is another one than usual). Without a name: the GPT, or where PyTorch can't be
+    had the C++ trainer, with the reason. Raises TrainerMissing."""
     if name:
         return TRAINERS[name](programs), None
     try:

@@ -116,7 +116,8 @@ def overhead(run, reference, windows):
 
 
 def fence_waits(run, nodes):
-    """From the trainers' own records; where they keep none (a script in PyTorch) what pawld counted, without the spread."""
+    """From the trainers' own records; where they keep none (a script in PyTorch) what pawld counted, without the
+    spread."""
     waits = sorted(line["fence_wait_ns"] / 1e6 for line in run.lines if "fence_wait_ns" in line)
     if waits:
         return {"p50": at(waits, 0.5), "p95": at(waits, 0.95), "max": round(waits[-1], 4),

@@ -9,11 +9,10 @@ import pathlib
 os.environ.update({"DS_ACCELERATOR": "cpu", "DS_SKIP_CUDA_CHECK": "1", "DS_BUILD_OPS": "0"})
 
 import deepspeed  # noqa: E402
+import models  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-
-import models  # noqa: E402
 from parallelisms import Parallelism, adam, bare  # noqa: E402
 
 logger.setLevel("ERROR")

@@ -7,6 +7,7 @@ this rank has, by torch's own means, so that it says what pawl did without askin
 """
 import dataclasses
 
+import models
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,8 +17,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-
-import models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +192,8 @@ class Pipeline2Data2(Parallelism):
         gradients = [parameter.grad for parameter in self.model.parameters()]
         joined = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(joined, group=self.data)
-        for gradient, mean in zip(gradients, (joined / self.shares).split([g.numel() for g in gradients])):
+        for gradient, mean in zip(gradients, (joined / self.shares).split([g.numel() for g in gradients]),
+                                  strict=False):
             gradient.copy_(mean.view_as(gradient))
         self.optimizer.step()
         return 2 * torch.stack(losses).mean() if losses else torch.zeros(())  # the first stage has none
@@ -237,7 +237,7 @@ def cut(model: models.Model, mesh) -> None:
     """Over heads, over the feed's inner width, and over the vocabulary; norms, positions and routers are everywhere."""
     plan = {"embedding": RowwiseParallel(input_layouts=Replicate()),
             "answer": ColwiseParallel(output_layouts=Replicate())}
-    for name, module in model.named_modules():
+    for name, _module in model.named_modules():
         last = name.rsplit(".", 1)[-1]
         if last in ("qkv", "q_proj", "k_proj", "v_proj", "up", "gate_proj", "up_proj"):
             plan[name] = ColwiseParallel()

@@ -16,16 +16,19 @@ import unittest
 
 from deepspeed_ranks import run  # first: it sets what torch and DeepSpeed look at when they are imported
 
+# isort: split
+
 import deepspeed
-import pawl.deepspeed
-import pawl.torch
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import logger, safe_get_full_fp32_param, safe_get_full_optimizer_state
+from torch import nn
+
+import pawl.deepspeed
+import pawl.torch
 from pawl._checkpoint import Checkpoint
 from pawl.errors import PawlError, Refused
-from torch import nn
 
 logger.setLevel("CRITICAL")
 get_accelerator().is_fp16_supported = lambda: True  # slow on most CPUs, and right
@@ -128,8 +131,9 @@ def train_plain(model, optimizer, first: int, count: int) -> list[float]:
 def state_of(engine) -> dict[str, torch.Tensor]:
     optimizer, found = engine.optimizer, {}
     full = {}  # without ZeRO: what the optimizer has for each parameter
-    for half_group, full_group in zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", [])):
-        full.update(zip(map(id, half_group), full_group))
+    for half_group, full_group in zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", []),
+                                      strict=False):
+        full.update(zip(map(id, half_group), full_group, strict=False))
     inner = getattr(optimizer, "optimizer", optimizer)
     if hasattr(optimizer, "_hp_optimizer_states_linked"):  # to parameters, after the first group's first step only
         optimizer._hp_optimizer_states_linked = False
@@ -527,6 +531,7 @@ class Engines(unittest.TestCase):
 
     def test_values_come_back(self):
         import collections
+
         from pawl.deepspeed.values import from_json, to_json
         given = {"a": [1, 2.5, None, True, "x"], "b": (1, (2,)), "c": {3: "x", (4, 5): {}}, "d": b"\x00\xff",
                  "e": float("inf"), "f": collections.Counter({3: 2}), "pawl:type": 1}

@@ -81,7 +81,7 @@ def megatron_state(model, rows: int) -> dict[str, torch.Tensor]:
         model.save_pretrained(folder)  # experts one by one
         state = load_file(f"{folder}/model.safetensors")
     config = model.config
-    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    size = config.hidden_size // config.num_attention_heads
     out = {}
 
     def padded(value):
@@ -89,7 +89,8 @@ def megatron_state(model, rows: int) -> dict[str, torch.Tensor]:
 
     def fused(*parts):  # of each group its queries, its key, its value
         groups = len(parts[1]) // size
-        return torch.cat([piece for group in zip(*(part.chunk(groups) for part in parts)) for piece in group])
+        return torch.cat([piece for group in zip(*(part.chunk(groups) for part in parts), strict=False)
+                          for piece in group])
 
     if "transformer.wte.weight" in state:
         out["embedding.word_embeddings.weight"] = padded(state["transformer.wte.weight"])
