@@ -58,17 +58,17 @@ Division divide(const CopySource& source, const CopyTarget& target, const Execut
 // Turns a stream of copies into slabs for the lanes.
 class Producer {
  public:
-  Producer(const CopySource& source, const CopyTarget& target, const SlabLimits& limits, LaneShared& shared)
-      : source_(source), target_(target), limits_(limits), shared_(shared), batch_(std::make_shared<Batch>()) {}
+  Producer(const CopySource& source, const CopyTarget& target, const SlabLimits& limits, Execution& execution)
+      : source_(source), target_(target), limits_(limits), execution_(execution), batch_(std::make_shared<Batch>()) {}
 
   void add(const PlannedCopy& copy) {
-    if (shared_.stopped()) return;
+    if (execution_.stopped()) return;
     const bool is_new = !batch_->copies.empty() && batch_->copies.back().tensor != copy.tensor;
     const bool is_enough = batch_->copies.size() >= kBatchCopiesMin || bytes_ >= limits_.target_bytes;
     if ((is_new && is_enough) || batch_->copies.size() >= kBatchCopiesMax) flush();
     const std::size_t before = batch_->copies.size();
     if (Status added = append_placed_copy(copy, source_, target_, *batch_); !added)
-      return shared_.fail(std::move(added).error());
+      return execution_.fail(std::move(added).error());
     if (batch_->copies.size() == before) return;
     const std::uint64_t bytes = target_bytes(batch_->copies.back(), batch_->copies.back().box);
     bytes_ += bytes;
@@ -79,7 +79,7 @@ class Producer {
     const std::shared_ptr<const Batch> batch = std::exchange(batch_, std::make_shared<Batch>());
     bytes_ = 0;
     cut_into_slabs(batch, limits_, [this](Slab slab) {
-      if (!shared_.stopped()) (void)shared_.slabs.push(std::move(slab), [this] { return shared_.stopped(); });
+      if (!execution_.stopped()) (void)execution_.slabs.push(std::move(slab), [this] { return execution_.stopped(); });
     });
   }
 
@@ -89,14 +89,14 @@ class Producer {
   const CopySource& source_;
   const CopyTarget& target_;
   const SlabLimits& limits_;
-  LaneShared& shared_;
+  Execution& execution_;
   std::shared_ptr<Batch> batch_;
   std::uint64_t bytes_ = 0, moved_ = 0;
 };
 
-Status make_targets(const CopyTarget& target, const LaneShared& shared) {
+Status make_targets(const CopyTarget& target, const Execution& execution) {
   for (const TargetFile& file : target.files) {
-    if (shared.stopped()) return Error{Code::cancelled, "cancelled"};
+    if (execution.stopped()) return Error{Code::cancelled, "cancelled"};
     if (!file.is_made) PAWL_TRY(make_target(file));
   }
   return {};
@@ -109,8 +109,8 @@ int sync_step(int fd, unsigned flags) {
   return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? 0 : errno;
 }
 
-Status sync_target(std::uint32_t number, unsigned flags, LaneShared& shared) {
-  PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, shared.targets.get(number));
+Status sync_target(std::uint32_t number, unsigned flags, Execution& execution) {
+  PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, execution.targets.get(number));
   if (const int error = sync_step(file->plain(), flags); error != 0) return disk_error("sync", file->path(), 0, error);
   return {};
 }
@@ -118,23 +118,23 @@ Status sync_target(std::uint32_t number, unsigned flags, LaneShared& shared) {
 // Each step for all files before the next: what the page cache still has goes to the disk side by side, and the file
 // system's journal has about one commit to wait for in the end. File by file it would be one for each. Then every file
 // waits for the disk's own cache: side by side, since a disk empties it once for all that ask meanwhile.
-Status sync_targets(const CopyTarget& target, LaneShared& shared) {
+Status sync_targets(const CopyTarget& target, Execution& execution) {
   const auto count = static_cast<std::uint32_t>(target.files.size());
   for (const unsigned flags : std::array<unsigned, 2>{SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_BEFORE})
-    for (std::uint32_t i = 0; i < count && !shared.stopped(); ++i) PAWL_TRY(sync_target(i, flags, shared));
+    for (std::uint32_t i = 0; i < count && !execution.stopped(); ++i) PAWL_TRY(sync_target(i, flags, execution));
   std::atomic<std::uint32_t> next{0};
   const auto sync_some = [&] {
-    for (std::uint32_t i = next++; i < count && !shared.stopped(); i = next++)
-      if (Status synced = sync_target(i, 0, shared); !synced) shared.fail(std::move(synced).error());
+    for (std::uint32_t i = next++; i < count && !execution.stopped(); i = next++)
+      if (Status synced = sync_target(i, 0, execution); !synced) execution.fail(std::move(synced).error());
   };
   std::vector<std::thread> threads;
   for (std::uint32_t i = 1; i < std::min(count, kSyncsMax); ++i) threads.emplace_back(sync_some);
   sync_some();
   for (std::thread& thread : threads) thread.join();
-  return shared.status();
+  return execution.status();
 }
 
-ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, LaneShared& shared) {
+ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, Execution& execution) {
   ExecuteReport report;
   std::map<std::uint32_t, std::uint64_t> overflowed;
   for (const std::unique_ptr<Lane>& lane : lanes) {
@@ -144,8 +144,8 @@ ExecuteReport report_of(const std::vector<std::unique_ptr<Lane>>& lanes, LaneSha
     report.used_io_uring = report.used_io_uring || lane->used_io_uring();
     for (const auto& [tensor, count] : lane->overflows()) overflowed[tensor] += count;
   }
-  report.bytes_read += shared.decoded.read_bytes();
-  report.buffer_bytes_max += shared.decoded.held_bytes_max();
+  report.bytes_read += execution.decoded.read_bytes();
+  report.buffer_bytes_max += execution.decoded.held_bytes_max();
   report.overflowed.assign(overflowed.begin(), overflowed.end());
   return report;
 }
@@ -162,26 +162,26 @@ CopyStream stream_of(std::vector<PlannedCopy> copies) {
 Result<ExecuteReport> execute(const CopyStream& copies, const CopySource& source, const CopyTarget& target,
                               const ExecuteOptions& options) {
   const Division division = divide(source, target, options);
-  LaneShared shared(source, target, options, division.decoded_bytes, division.lanes);
-  PAWL_TRY(make_targets(target, shared));
+  Execution execution(source, target, options, division.decoded_bytes, division.lanes);
+  PAWL_TRY(make_targets(target, execution));
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < division.lanes; ++i) {
-    lanes.push_back(std::make_unique<Lane>(shared, division.lane));
+    lanes.push_back(std::make_unique<Lane>(execution, division.lane));
     threads.emplace_back([lane = lanes.back().get()] { lane->run(); });
   }
-  Producer producer(source, target, division.lane.limits, shared);
+  Producer producer(source, target, division.lane.limits, execution);
   if (Status planned = copies([&](const PlannedCopy& copy) { producer.add(copy); }); !planned) {
-    shared.fail(std::move(planned).error());
+    execution.fail(std::move(planned).error());
   } else {
     producer.flush();
   }
-  shared.slabs.close();
+  execution.slabs.close();
   for (std::thread& thread : threads) thread.join();
-  PAWL_TRY(shared.status());
-  if (options.sync) PAWL_TRY(sync_targets(target, shared));
-  shared.report_progress(true);
-  ExecuteReport report = report_of(lanes, shared);
+  PAWL_TRY(execution.status());
+  if (options.sync) PAWL_TRY(sync_targets(target, execution));
+  execution.report_progress(true);
+  ExecuteReport report = report_of(lanes, execution);
   report.bytes_moved = producer.moved();
   return report;
 }

@@ -1,6 +1,7 @@
 // OpenFiles: the files that the executor reads or makes, opened when needed, not too many at once.
 //
-// Thread-safe; an OpenFile stays open as long as somebody holds it. What a descriptor is asked for is checkpoint/reshape/lane.h's.
+// Thread-safe; an OpenFile stays open as long as somebody holds it. It reads and writes nothing: see
+// range_reader.h and range_writer.h.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,7 @@ class OpenFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] int plain() const { return plain_.get(); }
-  // Past the page cache; below 0 where that isn't possible. Offsets, sizes and memory are multiples of kDirectUnit.
+  // Past the page cache; below 0 where that isn't possible. See checkpoint/reshape/alignment.h.
   [[nodiscard]] int direct() const { return direct_refused_ ? -1 : direct_.get(); }
   void refuse_direct() { direct_refused_ = true; }
   // Whether at least half of the range is in the page cache, or nobody can say.
@@ -39,8 +40,6 @@ class OpenFile {
   Fd direct_;
   std::atomic<bool> direct_refused_{false};
 };
-
-inline constexpr std::uint64_t kDirectUnit = 4096;
 
 class OpenFiles {
  public:
