@@ -7,13 +7,11 @@
 #include "env/clock.h"
 #include "env/files.h"
 #include "env/network.h"
-#include "job/transport/frame.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 namespace {
 
-constexpr std::uint16_t kQuestion = 100;
-constexpr std::uint16_t kAnswer = 101;
 constexpr Duration kAnswerWithin = std::chrono::milliseconds(1500);
 
 Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& local) {
@@ -81,11 +79,11 @@ Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json
   bool local = false;
   PAWL_ASSIGN(const Fd fd, connect_daemon(record, deadline, local));
   if (!local) question["token"] = token;
-  const std::string request = encode_frame({kQuestion, 1, question.dump()});
+  const std::string request = encode_frame(frame_of(QuestionMessage{question.dump()}, 1));
   PAWL_TRY(send_all(fd.get(), std::as_bytes(std::span(request)), deadline));
   PAWL_ASSIGN(const Frame frame, receive_frame(fd.get(), deadline));
   json answer = json::parse(frame.payload, nullptr, false);
-  if (frame.kind != kAnswer || !answer.is_object())
+  if (!is<AnswerMessage>(frame) || !answer.is_object())
     return Error{Code::corrupt, text("node ", record.life.node, ": its answer is not understood")};
   if (const std::string error = string_in(answer, "error"); !error.empty())
     return Error{Code::invalid, text("node ", record.life.node, ": ", error)};

@@ -13,21 +13,14 @@ using namespace std::chrono_literals;
 
 constexpr int kDamagedMax = 3;
 
-Frame frame_of(PeerWire kind, std::string payload = {}) {
-  return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
-}
-bool is_kind(const Frame& frame, PeerWire kind) {
-  return frame.kind == static_cast<std::uint16_t>(kind);
-}
-
 Error refusal_of(const Frame& frame) {
-  if (!is_kind(frame, PeerWire::refused)) return {Code::corrupt, text("unexpected message ", frame.kind)};
-  Reader in(frame.payload);
-  const auto kind = static_cast<PeerRefusal>(in.u8());
-  const Code code = kind == PeerRefusal::missing ? Code::corrupt
-                    : kind == PeerRefusal::never ? Code::invalid
-                                                 : Code::stale;
-  return {code, in.str()};
+  PeerRefusedMessage refused;
+  if (!is<PeerRefusedMessage>(frame)) return unexpected_message(frame);
+  (void)decode(frame.payload, refused);  // what is missing in it is empty: it is a refusal all the same
+  const Code code = refused.refusal == PeerRefusal::missing ? Code::corrupt
+                    : refused.refusal == PeerRefusal::never ? Code::invalid
+                                                            : Code::stale;
+  return {code, refused.why};
 }
 
 }  // namespace
@@ -93,37 +86,29 @@ Status Fetch::run(std::uint64_t& bytes) {
 
 Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
   const Source& source = options_.source;
-  const std::uint8_t kind = source.kind == SourceKind::own_arena ? 1 : 2;
-  PAWL_TRY(send_frame(fd, frame_of(PeerWire::hello, options_.hello.encode())));
+  const FetchFrom from = source.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
+  PAWL_TRY(send_frame(fd, frame_of(options_.hello)));
   PAWL_ASSIGN(Frame welcome, receive_frame(fd));
-  if (!is_kind(welcome, PeerWire::welcome)) return refusal_of(welcome);
-  PAWL_TRY(send_frame(
-      fd,
-      frame_of(
-          PeerWire::fetch,
-          Writer().u32(source.seat.value).u8(kind).u64(source.slot_generation.value).u64(source.step.value).take())));
-  PAWL_ASSIGN(Frame begin, receive_frame(fd));
-  if (!is_kind(begin, PeerWire::slot_begin)) return refusal_of(begin);
-  Reader in(begin.payload);
-  const Generation generation(in.u64());
-  const Step step(in.u64());
-  const std::uint64_t samples = in.u64();
-  PAWL_ASSIGN(ArenaSpec spec, read_spec(in, options_.hello.job, source.seat, ArenaKind::own));
-  PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
-  const Slot slot = slot_to_fill(arena->arena, generation, step);
-  slot.open_frozen(generation, step, samples);
+  if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
+  PAWL_TRY(send_frame(fd, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step})));
+  PAWL_ASSIGN(Frame answer, receive_frame(fd));
+  if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
+  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
+  PAWL_ASSIGN(ArenaHandle arena,
+              options_.arena_for(spec_of(begin.shape, options_.hello.job, source.seat, ArenaKind::own)));
+  const Slot slot = slot_to_fill(arena->arena, begin.generation, begin.step);
+  slot.open_frozen(begin.generation, begin.step, begin.samples);
   bytes = 0;
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
-    std::byte sum_bytes[4];
-    PAWL_TRY(receive_all(fd, sum_bytes, Deadline::never()));
-    const std::uint32_t sum = Reader(std::string_view(reinterpret_cast<const char*>(sum_bytes), 4)).u32();
+    std::uint32_t sum = 0;
+    PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
     PAWL_TRY(receive_all(fd, slot.bucket(i), Deadline::never()));
     if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
     slot.bucket_done(i, sum);
     bytes += slot.bucket(i).size();
   }
   *options_.context.bytes_received += bytes;
-  return slot.seal_frozen(generation, step);
+  return slot.seal_frozen(begin.generation, begin.step);
 }
 
 std::shared_ptr<FetchServer> FetchServer::start(Options options) {
@@ -144,29 +129,20 @@ void FetchServer::end() {
 
 Status FetchServer::serve() {
   const int fd = options_.fd.get();
-  PAWL_ASSIGN(Frame asked, receive_frame(fd));
-  Reader in(asked.payload);
-  const Seat seat(in.u32());
-  const ArenaKind kind = in.u8() == 1 ? ArenaKind::own : ArenaKind::replica;
-  const Generation generation(in.u64());
-  const Step step(in.u64());
-  if (!is_kind(asked, PeerWire::fetch) || !in.done()) return Error{Code::corrupt, "not a fetch"};
-  const ArenaHandle arena = options_.find(kind, seat);
+  PAWL_ASSIGN(Frame frame, receive_frame(fd));
+  FetchMessage asked;
+  if (!is<FetchMessage>(frame) || !decode(frame.payload, asked)) return Error{Code::corrupt, "not a fetch"};
+  const ArenaKind kind = asked.from == FetchFrom::own ? ArenaKind::own : ArenaKind::replica;
+  const ArenaHandle arena = options_.find(kind, asked.seat);
   Slot slot;
   std::uint32_t index = 0;
-  if (!arena || !find_sealed(arena->arena, generation, step, slot, index))
-    return send_frame(fd, frame_of(PeerWire::refused, Writer()
-                                                          .u8(static_cast<std::uint8_t>(PeerRefusal::missing))
-                                                          .str(text("no sealed slot of seat ", seat, " step ", step))
-                                                          .take()));
+  if (!arena || !find_sealed(arena->arena, asked.slot_generation, asked.step, slot, index))
+    return send_frame(fd, frame_of(PeerRefusedMessage{PeerRefusal::missing, text("no sealed slot of seat ", asked.seat,
+                                                                                 " step ", asked.step)}));
   if (Status header = slot.verify_header(); !header)
-    return send_frame(
-        fd, frame_of(PeerWire::refused,
-                     Writer().u8(static_cast<std::uint8_t>(PeerRefusal::missing)).str(header.error().what).take()));
-  Writer begin;
-  begin.u64(generation.value).u64(step.value).u64(slot.samples());
-  write_spec(begin, arena->arena.spec());
-  PAWL_TRY(send_frame(fd, frame_of(PeerWire::slot_begin, begin.take())));
+    return send_frame(fd, frame_of(PeerRefusedMessage{PeerRefusal::missing, header.error().what}));
+  PAWL_TRY(send_frame(fd, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
+                                                    shape_of(arena->arena.spec())})));
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     const std::uint32_t sum = slot.buckets()[i].crc32c;
     const auto bytes = slot.bucket(i);

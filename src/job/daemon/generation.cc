@@ -114,7 +114,7 @@ void Pawld::apply_state() {
     if (state.phase == JobPhase::failed) log_error("job_failed", "verdict", state.verdict);
     if (state.phase == JobPhase::finished)
       for (TrainerProcess& place : trainers_->places())
-        trainers_->answer(place, TrainerWire::finish, TrainerWire::finished, {});
+        trainers_->answer(place, MessageKind::finish, FinishedMessage{});
     const bool gone = std::all_of(trainers_->places().begin(), trainers_->places().end(),
                                   [](const TrainerProcess& p) { return p.pid == 0 || p.finished; });
     if (state.phase == JobPhase::finished && is_member() && !gone && in_state_for() < kLeaveMax)
@@ -371,7 +371,7 @@ void Pawld::begin_running() {
     place.page->gate_off.store(context_.gate_off ? 1 : 0);
     place.page->resume_step.store(state.resume.value);
     place.page->generation.store(state.generation.value, std::memory_order_release);
-    trainers_->answer(place, TrainerWire::done, TrainerWire::running, Writer().u64(state.generation.value).take());
+    trainers_->answer(place, MessageKind::done, RunningMessage{state.generation});
   }
   start_streams();
   if (state.leader != self_) return;

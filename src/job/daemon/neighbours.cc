@@ -8,12 +8,6 @@ namespace pawl::job {
 
 using namespace std::chrono_literals;
 
-namespace {
-Frame frame_of(PeerWire kind, std::string payload = {}) {
-  return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
-}
-}  // namespace
-
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
     : loop_(loop), self_(std::move(self)), deadlines_(deadlines), handlers_(std::move(handlers)) {
   self_.purpose = Purpose::link;
@@ -52,8 +46,7 @@ void Neighbours::tick() {
     auto found = links_.find(node);
     if (found == links_.end() || found->second.state == State::dead) continue;
     Link& link = found->second;
-    if (link.state == State::up)
-      link.connection->send(frame_of(PeerWire::beat, Writer().u64(handlers_.generation().value).take()));
+    if (link.state == State::up) link.connection->send(frame_of(BeatMessage{handlers_.generation()}));
     if (now - link.heard > deadlines_.silence) {
       lose(link, FaultKind::node_silent, text("no sign of life for ", (now - link.heard) / 1ms, " ms"));
       continue;
@@ -98,7 +91,7 @@ void Neighbours::connected(NodeId node) {
   Hello hello = self_;
   hello.expected = link.life.incarnation;
   hello.generation = handlers_.generation();
-  link.connection->send(frame_of(PeerWire::hello, hello.encode()));
+  link.connection->send(frame_of(hello));
 }
 
 void Neighbours::on_frame(NodeId node, Frame& frame) {
@@ -107,15 +100,15 @@ void Neighbours::on_frame(NodeId node, Frame& frame) {
   Link& link = found->second;
   hear(link);
   if (link.state == State::greeting) {
-    if (frame.kind == static_cast<std::uint16_t>(PeerWire::welcome)) {
+    if (is<WelcomeMessage>(frame)) {
       link.state = State::up;
       return handlers_.on_up(link.life);
     }
-    Reader in(frame.payload);
-    (void)in.u8();
-    return lose(link, FaultKind::node_lost, "it refused us: " + in.str());
+    PeerRefusedMessage refused;
+    (void)decode(frame.payload, refused);
+    return lose(link, FaultKind::node_lost, "it refused us: " + refused.why);
   }
-  if (frame.kind != static_cast<std::uint16_t>(PeerWire::beat_back)) handlers_.on_answer(link.life, frame);
+  if (!is<BeatBackMessage>(frame)) handlers_.on_answer(link.life, frame);
 }
 
 void Neighbours::broken(NodeId node, const Error& error) {

@@ -16,7 +16,7 @@
 #include "job/daemon/connection.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/deadlines.h"
-#include "job/transport/peer_wire.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 

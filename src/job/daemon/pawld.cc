@@ -61,22 +61,21 @@ Status Pawld::start() {
   trainers_ = std::make_unique<Trainers>(
       *loop_, options_.seats_per_node, options_.job, Fd(options_.local_fd),
       Trainers::Handlers{
-          .on_request = [this](TrainerProcess& p, TrainerWire k, std::uint64_t id,
-                               Reader& in) { on_trainer_request(p, k, id, in); },
+          .on_request = [this](TrainerProcess& p, const Frame& f) { on_trainer_request(p, f); },
           .on_notice = [this](TrainerProcess& p) { on_notice(p); },
           .on_death = [this](TrainerProcess& p, const std::string& how) { on_trainer_death(p, how); },
           .on_question = [this](std::shared_ptr<Connection> c, const Frame& f) { on_question(c, f, true); },
           .hold = [this](const std::string& name, int fd) { keeper_->hold(name, fd); },
           .on_page = [this](TrainerProcess& p) { write_page(p); }});
-  store_log_ =
-      std::make_unique<StoreLog>(options_.job, [this](const std::string& name, int fd) { keeper_->hold(name, fd); });
+  rendezvous_log_ = std::make_unique<RendezvousLog>(
+      options_.job, [this](const std::string& name, int fd) { keeper_->hold(name, fd); });
   for (auto& [name, fd] : options_.held) {
     Status adopted;
     std::uint32_t index = 0;
     if (name.rfind("page.", 0) == 0 && parse_number(std::string_view(name).substr(5), index)) {
       adopted = trainers_->adopt_page(index, Fd(fd));
-    } else if (name == StoreLog::kName) {
-      adopted = store_log_->adopt(Fd(fd));
+    } else if (name == RendezvousLog::kName) {
+      adopted = rendezvous_log_->adopt(Fd(fd));
     } else {
       adopted = memory_->adopt(name, Fd(fd));
     }
@@ -326,24 +325,21 @@ void Pawld::accept_peer() {
                                               if (auto c = weak->lock()) peers_.erase(c);
                                             }});
     *weak = connection;
-    peers_[connection] = 0;
+    peers_[connection] = std::nullopt;
   }
 }
 
 void Pawld::on_peer_hello(const std::shared_ptr<Connection>& connection, Frame& frame) {
   auto known = peers_.find(connection);
-  if (known != peers_.end() && known->second > 0) {  // a link that was welcomed
-    const auto node = NodeId(static_cast<std::uint32_t>(known->second - 1));
-    return on_link_incoming({node, Incarnation(0)}, connection, frame);
+  if (known != peers_.end() && known->second) {  // a link that was welcomed
+    return on_link_incoming({*known->second, Incarnation(0)}, connection, frame);
   }
-  if (frame.kind == 100) return on_question(connection, frame, false);
+  if (is<QuestionMessage>(frame)) return on_question(connection, frame, false);
   auto refuse = [&](PeerRefusal kind, const std::string& why) {
-    connection->send({static_cast<std::uint16_t>(PeerWire::refused), 0,
-                      Writer().u8(static_cast<std::uint8_t>(kind)).str(why).take()});
+    connection->send(frame_of(PeerRefusedMessage{kind, why}));
   };
   Hello hello;
-  if (frame.kind != static_cast<std::uint16_t>(PeerWire::hello) || !Hello::decode(frame.payload, hello))
-    return refuse(PeerRefusal::never, "not pawl's protocol");
+  if (!is<Hello>(frame) || !decode(frame.payload, hello)) return refuse(PeerRefusal::never, "not pawl's protocol");
   if (hello.version != kPeerWireVersion)
     return refuse(PeerRefusal::never, text("this is version ", kPeerWireVersion, ", yours ", hello.version,
                                            ": run one release on all nodes"));
@@ -354,9 +350,8 @@ void Pawld::on_peer_hello(const std::shared_ptr<Connection>& connection, Frame& 
     return refuse(PeerRefusal::stale, "that life of this node is over");
   if (is_evicted({hello.node, hello.incarnation})) return refuse(PeerRefusal::stale, "you were evicted");
   if (hello.purpose == Purpose::link) {
-    connection->send({static_cast<std::uint16_t>(PeerWire::welcome), 0,
-                      Writer().u32(self_.node.value).u64(self_.incarnation.value).take()});
-    peers_[connection] = static_cast<int>(hello.node.value) + 1;
+    connection->send(frame_of(WelcomeMessage{self_.node, self_.incarnation}));
+    peers_[connection] = hello.node;
     return;
   }
   if (!state_ || hello.generation > state_->generation) return refuse(PeerRefusal::later, "not yet in that generation");

@@ -23,8 +23,8 @@
 #include "job/daemon/keeper_channel.h"
 #include "job/daemon/memory.h"
 #include "job/daemon/neighbours.h"
+#include "job/daemon/rendezvous_log.h"
 #include "job/daemon/replication.h"
-#include "job/daemon/store_log.h"
 #include "job/daemon/trainers.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/deadlines.h"
@@ -85,7 +85,7 @@ class Pawld {
   void tidy_keys();  // of recoveries that are over
 
   // --- seats.cc
-  void on_trainer_request(TrainerProcess& place, TrainerWire kind, std::uint64_t id, Reader& in);
+  void on_trainer_request(TrainerProcess& place, const Frame& frame);
   void on_trainer_death(TrainerProcess& place, const std::string& how);
   void begin_restore();
   void start_imports();
@@ -93,8 +93,8 @@ class Pawld {
   void imported(Generation generation, Source source, Status status, std::uint64_t bytes, Duration took);
   void seat_trainers();
   void answer_restores();
-  void on_layout(TrainerProcess& place, Reader& in);
-  void on_store(TrainerProcess& place, std::uint64_t id, Reader& in);
+  void on_layout(TrainerProcess& place, const Frame& frame);
+  void on_store(TrainerProcess& place, const Frame& frame);
   void grant_arena(TrainerProcess& place, const ArenaHandle& arena);
   void on_done(TrainerProcess& place, Generation generation);
   void on_fault(TrainerProcess& place, Generation generation, const std::string& what);
@@ -128,10 +128,10 @@ class Pawld {
   void on_link_up(NodeLife life);
   void on_link_answer(NodeLife life, Frame& frame);
   void on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame);
-  using OnStoreAnswer = std::function<void(const StoreAnswer&)>;
-  void ask_store(StoreRequest request, OnStoreAnswer on_answer);    // dropped when the generation changes
-  void serve_store(StoreRequest request, OnStoreAnswer on_answer);  // at the root
-  void send_to_root(std::uint64_t id, const StoreRequest& request);
+  using OnStoreAnswer = std::function<void(const RendezvousAnswer&)>;
+  void ask_store(RendezvousRequest request, OnStoreAnswer on_answer);    // dropped when the generation changes
+  void serve_store(RendezvousRequest request, OnStoreAnswer on_answer);  // at the root
+  void send_to_root(std::uint64_t id, const RendezvousRequest& request);
   void enter_store();  // of the state's generation; a returning root goes on with what it did
   void drop_late_store_waits();
   void take_early_frames();
@@ -230,11 +230,11 @@ class Pawld {
   std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
   std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;
   std::vector<std::weak_ptr<FetchServer>> fetch_servers_;
-  Store store_;  // at the root: of the whole job
-  std::unique_ptr<StoreLog> store_log_;
+  RendezvousStore store_;  // at the root: of the whole job
+  std::unique_ptr<RendezvousLog> rendezvous_log_;
   Generation store_generation_;
   struct StoreWait {
-    StoreRequest request;
+    RendezvousRequest request;
     OnStoreAnswer on_answer;
     Duration until{};  // nobody waits any longer
   };
@@ -251,8 +251,9 @@ class Pawld {
   // Drills.
   std::mutex hold_mutex_;
   std::condition_variable hold_changed_;
-  std::map<std::string, bool> holds_;                 // phase -> somebody is held there
-  std::map<std::shared_ptr<Connection>, int> peers_;  // accepted, not yet known
+  std::map<std::string, bool> holds_;  // phase -> somebody is held there
+  // Accepted connections; whose it is, once the hello of a link was welcomed.
+  std::map<std::shared_ptr<Connection>, std::optional<NodeId>> peers_;
 };
 
 }  // namespace pawl::job

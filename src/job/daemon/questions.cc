@@ -39,7 +39,7 @@ std::uint64_t resident_bytes(std::uint64_t pid) {
 }  // namespace
 
 void Pawld::on_question(const std::shared_ptr<Connection>& connection, const Frame& frame, bool local) {
-  connection->send({101, frame.id, answer(frame.payload, local)});
+  connection->send(frame_of(AnswerMessage{answer(frame.payload, local)}, frame.id));
 }
 
 std::string Pawld::answer(const std::string& question, bool local) {
@@ -100,7 +100,7 @@ std::string Pawld::status_json() {
     const bool running = state_ && running_ == state_->generation && place.seated == running_ && running_.value > 0;
     trainer["state"] = place.pid == 0 || place.dying        ? "dead"
                        : place.finished                     ? "finished"
-                       : place.waits_for(TrainerWire::join) ? (place.seat ? "joined" : "parked")
+                       : place.waits_for(MessageKind::join) ? (place.seat ? "joined" : "parked")
                        : place.page == nullptr              ? "starting"
                        : running                            ? "running"
                                                             : "restoring";

@@ -8,46 +8,23 @@
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
-namespace {
 
 using namespace std::chrono_literals;
 
-std::string string_of(PeerWire kind) {
-  return text("message ", static_cast<std::uint16_t>(kind));
+ArenaShape shape_of(const ArenaSpec& spec) {
+  return {spec.slot_count, spec.payload_bytes, spec.stable_bytes, spec.bucket_bytes, spec.layout_digest, spec.layout};
 }
 
-Frame frame_of(PeerWire kind, std::string payload = {}) {
-  return Frame{static_cast<std::uint16_t>(kind), 0, std::move(payload)};
-}
-
-bool is_kind(const Frame& frame, PeerWire kind) {
-  return frame.kind == static_cast<std::uint16_t>(kind);
-}
-
-}  // namespace
-
-void write_spec(Writer& out, const ArenaSpec& spec) {
-  out.u32(spec.slot_count)
-      .u64(spec.payload_bytes)
-      .u64(spec.stable_bytes)
-      .u32(spec.bucket_bytes)
-      .u64(spec.layout_digest)
-      .str(spec.layout);
-}
-
-Result<ArenaSpec> read_spec(Reader& in, const std::string& job, Seat seat, ArenaKind kind) {
-  ArenaSpec spec;
-  spec.job = job;
-  spec.seat = seat;
-  spec.kind = kind;
-  spec.slot_count = in.u32();
-  spec.payload_bytes = in.u64();
-  spec.stable_bytes = in.u64();
-  spec.bucket_bytes = in.u32();
-  spec.layout_digest = in.u64();
-  spec.layout = in.str();
-  if (!in.ok()) return Error{Code::corrupt, "an arena's shape is cut short"};
-  return spec;
+ArenaSpec spec_of(const ArenaShape& shape, const std::string& job, Seat seat, ArenaKind kind) {
+  return {job,
+          seat,
+          kind,
+          shape.slot_count,
+          shape.payload_bytes,
+          shape.stable_bytes,
+          shape.bucket_bytes,
+          shape.layout_digest,
+          shape.layout};
 }
 
 // --- Sender
@@ -109,12 +86,12 @@ void ReplicaSender::run() {
 }
 
 Status ReplicaSender::serve_connection(int fd) {
-  PAWL_TRY(send_frame(fd, frame_of(PeerWire::hello, options_.hello.encode())));
+  PAWL_TRY(send_frame(fd, frame_of(options_.hello)));
   PAWL_ASSIGN(Frame answer, receive_frame(fd));  // ends with shut_down() in end()
-  if (is_kind(answer, PeerWire::refused)) {
-    Reader in(answer.payload);
-    const bool never = static_cast<PeerRefusal>(in.u8()) == PeerRefusal::never;
-    return Error{never ? Code::invalid : Code::stale, in.str()};
+  if (is<PeerRefusedMessage>(answer)) {
+    PeerRefusedMessage refused;
+    (void)decode(answer.payload, refused);  // what is missing in it is empty: it is a refusal all the same
+    return Error{refused.refusal == PeerRefusal::never ? Code::invalid : Code::stale, refused.why};
   }
   while (!ended_) {
     Slot slot;
@@ -158,28 +135,25 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
     return Status();
   };
   for (;;) {
-    Writer open;
-    open.u64(word.generation.value).u64(word.step.value).u64(slot.samples());
-    write_spec(open, spec);
-    PAWL_TRY(send_frame(fd, frame_of(PeerWire::open, open.take())));
+    PAWL_TRY(send_frame(fd, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape_of(spec)})));
     PAWL_ASSIGN(Frame answer, receive_frame(fd));
-    if (is_kind(answer, PeerWire::held)) return still_there() ? held() : Status();
-    if (is_kind(answer, PeerWire::opened)) break;
-    if (!is_kind(answer, PeerWire::busy)) return Error{Code::corrupt, "unexpected " + string_of(PeerWire(answer.kind))};
+    if (is<HeldMessage>(answer)) return still_there() ? held() : Status();
+    if (is<OpenedMessage>(answer)) break;
+    if (!is<BusyMessage>(answer)) return unexpected_message(answer);
     wait_notice(1ms);
     if (!still_there()) return {};
   }
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     while (!slot.bucket_ready(i)) {
-      if (!still_there()) return send_frame(fd, frame_of(PeerWire::abandon, Writer().u64(word.step.value).take()));
+      if (!still_there()) return send_frame(fd, frame_of(AbandonMessage{word.step}));
       wait_notice(5ms);
     }
     const auto bytes = slot.bucket(i);
     const std::uint32_t sum = slot.buckets()[i].crc32c;
-    const std::string fields = Writer().u32(i).u32(sum).take();
+    const std::string fields = encode(BucketMessage{i, sum});
     std::byte head[kFrameHeaderBytes];
     encode_header(
-        {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(PeerWire::bucket), 0,
+        {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
          crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
         head);
     PAWL_TRY(send_all(
@@ -188,19 +162,20 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
     *options_.context.bytes_sent += bytes.size();
   }
   while (slot.word().state != SlotState::sealed) {
-    if (!still_there()) return send_frame(fd, frame_of(PeerWire::abandon, Writer().u64(word.step.value).take()));
+    if (!still_there()) return send_frame(fd, frame_of(AbandonMessage{word.step}));
     wait_notice(5ms);
   }
-  PAWL_TRY(send_frame(fd, frame_of(PeerWire::seal, Writer().u64(word.step.value).take())));
+  PAWL_TRY(send_frame(fd, frame_of(SealMessage{word.step})));
   PAWL_ASSIGN(Frame answer, receive_frame(fd));
-  if (is_kind(answer, PeerWire::bucket_bad)) {
+  if (is<BucketBadMessage>(answer)) {
     // Either the slot was taken for another step under our hands, or bytes were damaged on the way: begin the step
     // again.
-    log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket",
-             Reader(answer.payload).u32());
+    BucketBadMessage bad;
+    (void)decode(answer.payload, bad);
+    log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket", bad.index);
     return {};
   }
-  if (!is_kind(answer, PeerWire::held)) return Error{Code::corrupt, "unexpected " + string_of(PeerWire(answer.kind))};
+  if (!is<HeldMessage>(answer)) return unexpected_message(answer);
   return still_there() ? held() : Status();
 }
 
@@ -235,22 +210,22 @@ Status ReplicaReceiver::serve() {
     std::byte head[kFrameHeaderBytes];
     PAWL_TRY(receive_all(fd, head, Deadline::never()));
     PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
-    if (header.kind == static_cast<std::uint16_t>(PeerWire::bucket)) {
+    if (header.kind == static_cast<std::uint16_t>(BucketMessage::kKind)) {
       PAWL_TRY(on_bucket(header));
       continue;
     }
     Frame frame{header.kind, header.id, std::string(header.length, '\0')};
     PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(frame.payload)), Deadline::never()));
     PAWL_TRY(check_payload(header, frame.payload));
-    if (is_kind(frame, PeerWire::open)) {
+    if (is<OpenMessage>(frame)) {
       PAWL_TRY(on_open(frame));
-    } else if (is_kind(frame, PeerWire::seal)) {
+    } else if (is<SealMessage>(frame)) {
       PAWL_TRY(on_seal(frame));
-    } else if (is_kind(frame, PeerWire::abandon)) {
+    } else if (is<AbandonMessage>(frame)) {
       if (open_) (void)slot_.try_abandon(options_.generation, step_);
       open_ = false;
     } else {
-      return Error{Code::corrupt, "unexpected " + string_of(PeerWire(frame.kind))};
+      return unexpected_message(frame);
     }
   }
   return {};
@@ -258,11 +233,10 @@ Status ReplicaReceiver::serve() {
 
 Status ReplicaReceiver::on_open(const Frame& frame) {
   const int fd = options_.fd.get();
-  Reader in(frame.payload);
-  const Generation generation(in.u64());
-  step_ = Step(in.u64());
-  const std::uint64_t samples = in.u64();
-  PAWL_ASSIGN(ArenaSpec spec, read_spec(in, options_.job, options_.seat, ArenaKind::replica));
+  PAWL_ASSIGN(const OpenMessage open, message_in<OpenMessage>(frame));
+  const Generation generation = open.generation;
+  step_ = open.step;
+  const ArenaSpec spec = spec_of(open.shape, options_.job, options_.seat, ArenaKind::replica);
   if (generation != options_.generation) return Error{Code::stale, "a step of another generation"};
   if (!arena_ || arena_->arena.spec().layout_digest != spec.layout_digest) {
     PAWL_ASSIGN(arena_, options_.arena_for(spec));
@@ -273,24 +247,25 @@ Status ReplicaReceiver::on_open(const Frame& frame) {
   for (const SlotWord& word : words)
     if (word.state == SlotState::sealed && word.generation == generation && word.step == step_ && !word.frozen) {
       options_.context.hold("ack", ended_);
-      return send_frame(fd, frame_of(PeerWire::held, Writer().u64(step_.value).take()));
+      return send_frame(fd, frame_of(HeldMessage{step_}));
     }
   Progress progress = Progress::unpack(options_.context.progress->load());
   if (options_.context.gate_off) progress.committed = Step(kStepMax);
   const auto index = choose_slot(words, progress, generation, step_);
-  open_ = index && arena.slot(*index).try_open(words[*index], generation, step_, samples);
+  open_ = index && arena.slot(*index).try_open(words[*index], generation, step_, open.samples);
   if (open_) slot_ = arena.slot(*index);
-  return send_frame(fd, frame_of(open_ ? PeerWire::opened : PeerWire::busy));
+  return send_frame(fd, open_ ? frame_of(OpenedMessage{}) : frame_of(BusyMessage{}));
 }
 
 Status ReplicaReceiver::on_bucket(FrameHeader header) {
   const int fd = options_.fd.get();
-  std::byte fields[8];
+  std::byte fields[BucketMessage::kFieldsBytes];
   if (header.length < sizeof fields) return Error{Code::corrupt, "a bucket without its fields"};
   PAWL_TRY(receive_all(fd, fields, Deadline::never()));
-  Reader in(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields));
-  const std::uint32_t index = in.u32();
-  const std::uint32_t sum = in.u32();
+  BucketMessage bucket;
+  (void)decode(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields), bucket);  // it is as long
+  const std::uint32_t index = bucket.index;
+  const std::uint32_t sum = bucket.crc32c;
   if (!open_ || index >= slot_.buckets().size())
     return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
   const auto place = slot_.bucket(index);
@@ -308,19 +283,18 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
 
 Status ReplicaReceiver::on_seal(const Frame& frame) {
   const int fd = options_.fd.get();
-  const Step step(Reader(frame.payload).u64());
-  if (!open_ || step != step_) return Error{Code::corrupt, "seal of a step that is not open"};
+  PAWL_ASSIGN(const SealMessage seal, message_in<SealMessage>(frame));
+  if (!open_ || seal.step != step_) return Error{Code::corrupt, "seal of a step that is not open"};
   open_ = false;
   for (std::uint32_t i = 0; i < slot_.buckets().size(); ++i)
     if (!slot_.bucket_ready(i)) {
       (void)slot_.try_abandon(options_.generation, step_);
-      return send_frame(fd, frame_of(PeerWire::bucket_bad, Writer().u32(i).take()));
+      return send_frame(fd, frame_of(BucketBadMessage{i}));
     }
   if (!slot_.try_seal(options_.generation, step_)) return Error{Code::stale, "frozen: a new generation begins"};
-  options_.on_sealed(options_.seat, step_);
   options_.context.hold("ack", ended_);
   if (ended_) return Error{Code::cancelled, "the generation has ended"};
-  return send_frame(fd, frame_of(PeerWire::held, Writer().u64(step_.value).take()));
+  return send_frame(fd, frame_of(HeldMessage{step_}));
 }
 
 }  // namespace pawl::job

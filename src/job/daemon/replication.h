@@ -16,7 +16,7 @@
 
 #include "job/daemon/memory.h"
 #include "job/recovery/deadlines.h"
-#include "job/transport/peer_wire.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 
@@ -89,7 +89,6 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
     StreamContext context;
     // Asked once a connection, on the stream's thread: the replica arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
-    std::function<void(Seat, Step)> on_sealed;  // any thread
   };
   [[nodiscard]] static std::shared_ptr<ReplicaReceiver> start(Options options);
   void end();
@@ -112,8 +111,8 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   Step step_;
 };
 
-// An ArenaSpec on the wire; `kind` and `job` are set by the reader.
-void write_spec(Writer& out, const ArenaSpec& spec);
-[[nodiscard]] Result<ArenaSpec> read_spec(Reader& in, const std::string& job, Seat seat, ArenaKind kind);
+// An arena's shape as it travels, and back: whose the arena is, the receiver knows.
+[[nodiscard]] ArenaShape shape_of(const ArenaSpec& spec);
+[[nodiscard]] ArenaSpec spec_of(const ArenaShape& shape, const std::string& job, Seat seat, ArenaKind kind);
 
 }  // namespace pawl::job

@@ -25,8 +25,8 @@ constexpr Duration kUnfitPause = 30s;                // of a spare whose trainer
 constexpr std::uint64_t kAsked = ~std::uint64_t{0};  // as a pid: the keeper was asked to start it
 
 // Under a key of pawld's own: trainers' keys have a prefix.
-StoreRequest about_layout(StoreOp op, std::string layout = {}) {
-  StoreRequest request;
+RendezvousRequest about_layout(RendezvousOp op, std::string layout = {}) {
+  RendezvousRequest request;
   request.op = op;
   request.key = "pawl/layout";
   request.value = std::move(layout);
@@ -48,46 +48,54 @@ const Source* Pawld::source_of(Seat seat) const {
   return nullptr;
 }
 
-void Pawld::on_trainer_request(TrainerProcess& place, TrainerWire kind, std::uint64_t id, Reader& in) {
+void Pawld::on_trainer_request(TrainerProcess& place, const Frame& frame) {
+  const MessageKind kind = kind_of(frame);
   switch (kind) {
-    case TrainerWire::join: {
+    case MessageKind::join: {
       count_parked();
       return drive();
     }
-    case TrainerWire::layout:
-      return on_layout(place, in);
-    case TrainerWire::restore:
+    case MessageKind::layout:
+      return on_layout(place, frame);
+    case MessageKind::restore:
       return answer_restores();
-    case TrainerWire::restore_bad: {
-      const std::uint32_t index = in.u32();
-      const std::string why = in.str();
+    case MessageKind::restore_bad: {
+      RestoreBadMessage bad;
+      (void)decode(frame.payload, bad);
       place.waiting.erase(kind);
       const ArenaHandle arena = place.seat ? memory_->find(ArenaKind::own, *place.seat) : nullptr;
-      if (!arena || index >= arena->arena.slot_count()) return;
-      const SlotWord word = arena->arena.slot(index).word();
-      return report_cause({FaultKind::corrupt_source, self_, place.seat, "own arena: " + why, 0},
+      if (!arena || bad.slot >= arena->arena.slot_count()) return;
+      const SlotWord word = arena->arena.slot(bad.slot).word();
+      return report_cause({FaultKind::corrupt_source, self_, place.seat, "own arena: " + bad.why, 0},
                           {{self_, *place.seat, SourceKind::own_arena, word.generation, word.step}});
     }
-    case TrainerWire::done:
-      return on_done(place, Generation(in.u64()));
-    case TrainerWire::fault: {
-      const Generation generation(in.u64());
-      const std::string what = in.str();
-      trainers_->answer(place, kind, TrainerWire::noted, {});
-      return on_fault(place, generation, what);
+    case MessageKind::done: {
+      DoneMessage done;
+      (void)decode(frame.payload, done);
+      return on_done(place, done.generation);
     }
-    case TrainerWire::store:
-      return on_store(place, id, in);
-    case TrainerWire::stop_after: {
-      const Generation generation(in.u64());
-      place.stop_wanted = Step(in.u64());
-      if (state_ && generation == state_->generation) consider_stop();
+    case MessageKind::fault: {
+      FaultMessage fault;
+      (void)decode(frame.payload, fault);
+      trainers_->answer(place, kind, NotedMessage{});
+      return on_fault(place, fault.generation, fault.what);
+    }
+    case MessageKind::rendezvous:
+      return on_store(place, frame);
+    case MessageKind::stop_after: {
+      StopAfterMessage asked;
+      (void)decode(frame.payload, asked);
+      place.stop_wanted = asked.step;
+      if (state_ && asked.generation == state_->generation) consider_stop();
       return;
     }
-    case TrainerWire::finish:
-      place.finish_step = Step(in.u64());
-      place.last_step = Step(in.u64());
+    case MessageKind::finish: {
+      FinishMessage finish;
+      (void)decode(frame.payload, finish);
+      place.finish_step = finish.commit_first;
+      place.last_step = finish.last_step;
       return consider_finish();
+    }
     default:
       place.waiting.erase(kind);
       return;
@@ -128,7 +136,7 @@ void Pawld::start_imports() {
   for (const Source& source : imports_waiting_) {
     const TrainerProcess* place = trainers_->at_seat(source.seat);
     const bool may_copy =
-        place != nullptr && place->pid != 0 && place->seated.value > 0 && !place->waits_for(TrainerWire::join);
+        place != nullptr && place->pid != 0 && place->seated.value > 0 && !place->waits_for(MessageKind::join);
     if (may_copy) {
       waiting.push_back(source);
     } else {
@@ -189,22 +197,20 @@ void Pawld::imported(Generation generation, Source source, Status status, std::u
 void Pawld::seat_trainers() {
   start_imports();
   for (TrainerProcess& place : trainers_->places()) {
-    if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(TrainerWire::join))
+    if (!place.seat || place.dying || place.seated == state_->generation || !place.waits_for(MessageKind::join))
       continue;
     if (held_back("seated")) return;
     place.seated = state_->generation;
     place.busy_at = real_clock().now();
     place.ended.clear();
     early_exits_.erase(place.index);
-    trainers_->answer(place, TrainerWire::join, TrainerWire::seated,
-                      Writer()
-                          .u64(state_->generation.value)
-                          .u32(place.seat->value)
-                          .u32(static_cast<std::uint32_t>(state_->seats.size()))
-                          .u32(place.index)
-                          .u64(state_->resume.value)
-                          .str(text("g", state_->generation))
-                          .take());
+    trainers_->answer(place, MessageKind::join,
+                      SeatedMessage{.generation = state_->generation,
+                                    .seat = *place.seat,
+                                    .world = static_cast<std::uint32_t>(state_->seats.size()),
+                                    .local_rank = place.index,
+                                    .resume = state_->resume,
+                                    .store_prefix = text("g", state_->generation)});
   }
   answer_restores();
 }
@@ -212,18 +218,16 @@ void Pawld::seat_trainers() {
 void Pawld::answer_restores() {
   if (!state_ || state_->phase != JobPhase::restoring || restoring_ != state_->generation) return;
   for (TrainerProcess& place : trainers_->places()) {
-    if (!place.seat || !place.waits_for(TrainerWire::restore) || imported_.count(*place.seat) == 0) continue;
+    if (!place.seat || !place.waits_for(MessageKind::restore) || imported_.count(*place.seat) == 0) continue;
     const Source* source = source_of(*place.seat);
     const ArenaHandle arena = memory_->find(ArenaKind::own, *place.seat);
     Slot slot;
     std::uint32_t index = 0;
     if (source == nullptr || !arena || !find_sealed(arena->arena, source->slot_generation, source->step, slot, index)) {
-      trainers_->answer(place, TrainerWire::restore, TrainerWire::refused,
-                        Writer().u32(kInvalidStatus).str("there is no step to restore").take());
+      trainers_->answer(place, MessageKind::restore, RefusedMessage{kInvalidStatus, "there is no step to restore"});
       continue;
     }
-    trainers_->answer(place, TrainerWire::restore, TrainerWire::slot,
-                      Writer().u32(index).u64(source->slot_generation.value).u64(source->step.value).take());
+    trainers_->answer(place, MessageKind::restore, SlotMessage{index, source->slot_generation, source->step});
   }
 }
 
@@ -253,68 +257,64 @@ Result<ArenaHandle> Pawld::own_arena(const ArenaSpec& spec) {
   return memory_->arena_for(spec);
 }
 
-void Pawld::on_layout(TrainerProcess& place, Reader& in) {
+void Pawld::on_layout(TrainerProcess& place, const Frame& frame) {
+  LayoutMessage declared;
+  if (!decode(frame.payload, declared) || !place.seat)
+    return trainers_->answer(place, MessageKind::layout, RefusedMessage{kInvalidStatus, "a layout before a seat"});
   ArenaSpec spec;
   spec.job = options_.job;
   spec.kind = ArenaKind::own;
-  spec.payload_bytes = in.u64();
-  spec.stable_bytes = in.u64();
-  spec.bucket_bytes = in.u32();
-  spec.layout_digest = in.u64();
-  spec.layout = in.str();
-  if (!in.done() || !place.seat)
-    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused,
-                             Writer().u32(kInvalidStatus).str("a layout before a seat").take());
+  spec.payload_bytes = declared.payload_bytes;
+  spec.stable_bytes = declared.stable_bytes;
+  spec.bucket_bytes = declared.bucket_bytes;
+  spec.layout_digest = declared.layout_digest;
+  spec.layout = std::move(declared.layout);
   spec.seat = *place.seat;
   auto arena = own_arena(spec);
   if (!arena) {
     log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
     layout_refusal_ = arena.error().what;
     const std::uint32_t status = arena.error().code == Code::invalid ? kInvalidStatus : kIoStatus;
-    return trainers_->answer(place, TrainerWire::layout, TrainerWire::refused,
-                             Writer().u32(status).str(arena.error().what).take());
+    return trainers_->answer(place, MessageKind::layout, RefusedMessage{status, arena.error().what});
   }
   // Seats must agree on what they share. A snapshot that is restored has its layout with it; at a fresh start seat 0's
   // is the yardstick.
   if (state_->resume.value > 0 || spec.seat.value == 0) {
-    if (state_->resume.value == 0) ask_store(about_layout(StoreOp::set, spec.layout), [](const StoreAnswer&) {});
+    if (state_->resume.value == 0)
+      ask_store(about_layout(RendezvousOp::set, spec.layout), [](const RendezvousAnswer&) {});
     return grant_arena(place, *arena);
   }
-  ask_store(about_layout(StoreOp::get), [this, index = place.index, mine = spec.layout,
-                                         held = *arena](const StoreAnswer& first) {
-    TrainerProcess& asking = trainers_->places()[index];
-    const std::vector<std::string> differences = shared_differences(first.value, mine);
-    if (differences.empty()) return grant_arena(asking, held);
-    std::string why = "the seats declare different shared state (seat 0 first):";
-    for (const std::string& difference : differences) why += " " + difference + ";";
-    log_error("layout_refused", "seat", *asking.seat, "why", why);
-    trainers_->answer(asking, TrainerWire::layout, TrainerWire::refused, Writer().u32(kInvalidStatus).str(why).take());
-    report_cause({FaultKind::layout_conflict, std::nullopt, asking.seat, why, 0});
-  });
+  ask_store(about_layout(RendezvousOp::get),
+            [this, index = place.index, mine = spec.layout, held = *arena](const RendezvousAnswer& first) {
+              TrainerProcess& asking = trainers_->places()[index];
+              const std::vector<std::string> differences = shared_differences(first.value, mine);
+              if (differences.empty()) return grant_arena(asking, held);
+              std::string why = "the seats declare different shared state (seat 0 first):";
+              for (const std::string& difference : differences) why += " " + difference + ";";
+              log_error("layout_refused", "seat", *asking.seat, "why", why);
+              trainers_->answer(asking, MessageKind::layout, RefusedMessage{kInvalidStatus, why});
+              report_cause({FaultKind::layout_conflict, std::nullopt, asking.seat, why, 0});
+            });
 }
 
-void Pawld::on_store(TrainerProcess& place, std::uint64_t id, Reader& in) {
-  const Generation generation(in.u64());
-  StoreRequest request;
-  auto refuse = [&](const char* why) {
-    trainers_->answer_store(place, id, TrainerWire::refused, Writer().u32(kInvalidStatus).str(why).take());
-  };
-  if (!read_store_request(in, request)) return refuse("not a request to the store");
+void Pawld::on_store(TrainerProcess& place, const Frame& frame) {
+  const std::uint64_t id = frame.id;
+  RendezvousMessage asked;
+  auto refuse = [&](const char* why) { trainers_->answer_rendezvous(place, id, RefusedMessage{kInvalidStatus, why}); };
+  if (!decode(frame.payload, asked)) return refuse("not a request to the store");
   if (!state_ || !place.seat || place.page == nullptr) return refuse("the store is for who has a seat");
-  if (generation != state_->generation) return;  // it is over: the trainer will see that in its page
+  if (asked.generation != state_->generation) return;  // it is over: the trainer will see that in its page
+  RendezvousRequest& request = asked.request;
   request.client = place.page->nonce.load();
   request.number = id;
-  ask_store(std::move(request), [this, index = place.index, id](const StoreAnswer& answer) {
-    Writer payload;
-    write_store_answer(payload, answer);
-    trainers_->answer_store(trainers_->places()[index], id, TrainerWire::value, payload.take());
+  ask_store(std::move(request), [this, index = place.index, id](const RendezvousAnswer& answer) {
+    trainers_->answer_rendezvous(trainers_->places()[index], id, ValueMessage{answer});
   });
 }
 
 void Pawld::grant_arena(TrainerProcess& place, const ArenaHandle& arena) {
   const int fds[] = {arena->fd.get()};
-  trainers_->answer(place, TrainerWire::layout, TrainerWire::arena, Writer().u64(arena->mapping.size_bytes()).take(),
-                    fds);
+  trainers_->answer(place, MessageKind::layout, ArenaMessage{arena->mapping.size_bytes()}, fds);
   if (state_ && running_ == state_->generation) start_streams();
 }
 
@@ -322,7 +322,7 @@ void Pawld::on_done(TrainerProcess& place, Generation generation) {
   if (!state_ || generation != state_->generation) return;
   place.done = generation;
   if (state_->phase == JobPhase::running) {  // we were away when the others went on
-    return trainers_->answer(place, TrainerWire::done, TrainerWire::running, Writer().u64(generation.value).take());
+    return trainers_->answer(place, MessageKind::done, RunningMessage{generation});
   }
   const bool all = std::all_of(trainers_->places().begin(), trainers_->places().end(),
                                [&](const TrainerProcess& p) { return !p.seat || p.done == generation; });
@@ -428,7 +428,7 @@ void Pawld::give_up_node(const std::string& why) {
 
 void Pawld::count_parked() {
   std::uint32_t parked = 0;
-  for (const TrainerProcess& place : trainers_->places()) parked += place.waits_for(TrainerWire::join) ? 1 : 0;
+  for (const TrainerProcess& place : trainers_->places()) parked += place.waits_for(MessageKind::join) ? 1 : 0;
   if (parked != parked_.exchange(parked) && !is_member()) session_->register_again();
 }
 
@@ -499,7 +499,7 @@ void Pawld::check_running(TrainerProcess& place) {
   view.phase = static_cast<std::uint32_t>(place.page->phase.load());
   auto process = process_state(static_cast<pid_t>(place.pid));
   view.stopped = process && (*process == 'T' || *process == 't');
-  const bool waits_for_others = !place.waiting.empty() || !place.store_waiting.empty();  // a key, an agreement
+  const bool waits_for_others = !place.waiting.empty() || !place.rendezvous_waiting.empty();  // a key, an agreement
   view.in_step = !waits_for_others && view.phase != PAWL_PHASE_ASIDE && view.phase != PAWL_PHASE_FINISH;
   if (!hangs(view, std::chrono::milliseconds(spec_.hang_ms), deadlines_)) return;
   report_cause(
@@ -511,7 +511,7 @@ void Pawld::check_running(TrainerProcess& place) {
 // little to do; a new one may have to import and build everything, and has the start budget for that.
 void Pawld::check_returning(TrainerProcess& place) {
   const Duration now = real_clock().now();
-  if (!place.waiting.empty() || !place.store_waiting.empty()) place.busy_at = now;
+  if (!place.waiting.empty() || !place.rendezvous_waiting.empty()) place.busy_at = now;
   const Duration silent = since_progress(place);
   auto process = silent < 500ms ? Result<char>('R') : process_state(static_cast<pid_t>(place.pid));
   const bool stopped = process && (*process == 'T' || *process == 't');
@@ -520,7 +520,7 @@ void Pawld::check_returning(TrainerProcess& place) {
   else if (place.stopped_since == Duration::zero())
     place.stopped_since = now;
   if (stopped && now - place.stopped_since > deadlines_.silence) return kill_trainer(place, "the process was stopped");
-  if (place.done == state_->generation || place.waits_for(TrainerWire::join)) return;
+  if (place.done == state_->generation || place.waits_for(MessageKind::join)) return;
   if (place.seated.value > 0 && place.seated < state_->generation) {  // it has not come back yet
     const Duration patience = silent < deadlines_.silence ? 3 * deadlines_.trainer_free : deadlines_.trainer_free;
     if (now - restoring_since_ > patience) kill_trainer(place, "could not be freed within its deadline");
@@ -567,9 +567,9 @@ void Pawld::consider_stop() {
   bool all = stop_step_.value > 0;
   for (const Member& member : state_->seats) all = all && acknowledged(member.life.node);
   for (TrainerProcess& place : trainers_->places()) {
-    if (!place.waits_for(TrainerWire::stop_after)) continue;
+    if (!place.waits_for(MessageKind::stop_after)) continue;
     if (all)
-      trainers_->answer(place, TrainerWire::stop_after, TrainerWire::stopping, Writer().u64(stop_step_.value).take());
+      trainers_->answer(place, MessageKind::stop_after, StoppingMessage{stop_step_});
     else if (stop_step_.value == 0)
       propose_stop(place.stop_wanted);
   }
@@ -598,7 +598,7 @@ void Pawld::consider_finish() {
     if (!place.seat || place.page == nullptr || place.seated != state_->generation) continue;
     const Decision apart = decide_apart(*state_, ended, {*place.seat, Step(place.page->step.load())}, self_);
     if (const StateMove* move = std::get_if<StateMove>(&apart)) return swap_state(move->next, move->why);
-    if (place.waits_for(TrainerWire::finish)) put_finish(place);
+    if (place.waits_for(MessageKind::finish)) put_finish(place);
   }
   if (!is_root()) return;
   const Decision decision = decide_finished(*state_, finished, self_);

@@ -11,13 +11,7 @@ namespace pawl::job {
 using namespace std::chrono_literals;
 
 namespace {
-Frame frame_of(PeerWire kind, std::string payload, std::uint64_t id = 0) {
-  return Frame{static_cast<std::uint16_t>(kind), id, std::move(payload)};
-}
 constexpr std::size_t kEarlyFramesMax = 4096;
-bool is_kind(const Frame& frame, PeerWire kind) {
-  return frame.kind == static_cast<std::uint16_t>(kind);
-}
 }  // namespace
 
 // --- Places in the ring, which is also the tree: position p has the children 2p+1 and 2p+2.
@@ -90,11 +84,10 @@ void Pawld::adopt_data(const std::shared_ptr<Connection>& connection, const Hell
   const bool busy = old != receivers_.end() && !old->second->finished();
   if (busy) old->second->end();  // the sender came back on a new connection: one thread a seat, so wait for the old one
   if (busy || state_->phase != JobPhase::running || running_ != state_->generation) {
-    connection->send(
-        frame_of(PeerWire::refused, Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not yet").take()));
+    connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
     return;
   }
-  connection->send(frame_of(PeerWire::welcome, Writer().u32(self_.node.value).u64(self_.incarnation.value).take()));
+  connection->send(frame_of(WelcomeMessage{self_.node, self_.incarnation}));
   peers_.erase(connection);
   receivers_[hello.seat] =
       ReplicaReceiver::start({.fd = connection->release(),
@@ -102,17 +95,15 @@ void Pawld::adopt_data(const std::shared_ptr<Connection>& connection, const Hell
                               .seat = hello.seat,
                               .job = options_.job,
                               .context = context_,
-                              .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, false); },
-                              .on_sealed = [](Seat, Step) {}});
+                              .arena_for = [this](const ArenaSpec& spec) { return arena_on_loop(spec, false); }});
 }
 
 void Pawld::adopt_fetch(const std::shared_ptr<Connection>& connection) {
   if (frozen_ < state_->generation) {
-    connection->send(frame_of(PeerWire::refused,
-                              Writer().u8(static_cast<std::uint8_t>(PeerRefusal::later)).str("not frozen yet").take()));
+    connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
     return;
   }
-  connection->send(frame_of(PeerWire::welcome, Writer().u32(self_.node.value).u64(self_.incarnation.value).take()));
+  connection->send(frame_of(WelcomeMessage{self_.node, self_.incarnation}));
   peers_.erase(connection);
   fetch_servers_.push_back(
       FetchServer::start({.fd = connection->release(), .context = context_, .find = [this](ArenaKind kind, Seat seat) {
@@ -172,11 +163,7 @@ void Pawld::report_progress() {
     return;
   }
   if (last_report_ == report) return;
-  const bool sent = neighbours_->send(
-      *node_at((mine - 1) / 2),
-      frame_of(
-          PeerWire::report,
-          Writer().u64(state_->generation.value).u64(report.known.pack()).u64(report.held).u64(report.voided).take()));
+  const bool sent = neighbours_->send(*node_at((mine - 1) / 2), frame_of(ReportMessage{state_->generation, report}));
   if (sent) last_report_ = report;
 }
 
@@ -192,8 +179,7 @@ void Pawld::set_progress(Progress progress) {
   const std::uint32_t mine = my_position();
   for (std::uint32_t child : {2 * mine + 1, 2 * mine + 2})
     if (const auto node = node_at(child))
-      neighbours_->send(
-          *node, frame_of(PeerWire::progress, Writer().u64(state_->generation.value).u64(progress.pack()).take()));
+      neighbours_->send(*node, frame_of(ProgressMessage{state_->generation, progress}));
   if (committed) consider_finish();
 }
 
@@ -206,52 +192,42 @@ void Pawld::on_link_up(NodeLife life) {
   report_progress();
   if (const auto position = position_of(life.node);
       position && (*position == 2 * mine + 1 || *position == 2 * mine + 2))
-    neighbours_->send(life.node,
-                      frame_of(PeerWire::progress, Writer().u64(running_.value).u64(progress_.pack()).take()));
+    neighbours_->send(life.node, frame_of(ProgressMessage{running_, progress_}));
   if (node_at(0) != life.node) return;
   for (const auto& [id, wait] : store_waits_) send_to_root(id, wait.request);
 }
 
 void Pawld::on_link_answer(NodeLife, Frame& frame) {
   const auto wait = store_waits_.find(frame.id);
-  if (!is_kind(frame, PeerWire::store_answer) || wait == store_waits_.end()) return;
-  StoreAnswer answer;
-  Reader in(frame.payload);
-  if (!read_store_answer(in, answer)) return;
+  PeerValueMessage value;
+  if (!is<PeerValueMessage>(frame) || wait == store_waits_.end() || !decode(frame.payload, value)) return;
   const OnStoreAnswer on_answer = std::move(wait->second.on_answer);
   store_waits_.erase(wait);
-  on_answer(answer);
+  on_answer(value.answer);
 }
 
 void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& connection, Frame& frame) {
-  if (is_kind(frame, PeerWire::beat)) return connection->send(frame_of(PeerWire::beat_back, {}));
-  Reader in(frame.payload);
-  const Generation generation(in.u64());
-  if (is_kind(frame, PeerWire::store) && generation > store_generation_) {
+  if (is<BeatMessage>(frame)) return connection->send(frame_of(BeatBackMessage{}));
+  const Generation generation = generation_of(frame);
+  if (is<PeerRendezvousMessage>(frame) && generation > store_generation_) {
     if (early_frames_.size() < kEarlyFramesMax) early_frames_.push_back({generation, life, connection, frame});
     return;
   }
   if (!state_ || generation != state_->generation) return;  // of another generation: its sender repeats what matters
-  if (is_kind(frame, PeerWire::report)) {
-    const Progress known = Progress::unpack(in.u64());
-    const std::uint64_t held = in.u64();
-    const std::uint64_t voided = in.u64();
-    if (!in.done() || running_ != generation) return;
-    child_reports_[life.node] = {known, held, voided};
+  if (const auto report = message_in<ReportMessage>(frame)) {
+    if (running_ != generation) return;
+    child_reports_[life.node] = report->report;
     report_progress();
-  } else if (is_kind(frame, PeerWire::progress)) {
-    const Progress progress = join(progress_, Progress::unpack(in.u64()));
-    if (!in.done() || running_ != generation || progress == progress_) return;
+  } else if (const auto told = message_in<ProgressMessage>(frame)) {
+    const Progress progress = join(progress_, told->progress);
+    if (running_ != generation || progress == progress_) return;
     set_progress(progress);
     report_progress();
-  } else if (is_kind(frame, PeerWire::store)) {
-    StoreRequest request;
-    if (!read_store_request(in, request) || !is_root()) return;
-    serve_store(std::move(request),
-                [weak = std::weak_ptr<Connection>(connection), id = frame.id](const StoreAnswer& answer) {
-                  Writer payload;
-                  write_store_answer(payload, answer);
-                  if (auto alive = weak.lock()) alive->send(frame_of(PeerWire::store_answer, payload.take(), id));
+  } else if (auto asked = message_in<PeerRendezvousMessage>(frame)) {
+    if (!is_root()) return;
+    serve_store(std::move(asked->request),
+                [weak = std::weak_ptr<Connection>(connection), id = frame.id](const RendezvousAnswer& answer) {
+                  if (auto alive = weak.lock()) alive->send(frame_of(PeerValueMessage{answer}, id));
                 });
   }
 }
@@ -262,9 +238,9 @@ void Pawld::on_link_incoming(NodeLife life, const std::shared_ptr<Connection>& c
 void Pawld::enter_store() {
   if (store_generation_ == state_->generation) return;
   store_generation_ = state_->generation;
-  store_ = Store();
+  store_ = RendezvousStore();
   store_waits_.clear();
-  for (const std::string& record : store_log_->records(store_generation_))
+  for (const std::string& record : rendezvous_log_->records(store_generation_))
     if (!store_.replay(record)) log_error("store_record_refused", "generation", store_generation_);
   take_early_frames();
 }
@@ -281,7 +257,7 @@ void Pawld::take_early_frames() {
   }
 }
 
-void Pawld::ask_store(StoreRequest request, OnStoreAnswer on_answer) {
+void Pawld::ask_store(RendezvousRequest request, OnStoreAnswer on_answer) {
   if (is_root()) return serve_store(std::move(request), std::move(on_answer));
   drop_late_store_waits();
   const std::uint64_t id = next_store_id_++;
@@ -291,23 +267,21 @@ void Pawld::ask_store(StoreRequest request, OnStoreAnswer on_answer) {
   send_to_root(id, wait->second.request);  // without a link: when there is one
 }
 
-void Pawld::send_to_root(std::uint64_t id, const StoreRequest& request) {
-  Writer payload;
-  payload.u64(state_->generation.value);
-  write_store_request(payload, request);
-  if (const auto root = node_at(0)) neighbours_->send(*root, frame_of(PeerWire::store, payload.take(), id));
+void Pawld::send_to_root(std::uint64_t id, const RendezvousRequest& request) {
+  if (const auto root = node_at(0))
+    neighbours_->send(*root, frame_of(PeerRendezvousMessage{state_->generation, request}, id));
 }
 
-void Pawld::serve_store(StoreRequest request, OnStoreAnswer on_answer) {
+void Pawld::serve_store(RendezvousRequest request, OnStoreAnswer on_answer) {
   const bool changes = store_.is_new_change(request);
   if (changes) {  // first where it lasts, or a pawld after us would not know what this one has answered
-    const Status kept =
-        store_log_->append(store_generation_, Store::record_of(request), [this] { return store_.records(); });
+    const Status kept = rendezvous_log_->append(store_generation_, RendezvousStore::record_of(request),
+                                                [this] { return store_.records(); });
     if (!kept) return on_answer({false, {}, kept.error().what});
   }
   if (const auto answer = store_.apply(request)) {
     on_answer(*answer);
-  } else if (request.op == StoreOp::get) {
+  } else if (request.op == RendezvousOp::get) {
     drop_late_store_waits();
     const Duration until =
         request.wait_ms == 0 ? Duration::max() : real_clock().now() + std::chrono::milliseconds(request.wait_ms);

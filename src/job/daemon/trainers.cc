@@ -7,15 +7,12 @@
 
 #include "base/log.h"
 #include "env/process.h"
+#include "pawl/pawl.h"
 
 namespace pawl::job {
 namespace {
 
-constexpr std::uint16_t kQuestion = 100;
-
-Frame frame_of(TrainerWire kind, std::uint64_t id, std::string payload) {
-  return Frame{static_cast<std::uint16_t>(kind), id, std::move(payload)};
-}
+constexpr std::uint32_t kAttachRefused = PAWL_INVALID;
 
 // True when the owner of the robust mutex has died; false when it was unlocked, or `ended`.
 bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) {
@@ -85,7 +82,7 @@ void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string&
   TrainerProcess& place = places_[index];
   place.pid = 0;
   place.waiting.clear();
-  place.store_waiting.clear();
+  place.rendezvous_waiting.clear();
   place.watched = false;
   if (place.connection) place.connection->close();
   place.connection.reset();
@@ -93,31 +90,29 @@ void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string&
   handlers_.on_death(place, how);
 }
 
-void Trainers::answer(TrainerProcess& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload,
-                      std::span<const int> fds) {
+void Trainers::answer_frame(TrainerProcess& place, MessageKind waiting_kind, Frame answer, std::span<const int> fds) {
   auto found = place.waiting.find(waiting_kind);
   if (found == place.waiting.end() || !place.connection) return;
-  const std::uint64_t id = found->second;
+  answer.id = found->second;
   place.waiting.erase(found);
   if (fds.empty()) {
-    place.connection->send(frame_of(answer_kind, id, std::move(payload)));
+    place.connection->send(answer);
   } else {
-    place.connection->send_with(frame_of(answer_kind, id, std::move(payload)), fds);
+    place.connection->send_with(answer, fds);
   }
 }
 
-void Trainers::answer_store(TrainerProcess& place, std::uint64_t id, TrainerWire answer_kind, std::string payload) {
-  if (place.store_waiting.erase(id) > 0 && place.connection)
-    place.connection->send(frame_of(answer_kind, id, std::move(payload)));
+void Trainers::answer_rendezvous_frame(TrainerProcess& place, const Frame& answer) {
+  if (place.rendezvous_waiting.erase(answer.id) > 0 && place.connection) place.connection->send(answer);
 }
 
 void Trainers::interrupt(TrainerProcess& place, Generation generation) {
-  place.waiting.erase(TrainerWire::layout);
-  place.waiting.erase(TrainerWire::restore);
-  place.waiting.erase(TrainerWire::done);
-  place.waiting.erase(TrainerWire::finish);
-  place.waiting.erase(TrainerWire::stop_after);
-  place.store_waiting.clear();
+  place.waiting.erase(MessageKind::layout);
+  place.waiting.erase(MessageKind::restore);
+  place.waiting.erase(MessageKind::done);
+  place.waiting.erase(MessageKind::finish);
+  place.waiting.erase(MessageKind::stop_after);
+  place.rendezvous_waiting.clear();
   if (place.page == nullptr) return;
   place.page->recover_generation.store(generation.value, std::memory_order_release);
   if (place.event) place.event->raise();
@@ -151,33 +146,30 @@ void Trainers::accept_all() {
 }
 
 void Trainers::on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame) {
-  if (frame.kind == kQuestion) return handlers_.on_question(connection, frame);
+  if (is<QuestionMessage>(frame)) return handlers_.on_question(connection, frame);
   for (TrainerProcess& place : places_)
     if (place.connection == connection) return on_frame(place.index, frame);
-  if (frame.kind == static_cast<std::uint16_t>(TrainerWire::attach)) return attach(connection, frame);
-  connection->send(
-      frame_of(TrainerWire::refused, frame.id, Writer().u32(3).str("the first message must be attach").take()));
+  if (is<AttachMessage>(frame)) return attach(connection, frame);
+  connection->send(frame_of(RefusedMessage{kAttachRefused, "the first message must be attach"}, frame.id));
 }
 
 void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& frame) {
-  Reader in(frame.payload);
-  const std::uint32_t version = in.u32();
-  const std::uint32_t index = in.u32();
-  const std::uint64_t nonce = in.u64();
-  const Generation generation(in.u64());
-  (void)in.u32();
+  AttachMessage attach;
+  const bool whole = decode(frame.payload, attach);
+  const std::uint32_t index = attach.local_index;
+  const Generation generation = attach.generation;
   auto refuse = [&](const std::string& why) {
     log_warn("attach_refused", "place", index, "why", why);
-    connection->send(frame_of(TrainerWire::refused, frame.id, Writer().u32(3).str(why).take()));
+    connection->send(frame_of(RefusedMessage{kAttachRefused, why}, frame.id));
   };
-  if (!in.ok() || version != kTrainerWireVersion)
-    return refuse(text("libpawl speaks version ", version, ", pawld ", kTrainerWireVersion,
+  if (!whole || attach.version != kTrainerWireVersion)
+    return refuse(text("libpawl speaks version ", attach.version, ", pawld ", kTrainerWireVersion,
                        ": install the same release of both"));
   if (index >= places_.size())
     return refuse(text("PAWL_LOCAL_INDEX ", index, " but this node has ", places_.size(), " places"));
   TrainerProcess& place = places_[index];
   auto credentials = peer_credentials(connection->fd());
-  const bool same = generation.value > 0 && place.page != nullptr && place.page->nonce.load() == nonce;
+  const bool same = generation.value > 0 && place.page != nullptr && place.page->nonce.load() == attach.nonce;
   if (generation.value > 0 && !same) return refuse("this process was attached to another pawld: it must start anew");
   if (!same)
     if (Status made = make_page(place); !made) return refuse(made.error().what);
@@ -191,7 +183,7 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   strangers_.erase(connection.get());
   place.connection = connection;
   place.waiting.clear();
-  place.store_waiting.clear();
+  place.rendezvous_waiting.clear();
   if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
   if (auto started = process_start_time(static_cast<pid_t>(place.pid))) place.start_time = *started;
   place.notice_watch = loop_.watch(place.notices->fd(), kRead, [this, index](const Ready&) {
@@ -199,10 +191,8 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
     handlers_.on_notice(places_[index]);
   });
   const int fds[] = {place.page_fd.get(), place.event->fd(), place.notices->fd()};
-  connection->send_with(
-      frame_of(TrainerWire::attached, frame.id,
-               Writer().u32(kTrainerWireVersion).u32(place.seat ? place.seat->value : kNoSeat).take()),
-      fds);
+  const AttachedMessage attached{kTrainerWireVersion, place.seat ? place.seat->value : kNoSeat};
+  connection->send_with(frame_of(attached, frame.id), fds);
   if (same) {
     place.seated = generation;  // as the pawld before us told it
     place.event->raise();       // it may have missed one
@@ -228,15 +218,14 @@ Status Trainers::make_page(TrainerProcess& place) {
 
 void Trainers::on_frame(std::uint32_t index, Frame& frame) {
   TrainerProcess& place = places_[index];
-  const auto kind = static_cast<TrainerWire>(frame.kind);
+  const MessageKind kind = kind_of(frame);
   watch_death(place);  // by now it has locked its mutex
-  if (kind == TrainerWire::detach) place.finished = true;
-  if (kind == TrainerWire::store)
-    place.store_waiting.insert(frame.id);
+  if (kind == MessageKind::detach) place.finished = true;
+  if (kind == MessageKind::rendezvous)
+    place.rendezvous_waiting.insert(frame.id);
   else
     place.waiting[kind] = frame.id;
-  Reader in(frame.payload);
-  handlers_.on_request(place, kind, frame.id, in);
+  handlers_.on_request(place, frame);
 }
 
 void Trainers::watch_death(TrainerProcess& place) {

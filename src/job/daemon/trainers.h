@@ -18,7 +18,7 @@
 #include "job/daemon/connection.h"
 #include "job/daemon/loop.h"
 #include "job/snapshot/trainer_page.h"
-#include "job/trainer/wire.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 
@@ -42,21 +42,21 @@ struct TrainerProcess {
   std::string killed_why;                        // by us
   std::string ended;                             // how the process before this one ended, for people
   bool watched = false;                          // its death is watched through the mutex
-  std::map<TrainerWire, std::uint64_t> waiting;  // kind -> request id
-  std::set<std::uint64_t> store_waiting;         // ids of requests to the store, of which any number may wait
+  std::map<MessageKind, std::uint64_t> waiting;  // kind -> request id
+  std::set<std::uint64_t> rendezvous_waiting;    // ids of requests to the store, of which any number may wait
   Generation seated;                             // generation in which it was last told its seat
   Generation done;                               // generation in which it last said done
   Step finish_step;                              // to be committed, once it waits in finish
   Step last_step;                                // the last it has begun, likewise
   Step stop_wanted;                              // what it proposes, while it waits in stop_after
 
-  [[nodiscard]] bool waits_for(TrainerWire kind) const { return waiting.count(kind) > 0; }
+  [[nodiscard]] bool waits_for(MessageKind kind) const { return waiting.count(kind) > 0; }
 };
 
 class Trainers {
  public:
   struct Handlers {
-    std::function<void(TrainerProcess&, TrainerWire kind, std::uint64_t id, Reader&)> on_request;
+    std::function<void(TrainerProcess&, const Frame&)> on_request;
     std::function<void(TrainerProcess&)> on_notice;
     std::function<void(TrainerProcess&, const std::string& how)> on_death;
     std::function<void(std::shared_ptr<Connection>, const Frame&)> on_question;
@@ -76,14 +76,23 @@ class Trainers {
   void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
   void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
 
-  void answer(TrainerProcess& place, TrainerWire waiting_kind, TrainerWire answer_kind, std::string payload,
-              std::span<const int> fds = {});
-  void answer_store(TrainerProcess& place, std::uint64_t id, TrainerWire answer_kind, std::string payload);
+  // Answers the request of that kind, if the process waits in one.
+  template <class Message>
+  void answer(TrainerProcess& place, MessageKind waiting_kind, const Message& message, std::span<const int> fds = {}) {
+    answer_frame(place, waiting_kind, frame_of(message), fds);
+  }
+  // Answers the request to the rendezvous store with this id, if it still waits.
+  template <class Message>
+  void answer_rendezvous(TrainerProcess& place, std::uint64_t id, const Message& message) {
+    answer_rendezvous_frame(place, frame_of(message, id));
+  }
   // Wakes the trainer: a recovery to `generation` is pending.
   void interrupt(TrainerProcess& place, Generation generation);
   void stop(TrainerProcess& place);
 
  private:
+  void answer_frame(TrainerProcess& place, MessageKind waiting_kind, Frame answer, std::span<const int> fds);
+  void answer_rendezvous_frame(TrainerProcess& place, const Frame& answer);
   void accept_all();
   void on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame);
   void attach(const std::shared_ptr<Connection>& connection, Frame& frame);

@@ -8,8 +8,8 @@
 namespace pawl::job {
 namespace {
 
-StoreRequest request(StoreOp op, std::string key, std::string value = {}) {
-  StoreRequest made;
+RendezvousRequest request(RendezvousOp op, std::string key, std::string value = {}) {
+  RendezvousRequest made;
   made.op = op;
   made.key = std::move(key);
   made.value = std::move(value);
@@ -18,128 +18,123 @@ StoreRequest request(StoreOp op, std::string key, std::string value = {}) {
 
 class Client {
  public:
-  Client(Store& store, std::uint64_t id) : store_(store), id_(id) {}
-  StoreAnswer ask(StoreRequest request) {
+  Client(RendezvousStore& store, std::uint64_t id) : store_(store), id_(id) {}
+  RendezvousAnswer ask(RendezvousRequest request) {
     request.client = id_;
     request.number = ++number_;
     last_ = request;
     return *store_.apply(request);
   }
-  std::optional<StoreAnswer> repeat() { return store_.apply(last_); }
-  StoreAnswer add(std::string key, std::int64_t amount) {
-    StoreRequest made = request(StoreOp::add, std::move(key));
+  std::optional<RendezvousAnswer> repeat() { return store_.apply(last_); }
+  RendezvousAnswer add(std::string key, std::int64_t amount) {
+    RendezvousRequest made = request(RendezvousOp::add, std::move(key));
     made.amount = amount;
     return ask(made);
   }
-  StoreAnswer compare_set(std::string key, std::string expected, std::string desired) {
-    StoreRequest made = request(StoreOp::compare_set, std::move(key), std::move(desired));
+  RendezvousAnswer compare_set(std::string key, std::string expected, std::string desired) {
+    RendezvousRequest made = request(RendezvousOp::compare_set, std::move(key), std::move(desired));
     made.expected = std::move(expected);
     return ask(made);
   }
-  const StoreRequest& last() const { return last_; }
+  const RendezvousRequest& last() const { return last_; }
 
  private:
-  Store& store_;
+  RendezvousStore& store_;
   std::uint64_t id_, number_ = 0;
-  StoreRequest last_;
+  RendezvousRequest last_;
 };
 
-TEST(Store, SetsGetsAndErases) {
-  Store store;
+TEST(RendezvousStore, SetsGetsAndErases) {
+  RendezvousStore store;
   Client client(store, 1);
-  EXPECT_FALSE(store.apply(request(StoreOp::get, "k")));  // to be asked again
-  EXPECT_EQ(store.apply(request(StoreOp::try_get, "k")), (StoreAnswer{false, {}, {}}));
-  EXPECT_TRUE(client.ask(request(StoreOp::set, "k", std::string("\0v", 2))).found);
-  EXPECT_EQ(store.apply(request(StoreOp::get, "k"))->value, std::string("\0v", 2));
-  EXPECT_EQ(store.apply(request(StoreOp::try_get, "k"))->value, std::string("\0v", 2));
-  EXPECT_TRUE(client.ask(request(StoreOp::erase, "k")).found);
-  EXPECT_FALSE(client.ask(request(StoreOp::erase, "k")).found);
+  EXPECT_FALSE(store.apply(request(RendezvousOp::get, "k")));  // to be asked again
+  EXPECT_EQ(store.apply(request(RendezvousOp::try_get, "k")), (RendezvousAnswer{false, {}, {}}));
+  EXPECT_TRUE(client.ask(request(RendezvousOp::set, "k", std::string("\0v", 2))).found);
+  EXPECT_EQ(store.apply(request(RendezvousOp::get, "k"))->value, std::string("\0v", 2));
+  EXPECT_EQ(store.apply(request(RendezvousOp::try_get, "k"))->value, std::string("\0v", 2));
+  EXPECT_TRUE(client.ask(request(RendezvousOp::erase, "k")).found);
+  EXPECT_FALSE(client.ask(request(RendezvousOp::erase, "k")).found);
 }
 
-TEST(Store, AddsDecimalTextAndRefusesWhatIsNone) {
-  Store store;
+TEST(RendezvousStore, AddsDecimalTextAndRefusesWhatIsNone) {
+  RendezvousStore store;
   Client client(store, 1);
   EXPECT_EQ(client.add("n", 5).value, "5");
   EXPECT_EQ(client.add("n", -7).value, "-2");
-  client.ask(request(StoreOp::set, "word", "seven"));
+  client.ask(request(RendezvousOp::set, "word", "seven"));
   EXPECT_NE(client.add("word", 1).refused.find("seven"), std::string::npos);
-  EXPECT_EQ(store.apply(request(StoreOp::get, "word"))->value, "seven");
+  EXPECT_EQ(store.apply(request(RendezvousOp::get, "word"))->value, "seven");
   client.add("n", INT64_MAX);
   EXPECT_FALSE(client.add("n", INT64_MAX).refused.empty());
 }
 
-TEST(Store, ComparesAsC10dDoes) {
-  Store store;
+TEST(RendezvousStore, ComparesAsC10dDoes) {
+  RendezvousStore store;
   Client client(store, 1);
-  EXPECT_EQ(client.compare_set("k", "old", "new"), (StoreAnswer{false, "old", {}}));  // not there: nothing is set
-  EXPECT_FALSE(store.apply(request(StoreOp::get, "k")));
+  EXPECT_EQ(client.compare_set("k", "old", "new"), (RendezvousAnswer{false, "old", {}}));  // not there: nothing is set
+  EXPECT_FALSE(store.apply(request(RendezvousOp::get, "k")));
   EXPECT_EQ(client.compare_set("k", "", "first").value, "first");
   EXPECT_EQ(client.compare_set("k", "", "second").value, "first");
   EXPECT_EQ(client.compare_set("k", "first", "second").value, "second");
 }
 
-TEST(Store, ARepeatedChangeIsDoneOnce) {
-  Store store;
+TEST(RendezvousStore, ARepeatedChangeIsDoneOnce) {
+  RendezvousStore store;
   Client one(store, 1), other(store, 2);
   one.add("n", 1);
-  const StoreRequest old = one.last();
+  const RendezvousRequest old = one.last();
   EXPECT_EQ(one.repeat()->value, "1");
   other.add("n", 1);
   EXPECT_EQ(one.repeat()->value, "1") << "what it was told, not what is there now";
   one.add("n", 1);
   EXPECT_FALSE(store.apply(old)) << "its client has gone on: nobody waits for this";
-  EXPECT_EQ(store.apply(request(StoreOp::get, "n"))->value, "3");
+  EXPECT_EQ(store.apply(request(RendezvousOp::get, "n"))->value, "3");
 }
 
-TEST(Store, TravelsAndRefusesDamage) {
-  StoreRequest sent = request(StoreOp::compare_set, "key", "value");
+TEST(RendezvousStore, TravelsAndRefusesDamage) {
+  RendezvousRequest sent = request(RendezvousOp::compare_set, "key", "value");
   sent.client = 9;
   sent.number = 3;
   sent.expected = "expected";
   sent.amount = -4;
   sent.wait_ms = 77;
-  Writer out;
-  write_store_request(out, sent);
-  const std::string bytes = out.take();
-  StoreRequest received;
-  Reader in(bytes);
-  ASSERT_TRUE(read_store_request(in, received));
+  const std::string bytes = encode(sent);
+  RendezvousRequest received;
+  ASSERT_TRUE(decode(bytes, received));
   EXPECT_EQ(received, sent);
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    Reader cut(std::string_view(bytes).substr(0, size));
-    EXPECT_FALSE(read_store_request(cut, received));
-  }
-  Store store;
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(decode(std::string_view(bytes).substr(0, size), received));
+  RendezvousStore store;
   EXPECT_FALSE(store.replay(""));
   EXPECT_FALSE(store.replay(std::string("\7nothing", 8)));
 }
 
 // A store that is lost at any moment and made anew from its records answers as one that never was.
-TEST(Store, ComesBackFromItsRecords) {
+TEST(RendezvousStore, ComesBackFromItsRecords) {
   for (std::uint32_t seed = 1; seed <= 30; ++seed) {
     std::mt19937 random(seed);
-    Store kept;
-    auto lost = std::make_unique<Store>();
+    RendezvousStore kept;
+    auto lost = std::make_unique<RendezvousStore>();
     std::vector<std::string> log;
     std::uint64_t numbers[3] = {};
-    StoreRequest last[3];
+    RendezvousRequest last[3];
     for (int i = 0; i < 300; ++i) {
       const std::uint32_t who = random() % 3;
-      StoreRequest made = last[who];
+      RendezvousRequest made = last[who];
       if (made.client == 0 || random() % 4 != 0) {  // else it repeats what it asked
-        made = request(static_cast<StoreOp>(1 + random() % 6), std::string(1, static_cast<char>('a' + random() % 4)),
-                       std::to_string(random() % 3));
+        made = request(static_cast<RendezvousOp>(1 + random() % 6),
+                       std::string(1, static_cast<char>('a' + random() % 4)), std::to_string(random() % 3));
         made.client = who + 1;
         made.number = ++numbers[who];
         made.amount = static_cast<int>(random() % 5) - 2;
         made.expected = random() % 2 == 0 ? "" : std::to_string(random() % 3);
         if (changes_something(made.op)) last[who] = made;
       }
-      if (lost->is_new_change(made)) log.push_back(Store::record_of(made));
+      if (lost->is_new_change(made)) log.push_back(RendezvousStore::record_of(made));
       EXPECT_EQ(kept.apply(made), lost->apply(made)) << "seed " << seed;
       if (random() % 20 != 0) continue;
       if (random() % 2 == 0) log = lost->records();
-      lost = std::make_unique<Store>();
+      lost = std::make_unique<RendezvousStore>();
       for (const std::string& record : log) EXPECT_TRUE(lost->replay(record));
     }
   }

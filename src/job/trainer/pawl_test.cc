@@ -220,7 +220,7 @@ TEST_F(Pawl, ANewProcessInTheSeatRestoresFromTheSameArena) {
   training.step(1);
   ASSERT_EQ(pawl_finish(training.t), PAWL_OK);
   pawl_detach(std::exchange(training.t, nullptr));
-  daemon.wait_for(TrainerWire::detach);
+  daemon.wait_for(MessageKind::detach);
 
   kept.new_page();
   daemon.set_seating({2, 0, 1, 1});
@@ -254,7 +254,7 @@ TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
   daemon.start();
   ASSERT_EQ(pawl_rendezvous_set(training.t, "key", "value", 5), PAWL_OK) << pawl_error(training.t);
   EXPECT_EQ(kept.value("g1/key"), "value");
-  EXPECT_EQ(daemon.count(TrainerWire::attach), 2);
+  EXPECT_EQ(daemon.count(MessageKind::attach), 2);
   EXPECT_EQ(pawl_event_fd(training.t), event_fd);
   EXPECT_EQ(kept.page->windows_captured.load(), 2u);
   daemon.commit(2);  // through the new descriptors
@@ -264,7 +264,7 @@ TEST_F(Pawl, TrainingGoesOnSealingWhilePawldIsDead) {
 TEST_F(Pawl, AWaitingRequestIsRepeatedToTheNextPawld) {
   training.start(directory.socket());
   std::thread other([&] {
-    daemon.wait_for(TrainerWire::store);
+    daemon.wait_for(MessageKind::rendezvous);
     daemon.kill();
     kept.set("g1/late", "here");
     daemon.start();
@@ -277,18 +277,18 @@ TEST_F(Pawl, AWaitingRequestIsRepeatedToTheNextPawld) {
 }
 
 TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
-  daemon.withhold(TrainerWire::join);
+  daemon.withhold(MessageKind::join);
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
   std::thread other([&] {
-    daemon.wait_for(TrainerWire::join);
+    daemon.wait_for(MessageKind::join);
     daemon.kill();
     kept.new_page();  // pawld makes a new page for a process that has no generation yet
     daemon.start();
-    daemon.wait_for(TrainerWire::join, 2);
+    daemon.wait_for(MessageKind::join, 2);
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
     EXPECT_EQ(pthread_mutex_timedlock(&kept.page->alive, &now), ETIMEDOUT);  // it is locked by now
-    daemon.allow(TrainerWire::join);
+    daemon.allow(MessageKind::join);
   });
   EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK) << pawl_error(training.t);
   other.join();
@@ -299,12 +299,12 @@ TEST_F(Pawl, AParkedSpareOutlivesItsPawldAndItsPage) {
 // Each wait ends with PAWL_RECOVER by the page alone, though pawld never answers.
 TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   training.start(directory.socket());
-  for (const TrainerWire kind : {TrainerWire::done, TrainerWire::finish, TrainerWire::restore, TrainerWire::store,
-                                 TrainerWire::fault, TrainerWire::stop_after}) {
+  for (const MessageKind kind : {MessageKind::done, MessageKind::finish, MessageKind::restore, MessageKind::rendezvous,
+                                 MessageKind::fault, MessageKind::stop_after}) {
     daemon.withhold(kind);
   }
   std::uint64_t generation = 1;
-  const auto ends = [&](TrainerWire kind, auto call) {
+  const auto ends = [&](MessageKind kind, auto call) {
     const int before = daemon.count(kind);
     std::thread other([&] {
       daemon.wait_for(kind, before + 1);
@@ -327,14 +327,14 @@ TEST_F(Pawl, EveryWaitEndsWhenARecoveryIsPending) {
   };
   char value[8];
   size_t size = sizeof value;
-  ends(TrainerWire::store, [&] { return pawl_rendezvous_get(training.t, "never", value, &size, 600'000); });
-  ends(TrainerWire::store, [&] { return pawl_rendezvous_set(training.t, "key", "", 0); });
-  ends(TrainerWire::stop_after, [&] { return pawl_stop_after(training.t, 5, nullptr); });
-  ends(TrainerWire::done, [&] { return pawl_recover_done(training.t); });
-  ends(TrainerWire::fault, [&] { return pawl_fault_report(training.t, "a socket broke"); });
-  daemon.allow(TrainerWire::done);
+  ends(MessageKind::rendezvous, [&] { return pawl_rendezvous_get(training.t, "never", value, &size, 600'000); });
+  ends(MessageKind::rendezvous, [&] { return pawl_rendezvous_set(training.t, "key", "", 0); });
+  ends(MessageKind::stop_after, [&] { return pawl_stop_after(training.t, 5, nullptr); });
+  ends(MessageKind::done, [&] { return pawl_recover_done(training.t); });
+  ends(MessageKind::fault, [&] { return pawl_fault_report(training.t, "a socket broke"); });
+  daemon.allow(MessageKind::done);
   ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK);
-  ends(TrainerWire::finish, [&] { return pawl_finish(training.t); });
+  ends(MessageKind::finish, [&] { return pawl_finish(training.t); });
 }
 
 TEST_F(Pawl, FinishThatWaitsForASlotEndsWhenARecoveryIsPending) {
@@ -357,10 +357,10 @@ TEST_F(Pawl, FinishThatWaitsForASlotEndsWhenARecoveryIsPending) {
 }
 
 TEST_F(Pawl, StopEndsTheWaitForASeat) {
-  daemon.withhold(TrainerWire::join);
+  daemon.withhold(MessageKind::join);
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
   std::thread other([&] {
-    daemon.wait_for(TrainerWire::join);
+    daemon.wait_for(MessageKind::join);
     daemon.stop_job();
   });
   EXPECT_EQ(pawl_recover_join(training.t, nullptr), PAWL_STOP);
@@ -416,7 +416,7 @@ TEST_F(Pawl, ACorruptSourceIsRefusedAndLiveStateIsUntouched) {
     bytes[bytes.size() / 2] ^= std::byte{4};
     training.clobber();
     std::thread other([&] {
-      daemon.wait_for(TrainerWire::restore_bad, static_cast<int>(bucket) + 1);
+      daemon.wait_for(MessageKind::restore_bad, static_cast<int>(bucket) + 1);
       daemon.recover(++generation, 1);
     });
     EXPECT_EQ(pawl_restore(training.t), PAWL_RECOVER);
@@ -589,7 +589,7 @@ TEST_F(Pawl, ABoxNeedsNoSize) {
 }
 
 TEST_F(Pawl, ARefusedLayoutSaysWhatPawldSays) {
-  daemon.refuse(TrainerWire::layout, PAWL_INVALID, "tensor w (weight): [4] float32 here, [5] float32 there");
+  daemon.refuse(MessageKind::layout, PAWL_INVALID, "tensor w (weight): [4] float32 here, [5] float32 there");
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
   ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
   const char* axis = "dp";
@@ -621,7 +621,7 @@ TEST_F(Pawl, NonsenseFromPawldDetachesAndTrainingGoesOn) {
   EXPECT_EQ(pawl_fault_report(training.t, "?"), PAWL_BROKEN);
   const std::string why = pawl_error(training.t);
   EXPECT_NE(why.find("unprotected"), std::string::npos) << why;
-  daemon.wait_for(TrainerWire::detach);
+  daemon.wait_for(MessageKind::detach);
   EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
   EXPECT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
   EXPECT_EQ(pawl_window_open(training.t, 2, 0), PAWL_OK);
@@ -635,7 +635,7 @@ TEST_F(Pawl, NonsenseToTheStoreIsWhyTheTrainingThreadGivesUp) {
   training.start(directory.socket());
   daemon.answer_nonsense();
   std::thread([&] { EXPECT_EQ(pawl_rendezvous_set(training.t, "key", "", 0), PAWL_BROKEN); }).join();
-  daemon.wait_for(TrainerWire::detach);
+  daemon.wait_for(MessageKind::detach);
   EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_BROKEN);
   EXPECT_NE(std::string(pawl_error(training.t)).find("unprotected"), std::string::npos) << pawl_error(training.t);
   EXPECT_EQ(pawl_step_begin(training.t, 1), PAWL_OK);
@@ -758,10 +758,10 @@ TEST_F(Pawl, AStopIsForTheNextStepAtTheEarliest) {
 
 // A spare waits in one thread for its seat while another rehearses.
 TEST_F(Pawl, ASpareMayJoinInASecondThread) {
-  daemon.withhold(TrainerWire::join);
+  daemon.withhold(MessageKind::join);
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
   std::thread joining([&] { EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK); });
-  daemon.wait_for(TrainerWire::join);
+  daemon.wait_for(MessageKind::join);
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(pawl_progress(training.t, PAWL_PHASE_COMPUTE), PAWL_OK);
     EXPECT_EQ(pawl_interrupted(training.t), 0);
@@ -770,7 +770,7 @@ TEST_F(Pawl, ASpareMayJoinInASecondThread) {
   kept.page->recover_generation = 2;
   EXPECT_EQ(pawl_interrupted(training.t), 1) << "it is about to be given a seat";
   daemon.set_seating({2, 0, 1, 0});
-  daemon.allow(TrainerWire::join);
+  daemon.allow(MessageKind::join);
   joining.join();
   EXPECT_EQ(pawl_interrupted(training.t), 0);
 }
@@ -787,7 +787,7 @@ TEST_F(Pawl, AttachFailsWithASentence) {
   EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(nullptr)).find("PAWL_COPY_THREADS=many"), std::string::npos) << pawl_error(nullptr);
   unsetenv("PAWL_COPY_THREADS");
-  daemon.refuse(TrainerWire::attach, PAWL_INVALID, "another release");
+  daemon.refuse(MessageKind::attach, PAWL_INVALID, "another release");
   EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(nullptr)).find("another release"), std::string::npos) << pawl_error(nullptr);
 }
@@ -795,7 +795,7 @@ TEST_F(Pawl, AttachFailsWithASentence) {
 TEST_F(Pawl, ARegularDetachSaysSoAndUnlocksTheMutex) {
   training.start(directory.socket());
   pawl_detach(std::exchange(training.t, nullptr));
-  daemon.wait_for(TrainerWire::detach);
+  daemon.wait_for(MessageKind::detach);
   EXPECT_EQ(pthread_mutex_lock(&kept.page->alive), 0);
   pthread_mutex_unlock(&kept.page->alive);
 }
@@ -810,9 +810,9 @@ Process spawn_child(const std::string& socket) {
 }
 
 TEST_F(Pawl, AKilledTrainerIsKnownByItsRobustMutexAtOnce) {
-  daemon.withhold(TrainerWire::store);
+  daemon.withhold(MessageKind::rendezvous);
   const Process child = spawn_child(directory.socket());
-  daemon.wait_for(TrainerWire::store);
+  daemon.wait_for(MessageKind::rendezvous);
   EXPECT_EQ(kept.page->pid.load(), static_cast<std::uint64_t>(child.pid));
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);

@@ -105,13 +105,14 @@ void Session::give_up(std::string why) {
 
 // --- Who waits.
 
-Result<Answer> Session::request(TrainerWire kind, std::string payload, TrainerWire answer, RequestOptions options) {
+Result<Answer> Session::request_frame(Frame frame, MessageKind answer, RequestOptions options) {
   std::unique_lock lock(mutex_);
   const std::uint64_t id = ++last_id_;
   Pending& pending = pending_[id];
   const std::uint64_t joined = joined_;
   pending.answer = answer;
-  pending.frame = encode_frame({static_cast<std::uint16_t>(kind), id, std::move(payload)});
+  frame.id = id;
+  pending.frame = encode_frame(frame);
   wake_.raise();
   for (;;) {
     Status ended;
@@ -284,9 +285,11 @@ void Session::begin_attach(Fd socket) {
     attach_id_ = ++last_id_;
     for (auto& [id, pending] : pending_) pending.sent = false;
   }
-  Writer payload;
-  payload.u32(kTrainerWireVersion).u32(options_.local_index).u64(options_.nonce).u64(joined_).u32(seat_);
-  out_ = encode_frame({static_cast<std::uint16_t>(TrainerWire::attach), attach_id_, payload.take()});
+  out_ = encode_frame(frame_of(AttachMessage{.local_index = options_.local_index,
+                                             .nonce = options_.nonce,
+                                             .generation = Generation(joined_),
+                                             .seat = seat_},
+                               attach_id_));
 }
 
 void Session::disconnect() {
@@ -327,13 +330,13 @@ Status Session::take_frames() {
 }
 
 Status Session::take_frame(Frame& frame) {
-  const auto kind = static_cast<TrainerWire>(frame.kind);
+  const MessageKind kind = kind_of(frame);
   if (line_ == Line::attaching) {
     if (frame.id != attach_id_) return Error{Code::corrupt, "an answer to nothing"};
     return take_attached(frame);
   }
   Answer answer;
-  if (kind == TrainerWire::arena && !received_fds_.empty()) {
+  if (kind == MessageKind::arena && !received_fds_.empty()) {
     answer.fds.push_back(std::move(received_fds_.front()));
     received_fds_.pop_front();
   }
@@ -341,10 +344,10 @@ Status Session::take_frame(Frame& frame) {
   const auto found = pending_.find(frame.id);
   if (found == pending_.end() || found->second.result) return {};  // its request was dropped
   Pending& pending = found->second;
-  if (kind == TrainerWire::refused) {
-    Reader in(frame.payload);
-    const std::uint32_t status = in.u32();
-    pending.result = Error{code_of(status), in.str()};
+  if (kind == MessageKind::refused) {
+    RefusedMessage refused;
+    (void)decode(frame.payload, refused);  // what is missing in it is empty: it is a refusal all the same
+    pending.result = Error{code_of(refused.status), refused.why};
   } else if (kind != pending.answer) {
     pending.result = Error{Code::broken, text("pawld answered with a message of kind ", frame.kind)};
   } else {
@@ -356,17 +359,16 @@ Status Session::take_frame(Frame& frame) {
 }
 
 Status Session::take_attached(const Frame& frame) {
-  Reader in(frame.payload);
-  if (frame.kind == static_cast<std::uint16_t>(TrainerWire::refused)) {
-    const Code code = code_of(in.u32());
-    std::string why = in.str();
+  if (is<RefusedMessage>(frame)) {
+    RefusedMessage refused;
+    (void)decode(frame.payload, refused);
     std::lock_guard lock(mutex_);
-    if (!was_attached_) code_broken_ = code;
-    return Error{Code::broken, text("pawld refused us: ", why)};
+    if (!was_attached_) code_broken_ = code_of(refused.status);
+    return Error{Code::broken, text("pawld refused us: ", refused.why)};
   }
-  const std::uint32_t version = in.u32();
-  if (frame.kind != static_cast<std::uint16_t>(TrainerWire::attached) || !in.ok() || version != kTrainerWireVersion) {
-    return Error{Code::broken, text("pawld speaks version ", version, " of the trainer's protocol, libpawl ",
+  AttachedMessage attached;
+  if (!decode(frame.payload, attached) || !is<AttachedMessage>(frame) || attached.version != kTrainerWireVersion) {
+    return Error{Code::broken, text("pawld speaks version ", attached.version, " of the trainer's protocol, libpawl ",
                                     kTrainerWireVersion, ": install the same release of both")};
   }
   if (received_fds_.size() < 3) return Error{Code::corrupt, "descriptors are missing"};
@@ -406,7 +408,7 @@ Status Session::adopt_page(const Fd& page_fd) {
 
 void Session::say_goodbye() {
   if (line_ == Line::up) {
-    out_ += encode_frame({static_cast<std::uint16_t>(TrainerWire::detach), 0, {}});
+    out_ += encode_frame(frame_of(DetachMessage{}));
     (void)send_all(socket_.get(), bytes_of(out_), Deadline::in(kGoodbyeMax));
   }
   for (pthread_mutex_t* mutex : locked_) pthread_mutex_unlock(mutex);

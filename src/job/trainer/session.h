@@ -4,7 +4,7 @@
 // takes; it locks the page's robust mutex and so must live as long as the process (its end is how pawld learns of a
 // death); it turns what pawld raised in the page into events on a descriptor of our own, which a restart of pawld does
 // not change. A request ends by its answer, by a recovery or a stop in the page, by its deadline, or because the
-// session is broken. What the messages mean is job/trainer/wire.h; what to do about the answers is job/trainer/trainer.h.
+// session is broken. What the messages mean is job/transport/messages.h; what to do about the answers is job/trainer/trainer.h.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,7 @@
 #include "env/shared_memory.h"
 #include "job/snapshot/trainer_page.h"
 #include "job/trainer/thread.h"
-#include "job/trainer/wire.h"
-#include "job/transport/frame.h"
+#include "job/transport/messages.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -58,10 +57,13 @@ class Session {
   // pawld may be replaced by one that has another page: never keep the reference over a wait. Any thread.
   [[nodiscard]] TrainerPage& page() const { return *page_.load(std::memory_order_acquire); }
 
-  // Sends `kind` and waits for `answer`. Any thread; of one kind one at a time, `store` apart (job/trainer/wire.h).
+  // Sends `message` and waits for an answer of the kind `answer`. Any thread; of one kind one at a time, requests to the
+  // rendezvous store apart (job/transport/messages.h).
   // Fails: `stale`: a recovery is pending; `cancelled`: the job ends; `timeout`; `broken`; or as pawld refused.
-  [[nodiscard]] Result<Answer> request(TrainerWire kind, std::string payload, TrainerWire answer,
-                                       RequestOptions options = {});
+  template <class Message>
+  [[nodiscard]] Result<Answer> request(const Message& message, MessageKind answer, RequestOptions options = {}) {
+    return request_frame(frame_of(message), answer, options);
+  }
   // What any call must answer first. Fails: `stale`, `cancelled`, `broken`. Any thread; no system call.
   [[nodiscard]] Status interruption() const;
   [[nodiscard]] bool interrupted() const;
@@ -84,8 +86,9 @@ class Session {
   void end();
 
  private:
+  [[nodiscard]] Result<Answer> request_frame(Frame frame, MessageKind answer, RequestOptions options);
   struct Pending {
-    TrainerWire answer{};
+    MessageKind answer{};
     std::string frame;
     bool sent = false;
     std::optional<Result<Answer>> result;

@@ -1,4 +1,4 @@
-// TestDaemon: the pawld of libpawl's tests. A peer that speaks job/trainer/wire.h over a real socket with real segments,
+// TestDaemon: the pawld of libpawl's tests. A peer that speaks job/transport/messages.h over a real socket with real segments,
 // and does what it is told: it answers at once or withholds, dies without a word, and comes back with what a keeper
 // kept.
 #pragma once
@@ -22,8 +22,8 @@
 #include "job/rendezvous/rendezvous_store.h"
 #include "job/snapshot/arena.h"
 #include "job/snapshot/trainer_page.h"
-#include "job/trainer/wire.h"
 #include "job/transport/frame.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 
@@ -44,19 +44,19 @@ struct Kept {
   TrainerPage* page = nullptr;
   Segment arena_segment;
   std::optional<Arena> arena;
-  Store store;
+  RendezvousStore store;
 
   Kept() { new_page(); }
   void set(std::string key, std::string value) {
-    StoreRequest request;
-    request.op = StoreOp::set;
+    RendezvousRequest request;
+    request.op = RendezvousOp::set;
     request.key = std::move(key);
     request.value = std::move(value);
     (void)store.apply(request);
   }
   [[nodiscard]] std::string value(std::string key) {
-    StoreRequest request;
-    request.op = StoreOp::try_get;
+    RendezvousRequest request;
+    request.op = RendezvousOp::try_get;
     request.key = std::move(key);
     return store.apply(request)->value;
   }
@@ -96,24 +96,24 @@ class TestDaemon {
     std::lock_guard lock(mutex_);
     seating_ = seating;
   }
-  void withhold(TrainerWire kind) {
+  void withhold(MessageKind kind) {
     std::lock_guard lock(mutex_);
     withheld_.insert(kind);
   }
-  void allow(TrainerWire kind) {
+  void allow(MessageKind kind) {
     std::lock_guard lock(mutex_);
     withheld_.erase(kind);
   }
-  void refuse(TrainerWire kind, std::uint32_t status, std::string why) {
+  void refuse(MessageKind kind, std::uint32_t status, std::string why) {
     std::lock_guard lock(mutex_);
     refusals_[kind] = {status, std::move(why)};
   }
   void answer_nonsense() { nonsense_ = true; }
-  int count(TrainerWire kind) {
+  int count(MessageKind kind) {
     std::lock_guard lock(mutex_);
     return static_cast<int>(std::count(heard_.begin(), heard_.end(), kind));
   }
-  void wait_for(TrainerWire kind, int times = 1) {
+  void wait_for(MessageKind kind, int times = 1) {
     while (count(kind) < times) real_clock().sleep(std::chrono::milliseconds(1));
   }
   std::string last_text() {
@@ -170,7 +170,7 @@ class TestDaemon {
     Result<Frame> frame = receive_frame(connection_.get(), Deadline::in(std::chrono::seconds(5)));
     if (!frame) return connection_.reset();
     std::lock_guard lock(mutex_);
-    heard_.push_back(static_cast<TrainerWire>(frame->kind));
+    heard_.push_back(kind_of(*frame));
     waiting_.push_back(std::move(*frame));
   }
   void answer_what_waits() {
@@ -178,8 +178,8 @@ class TestDaemon {
     {
       std::lock_guard lock(mutex_);
       for (auto it = waiting_.begin(); it != waiting_.end();) {
-        const auto kind = static_cast<TrainerWire>(it->kind);
-        if (withheld_.count(kind) > 0 || (kind == TrainerWire::store && !try_store(*it))) {
+        const auto kind = kind_of(*it);
+        if (withheld_.count(kind) > 0 || (kind == MessageKind::rendezvous && !try_store(*it))) {
           ++it;
         } else {
           now.push_back(std::move(*it));
@@ -189,13 +189,13 @@ class TestDaemon {
     }
     for (const Frame& frame : now) answer(frame);
   }
-  void say(const Frame& request, TrainerWire kind, std::string payload, std::vector<int> fds = {}) {
-    const std::string bytes = encode_frame({static_cast<std::uint16_t>(kind), request.id, std::move(payload)});
+  template <class Message>
+  void say(const Frame& request, const Message& message, std::vector<int> fds = {}) {
+    const std::string bytes = encode_frame(frame_of(message, request.id));
     (void)send_with_fds(connection_.get(), std::as_bytes(std::span(bytes)), fds, Deadline::in(std::chrono::seconds(5)));
   }
   void answer(const Frame& frame) {
-    const auto kind = static_cast<TrainerWire>(frame.kind);
-    Reader in(frame.payload);
+    const MessageKind kind = kind_of(frame);
     Seating seating;
     std::optional<std::pair<std::uint32_t, std::string>> refusal;
     {
@@ -203,67 +203,58 @@ class TestDaemon {
       seating = seating_;
       if (auto found = refusals_.find(kind); found != refusals_.end()) refusal = found->second;
     }
-    if (refusal) return say(frame, TrainerWire::refused, Writer().u32(refusal->first).str(refusal->second).take());
-    if (nonsense_ && kind != TrainerWire::attach) return say(frame, TrainerWire::attached, "?");
+    if (refusal) return say(frame, RefusedMessage{refusal->first, refusal->second});
+    if (nonsense_ && kind != MessageKind::attach) return say(frame, AttachedMessage{});
     switch (kind) {
-      case TrainerWire::attach:
+      case MessageKind::attach:
         return attach(frame);
-      case TrainerWire::join:
-        return say(frame, TrainerWire::seated,
-                   Writer()
-                       .u64(seating.generation)
-                       .u32(seating.seat)
-                       .u32(seating.world)
-                       .u32(0)
-                       .u64(seating.resume_step)
-                       .str("g" + std::to_string(seating.generation))
-                       .take());
-      case TrainerWire::layout:
+      case MessageKind::join:
+        return say(frame, SeatedMessage{Generation(seating.generation), Seat(seating.seat), seating.world, 0,
+                                        Step(seating.resume_step), "g" + std::to_string(seating.generation)});
+      case MessageKind::layout:
         return layout(frame, seating);
-      case TrainerWire::restore:
+      case MessageKind::restore:
         return restore(frame, seating);
-      case TrainerWire::restore_bad: {
-        (void)in.u32();
+      case MessageKind::restore_bad: {
+        RestoreBadMessage bad;
+        EXPECT_TRUE(decode(frame.payload, bad));
         std::lock_guard lock(mutex_);
-        last_text_ = in.str();
+        last_text_ = bad.why;
         break;
       }
-      case TrainerWire::done:
+      case MessageKind::done:
         run(seating);
-        return say(frame, TrainerWire::running, Writer().u64(seating.generation).take());
-      case TrainerWire::fault: {
-        (void)in.u64();
+        return say(frame, RunningMessage{Generation(seating.generation)});
+      case MessageKind::fault: {
+        FaultMessage fault;
+        EXPECT_TRUE(decode(frame.payload, fault));
         std::lock_guard lock(mutex_);
-        last_text_ = in.str();
-        return say(frame, TrainerWire::noted, {});
+        last_text_ = fault.what;
+        return say(frame, NotedMessage{});
       }
-      case TrainerWire::store: {
-        Writer payload;
-        write_store_answer(payload, store_answers_.at(frame.id));
-        return say(frame, TrainerWire::value, payload.take());
-      }
-      case TrainerWire::stop_after: {
-        (void)in.u64();
-        const std::uint64_t asked = in.u64();
+      case MessageKind::rendezvous:
+        return say(frame, ValueMessage{store_answers_.at(frame.id)});
+      case MessageKind::stop_after: {
+        StopAfterMessage asked;
+        EXPECT_TRUE(decode(frame.payload, asked));
         std::uint64_t none = 0;
-        kept_.page->stop_step.compare_exchange_strong(none, asked);
-        return say(frame, TrainerWire::stopping, Writer().u64(kept_.page->stop_step).take());
+        kept_.page->stop_step.compare_exchange_strong(none, asked.step.value);
+        return say(frame, StoppingMessage{Step(kept_.page->stop_step)});
       }
-      case TrainerWire::finish:
-        return say(frame, TrainerWire::finished, {});
+      case MessageKind::finish:
+        return say(frame, FinishedMessage{});
       default:
         return;
     }
   }
   // Carried out as pawld does: once, however often it is repeated.
   bool try_store(const Frame& frame) {
-    Reader in(frame.payload);
-    (void)in.u64();
-    StoreRequest request;
-    if (!read_store_request(in, request)) return true;  // no answer will come of it
+    RendezvousMessage message;
+    if (!decode(frame.payload, message)) return true;  // no answer will come of it
+    RendezvousRequest& request = message.request;
     request.client = kept_.page->nonce;
     request.number = frame.id;
-    std::optional<StoreAnswer> answer = kept_.store.apply(request);
+    std::optional<RendezvousAnswer> answer = kept_.store.apply(request);
     if (!answer) return false;
     store_answers_[frame.id] = std::move(*answer);
     return true;
@@ -274,31 +265,30 @@ class TestDaemon {
       event_ = std::make_unique<Event>(std::move(*Event::make()));
       notice_ = std::make_unique<Event>(std::move(*Event::make()));
     }
-    say(frame, TrainerWire::attached, Writer().u32(kTrainerWireVersion).u32(kNoSeat).take(),
-        {kept_.page_segment.fd.get(), event_->fd(), notice_->fd()});
+    say(frame, AttachedMessage{}, {kept_.page_segment.fd.get(), event_->fd(), notice_->fd()});
   }
   void layout(const Frame& frame, const Seating& seating) {
-    Reader in(frame.payload);
+    LayoutMessage declared;
+    EXPECT_TRUE(decode(frame.payload, declared));
     ArenaSpec spec;
     spec.job = "test";
     spec.seat = Seat(seating.seat);
-    spec.payload_bytes = in.u64();
-    spec.stable_bytes = in.u64();
-    spec.bucket_bytes = in.u32();
-    spec.layout_digest = in.u64();
-    spec.layout = in.str();
+    spec.payload_bytes = declared.payload_bytes;
+    spec.stable_bytes = declared.stable_bytes;
+    spec.bucket_bytes = declared.bucket_bytes;
+    spec.layout_digest = declared.layout_digest;
+    spec.layout = declared.layout;
     if (!kept_.arena) {
       kept_.arena_segment = Segment::make("own", Arena::size_bytes(spec));
       kept_.arena = *Arena::format(kept_.arena_segment.memory.bytes(), spec);
     }
-    say(frame, TrainerWire::arena, Writer().u64(kept_.arena_segment.memory.size_bytes()).take(),
-        {kept_.arena_segment.fd.get()});
+    say(frame, ArenaMessage{kept_.arena_segment.memory.size_bytes()}, {kept_.arena_segment.fd.get()});
   }
   void restore(const Frame& frame, const Seating& seating) {
     for (std::uint32_t i = 0; i < kept_.arena->slot_count(); ++i) {
       const SlotWord word = kept_.arena->slot(i).word();
       if (word.state != SlotState::sealed || word.step != Step(seating.resume_step)) continue;
-      return say(frame, TrainerWire::slot, Writer().u32(i).u64(word.generation.value).u64(word.step.value).take());
+      return say(frame, SlotMessage{i, word.generation, word.step});
     }
   }
   void run(const Seating& seating) {
@@ -321,10 +311,10 @@ class TestDaemon {
   std::unique_ptr<Event> event_, notice_;
   Seating seating_;
   std::vector<Frame> waiting_;
-  std::vector<TrainerWire> heard_;
-  std::set<TrainerWire> withheld_;
-  std::map<std::uint64_t, StoreAnswer> store_answers_;
-  std::map<TrainerWire, std::pair<std::uint32_t, std::string>> refusals_;
+  std::vector<MessageKind> heard_;
+  std::set<MessageKind> withheld_;
+  std::map<std::uint64_t, RendezvousAnswer> store_answers_;
+  std::map<MessageKind, std::pair<std::uint32_t, std::string>> refusals_;
   std::string last_text_;
 };
 

@@ -139,15 +139,16 @@ Status Trainer::seal_layout() {
 
 Status Trainer::map_arena() {
   const SeatLayout& layout = declared_->layout();
-  Writer payload;
-  payload.u64(layout.payload_bytes).u64(layout.stable_bytes).u32(options_.bucket_bytes);
-  payload.u64(digest_of(declared_->layout_text())).str(declared_->layout_text());
-  PAWL_ASSIGN(Answer answer, session_->request(TrainerWire::layout, payload.take(), TrainerWire::arena));
-  Reader in(answer.payload);
-  const std::uint64_t size = in.u64();
-  PAWL_ENSURE(in.ok() && answer.fds.size() == 1, "pawld's answer has no arena");
+  const LayoutMessage declared{.payload_bytes = layout.payload_bytes,
+                               .stable_bytes = layout.stable_bytes,
+                               .bucket_bytes = options_.bucket_bytes,
+                               .layout_digest = digest_of(declared_->layout_text()),
+                               .layout = declared_->layout_text()};
+  PAWL_ASSIGN(Answer answer, session_->request(declared, MessageKind::arena));
+  ArenaMessage arena;
+  PAWL_ENSURE(decode(answer.payload, arena) && answer.fds.size() == 1, "pawld's answer has no arena");
   capture_.reset();
-  PAWL_ASSIGN(arena_memory_, map_segment(answer.fds[0].get(), size, {.populate = true}));
+  PAWL_ASSIGN(arena_memory_, map_segment(answer.fds[0].get(), arena.size_bytes, {.populate = true}));
   PAWL_ASSIGN(arena_, Arena::open(arena_memory_.bytes()));
   PAWL_TRY(check_arena(arena_.spec()));
   CaptureSource source;
@@ -256,8 +257,7 @@ Result<pawl_fence_report> Trainer::fence() {
 Status Trainer::report_fault(std::string what) {
   PAWL_TRY(require_joined());
   const Generation joined = session_->joined();
-  Result<Answer> answer =
-      session_->request(TrainerWire::fault, Writer().u64(joined.value).str(what).take(), TrainerWire::noted);
+  Result<Answer> answer = session_->request(FaultMessage{joined, std::move(what)}, MessageKind::noted);
   if (!answer) return std::move(answer).error();
   return {};
 }
@@ -268,17 +268,17 @@ Result<pawl_seat> Trainer::join() {
   progress(PAWL_PHASE_JOIN);
   RequestOptions options;
   options.ends_at_recovery = false;  // it is what we wait for
-  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::join, Writer().u64(session_->joined().value).take(),
-                                                     TrainerWire::seated, options));
-  Reader in(answer.payload);
+  PAWL_ASSIGN(const Answer answer, session_->request(JoinMessage{session_->joined()}, MessageKind::seated, options));
+  SeatedMessage seated;
+  const bool whole = decode(answer.payload, seated);
   pawl_seat seat{};
-  seat.generation = in.u64();
-  seat.rank = seat.seat = in.u32();
-  seat.world = in.u32();
-  seat.local_rank = in.u32();
-  seat.resume_step = in.u64();
-  const std::string prefix = in.str();
-  PAWL_ENSURE(in.ok() && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.rendezvous_prefix,
+  seat.generation = seated.generation.value;
+  seat.rank = seat.seat = seated.seat.value;
+  seat.world = seated.world;
+  seat.local_rank = seated.local_rank;
+  seat.resume_step = seated.resume.value;
+  const std::string& prefix = seated.store_prefix;
+  PAWL_ENSURE(whole && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.rendezvous_prefix,
               "pawld seats us in a way that makes no sense");
   std::memcpy(seat.rendezvous_prefix, prefix.c_str(), prefix.size());
   PAWL_ENSURE(!seat_ || (seat_->world == seat.world && seat_->seat == seat.seat), "seated elsewhere than before");
@@ -297,13 +297,13 @@ Result<pawl_seat> Trainer::join() {
 }
 
 Result<Slot> Trainer::restore_source() {
-  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::restore,
-                                                     Writer().u64(session_->joined().value).take(), TrainerWire::slot));
-  Reader in(answer.payload);
-  restore_slot_ = in.u32();
-  const Generation generation(in.u64());
-  const Step step(in.u64());
-  PAWL_ENSURE(in.ok() && restore_slot_ < arena_.slot_count() && step.value == seat_->resume_step,
+  PAWL_ASSIGN(const Answer answer, session_->request(RestoreMessage{session_->joined()}, MessageKind::slot));
+  SlotMessage named;
+  const bool whole = decode(answer.payload, named);
+  restore_slot_ = named.index;
+  const Generation generation = named.generation;
+  const Step step = named.step;
+  PAWL_ENSURE(whole && restore_slot_ < arena_.slot_count() && step.value == seat_->resume_step,
               "pawld names a slot that makes no sense");
   const Slot slot = arena_.slot(restore_slot_);
   const SlotWord word = slot.word();
@@ -339,8 +339,8 @@ Status Trainer::copy_out(const Slot& slot) {
 
 Error Trainer::report_bad_source(std::uint32_t slot, Error found) {
   Error bad = std::move(found).within(text("restore step ", seat_->resume_step, ": seat ", seat_->seat));
-  Result<Answer> never = session_->request(TrainerWire::restore_bad, Writer().u32(slot).str(bad.what).take(),
-                                           TrainerWire::restore_bad, {.deadline = Deadline::in(kBadSourceMax)});
+  Result<Answer> never = session_->request(RestoreBadMessage{slot, bad.what}, MessageKind::restore_bad,
+                                           {.deadline = Deadline::in(kBadSourceMax)});
   const bool stops = !never && (never.error().code == Code::cancelled || never.error().code == Code::broken);
   if (stops) return std::move(never).error();
   bad.code = Code::stale;  // another source is sought
@@ -356,10 +356,9 @@ Status Trainer::finish_recovery() {
                                      "pawl_layout_seal and pawl_restore come first")};
   progress(PAWL_PHASE_RESTORE);
   const Generation joined = session_->joined();
-  PAWL_ASSIGN(const Answer answer,
-              session_->request(TrainerWire::done, Writer().u64(joined.value).take(), TrainerWire::running));
-  Reader in(answer.payload);
-  PAWL_ENSURE(Generation(in.u64()) == joined && in.ok(), "pawld runs another generation");
+  PAWL_ASSIGN(const Answer answer, session_->request(DoneMessage{joined}, MessageKind::running));
+  RunningMessage running;
+  PAWL_ENSURE(decode(answer.payload, running) && running.generation == joined, "pawld runs another generation");
   running_ = joined;
   progress(PAWL_PHASE_NONE);
   return {};
@@ -378,53 +377,48 @@ Status Trainer::finish() {
       return Error{Code::stale, text("step ", window.step, " is void: ", window.why_void)};
     }
   }
-  const std::uint64_t last_step = std::max(page().step.load(), last_window_.value);
-  Result<Answer> answer = session_->request(TrainerWire::finish, Writer().u64(last_window_.value).u64(last_step).take(),
-                                            TrainerWire::finished);
+  const Step last_step(std::max(page().step.load(), last_window_.value));
+  Result<Answer> answer = session_->request(FinishMessage{last_window_, last_step}, MessageKind::finished);
   if (!answer) return std::move(answer).error();
   return {};
 }
 
 // --- Rendezvous and status.
 
-Result<StoreAnswer> Trainer::store(StoreRequest request, Deadline deadline) {
+Result<RendezvousAnswer> Trainer::store(RendezvousRequest request, Deadline deadline) {
   PAWL_TRY(session_->interruption());
-  Writer payload;
+  RendezvousMessage message;
   {
     std::lock_guard lock(seat_mutex_);
     if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
-    payload.u64(seat_->generation);
+    message.generation = Generation(seat_->generation);
     request.key = text(seat_->rendezvous_prefix, '/', request.key);
   }
   const std::string key = request.key;
-  if (request.op == StoreOp::get) {
+  if (request.op == RendezvousOp::get) {
     const auto left = std::chrono::ceil<milliseconds>(deadline.left()).count();
     request.wait_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 1, UINT32_MAX));
   }
-  write_store_request(payload, request);
   std::unique_lock<std::mutex> alone(change_mutex_, std::defer_lock);
   if (changes_something(request.op)) alone.lock();
-  Result<Answer> answer =
-      session_->request(TrainerWire::store, payload.take(), TrainerWire::value, {.deadline = deadline});
+  message.request = std::move(request);
+  Result<Answer> answer = session_->request(message, MessageKind::value, {.deadline = deadline});
   if (!answer) return std::move(answer).error().within(text("key ", key));
-  Reader in(answer->payload);
-  StoreAnswer value;
-  PAWL_ENSURE(read_store_answer(in, value), "pawld's answer is none of its store");
-  if (!value.refused.empty()) return Error{Code::invalid, value.refused};
-  return value;
+  ValueMessage value;
+  PAWL_ENSURE(decode(answer->payload, value), "pawld's answer is none of its store");
+  if (!value.answer.refused.empty()) return Error{Code::invalid, value.answer.refused};
+  return value.answer;
 }
 
 Result<Step> Trainer::stop_after(Step step) {
   PAWL_TRY(require_joined());
   // Others may be in the step after ours, and none can be further: so that one ends the job at the earliest.
   const Step earliest(page().step.load() + 1);
-  Writer payload;
-  payload.u64(session_->joined().value).u64(std::max(step, earliest).value);
-  PAWL_ASSIGN(const Answer answer, session_->request(TrainerWire::stop_after, payload.take(), TrainerWire::stopping));
-  Reader in(answer.payload);
-  const Step agreed(in.u64());
-  PAWL_ENSURE(in.done() && agreed.value > 0, "pawld's answer names no step");
-  return agreed;
+  PAWL_ASSIGN(const Answer answer,
+              session_->request(StopAfterMessage{session_->joined(), std::max(step, earliest)}, MessageKind::stopping));
+  StoppingMessage stopping;
+  PAWL_ENSURE(decode(answer.payload, stopping) && stopping.step.value > 0, "pawld's answer names no step");
+  return stopping.step;
 }
 
 std::string Trainer::status_json() const {

@@ -70,7 +70,7 @@ class Trainer {
 
   // Carries out `request`, of which client and number are ours to fill in, at the job's root. A get waits `deadline`.
   // Fails: `invalid` where the store refuses.
-  [[nodiscard]] Result<StoreAnswer> store(StoreRequest request, Deadline deadline = Deadline::never());
+  [[nodiscard]] Result<RendezvousAnswer> store(RendezvousRequest request, Deadline deadline = Deadline::never());
 
   [[nodiscard]] pawl_role role() const { return static_cast<pawl_role>(page().role.load()); }
   [[nodiscard]] std::uint32_t world() const { return static_cast<std::uint32_t>(page().world.load()); }

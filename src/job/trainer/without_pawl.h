@@ -21,7 +21,7 @@ namespace pawl::job {
 class WithoutPawl {
  public:
   // A get waits until `deadline`. Fails: `timeout`; `invalid` where the store refuses.
-  [[nodiscard]] Result<StoreAnswer> store(StoreRequest request, Deadline deadline);
+  [[nodiscard]] Result<RendezvousAnswer> store(RendezvousRequest request, Deadline deadline);
 
   void step_begin(Step step) { begun_ = step.value; }
   // The first proposal counts; at the earliest it is the step after the one that has begun.
@@ -31,7 +31,7 @@ class WithoutPawl {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  Store store_;
+  RendezvousStore store_;
   std::uint64_t number_ = 0;
   std::atomic<std::uint64_t> begun_{0}, stop_{0};
 };

@@ -98,6 +98,12 @@ std::string Reader::str() {
   return value;
 }
 
+std::string Reader::rest() {
+  std::string value(in_);
+  in_ = {};
+  return value;
+}
+
 void Reader::raw(void* p, std::size_t n) {
   if (!ok_ || n > in_.size()) {
     ok_ = false;

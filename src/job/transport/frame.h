@@ -4,8 +4,7 @@
 // CRC32C of the 20 bytes before} and the payload, little endian. The header is proven before its length is believed,
 // the payload before anybody sees it: what was damaged on the way is `corrupt`, and the stream is closed and made anew.
 // On a local socket a frame may leave its sums out (both 0), so that a script can ask without knowing CRC32C.
-// Trainer <-> pawld kinds are in job/trainer/wire.h, pawld <-> pawld kinds in job/transport/peer_wire.h; both ends say their
-// protocol version first. Pure but for the two blocking calls at the end.
+// The kinds, and the payload of each, are in job/transport/messages.h. Pure but for the two blocking calls at the end.
 #pragma once
 
 #include <cstddef>
@@ -103,6 +102,7 @@ class Reader {
     return v;
   }
   std::string str();
+  std::string rest();  // all that is left, as it is
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool done() const { return ok_ && in_.empty(); }  // everything read, nothing left
 

@@ -1,4 +1,4 @@
-// StoreLog: what the rendezvous store at the root has carried out, in memory that outlives this pawld.
+// RendezvousLog: what the rendezvous store at the root has carried out, in memory that outlives this pawld.
 //
 // A segment named "store" at the keeper: a pawld that returns replays it and goes on answering as the last one would
 // have. Of one generation; it dies with the node, and so does the generation. What was appended is whole or not there,
@@ -19,10 +19,10 @@
 
 namespace pawl::job {
 
-class StoreLog {
+class RendezvousLog {
  public:
   using Hold = std::function<void(const std::string& name, int fd)>;  // tells the keeper
-  explicit StoreLog(std::string job, Hold hold) : job_(std::move(job)), hold_(std::move(hold)) {}
+  explicit RendezvousLog(std::string job, Hold hold) : job_(std::move(job)), hold_(std::move(hold)) {}
 
   static constexpr const char* kName = "store";
   // What the pawld before us left. Fails: `corrupt`.

@@ -1,4 +1,4 @@
-#include "job/daemon/store_log.h"
+#include "job/daemon/rendezvous_log.h"
 
 #include <algorithm>
 #include <atomic>
@@ -40,7 +40,7 @@ Header header_of(const Mapping& memory) {
 
 }  // namespace
 
-Status StoreLog::adopt(Fd fd) {
+Status RendezvousLog::adopt(Fd fd) {
   PAWL_ASSIGN(const std::uint64_t size, segment_size_bytes(fd.get()));
   if (size < sizeof(Header) + sizeof(Line)) return Error{Code::corrupt, "the store's segment is too short"};
   PAWL_ASSIGN(Mapping memory, map_segment(fd.get(), size));
@@ -62,7 +62,7 @@ Status StoreLog::adopt(Fd fd) {
   return {};
 }
 
-std::vector<std::string> StoreLog::records(Generation generation) const {
+std::vector<std::string> RendezvousLog::records(Generation generation) const {
   std::vector<std::string> records;
   if (memory_.data() == nullptr || header_of(memory_).generation != generation.value) return records;
   for (std::size_t at = sizeof(Header); at < used_bytes_;) {
@@ -73,7 +73,7 @@ std::vector<std::string> StoreLog::records(Generation generation) const {
   return records;
 }
 
-bool StoreLog::try_append(const std::string& record) {
+bool RendezvousLog::try_append(const std::string& record) {
   const std::size_t space = space_of(record.size());
   if (space > memory_.size_bytes() - used_bytes_) return false;
   Line* line = line_at(memory_, used_bytes_);
@@ -84,7 +84,7 @@ bool StoreLog::try_append(const std::string& record) {
   return true;
 }
 
-Status StoreLog::begin_anew(Generation generation, std::span<const std::string> records, std::size_t room_bytes) {
+Status RendezvousLog::begin_anew(Generation generation, std::span<const std::string> records, std::size_t room_bytes) {
   std::size_t size = sizeof(Header) + room_bytes;
   for (const std::string& record : records) size += 2 * space_of(record.size());
   PAWL_ASSIGN(Fd fd, create_segment(text("pawl.", job_, ".", kName), size));
@@ -98,8 +98,8 @@ Status StoreLog::begin_anew(Generation generation, std::span<const std::string> 
   return {};
 }
 
-Status StoreLog::append(Generation generation, const std::string& record,
-                        const std::function<std::vector<std::string>()>& all) {
+Status RendezvousLog::append(Generation generation, const std::string& record,
+                             const std::function<std::vector<std::string>()>& all) {
   const bool ours = memory_.data() != nullptr && header_of(memory_).generation == generation.value;
   if (ours && try_append(record)) return {};
   const std::size_t room = std::max(kRoomBytesMin, 2 * space_of(record.size()));

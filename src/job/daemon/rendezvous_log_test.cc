@@ -1,5 +1,5 @@
 // The store's log: what was appended comes back, of its own generation, through any number of rewritings.
-#include "job/daemon/store_log.h"
+#include "job/daemon/rendezvous_log.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace {
 struct Keeper {
   Fd held;
   int count = 0;
-  StoreLog::Hold hold() {
+  RendezvousLog::Hold hold() {
     return [this](const std::string& name, int fd) {
       EXPECT_EQ(name, "store");
       held = Fd(dup(fd));
@@ -23,7 +23,7 @@ struct Keeper {
 };
 
 std::vector<std::string> come_back(Keeper& keeper, Generation generation) {
-  StoreLog log("test", keeper.hold());
+  RendezvousLog log("test", keeper.hold());
   const Status adopted = log.adopt(Fd(dup(keeper.held.get())));
   EXPECT_TRUE(adopted) << adopted.error().what;
   return log.records(generation);
@@ -33,9 +33,9 @@ std::vector<std::string> nothing() {
   return {};
 }
 
-TEST(StoreLog, WhatWasAppendedComesBackOfItsGeneration) {
+TEST(RendezvousLog, WhatWasAppendedComesBackOfItsGeneration) {
   Keeper keeper;
-  StoreLog log("test", keeper.hold());
+  RendezvousLog log("test", keeper.hold());
   EXPECT_TRUE(log.records(Generation(3)).empty());
   ASSERT_TRUE(log.append(Generation(3), "one", nothing));
   ASSERT_TRUE(log.append(Generation(3), std::string("\0two", 4), nothing));
@@ -47,12 +47,12 @@ TEST(StoreLog, WhatWasAppendedComesBackOfItsGeneration) {
   EXPECT_TRUE(come_back(keeper, Generation(3)).empty());
 }
 
-TEST(StoreLog, GoesOnWhereTheLastPawldWasAndIsRewrittenWhenFull) {
+TEST(RendezvousLog, GoesOnWhereTheLastPawldWasAndIsRewrittenWhenFull) {
   Keeper keeper;
   std::mt19937 random(7);
   std::vector<std::string> all;
   for (int life = 0; life < 20; ++life) {
-    StoreLog log("test", keeper.hold());
+    RendezvousLog log("test", keeper.hold());
     if (keeper.held.valid()) {
       ASSERT_TRUE(log.adopt(Fd(dup(keeper.held.get()))));
     }
@@ -66,12 +66,12 @@ TEST(StoreLog, GoesOnWhereTheLastPawldWasAndIsRewrittenWhenFull) {
   EXPECT_GT(keeper.count, 3);
 }
 
-TEST(StoreLog, RefusesDamage) {
+TEST(RendezvousLog, RefusesDamage) {
   Keeper keeper;
-  StoreLog log("test", keeper.hold());
+  RendezvousLog log("test", keeper.hold());
   ASSERT_TRUE(log.append(Generation(1), "a record", nothing));
   Mapping memory = std::move(*map_segment(keeper.held.get(), 64));
-  StoreLog next("test", keeper.hold());
+  RendezvousLog next("test", keeper.hold());
   memory.bytes()[30] ^= std::byte{1};
   EXPECT_FALSE(next.adopt(Fd(dup(keeper.held.get()))));
   memory.bytes()[30] ^= std::byte{1};

@@ -1,0 +1,411 @@
+// Messages: everything that pawld says over a socket and is told there, as structs. The bytes: docs/protocol.md.
+//
+// Each message is the payload of one frame (job/transport/frame.h), and its kind is that frame's kind. This is the only
+// place that names kinds or knows the order of fields; encode() and decode() are exact inverses.
+//
+// Trainer <-> pawld, a Unix socket: the trainer speaks first (AttachMessage). Each request has an id, and its answer
+//   carries the same id. pawld answers when it can, which may be long after (join, restore, done, rendezvous, finish).
+//   After a restart of pawld the trainer attaches again (same nonce, seat and generation) and repeats its waiting
+//   requests with the same ids, so every request may be repeated. A recovery is not a message: pawld raises
+//   TrainerPage::recover_generation and writes the event descriptor; the trainer drops its request and sends join.
+//   Descriptors travel as SCM_RIGHTS with the first byte of the frame that names them. The trainer writes 1 to the
+//   notice descriptor when buckets or a seal are new.
+// pawld <-> pawld, TCP: a connection begins with Hello; the answer is WelcomeMessage or PeerRefusedMessage. What may
+//   follow depends on its purpose (Purpose). A message of another generation than the hello's is refused.
+// Anyone -> pawld, either socket: a question and its answer, in JSON.
+// Pure. Not here: what pawld and its keeper say (job/transport/keeper_messages.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "job/redundancy/progress.h"
+#include "job/transport/frame.h"
+
+namespace pawl::job {
+
+enum class MessageKind : std::uint16_t {
+  // trainer -> pawld
+  attach = 1,
+  join = 2,
+  layout = 3,
+  restore = 4,
+  restore_bad = 5,
+  done = 6,
+  fault = 7,
+  rendezvous = 8,
+  finish = 10,
+  detach = 11,
+  stop_after = 12,
+
+  // pawld -> trainer
+  attached = 21,
+  seated = 22,
+  arena = 23,
+  slot = 24,
+  running = 25,
+  noted = 26,
+  value = 27,
+  finished = 28,
+  refused = 29,
+  stopping = 30,
+
+  // pawld <-> pawld, any purpose
+  hello = 40,
+  welcome = 41,
+  peer_refused = 42,
+  // purpose link
+  beat = 50,
+  beat_back = 51,
+  report = 52,
+  progress = 53,
+  peer_rendezvous = 54,
+  peer_value = 55,
+  // purpose data
+  open = 60,
+  opened = 61,
+  busy = 62,
+  held = 63,
+  bucket = 64,
+  bucket_bad = 65,
+  seal = 66,
+  abandon = 67,
+  // purpose fetch
+  fetch = 70,
+  slot_begin = 71,
+
+  // anyone -> pawld, and back
+  question = 100,
+  answer = 101,
+};
+
+// --- The rendezvous store: what may be asked of it (job/rendezvous/rendezvous_store.h)
+
+enum class RendezvousOp : std::uint8_t {
+  set = 1,          // the key has `value`
+  get = 2,          // its value, once there is one
+  try_get = 3,      // its value, or not found
+  add = 4,          // its value, a decimal number (0 where there is none), grows by `amount`; answers the sum
+  compare_set = 5,  // `value` where it has `expected`, or is not there and `expected` is empty; answers what is there
+                    // now (`expected`, where the key is not there)
+  erase = 6,        // found: it was there
+};
+[[nodiscard]] constexpr bool changes_something(RendezvousOp op) {
+  return op != RendezvousOp::get && op != RendezvousOp::try_get;
+}
+
+struct RendezvousRequest {
+  RendezvousOp op = RendezvousOp::get;
+  std::uint64_t client = 0;  // the asking process' nonce; 0: a pawld, that asks only what may be repeated anyway
+  std::uint64_t number = 0;  // of the client's requests; the same in a repeated one
+  std::string key;
+  std::string value;
+  std::string expected;
+  std::int64_t amount = 0;
+  std::uint32_t wait_ms = 0;  // get: nobody waits for the answer any longer. 0: for ever
+  bool operator==(const RendezvousRequest&) const = default;
+};
+
+struct RendezvousAnswer {
+  bool found = true;
+  std::string value;
+  std::string refused;  // not empty: why it can't be done; nothing has changed
+  bool operator==(const RendezvousAnswer&) const = default;
+};
+
+// --- Trainer -> pawld
+
+inline constexpr std::uint32_t kTrainerWireVersion = 2;
+inline constexpr std::uint32_t kNoSeat = 0xffffffffu;
+
+struct AttachMessage {
+  static constexpr MessageKind kKind = MessageKind::attach;
+  std::uint32_t version = kTrainerWireVersion;
+  std::uint32_t local_index = 0;  // PAWL_LOCAL_INDEX
+  std::uint64_t nonce = 0;
+  Generation generation;         // in which it is seated; 0: a new process
+  std::uint32_t seat = kNoSeat;  // or its seat
+};
+struct JoinMessage {  // copy threads are joined. Answer: seated
+  static constexpr MessageKind kKind = MessageKind::join;
+  Generation left;  // 0: none
+};
+struct LayoutMessage {  // Answer: arena or refused
+  static constexpr MessageKind kKind = MessageKind::layout;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t stable_bytes = 0;
+  std::uint32_t bucket_bytes = 0;
+  std::uint64_t layout_digest = 0;
+  std::string layout;
+};
+struct RestoreMessage {  // Answer: slot, when the resume step lies sealed in the own arena
+  static constexpr MessageKind kKind = MessageKind::restore;
+  Generation generation;
+};
+struct RestoreBadMessage {  // the source is corrupt. No answer: a recovery follows
+  static constexpr MessageKind kKind = MessageKind::restore_bad;
+  std::uint32_t slot = 0;
+  std::string why;
+};
+struct DoneMessage {  // Answer: running
+  static constexpr MessageKind kKind = MessageKind::done;
+  Generation generation;
+};
+struct FaultMessage {  // Answer: noted
+  static constexpr MessageKind kKind = MessageKind::fault;
+  Generation generation;
+  std::string what;
+};
+// Answer: value, when there is one. Any number may wait; of those that change something, one at a time.
+struct RendezvousMessage {
+  static constexpr MessageKind kKind = MessageKind::rendezvous;
+  Generation generation;
+  RendezvousRequest request;  // pawld fills in client and number
+};
+struct FinishMessage {  // Answer: finished
+  static constexpr MessageKind kKind = MessageKind::finish;
+  Step commit_first;  // to be committed before the answer; 0: none
+  Step last_step;     // the last that the trainer has begun
+};
+struct DetachMessage {  // a regular end. No answer
+  static constexpr MessageKind kKind = MessageKind::detach;
+};
+struct StopAfterMessage {  // Answer: stopping, when every member's pages have the step
+  static constexpr MessageKind kKind = MessageKind::stop_after;
+  Generation generation;
+  Step step;
+};
+
+// --- pawld -> trainer
+
+struct AttachedMessage {  // descriptors: page segment, event (pawld writes), notice (the trainer writes)
+  static constexpr MessageKind kKind = MessageKind::attached;
+  std::uint32_t version = kTrainerWireVersion;
+  std::uint32_t seat = kNoSeat;
+};
+struct SeatedMessage {
+  static constexpr MessageKind kKind = MessageKind::seated;
+  Generation generation;
+  Seat seat;
+  std::uint32_t world = 0;
+  std::uint32_t local_rank = 0;
+  Step resume;
+  std::string store_prefix;
+};
+struct ArenaMessage {  // descriptor: the segment
+  static constexpr MessageKind kKind = MessageKind::arena;
+  std::uint64_t size_bytes = 0;
+};
+struct SlotMessage {
+  static constexpr MessageKind kKind = MessageKind::slot;
+  std::uint32_t index = 0;
+  Generation generation;
+  Step step;
+};
+struct RunningMessage {
+  static constexpr MessageKind kKind = MessageKind::running;
+  Generation generation;
+};
+struct NotedMessage {
+  static constexpr MessageKind kKind = MessageKind::noted;
+};
+struct ValueMessage {
+  static constexpr MessageKind kKind = MessageKind::value;
+  RendezvousAnswer answer;
+};
+struct FinishedMessage {
+  static constexpr MessageKind kKind = MessageKind::finished;
+};
+struct RefusedMessage {  // the request will never be answered otherwise
+  static constexpr MessageKind kKind = MessageKind::refused;
+  std::uint32_t status = 0;  // a pawl_status
+  std::string why;
+};
+struct StoppingMessage {
+  static constexpr MessageKind kKind = MessageKind::stopping;
+  Step step;  // after which the job ends
+};
+
+// --- pawld <-> pawld
+
+inline constexpr std::uint32_t kPeerWireVersion = 2;
+
+enum class Purpose : std::uint8_t {
+  link = 1,   // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
+              // neighbour pair; requests go one way, answers come back on the same connection
+  data = 2,   // the replica stream of one seat to one holder
+  fetch = 3,  // recovery: one slot of one seat
+};
+
+enum class PeerRefusal : std::uint8_t {
+  never = 1,    // another job, version or token
+  stale = 2,    // of an old generation or incarnation
+  later = 3,    // not yet in that generation: ask again
+  missing = 4,  // no such slot
+};
+
+struct Hello {
+  static constexpr MessageKind kKind = MessageKind::hello;
+  std::uint32_t version = kPeerWireVersion;
+  std::string job;
+  std::string token;
+  NodeId node;
+  Incarnation incarnation;
+  Incarnation expected;  // of the receiver; 0: any
+  Generation generation;
+  Purpose purpose = Purpose::link;
+  Seat seat;  // data: whose replica stream
+};
+struct WelcomeMessage {
+  static constexpr MessageKind kKind = MessageKind::welcome;
+  NodeId node;
+  Incarnation incarnation;
+};
+struct PeerRefusedMessage {
+  static constexpr MessageKind kKind = MessageKind::peer_refused;
+  PeerRefusal refusal = PeerRefusal::never;
+  std::string why;
+};
+
+// link
+struct BeatMessage {  // Answer: beat_back
+  static constexpr MessageKind kKind = MessageKind::beat;
+  Generation generation;
+};
+struct BeatBackMessage {
+  static constexpr MessageKind kKind = MessageKind::beat_back;
+};
+struct ReportMessage {  // to the parent in the tree
+  static constexpr MessageKind kKind = MessageKind::report;
+  Generation generation;
+  SeatReport report;  // of the sender's subtree
+};
+struct ProgressMessage {  // to the children in the tree
+  static constexpr MessageKind kKind = MessageKind::progress;
+  Generation generation;
+  Progress progress;
+};
+// To the root. Answer: peer_value with the same id, when there is one; asked again over every new link.
+struct PeerRendezvousMessage {
+  static constexpr MessageKind kKind = MessageKind::peer_rendezvous;
+  Generation generation;
+  RendezvousRequest request;
+};
+struct PeerValueMessage {
+  static constexpr MessageKind kKind = MessageKind::peer_value;
+  RendezvousAnswer answer;
+};
+
+// data: one step after the other. Receivers land bytes in their final place and verify them there.
+struct ArenaShape {  // of an arena (job/snapshot/arena.h), without whose it is
+  std::uint32_t slot_count = 2;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t stable_bytes = 0;
+  std::uint32_t bucket_bytes = 0;
+  std::uint64_t layout_digest = 0;
+  std::string layout;
+  bool operator==(const ArenaShape&) const = default;
+};
+struct OpenMessage {  // Answer: opened, busy (ask again later) or held
+  static constexpr MessageKind kKind = MessageKind::open;
+  Generation generation;
+  Step step;
+  std::uint64_t samples = 0;
+  ArenaShape shape;
+};
+struct OpenedMessage {
+  static constexpr MessageKind kKind = MessageKind::opened;
+};
+struct BusyMessage {  // the reuse gate leaves no slot yet
+  static constexpr MessageKind kKind = MessageKind::busy;
+};
+struct HeldMessage {  // acknowledgement: the slot lies verified and sealed in the holder's memory
+  static constexpr MessageKind kKind = MessageKind::held;
+  Step step;
+};
+struct BucketMessage {  // the bucket's bytes follow these fields in the frame's payload
+  static constexpr MessageKind kKind = MessageKind::bucket;
+  static constexpr std::size_t kFieldsBytes = 8;
+  std::uint32_t index = 0;
+  std::uint32_t crc32c = 0;  // of those bytes
+};
+struct BucketBadMessage {  // the bytes that arrived do not have that sum
+  static constexpr MessageKind kKind = MessageKind::bucket_bad;
+  std::uint32_t index = 0;
+};
+struct SealMessage {  // Answer: held
+  static constexpr MessageKind kKind = MessageKind::seal;
+  Step step;
+};
+struct AbandonMessage {  // the step is void
+  static constexpr MessageKind kKind = MessageKind::abandon;
+  Step step;
+};
+
+// fetch
+enum class FetchFrom : std::uint8_t { own = 1, replica = 2 };
+struct FetchMessage {  // Answer: slot_begin or peer_refused
+  static constexpr MessageKind kKind = MessageKind::fetch;
+  Seat seat;
+  FetchFrom from = FetchFrom::own;
+  Generation slot_generation;
+  Step step;
+};
+struct SlotBeginMessage {  // then, outside frames, every bucket in order: its CRC32C (u32), its bytes
+  static constexpr MessageKind kKind = MessageKind::slot_begin;
+  Generation generation;
+  Step step;
+  std::uint64_t samples = 0;
+  ArenaShape shape;
+};
+
+// --- Anyone -> pawld, and back. The payload is the JSON itself.
+
+struct QuestionMessage {
+  static constexpr MessageKind kKind = MessageKind::question;
+  std::string json;
+};
+struct AnswerMessage {
+  static constexpr MessageKind kKind = MessageKind::answer;
+  std::string json;
+};
+
+// --- Bytes. For every type above that has a kKind, and for RendezvousRequest and RendezvousAnswer.
+
+template <class Message>
+[[nodiscard]] std::string encode(const Message& message);
+// False if `payload` is not exactly such a message. Fields that were there have their values then, the rest is zero or
+// empty. Of a Hello in another version only the version is read, and that is true.
+template <class Message>
+[[nodiscard]] bool decode(std::string_view payload, Message& out);
+
+// --- Frames
+
+[[nodiscard]] inline MessageKind kind_of(const Frame& frame) {
+  return static_cast<MessageKind>(frame.kind);
+}
+template <class Message>
+[[nodiscard]] bool is(const Frame& frame) {
+  return kind_of(frame) == Message::kKind;
+}
+template <class Message>
+[[nodiscard]] Frame frame_of(const Message& message, std::uint64_t id = 0) {
+  return Frame{static_cast<std::uint16_t>(Message::kKind), id, encode(message)};
+}
+// Of a message on a link between pawlds: all of them begin with it. 0 if it is too short.
+[[nodiscard]] Generation generation_of(const Frame& frame);
+// The error `corrupt` for a frame that makes no sense here.
+[[nodiscard]] Error unexpected_message(const Frame& frame);
+// Fails: `corrupt` if it is of another kind, or its payload is not such a message.
+template <class Message>
+[[nodiscard]] Result<Message> message_in(const Frame& frame) {
+  Message message;
+  if (is<Message>(frame) && decode(frame.payload, message)) return message;
+  return unexpected_message(frame);
+}
+
+}  // namespace pawl::job
