@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pawl._library import load_typed
+from pawl._library import SizedStructure, load_typed
 from pawl.errors import PawlError, Refused
 
 NAME = "libpawl_checkpoint.so.0"
@@ -27,20 +27,20 @@ _LEAVE_MS = 500
 _Answer = TypeVar("_Answer")
 
 
-class _Request(ctypes.Structure):
+class _Request(SizedStructure):
     _fields_ = [
         ("tensor", ctypes.c_uint32), ("dimension_count", ctypes.c_uint32), ("dtype", ctypes.c_char_p),
-        ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("stride_bytes", ctypes.c_void_p),
         ("memory", ctypes.c_void_p), ("memory_bytes", ctypes.c_uint64), ("peers", ctypes.c_void_p),
         ("peer", ctypes.c_uint32),
     ]
 
 
-class _Report(ctypes.Structure):
+class _Report(SizedStructure):
     _fields_ = [("bytes_read", ctypes.c_uint64), ("bytes_moved", ctypes.c_uint64), ("overflowed", ctypes.c_uint64)]
 
 
-class _Piece(ctypes.Structure):
+class _Piece(SizedStructure):
     _fields_ = [
         ("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
         ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p), ("begin", ctypes.c_void_p),
@@ -48,21 +48,43 @@ class _Piece(ctypes.Structure):
     ]
 
 
+class _OpenOptions(SizedStructure):
+    _fields_ = [
+        ("tag", ctypes.c_char_p), ("parameter_names_file", ctypes.c_char_p), ("names", ctypes.c_int),
+        ("family", ctypes.c_char_p), ("attention_heads", ctypes.c_uint64), ("query_groups", ctypes.c_uint64),
+        ("head_size", ctypes.c_uint64), ("vocabulary", ctypes.c_uint64),
+    ]
+
+
+class _AccessOptions(SizedStructure):
+    _fields_ = [
+        ("memory_bytes", ctypes.c_uint64), ("threads", ctypes.c_uint32), ("without_io_uring", ctypes.c_int),
+        ("without_direct", ctypes.c_int), ("prove", ctypes.c_int), ("seen", ctypes.c_char_p),
+        ("trusted_copy", ctypes.POINTER(ctypes.c_uint32)), ("watch", ctypes.c_void_p),
+    ]
+
+
+class _StoreOptions(SizedStructure):
+    _fields_ = [("overwrite", ctypes.c_int), ("expected_bytes", ctypes.c_uint64)]
+
+
+_NAMES = {"stored": 0, "huggingface": 1, "megatron": 2}  # pawl_checkpoint_names
+
 _HANDLE, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _REQUESTS, _NUMBERS, _TEXTS = ctypes.POINTER(_Request), ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(_TEXT)
 _NUMBER = ctypes.POINTER(ctypes.c_uint64)
+_ACCESS = ctypes.POINTER(_AccessOptions)
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
-    "checkpoint_open": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
+    "checkpoint_open": (ctypes.c_int, (_TEXT, ctypes.POINTER(_OpenOptions), ctypes.POINTER(_HANDLE))),
     "checkpoint_json": (_TEXT, (_HANDLE,)),
-    "checkpoint_check": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT)),
-    "checkpoint_read": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _TEXT, ctypes.POINTER(_Report))),
+    "checkpoint_check": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _ACCESS)),
+    "checkpoint_read": (ctypes.c_int, (_HANDLE, _REQUESTS, _SIZE, _ACCESS, ctypes.POINTER(_Report))),
     "checkpoint_seen": (_TEXT, (_HANDLE,)),
-    "checkpoint_compare": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, _TEXT)),
-    "checkpoint_prove": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, ctypes.c_uint32, ctypes.c_uint32, _TEXT)),
+    "checkpoint_compare": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, _ACCESS)),
+    "checkpoint_prove": (ctypes.c_int, (_HANDLE, _NUMBERS, _SIZE, ctypes.c_uint32, ctypes.c_uint32, _ACCESS)),
     "checkpoint_close": (None, (_HANDLE,)),
     "checkpoint_error": (_TEXT, ()),
     "checkpoint_watch_create": (ctypes.c_int, (ctypes.POINTER(_HANDLE),)),
-    "checkpoint_watch_use": (None, (_HANDLE,)),
     "checkpoint_watch_look": (None, (_HANDLE, _NUMBER, _NUMBER)),
     "checkpoint_watch_cancel": (None, (_HANDLE,)),
     "checkpoint_watch_free": (None, (_HANDLE,)),
@@ -72,12 +94,12 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "checkpoint_peers_read": (ctypes.c_int, (_HANDLE, _SIZE, ctypes.c_uint64, ctypes.c_void_p, _SIZE)),
     "checkpoint_peers_leave": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
     "checkpoint_peers_free": (None, (_HANDLE,)),
-    "store_begin": (ctypes.c_int, (_TEXT, _TEXT, ctypes.POINTER(_HANDLE))),
-    "store_folder": (_TEXT, (_HANDLE,)),
-    "store_write_part": (ctypes.c_int, (_TEXT, ctypes.c_uint32, ctypes.POINTER(_Piece), _SIZE, _TEXT,
-                                        ctypes.POINTER(_TEXT))),
-    "store_publish": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _TEXT, _TEXTS, _SIZE)),
-    "store_end": (None, (_HANDLE,)),
+    "checkpoint_store_begin": (ctypes.c_int, (_TEXT, ctypes.POINTER(_StoreOptions), ctypes.POINTER(_HANDLE))),
+    "checkpoint_store_folder": (_TEXT, (_HANDLE,)),
+    "checkpoint_store_write_part": (ctypes.c_int, (_TEXT, ctypes.c_uint32, ctypes.POINTER(_Piece), _SIZE, _ACCESS,
+                                                   ctypes.POINTER(_TEXT))),
+    "checkpoint_store_publish": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _TEXT, _TEXTS, _SIZE)),
+    "checkpoint_store_end": (None, (_HANDLE,)),
 }
 _OK, _INVALID, _TIMEOUT = 0, 3, 4
 
@@ -140,13 +162,13 @@ class Peers:
 
 @dataclass(frozen=True)
 class Request:
-    """A box of a tensor, and the memory that it is wanted in. Strides are of that memory, in elements."""
+    """A box of a tensor, in elements, and the memory that it is wanted in."""
 
     tensor: int
     dtype: str | None  # torch's name of what it is wanted as; None: as it is stored
     begin: Sequence[int]
     size: Sequence[int]
-    strides: Sequence[int]
+    stride_bytes: Sequence[int]  # in memory
     memory: int  # an address
     memory_bytes: int
     peers: Peers | None = None  # None: of this process
@@ -186,7 +208,8 @@ class Checkpoint:
         self.path = path
         self._library = library()
         self._handle = _HANDLE()
-        _check(self._library.pawl_checkpoint_open(os.fsencode(path), _json(options), ctypes.byref(self._handle)))
+        _check(self._library.pawl_checkpoint_open(os.fsencode(path), _filled(_OpenOptions(), options),
+                                                  ctypes.byref(self._handle)))
         said = json.loads(self._library.pawl_checkpoint_json(self._handle))
         self.format: str = said["format"]
         self.facts: list[tuple[str, str]] = [(name, value) for name, value in said["facts"]]
@@ -202,13 +225,14 @@ class Checkpoint:
 
     def check(self, requests: Sequence[Request], **options: Any) -> None:
         """Whether `read` could answer these. Reads no tensor."""
-        _check(self._library.pawl_checkpoint_check(self._handle, _array(requests), len(requests), _json(options)))
+        _check(self._library.pawl_checkpoint_check(self._handle, _array(requests), len(requests),
+                                                   _filled(_AccessOptions(), options)))
 
     def read(self, requests: Sequence[Request], watcher: Watcher | None = None, **options: Any) -> Read:
         """One plan for all; what several want is read once."""
-        report, array, text = _Report(), _array(requests), _json(options)
-        _watched(lambda: _check(self._library.pawl_checkpoint_read(self._handle, array, len(requests), text,
-                                                                   ctypes.byref(report))), watcher)
+        report, array, access = _Report(), _array(requests), _filled(_AccessOptions(), options)
+        _watched(lambda: _check(self._library.pawl_checkpoint_read(self._handle, array, len(requests), access,
+                                                                   ctypes.byref(report))), access, watcher)
         return Read(report.bytes_read, report.bytes_moved, report.overflowed)
 
     def seen(self) -> str:
@@ -218,16 +242,17 @@ class Checkpoint:
     def compare(self, tensors: Sequence[int], **options: Any) -> None:
         """Fails where the stored replicas of one of these differ."""
         numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
-        text = _json(options)
-        _watched(lambda: _check(self._library.pawl_checkpoint_compare(self._handle, numbers, len(tensors), text)))
+        access = _filled(_AccessOptions(), options)
+        _watched(lambda: _check(self._library.pawl_checkpoint_compare(self._handle, numbers, len(tensors), access)),
+                 access)
 
     def prove(self, tensors: Sequence[int], share: int = 0, shares: int = 1, watcher: Watcher | None = None,
               **options: Any) -> None:
         """Fails where stored bytes of these don't agree with their checksums, of formats that have them."""
         numbers = (ctypes.c_uint32 * max(1, len(tensors)))(*tensors)
-        text = _json(options)
+        access = _filled(_AccessOptions(), options)
         _watched(lambda: _check(self._library.pawl_checkpoint_prove(self._handle, numbers, len(tensors), share, shares,
-                                                                    text)), watcher)
+                                                                    access)), access, watcher)
 
     def close(self) -> None:
         """Idempotent. Not while another thread reads."""
@@ -249,26 +274,25 @@ def _check(status: int) -> None:
     raise (Refused if status == _INVALID else PawlError)(text or f"status {status}")
 
 
-def _watched(call: Callable[[], _Answer], watcher: Watcher | None = None) -> _Answer:
+def _watched(call: Callable[[], _Answer], access: _AccessOptions, watcher: Watcher | None = None) -> _Answer:
     """What the call gives or fails with. It runs in a thread of its own, so that Python hears signals meanwhile: what
     their handlers raise (KeyboardInterrupt) cancels the call, and goes on when that has let go of the memory."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     loaded, watch = library(), _HANDLE()
     _check(loaded.pawl_checkpoint_watch_create(ctypes.byref(watch)))
+    access.watch = watch
     begun, ended = threading.Event(), threading.Event()
     answers: list[_Answer] = []
     errors: list[BaseException] = []
 
     def work() -> None:
-        loaded.pawl_checkpoint_watch_use(watch)
         begun.set()
         try:
             answers.append(call())
         except BaseException as error:
             errors.append(error)
         finally:
-            loaded.pawl_checkpoint_watch_use(None)
             ended.set()
 
     def tell() -> None:
@@ -325,19 +349,20 @@ class Store:
     def __init__(self, path: str, **options: Any) -> None:
         self._library = library()
         self._handle = _HANDLE()
-        _check(self._library.pawl_store_begin(os.fsencode(path), _json(options), ctypes.byref(self._handle)))
-        self.folder = os.fsdecode(self._library.pawl_store_folder(self._handle))
+        _check(self._library.pawl_checkpoint_store_begin(os.fsencode(path), _filled(_StoreOptions(), options),
+                                                         ctypes.byref(self._handle)))
+        self.folder = os.fsdecode(self._library.pawl_checkpoint_store_folder(self._handle))
 
     def publish(self, shares: Sequence[str], values: str = "", aliases: dict[str, str] | None = None) -> None:
         """`values`: JSON text. Afterwards the checkpoint is at its path, and on the disk."""
         pairs = [text for pair in (aliases or {}).items() for text in pair]
-        _check(self._library.pawl_store_publish(self._handle, _texts(shares), len(shares), values.encode() or None,
-                                                _texts(pairs), len(pairs) // 2))
+        _check(self._library.pawl_checkpoint_store_publish(self._handle, _texts(shares), len(shares),
+                                                           values.encode() or None, _texts(pairs), len(pairs) // 2))
 
     def close(self) -> None:
         """Idempotent. What was not published is removed."""
         if self._handle:
-            self._library.pawl_store_end(self._handle)
+            self._library.pawl_checkpoint_store_end(self._handle)
             self._handle = _HANDLE()
 
     def __del__(self) -> None:
@@ -353,15 +378,15 @@ class Store:
 def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], watcher: Watcher | None = None,
                      **options: Any) -> str:
     """Writes and syncs one part of the save in `folder`; the answer is its share for `publish`. From any process."""
-    array, text = _piece_array(pieces), _json(options)
+    array, access = _piece_array(pieces), _filled(_AccessOptions(), options)
 
     def write() -> str:
         share = _TEXT()  # of the thread that writes
-        _check(library().pawl_store_write_part(os.fsencode(folder), part, array, len(pieces), text,
-                                               ctypes.byref(share)))
+        _check(library().pawl_checkpoint_store_write_part(os.fsencode(folder), part, array, len(pieces), access,
+                                                          ctypes.byref(share)))
         return (share.value or b"").decode()
 
-    return _watched(write, watcher)
+    return _watched(write, access, watcher)
 
 
 def address_of(content: bytes) -> int:
@@ -380,6 +405,7 @@ def _piece_array(pieces: Sequence[StorePiece]) -> ctypes.Array[_Piece]:
     array._numbers = flat  # type: ignore[attr-defined]  # the pointers below are into it
     at = ctypes.addressof(flat)
     for to, piece in zip(array, pieces, strict=False):
+        to.struct_size = ctypes.sizeof(_Piece)
         to.name, to.role, to.dtype = piece.name.encode(), piece.role.encode(), piece.dtype.encode()
         to.dimension_count = step = len(piece.shape)
         to.shape, to.begin, to.size, to.stride_bytes = (at + 8 * step * i for i in range(4))
@@ -392,22 +418,46 @@ def _flat(numbers: list[int]) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * max(1, len(numbers)))(*numbers)
 
 
-def _json(options: dict[str, Any]) -> bytes | None:
-    given = {key: value for key, value in options.items() if value is not None}
-    return json.dumps(given).encode() if given else None
+_Options = TypeVar("_Options", bound=SizedStructure)
+
+
+def _filled(options: _Options, given: dict[str, Any]) -> _Options:
+    """With what is given; None is as if it wasn't. Fails: Refused, naming the option."""
+    kinds = {field[0]: field[1] for field in type(options)._fields_}
+    for key, value in given.items():
+        if value is None:
+            continue
+        kind: Any = kinds.get(key)
+        if kind is None or key == "watch":
+            raise Refused(f'options: "{key}" is not one that is known')
+        if key == "names":
+            if value not in _NAMES:
+                raise Refused(f'options: names "{value}": {", ".join(_NAMES)} are possible')
+            value = _NAMES[value]
+        is_pointer = key == "trusted_copy"
+        if kind is ctypes.c_char_p:
+            if not isinstance(value, str):
+                raise Refused(f'options: "{key}": {value!r} is no text')
+            value = os.fsencode(value)
+        else:
+            bits = 8 * ctypes.sizeof(ctypes.c_uint32 if is_pointer else kind)
+            if not isinstance(value, int) or not 0 <= value < 1 << bits:
+                raise Refused(f'options: "{key}": {value!r} is no number from 0 to {(1 << bits) - 1}')
+        setattr(options, key, ctypes.pointer(ctypes.c_uint32(value)) if is_pointer else value)
+    return options
 
 
 def _array(requests: Sequence[Request]) -> ctypes.Array[_Request]:
     """One array for all numbers of all requests: there may be hundreds of thousands."""
-    flat = _flat([number for request in requests for number in (*request.begin, *request.size, *request.strides)])
+    flat = _flat([number for request in requests for number in (*request.begin, *request.size, *request.stride_bytes)])
     array = (_Request * max(1, len(requests)))()
     array._numbers = flat  # type: ignore[attr-defined]  # the pointers below are into it
     at = ctypes.addressof(flat)
     for to, request in zip(array, requests, strict=False):
-        to.tensor, to.dimension_count = request.tensor, len(request.begin)
+        to.struct_size, to.tensor, to.dimension_count = ctypes.sizeof(_Request), request.tensor, len(request.begin)
         to.dtype = request.dtype.encode() if request.dtype is not None else None
         step = 8 * len(request.begin)
-        to.begin, to.size, to.strides = at, at + step, at + 2 * step
+        to.begin, to.size, to.stride_bytes = at, at + step, at + 2 * step
         at += 3 * step
         to.memory, to.memory_bytes = request.memory or None, request.memory_bytes
         if request.peers is not None:

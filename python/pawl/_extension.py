@@ -30,7 +30,7 @@ def load() -> ModuleType:
     judge(path, torch_version, torch_abi)
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
-        raise Refused(f"{path} is no extension module: {_HOW_TO_BUILD}")
+        raise Refused(f"{path} is not an extension module: {_HOW_TO_BUILD}")
     try:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

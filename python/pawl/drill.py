@@ -100,7 +100,7 @@ def read_options(arguments: list[str]) -> Options:
     kinds = tuple(kind for kind in given.kinds.split(",") if kind)
     for kind in kinds:
         if kind not in drill_faults.KINDS:
-            raise DrillError(f"--kinds {given.kinds}: there are {', '.join(drill_faults.KINDS)}", WRONG_USE)
+            raise DrillError(f"--kinds {given.kinds}: choose from {', '.join(drill_faults.KINDS)}", WRONG_USE)
     if not dashes or not command:
         raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
                          "train.py --steps 60`", WRONG_USE)
@@ -151,10 +151,10 @@ def _number(least: int) -> Callable[[str], int]:
 def check(options: Options) -> None:
     """What can be known before anything runs. Fails: DrillError."""
     if not options.pawl or not os.access(options.pawl, os.X_OK):
-        raise DrillError("the program pawl isn't found: start the drill with `pawl drill -- ...`, or put pawl into the "
-                         "PATH")
+        raise DrillError("the program pawl was not found: start the drill with `pawl drill -- ...`, or put pawl into "
+                         "the PATH")
     if not options.kinds and options.faults:
-        raise DrillError("--kinds names nothing that could die: node, trainer, pawld", WRONG_USE)
+        raise DrillError("--kinds is empty: choose from node, trainer, pawld", WRONG_USE)
     if options.faults and "node" in options.kinds and options.nnodes < 2:
         raise DrillError("--nnodes 1: when the only node dies, nobody has its state: take --nnodes 2 or more, or "
                          "--kinds trainer,pawld", WRONG_USE)
@@ -172,16 +172,16 @@ def _check_command(command: list[str]) -> str | None:
     first = command[0]
     if first.endswith(".py"):
         if not os.path.isfile(first):
-            raise DrillError(f"{first}: there is no such script here; name it as seen from {os.getcwd()}", WRONG_USE)
+            raise DrillError(f"{first}: there is no such script; give its path relative to {os.getcwd()}", WRONG_USE)
         return os.environ.get("PYTHON_EXEC", "python3")
     program = shutil.which(first)
     if program is None:
-        raise DrillError(f"{first}: there is no such program in the PATH", WRONG_USE)
+        raise DrillError(f"{first}: there is no such program in PATH", WRONG_USE)
     if not os.path.basename(first).startswith("python"):
         return None
     script = next((word for word in command[1:] if not word.startswith("-")), None)
     if script is not None and not {"-m", "-c"} & set(command[1:command.index(script)]) and not os.path.isfile(script):
-        raise DrillError(f"{script}: there is no such script here; name it as seen from {os.getcwd()}", WRONG_USE)
+        raise DrillError(f"{script}: there is no such script; give its path relative to {os.getcwd()}", WRONG_USE)
     return program
 
 
@@ -199,7 +199,7 @@ def _check_packages(interpreter: str) -> None:
         raise DrillError(f"{interpreter} has no PyTorch: install it there (pip install torch), or name the Python that "
                          f"has it, as in `pawl drill -- .venv/bin/python train.py`")
     if "pawl" in missing:
-        raise DrillError(f"{interpreter} doesn't find the package pawl: install it there, or let PYTHONPATH name the "
+        raise DrillError(f"{interpreter} can't find the package pawl: install it there, or set PYTHONPATH to the "
                          f"checkout's folder python/")
 
 

@@ -235,7 +235,7 @@ class Striker:
         for status in self._view.command("status")["nodes"]:
             if status["node"] == node and "role" in status:
                 return dict(status)
-        raise FaultError(f"node {node} does not answer, so that nothing of it can be killed")
+        raise FaultError(f"node {node} does not answer, so nothing of it can be killed")
 
     def _choose(self, fault: Fault, status: Status) -> tuple[list[int], list[tuple[int, int | None]]]:
         """The seats that are hurt; who dies: pid, and start time if known; the parent first."""
@@ -372,7 +372,7 @@ class Striker:
             if self._ended():
                 raise FaultError(f"the job ended while the drill waited for {what}")
             if time.monotonic() > deadline:
-                raise FaultError(f"waited {self._timeout_s:.0f} s in vain for {what} (--timeout)")
+                raise FaultError(f"waited {self._timeout_s:.0f} s for {what}, and it did not happen (--timeout)")
             time.sleep(POLL_S)
 
 

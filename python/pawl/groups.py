@@ -123,8 +123,8 @@ def _make_group(options: Any, _backend_options: Any = None) -> Backend:
     import torch.distributed as dist
 
     if dist.get_debug_level() == dist.DebugLevel.DETAIL:
-        raise Refused("TORCH_DISTRIBUTED_DEBUG=DETAIL puts a gloo group of torch's own before each group, which could "
-                      "not live through a recovery: unset it, or set it to INFO")
+        raise Refused("TORCH_DISTRIBUTED_DEBUG=DETAIL wraps each group in a gloo group of torch's own, which could "
+                      "not survive a recovery: unset it, or set it to INFO")
     return _extension.load().ManagedGroup(
         rank=options.group_rank, size=options.group_size, ranks=list(options.global_ranks_in_group),
         timeout=options.timeout)

@@ -89,7 +89,7 @@ class ManagedJob(Job):
 
     def protect(self, *things: Any, state: Any = None) -> None:
         if self._declared:
-            raise Refused("job.protect() after the layout was sealed: call it before job.steps()")
+            raise Refused("job.protect() was called after the layout was sealed: call it before job.steps()")
         self._protected.add(things, state)
         drill_record.protected(self._protected, things, state)
 
@@ -97,7 +97,7 @@ class ManagedJob(Job):
         self.looped = True
         total = drill_record.last_step(total)
         if self.finished:
-            raise Refused("job.steps() a second time: a job is one loop, and it has ended")
+            raise Refused("job.steps() was called a second time: a job has one loop, and it has ended")
         if self._protected.empty():
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         try:
@@ -267,7 +267,8 @@ class ManagedJob(Job):
         if self._lost_by is None and self._stopped_by is None:
             self._lost_by = why
         if error is not None:
-            print(f"pawl: step {int(step)} is lost ({why}); so is what it raised: {type(error).__name__}: {error}",
+            print(f"pawl: step {int(step)} is lost ({why}), and so is the exception that it raised: "
+                  f"{type(error).__name__}: {error}",
                   file=sys.stderr)
         if self.raises_lost:
             raise StepLost(f"step {int(step)} is lost: {why}") from error
@@ -413,14 +414,15 @@ class ManagedJob(Job):
         if self.finished:
             return
         if self._late:
-            script_exit.exit_now("the loop was left during the rehearsal: where the script may leave it early, let it "
-                                 "look at step.rehearsal (or step.lost) first")
+            script_exit.exit_now("the loop was left during the rehearsal: where the script may leave it early, check "
+                                 "step.rehearsal (or step.lost) first")
         try:
             self._finish()
         except Stop as stop:
             script_exit.exit_now(str(stop))
         except Recover:
-            script_exit.exit_now(f"step {self._done} was lost after the loop had been left: this process starts anew")
+            script_exit.exit_now(f"step {self._done} was lost after the loop had been left: this process restarts in "
+                                 f"its seat")
 
     def finish_loop(self) -> bool:
         if self.finished or not self.looped:

@@ -89,8 +89,8 @@ class Protected:
             return
         if is_zero(optimizer):
             if getattr(optimizer, "_overlap_with_ddp", False):
-                raise Refused("ZeroRedundancyOptimizer(overlap_with_ddp=True) updates inside backward, where pawl has "
-                              "no gate: use overlap_with_ddp=False")
+                raise Refused("ZeroRedundancyOptimizer(overlap_with_ddp=True) updates inside backward, where pawl "
+                              "can't hold it back: use overlap_with_ddp=False")
             if optimizer.world_size != self.world:
                 raise Refused(f"ZeroRedundancyOptimizer over {optimizer.world_size} of {self.world} ranks can't be "
                               f"protected yet: use the default process group")
@@ -111,9 +111,9 @@ class Protected:
         import torch
         kind = type(thing).__name__
         if isinstance(thing, torch.Tensor):
-            raise Refused("a tensor by itself has no name: job.protect(state={\"name\": tensor})")
+            raise Refused("a tensor by itself has no name: use job.protect(state={\"name\": tensor})")
         if isinstance(thing, torch.utils.data.Sampler) and not hasattr(thing, "state_dict"):
-            raise Refused(f"a {kind} has no place that can be restored: use pawl.ElasticSampler")
+            raise Refused(f"a {kind} has no position that can be restored: use pawl.ElasticSampler")
         if type(thing).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"a pipeline ({kind}) can't be protected yet: use DDP, with ZeroRedundancyOptimizer or "
                           f"without")
@@ -236,8 +236,8 @@ class OptimizerWatch:
             return self._before_update()
         name = self._protected.first_shared(optimizer)
         if name is not None:
-            raise Refused(f"{type(optimizer).__name__} steps {name}, which is protected, but it isn't itself: hand it "
-                          f"to job.protect() too")
+            raise Refused(f"{type(optimizer).__name__} changes {name}, which is protected, but the optimizer isn't: "
+                          f"pass it to job.protect() too")
         return None
 
     def _after(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:

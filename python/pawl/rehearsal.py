@@ -166,7 +166,7 @@ def _run_script() -> None:
     elif getattr(main, "__file__", None):
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
-        raise Refused("there is no file that could be run a second time")
+        raise Refused("the script has no file, so it can't be run a second time")
 
 
 def _begin_loopback(world: int, timeout: timedelta) -> None:
@@ -207,7 +207,7 @@ def _process_kept() -> Iterator[None]:
 
 def _tell_failure(why: str, error: BaseException | None) -> None:
     script_exit.say(f"the rehearsal of this spare failed: {why}; it stays parked and starts cold when it gets a seat "
-               f"(pawl.init(rehearse=False) keeps it from trying)")
+               f"(pawl.init(rehearse=False) turns rehearsals off)")
     log = os.environ.get("PAWL_REHEARSAL_LOG")
     if error is not None and log:
         with open(log, "a", encoding="utf-8") as file:

@@ -26,7 +26,7 @@ def agree(trainer: Trainer, rank: int) -> None:
     if found["command"] == mine["command"]:
         raise Refused(f"two scripts in one job: seats {found['seat']} and {rank} run `{mine['command']}`, but the "
                       f"file's text differs: it was changed after the job began, or each node has its own copy; put "
-                      f"the same script everywhere, and while the job runs the one that it began with")
+                      f"the same script everywhere, and don't change it while the job runs")
     raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
                   f"`{mine['command']}`: start every node with the same script and arguments")
 

@@ -87,8 +87,8 @@ def show_sentences() -> None:
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         note_failure(error)
         if _lost_with(error):
-            say(f"a peer was lost, and between two steps the script stumbled over it ({kind.__name__}: {error}): this "
-                f"process starts anew in its seat")
+            say(f"a peer was lost, and between two steps the script failed because of it ({kind.__name__}: {error}): "
+                f"this process starts anew in its seat")
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)  # a death like the other; an exit would be the script's own failure
         if isinstance(error, Refused):

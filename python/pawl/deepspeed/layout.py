@@ -108,7 +108,7 @@ class Held:
                 continue
             about = f"{partition.parameters[0]} ({key})"
             if str(key) in (WEIGHT, BUFFER, EXTRA_STATE, MASTER):
-                raise Refused(f"{about}: {kind} uses a word for its state that pawl needs for itself")
+                raise Refused(f"{about}: {kind} uses a name for its state that pawl reserves")
             is_storable = isinstance(value, (torch.Tensor, bool, int, float))
             if not is_storable:
                 raise Refused(f"{about}: {kind} keeps a {type(value).__name__} there, and only tensors and numbers "

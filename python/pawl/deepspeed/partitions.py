@@ -75,7 +75,7 @@ def check_engine(engine: Any) -> None:
     for name in ("module", "optimizer", "global_steps", "global_samples", "micro_steps", "skipped_steps",
                  "zero_optimization_stage", "gradient_accumulation_steps", "lr_scheduler"):
         if not hasattr(engine, name):
-            raise Refused(f"{type(engine).__name__} is no engine of DeepSpeed that pawl knows: it has no {name} (pawl "
+            raise Refused(f"{type(engine).__name__} is not a DeepSpeed engine that pawl knows: it has no {name} (pawl "
                           f"was tried with DeepSpeed {TRIED}); pass what deepspeed.initialize() gave first")
     for kind, has in (
             ("pipeline parallelism", getattr(engine, "pipeline_parallelism", False)),
@@ -132,7 +132,7 @@ def _check_optimizer(optimizer: Any) -> None:
     if getattr(optimizer, "offloaded_states", None):
         raise Refused("states of the engine are offloaded: call engine.reload_states() first")
     if getattr(optimizer, "zenflow", False):
-        raise Refused("ZenFlow updates its state beside the steps: that can't be saved or loaded by pawl yet")
+        raise Refused("ZenFlow updates its state outside of the steps: that can't be saved or loaded by pawl yet")
     if getattr(optimizer, "swap_optimizer", False) or getattr(optimizer, "params_in_nvme_and_cpu", False):
         raise Refused("parameters or optimizer state on NVMe can't be saved or loaded by pawl yet")
     if getattr(optimizer, "backup_optimizer", None) is not None:
@@ -208,7 +208,7 @@ def _fused(optimizer: Any, name: _Names) -> Partitions:
 def _check_end(partition: Partition, end: int) -> None:
     if end != partition.tensor.numel():
         raise Refused(f"param group {partition.group}: its parameters' parts come to {end} elements, and the flat "
-                      f"tensor has {partition.tensor.numel()}: nothing is moved on a guess")
+                      f"tensor has {partition.tensor.numel()}: pawl stops rather than guess")
 
 
 # ZeRO-1, ZeRO-2 and BF16_Optimizer --------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def _linked(optimizer: Any, name: _Names, groups: Any, flats: Any, wholes: Any, 
         filled = sum(parameter.numel() for parameter in parameters) + (padding[group] if padding else 0)
         if whole_flat.numel() != -(-filled // alignment) * alignment or flat.numel() * ranks != whole_flat.numel():
             raise Refused(f"param group {group}: its parameters come to {filled} elements, and DeepSpeed's flat tensor "
-                          f"of them to {whole_flat.numel()}: nothing is moved on a guess")
+                          f"of them to {whole_flat.numel()}: pawl stops rather than guess")
         begin = flat.numel() * dist.get_rank(optimizer.real_dp_process_group[group])
         for parameter in parameters:
             at = _place_in(name(parameter), parameter, whole_flat)
@@ -262,7 +262,7 @@ def _place_in(name: str, parameter: torch.Tensor, flat: torch.Tensor) -> int:
     distance, size = parameter.data_ptr() - flat.data_ptr(), flat.element_size()
     if (parameter.dtype != flat.dtype or distance % size or distance < 0 or not parameter.is_contiguous()
             or distance // size + parameter.numel() > flat.numel()):
-        raise Refused(f"{name} doesn't lie in DeepSpeed's flat tensor of its param group: was its memory exchanged?")
+        raise Refused(f"{name} doesn't lie in DeepSpeed's flat tensor of its param group: was its memory replaced?")
     return distance // size
 
 
@@ -277,7 +277,7 @@ def _check_link(fragment: Fragment, link: Any, flat: torch.Tensor) -> None:
                   and linked.data_ptr() == flat.data_ptr() + theirs.start * flat.element_size())
     if not agreed:
         raise Refused(f"{fragment.name}: DeepSpeed's records of which part of it lies in this rank's partition don't "
-                      f"agree: nothing is moved on a guess")
+                      f"agree: pawl stops rather than guess")
 
 
 # ZeRO-3 -----------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def shard_of(optimizer: Any, name: str, parameter: Any, offset: int = 0) -> Frag
     size = -(-parameter.ds_numel // ranks)
     if shard is None or shard.dim() != 1 or shard.numel() != size or parameter.partition_numel() != size:
         raise Refused(f"{name}: 1/{ranks} of its {parameter.ds_numel} elements should be here, and DeepSpeed has "
-                      f"{'nothing' if shard is None else shard.numel()}: nothing is moved on a guess")
+                      f"{'nothing' if shard is None else shard.numel()}: pawl stops rather than guess")
     if hasattr(shard, "ds_quant_scale"):
         raise Refused(f"{name} is quantized by ZeRO-3 (zero_quantized_nontrainable_weights): pawl doesn't know how")
     begin = min(parameter.ds_numel, size * optimizer._get_param_partition_rank(parameter))
@@ -311,7 +311,7 @@ def _zero_3(optimizer: Any, name: _Names) -> Partitions:
             known = optimizer.grad_position[optimizer.get_param_id(parameter)]
             if tuple(known) != (number, offset, size):
                 raise Refused(f"{name(parameter)}: DeepSpeed's records of where it lies in sub-group {number} don't "
-                              f"agree: nothing is moved on a guess")
+                              f"agree: pawl stops rather than guess")
             partition.fragments.append(shard_of(optimizer, name(parameter), parameter, offset))
             offset += size
         _check_end(partition, offset)

@@ -98,7 +98,7 @@ def _plan_scaler(scaler: Any, stored: dict[str, Any], notes: list[str]) -> Calla
     if scaler is None or not _is_dynamic(scaler):
         return lambda: None
     if saved is None or not saved.get("dynamic"):
-        notes.append("the loss scale begins anew: the checkpoint is of a training that didn't adapt one")
+        notes.append("the loss scale starts again: it was fixed in the training that was saved")
         return lambda: None
     values = {key: saved[key] for key in _SCALER if hasattr(scaler, key) and saved.get(key) is not None}
 
@@ -115,7 +115,7 @@ def _plan_scheduler(scheduler: Any, saved: dict[str, Any] | None, strict: bool,
         if scheduler is not None:
             notes.append("the checkpoint has no lr scheduler: the engine's is as it was")
         elif saved is not None:
-            notes.append(f"the engine has no lr scheduler: the stored {saved['class']} is left")
+            notes.append(f"the engine has no lr scheduler: the stored {saved['class']} is not loaded")
         return lambda: None
     if saved["class"] != type(scheduler).__name__:
         sentence = f"the lr scheduler was a {saved['class']}, and here is a {type(scheduler).__name__}"

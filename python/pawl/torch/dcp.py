@@ -105,7 +105,7 @@ class Writer(StorageWriter):
         for key in {item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO}:
             self._names[key] = key, OBJECT
         size = sum(_size_bytes(item) for plan in plans for item in plan.items)
-        self._store = _checkpoint.Store(os.path.abspath(self.path), overwrite=self.overwrite, bytes=size)
+        self._store = _checkpoint.Store(os.path.abspath(self.path), overwrite=self.overwrite, expected_bytes=size)
         return [replace(plan, storage_data=self._part(part, {item.index.fqn for item in plan.items}, paths, threads))
                 for part, (plan, threads) in enumerate(zip(plans, _threads_of(plans), strict=True))]
 
@@ -357,10 +357,12 @@ class Reader(StorageReader):
 
 
 def _request(tensor: _checkpoint.Tensor, begin: Sequence[int], memory: torch.Tensor) -> _checkpoint.Request:
-    last = sum((size - 1) * stride for size, stride in zip(memory.shape, memory.stride(), strict=True))
+    unit = memory.element_size()
+    stride_bytes = tuple(unit * stride for stride in memory.stride())
+    last = sum((size - 1) * stride for size, stride in zip(memory.shape, stride_bytes, strict=True))
     dtype = str(memory.dtype).removeprefix("torch.")
-    return _checkpoint.Request(tensor.index, dtype, tuple(begin), tuple(memory.shape), tuple(memory.stride()),
-                               memory.data_ptr(), (last + 1) * memory.element_size())
+    return _checkpoint.Request(tensor.index, dtype, tuple(begin), tuple(memory.shape), stride_bytes,
+                               memory.data_ptr(), last + unit)
 
 
 def _metadata_of(tensor: _checkpoint.Tensor) -> Any:

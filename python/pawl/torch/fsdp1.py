@@ -64,7 +64,7 @@ def flat_module(prefix: str, module: torch.nn.Module) -> FlatModule | None:
     local = flat._local_shard if handle.uses_sharded_strategy and hasattr(flat, "_local_shard") else flat
     local = local.detach()
     if handle.uses_sharded_strategy and local.numel() != math.prod(flat._sharded_size):
-        raise Refused(f"{prefix or 'the model'}: FSDP1 holds it unsharded just now: save and load between steps")
+        raise Refused(f"{prefix or 'the model'}: FSDP1 holds it unsharded at the moment: save and load between steps")
     originals = flat._params if flat._params is not None else [None] * flat._num_params
     parameters = [FlatParameter(without_wrappers(fqn),
                                 flat_part(flat, number, tuple(shape), handle.uses_sharded_strategy), original)

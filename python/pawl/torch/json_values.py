@@ -17,7 +17,7 @@ def as_json(about: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not is_dtensor(value):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        raise Refused(f"{about} is {value}, which JSON can't say")
+        raise Refused(f"{about} is {value}, which JSON can't represent")
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple)):

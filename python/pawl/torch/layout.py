@@ -66,7 +66,7 @@ class LayoutReader:
 
     def add_module(self, module: torch.nn.Module) -> None:
         if not isinstance(module, torch.nn.Module):
-            raise Refused(f"{type(module).__name__} is no model: give torch.nn.Modules")
+            raise Refused(f"{type(module).__name__} is not a model: pass torch.nn.Modules")
         bring_back_shards(module)
         found = list(module_prefixes(module))
         for prefix, each in found:
@@ -143,7 +143,7 @@ class LayoutReader:
                               "saved: use overlap_with_ddp=False")
             inner = optimizer.optim
         elif not isinstance(optimizer, torch.optim.Optimizer):
-            raise Refused(f"{type(optimizer).__name__} is no torch.optim.Optimizer: pass the one that it wraps")
+            raise Refused(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: pass the one that it wraps")
         self.layout.optimizers.append(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             names = [name for parameter in group["params"] for name in self._names_in(number, parameter)]
@@ -152,7 +152,7 @@ class LayoutReader:
             self.layout.groups.append(Group(names, values, group))
         for parameter, state in inner.state.items():
             if not isinstance(parameter, torch.Tensor):
-                raise Refused(f"{type(inner).__name__} keeps state under {parameter!r}, which is no parameter: pawl "
+                raise Refused(f"{type(inner).__name__} keeps state under {parameter!r}, which is not a parameter: pawl "
                               f"can't tell what it belongs to")
             for key, value in state.items():
                 self._add_state(type(inner).__name__, parameter, state, key, value)
@@ -173,7 +173,7 @@ class LayoutReader:
         role = str(key)
         about = f"{names[0]} ({role})"
         if role in (WEIGHT, BUFFER, EXTRA_STATE):
-            raise Refused(f"{about}: {kind} uses a word for its state that pawl needs for itself")
+            raise Refused(f"{about}: {kind} uses a name for its state that pawl reserves")
         for name in names:
             if (name, role) in self._states:
                 raise Refused(f"{name} ({role}) is in two optimizers: save one of them at a time")
@@ -204,7 +204,8 @@ class LayoutReader:
             local = parameter.detach().to_local()
         if local.shape != value.shape or (local.numel() != parameter.numel() and value.numel() == parameter.numel()):
             raise Refused(f"{about} is a plain tensor of {list(value.shape)}, and its parameter a DTensor of "
-                          f"{list(parameter.shape)} of which {list(local.shape)} are here: nothing tells how it is cut")
+                          f"{list(parameter.shape)} of which {list(local.shape)} are here: pawl can't tell how it is "
+                          f"sharded")
         from torch.distributed.tensor import DTensor
         return DTensor.from_local(value.detach(), parameter.device_mesh, parameter.placements, run_check=False,
                                   shape=parameter.shape, stride=parameter.stride())
@@ -228,7 +229,7 @@ class LayoutReader:
             known = seen.setdefault((piece.name, piece.role), (piece.shape, piece.dtype))
             box = (piece.name, piece.role, piece.box)
             if known != (piece.shape, piece.dtype) or (box in boxes):
-                raise Refused(f"{piece} stands for two tensors on one rank: give them names that differ, by rename=")
+                raise Refused(f"{piece} names two tensors on one rank: give them different names, with rename=")
             boxes.add(box)
 
 

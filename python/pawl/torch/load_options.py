@@ -39,7 +39,7 @@ class Hints:
 
     def __post_init__(self) -> None:
         if self.names not in _NAMES:
-            raise Refused(f"names={self.names!r}: auto, stored, huggingface and megatron are possible")
+            raise Refused(f"names={self.names!r} is unknown: use auto, stored, huggingface or megatron")
 
 
 @dataclass
@@ -56,7 +56,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.verify, bool) and self.verify != "reading":
-            raise Refused(f"verify={self.verify!r}: True, False and 'reading' are possible")
+            raise Refused(f"verify={self.verify!r} is unknown: use True, False or 'reading'")
 
     @property
     def open(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     problems = [problem for problem in checkpoint.problems
                 if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]
     if problems and options.strict:
-        raise Refused(f"{options.path} is not whole: {first_of(problems)} (strict=False loads what is)")
+        raise Refused(f"{options.path} is incomplete: {first_of(problems)} (strict=False loads what is there)")
     plan.notes += [*problems, *found.notes]
     if found.faults:
         raise Refused(f"{options.path} does not fit the training: {first_of(found.faults)}")
@@ -115,11 +115,11 @@ def _prefix_hint(plan: LoadPlan) -> str:
         if name.endswith("." + names[0]):
             prefix = name.removesuffix(names[0])
             if all(prefix + each in stored for each in names):
-                return f"The checkpoint's names begin with {prefix!r}: say rename=lambda name: {prefix!r} + name"
+                return f"The checkpoint's names begin with {prefix!r}: pass rename=lambda name: {prefix!r} + name"
         elif names[0].endswith("." + name):
             prefix = names[0].removesuffix(name)
             if all(each.startswith(prefix) and each.removeprefix(prefix) in stored for each in names):
-                return (f"The checkpoint's names lack the first part {prefix!r}: say rename=lambda name: "
+                return (f"The checkpoint's names lack the first part {prefix!r}: pass rename=lambda name: "
                         f"name.removeprefix({prefix!r})")
     return ""
 
@@ -133,7 +133,7 @@ def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[st
     checkpoint.read([request_of(each, each.piece.box, memory) for each, memory in zip(numbers, stored, strict=True)],
                     **access)
     wanted = [memory.to(each.piece.tensor.dtype) for each, memory in zip(numbers, stored, strict=True)]
-    faults = [f"{each.piece}: {memory.item()} can't be said as {each.piece.dtype}"
+    faults = [f"{each.piece}: {memory.item()} can't be represented as {each.piece.dtype}"
               for each, memory, value in zip(numbers, stored, wanted, strict=True)
               if not torch.equal(value.to(torch.float64), memory.to(torch.float64))]
     if faults:

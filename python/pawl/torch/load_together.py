@@ -108,7 +108,7 @@ def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: 
         try:
             plan.checkpoint.compare(tensors[ranks.rank::ranks.world], **access_of(options, plan))
         except PawlError as error:
-            raise PawlError(f"{error}. Say trusted_copy=N to take copy N of them") from None
+            raise PawlError(f"{error}. Pass trusted_copy=N to take copy N of them") from None
     if options.verify is True:
         stored = sum(plan.checkpoint.tensors[index].bytes for index in used) // ranks.world
         with Progress("check", options.path, stored, shown=ranks.rank == 0) as progress:

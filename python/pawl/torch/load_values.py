@@ -21,21 +21,21 @@ def plan_values(checkpoint: Checkpoint, layout: Layout, *, strict: bool, notes: 
     values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
     saved = values.get("param_groups") or []
     if layout.groups and not saved:
-        notes.append("the optimizer keeps its own hyperparameters: this checkpoint's can't be told")
+        notes.append("the optimizer keeps its own hyperparameters: this checkpoint doesn't say them")
     group_of = {name: number for number, each in enumerate(saved) for name in each.get("params", ())}
     groups: list[tuple[Group, dict[str, Any]]] = []
     for number, live in enumerate(layout.groups):
         found = {group_of[name]: saved[group_of[name]] for name in live.parameters if name in group_of}
         if saved and live.parameters and not found:
-            notes.append(f"param group {number} keeps its own hyperparameters: the checkpoint tells none of them")
+            notes.append(f"param group {number} keeps its own hyperparameters: the checkpoint has none for it")
         groups.append((live, _agreed(number, list(found.values()), checkpoint, notes)))
     extra, extra_state = values.get("extra_state") or {}, {}
     for name in layout.extra_state:
         if name in extra:
             extra_state[name] = extra[name]
         elif strict:
-            raise Refused(f"{checkpoint.path} lacks {name}, which the model wants to be given back by "
-                          f"set_extra_state() (strict=False goes on without)")
+            raise Refused(f"{checkpoint.path} lacks {name}, which the model needs for set_extra_state() "
+                          f"(strict=False loads without it)")
     return groups, extra_state
 
 

@@ -88,6 +88,6 @@ def state_after_a_step(optimizer: torch.optim.Optimizer, group: dict[str, Any], 
     try:
         step(twin)
     except Exception as error:
-        raise Refused(f"{type(optimizer).__name__} has no state yet, and a step on zeros, by which pawl would make it, "
+        raise Refused(f"{type(optimizer).__name__} has no state yet. pawl makes it with a step on zeros, and that step "
                       f"failed ({type(error).__name__}: {error}): take a step, then load") from error
     return dict(twin.state.get(zero, {}))

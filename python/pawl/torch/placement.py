@@ -50,7 +50,7 @@ def _box_of(name: str, tensor: Any, local: torch.Tensor, coordinate: Sequence[in
     explicit = _explicit_order(tensor)
     order = order_of_cuts(sizes, cuts) if explicit is None else explicit
     if order is None:
-        raise Refused(f"{name}: no order of the mesh's axes {list(sizes)} gives {_said(cuts)}: it can't be said which "
+        raise Refused(f"{name}: no order of the mesh's axes {list(sizes)} gives {_said(cuts)}: pawl can't tell which "
                       f"elements this rank holds; redistribute() it to Shard and Replicate")
     box = box_at(shape, sizes, coordinate, cuts, order)
     if box.size != tuple(local.shape):
@@ -67,7 +67,7 @@ def _cut_of(name: str, placement: Any, dimensions: int) -> Cut:
         return Cut()
     if placement.is_shard() and type(placement).__name__ == "Shard":
         return Cut(placement.dim % max(dimensions, 1))
-    raise Refused(f"{name} is a DTensor placed as {placement}: its value is on no rank; redistribute() it to Shard or "
+    raise Refused(f"{name} is a DTensor placed as {placement}: no rank has its value; redistribute() it to Shard or "
                   f"Replicate")
 
 
@@ -93,7 +93,7 @@ def _check_with_torch(name: str, tensor: Any, box: Box) -> None:
         return
     if tuple(size) != box.size or tuple(offset) != box.begin:
         raise Refused(f"{name}: torch says that this rank holds {list(size)} from {list(offset)} on, and pawl "
-                      f"{list(box.size)} from {list(box.begin)} on: nothing is moved on a guess")
+                      f"{list(box.size)} from {list(box.begin)} on: pawl stops rather than guess")
 
 
 def _said(cuts: Iterable[Cut]) -> str:

@@ -132,13 +132,14 @@ def _library_casts(match: Match) -> bool:
 
 def request_of(match: Match, box: Box, memory: torch.Tensor) -> Request:
     """`memory` has the box's shape."""
-    reach = sum((size - 1) * stride for size, stride in zip(memory.shape, memory.stride(), strict=True)) + 1
-    begin, size, strides = box.begin, box.size, tuple(memory.stride())
+    unit = memory.element_size()
+    begin, size, stride_bytes = box.begin, box.size, tuple(unit * stride for stride in memory.stride())
+    reach = sum((extent - 1) * stride for extent, stride in zip(memory.shape, stride_bytes, strict=True)) + unit
     if tuple(match.source.shape) != tuple(match.piece.shape):  # a number, in another form
         begin, size = (0,) * len(match.source.shape), match.source.shape
-        strides = (1,) * len(size)
+        stride_bytes = (unit,) * len(size)
     dtype = str(memory.dtype).removeprefix("torch.")
-    return Request(match.source.index, dtype, begin, size, strides, memory.data_ptr(), reach * memory.element_size())
+    return Request(match.source.index, dtype, begin, size, stride_bytes, memory.data_ptr(), reach)
 
 
 def staging_type(match: Match) -> torch.dtype:
@@ -158,20 +159,20 @@ def check_all(checkpoint: Checkpoint, matches: Sequence[Match], **options: Any) 
             if not is_direct(match):  # never read: only its form counts
                 memory = torch.empty(0, dtype=staging_type(match))
                 size = match.piece.box.size
-                strides = Box((0,) * len(size), size)
-                requests.append(_form_of(match, strides, memory))
+                requests.append(_form_of(match, Box((0,) * len(size), size), memory))
             else:
                 requests.append(request_of(match, match.piece.box, memory))
     checkpoint.check(requests, **options)
 
 
 def _form_of(match: Match, box: Box, memory: torch.Tensor) -> Request:
-    dense = [math.prod(box.size[dimension + 1:]) for dimension in range(len(box.size))]
+    unit = memory.element_size()
+    dense = [unit * math.prod(box.size[dimension + 1:]) for dimension in range(len(box.size))]
     begin, size = match.piece.box.begin, box.size
     if tuple(match.source.shape) != tuple(match.piece.shape):
-        begin, size, dense = (0,) * len(match.source.shape), match.source.shape, [1] * len(match.source.shape)
+        begin, size, dense = (0,) * len(match.source.shape), match.source.shape, [unit] * len(match.source.shape)
     return Request(match.source.index, str(memory.dtype).removeprefix("torch."), begin, size, dense, 8,
-                   box.count * memory.element_size())
+                   box.count * unit)
 
 
 @dataclass

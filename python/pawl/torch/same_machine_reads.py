@@ -52,10 +52,10 @@ class Want:
             return None
         begin, size = list(given.begin), list(given.size)
         begin[dimension], size[dimension] = low, high - low
-        skipped = (low - given.begin[dimension]) * given.strides[dimension] * self.item_bytes
-        reach = sum((extent - 1) * stride for extent, stride in zip(size, given.strides, strict=True)) + 1
+        skipped = (low - given.begin[dimension]) * given.stride_bytes[dimension]
+        last = sum((extent - 1) * stride for extent, stride in zip(size, given.stride_bytes, strict=True))
         return replace(self, request=replace(given, begin=begin, size=size, memory=given.memory + skipped,
-                                             memory_bytes=reach * self.item_bytes, peers=peers, peer=self.member))
+                                             memory_bytes=last + self.item_bytes, peers=peers, peer=self.member))
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +66,7 @@ def is_worth_sharing(request: Request, item_bytes: int, shape: Sequence[int], is
     """Whether others may better read it along: what lies in short runs in a row-major file, or in all of their memory;
     and lies in long enough ones in memory."""
     count = math.prod(request.size)
-    in_memory = _run(request.size, request.strides)
+    in_memory = _run(request.size, [stride // item_bytes for stride in request.stride_bytes])
     if in_memory < count and in_memory * item_bytes < _MEMORY_RUN_BYTES:
         return False
     dense = [1] * len(shape)  # strides in the file

@@ -122,7 +122,7 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
         said: list[Said] = ranks.gather(say)
         if len({each.path for each in said}) > 1:
             paths = sorted({each.path for each in said})
-            raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: give all the same")
+            raise Refused(f"ranks save to different paths: {paths[:_FIRST]}: pass the same path on all")
         descriptions = [each.descriptions for each in said]
         division = divide(descriptions, check_replicas=check_replicas)
         written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)

@@ -185,11 +185,11 @@ def _check_agreement(ranks: Sequence[Sequence[Description]], check_replicas: boo
             if sample != each.sample:
                 diverged.setdefault(key, f"{each} on ranks {other} and {rank}")
     if unlike:
-        raise Refused(f"ranks know tensors of one name in different forms: {first_of(unlike)}: give each rank's model "
-                      f"names of its own, by rename=")
+        raise Refused(f"tensors of one name differ between ranks: {first_of(unlike)}: give each rank's model "
+                      f"names of its own, with rename=")
     if diverged and check_replicas:
         raise Refused(f"ranks hold different values of what should be equal: {first_of(list(diverged.values()))}: if "
-                      f"these are different parameters, give them names of their own, by rename=; if they are replicas "
-                      f"that have diverged, broadcast one of them, or save with check_replicas=False, which keeps "
-                      f"those of the lowest rank")
+                      f"these are different parameters, give them names of their own, with rename=; if they are "
+                      f"replicas that have diverged, broadcast one of them, or save with check_replicas=False, which "
+                      f"keeps those of the lowest rank")
     return set(diverged)

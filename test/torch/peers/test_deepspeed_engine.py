@@ -309,7 +309,7 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     refused("different paths", lambda: pawl.deepspeed.save(engine, folder / f"rank{dist.get_rank()}"))
     refused("client_state['x'] has a", lambda: pawl.deepspeed.save(engine, folder / "new", {"x": object()}))
     refused("small", lambda: pawl.deepspeed.save(engine, folder / "new", {"x": torch.zeros(1 << 20)}))
-    refused("no engine of DeepSpeed", lambda: pawl.deepspeed.save(engine.module, folder / "new"))
+    refused("not a DeepSpeed engine", lambda: pawl.deepspeed.save(engine.module, folder / "new"))
     engine.micro_steps += 1  # half of a step
     engine.gradient_accumulation_steps, asked = lambda: 2, engine.gradient_accumulation_steps
     if engine.micro_steps % 2 == 0:
@@ -336,7 +336,7 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     engine.optimizer = real
     groups = real.bit16_groups if job["stage"] in (1, 2) else real.fp16_groups
     kept = groups[0].pop()
-    refused("on a guess", lambda: pawl.deepspeed.save(engine, folder / "new"))
+    refused("rather than guess", lambda: pawl.deepspeed.save(engine, folder / "new"))
     groups[0].append(kept)
     scheduler, engine.lr_scheduler = engine.lr_scheduler, torch.optim.lr_scheduler.StepLR(real.optimizer, 1)
     refused("WarmupLR", lambda: pawl.deepspeed.load(engine, folder / "ckpt"))
