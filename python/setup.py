@@ -3,6 +3,7 @@ extension for the torch of the environment that it is installed into. Without a 
 extension, and says so when the extension is needed. Metadata: pyproject.toml."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -52,4 +53,10 @@ class BinaryDistribution(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLibraries}, distclass=BinaryDistribution)
+def version() -> str:
+    """What include/pawl/version.h says: the only place where it is written."""
+    text = (ROOT / "include" / "pawl" / "version.h").read_text()
+    return ".".join(re.findall(r"^#define PAWL_VERSION_[A-Z]+ (\d+)$", text, re.MULTILINE))
+
+
+setup(version=version(), cmdclass={"build_py": BuildWithLibraries}, distclass=BinaryDistribution)

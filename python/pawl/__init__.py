@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from pawl._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from pawl._version import __version__, version
     from pawl.errors import PawlError, Refused, StepLost
     from pawl.job import Job, Step
     from pawl.sampler import ElasticSampler
     from pawl.start import init, resilient
 
-__version__ = "0.1.0"
-version = __version__
 __all__ = ["ElasticSampler", "Job", "PawlError", "Refused", "Step", "StepLost", "__version__", "init", "resilient",
            "version"]
 
 _HOMES = {"ElasticSampler": "sampler", "Job": "job", "PawlError": "errors", "Refused": "errors", "Step": "job",
-          "StepLost": "errors", "init": "start", "resilient": "start"}
+          "StepLost": "errors", "__version__": "_version", "init": "start", "resilient": "start",
+          "version": "_version"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
