@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <unordered_map>
 
@@ -163,45 +164,31 @@ std::string_view module_today(std::string_view module) {
   return module;
 }
 
-}  // namespace
-
-class PickleMachine {
+// The bytes of a pickle, opcode by opcode, and the first thing that is wrong with them. Every call returns true, or keeps
+// the error and returns false.
+class PickleInput {
  public:
-  PickleMachine(std::string_view bytes, const PickleLimits& limits) : bytes_(bytes), limits_(limits) {
-    small_integers_.fill(kNothing);
-    tuples_.fill(kNothing);
+  explicit PickleInput(std::string_view bytes) : bytes_(bytes) {}
+
+  bool take_opcode(unsigned char& opcode) {
+    opcode_at_ = at_;
+    if (at_ == bytes_.size()) return fail_early();
+    opcode = static_cast<unsigned char>(bytes_[at_++]);
+    return true;
   }
-  Result<Pickle> run();
-  [[nodiscard]] bool ended_early() const { return ended_early_; }
-
- private:
-  using Value = Pickle::Value;
-  using Node = Pickle::Node;
-  static constexpr Value kNothing = Pickle::kNothing;
-  static constexpr std::size_t kSharedItemsMax = 8;
-  static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
-
-  // Every step returns true, or sets error_ and returns false.
-  bool step();
-  bool step_number(unsigned char opcode);
-  bool step_text(unsigned char opcode);
-  bool step_container(unsigned char opcode);
-  bool step_memo(unsigned char opcode);
-  bool step_object(unsigned char opcode);
-
-  bool fail(Code code, std::string why) {
-    error_ = Error{code, text("offset ", opcode_at_, ": ", why)};
-    return false;
+  bool take(std::uint64_t count, std::string_view& out) {
+    if (count > left()) return fail_early();
+    out = bytes_.substr(at_, count);
+    at_ += count;
+    return true;
   }
-  bool fail(std::string why) { return fail(Code::corrupt, std::move(why)); }
-  bool fail_early() {
-    ended_early_ = true;
-    return fail("the pickle ends in the middle");
+  bool take_line(std::string_view& out) {
+    const std::size_t end = bytes_.find('\n', at_);
+    if (end == std::string_view::npos) return fail_early();
+    out = bytes_.substr(at_, end - at_);
+    at_ = end + 1;
+    return true;
   }
-
-  // --- The input.
-  bool take(std::uint64_t count, std::string_view& out);
-  bool take_line(std::string_view& out);
   template <class Number>
   bool take_number(Number& out) {
     std::string_view bytes;
@@ -214,6 +201,60 @@ class PickleMachine {
     Length length = 0;
     return take_number(length) && take(length, out);
   }
+  bool expect(std::uint64_t count) { return count <= left() || fail_early(); }  // so many bytes follow
+
+  bool fail(Code code, std::string why) {
+    error_ = Error{code, text("offset ", opcode_at_, ": ", why)};
+    return false;
+  }
+  bool fail_early() {
+    ended_early_ = true;
+    return fail(Code::corrupt, "the pickle ends in the middle");
+  }
+
+  [[nodiscard]] std::size_t size_bytes() const { return bytes_.size(); }
+  [[nodiscard]] std::size_t taken_bytes() const { return at_; }
+  [[nodiscard]] bool ended_early() const { return ended_early_; }
+  [[nodiscard]] Error take_error() { return std::move(error_); }
+
+ private:
+  [[nodiscard]] std::size_t left() const { return bytes_.size() - at_; }
+
+  std::string_view bytes_;
+  std::size_t at_ = 0;
+  std::size_t opcode_at_ = 0;
+  bool ended_early_ = false;
+  Error error_;
+};
+
+}  // namespace
+
+class PickleMachine {
+ public:
+  PickleMachine(std::string_view bytes, const PickleLimits& limits) : in_(bytes), limits_(limits) {
+    small_integers_.fill(kNothing);
+    tuples_.fill(kNothing);
+  }
+  Result<Pickle> run();
+  [[nodiscard]] bool ended_early() const { return in_.ended_early(); }
+
+ private:
+  using Value = Pickle::Value;
+  using Node = Pickle::Node;
+  static constexpr Value kNothing = Pickle::kNothing;
+  static constexpr std::size_t kSharedItemsMax = 8;
+  static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
+
+  // Every step returns true, or keeps the error in the input and returns false.
+  bool step();
+  bool step_number(unsigned char opcode);
+  bool step_text(unsigned char opcode);
+  bool step_container(unsigned char opcode);
+  bool step_memo(unsigned char opcode);
+  bool step_object(unsigned char opcode);
+
+  bool fail(Code code, std::string why) { return in_.fail(code, std::move(why)); }
+  bool fail(std::string why) { return fail(Code::corrupt, std::move(why)); }
 
   // --- The values.
   bool push(Node node);
@@ -268,16 +309,12 @@ class PickleMachine {
            marks_.capacity() * sizeof(std::size_t);
   }
 
-  std::string_view bytes_;
+  PickleInput in_;
   PickleLimits limits_;
-  std::size_t at_ = 0;
-  std::size_t opcode_at_ = 0;
   std::uint64_t opcodes_ = 0;
   std::uint64_t memoized_ = 0;
   std::uint64_t symbol_bytes_ = 0;
   bool stopped_ = false;
-  bool ended_early_ = false;
-  Error error_;
   Pickle pickle_;
   std::vector<Value> stack_;
   std::vector<std::size_t> marks_;
@@ -292,21 +329,6 @@ class PickleMachine {
 };
 
 // The steps are inline, since a hundred thousand tensors have ten million opcodes: run() becomes one loop.
-inline bool PickleMachine::take(std::uint64_t count, std::string_view& out) {
-  if (count > bytes_.size() - at_) return fail_early();
-  out = bytes_.substr(at_, count);
-  at_ += count;
-  return true;
-}
-
-inline bool PickleMachine::take_line(std::string_view& out) {
-  const std::size_t end = bytes_.find('\n', at_);
-  if (end == std::string_view::npos) return fail_early();
-  out = bytes_.substr(at_, end - at_);
-  at_ = end + 1;
-  return true;
-}
-
 inline bool PickleMachine::push(Node node) {
   if (pickle_.nodes_.size() >= kNothing) return fail(Code::full, "too many values");
   pickle_.nodes_.push_back(node);
@@ -488,8 +510,8 @@ inline bool PickleMachine::add_items(std::size_t count, bool pairs) {
 inline bool PickleMachine::remember(std::uint64_t index) {
   if (!need(1)) return false;
   // Each PUT takes two bytes at least, so an honest index stays below the length of its pickle.
-  if (index > bytes_.size())
-    return fail(Code::full, text("memo index ", index, " in a pickle of ", bytes_.size(), " bytes"));
+  if (index > in_.size_bytes())
+    return fail(Code::full, text("memo index ", index, " in a pickle of ", in_.size_bytes(), " bytes"));
   if (index == memo_.size()) {
     memo_.push_back(stack_.back());
   } else {
@@ -517,30 +539,30 @@ inline bool PickleMachine::step_number(unsigned char opcode) {
     case kNewFalse:
       return push_shared(false_, PickleKind::boolean, 0);
     case kBinInt:
-      return take_number(wide) && push_integer(wide);
+      return in_.take_number(wide) && push_integer(wide);
     case kBinInt1:
-      if (!take(1, bytes)) return false;
+      if (!in_.take(1, bytes)) return false;
       return push_shared(small_integers_[static_cast<unsigned char>(bytes[0])], PickleKind::integer,
                          static_cast<unsigned char>(bytes[0]));
     case kBinInt2: {
       std::uint16_t value = 0;
-      return take_number(value) && push_integer(value);
+      return in_.take_number(value) && push_integer(value);
     }
     case kLong1:
-      return take_counted<std::uint8_t>(bytes) && push_long(bytes);
+      return in_.take_counted<std::uint8_t>(bytes) && push_long(bytes);
     case kLong4:
-      if (!take_number(wide)) return false;
+      if (!in_.take_number(wide)) return false;
       if (wide < 0) return fail("an integer of negative length");
-      return take(static_cast<std::uint64_t>(wide), bytes) && push_long(bytes);
+      return in_.take(static_cast<std::uint64_t>(wide), bytes) && push_long(bytes);
     case kBinFloat: {
       std::uint64_t word = 0;
-      return take_number(word) && push_scalar(PickleKind::real, __builtin_bswap64(word));
+      return in_.take_number(word) && push_scalar(PickleKind::real, __builtin_bswap64(word));
     }
     case kInt:
     case kLong:
-      return take_line(bytes) && push_decimal(bytes);
+      return in_.take_line(bytes) && push_decimal(bytes);
     default:
-      return take_line(bytes) && push_real(bytes);  // kFloat
+      return in_.take_line(bytes) && push_real(bytes);  // kFloat
   }
 }
 
@@ -548,28 +570,28 @@ inline bool PickleMachine::step_text(unsigned char opcode) {
   std::string_view bytes;
   switch (opcode) {
     case kBinUnicode:
-      return take_counted<std::uint32_t>(bytes) && push_utf8(bytes);
+      return in_.take_counted<std::uint32_t>(bytes) && push_utf8(bytes);
     case kShortBinUnicode:
-      return take_counted<std::uint8_t>(bytes) && push_utf8(bytes);
+      return in_.take_counted<std::uint8_t>(bytes) && push_utf8(bytes);
     case kBinUnicode8:
-      return take_counted<std::uint64_t>(bytes) && push_utf8(bytes);
+      return in_.take_counted<std::uint64_t>(bytes) && push_utf8(bytes);
     case kBinString:
-      return take_counted<std::uint32_t>(bytes) && push_text(PickleKind::bytes, bytes);
+      return in_.take_counted<std::uint32_t>(bytes) && push_text(PickleKind::bytes, bytes);
     case kShortBinString:
     case kShortBinBytes:
-      return take_counted<std::uint8_t>(bytes) && push_text(PickleKind::bytes, bytes);
+      return in_.take_counted<std::uint8_t>(bytes) && push_text(PickleKind::bytes, bytes);
     case kBinBytes:
-      return take_counted<std::uint32_t>(bytes) && push_text(PickleKind::bytes, bytes);
+      return in_.take_counted<std::uint32_t>(bytes) && push_text(PickleKind::bytes, bytes);
     case kBinBytes8:
     case kByteArray8:
-      return take_counted<std::uint64_t>(bytes) && push_text(PickleKind::bytes, bytes);
+      return in_.take_counted<std::uint64_t>(bytes) && push_text(PickleKind::bytes, bytes);
     case kUnicode: {
-      if (!take_line(bytes)) return false;
+      if (!in_.take_line(bytes)) return false;
       const std::optional<std::string> decoded = from_raw_unicode_escape(bytes);
       return decoded ? push_text(PickleKind::string, *decoded) : fail("a bad \\u in a string");
     }
     default: {  // kString: Python 2 wrote it, quoted
-      if (!take_line(bytes)) return false;
+      if (!in_.take_line(bytes)) return false;
       if (bytes.size() < 2 || bytes.front() != bytes.back() || (bytes.front() != '\'' && bytes.front() != '"') ||
           bytes.find('\\') != std::string_view::npos)
         return fail("a quoted string that isn't plain");
@@ -647,15 +669,15 @@ inline bool PickleMachine::step_memo(unsigned char opcode) {
     case kMemoize:
       return remember(memoized_);
     case kBinPut:
-      return take_number(narrow) && remember(narrow);
+      return in_.take_number(narrow) && remember(narrow);
     case kLongBinPut:
-      return take_number(wide) && remember(wide);
+      return in_.take_number(wide) && remember(wide);
     case kBinGet:
-      return take_number(narrow) && recall(narrow);
+      return in_.take_number(narrow) && recall(narrow);
     case kLongBinGet:
-      return take_number(wide) && recall(wide);
+      return in_.take_number(wide) && recall(wide);
     default:  // kPut, kGet
-      if (!take_line(line)) return false;
+      if (!in_.take_line(line)) return false;
       if (!parse_number(line, index)) return fail("a memo index that is no number");
       return opcode == kPut ? remember(index) : recall(index);
   }
@@ -665,7 +687,7 @@ inline bool PickleMachine::step_object(unsigned char opcode) {
   switch (opcode) {
     case kGlobal: {
       std::string_view module, name;
-      return take_line(module) && take_line(name) && push_global(module, name);
+      return in_.take_line(module) && in_.take_line(name) && push_global(module, name);
     }
     case kStackGlobal: {
       if (!need(2)) return false;
@@ -710,19 +732,18 @@ inline bool PickleMachine::step_object(unsigned char opcode) {
 }
 
 inline bool PickleMachine::step() {
-  opcode_at_ = at_;
-  if (at_ == bytes_.size()) return fail_early();
-  const auto opcode = static_cast<unsigned char>(bytes_[at_++]);
+  unsigned char opcode = 0;
+  if (!in_.take_opcode(opcode)) return false;
   switch (opcode) {
     case kProto: {
       std::uint8_t protocol = 0;
-      if (!take_number(protocol)) return false;
+      if (!in_.take_number(protocol)) return false;
       return protocol <= 5 || fail(text("protocol ", protocol, " is not known"));
     }
     case kFrame: {
       std::uint64_t length = 0;
-      if (!take_number(length)) return false;
-      return length <= bytes_.size() - at_ || fail_early();
+      if (!in_.take_number(length)) return false;
+      return in_.expect(length);
     }
     case kStop:
       if (!marks_.empty() || stack_.size() != 1)
@@ -798,25 +819,25 @@ inline bool PickleMachine::step() {
 }
 
 Result<Pickle> PickleMachine::run() {
-  if (bytes_.size() > limits_.source_bytes || bytes_.size() >= 0xffff'ffffu)
-    return Error{Code::full, text("a pickle of ", bytes_.size(), " bytes")};
+  if (in_.size_bytes() > limits_.source_bytes || in_.size_bytes() >= 0xffff'ffffu)
+    return Error{Code::full, text("a pickle of ", in_.size_bytes(), " bytes")};
   // As many as metadata have: growing by doubling would touch twice the memory. Untouched, it costs nothing.
-  pickle_.nodes_.reserve(std::min<std::size_t>(bytes_.size() / 8, limits_.memory_bytes / 4 / sizeof(Node)));
-  pickle_.items_.reserve(std::min<std::size_t>(bytes_.size() / 4, limits_.memory_bytes / 16 / sizeof(Value)));
-  memo_.reserve(std::min<std::size_t>(bytes_.size() / 8, limits_.memory_bytes / 16 / sizeof(Value)));
-  pickle_.text_.reserve(std::min<std::size_t>(bytes_.size() / 4, limits_.memory_bytes / 16));
+  pickle_.nodes_.reserve(std::min<std::size_t>(in_.size_bytes() / 8, limits_.memory_bytes / 4 / sizeof(Node)));
+  pickle_.items_.reserve(std::min<std::size_t>(in_.size_bytes() / 4, limits_.memory_bytes / 16 / sizeof(Value)));
+  memo_.reserve(std::min<std::size_t>(in_.size_bytes() / 8, limits_.memory_bytes / 16 / sizeof(Value)));
+  pickle_.text_.reserve(std::min<std::size_t>(in_.size_bytes() / 4, limits_.memory_bytes / 16));
   prefer_huge_pages(pickle_.nodes_);
   prefer_huge_pages(pickle_.items_);
   prefer_huge_pages(memo_);
   prefer_huge_pages(pickle_.text_.data(), pickle_.text_.capacity());
   while (!stopped_) {
-    if (!step()) return std::move(error_);
+    if (!step()) return in_.take_error();
     if (++opcodes_ % kCheckEvery == 0 && memory_bytes() > limits_.memory_bytes) {
       (void)fail(Code::full, text("values take more than ", limits_.memory_bytes, " bytes"));
-      return std::move(error_);
+      return in_.take_error();
     }
   }
-  pickle_.source_bytes_ = at_;
+  pickle_.source_bytes_ = in_.taken_bytes();
   return std::move(pickle_);
 }
 

@@ -1,9 +1,6 @@
 #include "checkpoint/formats/dcp/dcp.h"
 
 #include <algorithm>
-#include <array>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,10 +8,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/index_table.h"
 #include "base/text.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/torch_file.h"
+#include "checkpoint/formats/dcp/dcp_data_files.h"
+#include "checkpoint/formats/dcp/dcp_lookup.h"
 #include "env/huge_pages.h"
 #include "tensor/box.h"
 
@@ -24,7 +22,6 @@ namespace {
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 30;
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kOldModule = "torch.distributed._shard.checkpoint.metadata";  // torch 1.12, 1.13
-constexpr std::size_t kNamesMax = 5;                                                     // in one sentence
 
 using Value = Pickle::Value;
 constexpr Value kNothing = Pickle::kNothing;
@@ -39,6 +36,13 @@ struct KnownClass {
   Value known = kNothing;  // of the pickle that is being read
 };
 
+struct KnownClasses {
+  KnownClass metadata{"Metadata"};
+  KnownClass index{"MetadataIndex"};
+  KnownClass tensor{"TensorStorageMetadata"};
+  KnownClass object{"BytesStorageMetadata"};
+};
+
 bool is_class(const Pickle& pickle, Value value, KnownClass& known) {
   if (!pickle.is(value, PickleKind::object)) return false;
   const Value callable = pickle.object(value).callable;
@@ -48,23 +52,6 @@ bool is_class(const Pickle& pickle, Value value, KnownClass& known) {
   known.known = callable;
   return true;
 }
-
-// Names that objects by the hundred thousand have their fields under; these are the first keys' numbers.
-constexpr std::array<std::string_view, 10> kFieldNames = {
-    "fqn",        "offset", "relative_path", "length",  "transform_descriptors",
-    "properties", "size",   "chunks",        "offsets", "sizes"};
-enum Field : std::uint32_t {
-  kFqn,
-  kOffset,
-  kRelativePath,
-  kLength,
-  kTransforms,
-  kProperties,
-  kSize,
-  kChunks,
-  kOffsets,
-  kSizes,
-};
 
 Value field(const Pickle& pickle, Value object, std::string_view name) {
   return pickle.find(pickle.object(object).state, name);
@@ -76,90 +63,18 @@ Status read_shape(const Pickle& pickle, Value value, std::string_view what, Shap
   return {};
 }
 
-// What a place is looked up by: the key's number and, of a tensor's chunk, its offset.
-struct PlaceKey {
-  std::uint32_t key = 0;
-  std::uint32_t dimensions = 0;
-  PerDimension offset{};
-  bool operator==(const PlaceKey&) const = default;
-};
-constexpr std::uint32_t kObject = ~0u;  // as dimensions: no tensor's
-
-// For an IndexTable: tensors that have one place have their cells in a row.
-std::uint64_t hash_of(const PlaceKey& key) {
-  std::uint64_t hash = 0;
-  for (std::uint32_t d = 0; key.dimensions != kObject && d < key.dimensions; ++d)
-    hash = (hash ^ key.offset[d] ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
-  const std::uint64_t mixed = (hash ^ (std::uint64_t{key.key} << 32 | key.dimensions)) * 0x9e3779b97f4a7c15u;
-  return mixed >> 32 << 32 | static_cast<std::uint32_t>(key.key + (hash >> 32));
-}
-
-struct Found {
-  PlaceKey key;
-  DcpPlace place;
-  bool is_lost = false;  // its bytes aren't there
-};
-
-// Places by their keys, in the order in which they came.
-class Places {
- public:
-  void clear(std::size_t expected) {
-    found_.clear();
-    found_.reserve(expected);
-    prefer_huge_pages(found_);
-    numbers_.clear(expected);
-  }
-  // False if the key is there. At most as many as were expected.
-  bool add(Found found) {
-    const auto next = static_cast<std::uint32_t>(found_.size());
-    const auto is_equal = [&](std::uint32_t number) { return found_[number].key == found.key; };
-    if (numbers_.find_or_add(hash_of(found.key), next, is_equal) != next) return false;
-    found_.push_back(std::move(found));
-    return true;
-  }
-  [[nodiscard]] const Found* find(const PlaceKey& key) const {
-    const std::uint32_t number = numbers_.find(hash_of(key), [&](std::uint32_t n) { return found_[n].key == key; });
-    return number == IndexTable::kNone ? nullptr : &found_[number];
-  }
-
- private:
-  std::vector<Found> found_;
-  IndexTable numbers_;
-};
-
-PlaceKey place_key(std::uint32_t key, const Shape& offset) {
-  PlaceKey out{key, static_cast<std::uint32_t>(offset.size()), {}};
-  std::ranges::copy(offset, out.offset.begin());
-  return out;
-}
-
-// A file that metadata names, and what is wrong with it.
-struct DataFile {
-  std::uint32_t number = 0;  // in DcpCheckpoint::files
-  bool is_missing = false;
-  std::size_t lost = 0;                     // items that lie in it, or beyond its end
-  std::vector<std::string> lost_keys = {};  // the first of them
-};
-
-std::string list_of(const std::vector<std::string>& names, std::size_t count) {
-  std::string out;
-  for (std::size_t i = 0; i < names.size(); ++i) append_text(out, text(i == 0 ? "" : ", ", names[i]));
-  if (count > names.size()) append_text(out, text(", and ", count - names.size(), " more"));
-  return out;
-}
-
 }  // namespace
 
 // One metadata file after another, joined in out_.
 class DcpReader {
  public:
-  DcpReader(std::string folder, Files& files) : folder_(std::move(folder)), files_(files) {}
+  DcpReader(std::string folder, Files& files) : folder_(folder), files_(files), data_files_(std::move(folder), files) {}
   Result<DcpCheckpoint> read();
 
  private:
   Result<std::vector<std::string>> metadata_files(const std::vector<std::string>& names);
   Status read_metadata(const std::string& name);
-  void forget(std::uint32_t texts);
+  void forget(const Pickle& pickle);
   Status read_places(const Pickle& pickle, Value storage_data);
   Status read_place(const Pickle& pickle, Value index, Value info);
   Status read_key(const Pickle& pickle, Value key, Value entry);
@@ -168,37 +83,19 @@ class DcpReader {
   Status read_chunk(const Pickle& pickle, std::uint32_t key, Value chunk, DcpTensor& tensor);
   void read_paths(const Pickle& pickle, Value planner_data);
   void read_facts(const Pickle& pickle);
-  Result<DataFile*> file_named(std::string_view name);
-  std::uint32_t number_of(const Pickle& pickle, Value key);
-  std::uint32_t add_key(std::string_view key);
-  Value field_of(const Pickle& pickle, Value object, Field name);
   std::optional<ElementType> type_of(const Pickle& pickle, Value type);
   std::vector<std::string> path_of(const Pickle& pickle, std::uint32_t key);
-  void note_files(const std::vector<std::string>& names);
-
-  static constexpr std::uint32_t kNone = ~0u;
-  struct Key {  // of one metadata file
-    std::string_view text;
-    Value path = kNothing;
-    std::uint32_t order = 0;
-    std::uint32_t tensor = kNone;  // in out_
-    bool is_object = false;        // one of out_'s
-    DataFile* file = nullptr;      // if it is a file's name that was asked for
-  };
 
   std::string folder_;
   Files& files_;
   DcpCheckpoint out_;
-  std::map<std::string, DataFile, std::less<>> data_files_;
-  std::vector<Key> keys_;
-  IndexTable key_numbers_;
-  std::vector<std::uint32_t> numbers_;  // by the pickle's text_number: the key that it is; kNone: not asked yet
-  KnownClass metadata_{"Metadata"}, index_{"MetadataIndex"}, tensor_{"TensorStorageMetadata"},
-      object_{"BytesStorageMetadata"};
+  DcpDataFiles data_files_;
+  DcpKeys keys_;
+  KnownClasses classes_;
   Value known_type_ = kNothing;
   std::optional<ElementType> type_;                // what known_type_ is
   Shape place_offset_, chunk_begin_, chunk_size_;  // used again and again
-  Places places_;
+  DcpPlaces places_;
   bool is_joined_ = false;  // of several metadata files: what came from the ones before is found by name
   std::unordered_map<std::string, std::uint32_t> tensor_index_;
   std::unordered_set<std::string> object_keys_;
@@ -237,30 +134,8 @@ Result<DcpCheckpoint> DcpReader::read() {
   for (const std::string& name : metadata)
     if (Status status = read_metadata(name); !status) return std::move(status).error().within(join_path(folder_, name));
   if (metadata.front() != ".metadata") out_.facts.emplace_back("world", text(metadata.size()));
-  note_files(names);
+  data_files_.note(names, out_);
   return std::move(out_);
-}
-
-// What is missing or too short is a problem; what no place names is of an older save, or of something else.
-void DcpReader::note_files(const std::vector<std::string>& names) {
-  for (const auto& [name, file] : data_files_) {
-    if (file.lost == 0) continue;
-    const std::string path = join_path(folder_, name);
-    const std::string what =
-        file.is_missing ? text(path, " is missing") : text(path, " is cut: it ends at ", out_.file_bytes[file.number]);
-    out_.problems.push_back(text(what, "; items that are lost: ", list_of(file.lost_keys, file.lost)));
-  }
-  std::vector<std::string> stale;
-  std::size_t count = 0;
-  for (const std::string& name : names) {
-    if (!name.ends_with(".distcp") || data_files_.contains(name)) continue;
-    const Result<std::unique_ptr<ByteSource>> source = open_bytes(join_path(folder_, name), files_);
-    if (!source || (*source)->size_bytes() == 0) continue;  // a rank that had nothing to write
-    if (++count <= kNamesMax) stale.push_back(name);
-  }
-  if (count != 0)
-    out_.notes.push_back(
-        text("not part of this checkpoint (left by an older save, or by another): ", list_of(stale, count)));
 }
 
 Status DcpReader::read_metadata(const std::string& name) {
@@ -268,8 +143,8 @@ Status DcpReader::read_metadata(const std::string& name) {
   PAWL_ASSIGN(const Pickle pickle, parse_pickle(bytes));
   if (pickle.source_bytes() != bytes.size())
     return damaged(text("offset ", pickle.source_bytes(), ": bytes after the end"));
-  forget(pickle.text_count());
-  if (!is_class(pickle, pickle.root(), metadata_))
+  forget(pickle);
+  if (!is_class(pickle, pickle.root(), classes_.metadata))
     return damaged(text("not a Metadata: ", pickle.describe(pickle.root())));
   read_facts(pickle);
   PAWL_TRY(read_places(pickle, field(pickle, pickle.root(), "storage_data")));
@@ -284,16 +159,11 @@ Status DcpReader::read_metadata(const std::string& name) {
 }
 
 // What was known of the metadata file before.
-void DcpReader::forget(std::uint32_t texts) {
-  for (KnownClass* known : {&metadata_, &index_, &tensor_, &object_}) known->known = kNothing;
+void DcpReader::forget(const Pickle& pickle) {
+  classes_ = {};
   known_type_ = kNothing;
   type_.reset();
-  numbers_.assign(texts, kNone);
-  key_numbers_.clear(texts + kFieldNames.size());
-  keys_.clear();
-  for (const std::string_view name : kFieldNames) {
-    add_key(name);
-  }
+  keys_.clear(pickle);
 }
 
 void DcpReader::read_facts(const Pickle& pickle) {
@@ -308,32 +178,6 @@ void DcpReader::read_facts(const Pickle& pickle) {
   if (pickle.is(save, PickleKind::string)) out_.facts.emplace_back("save id", pickle.text(save));
 }
 
-// Of a string. Picklers write each once, so that its text is looked up once.
-std::uint32_t DcpReader::number_of(const Pickle& pickle, Value key) {
-  std::uint32_t& number = numbers_[pickle.text_number(key)];
-  if (number != kNone) return number;
-  return number = add_key(pickle.text(key));
-}
-
-std::uint32_t DcpReader::add_key(std::string_view key) {
-  const auto next = static_cast<std::uint32_t>(keys_.size());
-  const std::uint64_t hash = std::hash<std::string_view>()(key);
-  const std::uint32_t number =
-      key_numbers_.find_or_add(hash, next, [&](std::uint32_t one) { return keys_[one].text == key; });
-  if (number == next) keys_.push_back({key});
-  return number;
-}
-
-// What the object's state holds under that name: the last one, as Python has it.
-Value DcpReader::field_of(const Pickle& pickle, Value object, Field name) {
-  const Value state = pickle.object(object).state;
-  if (!pickle.is(state, PickleKind::dict)) return kNothing;
-  const std::span<const Value> pairs = pickle.items(state);
-  for (std::size_t i = pairs.size(); i >= 2; i -= 2)
-    if (pickle.is(pairs[i - 2], PickleKind::string) && number_of(pickle, pairs[i - 2]) == name) return pairs[i - 1];
-  return kNothing;
-}
-
 std::optional<ElementType> DcpReader::type_of(const Pickle& pickle, Value type) {
   if (type != known_type_) type_ = torch_type(pickle, type);
   known_type_ = type;
@@ -344,53 +188,41 @@ Status DcpReader::read_places(const Pickle& pickle, Value storage_data) {
   if (!pickle.is(storage_data, PickleKind::dict)) return damaged("no storage_data");
   const std::span<const Value> pairs = pickle.items(storage_data);
   places_.clear(pairs.size() / 2);
-  keys_.reserve(keys_.size() + pairs.size() / 2);
+  keys_.expect(pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) PAWL_TRY(read_place(pickle, pairs[i], pairs[i + 1]));
   return {};
 }
 
 Status DcpReader::read_place(const Pickle& pickle, Value index, Value info) {
-  const Value key = field_of(pickle, index, kFqn);
-  if (!is_class(pickle, index, index_) || !pickle.is(key, PickleKind::string))
+  const Value key = keys_.field_of(pickle, index, kFqn);
+  if (!is_class(pickle, index, classes_.index) || !pickle.is(key, PickleKind::string))
     return damaged(text("storage_data: a key is ", pickle.describe(index)));
   const std::string_view name = pickle.text(key);
-  const Value offset = field_of(pickle, index, kOffset);
-  PlaceKey at{number_of(pickle, key), kObject, {}};
+  const Value offset = keys_.field_of(pickle, index, kOffset);
+  DcpPlaceKey at{keys_.number_of(pickle, key), DcpPlaceKey::kObject, {}};
   if (offset != kNothing && !pickle.is(offset, PickleKind::none)) {
     Status read = read_shape(pickle, offset, "offset", place_offset_);
     if (!read) return std::move(read).error().within(std::string(name));
     at = place_key(at.key, place_offset_);
   }
-  const Value path = field_of(pickle, info, kRelativePath);
-  const std::optional<std::uint64_t> begin = pickle.unsigned_(field_of(pickle, info, kOffset));
-  const std::optional<std::uint64_t> length = pickle.unsigned_(field_of(pickle, info, kLength));
+  const Value path = keys_.field_of(pickle, info, kRelativePath);
+  const std::optional<std::uint64_t> begin = pickle.unsigned_(keys_.field_of(pickle, info, kOffset));
+  const std::optional<std::uint64_t> length = pickle.unsigned_(keys_.field_of(pickle, info, kLength));
   if (!pickle.is(path, PickleKind::string) || !begin || !length)
     return damaged(text("the place of ", name, " is incomplete"));
-  const std::uint32_t file_key = number_of(pickle, path);
+  const std::uint32_t file_key = keys_.number_of(pickle, path);
   if (keys_[file_key].file == nullptr) {
-    PAWL_ASSIGN(keys_[file_key].file, file_named(pickle.text(path)));
+    PAWL_ASSIGN(keys_[file_key].file, data_files_.named(pickle.text(path), out_));
   }
-  DataFile* const file = keys_[file_key].file;
+  DcpDataFile* const file = keys_[file_key].file;
   const std::uint64_t file_bytes = out_.file_bytes[file->number];
-  Found found{at, {file->number, *begin, *length, {}}};
+  DcpFoundPlace found{at, {file->number, *begin, *length, {}}};
   found.is_lost = file->is_missing || *begin > file_bytes || *length > file_bytes - *begin;
-  if (found.is_lost && ++file->lost <= kNamesMax) file->lost_keys.emplace_back(name);
-  for (const Value transform : pickle.items(field_of(pickle, info, kTransforms)))
+  if (found.is_lost) file->lose(name);
+  for (const Value transform : pickle.items(keys_.field_of(pickle, info, kTransforms)))
     found.place.transforms.emplace_back(pickle.text(transform));
   if (!places_.add(std::move(found))) return damaged(text(name, ": one of its chunks has two places"));
   return {};
-}
-
-Result<DataFile*> DcpReader::file_named(std::string_view name) {
-  if (const auto found = data_files_.find(name); found != data_files_.end()) return &found->second;
-  if (!is_plain_file_name(name)) return damaged("a place is in a file whose name is no plain name");
-  DataFile file{.number = static_cast<std::uint32_t>(out_.files.size())};
-  out_.files.push_back(join_path(folder_, name));
-  Result<std::unique_ptr<ByteSource>> source = open_bytes(out_.files.back(), files_);
-  if (!source && source.error().code != Code::not_found) return std::move(source).error();
-  file.is_missing = !source;
-  out_.file_bytes.push_back(source ? (*source)->size_bytes() : 0);
-  return &data_files_.emplace(name, std::move(file)).first->second;
 }
 
 // The default planner's: flat key -> the keys it was made of. Other planners keep what they like there.
@@ -399,7 +231,7 @@ void DcpReader::read_paths(const Pickle& pickle, Value planner_data) {
   const std::span<const Value> pairs = pickle.items(planner_data);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string) || !pickle.is(pairs[i + 1], PickleKind::tuple)) continue;
-    Key& key = keys_[number_of(pickle, pairs[i])];
+    DcpKey& key = keys_[keys_.number_of(pickle, pairs[i])];
     key.path = pairs[i + 1];
     key.order = static_cast<std::uint32_t>(i / 2);
   }
@@ -419,19 +251,19 @@ std::vector<std::string> DcpReader::path_of(const Pickle& pickle, std::uint32_t 
 
 Status DcpReader::read_key(const Pickle& pickle, Value key, Value entry) {
   if (!pickle.is(key, PickleKind::string)) return damaged(text("a key is ", pickle.describe(key)));
-  const std::uint32_t number = number_of(pickle, key);
-  if (is_class(pickle, entry, tensor_)) {
+  const std::uint32_t number = keys_.number_of(pickle, key);
+  if (is_class(pickle, entry, classes_.tensor)) {
     Status status = read_tensor(pickle, number, entry);
     if (!status) return std::move(status).error().within(text("tensor ", pickle.text(key)));
     return {};
   }
-  if (is_class(pickle, entry, object_)) return read_object(pickle, number);
+  if (is_class(pickle, entry, classes_.object)) return read_object(pickle, number);
   return damaged(text(pickle.text(key), " is ", pickle.describe(entry)));
 }
 
 Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
   const std::string name(keys_[key].text);
-  const Found* found = places_.find({key, kObject, {}});
+  const DcpFoundPlace* found = places_.find({key, DcpPlaceKey::kObject, {}});
   if (found == nullptr) {
     out_.notes.push_back(text("object ", name, " is listed and was not written"));
     return {};
@@ -446,18 +278,18 @@ Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
 Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value entry) {
   DcpTensor tensor;
   tensor.key = keys_[key].text;
-  const Value properties = field_of(pickle, entry, kProperties);
+  const Value properties = keys_.field_of(pickle, entry, kProperties);
   const Value state = pickle.object(properties).state;  // (dtype, layout, ...), or a dict
   const std::span<const Value> parts = pickle.items(state);
   const Value type = pickle.is(state, PickleKind::tuple) && !parts.empty() ? parts[0] : pickle.find(state, "dtype");
   const std::optional<ElementType> known = type_of(pickle, type);
   if (!known) return damaged(text("its type is ", pickle.describe(type)));
   tensor.type = *known;
-  PAWL_TRY(read_shape(pickle, field_of(pickle, entry, kSize), "size", tensor.shape));
+  PAWL_TRY(read_shape(pickle, keys_.field_of(pickle, entry, kSize), "size", tensor.shape));
   PAWL_TRY(element_count(tensor.shape));
   const auto next = static_cast<std::uint32_t>(out_.tensors.size());
   std::uint32_t& number = keys_[key].tensor;
-  if (number == kNone) number = is_joined_ ? tensor_index_.emplace(tensor.key, next).first->second : next;
+  if (number == DcpKey::kNone) number = is_joined_ ? tensor_index_.emplace(tensor.key, next).first->second : next;
   if (number == next) {
     tensor.path = path_of(pickle, key);
     tensor.order = keys_[key].order;
@@ -468,7 +300,7 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
                         " in another rank's file"));
   }
   DcpTensor& out = out_.tensors[number];
-  const Value chunks = field_of(pickle, entry, kChunks);
+  const Value chunks = keys_.field_of(pickle, entry, kChunks);
   if (!pickle.is(chunks, PickleKind::list)) return damaged("no list of chunks");
   if (out.chunks.empty()) out.chunks.reserve(pickle.items(chunks).size());
   for (const Value chunk : pickle.items(chunks)) PAWL_TRY(read_chunk(pickle, key, chunk, out));
@@ -477,12 +309,12 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
 
 Status DcpReader::read_chunk(const Pickle& pickle, std::uint32_t key, Value chunk, DcpTensor& tensor) {
   DcpChunk out;
-  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kOffsets), "offsets", chunk_begin_));
-  PAWL_TRY(read_shape(pickle, field_of(pickle, chunk, kSizes), "sizes", chunk_size_));
+  PAWL_TRY(read_shape(pickle, keys_.field_of(pickle, chunk, kOffsets), "offsets", chunk_begin_));
+  PAWL_TRY(read_shape(pickle, keys_.field_of(pickle, chunk, kSizes), "sizes", chunk_size_));
   Result<Box> box = box_inside(chunk_begin_, chunk_size_, tensor.shape);
   if (!box) return damaged(box.error().what);
   out.box = *box;
-  const Found* found = places_.find({key, out.box.dimensions, out.box.begin});
+  const DcpFoundPlace* found = places_.find({key, out.box.dimensions, out.box.begin});
   if (found == nullptr) {
     if (volume(out.box) == 0) return {};  // planned, and not always written
     return damaged(text("the chunk at ", text_of(chunk_begin_), " has no place"));

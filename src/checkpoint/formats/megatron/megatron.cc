@@ -90,6 +90,11 @@ class MegatronReader {
  private:
   Status open_sources();
   Status check();
+  struct ObjectFile {  // a file of torch.save inside one of DCP's
+    RangeBytes bytes;
+    TorchFile torch;
+  };
+  [[nodiscard]] Result<ObjectFile> open_object(const DcpObject& object);
   Status read_common();
   Status read_step_of_groups();
   Status read_weights();
@@ -162,6 +167,18 @@ Status MegatronReader::open_sources() {
   return {};
 }
 
+// Fails: as the file does, naming it and the object's key.
+Result<MegatronReader::ObjectFile> MegatronReader::open_object(const DcpObject& object) {
+  Result<ObjectFile> opened = [&]() -> Result<ObjectFile> {
+    PAWL_ASSIGN(RangeBytes bytes,
+                RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes));
+    PAWL_ASSIGN(TorchFile torch, TorchFile::read(bytes));
+    return ObjectFile{bytes, std::move(torch)};
+  }();
+  if (!opened) return std::move(opened).error().within(text(dcp_.files[object.place.file], ": ", object.key));
+  return opened;
+}
+
 Status MegatronReader::read_common() {
   const std::string path = join_path(folder_, "common.pt");
   if (files_.exists(path)) {
@@ -173,13 +190,8 @@ Status MegatronReader::read_common() {
   }
   for (const DcpObject& object : dcp_.objects) {
     if (object.key != "common_state" && !object.key.starts_with("common_state/")) continue;
-    const std::string where = text(dcp_.files[object.place.file], ": ", object.key);
-    Result<RangeBytes> item =
-        RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
-    if (!item) return std::move(item).error().within(where);
-    Result<TorchFile> file = TorchFile::read(*item);
-    if (!file) return std::move(file).error().within(where);
-    common_ = read_common_state(*item, *file);
+    PAWL_ASSIGN(ObjectFile opened, open_object(object));
+    common_ = read_common_state(opened.bytes, opened.torch);
     return {};
   }
   view_.notes.push_back("there is no common.pt and no common_state: the step and the arguments are not known");
@@ -192,11 +204,8 @@ Status MegatronReader::read_step_of_groups() {
   for (const DcpObject& object : dcp_.objects) {
     if (object.key.find(".dp_group_idx_") == std::string::npos || object.key.find(".optimizer/") == std::string::npos)
       continue;
-    PAWL_ASSIGN(RangeBytes item,
-                RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes));
-    Result<TorchFile> file = TorchFile::read(item);
-    if (!file) return std::move(file).error().within(text(dcp_.files[object.place.file], ": ", object.key));
-    common_.optimizer_step = find_step(item, *file, file->pickle().root());
+    PAWL_ASSIGN(ObjectFile opened, open_object(object));
+    common_.optimizer_step = find_step(opened.bytes, opened.torch, opened.torch.pickle().root());
     if (common_.optimizer_step) return {};
   }
   return {};
@@ -324,14 +333,9 @@ Status MegatronReader::join_halves() {
 // dp_zero_gather_scatter: the buffers of one group, gathered and saved as one object. In each the buckets follow one
 // another without their ends' padding, so it is as if it had one.
 Status MegatronReader::append_gathered(const DcpObject& object, std::vector<BucketTensor>& buckets) {
-  const std::string where = text(dcp_.files[object.place.file], ": ", object.key);
-  Result<RangeBytes> item =
-      RangeBytes::open(*sources_[object.place.file], object.place.offset_bytes, object.place.length_bytes);
-  if (!item) return std::move(item).error().within(where);
-  Result<TorchFile> file = TorchFile::read(*item);
-  if (!file) return std::move(file).error().within(where);
+  PAWL_ASSIGN(const ObjectFile opened, open_object(object));
   const std::size_t before = buckets.size();
-  for (StoredTensor& tensor : view_of(*file, dcp_.files[object.place.file]).tensors) {
+  for (StoredTensor& tensor : view_of(opened.torch, dcp_.files[object.place.file]).tensors) {
     const std::size_t dot = tensor.name.rfind('.');
     if (dot == std::string::npos || tensor.shape.size() != 1) continue;
     if (std::ranges::any_of(tensor.pieces, [](const StoredPiece& piece) { return piece.file != 0; }))
