@@ -40,7 +40,8 @@ std::string layout_text(const SaveFolder& save, const Degrees& degrees, std::uin
 void describe(const SaveFolder& save, const Model& model, const Degrees& degrees, const OptimizerFacts& optimizers,
               CheckpointView& view) {
   const ModelStates nothing;
-  const ModelStates& first = model.first() == nullptr ? nothing : *model.first();
+  const ModelStates& states = model.first() == nullptr ? nothing : *model.first();
+  const ModelFacts& first = states.facts;
   const bool has_zero_files = !save.shards_of(ShardName::Kind::optimizer).empty();
   const std::uint64_t stage = has_zero_files ? optimizers.stage : first.stage;
   const std::string& version = optimizers.writer_version.empty() ? first.writer_version : optimizers.writer_version;
@@ -55,7 +56,7 @@ void describe(const SaveFolder& save, const Model& model, const Degrees& degrees
   if (!optimizer.empty()) fact("optimizer", std::move(optimizer));
   if (optimizers.loss_scale) fact("loss scale", text(*optimizers.loss_scale));
   if (first.iteration) fact("iteration", text(*first.iteration));
-  view.objects = first.objects;
+  view.objects = states.objects;
 }
 
 // Tied names whose weight is in the view.

@@ -23,13 +23,8 @@ LayerFiles read_layer_files(SaveFolder& save, const Degrees& degrees) {
       continue;
     }
     if (out.layers.empty() || out.layers.back().number != shard->layer) out.layers.push_back({shard->layer, {}});
-    std::optional<ShardFile> file = save.open(*shard);
-    if (!file) continue;
-    Result<std::vector<StoredTensor>> held = read_weights(*file, save.view().notes);
-    if (!held) {
-      save.problem(std::move(held.error().what));
-      continue;
-    }
+    std::optional<std::vector<StoredTensor>> held = read_weight_file(*shard, save);
+    if (!held) continue;
     NamedShapes& names = out.layers.back().tensors;
     if (names.empty())
       for (const StoredTensor& tensor : *held) names.emplace_back(tensor.name, tensor.shape);

@@ -47,7 +47,7 @@ void append_experts(const SaveFolder& save, const Model& model, std::vector<std:
   std::set<std::pair<std::uint32_t, std::uint32_t>> there;  // layer and expert
   for (const ShardName* shard : save.shards_of(Kind::expert)) there.emplace(shard->layer, shard->expert);
   if (model.first() == nullptr || there.empty()) return;
-  const std::vector<std::uint64_t>& counts = model.first()->expert_counts;
+  const std::vector<std::uint64_t>& counts = model.first()->facts.expert_counts;
   for (std::uint32_t layer = 0; layer < counts.size(); ++layer)
     for (std::uint32_t expert = 0; expert < std::min(counts[layer], save.believable_max()); ++expert)
       if (!there.contains({layer, expert}))

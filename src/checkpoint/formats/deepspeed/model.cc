@@ -24,17 +24,18 @@ std::vector<const ShardName*> model_shards(SaveFolder& save, bool& is_zero3) {
   return is_zero3 ? of_zero3 : plain;
 }
 
-void compare_facts(const ModelRank& first, const ModelStates& states, const std::string& path, SaveFolder& save) {
+void compare_facts(const ModelRank& rank, const ModelFacts& facts, const std::string& path, SaveFolder& save) {
+  const ModelFacts& first = rank.states.facts;
   const auto differ = [&](std::string_view what, const std::optional<std::uint64_t>& a,
                           const std::optional<std::uint64_t>& b) {
     if (a && b && *a != *b)
-      save.problem(text(path, ": its ", what, " is ", *b, ", and ", first.file.path(), " has ", *a,
+      save.problem(text(path, ": its ", what, " is ", *b, ", and ", rank.file.path(), " has ", *a,
                         ": files of different saves lie in one folder"));
   };
-  differ("step (global_steps)", first.states.step, states.step);
-  differ("iteration", first.states.iteration, states.iteration);
-  differ("number of data-parallel ranks (dp_world_size)", first.states.data_world, states.data_world);
-  differ("number of model-parallel ranks (mp_world_size)", first.states.model_world, states.model_world);
+  differ("step (global_steps)", first.step, facts.step);
+  differ("iteration", first.iteration, facts.iteration);
+  differ("number of data-parallel ranks (dp_world_size)", first.data_world, facts.data_world);
+  differ("number of model-parallel ranks (mp_world_size)", first.model_world, facts.model_world);
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ Model read_model(SaveFolder& save) {
       save.damage(std::move(states).error());
       continue;
     }
-    if (!model.ranks.empty()) compare_facts(model.ranks[0], *states, file->path(), save);
+    if (!model.ranks.empty()) compare_facts(model.ranks[0], states->facts, file->path(), save);
     save.notes(states->notes);
     if (model.is_zero3) model.frozen_parts.push_back({name->model_rank, name->data_rank, states->frozen_parts});
     if (!model.ranks.empty() && model.ranks.back().number == name->model_rank) continue;
@@ -62,11 +63,12 @@ Model read_model(SaveFolder& save) {
 
 Result<Degrees> find_degrees(const SaveFolder& save, const Model& model) {
   std::uint64_t pipeline = 0, tensor = 0, ranks = 1, data = 0;
-  if (const ModelStates* first = model.first()) {
-    pipeline = first->pipeline_degree.value_or(0);
-    tensor = first->tensor_degree.value_or(0);
-    ranks = std::max<std::uint64_t>(first->model_world.value_or(1), model.ranks.back().number + 1);
-    data = first->data_world.value_or(0);
+  if (model.first() != nullptr) {
+    const ModelFacts& facts = model.first()->facts;
+    pipeline = facts.pipeline_degree.value_or(0);
+    tensor = facts.tensor_degree.value_or(0);
+    ranks = std::max<std::uint64_t>(facts.model_world.value_or(1), model.ranks.back().number + 1);
+    data = facts.data_world.value_or(0);
   }
   const std::vector<const ShardName*> layers = save.shards_of(Kind::layer);
   std::uint64_t model_axis = 0, data_files = 1;

@@ -114,9 +114,10 @@ void read_names(const Pickle& pickle, ModelStates& out, Value buffers, Value tie
       out.ties.emplace_back(pickle.text(pairs[i]), pickle.text(pairs[i + 1]));
 }
 
-void read_facts(const ShardFile& file, ModelStates& out) {
+ModelFacts read_facts(const ShardFile& file) {
   const Pickle& pickle = file.pickle();
   const Value root = pickle.root();
+  ModelFacts out;
   out.step = count_at(pickle, root, "global_steps");
   out.skipped_steps = count_at(pickle, root, "skipped_steps");
   out.iteration = count_at(pickle, root, "iteration");
@@ -132,15 +133,23 @@ void read_facts(const ShardFile& file, ModelStates& out) {
   out.data_before_expert = flag_at(pickle, config, "use_data_before_expert_parallelism");
   for (const Value item : pickle.items(file.find("num_experts")))
     if (const auto count = pickle.unsigned_(item)) out.expert_counts.push_back(*count);
-  for (const std::string_view key : {"ds_autoep_layers", "autoep_layers"})
-    out.has_autoep = out.has_autoep || !pickle.items(file.find(key)).empty();
-  const Value optimizer = file.find("optimizer");
-  if (!pickle.is(optimizer, PickleKind::none)) out.optimizer = optimizer;
-  out.universal_info = file.find("universal_checkpoint_info");
-  const std::span<const Value> pairs = pickle.items(root);
+  return out;
+}
+
+// The keys at the top that are not DeepSpeed's own.
+std::vector<std::string> objects_of_job(const Pickle& pickle) {
+  std::vector<std::string> out;
+  const std::span<const Value> pairs = pickle.items(pickle.root());
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
     if (pickle.is(pairs[i], PickleKind::string) && !std::ranges::count(kOwnKeys, pickle.text(pairs[i])))
-      out.objects.emplace_back(pickle.text(pairs[i]));
+      out.emplace_back(pickle.text(pairs[i]));
+  return out;
+}
+
+bool has_autoep(const ShardFile& file) {
+  for (const std::string_view key : {"ds_autoep_layers", "autoep_layers"})
+    if (!file.pickle().items(file.find(key)).empty()) return true;
+  return false;
 }
 
 }  // namespace
@@ -162,7 +171,12 @@ Result<ModelStates> read_model_states(const ShardFile& file) {
     out.frozen_parts.emplace(std::move(name), std::move(part));
   }
   read_names(pickle, out, file.find("buffer_names"), file.find("shared_params"));
-  read_facts(file, out);
+  out.facts = read_facts(file);
+  out.has_autoep = has_autoep(file);
+  if (const Value optimizer = file.find("optimizer"); !pickle.is(optimizer, PickleKind::none))
+    out.optimizer = optimizer;
+  out.universal_info = file.find("universal_checkpoint_info");
+  out.objects = objects_of_job(pickle);
   return out;
 }
 

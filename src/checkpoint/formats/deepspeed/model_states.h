@@ -24,7 +24,24 @@ struct ParameterShape {
 };
 using ParameterGroup = std::vector<ParameterShape>;  // in the order in which they were flattened
 
+// How the job was cut, and how far it was.
+struct ModelFacts {
+  std::optional<std::uint64_t> step;
+  std::optional<std::uint64_t> skipped_steps;
+  std::optional<std::uint64_t> iteration;
+  std::optional<std::uint64_t> data_world;   // number of data-parallel ranks
+  std::optional<std::uint64_t> model_world;  // number of model-parallel ranks
+  std::optional<std::uint64_t> pipeline_degree;
+  std::optional<std::uint64_t> tensor_degree;
+  std::uint64_t stage = 0;  // of ZeRO, by the job's configuration
+  bool data_before_expert = false;
+  std::vector<std::uint64_t> expert_counts;  // of each layer with experts
+  std::string writer_version;
+  std::string optimizer_name;  // by the job's configuration
+};
+
 struct ModelStates {
+  ModelFacts facts;
   bool has_module = false;            // pipelines keep their weights in layer files
   std::vector<StoredTensor> weights;  // names as stored; parameters of ZeRO-3 are empty placeholders
   std::set<std::string> buffers;      // which of the names are buffers
@@ -33,12 +50,6 @@ struct ModelStates {
   std::vector<ParameterGroup> groups;                     // trainable parameters
   ParameterGroup frozen;
   std::map<std::string, StoredTensor> frozen_parts;  // ZeRO-3: this rank's flat part of each
-  std::optional<std::uint64_t> step, skipped_steps, iteration, data_world, model_world, pipeline_degree, tensor_degree;
-  std::string writer_version;
-  std::string optimizer_name;  // of the job's configuration
-  std::uint64_t stage = 0;     // likewise
-  bool data_before_expert = false;
-  std::vector<std::uint64_t> expert_counts;  // of each layer with experts
   bool has_autoep = false;
   Pickle::Value optimizer = Pickle::kNothing;       // without ZeRO: the optimizer's state
   Pickle::Value universal_info = Pickle::kNothing;  // how tensor-parallel parts join (tensor_parallel.h)

@@ -26,11 +26,11 @@ bool is_plain_state(const ShardFile& file) {
 
 // Optimizers count the steps that were not skipped. One that began anew has counted fewer; none can have counted more.
 void compare_steps(const ModelRank& rank, std::optional<double> optimizer_step, SaveFolder& save) {
-  if (!optimizer_step || !rank.states.step) return;
-  const std::uint64_t skipped = rank.states.skipped_steps.value_or(0);
-  const auto taken = static_cast<double>(*rank.states.step) - static_cast<double>(skipped);
+  if (!optimizer_step || !rank.states.facts.step) return;
+  const std::uint64_t skipped = rank.states.facts.skipped_steps.value_or(0);
+  const auto taken = static_cast<double>(*rank.states.facts.step) - static_cast<double>(skipped);
   if (*optimizer_step == taken) return;
-  const std::string sentence = text(rank.file.path(), ": the model is at step ", *rank.states.step, ", of which ",
+  const std::string sentence = text(rank.file.path(), ": the model is at step ", *rank.states.facts.step, ", of which ",
                                     skipped, " were skipped, and the optimizer at ", *optimizer_step);
   if (*optimizer_step > taken)
     save.problem(text(sentence, ": files of different steps lie in one folder"));

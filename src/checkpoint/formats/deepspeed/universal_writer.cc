@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "base/text.h"
-#include "checkpoint/formats/deepspeed/universal_model_states.h"
-#include "checkpoint/formats/deepspeed/universal_optimizer.h"
-#include "checkpoint/formats/deepspeed/universal_parameters.h"
-#include "checkpoint/formats/deepspeed/universal_source.h"
-#include "checkpoint/formats/deepspeed/universal_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_model_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_optimizer.h"
+#include "checkpoint/formats/deepspeed/universal_write_parameters.h"
+#include "checkpoint/formats/deepspeed/universal_write_source.h"
+#include "checkpoint/formats/deepspeed/universal_write_states.h"
 
 namespace pawl::checkpoint {
 namespace {

@@ -85,13 +85,8 @@ std::vector<ExpertWeight> add_expert_weights(SaveFolder& save, const Model& mode
   std::vector<ExpertWeight> out;
   for (const ShardName* shard : save.shards_of(ShardName::Kind::expert)) {
     if (shard->model_rank >= degrees.model_ranks()) continue;
-    std::optional<ShardFile> file = save.open(*shard);
-    if (!file) continue;
-    Result<std::vector<StoredTensor>> held = read_weights(*file, save.view().notes);
-    if (!held) {
-      save.problem(std::move(held.error().what));
-      continue;
-    }
+    std::optional<std::vector<StoredTensor>> held = read_weight_file(*shard, save);
+    if (!held) continue;
     for (StoredTensor& tensor : *held) {
       out.push_back({shard->layer, shard->expert, shard->model_rank, {tensor.name, tensor.shape}});
       add_weight(std::move(tensor), degrees.position_of(shard->model_rank), model, degrees, table);
@@ -101,6 +96,15 @@ std::vector<ExpertWeight> add_expert_weights(SaveFolder& save, const Model& mode
 }
 
 }  // namespace
+
+std::optional<std::vector<StoredTensor>> read_weight_file(const ShardName& shard, SaveFolder& save) {
+  const std::optional<ShardFile> file = save.open(shard);
+  if (!file) return std::nullopt;
+  Result<std::vector<StoredTensor>> held = read_weights(*file, save.view().notes);
+  if (held) return std::move(*held);
+  save.problem(std::move(held.error().what));
+  return std::nullopt;
+}
 
 void add_weight(StoredTensor tensor, ModelPosition position, const Model& model, const Degrees& degrees,
                 ParameterTable& table) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct FileWeights {
 // One tensor of one rank, under its name in the model. Tied names are left out; of buffers, one rank's is kept.
 void add_weight(StoredTensor tensor, ModelPosition position, const Model& model, const Degrees& degrees,
                 ParameterTable& table);
+
+// What a layer's or an expert's file holds. Nothing if it can't be read; that is a problem of the save then.
+[[nodiscard]] std::optional<std::vector<StoredTensor>> read_weight_file(const ShardName& shard, SaveFolder& save);
 
 // Layer files (layer_weights.cc).
 [[nodiscard]] std::vector<LayerWeight> add_layer_weights(SaveFolder& save, const Model& model, const Degrees& degrees,

@@ -59,7 +59,7 @@ Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states
   if (parts == 0 || job_.degrees.data % parts != 0)
     return damaged(text("group ", index, " is cut over ", parts, " ranks, and the world has ", job_.degrees.data));
   Group group;
-  const ExpertPlace place = expert_place(data_rank, job_.degrees.data, parts, job_.model->data_before_expert);
+  const ExpertPlace place = expert_place(data_rank, job_.degrees.data, parts, job_.model->facts.data_before_expert);
   group.expert_rank = place.expert_rank;
   expert_degree_ = std::max(expert_degree_, job_.degrees.data / parts);
   for (ParameterShape parameter : job_.model->groups[index]) {

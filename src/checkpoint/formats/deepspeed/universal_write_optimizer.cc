@@ -1,4 +1,4 @@
-#include "checkpoint/formats/deepspeed/universal_optimizer.h"
+#include "checkpoint/formats/deepspeed/universal_write_optimizer.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "checkpoint/formats/deepspeed/universal_parameters.h"
+#include "checkpoint/formats/deepspeed/universal_write_parameters.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "checkpoint/formats/deepspeed/universal_output.h"
+#include "checkpoint/formats/deepspeed/universal_write_output.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "checkpoint/formats/deepspeed/universal_model_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_model_states.h"
 
 #include <set>
 #include <utility>

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "base/result.h"
-#include "checkpoint/formats/deepspeed/universal_output.h"
-#include "checkpoint/formats/deepspeed/universal_source.h"
-#include "checkpoint/formats/deepspeed/universal_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_output.h"
+#include "checkpoint/formats/deepspeed/universal_write_source.h"
+#include "checkpoint/formats/deepspeed/universal_write_states.h"
 #include "env/files.h"
 
 namespace pawl::checkpoint::deepspeed {
@@ -16,7 +16,7 @@ namespace pawl::checkpoint::deepspeed {
 // For a DeepSpeed source. Fails: `corrupt`, `io` for its files; as add_torch_file.
 [[nodiscard]] Status carry_model_states(const UniversalSource& source, Files& files, UniversalOutput& out);
 
-// For another one (universal_made_states.cc). Fails: as add_torch_file.
+// For another one (universal_write_made_states.cc). Fails: as add_torch_file.
 [[nodiscard]] Status make_model_states(const UniversalStates& states, const StepCounts& steps, UniversalOutput& out);
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -1,4 +1,4 @@
-#include "checkpoint/formats/deepspeed/universal_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_states.h"
 
 #include <algorithm>
 #include <cstring>

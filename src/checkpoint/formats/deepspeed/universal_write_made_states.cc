@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/formats/deepspeed/universal_model_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_model_states.h"
 
 namespace pawl::checkpoint::deepspeed {
 namespace {

@@ -1,10 +1,10 @@
-#include "checkpoint/formats/deepspeed/universal_source.h"
+#include "checkpoint/formats/deepspeed/universal_write_source.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "checkpoint/formats/deepspeed/universal_output.h"
+#include "checkpoint/formats/deepspeed/universal_write_output.h"
 
 namespace pawl::checkpoint::deepspeed {
 namespace {

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "base/result.h"
-#include "checkpoint/formats/deepspeed/universal_output.h"
-#include "checkpoint/formats/deepspeed/universal_source.h"
-#include "checkpoint/formats/deepspeed/universal_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_output.h"
+#include "checkpoint/formats/deepspeed/universal_write_source.h"
+#include "checkpoint/formats/deepspeed/universal_write_states.h"
 #include "env/files.h"
 
 namespace pawl::checkpoint::deepspeed {

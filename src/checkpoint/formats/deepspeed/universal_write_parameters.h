@@ -5,8 +5,8 @@
 
 #include "base/result.h"
 #include "checkpoint/formats/deepspeed/tensor_parallel_info.h"
-#include "checkpoint/formats/deepspeed/universal_output.h"
-#include "checkpoint/formats/deepspeed/universal_states.h"
+#include "checkpoint/formats/deepspeed/universal_write_output.h"
+#include "checkpoint/formats/deepspeed/universal_write_states.h"
 
 namespace pawl::checkpoint::deepspeed {
 
