@@ -1,7 +1,7 @@
-"""pawl_c10d, the extension that holds the managed group (python/c10d): found, judged and loaded.
+"""Finds, checks and loads pawl_c10d, the extension that holds the managed group (python/c10d).
 
-It is built for one torch and one Python, and says so in its own bytes; anything else is refused before it is loaded,
-since a wrong one would end the process. Looked for at $PAWL_C10D, beside this package, in the checkout's build/lib.
+It is built for one torch and one Python, and its file names both. Any other is rejected before it is loaded, since it
+would end the process. Searched at $PAWL_C10D, beside this package, and in the checkout's build/lib.
 Loading imports torch; importing this module does not.
 """
 from __future__ import annotations

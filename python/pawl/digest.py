@@ -1,6 +1,7 @@
 """Digests of values: equal bits give equal digests, in this process and in any other.
 
-A pickle would not do: its bytes depend on which objects are shared. 64 bits, in hex. Needs torch for tensors only.
+A pickle doesn't work for this: its bytes depend on which objects are shared. 64 bits, in hex. Needs torch for tensors
+only.
 """
 from __future__ import annotations
 

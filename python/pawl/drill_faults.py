@@ -1,10 +1,10 @@
-"""The faults of a drill: which, when, and how a running job gets them. From outside, as it happens in earnest.
+"""The faults of a drill: which, when, and how a running job gets them. They come from outside, as real faults do.
 
 plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that
-a job of quick steps can't end before its turn. At the halt it waits until a death would cost nothing: a step is
-committed, nothing is exposed, a spare waits where a node is to die. Then everybody is let go, and the victim dies at a
-random instant of the next steps, or parked in a named phase of the step. Pids come from `pawl status -o json`; a signal
-goes through a pidfd, so that it can't hit a stranger. Linux, standard library only.
+a job of quick steps can't end before the fault is due. At the halt the drill waits until a death would cost nothing: a
+step is committed, nothing is exposed, a spare waits if a node is to die. Then all trainers go on, and the victim dies
+at a random instant of the next steps, or while it is parked in a named phase of the step. Pids come from `pawl status
+-o json`; a signal goes through a pidfd, so it can't hit another process. Linux, standard library only.
 """
 from __future__ import annotations
 

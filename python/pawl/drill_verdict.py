@@ -1,10 +1,10 @@
 """The verdict of a drill: what differs first between two runs, why that is likely, and what to do about it. Pure.
 
 A run is what its trainers wrote down (drill_record.py). Every execution of a step, also one that a recovery undid, must
-have the bits of the undisturbed run's. Beside that, what the loop carries without protection must be in the end what it
-is in the undisturbed run: a model of averages may never show in a loss. What differs between two undisturbed runs is no
-recovery's fault and is left out of all of it. Causes are likely, not proven: they rest on what differed when the first
-differing step began. No torch, no processes.
+have the same bits as in the undisturbed run. At the end, unprotected state must be equal too: averaged weights, for
+example, may never show in a loss. Whatever differs between two undisturbed runs is not the recovery's fault and is left
+out. Causes are likely, not proven: they rest on what differed when the first differing step began. No torch, no
+processes.
 """
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What pawl raises.
 
-`Refused` is a mistake of whoever wrote or started the script: a sentence with cause and remedy, shown without a
-traceback. `StepLost` is no mistake: the step in flight was undone by somebody's death and will be done again; only
-functions under `@pawl.resilient` ever see it. `PawlError` is everything else that pawl can't do.
-`Recover` and `Stop` are what libpawl answers; they stay inside the package.
+`Refused`: a mistake in the script or in how it was started. The message names the cause and the remedy, and is shown
+without a traceback. `StepLost`: not a mistake. A peer died, the step in flight is undone, and it will be done again;
+only functions under `@pawl.resilient` see it. `PawlError`: everything else that pawl can't do. `Recover` and `Stop` are
+what libpawl answers; they stay inside the package.
 """
 from __future__ import annotations
 

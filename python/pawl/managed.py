@@ -1,13 +1,12 @@
 """The job of a seat under `pawl run`: gates, recovery, restore.
 
-What always holds: a protected optimizer changes state only when the open window is fenced; a window opens only when
-every collective of the step has been completed and checked; and nothing but the edges of a step ever leaves the loop
-because of somebody's death. In between a lost step drains (groups.py) and whatever it wrote is overwritten, since
-every seat restores.
+What always holds: a protected optimizer changes state only after the open window is fenced; a window opens only after
+every collective of the step has completed and was checked; and a peer's death leaves the loop only at the edges of a
+step. Until then a lost step drains (groups.py). Whatever it wrote is overwritten, since every seat restores.
 
-A process that comes into a job that is under way (started anew in its seat, or a spare) builds in loopback, rehearses
-until the lazy state of the first steps is there, and only then declares, restores and joins the others.
-All of it is the training thread's.
+A process that joins a running job (restarted in its seat, or a spare) builds in loopback and rehearses until the lazy
+state of the first steps exists. Only then it declares its tensors, restores, and joins the others.
+Everything here runs in the training thread.
 """
 from __future__ import annotations
 

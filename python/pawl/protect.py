@@ -2,8 +2,9 @@
 
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
-owns the partition; buffers are each rank's own. What can't be protected yet is refused with a sentence, at protect()
-where possible. Tensors are listed only when the lazy state of the first steps is there. Nothing here talks to libpawl.
+owns the partition; buffers are each rank's own. What can't be protected yet is rejected with an error that explains
+why, at protect() where possible. Tensors are listed once the lazy state of the first steps exists. Nothing here talks
+to libpawl.
 """
 from __future__ import annotations
 

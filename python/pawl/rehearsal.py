@@ -1,10 +1,10 @@
-"""Rehearsal: a process warms up on the user's own loop before it matters.
+"""Rehearsal: a process warms up on the user's own loop before it is needed.
 
 A parked spare runs the whole script once inside its outer pawl.init(), as provisional seat 0 with loopback groups,
-until the lazy state of the first steps is there; then it unwinds out of steps() and stays parked, with everything
-imported, allocated and compiled. When it is given a seat, the outer init returns and the script runs for real, in the
-same process. What a rehearsal prints is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names; files it opened
-for writing are listed there. It can't hurt the job: a rehearsal that fails says so and leaves a cold spare.
+until the lazy state of the first steps exists. Then it unwinds out of steps() and stays parked, with everything
+imported, allocated and compiled. When it gets a seat, the outer init returns and the script runs for real, in the same
+process. The output of a rehearsal is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names; files that it opened
+for writing are listed there. A rehearsal can't hurt the job: if it fails, it says so, and the spare stays cold.
 """
 from __future__ import annotations
 

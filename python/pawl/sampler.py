@@ -1,10 +1,10 @@
 """ElasticSampler: which samples a step trains on, as a function of one global position.
 
-The job consumes samples 0, 1, 2, ... of an endless row: epoch after epoch, each a permutation of the data set by the
-seed. A step takes the next `global_batch` of them, whoever trains; rank r the r-th slice. Hence after a recovery no
-sample is skipped and none is seen twice, and `hash` proves it: over all ids that this rank has consumed, within a step
-independent of their order. A permutation is computed, not stored: memory doesn't grow with the data set.
-Protected, its position is part of the state. It reads no data, and needs no torch.
+The job consumes samples 0, 1, 2, ... of an endless sequence: epoch after epoch, each a permutation of the data set by
+the seed. A step takes the next `global_batch` of them; rank r takes the r-th slice, whoever trains. So a recovery skips
+no sample and repeats none. `hash` proves it: it covers all ids that this rank has consumed, within a step independent
+of their order. A permutation is computed, not stored: memory doesn't grow with the data set. If the sampler is
+protected, its position is part of the state. It reads no data, and needs no torch.
 """
 from __future__ import annotations
 

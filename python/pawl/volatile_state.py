@@ -1,9 +1,9 @@
-"""The volatile state: what changes at any time within a step, is small, and has no memory of its own to copy from.
+"""The volatile state: what may change at any time within a step, is small, and can't be copied from memory in place.
 
-Random number generators, param-group scalars, schedulers, the scaler, the sampler, and the user's own objects, each a
-`Part` with a name, saved together as one blob when the next step begins (evaluation between steps uses them too) and
-loaded when a step is restored. The blob is pickled: it never leaves the job, and pawl proves its bytes before they are
-used. A part that can't be saved or loaded is an error that names it.
+Random number generators, scalars of param groups, schedulers, the scaler, the sampler, and the user's own objects. Each
+is a `Part` with a name. All are saved together as one blob when the next step begins (evaluation between steps uses
+them too), and loaded when a step is restored. The blob is pickled: it never leaves the job, and pawl checks its bytes
+before they are used. If a part can't be saved or loaded, the error names it.
 """
 from __future__ import annotations
 

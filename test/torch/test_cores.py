@@ -8,14 +8,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(
 
 import harness  # noqa: E402
 
-from pawl.torch.cores import Seat, threads_for  # noqa: E402
+from pawl.torch.cores import RankCores, threads_for  # noqa: E402
 
 
 def threads(*cores, machines=None):
     """Of each rank; `cores`: those that it may run on."""
     machines = machines or ["one"] * len(cores)
-    seats = [Seat(machine, sum(1 << core for core in each)) for machine, each in zip(machines, cores, strict=True)]
-    return [threads_for(seats, rank) for rank in range(len(seats))]
+    ranks = [RankCores(machine, sum(1 << core for core in each)) for machine, each in zip(machines, cores, strict=True)]
+    return [threads_for(ranks, rank) for rank in range(len(ranks))]
 
 
 class ThreadsTest(unittest.TestCase):
@@ -37,9 +37,9 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(threads(range(8), range(8), machines=["", ""]), [8, 8])  # can't be told
 
     def test_the_one_that_it_has_itself(self):
-        seat = Seat.mine()
-        self.assertEqual(threads_for([seat], 0), len(os.sched_getaffinity(0)))
-        self.assertEqual(threads_for([seat, seat], 1), max(1, round(len(os.sched_getaffinity(0)) / 2)))
+        mine = RankCores.mine()
+        self.assertEqual(threads_for([mine], 0), len(os.sched_getaffinity(0)))
+        self.assertEqual(threads_for([mine, mine], 1), max(1, round(len(os.sched_getaffinity(0)) / 2)))
 
 
 if __name__ == "__main__":

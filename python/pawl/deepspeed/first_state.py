@@ -1,7 +1,7 @@
-"""The state of DeepSpeed's inner optimizers where there is none yet: before a first step, engines have none.
+"""The state of DeepSpeed's inner optimizers where there is none yet: engines have none before their first step.
 
-A flat partition may be all that fits into a rank's memory, so the step that makes state (pawl.torch.optimizer_state)
-is taken on two elements instead, and its outcome drawn out to the partition's length. No parameter moves.
+A flat partition may fill a rank's memory, so the step that makes state (pawl.torch.optimizer_state) is taken on two
+elements instead, and the result is extended to the partition's length. No parameter changes.
 """
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The layout of an engine of DeepSpeed, in pawl.torch's terms: pieces of tensors by the model's names and roles.
 
 Roles are those of any training (`weight`, `buffer`, the optimizer's words), and `master`: the values that the optimizer
-updates, where the model has its weights in another type. `held_by(engine)` reads an engine; what it holds is listed
-in two ways:
- * to be saved: weights as the model has them, masters where they say more, state, and counts (as `step`) for each
-   parameter by itself, whatever DeepSpeed counts together;
- * to be loaded: what the optimizer updates stands for the weight (the model's own follow from it), frozen parameters,
+updates, where the model has its weights in another type. `held_by(engine)` reads an engine. What it holds is listed in
+two ways:
+ * for a save: weights as the model has them, masters where they have more precision, state, and counts (as `step`) for
+   each parameter by itself, whatever DeepSpeed counts together;
+ * for a load: what the optimizer updates stands for the weight (the model's own follow from it), frozen parameters,
    buffers and state.
 """
 from __future__ import annotations

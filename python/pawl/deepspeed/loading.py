@@ -3,9 +3,9 @@
     report = pawl.deepspeed.load(engine, "run/step1200")
     epoch = report.values["epoch"]  # the client's state
 
-What holds of pawl.torch.load holds here: everything is looked at on all ranks before anything is written, and what is
-refused has changed nothing. What the optimizer updates is read, each rank's part on that rank; the model's weights
-follow from it by DeepSpeed's own means.
+The promises of pawl.torch.load hold here too: everything is checked on all ranks before anything is written, and after
+an error of that check nothing has changed. What the optimizer updates is read, each rank's part on that rank; the
+model's weights follow from it by DeepSpeed's own functions.
 """
 from __future__ import annotations
 

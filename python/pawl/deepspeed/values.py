@@ -1,8 +1,8 @@
-"""What of an engine is no tensor: its counters, loss scaler, scheduler, and the client's own state, as JSON.
+"""What of an engine is not a tensor, as JSON: its counters, loss scaler, scheduler, and the client's own state.
 
-JSON is what a checkpoint of pawl's holds beside tensors, and nothing in it is ever executed. What JSON has no word for
-and clients' and schedulers' states use all the same is said by an object with the key "pawl:type": tuples, dicts whose
-keys aren't texts, counters, numbers that aren't finite, bytes, and small tensors (states of random generators).
+A checkpoint of pawl's holds JSON beside tensors, and nothing in it is ever executed. Clients' and schedulers' states
+use types that JSON lacks: tuples, dicts whose keys aren't texts, counters, numbers that aren't finite, bytes, and small
+tensors (states of random generators). An object with the key "pawl:type" stands for each of these.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Boxes of a tensor's index space: which one a rank holds of a DTensor, and what a flat interval comes to.
+"""Boxes of a tensor's index space: which one a rank holds of a DTensor, and which boxes a flat interval covers.
 
-Pure, and free of torch: shapes are tuples of ints, row-major. The same rules as src/tensor/{placement,region}, and
-test/torch/test_layout.py holds them against what PyTorch really cuts.
+Pure, and free of torch: shapes are tuples of ints, row-major. The rules are those of src/tensor/{placement,box};
+test/torch/test_layout.py compares them with what PyTorch really cuts.
 """
 from __future__ import annotations
 

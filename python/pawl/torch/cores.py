@@ -1,8 +1,8 @@
-"""The cores that are this rank's, where several ranks of a machine run on the same ones.
+"""How many threads a rank may use, where several ranks of a machine run on the same cores.
 
-Whoever moves bytes keeps all cores busy that it may use, and as many requests with the disk as that takes. Ranks that
-each do so with the same cores have more requests on their way than the disk takes, and threads that wait for each
-other: each has its share of them instead.
+A rank that moves bytes would use all cores that it may run on, with as many disk requests as they can serve. If several
+ranks did so on the same cores, the disk would get too many requests, and threads would wait for each other. So each
+rank gets its share of the cores.
 """
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def boot() -> str:
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankCores:
     """Where a rank runs."""
 
     boot: str
     cores: int  # those it may run on: bit n is core n
 
     @classmethod
-    def mine(cls) -> Seat:
+    def mine(cls) -> RankCores:
         return cls(boot(), sum(1 << core for core in os.sched_getaffinity(0)))
 
 
-def threads_for(seats: Sequence[Seat], rank: int) -> int:
-    """How many of the cores are this rank's, at least one; `seats`: of all ranks. A core that n ranks may run on is
-    the n-th part of one to each."""
-    mine = seats[rank]
-    near = [seat for seat in seats if seat.boot == mine.boot] if mine.boot else [mine]
-    share = sum((Fraction(1, sum(seat.cores >> core & 1 for seat in near))
+def threads_for(of_ranks: Sequence[RankCores], rank: int) -> int:
+    """How many of the cores are this rank's, at least one. A core that n ranks may run on counts for each of them as
+    the n-th part of one."""
+    mine = of_ranks[rank]
+    neighbours = [each for each in of_ranks if each.boot == mine.boot] if mine.boot else [mine]
+    share = sum((Fraction(1, sum(each.cores >> core & 1 for each in neighbours))
                  for core in range(mine.cores.bit_length()) if mine.cores >> core & 1), Fraction(0))
     return max(1, round(share))

@@ -1,13 +1,13 @@
-"""torch.distributed.checkpoint over pawl: who uses dcp.save() and dcp.load() switches by one argument.
+"""torch.distributed.checkpoint over pawl: programs that use dcp.save() and dcp.load() change one argument.
 
     dcp.save(state, storage_writer=pawl.torch.dcp.Writer("run/step1200"))
     dcp.load(state, storage_reader=pawl.torch.dcp.Reader("run/step1200"))
 
 The writer makes a checkpoint of pawl's store: published whole or not at all, its tensors under the parameters' names
 and roles where the state says them (state.<parameter>.<word> of an optimizer), so that all of pawl reads it.
-What is no tensor is stored as torch pickles it, and never unpickled here: torch's planner does that, as it always did.
-The reader takes that, and every other checkpoint that pawl opens; of those, the keys of the state are made from names
-and roles: `<model>.<name>` and `<optimizer>.state.<name>.<word>`. Each rank reads just its boxes, cast to what it has.
+What is no tensor is stored as torch pickles it, and pawl never unpickles it: torch's planner does, as always.
+The reader takes that, and every other checkpoint that pawl opens; for those, the keys of the state are made from names
+and roles: `<model>.<name>` and `<optimizer>.state.<name>.<word>`. Each rank reads only its boxes, cast to its types.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from torch.futures import Future
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
 from pawl.torch.boxes import Box
-from pawl.torch.cores import Seat, threads_for
+from pawl.torch.cores import RankCores, threads_for
 from pawl.torch.json_values import as_json
 from pawl.torch.pieces import BUFFER, EXTRA_STATE, WEIGHT, Piece
 from pawl.torch.placement import place
@@ -93,7 +93,7 @@ class Writer(StorageWriter):
         pass
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return replace(plan, storage_data=Seat.mine())
+        return replace(plan, storage_data=RankCores.mine())
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the first rank: the folder is begun, and all are told its name and the tensors'."""
@@ -154,17 +154,17 @@ class Writer(StorageWriter):
 
 
 def _threads_of(plans: Sequence[SavePlan | LoadPlan]) -> list[int | None]:
-    """Of each rank, from the seats that the ranks' own plans came with; None: one per core that it may run on."""
-    seats = [plan.storage_data for plan in plans]
-    if not all(isinstance(seat, Seat) for seat in seats):
+    """Of each rank, from the cores that the ranks' own plans came with; None: one per core that it may run on."""
+    of_ranks = [plan.storage_data for plan in plans]
+    if not all(isinstance(each, RankCores) for each in of_ranks):
         return [None] * len(plans)  # of a planner that keeps nothing of what it doesn't know
-    of_machine: dict[str, list[Seat]] = {}  # so that thousands of ranks aren't each held against all others
+    of_machine: dict[str, list[RankCores]] = {}  # so that thousands of ranks aren't each held against all others
     places = []
-    for seat in seats:
-        near = of_machine.setdefault(seat.boot, [])
-        places.append((near, len(near)))
-        near.append(seat)
-    return [threads_for(near, place) for near, place in places]
+    for each in of_ranks:
+        neighbours = of_machine.setdefault(each.boot, [])
+        places.append((neighbours, len(neighbours)))
+        neighbours.append(each)
+    return [threads_for(neighbours, place) for neighbours, place in places]
 
 
 def _size_bytes(item: WriteItem) -> int:
@@ -274,7 +274,7 @@ class Reader(StorageReader):
                   if item.storage_index.fqn in self._tensors}
         if wanted - {WEIGHT, BUFFER, EXTRA_STATE, OBJECT}:
             self._refuse(self._open().problems)
-        return replace(plan, storage_data=Seat.mine())
+        return replace(plan, storage_data=RankCores.mine())
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems:

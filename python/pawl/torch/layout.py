@@ -1,15 +1,15 @@
 """The layout of a live training: every tensor by name and role, and which box of it lies where in this rank's memory.
 
-`layout_of(model, optimizer)` reads it off the objects that a training has: plain and DDP modules, DTensors of FSDP2,
-HSDP and tensor parallelism, FSDP1, pipeline stages (a rank lists what it holds), ZeroRedundancyOptimizer. Tensors are
-views of the live memory, on whatever device: nothing is copied, and who writes into them writes into the training.
-What always holds:
- * names are the model's own, without the parts that wrappers put in; (name, role, box) differ within a rank. A role is
+`layout_of(model, optimizer)` reads it from the objects of a training: plain and DDP modules, DTensors of FSDP2, HSDP
+and tensor parallelism, FSDP1, pipeline stages (a rank lists what it holds), ZeroRedundancyOptimizer. Tensors are views
+of the live memory, on whatever device: nothing is copied, and writing into them writes into the training. What always
+holds:
+ * names are the model's own, without the parts that wrappers add; (name, role, box) differ within a rank. A role is
    `weight`, `buffer`, `extra_state`, or the optimizer's own word (exp_avg, step, momentum_buffer, ...);
- * a tied parameter is listed once, by the first of its names; `aliases` has the others;
+ * a tied parameter is listed once, under the first of its names; `aliases` has the others;
  * a rank that holds an empty part lists an empty piece, so that it knows the name; without any part it lists none;
  * boxes are computed here and must agree with the local tensor's shape, and with torch's own answer where torch has
-   one. What isn't understood is refused by name: nothing is left out in silence.
+   one. What pawl doesn't understand is an error that names it: nothing is left out silently.
 No communication: pawl.torch.write_shares finds who else holds the same box, from all ranks' lists.
 """
 from __future__ import annotations

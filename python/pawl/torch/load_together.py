@@ -14,7 +14,7 @@ import torch
 
 from pawl._checkpoint import Read
 from pawl.errors import PawlError, Refused
-from pawl.torch.cores import Seat, threads_for
+from pawl.torch.cores import RankCores, threads_for
 from pawl.torch.load_options import LoadOptions
 from pawl.torch.load_plan import LoadPlan, access_of, unused_tensors
 from pawl.torch.load_values import set_group
@@ -37,7 +37,7 @@ class _Said:
     devices: set[str]
     ticket: str  # of Neighbours
     names: str | None
-    seat: Seat
+    cores: RankCores
 
 
 def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> Report:
@@ -47,7 +47,7 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
     try:
         said: list[_Said] = ranks.gather(lambda: _say(look, plans, neighbours if ranks.world > 1 else None))
         plan = plans[0]
-        plan.threads = threads_for([each.seat for each in said], ranks.rank)
+        plan.threads = threads_for([each.cores for each in said], ranks.rank)
         _check_same(said)
         used = sorted(set().union(*(each.used for each in said)))
         unused = unused_tensors(plan, used, bool(plan.layout.optimizers))
@@ -88,7 +88,7 @@ def _say(look: Callable[[], LoadPlan], plans: list[LoadPlan], neighbours: Neighb
     bulk = [each for each in plan.bulk if each.piece.box.count]
     return _Said(plan.checkpoint.path, plan.found.used, len(plan.checkpoint.tensors),
                  [key_of(each.piece) for each in bulk], {each.piece.tensor.device.type for each in bulk},
-                 neighbours.ticket() if neighbours is not None else "", plan.checkpoint.names, Seat.mine())
+                 neighbours.ticket() if neighbours is not None else "", plan.checkpoint.names, RankCores.mine())
 
 
 def _check_same(said: Sequence[_Said]) -> None:

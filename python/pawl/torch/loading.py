@@ -3,14 +3,14 @@
     report = pawl.torch.load("run/global_step1200", model, optimizer)
 
 The source is anything that pawl opens: torch.save, PyTorch DCP, DeepSpeed, Megatron-Core, Hugging Face, safetensors,
-pawl's own store; the training is anything that pawl.torch.layout reads. What always holds:
- * everything is looked at before anything is written: names, shapes, types, holes, the checkpoint's own problems and
-   checksums, on all ranks. What is refused is refused on all, and nothing has changed: no weight, no state, no
+pawl's own store. The training is anything that pawl.torch.layout reads. What always holds:
+ * everything is checked before anything is written: names, shapes, types, holes, the checkpoint's own problems and
+   checksums, on all ranks. What one rank rejects, all reject, and nothing has changed: no weight, no state, no
    hyperparameter. Only what goes wrong after that (files that can't be read, a rank that dies, Ctrl-C) leaves a model
-   that holds a part: every rank raises then, and says so; no rank returns before all have loaded all of it;
- * strict is the default: a tensor that is missing, and one that nobody wants, are refused by name;
+   that is loaded in part: then every rank raises, and the error says so. No rank returns before all have loaded all;
+ * strict is the default: missing tensors, and tensors that nobody wants, are errors that name them;
  * what several ranks hold is read once and passed on, and so is what ranks of one machine would pick out of the same
-   files in short runs; where layouts agree, reading is all that happens.
+   files in short runs. Where layouts agree, reading is all that happens.
 Collectives: all ranks of `group` call load() with the same arguments, between steps.
 """
 from __future__ import annotations

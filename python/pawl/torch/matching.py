@@ -1,10 +1,10 @@
 """Which tensor of a checkpoint each piece of a training comes from. Pure: decides, reads nothing.
 
-Names have to agree, but for tied ones, which count under each of their names. Roles have to agree, but:
- * formats that don't tell buffers from weights have one where the other is wanted;
- * a `master` stands in for a weight where it says more: the wanted type is wider than the stored weight's; and a weight
-   for a `master` that isn't stored.
-Shapes have to be equal; a number may be stored with one element. Types may differ where nothing but precision is lost.
+Names must agree; a tied tensor counts under each of its names. Roles must agree, with two exceptions:
+ * formats that don't distinguish buffers from weights have one where the other is wanted;
+ * a `master` replaces a weight where it has more precision: the wanted type is wider than the stored weight's. A weight
+   replaces a `master` that isn't stored.
+Shapes must be equal; a number may be stored with one element. Types may differ where only precision is lost.
 """
 from __future__ import annotations
 

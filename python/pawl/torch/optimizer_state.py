@@ -1,9 +1,9 @@
-"""Optimizer state where there is none yet: made by the optimizer's own rules, before anything is loaded into it.
+"""Creates optimizer state where there is none yet, by the optimizer's own rules, before anything is loaded into it.
 
-Optimizers make a parameter's state in their first step. That step is taken by a twin, which shares the optimizer's
-class and hyperparameters, on a zero in place of each parameter, with zero gradients: what comes of it has the right
-words, shapes, types, devices and placements, and neither the parameters nor the optimizer's own counters have moved.
-One parameter at a time, so the zeros cost the memory of the largest.
+Optimizers make a parameter's state in their first step. Here a twin takes that step: it shares the optimizer's class
+and hyperparameters, and works on a zero tensor in place of each parameter, with zero gradients. The state that it makes
+has the right names, shapes, types, devices and placements, and neither the parameters nor the optimizer's own counters
+have changed. One parameter at a time, so the zeros cost the memory of the largest.
 """
 from __future__ import annotations
 

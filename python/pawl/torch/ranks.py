@@ -1,9 +1,9 @@
-"""The ranks that act together: each does its part, all hear what came of all, and what one fails with, all do.
+"""Ranks that act together: each does its part, all learn all results, and if one fails, all fail with its error.
 
     ranks = Ranks(group, "nothing was changed")
-    sizes = ranks.gather(measure)             # what measure() gave on each rank, on all of them
+    sizes = ranks.gather(measure)             # what measure() returned on each rank, on all of them
 
-Collectives: all ranks make the same calls in the same order. Objects go by pickle, over the group that is given.
+Collectives: all ranks make the same calls in the same order. Objects are pickled and go over the given group.
 """
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""From a checkpoint's files into the tensors of a training: requests, memory to stage in, and what ranks pass on.
+"""From a checkpoint's files into the tensors of a training: requests, staging memory, and what ranks pass on.
 
 What several ranks hold is read once: each reads its share of it and broadcasts it to the others. What always holds:
- * what lies in host memory and needs no other cast than the library's is read straight into its place, whatever its
-   strides; everything else goes through buffers of STAGING_BYTES;
- * ranks that share read the same boxes under the same names, in the same order: who shares with whom follows from what
-   all ranks said, and each comes to it by itself.
+ * tensors in host memory that need no cast beyond the library's are read straight into place, whatever their strides;
+   everything else goes through buffers of STAGING_BYTES;
+ * ranks that share read the same boxes under the same names, in the same order: each rank computes who shares with whom
+   from what all ranks said, and all come to the same answer.
 """
 from __future__ import annotations
 

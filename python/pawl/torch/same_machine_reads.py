@@ -1,11 +1,11 @@
 """Ranks of one machine that read for each other, straight into each other's memory.
 
-What several of them need of a file is read by one: rows of a tensor that is cut along its columns, which each by itself
-would pick out of the file in short runs; and replicas, instead of broadcasts. What always holds:
- * who reads what follows from what all of them offered, and each comes to it by itself;
- * a rank that has left, in whatever way, is written to by nobody;
+What several of them need of a file is read by one: rows of a tensor that is cut along its columns, which each rank
+alone would pick out of the file in short runs; and replicas, instead of broadcasts. What always holds:
+ * who reads what follows from what all of them offered; each rank computes it by itself;
+ * nobody writes into a rank that has left, in whatever way it left;
  * where the system doesn't let one process write into another (see pawl/checkpoint.h), or the memory isn't the host's,
-   each reads for itself, and nothing is lost but time.
+   each rank reads for itself: this is slower, and nothing else changes.
 """
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Saving a live training into pawl's store: every rank writes its own pieces, side by side; one publishes.
+"""Saving a live training into pawl's store: every rank writes its own pieces, side by side; one rank publishes.
 
     pawl.torch.save("run/step1200", model, optimizer, values={"step": 1200})
 
 What always holds:
- * at `path` there is the old checkpoint, or all of the new one, at any instant: a failure on one rank raises the same
-   error on all, with nothing published, and a rank that dies takes nothing with it but the new checkpoint;
- * each byte is written once: what several ranks hold is cut over them (pawl.torch.write_shares);
- * Ctrl-C cancels what a rank writes at once, on it raises KeyboardInterrupt, and the others hear of it;
+ * at `path` there is the old checkpoint, or all of the new one, at any instant. A failure on one rank raises the same
+   error on all, and nothing is published. If a rank dies, only the new checkpoint is lost;
+ * each byte is written once: what several ranks hold is divided over them (pawl.torch.write_shares);
+ * Ctrl-C cancels at once what a rank writes. That rank raises KeyboardInterrupt; the others learn of it;
  * save() returns on any rank only when the checkpoint is published and on the disk.
-What is stored beside the tensors is `StoredValues`. Tensors on a device are copied to host memory, a rank's own share.
-Collectives: all ranks of `group` call save() with the same arguments, between steps.
+`StoredValues` is what is stored beside the tensors. Tensors on a device are copied to host memory, only a rank's own
+share. Collectives: all ranks of `group` call save() with the same arguments, between steps.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from pawl import _checkpoint
 from pawl.errors import PawlError, Refused
-from pawl.torch.cores import Seat, threads_for
+from pawl.torch.cores import RankCores, threads_for
 from pawl.torch.json_values import as_json
 from pawl.torch.layout import layout_of
 from pawl.torch.pieces import Layout, Piece, piece_of_number
@@ -97,7 +97,7 @@ class Said:
     groups: list[tuple[list[str], dict[str, Any]]]
     extra_state: dict[str, Any]
     values: Any
-    seat: Seat
+    cores: RankCores
 
 
 def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]], values: Any,
@@ -116,7 +116,7 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
             free_bytes = _free_bytes(store.folder)
         return Said(os.path.abspath(path), store.folder if store else "", free_bytes, describe(pieces), layout.aliases,
                     [(each.parameters, each.values) for each in layout.groups], layout.extra_state,
-                    as_json("values", values), Seat.mine())
+                    as_json("values", values), RankCores.mine())
 
     try:
         said: list[Said] = ranks.gather(say)
@@ -128,7 +128,7 @@ def write(path: str, ranks: Ranks, look: Callable[[], tuple[Layout, list[Piece]]
         written = [sum(_bytes_of(of_rank[share.piece], share) for share in shares)
                    for of_rank, shares in zip(descriptions, division, strict=True)]
         text, aliases = stored(said).text(), merge_aliases(said)
-        threads = threads_for([each.seat for each in said], ranks.rank)
+        threads = threads_for([each.cores for each in said], ranks.rank)
         _check_room(said[0], sum(written))
         with Progress("save", path, written[ranks.rank], shown=ranks.rank == 0) as progress:
             ranks.through_first(

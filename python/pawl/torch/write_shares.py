@@ -1,13 +1,13 @@
-"""Who writes what: the pieces that ranks hold, divided so that each byte is written once and all write alike much.
+"""Who writes what in a save: each byte is written once, by a rank that holds it, and all ranks write equally much.
 
-Every rank says what it holds (`describe`); all ranks get all descriptions, in one gather, and come to the same answer
-by themselves. Pure but for `describe`, which reads a few elements of each piece.
+Every rank describes what it holds (`describe`). All ranks get all descriptions, in one gather, and compute the same
+answer. Pure but for `describe`, which reads a few elements of each piece.
 What always holds of a division:
  * each box of each tensor is written by ranks that hold it, once, whole or cut into rows;
- * what several ranks hold is given to them so that the fullest of them has as little as can be; a piece is cut only
+ * what several ranks hold is given to them so that the fullest of them has as little as possible. A piece is cut only
    into parts that are worth it (PART_BYTES_MIN), and never where copies may differ: buffers come whole from the lowest
-   rank that holds them, as torch does it;
- * replicas of weights and optimizer state of which a sample differs are refused: a mix of them would be neither.
+   rank that holds them, as in torch;
+ * if a sample of replicas of weights or optimizer state differs, the save is rejected: a mix of them would be neither.
 """
 from __future__ import annotations
 
