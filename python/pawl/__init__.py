@@ -9,7 +9,7 @@
             ...
         if step.lost: continue
 
-Importing this loads nothing and has no side effect; names are loaded when they are used. PyTorch is needed by init().
+Importing this loads nothing and has no side effect; names are loaded when they are used. Only init() needs PyTorch.
 """
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
             ...
         if step.lost: continue
 
-Job is the plain training: a script without `pawl run` gets this one, and every method does what it would mean there.
-Its two kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls are the training
+Job is the plain training: a script without `pawl run` gets it, and every method does there what its name says. The two
+kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls come from the training
 thread's. Importing this needs no torch.
 """
 from __future__ import annotations
@@ -29,7 +29,7 @@ _observer: StepObserver | None = None
 
 
 def current_job() -> Job | None:
-    """What pawl.init() has made in this process; None before."""
+    """The job that pawl.init() has made in this process; None before that."""
     return _current
 
 
@@ -57,8 +57,8 @@ def observe_steps(observer: StepObserver) -> None:
 class Step(int):
     """One training iteration: its number, from 1, and the block in which it happens.
 
-    `lost`: somebody's death undid it; skip what comes after the block, the step will be done again. `rehearsal`: a
-    spare or a new process warms up; nothing that it does counts. Both are for code inside the loop.
+    `lost`: a peer died and the step is undone; skip what comes after the block, the step will be done again.
+    `rehearsal`: a spare or a new process warms up; nothing that it does counts. Both are for code inside the loop.
     """
 
     lost: bool
@@ -95,8 +95,8 @@ class Step(int):
     def on_commit(self, act: Callable[[], Any]) -> None:
         """Calls `act` once the step can't be lost any more: for logs and files that must not repeat.
 
-        In the training thread, at a later step's begin. Never for a step that was lost, and not in a rehearsal; not at
-        all if this process dies before.
+        The call comes in the training thread, when a later step begins. It never comes for a step that was lost, in a
+        rehearsal, or if this process dies before.
         """
         self._job._on_commit(self, act)
 
@@ -124,7 +124,7 @@ class Job:
         """
 
     def steps(self, total: int) -> Iterator[Step]:
-        """The steps 1 to `total`, as far as they are not done. Recovery happens in here; then the next is R+1."""
+        """The steps 1 to `total` that are not done yet. Recovery happens in here; after it the next step is R+1."""
         while self._done < min(total, self._stop_step or total):
             step = Step(self._done + 1, self)
             yield step
@@ -132,14 +132,14 @@ class Job:
                 raise PawlError(f"step {int(step)} has no block: write `with step:` in the loop")
 
     def stop(self) -> None:
-        """The job ends, on all seats after the same step: this one or the one after it."""
+        """Ends the job, on all seats after the same step: this one or the next."""
         self._stop_step = self._stop_step or self._done + 1
 
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:
-        """Evaluation between steps: random numbers drawn inside leave the training's alone, and a hang is noticed.
+        """For evaluation between steps. Random numbers drawn inside don't change the training's, and a hang is noticed.
 
-        What it raises because of somebody's death is swallowed: the next step is then R+1, and no result is needed.
+        An exception that a peer's death causes is swallowed: the next step is then R+1, and no result is needed.
         """
         from pawl.volatile_state import load_random, save_random
         before = save_random()
@@ -149,14 +149,14 @@ class Job:
             load_random(before)
 
     def alive(self) -> None:
-        """For what takes long without a collective, in a step or aside: the hang watch begins to count anew."""
+        """Restarts the clock of the hang watch. For long work without a collective, in a step or aside."""
 
     def loss_pending(self) -> bool:
-        """Whether what just went wrong is the consequence of somebody's death."""
+        """Whether a peer's death has caused what just went wrong."""
         return False
 
     def finish_loop(self) -> bool:
-        """The loop was left: the job ends after the last step that was done. False: that was lost, go on with the
+        """The loop was left: the job ends after the last finished step. False: that step was lost, go on with the
         loop."""
         return True
 

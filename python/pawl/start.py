@@ -23,11 +23,11 @@ _resilient_depth = 0  # how many functions under @resilient the training thread 
 
 def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES,
          group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
-    """This process's job, with its default process group. Again: the same job.
+    """This process's job, with its default process group. Later calls return the same job.
 
-    Under `pawl run` it waits here for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False.
-    Without `pawl run`, or with PAWL=off, it is plain training, as torchrun's environment says or alone. `state_bytes`:
-    room for schedulers, generators, samplers and `state` objects together.
+    Under `pawl run` it waits for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False. Without
+    `pawl run`, or with PAWL=off, it is plain training: with the ranks of torchrun's environment, or alone.
+    `state_bytes`: room for schedulers, generators, samplers and `state` objects together.
     """
     known = current_job()
     if known is not None:
@@ -104,22 +104,21 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
 
 
 def _end_before_seated(why: str) -> None:
-    """The job is over and this trainer, a spare mostly, was never needed."""
+    """The job has ended, and this trainer (usually a spare) was never needed."""
     script_exit.say(why)
     raise SystemExit(0)
 
 
 def _set_environment(job: Job) -> None:
-    """What scripts read who don't ask the job: a spare was started without knowing its seat."""
+    """For scripts that read the environment, not the job: a spare was started without knowing its seat."""
     os.environ.update(RANK=str(job.rank), WORLD_SIZE=str(job.world_size), LOCAL_RANK=str(job.local_rank))
 
 
 def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """For loops that a framework owns: enters `function` again after a lost step.
+    """For loops that a framework owns: calls `function` again after a lost step.
 
-    Inside, a lost step raises StepLost at the step's end instead of going on with the loop, so that the framework's
-    loop is unwound; job.steps() then goes on from the step to which everyone was restored. What is protected must be
-    made outside.
+    Inside, a lost step raises StepLost at the step's end, which unwinds the framework's loop. In the next call,
+    job.steps() continues from the step that all seats were restored to. Make what is protected outside of `function`.
     """
     @functools.wraps(function)
     def entered(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:

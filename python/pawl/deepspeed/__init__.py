@@ -4,10 +4,10 @@
     report = pawl.deepspeed.load(engine, "run/step1200")     # any stage, any number of ranks; or any other checkpoint
     pawl.deepspeed.attach(engine)                            # engine.save_checkpoint and load_checkpoint are these now
 
-What is saved is one folder of tensors by parameter name and role, which pawl.torch.load takes too, as load() here
-takes what pawl.torch.save wrote and everything else that pawl opens. There is no CheckpointEngine for DeepSpeed's own
-configuration: DeepSpeed hands one what a single rank holds, already flattened and named by ranks, from which nothing
-that is free of ranks can be made.
+save() writes one folder of tensors by parameter name and role. pawl.torch.load reads it too, and load() here reads what
+pawl.torch.save wrote and everything else that pawl opens. There is no CheckpointEngine for DeepSpeed's own
+configuration: DeepSpeed gives one only what a single rank holds, already flattened and named by ranks, and that can't
+be made independent of ranks.
 
 Importing this is cheap: torch is imported by the first call, DeepSpeed never.
 """

@@ -2,8 +2,8 @@
 
     pawl.deepspeed.save(engine, "run/step1200", client_state={"epoch": 3})
 
-What holds of pawl.torch.save holds here. Weights that ranks share are cut over them; masters and optimizer state come
-from the rank that has them.
+The promises of pawl.torch.save hold here too. Weights that ranks share are divided over them; masters and optimizer
+state come from the rank that has them.
 """
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def save(engine: Any, path: str | os.PathLike[str], client_state: Any = None, *,
     frozen_parameters          False: parameters that aren't trained are left out
     rename, check_replicas     as for pawl.torch.save
 
-    Fails, with one error on all ranks: Refused for what can be put right, or isn't possible with this engine;
-    PawlError for what the system refused. Then there is at `path` what was there.
+    Fails, with one error on all ranks: Refused where a change helps, or where it isn't possible with this engine;
+    PawlError for what the system refused. Then `path` has what it had before.
     """
     of_engine: dict[str, Any] = {}
     client: list[Any] = []

@@ -5,7 +5,7 @@
     pawl.torch.save("run/step1200", model, optimizer, values={"step": 1200})
     report = pawl.torch.load("run/step1200", model, optimizer)
 
-load() takes what any framework wrote, into whatever layout the training has now. Importing this loads nothing; names
+load() reads what any framework wrote, into whatever layout the training has now. Importing this loads nothing; names
 are loaded when they are used, and need PyTorch.
 """
 from __future__ import annotations

@@ -33,7 +33,7 @@ def layout_of(model: Any, optimizer: Any = None, *, rename: Callable[[str], str]
     several, or None. `rename`: from a name on this rank to the global one, for pipeline stages that count their layers
     anew.
 
-    Fails: Refused, naming the first thing that can't be told apart, placed, or stored.
+    Fails: Refused, naming the first thing that pawl can't name uniquely, place, or store.
     """
     reader = LayoutReader(rename or (lambda name: name))
     for module in listed(model):

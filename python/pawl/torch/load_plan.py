@@ -43,7 +43,7 @@ class LoadPlan:
 
 
 def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
-    """The checkpoint, under the names, of those that it can be given, that the training has the most of."""
+    """The checkpoint, renamed (if it can be) to the names that most of the training's weights have."""
     first = Checkpoint(options.path, names=None if options.hints.names in ("auto", "stored") else options.hints.names,
                        **options.open)
     if options.hints.names != "auto" or first.names is None:
@@ -67,7 +67,7 @@ def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
 # Checking ---------------------------------------------------------------------------------------------------------
 
 def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
-    """Everything that can be said without the other ranks. Writes nothing."""
+    """All checks that need no other rank. Writes nothing."""
     checkpoint, found = plan.checkpoint, plan.found
     problems = [problem for problem in checkpoint.problems
                 if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]

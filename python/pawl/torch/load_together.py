@@ -28,7 +28,7 @@ HALF_LOADED = "the training holds neither its old state nor the new, load again 
 
 @dataclass
 class _Said:
-    """What a rank says before anything is read."""
+    """What a rank tells the others before anything is read."""
 
     path: str
     used: set[int]
@@ -41,8 +41,8 @@ class _Said:
 
 
 def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan], plans: list[LoadPlan]) -> Report:
-    """What `look` plans on each rank, done by all. The plan is left in `plans`, for the caller to close its checkpoint,
-    also where this fails: `began` says then whether something may have been written."""
+    """All ranks do what `look` plans on each. The plan is left in `plans`, also after a failure: the caller closes its
+    checkpoint, and `began` says whether something may have been written."""
     neighbours = Neighbours()
     try:
         said: list[_Said] = ranks.gather(lambda: _say(look, plans, neighbours if ranks.world > 1 else None))
@@ -99,7 +99,7 @@ def _check_same(said: Sequence[_Said]) -> None:
 
 
 def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: list[int], ranks: Ranks) -> None:
-    """What needed the other ranks' words; and the stored bytes of what any rank uses, a part of them on each."""
+    """The checks that need all ranks' answers; and the stored bytes of what any rank uses, a part of them on each."""
     if unused and options.strict:
         raise Refused(f"{options.path} has tensors that the training lacks: {first_of(unused)} (strict=False leaves "
                       f"them unread)")
@@ -129,7 +129,7 @@ def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, neighbours: Neigh
 
 
 def _whole(work: Callable[[], Any]) -> Any:
-    """What `work` gives, which writes into the training. What it fails with says what is left."""
+    """What `work` returns, which writes into the training. Its errors say what state the training is in."""
     try:
         return work()
     except KeyboardInterrupt:

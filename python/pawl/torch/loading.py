@@ -44,19 +44,19 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 
     model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
                                without state gets it. Its hyperparameters are set, by the parameters' names, where the
-                               checkpoint tells them (pawl's store, torch.save, DCP, DeepSpeed; numbers, texts and short
+                               checkpoint has them (pawl's store, torch.save, DCP, DeepSpeed; numbers, texts and short
                                lists of them); else they stay, and the report's notes say so.
-    strict                     False: what is missing stays as it is, what isn't wanted stays unread; both are reported.
-                               Shapes and types that don't go together are refused all the same.
+    strict                     False: missing tensors stay as they are, extra ones are not read; both are reported.
+                               Shapes and types that don't fit are errors in any case.
     hints                      what the checkpoint doesn't say: names, heads, tag, family (pawl.torch.Hints)
-    trusted_copy               where stored replicas differ, which to take
+    trusted_copy               which stored replica to take where they differ
     check_replicas             False: stored replicas aren't compared before one of each is read
     verify                     when the checksums of pawl's store are checked. True: first, in a pass of its own, so
                                that nothing has changed where a byte is damaged. "reading": of what is read, with no
                                second pass; a damaged byte is found when the training has it already, and the error
                                says so. False: never
 
-    Fails, with one error on all ranks: Refused for what can be put right in the call; PawlError for the rest.
+    Fails, with one error on all ranks: Refused where another call can succeed; PawlError for the rest.
     """
     hints = hints or Hints()
     options = LoadOptions(os.fspath(path), strict, hints, trusted_copy, check_replicas, verify)

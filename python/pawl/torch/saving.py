@@ -66,9 +66,9 @@ def save(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, val
 
     `model`, `optimizer`, `rename` are as for pawl.torch.layout_of. `values`: numbers, texts, lists and dicts that come
     back from load(): the step, the scheduler's state_dict(), ... `overwrite`: replace a checkpoint of pawl's at `path`.
-    Fails, with one error on all ranks: Refused for what can be put right in the script; PawlError for what the system
-    refused. Something that is no replica is taken for one where names clash between ranks: a sample of each piece is
-    compared, and `check_replicas` turns that off.
+    Fails, with one error on all ranks: Refused where a change of the script helps; PawlError for what the system
+    refused. Where names clash between ranks, different tensors look like replicas: so a sample of each piece is
+    compared. `check_replicas=False` turns that off.
     """
     def look() -> tuple[Layout, list[Piece]]:
         layout = layout_of(model, optimizer, rename=rename)
