@@ -27,6 +27,7 @@ Deadlines derive_deadlines(Duration budget) {
 }
 
 bool must_fence(const FenceView& view, const Deadlines& deadlines) {
+  if (view.lease_renewed_boottime == Duration::zero()) return false;  // it was never registered
   if (view.now_boottime - view.lease_renewed_boottime <= deadlines.lease) return false;
   const bool stalled = view.now_boottime - view.last_tick_boottime > deadlines.silence;
   // Beats come far more often than renewals, so "since the last renewal" would see the last beats before a cut.

@@ -38,7 +38,7 @@ inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
 // alone being away fences nobody.
 struct FenceView {
   Duration now_boottime;
-  Duration lease_renewed_boottime;
+  Duration lease_renewed_boottime;    // 0: never
   Duration last_tick_boottime;        // of our own loop, before this one
   Duration neighbour_heard_boottime;  // latest of all neighbours; 0 if there are none
   bool has_neighbours = false;

@@ -1,0 +1,129 @@
+#include "job/recovery/absent_members.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+NodeLife life(std::uint32_t node, std::uint64_t incarnation = 1) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+
+// Three members 0, 1, 2 of one seat each, and the spare 3; all registered.
+class Absent : public testing::Test {
+ protected:
+  Absent() {
+    state.generation = Generation(4);
+    state.phase = JobPhase::running;
+    state.leader = life(0);
+    for (std::uint32_t node = 0; node < 3; ++node) state.seats.push_back({Seat(node), life(node), "", 0});
+    for (std::uint32_t node = 0; node < 4; ++node) sign_up(life(node));
+  }
+  void sign_up(NodeLife who) { registrations.nodes[who.node].life = who; }
+  void sign_off(std::uint32_t node, Duration at) {
+    registrations.nodes.erase(NodeId(node));
+    registrations.gone_since[NodeId(node)] = at;
+  }
+  std::vector<Cause> seen_by(std::uint32_t node, Duration now) {
+    return absent_members(
+        state, registrations, life(node), [this](NodeId other) { return linked.count(other) > 0; }, now, deadlines);
+  }
+  Orphaned orphaned(std::uint32_t node, Duration since, Duration now) {
+    return decide_orphaned(state, registrations, life(node), since, now, deadlines);
+  }
+
+  Deadlines deadlines = derive_deadlines(3s);
+  JobState state;
+  Registrations registrations;
+  std::set<NodeId> linked;
+};
+
+TEST_F(Absent, NobodyIsMissedWhereAllAreRegistered) {
+  EXPECT_TRUE(seen_by(0, 100s).empty());
+  EXPECT_TRUE(registrations.has(life(1)));
+  EXPECT_FALSE(registrations.has(life(1, 2)));
+}
+
+TEST_F(Absent, ALeaseThatEndedCountsAfterHalfTheSilence) {
+  sign_off(1, 100s);
+  EXPECT_TRUE(seen_by(0, 101s).empty());
+  const auto causes = seen_by(0, 102s);
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_EQ(causes[0].kind, FaultKind::node_lost);
+  EXPECT_EQ(causes[0].node, life(1));
+  EXPECT_EQ(causes[0].detail, "its lease ended");
+}
+
+TEST_F(Absent, WhomALinkReachesOrWhoWasEvictedIsNotMissed) {
+  sign_off(1, 100s);
+  linked = {NodeId(1)};
+  EXPECT_TRUE(seen_by(0, 200s).empty());
+  linked.clear();
+  state.evicted = {life(1)};
+  EXPECT_TRUE(seen_by(0, 200s).empty());
+  EXPECT_TRUE(is_evicted(state, life(1)));
+  EXPECT_FALSE(is_evicted(state, life(1, 2)));
+}
+
+TEST_F(Absent, ANodeThatBeganAnewIsMissedAtOnce) {
+  sign_up(life(2, 7));
+  const auto causes = seen_by(0, 100s);
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_EQ(causes[0].node, life(2));
+  EXPECT_EQ(causes[0].detail, "it began anew with another incarnation");
+}
+
+TEST_F(Absent, ALeaderWithoutASeatIsMissedWhileItLeads) {
+  state.leader = life(3);
+  sign_off(3, 100s);
+  EXPECT_TRUE(seen_by(0, 100s).empty());  // it runs: nobody leads
+  state.phase = JobPhase::quiescing;
+  ASSERT_EQ(seen_by(0, 100s).size(), 1u);
+  EXPECT_EQ(seen_by(0, 100s)[0].kind, FaultKind::leader_lost);
+  sign_up(life(3));
+  EXPECT_TRUE(seen_by(0, 100s).empty());
+  state.evicted = {life(3)};
+  EXPECT_EQ(seen_by(0, 100s).size(), 1u);
+}
+
+TEST_F(Absent, TheLowestSpareTakesOverAnOrphanedJob) {
+  for (std::uint32_t node = 0; node < 3; ++node) sign_off(node, 100s);
+  const Orphaned began = orphaned(3, Duration::zero(), 100s);
+  EXPECT_EQ(began.since, 100s);
+  EXPECT_FALSE(began.move);
+  const Orphaned due = orphaned(3, began.since, 103s);
+  ASSERT_TRUE(due.move);
+  EXPECT_EQ(due.move->next.leader, life(3));
+  EXPECT_EQ(due.move->next.phase, JobPhase::quiescing);
+  EXPECT_EQ(due.move->next.evicted.size(), 3u);
+}
+
+TEST_F(Absent, AJobWithALivingMemberOrALowerSpareIsNotOurs) {
+  sign_off(0, 100s);
+  sign_off(1, 100s);
+  EXPECT_EQ(orphaned(3, 50s, 100s).since, Duration::zero());
+  sign_off(2, 100s);
+  sign_up(life(2, 9));  // a new life of node 2 is the lowest
+  EXPECT_EQ(orphaned(3, 50s, 100s).since, Duration::zero());
+  EXPECT_EQ(orphaned(2, Duration::zero(), 100s).since, 100s);
+}
+
+TEST_F(Absent, WhereAllWereEvictedAlreadyOnlyTheLeadChanges) {
+  state.phase = JobPhase::quiescing;
+  state.leader = life(9);
+  for (std::uint32_t node = 0; node < 3; ++node) {
+    sign_off(node, 100s);
+    state.evicted.push_back(life(node));
+  }
+  const Orphaned due = orphaned(3, 100s, 104s);
+  ASSERT_TRUE(due.move);
+  EXPECT_EQ(due.move->next.leader, life(3));
+  EXPECT_EQ(due.move->next.generation, state.generation);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,77 @@
+// What the job's state asks of one node: to leave, to freeze, to report, to restore, to run; and of its leader: to move
+// the state on.
+//
+// Any duty may come again; a daemon compares the state with what it has done (Followed) and takes the next step. The
+// daemon carries them out in job/daemon/generations.h. Pure.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "job/recovery/deadlines.h"
+#include "job/recovery/decide.h"
+
+namespace pawl::job {
+
+// How far a node has followed the state: what it has done last, of which generation.
+struct Followed {
+  Generation frozen;  // its slots are frozen
+  Generation restoring;
+  Duration restoring_since{};
+  Generation running;
+  bool was_member = false;
+};
+
+enum class Standing {
+  bystander,  // it has no seat: a spare, or it comes too late
+  member,
+  evicted,  // it must end its trainers and come back as another life
+  leaving,  // the job has finished, and trainers of this node still do what comes after
+  over,     // the job has ended and nobody here is left
+};
+struct StandingView {
+  NodeLife self;
+  bool was_member = false;
+  bool trainers_gone = false;  // each has ended or detached
+  Duration in_state_for{};     // the state has had its phase for so long
+};
+[[nodiscard]] bool is_member(const JobState& state, NodeLife life);
+[[nodiscard]] Standing standing_of(const JobState& state, const StandingView& view);
+
+// For members. After a freeze ask again.
+struct Duties {
+  bool freeze = false;
+  bool report_inventory = false;
+  bool begin_restore = false;
+  bool begin_running = false;
+};
+// `copies_idle`: no copy thread of an older generation touches memory any more.
+[[nodiscard]] Duties duties_of(const JobState& state, const Followed& followed, bool copies_idle);
+
+// The least moment since which enough nodes for a job have been there; 0: there are too few.
+[[nodiscard]] Duration enough_nodes_since(const FormingView& view, Duration since, Duration now);
+
+// Of the leader, while the job is quiescing or restoring.
+struct LeadView {
+  const JobSpec& spec;
+  const JobState& state;
+  std::vector<Inventory> inventories;  // of the state's generation
+  std::vector<NodeRecord> nodes;
+  std::vector<NodeLife> ready;
+  std::vector<TrainerEnd> ends;
+  Duration in_state_for{};
+};
+struct Lead {
+  Decision decision;
+  std::vector<Cause> late;  // who has missed the deadline
+};
+// nullopt: in this phase nobody leads.
+[[nodiscard]] std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines);
+
+// Of which node at position `mine` of a ring of `count` keeps links: those beside it (two ahead), the root, and its
+// parent and children in the tree. Ascending.
+[[nodiscard]] std::vector<std::uint32_t> linked_positions(std::uint32_t mine, std::uint32_t count);
+
+}  // namespace pawl::job
