@@ -39,8 +39,7 @@ def places_of(want):
     request = want.request
     for at in itertools.product(*(range(size) for size in request.size)):
         index = tuple(begin + offset for begin, offset in zip(request.begin, at, strict=True))
-        address = request.memory + want.item_bytes * sum(a * stride for a, stride in zip(at, request.strides,
-                                                                                         strict=True))
+        address = request.memory + sum(a * stride for a, stride in zip(at, request.stride_bytes, strict=True))
         yield (want.member, request.tensor, index, address)
 
 
@@ -49,12 +48,12 @@ def random_want(source, member, base):
     shape = [source.randrange(1, 7) for _ in range(dimensions)]
     begin = [source.randrange(extent) for extent in shape]
     size = [source.randrange(1, extent - low + 1) for extent, low in zip(shape, begin, strict=True)]
-    strides, step = [0] * dimensions, 1
+    stride_bytes, step = [0] * dimensions, 4
     for dimension in source.sample(range(dimensions), dimensions):
-        strides[dimension] = step
+        stride_bytes[dimension] = step
         step *= size[dimension] + source.randrange(2)
     # the tensor: its dimensions
-    return Want(member, 4, Request(dimensions, None, begin, size, strides, base, 4 * step))
+    return Want(member, 4, Request(dimensions, None, begin, size, stride_bytes, base, step))
 
 
 class DividedTest(unittest.TestCase):
@@ -75,7 +74,8 @@ class DividedTest(unittest.TestCase):
 
     def test_what_others_would_not_read_better_is_not_offered(self):
         def offered(begin, size, strides, is_replica=False):
-            return is_worth_sharing(Request(0, None, begin, size, strides, 0, 0), 4, (1024, 4096), is_replica)
+            stride_bytes = tuple(4 * stride for stride in strides)
+            return is_worth_sharing(Request(0, None, begin, size, stride_bytes, 0, 0), 4, (1024, 4096), is_replica)
         self.assertTrue(offered((0, 0), (1024, 2048), (2048, 1)))
         self.assertFalse(offered((0, 0), (512, 4096), (4096, 1)))
         self.assertTrue(offered((0, 0), (512, 4096), (4096, 1), is_replica=True))

@@ -207,8 +207,9 @@ class SaveTest(unittest.TestCase):
                 memory = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
                 found[tensor.name, tensor.role] = memory
                 if memory.numel():
+                    stride_bytes = tuple(memory.element_size() * stride for stride in memory.stride())
                     requests.append(_checkpoint.Request(tensor.index, None, (0,) * memory.dim(), memory.shape,
-                                                        memory.stride(), memory.data_ptr(), memory.nbytes))
+                                                        stride_bytes, memory.data_ptr(), memory.nbytes))
             checkpoint.read(requests)
             return found, checkpoint.values, checkpoint.aliases
 

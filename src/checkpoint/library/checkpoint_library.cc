@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/c_struct.h"
 #include "base/first_few.h"
 #include "base/text.h"
 #include "checkpoint/formats/native/store_view.h"
@@ -69,9 +70,9 @@ Result<CheckpointView> renamed(CheckpointView view, const pawl::checkpoint::View
   return view;
 }
 
-Result<std::unique_ptr<pawl_checkpoint>> open(const char* path, const char* json) {
+Result<std::unique_ptr<pawl_checkpoint>> open(const char* path, const pawl_checkpoint_open_options* given) {
   if (path == nullptr || *path == '\0') return Error{Code::invalid, "no path"};
-  PAWL_ASSIGN(const pawl::checkpoint::ViewOptions options, pawl::checkpoint::parse_view_options(json));
+  PAWL_ASSIGN(const pawl::checkpoint::ViewOptions options, pawl::checkpoint::view_options_of(given));
   PAWL_ASSIGN(CheckpointView view, pawl::checkpoint::open_proven(path, options.read));
   auto checkpoint = std::make_unique<pawl_checkpoint>();
   if (view.format == "pawl" && !view.files.empty())
@@ -87,7 +88,7 @@ Result<pawl::checkpoint::ReadRequest> request_of(const CheckpointView& view, con
   if (given.tensor >= view.tensors.size())
     return Error{Code::invalid, text("tensor ", given.tensor, ", but there are ", view.tensors.size())};
   const pawl::checkpoint::StoredTensor& tensor = view.tensors[given.tensor];
-  const bool is_whole = given.begin == nullptr && given.size == nullptr && given.strides == nullptr;
+  const bool is_whole = given.begin == nullptr && given.size == nullptr && given.stride_bytes == nullptr;
   const std::string label = pawl::label_of(tensor.name, tensor.role);
   if (given.dimension_count != tensor.shape.size() && !(is_whole && given.dimension_count == 0))
     return Error{Code::invalid, text(label, ": ", pawl::text_of(tensor.shape), " held, a box of ",
@@ -106,26 +107,33 @@ Result<pawl::checkpoint::ReadRequest> request_of(const CheckpointView& view, con
     request.box.size[d] = given.size != nullptr ? given.size[d] : left;
   }
   request.stride = pawl::checkpoint::dense_stride(request.box);
-  for (std::uint32_t d = 0; given.strides != nullptr && d < tensor.shape.size(); ++d)
-    request.stride[d] = given.strides[d];
+  const std::uint64_t bits = pawl::size_bits(request.type);  // of packed types no part of a byte: they are dense
+  for (std::uint32_t d = 0; given.stride_bytes != nullptr && bits % 8 == 0 && d < tensor.shape.size(); ++d) {
+    if (given.stride_bytes[d] % (bits / 8) != 0)
+      return Error{Code::invalid, text(label, ": its stride of dimension ", d, ", ", given.stride_bytes[d],
+                                       " bytes, is not a multiple of an element's ", bits / 8)};
+    request.stride[d] = given.stride_bytes[d] / (bits / 8);
+  }
   if (given.peers != nullptr) request.peer = given.peer;
   return request;
 }
 
 Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
-                        const char* json) {
+                        const pawl_checkpoint_access_options* given) {
   if (requests == nullptr && count != 0) return Error{Code::invalid, "the requests are NULL"};
   if (count > ~std::uint32_t{0}) return Error{Code::invalid, "more requests than can be numbered"};
+  PAWL_TRY(pawl::check_input_structs(requests, count, pawl::checkpoint::kRequestStruct));
   Reading reading;
-  PAWL_ASSIGN(reading.options, pawl::checkpoint::parse_access_options(json));
+  PAWL_ASSIGN(reading.options, pawl::checkpoint::access_options_of(given));
   pawl::FirstFew faults;
   for (std::size_t i = 0; i < count; ++i) {
-    if (pawl_checkpoint_peers* const peers = requests[i].peers; peers != nullptr) {
+    const auto each = pawl::read_struct_at<pawl_checkpoint_request>(requests, i);
+    if (pawl_checkpoint_peers* const peers = each.peers; peers != nullptr) {
       if (reading.peers != nullptr && peers != reading.peers)
         return Error{Code::invalid, "requests with different peers"};
       reading.peers = peers;
     }
-    Result<pawl::checkpoint::ReadRequest> request = request_of(checkpoint.view, requests[i]);
+    Result<pawl::checkpoint::ReadRequest> request = request_of(checkpoint.view, each);
     if (request)
       reading.requests.push_back(*request);
     else
@@ -148,12 +156,13 @@ Result<pawl::checkpoint::SeenPieces*> seen_of(const pawl_checkpoint& checkpoint)
 }
 
 Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* requests, std::size_t count,
-            const char* json, pawl_checkpoint_report* report) {
-  PAWL_ASSIGN(Reading reading, prepare(checkpoint, requests, count, json));
+            const pawl_checkpoint_access_options* given, pawl_checkpoint_report* report) {
+  if (report != nullptr) PAWL_TRY(pawl::check_output_struct(report, pawl::checkpoint::kReportStruct));
+  PAWL_ASSIGN(Reading reading, prepare(checkpoint, requests, count, given));
   std::uint64_t bytes = 0;
   for (const pawl::checkpoint::ReadRequest& request : reading.requests)
     bytes += pawl::volume(request.box) * pawl::size_bits(request.type) / 8;
-  pawl::checkpoint::watch_execution(reading.options.execute, bytes);
+  pawl::checkpoint::watch_execution(reading.options.watch, reading.options.execute, bytes);
   if (reading.options.prove && !checkpoint.store.empty()) {
     PAWL_ASSIGN(pawl::checkpoint::SeenPieces * seen, seen_of(checkpoint));
     reading.options.execute.observe_read = seen->observer();
@@ -164,8 +173,11 @@ Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* re
                   target_of(reading.requests, reading.peers == nullptr ? nullptr : &reading.peers->memory),
                   reading.options.execute));
   if (report == nullptr) return {};
-  *report = {done.bytes_read, done.bytes_moved, 0};
-  for (const auto& [tensor, overflows] : done.overflowed) report->overflowed += overflows;
+  pawl_checkpoint_report told{};
+  told.bytes_read = done.bytes_read;
+  told.bytes_moved = done.bytes_moved;
+  for (const auto& [tensor, overflows] : done.overflowed) told.overflowed += overflows;
+  pawl::fill_struct(report, told);
   return {};
 }
 
@@ -179,10 +191,11 @@ Result<std::vector<std::uint32_t>> chosen_of(const CheckpointView& view, const s
   return std::vector<std::uint32_t>(tensors, tensors + count);
 }
 
-Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, const char* json) {
-  PAWL_ASSIGN(AccessOptions options, pawl::checkpoint::parse_access_options(json));
+Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count,
+               const pawl_checkpoint_access_options* given) {
+  PAWL_ASSIGN(AccessOptions options, pawl::checkpoint::access_options_of(given));
   PAWL_ASSIGN(std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
-  pawl::checkpoint::watch_execution(options.execute, 0);
+  pawl::checkpoint::watch_execution(options.watch, options.execute, 0);
   std::erase_if(chosen, [&](std::uint32_t tensor) {
     const auto& pieces = checkpoint.view.tensors[tensor].pieces;
     const auto is_trusted = [&](const pawl::checkpoint::StoredPiece& piece) {
@@ -212,8 +225,8 @@ std::uint64_t bytes_of(const CheckpointView& view, const std::function<bool(std:
 }
 
 Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, std::uint32_t share,
-             std::uint32_t shares, const char* json) {
-  PAWL_ASSIGN(const AccessOptions options, pawl::checkpoint::parse_access_options(json));
+             std::uint32_t shares, const pawl_checkpoint_access_options* given) {
+  PAWL_ASSIGN(const AccessOptions options, pawl::checkpoint::access_options_of(given));
   PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
   if (shares == 0 || share >= shares) return Error{Code::invalid, text("share ", share, " of ", shares)};
   if (checkpoint.store.empty()) return {};
@@ -240,7 +253,7 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
     return is_chosen[tensor] && (first[tensor] + piece) % shares == share;
   };
   pawl::checkpoint::ExecuteOptions watched;
-  pawl::checkpoint::watch_execution(watched, bytes_of(checkpoint.view, proof.chosen));
+  pawl::checkpoint::watch_execution(options.watch, watched, bytes_of(checkpoint.view, proof.chosen));
   proof.cancel = watched.cancel;
   if (watched.progress)
     proof.progress = [&](std::uint64_t bytes) { watched.progress({bytes, watched.bytes_expected}); };
@@ -256,7 +269,8 @@ constexpr const char* kNoPeers = "the peers are NULL";
 
 }  // namespace
 
-pawl_status pawl_checkpoint_open(const char* path, const char* options, pawl_checkpoint** checkpoint) {
+pawl_status pawl_checkpoint_open(const char* path, const pawl_checkpoint_open_options* options,
+                                 pawl_checkpoint** checkpoint) {
   if (checkpoint == nullptr) return pawl::checkpoint::failed({Code::invalid, "there is nowhere to put the handle"});
   *checkpoint = nullptr;
   Result<std::unique_ptr<pawl_checkpoint>> opened = open(path, options);
@@ -270,14 +284,15 @@ const char* pawl_checkpoint_json(const pawl_checkpoint* checkpoint) {
 }
 
 pawl_status pawl_checkpoint_check(const pawl_checkpoint* checkpoint, const pawl_checkpoint_request* requests,
-                                  size_t count, const char* options) {
+                                  size_t count, const pawl_checkpoint_access_options* options) {
   if (checkpoint == nullptr) return pawl::checkpoint::failed({Code::invalid, kNoHandle});
   const Result<Reading> reading = prepare(*checkpoint, requests, count, options);
   return reading ? PAWL_OK : pawl::checkpoint::failed(reading.error());
 }
 
 pawl_status pawl_checkpoint_read(const pawl_checkpoint* checkpoint, const pawl_checkpoint_request* requests,
-                                 size_t count, const char* options, pawl_checkpoint_report* report) {
+                                 size_t count, const pawl_checkpoint_access_options* options,
+                                 pawl_checkpoint_report* report) {
   if (checkpoint == nullptr) return pawl::checkpoint::failed({Code::invalid, kNoHandle});
   return pawl::checkpoint::answer(read(*checkpoint, requests, count, options, report));
 }
@@ -290,13 +305,13 @@ const char* pawl_checkpoint_seen(const pawl_checkpoint* checkpoint) {
 }
 
 pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
-                                    const char* options) {
+                                    const pawl_checkpoint_access_options* options) {
   if (checkpoint == nullptr) return pawl::checkpoint::failed({Code::invalid, kNoHandle});
   return pawl::checkpoint::answer(compare(*checkpoint, tensors, count, options));
 }
 
 pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
-                                  uint32_t share, uint32_t shares, const char* options) {
+                                  uint32_t share, uint32_t shares, const pawl_checkpoint_access_options* options) {
   if (checkpoint == nullptr) return pawl::checkpoint::failed({Code::invalid, kNoHandle});
   return pawl::checkpoint::answer(prove(*checkpoint, tensors, count, share, shares, options));
 }
@@ -305,10 +320,6 @@ pawl_status pawl_checkpoint_watch_create(pawl_checkpoint_watch** watch) {
   if (watch == nullptr) return pawl::checkpoint::failed({Code::invalid, "there is nowhere to put the watch"});
   *watch = new pawl_checkpoint_watch;
   return PAWL_OK;
-}
-
-void pawl_checkpoint_watch_use(pawl_checkpoint_watch* watch) {
-  pawl::checkpoint::set_current_watch(watch);
 }
 
 void pawl_checkpoint_watch_look(const pawl_checkpoint_watch* watch, uint64_t* bytes_done, uint64_t* bytes_all) {

@@ -1,6 +1,7 @@
 /* checkpoint.h from C, against the shared library as installed: a DCP checkpoint of three ranks and the golden file of
  * the same state are read through the same calls, whole, in boxes, transposed in memory and cast, and compared; every
  * call that is refused leaves the memory as it was. */
+#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +36,7 @@ static uint32_t index_of(const pawl_checkpoint* checkpoint, const char* name, co
 }
 
 static int whole(pawl_checkpoint* checkpoint, const char* role, float* out) {
-  pawl_checkpoint_request request;
-  memset(&request, 0, sizeof request);
+  pawl_checkpoint_request request = PAWL_CHECKPOINT_REQUEST_INIT;
   request.tensor = index_of(checkpoint, kName, role);
   request.memory = out;
   request.memory_bytes = COUNT * sizeof *out;
@@ -44,21 +44,27 @@ static int whole(pawl_checkpoint* checkpoint, const char* role, float* out) {
   return 0;
 }
 
+static int removed(const char* path, const struct stat* about, int kind, struct FTW* place) {
+  (void)about, (void)kind, (void)place;
+  return remove(path);
+}
+
 /* Several requests in one call: a box transposed in memory, another role cast, and an overlapping box of the first. */
 static int parts(pawl_checkpoint* checkpoint, const float* weight, const float* average) {
-  static const uint64_t begin[2] = {5, 3}, size[2] = {29, 11}, strides[2] = {1, 40}, later[2] = {40, 0};
+  static const uint64_t begin[2] = {5, 3}, size[2] = {29, 11}, stride_bytes[2] = {4, 160}, later[2] = {40, 0};
   static float box[11 * 40], rest[(ROWS - 40) * COLUMNS];
   static uint16_t narrow[COUNT];
-  pawl_checkpoint_request requests[3];
-  pawl_checkpoint_report report;
+  pawl_checkpoint_request requests[3] = {PAWL_CHECKPOINT_REQUEST_INIT, PAWL_CHECKPOINT_REQUEST_INIT,
+                                         PAWL_CHECKPOINT_REQUEST_INIT};
+  pawl_checkpoint_access_options options = PAWL_CHECKPOINT_ACCESS_OPTIONS_INIT;
+  pawl_checkpoint_report report = PAWL_CHECKPOINT_REPORT_INIT;
   int i, j;
-  memset(requests, 0, sizeof requests);
   for (i = 0; i < 11 * 40; ++i) box[i] = -7.0f;
   requests[0].tensor = index_of(checkpoint, kName, "weight");
   requests[0].dimension_count = 2;
   requests[0].begin = begin;
   requests[0].size = size;
-  requests[0].strides = strides;
+  requests[0].stride_bytes = stride_bytes;
   requests[0].memory = box;
   requests[0].memory_bytes = (10 * 40 + 29) * sizeof *box;
   requests[1].tensor = index_of(checkpoint, kName, "exp_avg");
@@ -72,7 +78,9 @@ static int parts(pawl_checkpoint* checkpoint, const float* weight, const float* 
   requests[2].memory_bytes = sizeof rest;
   EXPECT(pawl_checkpoint_check(checkpoint, requests, 3, NULL) == PAWL_OK);
   EXPECT(box[0] == -7.0f);
-  EXPECT(pawl_checkpoint_read(checkpoint, requests, 3, "{\"threads\": 1, \"io_uring\": false}", &report) == PAWL_OK);
+  options.threads = 1;
+  options.without_io_uring = 1;
+  EXPECT(pawl_checkpoint_read(checkpoint, requests, 3, &options, &report) == PAWL_OK);
   for (i = 0; i < 29; ++i)
     for (j = 0; j < 11; ++j) EXPECT(memcmp(&box[j * 40 + i], &weight[(5 + i) * COLUMNS + 3 + j], 4) == 0);
   for (j = 0; j < 11; ++j)
@@ -90,10 +98,11 @@ static int parts(pawl_checkpoint* checkpoint, const float* weight, const float* 
 }
 
 static int refusals(pawl_checkpoint* checkpoint) {
-  static const uint64_t far[2] = {40, 0}, eight[2] = {8, COLUMNS}, twice[2] = {1, 1};
+  static const uint64_t far[2] = {40, 0}, eight[2] = {8, COLUMNS}, twice[2] = {4, 4}, odd[2] = {96, 6};
   static float memory[COUNT];
-  pawl_checkpoint_request request[2];
-  memset(request, 0, sizeof request);
+  pawl_checkpoint_request request[2] = {PAWL_CHECKPOINT_REQUEST_INIT};
+  pawl_checkpoint_access_options options = PAWL_CHECKPOINT_ACCESS_OPTIONS_INIT;
+  pawl_checkpoint_report report;
   request[0].tensor = index_of(checkpoint, kName, "weight");
   request[0].memory = memory;
   request[0].memory_bytes = sizeof memory;
@@ -111,9 +120,11 @@ static int refusals(pawl_checkpoint* checkpoint) {
   request[1].memory_bytes = sizeof memory - 1;
   REFUSED("reaches");
   request[1].memory_bytes = sizeof memory;
-  request[1].strides = twice;
+  request[1].stride_bytes = twice;
   REFUSED("one place");
-  request[1].strides = NULL;
+  request[1].stride_bytes = odd;
+  REFUSED("multiple of an element");
+  request[1].stride_bytes = NULL;
   request[1].memory = NULL;
   REFUSED("no memory");
   request[1].memory = memory;
@@ -127,21 +138,73 @@ static int refusals(pawl_checkpoint* checkpoint) {
   request[1].dimension_count = 0;
   request[1].tensor = 100000;
   EXPECT(pawl_checkpoint_read(checkpoint, request, 2, NULL, NULL) == PAWL_INVALID && memory[0] == 0);
-  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, "{\"thread\": 1}", NULL) == PAWL_INVALID && memory[0] == 0);
-  EXPECT(strstr(pawl_checkpoint_error(), "\"thread\"") != NULL);
+  options.threads = 1025;
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, &options, NULL) == PAWL_INVALID && memory[0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "threads") != NULL);
+  memset(&report, 0, sizeof report); /* never initialised, as far as the library can see */
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, &report) == PAWL_INVALID && memory[0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_REPORT_INIT") != NULL);
+  request[1].struct_size = 0;
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 2, NULL, NULL) == PAWL_INVALID && memory[0] == 0);
+  request[0].struct_size = 0;
+  EXPECT(pawl_checkpoint_read(checkpoint, request, 1, NULL, NULL) == PAWL_INVALID && memory[0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_REQUEST_INIT") != NULL);
+  request[0].struct_size = sizeof request[0];
   EXPECT(pawl_checkpoint_read(checkpoint, NULL, 1, NULL, NULL) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_read(NULL, request, 1, NULL, NULL) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_read(checkpoint, NULL, 0, NULL, NULL) == PAWL_OK);
   return 0;
 }
 
+/* A program that was built with a later checkpoint.h: its requests and options are longer. What it adds must be 0. */
+static int later_versions(pawl_checkpoint* checkpoint, const float* expected) {
+  static float memory[2][COUNT];
+  struct {
+    pawl_checkpoint_request request;
+    uint64_t added;
+  } later[2];
+  struct {
+    pawl_checkpoint_access_options options;
+    uint64_t added;
+  } options;
+  struct {
+    pawl_checkpoint_report report;
+    uint64_t added;
+  } report;
+  int i;
+  memset(later, 0, sizeof later);
+  memset(&options, 0, sizeof options);
+  options.options.struct_size = sizeof options;
+  report.report.struct_size = sizeof report;
+  report.added = 7;
+  for (i = 0; i < 2; ++i) {
+    later[i].request.struct_size = sizeof later[i];
+    later[i].request.tensor = index_of(checkpoint, kName, "weight");
+    later[i].request.memory = memory[i];
+    later[i].request.memory_bytes = sizeof memory[i];
+  }
+  EXPECT(pawl_checkpoint_read(checkpoint, &later[0].request, 2, &options.options, &report.report) == PAWL_OK);
+  EXPECT(memcmp(memory[0], expected, sizeof memory[0]) == 0 && memcmp(memory[1], expected, sizeof memory[1]) == 0);
+  EXPECT(report.report.bytes_moved == sizeof memory && report.report.struct_size == sizeof report);
+  EXPECT(report.added == 0);
+  memset(memory, 0, sizeof memory);
+  later[1].added = 1;
+  EXPECT(pawl_checkpoint_read(checkpoint, &later[0].request, 2, NULL, NULL) == PAWL_INVALID && memory[0][0] == 0);
+  EXPECT(strstr(pawl_checkpoint_error(), "newer pawl") != NULL);
+  later[1].added = 0;
+  options.added = 1;
+  EXPECT(pawl_checkpoint_read(checkpoint, &later[0].request, 2, &options.options, NULL) == PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "pawl_checkpoint_access_options") != NULL && memory[0][0] == 0);
+  return 0;
+}
+
 /* Nothing is cancelled that a watch is not used for; what is, ends, and nothing is written. */
 static int watched(pawl_checkpoint* checkpoint, float* memory) {
-  pawl_checkpoint_request request;
+  pawl_checkpoint_request request = PAWL_CHECKPOINT_REQUEST_INIT;
+  pawl_checkpoint_access_options options = PAWL_CHECKPOINT_ACCESS_OPTIONS_INIT;
   pawl_checkpoint_watch* watch = NULL;
   uint64_t done = 1, all = 1;
   uint32_t tensor;
-  memset(&request, 0, sizeof request);
   request.tensor = tensor = index_of(checkpoint, kName, "weight");
   request.memory = memory;
   request.memory_bytes = COUNT * sizeof *memory;
@@ -149,16 +212,15 @@ static int watched(pawl_checkpoint* checkpoint, float* memory) {
   EXPECT(pawl_checkpoint_watch_create(&watch) == PAWL_OK);
   pawl_checkpoint_watch_look(watch, &done, &all);
   EXPECT(done == 0 && all == 0);
-  pawl_checkpoint_watch_use(watch);
-  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK);
+  options.watch = watch;
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, &options, NULL) == PAWL_OK);
   pawl_checkpoint_watch_look(watch, &done, &all);
   EXPECT(done == COUNT * sizeof *memory && all == done);
   memset(memory, 0, COUNT * sizeof *memory);
   pawl_checkpoint_watch_cancel(watch);
-  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_STOP && memory[0] == 0);
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, &options, NULL) == PAWL_STOP && memory[0] == 0);
   EXPECT(strstr(pawl_checkpoint_error(), "cancelled") != NULL);
-  EXPECT(pawl_checkpoint_check(checkpoint, &request, 1, NULL) == PAWL_OK);
-  pawl_checkpoint_watch_use(NULL);
+  EXPECT(pawl_checkpoint_check(checkpoint, &request, 1, &options) == PAWL_OK);
   EXPECT(pawl_checkpoint_prove(checkpoint, &tensor, 1, 0, 1, NULL) == PAWL_OK);
   EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK && memory[0] != 0);
   pawl_checkpoint_watch_free(watch);
@@ -171,11 +233,10 @@ static int watched(pawl_checkpoint* checkpoint, float* memory) {
 /* The only peer is this process: what is wanted there arrives, and nothing when it has left. */
 static int peers(pawl_checkpoint* checkpoint, float* memory, const float* expected) {
   pawl_checkpoint_peers *alone = NULL, *other = NULL;
-  pawl_checkpoint_request request[2];
+  pawl_checkpoint_request request[2] = {PAWL_CHECKPOINT_REQUEST_INIT};
   const char* tickets[2];
   float back = 0;
   pawl_status joined;
-  memset(request, 0, sizeof request);
   request[0].tensor = index_of(checkpoint, kName, "weight");
   request[0].memory = memory;
   request[0].memory_bytes = COUNT * sizeof *memory;
@@ -222,14 +283,22 @@ static int peers(pawl_checkpoint* checkpoint, float* memory, const float* expect
 
 static int opening(void) {
   pawl_checkpoint* checkpoint = (pawl_checkpoint*)&kName;
+  pawl_checkpoint_open_options options = PAWL_CHECKPOINT_OPEN_OPTIONS_INIT;
   EXPECT(pawl_checkpoint_open(PAWL_FIXTURES "/nothing", NULL, &checkpoint) == PAWL_INVALID && checkpoint == NULL);
   EXPECT(strstr(pawl_checkpoint_error(), "nothing") != NULL);
   EXPECT(pawl_checkpoint_open(NULL, NULL, &checkpoint) == PAWL_INVALID);
   EXPECT(pawl_checkpoint_open(kCheckpoint, NULL, NULL) == PAWL_INVALID);
-  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"names\": \"mine\"}", &checkpoint) == PAWL_INVALID);
-  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"family\": \"mine\"}", &checkpoint) == PAWL_INVALID);
-  EXPECT(pawl_checkpoint_open(kCheckpoint, "{\"tag\": 3}", &checkpoint) == PAWL_INVALID);
-  EXPECT(pawl_checkpoint_open(kCheckpoint, "[", &checkpoint) == PAWL_INVALID && checkpoint == NULL);
+  options.names = (pawl_checkpoint_names)3;
+  EXPECT(pawl_checkpoint_open(kCheckpoint, &options, &checkpoint) == PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "names") != NULL);
+  options.names = PAWL_CHECKPOINT_NAMES_STORED;
+  options.family = "mine";
+  EXPECT(pawl_checkpoint_open(kCheckpoint, &options, &checkpoint) == PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "mine") != NULL);
+  options.family = NULL;
+  options.struct_size = 8;
+  EXPECT(pawl_checkpoint_open(kCheckpoint, &options, &checkpoint) == PAWL_INVALID && checkpoint == NULL);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_OPEN_OPTIONS_INIT") != NULL);
   EXPECT(strcmp(pawl_checkpoint_json(NULL), "null") == 0);
   pawl_checkpoint_close(NULL);
   return 0;
@@ -248,11 +317,59 @@ static int replicas(void) {
   return 0;
 }
 
+/* A store of one part: what is written is read again. */
+static int stores(const float* weight) {
+  static const uint64_t shape[2] = {ROWS, COLUMNS};
+  static float back[COUNT];
+  char folder[] = "/tmp/pawl-checkpoint-library-XXXXXX", path[64];
+  pawl_checkpoint_store_options options = PAWL_CHECKPOINT_STORE_OPTIONS_INIT;
+  pawl_checkpoint_store_piece piece = PAWL_CHECKPOINT_STORE_PIECE_INIT;
+  pawl_checkpoint_request request = PAWL_CHECKPOINT_REQUEST_INIT;
+  pawl_checkpoint_store* store = NULL;
+  pawl_checkpoint* checkpoint = NULL;
+  const char* share = NULL;
+  EXPECT(mkdtemp(folder) != NULL);
+  snprintf(path, sizeof path, "%s/step1", folder);
+  options.expected_bytes = COUNT * sizeof *weight;
+  EXPECT(pawl_checkpoint_store_begin(path, &options, NULL) == PAWL_INVALID);
+  options.struct_size = 0;
+  EXPECT(pawl_checkpoint_store_begin(path, &options, &store) == PAWL_INVALID && store == NULL);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_STORE_OPTIONS_INIT") != NULL);
+  options.struct_size = sizeof options;
+  EXPECT(pawl_checkpoint_store_begin(path, &options, &store) == PAWL_OK);
+  piece.name = kName;
+  piece.dtype = "float32";
+  piece.dimension_count = 2;
+  piece.shape = shape;
+  piece.memory = weight;
+  piece.struct_size = 0;
+  EXPECT(pawl_checkpoint_store_write_part(pawl_checkpoint_store_folder(store), 0, &piece, 1, NULL, &share) ==
+         PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_STORE_PIECE_INIT") != NULL);
+  piece.struct_size = sizeof piece;
+  EXPECT(pawl_checkpoint_store_write_part(pawl_checkpoint_store_folder(store), 0, &piece, 1, NULL, &share) == PAWL_OK);
+  EXPECT(pawl_checkpoint_store_publish(store, &share, 1, "{\"step\": 1}", NULL, 0) == PAWL_OK);
+  pawl_checkpoint_store_end(store);
+  pawl_checkpoint_store_end(NULL);
+  EXPECT(pawl_checkpoint_store_begin(path, NULL, &store) == PAWL_INVALID); /* there is one */
+  options.overwrite = 1;
+  EXPECT(pawl_checkpoint_store_begin(path, &options, &store) == PAWL_OK);
+  pawl_checkpoint_store_end(store); /* not published: the old one stays */
+  EXPECT(pawl_checkpoint_open(path, NULL, &checkpoint) == PAWL_OK);
+  EXPECT(strstr(pawl_checkpoint_json(checkpoint), "{\"step\": 1}") != NULL);
+  request.memory = back;
+  request.memory_bytes = sizeof back;
+  EXPECT(pawl_checkpoint_read(checkpoint, &request, 1, NULL, NULL) == PAWL_OK);
+  EXPECT(memcmp(back, weight, sizeof back) == 0);
+  pawl_checkpoint_close(checkpoint);
+  return nftw(folder, &removed, 8, FTW_DEPTH | FTW_PHYS) != 0;
+}
+
 int main(void) {
   static float weight[COUNT], average[COUNT], expected[COUNT];
   pawl_checkpoint *checkpoint, *golden;
   EXPECT(pawl_checkpoint_open(kCheckpoint, NULL, &checkpoint) == PAWL_OK);
-  EXPECT(pawl_checkpoint_open(kGolden, "", &golden) == PAWL_OK);
+  EXPECT(pawl_checkpoint_open(kGolden, NULL, &golden) == PAWL_OK);
   EXPECT(strstr(pawl_checkpoint_json(checkpoint), "\"format\":\"PyTorch DCP\"") != NULL);
   if (whole(checkpoint, "weight", weight) != 0 || whole(golden, "weight", expected) != 0) return 1;
   EXPECT(weight[0] != 0 && memcmp(weight, expected, sizeof weight) == 0);
@@ -260,7 +377,8 @@ int main(void) {
   EXPECT(memcmp(average, expected, sizeof average) == 0);
   pawl_checkpoint_close(golden);
   if (parts(checkpoint, weight, average) != 0 || refusals(checkpoint) != 0) return 1;
-  if (watched(checkpoint, weight) != 0) return 1;
+  if (later_versions(checkpoint, weight) != 0) return 1;
+  if (watched(checkpoint, weight) != 0 || stores(weight) != 0) return 1;
   if (whole(checkpoint, "weight", expected) != 0) return 1;
   if (peers(checkpoint, weight, expected) != 0) return 1;
   pawl_checkpoint_close(checkpoint);

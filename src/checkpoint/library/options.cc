@@ -1,98 +1,81 @@
 #include "checkpoint/library/options.h"
 
-#include <functional>
-#include <map>
-
 #include "base/text.h"
-#include "checkpoint/containers/json_scan.h"
 
 namespace pawl::checkpoint {
 namespace {
 
-using ReadValue = std::function<bool(JsonScan&)>;
-using Keys = std::map<std::string, ReadValue, std::less<>>;
+constexpr std::uint32_t kThreadsMax = 1024;
 
-ReadValue text_to(std::string& out) {
-  return [&out](JsonScan& scan) { return scan.string(out); };
-}
+constexpr CStruct kOpenOptions{"pawl_checkpoint_open_options", sizeof(pawl_checkpoint_open_options),
+                               sizeof(pawl_checkpoint_open_options)};
+constexpr CStruct kAccessOptions{"pawl_checkpoint_access_options", sizeof(pawl_checkpoint_access_options),
+                                 sizeof(pawl_checkpoint_access_options)};
+constexpr CStruct kStoreOptions{"pawl_checkpoint_store_options", sizeof(pawl_checkpoint_store_options),
+                                sizeof(pawl_checkpoint_store_options)};
 
-ReadValue number_to(std::uint64_t& out) {
-  return [&out](JsonScan& scan) { return scan.number(out); };
-}
-
-ReadValue flag_to(bool& out) {
-  return [&out](JsonScan& scan) {
-    const char kind = scan.peek();
-    out = kind == 't';
-    return kind == 't' || kind == 'f' ? scan.skip() : scan.fail("neither true nor false");
-  };
-}
-
-Status parse(const char* json, const Keys& keys) {
-  if (json == nullptr || *json == '\0') return {};
-  JsonScan scan(json);
-  scan.begin_object();
-  std::string key;
-  while (scan.next_key(key)) {
-    const auto known = keys.find(key);
-    if (known == keys.end()) return Error{Code::invalid, text("options: \"", key, "\" is not one that is known")};
-    if (!known->second(scan)) return Error{Code::invalid, text("options: \"", key, "\": ", scan.error().what)};
-  }
-  scan.finish();
-  if (scan.failed()) return Error{Code::invalid, text("options: ", scan.error().what)};
-  return {};
+// What the caller gave, in our form; all zeros for nullptr.
+template <class T>
+Result<T> copy_of(const T* given, const CStruct& known) {
+  if (given == nullptr) return T{};
+  PAWL_TRY(check_input_struct(given, known));
+  return read_struct<T>(given);
 }
 
 }  // namespace
 
-Result<ViewOptions> parse_view_options(const char* json) {
-  ViewOptions options;
-  std::string names = "stored";
-  std::string family;
-  PAWL_TRY(parse(json, {{"tag", text_to(options.read.tag)},
-                        {"parameter_names_file", text_to(options.read.parameter_names_file)},
-                        {"names", text_to(names)},
-                        {"family", text_to(family)},
-                        {"attention_heads", number_to(options.family.attention_heads)},
-                        {"query_groups", number_to(options.family.query_groups)},
-                        {"head_size", number_to(options.family.head_size)},
-                        {"vocabulary", number_to(options.family.vocabulary)}}));
-  if (names == "huggingface") options.names = Names::huggingface;
-  if (names == "megatron") options.names = Names::megatron;
-  if (options.names == Names::stored && names != "stored")
-    return Error{Code::invalid, text("options: names \"", names, "\": stored, huggingface and megatron are possible")};
-  if (family.empty()) return options;
-  options.family.family = family_named(family);
-  if (!options.family.family)
+Result<ViewOptions> view_options_of(const pawl_checkpoint_open_options* given) {
+  PAWL_ASSIGN(const pawl_checkpoint_open_options options, copy_of(given, kOpenOptions));
+  ViewOptions view;
+  if (options.tag != nullptr) view.read.tag = options.tag;
+  if (options.parameter_names_file != nullptr) view.read.parameter_names_file = options.parameter_names_file;
+  switch (options.names) {
+    case PAWL_CHECKPOINT_NAMES_STORED:
+      break;
+    case PAWL_CHECKPOINT_NAMES_HUGGINGFACE:
+      view.names = Names::huggingface;
+      break;
+    case PAWL_CHECKPOINT_NAMES_MEGATRON:
+      view.names = Names::megatron;
+      break;
+    default:
+      return Error{Code::invalid, text("options: names is ", static_cast<int>(options.names),
+                                       ": stored (0), huggingface (1) and megatron (2) are possible")};
+  }
+  view.family.attention_heads = options.attention_heads;
+  view.family.query_groups = options.query_groups;
+  view.family.head_size = options.head_size;
+  view.family.vocabulary = options.vocabulary;
+  if (options.family == nullptr || *options.family == '\0') return view;
+  view.family.family = family_named(options.family);
+  if (!view.family.family)
     return Error{Code::invalid,
-                 text("options: family \"", family, "\": gpt, llama, mixtral and gpt_neox are possible")};
-  return options;
+                 text("options: family \"", options.family, "\": gpt, llama, mixtral and gpt_neox are possible")};
+  return view;
 }
 
-Result<AccessOptions> parse_access_options(const char* json, AccessOptions options) {
-  constexpr std::uint64_t kNone = ~std::uint64_t{0};
-  constexpr std::uint64_t kThreadsMax = 1024;
-  std::uint64_t trusted = kNone;
-  std::uint64_t threads = 0;
-  PAWL_TRY(parse(json, {{"memory_bytes", number_to(options.execute.memory_bytes)},
-                        {"threads", number_to(threads)},
-                        {"trusted_copy", number_to(trusted)},
-                        {"prove", flag_to(options.prove)},
-                        {"seen", text_to(options.seen)},
-                        {"io_uring", flag_to(options.execute.io_uring)},
-                        {"direct", flag_to(options.execute.direct)}}));
-  if (threads > kThreadsMax) return Error{Code::invalid, text("options: threads: at most ", kThreadsMax)};
-  options.execute.threads = static_cast<std::uint32_t>(threads);
-  if (trusted == kNone) return options;
-  if (trusted > ~std::uint32_t{0}) return Error{Code::invalid, "options: trusted_copy: no copy has such a number"};
-  options.source.trusted_copy = static_cast<std::uint32_t>(trusted);
-  return options;
+Result<AccessOptions> access_options_of(const pawl_checkpoint_access_options* given, AccessOptions defaults) {
+  PAWL_ASSIGN(const pawl_checkpoint_access_options options, copy_of(given, kAccessOptions));
+  AccessOptions access = std::move(defaults);
+  if (options.memory_bytes != 0) access.execute.memory_bytes = options.memory_bytes;
+  if (options.threads > kThreadsMax)
+    return Error{Code::invalid, text("options: threads is ", options.threads, ": at most ", kThreadsMax)};
+  if (options.threads != 0) access.execute.threads = options.threads;
+  if (options.without_io_uring != 0) access.execute.io_uring = false;
+  if (options.without_direct != 0) access.execute.direct = false;
+  access.prove = options.prove != 0;
+  if (options.seen != nullptr) access.seen = options.seen;
+  if (options.trusted_copy != nullptr) access.source.trusted_copy = *options.trusted_copy;
+  access.watch = options.watch;
+  return access;
 }
 
-Result<StoreOptions> parse_store_options(const char* json) {
-  StoreOptions options;
-  PAWL_TRY(parse(json, {{"overwrite", flag_to(options.overwrite)}, {"bytes", number_to(options.bytes)}}));
-  return options;
+Result<StoreOptions> store_options_of(const pawl_checkpoint_store_options* given) {
+  PAWL_ASSIGN(const pawl_checkpoint_store_options options, copy_of(given, kStoreOptions));
+  StoreOptions store;
+  store.overwrite = options.overwrite != 0;
+  store.bytes = options.expected_bytes;
+  return store;
 }
 
 }  // namespace pawl::checkpoint

@@ -1,6 +1,6 @@
-// What a caller of pawl/checkpoint.h sees of its calls while they run, and ends them by: pawl_checkpoint_watch.
+// What a caller of pawl/checkpoint.h sees of a running call, and ends it by: pawl_checkpoint_watch.
 //
-// A thread names the watch of its calls; a call asks here at its beginning, in that thread. Thread-safe.
+// A call's options name its watch. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,7 @@ struct pawl_checkpoint_watch {
 
 namespace pawl::checkpoint {
 
-// Of this thread's calls; nullptr: nobody watches them.
-[[nodiscard]] pawl_checkpoint_watch* current_watch();
-void set_current_watch(pawl_checkpoint_watch* watch);
-
-// A call of so many bytes begins: the watch shows how far it is, and cancels it.
-void watch_execution(ExecuteOptions& options, std::uint64_t bytes_all);
+// A call of so many bytes begins: from now on `watch` shows how far it is, and cancels it. nullptr: nobody watches.
+void watch_execution(pawl_checkpoint_watch* watch, ExecuteOptions& options, std::uint64_t bytes_all);
 
 }  // namespace pawl::checkpoint
