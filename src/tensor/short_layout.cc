@@ -93,7 +93,7 @@ Status check_degrees(const Degrees& d) {
   return {};
 }
 
-Result<Degrees> parse_degrees(std::string_view all, ModelRules family) {
+Result<Degrees> parse_degrees(std::string_view all, ModelRules rules) {
   Degrees degrees;
   std::set<std::string_view> seen;
   for (std::string_view rest = all; !rest.empty();) {
@@ -116,7 +116,7 @@ Result<Degrees> parse_degrees(std::string_view all, ModelRules family) {
     if (rest.empty()) return wrong("it ends with a comma");
   }
   if (degrees.etp == 0) degrees.etp = degrees.tp;
-  if (degrees.vocab == 0) degrees.vocab = family == ModelRules::gpt ? 128 : 1;
+  if (degrees.vocab == 0) degrees.vocab = rules == ModelRules::gpt ? 128 : 1;
   PAWL_TRY(check_degrees(degrees));
   return degrees;
 }
@@ -179,7 +179,7 @@ struct Meaning {
 
 class Dictionary {
  public:
-  explicit Dictionary(ModelRules family)
+  explicit Dictionary(ModelRules rules)
       : layer_(R"((?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.)"),
         stack_(R"((?:^|\.)layers\.)"),
         expert_(R"(\.(?:local_)?experts\.(?:local_experts\.)?(\d+)\.)"),
@@ -188,11 +188,11 @@ class Dictionary {
         input_(
             R"((?:^|\.)(?:embeddings?|word_embeddings\w*|embed_in|embed_tokens|tok_embeddings|wte|wpe|position_embeddings)\.)"),
         output_(R"((?:^|\.)(?:lm_head|output_layer|embed_out|final_\w*norm\w*|ln_f|norm)\.)") {
-    const auto table = family == ModelRules::gpt ? std::span<const Known>(kGpt) : std::span<const Known>(kLlama);
+    const auto table = rules == ModelRules::gpt ? std::span<const Known>(kGpt) : std::span<const Known>(kLlama);
     for (const Known& known : table) cuts_.emplace_back(std::make_unique<RE2>(known.names), known.cut);
   }
 
-  // Nothing: the family has no such name.
+  // Nothing: the rules have no such name.
   [[nodiscard]] std::optional<Meaning> meaning_of(const std::string& name) const {
     const auto found =
         std::ranges::find_if(cuts_, [&](const auto& cut) { return RE2::PartialMatch(name, *cut.first); });
@@ -228,8 +228,9 @@ bool is_optimizers(const std::string& role) {
 
 class Builder {
  public:
-  Builder(const Degrees& degrees, const std::vector<NamedTensor>& tensors, ModelRules family)
-      : degrees_(degrees), tensors_(tensors), dictionary_(family) {}
+  Builder(const Degrees& degrees, const std::vector<NamedTensor>& tensors, ModelRules rules,
+          std::vector<std::string>* left_out)
+      : degrees_(degrees), tensors_(tensors), left_out_(left_out), dictionary_(rules) {}
 
   Result<JobLayout> build() {
     PAWL_TRY(understand());
@@ -237,9 +238,13 @@ class Builder {
     make_meshes();
     FirstFew faults;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      if (Status placed = place(t); !placed) faults.add(placed.error().what);
+      if (!is_known_[t]) continue;
+      Status placed = place(t);
+      if (placed) continue;
+      faults.add(placed.error().what);
+      if (left_out_ != nullptr) left_out_->push_back(std::move(placed).error().what);
     }
-    if (faults.any()) return wrong(faults.sentence());
+    if (faults.any() && left_out_ == nullptr) return wrong(faults.sentence());
     if (degrees_.zero != 0) make_groups();
     PAWL_TRY(check_layout(layout_));
     return std::move(layout_);
@@ -251,11 +256,14 @@ class Builder {
     std::vector<std::string> unknown;
     for (const NamedTensor& tensor : tensors_) {
       const auto meaning = dictionary_.meaning_of(tensor.name);
+      const std::size_t known = unknown.size();
       if (!meaning) unknown.push_back(label_of(tensor.name, tensor.role));
       meanings_.push_back(meaning.value_or(Meaning{}));
       const Meaning& m = meanings_.back();
       const std::size_t stacked = (m.layers_stacked ? 1 : 0) + (m.experts_stacked ? 1 : 0);
       if (tensor.shape.size() < stacked) unknown.push_back(label_of(tensor.name, tensor.role) + " (of that shape)");
+      is_known_.push_back(unknown.size() == known);
+      if (!is_known_.back()) continue;
       if (m.layers_stacked && !tensor.shape.empty()) layers_ = std::max(layers_, tensor.shape[0]);
       if (m.in_layer && !m.layers_stacked) layers_ = std::max(layers_, m.layer + 1);
       if (m.experts_stacked && tensor.shape.size() >= stacked) experts_ = std::max(experts_, tensor.shape[stacked - 1]);
@@ -263,8 +271,10 @@ class Builder {
       has_output_ = has_output_ || (m.is_output && m.cut == Cut::vocabulary);
       shape_of_.emplace(tensor.name, tensor.shape);
     }
-    if (!unknown.empty()) {
-      std::string what = "the family does not know";
+    if (left_out_ != nullptr) {
+      for (const std::string& label : unknown) left_out_->push_back(label + ": the rules do not know such a tensor");
+    } else if (!unknown.empty()) {
+      std::string what = "the rules do not know";
       for (std::size_t i = 0; i < std::min(kNamedMax, unknown.size()); ++i)
         what += text(i == 0 ? " " : ", ", unknown[i]);
       if (unknown.size() > kNamedMax) what += text(" and ", unknown.size() - kNamedMax, " more");
@@ -509,8 +519,10 @@ class Builder {
 
   const Degrees& degrees_;
   const std::vector<NamedTensor>& tensors_;
+  std::vector<std::string>* const left_out_;
   Dictionary dictionary_;
   std::vector<Meaning> meanings_;
+  std::vector<bool> is_known_;  // of each tensor
   std::unordered_map<std::string, Shape> shape_of_;
   std::uint64_t layers_ = 0;
   std::uint64_t experts_ = 0;
@@ -530,10 +542,10 @@ std::optional<ModelRules> model_rules_named(std::string_view name) {
   return std::nullopt;
 }
 
-Result<JobLayout> parse_short_layout(std::string_view text, ModelRules family,
-                                     const std::vector<NamedTensor>& tensors) {
-  PAWL_ASSIGN(const Degrees degrees, parse_degrees(text, family));
-  return Builder(degrees, tensors, family).build();
+Result<JobLayout> parse_short_layout(std::string_view text, ModelRules rules, const std::vector<NamedTensor>& tensors,
+                                     std::vector<std::string>* left_out) {
+  PAWL_ASSIGN(const Degrees degrees, parse_degrees(text, rules));
+  return Builder(degrees, tensors, rules, left_out).build();
 }
 
 }  // namespace pawl

@@ -1,4 +1,4 @@
-// The short form of a layout, as people type it: "tp=2,pp=2,dp=4,zero=1", with a family that knows the tensors' names.
+// The short form of a layout, as people type it: "tp=2,pp=2,dp=4,zero=1", with rules that know the tensors' names.
 //
 //   tp=N         tensor parallel: columns, rows and vocabularies are cut; fused tensors segment by segment
 //   pp=N         pipeline stages; layers are spread evenly, or as stages=8/10/10/4, first=N and last=N say
@@ -15,7 +15,7 @@
 // etp, ep, replicas, pp). Names are those of the whole model: one tensor a layer, or Megatron's with a layer axis.
 // Roles: "weight" is the weight; "buffer" and "step" are never cut but by pipeline stages; all others are the
 // optimizer's.
-// Pure; the layout that comes out is checked.
+// `pawl inspect --layout` shows what comes out. Pure; the layout is checked.
 #pragma once
 
 #include <optional>
@@ -28,6 +28,7 @@
 
 namespace pawl {
 
+// Which names the rules know.
 enum class ModelRules : std::uint8_t {
   gpt,      // Megatron GPT, GPT-2 and GPT-NeoX
   llama,    // Hugging Face's names, and Megatron's with gated layers
@@ -35,8 +36,10 @@ enum class ModelRules : std::uint8_t {
 };
 [[nodiscard]] std::optional<ModelRules> model_rules_named(std::string_view name);
 
-// Fails: `invalid`, naming the key, or up to five tensors that the family does not know or that don't divide.
-[[nodiscard]] Result<JobLayout> parse_short_layout(std::string_view text, ModelRules family,
-                                                   const std::vector<NamedTensor>& tensors);
+// `left_out`: if given, tensors that the rules do not know or that don't divide are left out of the layout, and each is
+// named there with the reason. Fails: `invalid`, naming the key; without `left_out` also for such tensors, naming five.
+[[nodiscard]] Result<JobLayout> parse_short_layout(std::string_view text, ModelRules rules,
+                                                   const std::vector<NamedTensor>& tensors,
+                                                   std::vector<std::string>* left_out = nullptr);
 
 }  // namespace pawl

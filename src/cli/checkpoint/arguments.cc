@@ -69,6 +69,10 @@ void add_family(CLI::App& app, CheckpointArguments& all) {
       ->group(group);
 }
 
+std::string unknown_family(const std::string& words) {
+  return text("\"", words, "\": expected gpt, llama, mixtral or gpt_neox");
+}
+
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -188,7 +192,7 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
     if (all.convert.flat_names && all.convert.to != To::dcp)
       throw CLI::ValidationError("--flat", text("only possible for dcp, not for ", all.convert_to));
     if (!all.family.empty() && !(all.convert.family.family = family_named(all.family)))
-      throw CLI::ValidationError("--family", text("\"", all.family, "\": expected gpt, llama, mixtral or gpt_neox"));
+      throw CLI::ValidationError("--family", unknown_family(all.family));
     chosen = [&all] { return command_convert(all.convert); };
   });
 }
@@ -201,7 +205,23 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
   add_reading(*inspect, all.inspect.read);
   inspect->add_flag("-a,--all", all.inspect.all, "show every tensor, not only the first 40");
   add_output(*inspect, all.inspect.json);
-  inspect->callback([&all, &chosen] { chosen = [&all] { return command_inspect(all.inspect); }; });
+  const char* group = "What a job would hold";
+  CLI::Option* layout = inspect->add_option(
+      "--layout", all.inspect.layout,
+      "a parallel layout such as \"tp=2,pp=2,dp=4,zero=1\": show how many bytes each rank would hold, "
+      "and tensors that cannot be laid out. Keys: tp pp vpp dp cp fsdp ep etp zero style bucket "
+      "vocab stages first last");
+  layout->group(group);
+  inspect
+      ->add_option("--family", all.inspect_family,
+                   "gpt, llama (also Qwen, Mistral), mixtral or gpt_neox; default: detected from the names")
+      ->needs(layout)
+      ->group(group);
+  inspect->callback([&all, &chosen] {
+    if (!all.inspect_family.empty() && !(all.inspect.family = family_named(all.inspect_family)))
+      throw CLI::ValidationError("--family", unknown_family(all.inspect_family));
+    chosen = [&all] { return command_inspect(all.inspect); };
+  });
 
   add_convert(app, all, chosen);
 

@@ -17,7 +17,7 @@ struct CheckpointArguments {
   ConvertOptions convert;
   DiffOptions diff;
   VerifyOptions verify;
-  std::string convert_to, family;  // as they were typed
+  std::string convert_to, family, inspect_family;  // as they were typed
 };
 
 // Adds the subcommands; `chosen` becomes the call of the one that was typed. Both outlive the parsing.

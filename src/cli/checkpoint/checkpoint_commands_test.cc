@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/reshape/cast.h"
 #include "cli/checkpoint/convert_plan.h"
+#include "cli/checkpoint/layout_report.h"
 #include "cli/checkpoint/numbers.h"
 #include "cli/checkpoint/portions.h"
 #include "cli/checkpoint/progress.h"
@@ -267,6 +268,62 @@ TEST(Inspect, SaysAllOfIt) {
   EXPECT_EQ(document["tensors"].size(), 5u);
   EXPECT_EQ(document["roles"]["weight"]["elements"], 6);
   EXPECT_EQ(document["problems"][0], "file x is missing");
+}
+
+CheckpointView small_llama() {
+  CheckpointView view;
+  const auto add = [&](const std::string& name, Shape shape) {
+    view.tensors.push_back({.name = name, .type = ElementType::bfloat16, .shape = shape});
+    view.tensors.push_back({.name = name, .role = "exp_avg", .type = ElementType::float32, .shape = shape});
+  };
+  add("model.embed_tokens.weight", {10, 4});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    add(layer + "self_attn.q_proj.weight", {4, 4});
+    add(layer + "mlp.down_proj.weight", {4, 8});
+    add(layer + "input_layernorm.weight", {4});
+  }
+  add("model.norm.weight", {4});
+  add("lm_head.weight", {10, 4});
+  return view;
+}
+
+TEST(InspectLayout, SaysWhatEachRankHolds) {
+  const Result<LayoutReport> report = report_layout(small_llama(), "tp=2,pp=2,dp=2,zero=1", Family::llama);
+  ASSERT_TRUE(report) << report.error().what;
+  ASSERT_EQ(report->ranks.size(), 8u);
+  EXPECT_EQ(report->roles, (std::vector<std::string>{"weight", "exp_avg"}));
+  EXPECT_TRUE(report->left_out.empty());
+  // Half of the embedding, of q_proj and of down_proj, the whole norm of layer 0: 20 + 8 + 16 + 4 elements.
+  EXPECT_EQ(report->ranks[0].bytes[0], 48 * 2u);
+  EXPECT_EQ(report->ranks[0].bytes[1], 48 * 4 / 2u);
+  // The last stage also has the final norm.
+  EXPECT_EQ(report->ranks[7].coordinates, (std::vector<std::uint64_t>{1, 1, 0, 0, 1}));
+  EXPECT_EQ(report->ranks[7].bytes[0], 52 * 2u);
+  const std::string text = layout_text(*report, 3);
+  for (const char* part : {"pp 2 x dp 2 x tp 2", "llama", "RANK  pp  dp  tp  weight", "... and 5 ranks more (--all)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const json document = layout_json(*report);
+  EXPECT_EQ(document["world"], 8);
+  EXPECT_EQ(document["ranks"][7]["coordinates"]["pp"], 1);
+  EXPECT_EQ(document["ranks"][7]["roles"]["weight"], 104);
+  EXPECT_EQ(document["ranks"][0]["bytes"], 96 + 96);
+}
+
+TEST(InspectLayout, NamesWhatCannotBeLaidOut) {
+  CheckpointView view = small_llama();
+  view.tensors.push_back({.name = "model.strange", .shape = {4}});
+  const Result<LayoutReport> report = report_layout(view, "tp=3", Family::llama);
+  ASSERT_TRUE(report) << report.error().what;
+  ASSERT_EQ(report->left_out.size(), 9u);  // q_proj and down_proj don't divide by three: two layers, two roles
+  EXPECT_EQ(report->left_out[0], "tensor model.strange (weight): the rules do not know such a tensor");
+  EXPECT_EQ(layout_json(*report)["left_out"].size(), 9u);
+  EXPECT_NE(layout_text(*report, std::nullopt).find("LEFT OUT: tensor model.strange"), std::string::npos);
+  EXPECT_EQ(report_layout(view, "tp=two", Family::llama).error().code, Code::invalid);
+  EXPECT_EQ(report_layout(view, "dp=20000", Family::llama).error().code, Code::invalid);
+  EXPECT_EQ(report_layout({}, "tp=2", Family::llama).error().code, Code::not_found);
+  CheckpointView nameless;
+  nameless.tensors.push_back({.name = "w", .shape = {4}});
+  EXPECT_NE(report_layout(nameless, "tp=2", std::nullopt).error().what.find("--family"), std::string::npos);
 }
 
 }  // namespace

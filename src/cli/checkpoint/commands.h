@@ -18,7 +18,9 @@ namespace pawl::checkpoint {
 struct InspectOptions {
   std::string path;
   ReadOptions read;
-  bool all = false;  // every tensor, object and note; else the first ones
+  bool all = false;              // every tensor, object and note; else the first ones
+  std::string layout;            // "tp=2,pp=2": show what each rank would hold (layout_report.h) instead
+  std::optional<Family> family;  // of `layout`; detected from the names if not given
   bool json = false;
 };
 int command_inspect(const InspectOptions& options);
