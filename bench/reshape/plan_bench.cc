@@ -17,10 +17,9 @@
 #include "base/text.h"
 #include "checkpoint/reshape/file_source.h"
 #include "checkpoint/reshape/plan.h"
-#include "checkpoint/reshape/plan_cache.h"
 #include "tensor/short_layout.h"
 
-namespace pawl {
+namespace pawl::checkpoint {
 namespace {
 
 double cpu_seconds() {
@@ -103,13 +102,12 @@ struct Numbers {
   std::uint64_t copies = 0;
   double one_rank_seconds = 0;
   double all_ranks_seconds = 0;
-  double cached_seconds = 0;
   double peak_before = 0;
 };
 
 // `make_source` anew for each plan, as a rank that starts would.
 template <class MakeSource>
-Numbers measure(const JobLayout& to, std::uint64_t source_digest, MakeSource make_source) {
+Numbers measure(const JobLayout& to, MakeSource make_source) {
   Numbers numbers;
   numbers.peak_before = peak_megabytes();
   std::uint64_t seen = 0;
@@ -133,21 +131,11 @@ Numbers measure(const JobLayout& to, std::uint64_t source_digest, MakeSource mak
   numbers.all_ranks_seconds = planned([&](const ReshapePlan& plan) { return plan.plan_all(count); });
   numbers.copies = seen;
 
-  PlanCache cache;
-  const std::uint64_t target_digest = digest_of(to);
-  const Enumeration target(to);
   const ReshapeSource source = make_source();
   for (std::uint32_t t = 0; t < source.tensors.size(); ++t) {
     std::vector<TensorPiece> pieces;
     source.append_pieces(t, pieces);
     numbers.shards += pieces.size();
-  }
-  for (int round = 0; round < 2; ++round) {  // the second one finds it
-    const double begin = cpu_seconds();
-    const auto copies =
-        cache.plan_rank({source_digest, target_digest, 7, {}}, [&] { return ReshapePlan::create(source, target); });
-    if (!copies) give_up(copies.error().what);
-    numbers.cached_seconds = cpu_seconds() - begin;
   }
   return numbers;
 }
@@ -157,7 +145,7 @@ Numbers measure_layouts(const JobLayout& from, const JobLayout& to) {
     if (Status checked = check_layout(*layout); !checked) give_up(checked.error().what);
   }
   const Enumeration ranks(from);
-  return measure(to, digest_of(from, {}), [&] { return source_of(ranks); });
+  return measure(to, [&] { return source_of(ranks); });
 }
 
 int run(const std::string& name) {
@@ -168,7 +156,7 @@ int run(const std::string& name) {
     numbers = measure_layouts(gpt("tp=8,pp=16,dp=32,zero=1"), gpt("tp=4,pp=8,dp=128,zero=1"));
   } else if (name == "files") {
     const CheckpointView view = thousand_files();
-    numbers = measure(fully_sharded(view), digest_of(view), [&] { return source_of(view); });
+    numbers = measure(fully_sharded(view), [&] { return source_of(view); });
   } else {
     give_up("one of: shards gpt files");
   }
@@ -176,18 +164,18 @@ int run(const std::string& name) {
   (void)::getloadavg(load, 1);
   std::printf(
       "{\"case\": \"%s\", \"shards\": %llu, \"copies\": %llu, \"one_rank_cpu_s\": %.4f, \"all_ranks_cpu_s\": %.3f, "
-      "\"cpu_s_per_million_copies\": %.3f, \"cached_ms\": %.4f, \"peak_mb\": %.1f, \"peak_mb_of_layouts\": %.1f, "
+      "\"cpu_s_per_million_copies\": %.3f, \"peak_mb\": %.1f, \"peak_mb_of_layouts\": %.1f, "
       "\"load\": %.1f}\n",
       name.c_str(), static_cast<unsigned long long>(numbers.shards), static_cast<unsigned long long>(numbers.copies),
       numbers.one_rank_seconds, numbers.all_ranks_seconds,
-      1e6 * numbers.all_ranks_seconds / static_cast<double>(numbers.copies), 1e3 * numbers.cached_seconds,
-      peak_megabytes(), numbers.peak_before, load[0]);
+      1e6 * numbers.all_ranks_seconds / static_cast<double>(numbers.copies), peak_megabytes(), numbers.peak_before,
+      load[0]);
   return 0;
 }
 
 }  // namespace
-}  // namespace pawl
+}  // namespace pawl::checkpoint
 
 int main(int argc, char** argv) {
-  return pawl::run(argc == 2 ? argv[1] : "");
+  return pawl::checkpoint::run(argc == 2 ? argv[1] : "");
 }

@@ -1,11 +1,12 @@
-// JobLayout: which rank holds which part of which tensor, and where in its buffers. Enumeration says it piece by piece.
+// JobLayout: which rank holds which part of which tensor, and where in its buffers. Enumeration lists it as pieces.
 //
 // Each rank has one buffer for each tensor that it holds by itself (its local array, row-major), and one for each flat
-// group of which it holds members. A *piece* is a box of a tensor and the strided place that it has in a buffer; every
-// placement comes down to pieces. Elements of a buffer that no piece covers are padding: they mean nothing.
-// Of one tensor on one rank, pieces never overlap; over all ranks, those of one version and copy tile it.
-// Pure; an Enumeration is immutable and thread-safe, and reads its layout as long as it lives. All counts are elements.
-// SeatLayout (job/layout/seat_layout.h) is the other face: what one running seat has declared, captured in its snapshot.
+// group of which it holds members. A *piece* is a box of a tensor and the strided place that it has in a buffer. Every
+// placement can be written as pieces. Elements of a buffer that no piece covers are padding, and mean nothing.
+// What always holds: pieces of one tensor on one rank never overlap; over all ranks, the pieces of one version and copy
+// tile the tensor. All counts are elements. Pure; an Enumeration is immutable and thread-safe, and reads its layout as
+// long as it lives.
+// SeatLayout (job/layout/seat_layout.h) is something else: what one running seat has declared.
 #pragma once
 
 #include <cstdint>
@@ -66,13 +67,6 @@ struct JobLayout {
 [[nodiscard]] std::string label_of(std::string_view name, std::string_view role);
 // Fails: `invalid`, naming the tensor or group.
 [[nodiscard]] Status check_layout(const JobLayout& layout);
-
-// The canonical text, for manifests: equal layouts have equal texts (tensor/job_text.cc has the grammar).
-[[nodiscard]] std::string text_of(const JobLayout& layout);
-// Exactly what text_of writes of a layout that check_layout takes. Fails: `corrupt`, with the line's number.
-[[nodiscard]] Result<JobLayout> parse_job_layout(std::string_view text);
-// As of SeatLayouts: tells layouts apart by accident, not against an attacker.
-[[nodiscard]] std::uint64_t digest_of(const JobLayout& layout);
 
 struct TensorPiece {
   std::uint32_t tensor = 0;

@@ -244,59 +244,5 @@ TEST(JobLayout, RefusesGroupsThatDoNotHold) {
             "tensor b (weight): shape [4] does not fit into [3]");
 }
 
-TEST(JobLayout, HasACanonicalText) {
-  JobTensor qkv = tensor_of("qkv", {12, 4}, {AxisPattern::shard_segments(1, 0, {8, 2, 2})});
-  JobTensor wte = tensor_of("wte", {10, 4}, {AxisPattern::only(0, {0}), AxisPattern::shard(1, 0)});
-  wte.padded = {16, 4};
-  const JobLayout layout = layout_of(mesh_of({{"dp", 2}, {"tp", 2}}), {qkv, wte, tensor_of("norm", {4})},
-                                     {{.name = "g", .mesh = 0, .axes = {0}, .align = 64, .members = {{2, 3}}}});
-  EXPECT_EQ(text_of(layout),
-            "pawl-job-layout\t1\t4\n"
-            "mesh\tmesh\tdp\t2\ttp\t2\n"
-            "tensor\tqkv\tweight\tfloat32\t[12,4]\t[12,4]\t0\t1:shard(0,even,segments[8,2,2])\n"
-            "tensor\twte\tweight\tfloat32\t[10,4]\t[16,4]\t0\t0:only[0];1:shard(0,chunk)\n"
-            "tensor\tnorm\tweight\tfloat32\t[4]\t[4]\t0\treplicate\n"
-            "flat\tg\t0\t[0]\tjoined\t64\t1\n"
-            "member\t2\t3\n");
-  const std::string text = text_of(layout);
-  const auto parsed = parse_job_layout(text);
-  ASSERT_TRUE(parsed) << parsed.error().what;
-  EXPECT_EQ(*parsed, layout);
-  JobLayout other = layout;
-  EXPECT_EQ(digest_of(other), digest_of(layout));
-  other.groups[0].members[0].gap = 4;
-  EXPECT_NE(digest_of(other), digest_of(layout));
-}
-
-// Whatever is cut off or changed is corrupt, or is the canonical text of another layout.
-TEST(JobLayout, HostileTextIsCorruptAndHarmless) {
-  const std::string good =
-      "pawl-job-layout\t1\t4\n"
-      "mesh\tmesh\tdp\t2\ttp\t2\n"
-      "tensor\tqkv\tweight\tfloat32\t[12,4]\t[16,4]\t0\t0:only[0,1];1:shard(0,given,segments[8,8],sizes[4,4,2,6])\n"
-      "tensor\tnorm\tweight\tfloat32\t[4]\t[4]\t0\treplicate\n"
-      "flat\tg\t0\t[0]\teach_member\t64\t1\n"
-      "member\t1\t3\n";
-  ASSERT_TRUE(parse_job_layout(good)) << parse_job_layout(good).error().what;
-  for (std::size_t i = 0; i < good.size(); ++i) {
-    EXPECT_TRUE(!parse_job_layout(good.substr(0, i)) || good[i - 1] == '\n') << i;
-    for (int byte = 0; byte < 256; ++byte) {
-      std::string bad = good;
-      bad[i] = static_cast<char>(byte);
-      const auto parsed = parse_job_layout(bad);
-      if (parsed) {
-        EXPECT_EQ(text_of(*parsed), bad);
-      } else {
-        EXPECT_EQ(parsed.error().code, Code::corrupt);
-      }
-    }
-  }
-  const std::string huge =
-      "pawl-job-layout\t1\t4294967295\n"
-      "mesh\tm\tdp\t4294967295\n"
-      "tensor\tw\tweight\tfloat32\t[4611686018427387904]\t[4611686018427387904]\t0\t0:shard(0,chunk)\n";
-  EXPECT_TRUE(parse_job_layout(huge));  // and at once: no work per rank
-}
-
 }  // namespace
 }  // namespace pawl

@@ -5,8 +5,6 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/reshape/plan_cache.h"
-
 namespace pawl::checkpoint {
 namespace {
 
@@ -273,56 +271,6 @@ TEST(ReshapePlan, DoesNotCutPackedTypes) {
   const auto kept = ReshapePlan::create(source, held);
   ASSERT_TRUE(kept);
   EXPECT_TRUE(kept->plan_all([](const PlannedCopy&) {}));
-}
-
-TEST(PlanCache, FindsWhatIsUnchangedAndNothingElse) {
-  const JobLayout from = layout_of(3, {tensor_of("w", {6, 2}, {AxisPattern::shard(0, 0)})});
-  const JobLayout to = layout_of(2, {tensor_of("w", {6, 2})});
-  const Enumeration held(from);
-  const Enumeration target(to);
-  const ReshapeSource source = source_of(held);
-  int made = 0;
-  const auto make = [&]() {
-    ++made;
-    return ReshapePlan::create(source, target);
-  };
-  PlanCache cache(5);
-  const PlanCache::Key key{digest_of(from, {}), digest_of(to), 0, {}};
-  const auto first = cache.plan_rank(key, make);
-  ASSERT_TRUE(first);
-  ASSERT_EQ((*first)->size(), 3u);
-  const auto again = cache.plan_rank(key, make);
-  ASSERT_TRUE(again);
-  EXPECT_EQ(made, 1);
-  EXPECT_EQ(*again, *first);
-  PlanCache::Key other = key;
-  other.rank = 1;  // its three copies and those of rank 0 are more than five
-  EXPECT_TRUE(cache.plan_rank(other, make));
-  EXPECT_EQ(made, 2);
-  EXPECT_TRUE(cache.plan_rank(key, make));
-  EXPECT_EQ(made, 3);
-  PlanCache::Key own = key;
-  own.options.prefer_own_rank = true;
-  EXPECT_TRUE(cache.plan_rank(own, make));
-  EXPECT_EQ(made, 4);
-  EXPECT_NE(digest_of(from, {true, false, true}), digest_of(from, {}));
-  EXPECT_NE(digest_of(from, {true, false, true}), digest_of(from, {true, true, false}));
-}
-
-TEST(PlanCache, DigestOfAViewSeesEachPiece) {
-  CheckpointView view;
-  view.files = {{.path = "a"}};
-  view.tensors.push_back({.name = "w", .shape = {4, 2}, .pieces = {whole_piece({4, 2}, 0, 8)}});
-  const std::uint64_t digest = digest_of(view);
-  EXPECT_EQ(digest_of(view), digest);
-  view.tensors[0].pieces[0].offset_bytes = 12;
-  EXPECT_NE(digest_of(view), digest);
-  view.tensors[0].pieces[0].offset_bytes = 8;
-  view.tensors[0].pieces[0].copy = 1;
-  EXPECT_NE(digest_of(view), digest);
-  view.tensors[0].pieces[0].copy = 0;
-  view.files[0].path = "b";
-  EXPECT_NE(digest_of(view), digest);
 }
 
 }  // namespace

@@ -432,9 +432,6 @@ void expect_all_at_once(const Enumeration& enumeration, Random& random) {
 // Pieces, written out element by element, are what the reference holds.
 void expect_enumerated(const JobLayout& layout, const Buffers& reference) {
   ASSERT_TRUE(check_layout(layout)) << check_layout(layout).error().what;
-  const auto again = parse_job_layout(text_of(layout));
-  ASSERT_TRUE(again) << again.error().what;
-  ASSERT_EQ(*again, layout);
   const Enumeration enumeration(layout);
   Buffers found;
   for (std::uint32_t rank = 0; rank < layout.world; ++rank) {
@@ -525,7 +522,7 @@ void run_case(std::uint64_t seed, Counts& counts) {
   const std::vector<Plain> tensors = random_tensors(random);
   const JobLayout from = random_layout(random, tensors);
   const JobLayout to = random_layout(random, tensors);
-  SCOPED_TRACE("seed " + std::to_string(seed) + "\nfrom\n" + text_of(from) + "to\n" + text_of(to));
+  SCOPED_TRACE("seed " + std::to_string(seed));
   const Buffers held = reference_buffers(from);
   const Buffers wanted = reference_buffers(to);
   ASSERT_NO_FATAL_FAILURE(expect_enumerated(from, held));
@@ -686,7 +683,7 @@ void run_view_case(std::uint64_t seed, Counts& counts) {
   const std::vector<Plain> tensors = random_tensors(random);
   Stored stored = random_view(random, tensors);
   const JobLayout to = random_layout(random, tensors);
-  SCOPED_TRACE("seed " + std::to_string(seed) + "\nto\n" + text_of(to));
+  SCOPED_TRACE("seed " + std::to_string(seed));
   const Buffers wanted = reference_buffers(to);
   std::vector<std::uint64_t> sizes;
   for (const Contents& file : stored.files) sizes.push_back(file.elements.size() * 8);  // of the widest type
