@@ -1,12 +1,12 @@
 // MeshPlacement: how one tensor lies on the ranks of a mesh.
 //
-// A placement is a list of patterns, one a mesh axis, applied one after another: each takes what the one before left
-// and gives every index along its axis a part of it. An axis without pattern replicates. The order matters only where
-// two axes cut one dimension: FSDP2 x TP, where the data-parallel axis cuts what the tensor-parallel one has cut
-// (torch's _StridedShard), is "tp, then dp".
-// What a rank holds of a tensor is its *local array*: along each dimension, some spans of the tensor joined. Every cut
-// is along one dimension, so spans of each dimension say it all.
-// The flat pattern joins several tensors: see FlatGroup in tensor/enumerate.h. Pure.
+// A placement is a list of patterns, one a mesh axis, applied one after another. Each takes what the pattern before it
+// left, and gives a part of it to every index along its axis. An axis without a pattern replicates. The order matters
+// only if two axes cut the same dimension: in FSDP2 with TP, the data-parallel axis cuts what the tensor-parallel axis
+// has cut (torch's _StridedShard), so the order is "tp, then dp".
+// What a rank holds of a tensor is its *local array*: along each dimension, some spans of the tensor, joined. Every cut
+// is along one dimension, so lists of spans, one a dimension, describe it completely.
+// For several tensors that are flattened and joined, see FlatGroup in tensor/enumerate.h. Pure.
 #pragma once
 
 #include <cstdint>

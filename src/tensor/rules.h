@@ -1,8 +1,7 @@
-// LayoutRules: a job's layout said by patterns of names, instead of tensor by tensor.
+// LayoutRules: a job's layout, described by patterns of names instead of tensor by tensor.
 //
-// The first rule that a tensor matches is its own. What always holds of a layout that rules made: each rule was used,
-// each tensor has one. Rules are for what people and families write; the layout that comes out says all tensor by
-// tensor, has a text and a digest (tensor/enumerate.h), and forgets the rules. Pure.
+// The first rule that matches a tensor counts. What always holds of a layout that was made by rules: each rule was
+// used, and each tensor has a rule. The resulting layout lists every tensor (tensor/enumerate.h) and no rules. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
-// Tiling: what boxes a flat interval makes up, and whether boxes lie side by side and leave nothing of a tensor out.
+// Tiling: which boxes a flat interval consists of, and whether boxes cover a tensor exactly, without overlap.
 //
-// The check is exact, and near-linear for what shards look like: one pass over the corners of the boxes proves that
-// each element is held just once; only where it is not are the boxes cut apart to say where. Boxes made to need more
-// cuts than a tensor ever has (kCutsMax a box) are `undecided`, instead of costing their square. Pure.
+// The check is exact, and near-linear for the boxes that shards have: one pass over their corners proves that each
+// element is covered just once. Only if that fails are the boxes cut apart to say where. Boxes that would need more
+// cuts than real tensors ever do (kCutsMax a box) are `undecided`, so that hostile input doesn't cost quadratic time.
+// Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,15 @@
-// SeenPieces: what reads show of a store's pieces, so that a load proves them without reading them a second time.
+// SeenPieces: proves a store's pieces with the bytes that a load reads anyway.
 //
-// Each stretch of bytes that is shown adds its own share to its piece's CRC32C, and to sums of where it lay; those of
-// all processes that read, joined, are the whole piece's where each of its bytes was shown once, whoever read it. Where
-// some were shown twice (which takes them out of a CRC) or not at all, or are damaged, a sum is another one, and the
-// piece has to be proven by reading it. So this only saves work. Pieces have the numbers that they have in the
-// manifest, end to end over its tensors. Reads no data.
+// What it buys: without it, a load that checks the store's checksums reads every piece a second time. Each stretch of
+// bytes that a read shows adds its share to the CRC32C of its piece, and to three sums of its position (the count of
+// bytes, and the sums of differences of squares and of cubes). The shares of all processes are joined. If each byte of
+// a piece was shown exactly once, whoever read it, all four equal those of the whole piece: it is proven. If bytes were
+// shown twice (which cancels them in a CRC) or not at all, or are damaged, one of the four differs, and the caller
+// reads the piece itself. So a mismatch costs time, never correctness.
+// What it can't see: stretches that cover a piece wrongly, but have the same three sums, and by chance (1 in 2^32) the
+// same CRC32C. Lists of stretches would be exact, but have to be exchanged among the processes, and strided reads have
+// millions of them. It is no defence against somebody who chooses the bytes.
+// Pieces have their numbers in the manifest, counted over its tensors. Reads no data.
 #pragma once
 
 #include <array>

@@ -1,10 +1,10 @@
 // Casts among float32, float16 and bfloat16, and the mean of versions.
 //
-// To fewer bits: to nearest, ties to even. NaN stays NaN (its sign and as much of its payload as fits), infinity stays
-// infinity. Where a cast does arithmetic on a NaN it comes out quiet: all but bfloat16 to float32, which only adds
-// zeros. A finite number too large for the target becomes infinity, and is counted: the caller reports it. The
-// functions of one element are the reference; cast and average give the same bits in blocks, by the CPU's own
-// conversions where it has them (chosen when they run). Pure.
+// Casts to fewer bits round to nearest, ties to even. NaN stays NaN (with its sign and as much of its payload as fits),
+// infinity stays infinity. A cast that does arithmetic makes a NaN quiet; only bfloat16 to float32 does none. A finite
+// number too large for the target becomes infinity, and is counted, so that the caller can report it. The functions of
+// one element are the reference. cast and average give the same bits in blocks, by the CPU's own conversions if it has
+// them (chosen at run time). Pure.
 #pragma once
 
 #include <cstddef>

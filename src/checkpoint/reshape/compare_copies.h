@@ -1,6 +1,6 @@
-// Replicas that should be equal, read and compared: silent divergence is found before it is copied on.
+// Comparing copies: replicas in files that should be equal are read and compared, so that nobody trusts a wrong one.
 //
-// Bit for bit. Where copies of a tensor cover different parts, what both have is compared. Reads each copy once.
+// Bit for bit. If copies of a tensor cover different parts, the common part is compared. Each copy is read once.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// DecodedFiles: encoded ranges of a checkpoint's files, each decoded once while somebody needs it.
+// DecodedFiles: encoded ranges of a checkpoint's files, decoded once each while somebody needs them.
 //
-// Thread-safe. What is held stays within the budget: a decoded file that nobody uses makes room for others, and who
-// needs room waits for it. Someone who waits holds none himself, so somebody always goes on.
+// Thread-safe. Memory stays within the budget: a decoded file that nobody uses is dropped for others, and a caller that
+// needs room waits for it. A caller that waits holds no file itself, so one of them always goes on.
 #pragma once
 
 #include <condition_variable>

@@ -1,7 +1,7 @@
-// DiskQueue: reads and writes of files that one thread has in flight, by io_uring or, one by one, by pread and pwrite.
+// DiskQueue: the reads and writes that one thread has in flight, by io_uring; or one by one, by pread and pwrite.
 //
-// A request is answered once, when all of it is done, the file has ended, or it failed; short transfers are gone on
-// with here. A queue goes only when nothing is in flight: it waits. One thread at a time.
+// A request gets one answer: when all of it is done, when the file has ended, or when it failed. Short transfers are
+// continued here. The destructor waits until nothing is in flight. One thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,12 @@
-// The executor: moves the bytes that a plan's copies describe: file to memory, memory to memory, file to file. Memory
-// may be that of other processes of this machine: what several of them need of a file one can read for all.
+// The executor: does the copies of a plan: file to memory, memory to memory, file to file. Memory may belong to other
+// processes of this machine, so one process can read a file for several.
 //
-// What always holds: each needed byte of a file is read once (neighbouring ranges together, where that reads at most 5
-// % more), whatever number of copies wants it; what is not in a copy's target box is not written; a target file's bytes
-// that no copy writes are zero; memory stays within the budget, beside the target's own and what a plan holds. Casts,
+// What always holds: each needed byte of a file is read once, however many copies want it (neighbouring ranges are read
+// together if that adds at most 5 %). Bytes outside a copy's target box are not written. Bytes of a target file that no
+// copy writes are zero. Memory stays within the budget; the target's own memory and the plan's come on top. Casts,
 // means of versions and byte order are done on the way.
-// What it isn't: it does not decide what goes where (checkpoint/reshape/plan.h), and does not know a format (src/formats).
-// Memory at both ends is the caller's, and outlives the call. One call uses all cores; calls may run at once.
+// It does not decide what goes where (checkpoint/reshape/plan.h), and knows no format (checkpoint/formats). Memory at
+// both ends belongs to the caller, and outlives the call. One call uses all cores; calls may run at once.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// What a checkpoint's files hold, as a plan's source: CheckpointView in, ReshapeSource and places out.
+// A checkpoint's files as the source of a plan: CheckpointView in, ReshapeSource and places out.
 //
-// Holder: the file's index in the view. Buffer: the piece's number, counted over all tensors in order; a piece is its
+// Holder: the file's index in the view. Buffer: the piece's number, counted over all tensors in order. A piece is its
 // own buffer, so its offset is 0. Tensors keep their index. Both results read the view as long as they live.
 // Pure: opens nothing (checkpoint/reshape/execute.h does). Thread-safe.
 #pragma once

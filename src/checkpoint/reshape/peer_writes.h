@@ -1,7 +1,7 @@
-// PeerWrites: boxes on their way into the memory of other processes, many to a system call.
+// PeerWrites: boxes on their way into the memory of other processes, many in one system call.
 //
-// What is to be cast, or lies in short runs, is made dense in buffers here first; the rest goes from where it lies, so
-// that has to stay until flush(). Of one thread.
+// A box that needs a cast, or lies in short runs, is first made dense in a buffer here. Other boxes are sent from where
+// they lie, so their memory must stay unchanged until flush(). One thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,14 +1,14 @@
-// Reshaping is intersection: what one layout holds, cut by what another wants, is a list of copies.
+// ReshapePlan: the list of copies that turns what one layout holds into what another layout needs.
 //
-// What always holds of a plan: each element that the target holds is written exactly once, from a source that holds it;
-// elements of a target's buffer that no copy writes are padding (to be zeroed by whoever runs the plan). Where several
-// sources hold a region, the one that has given the fewest bytes so far is taken. What cannot be covered is an error
-// that names the first tensors; never a guess.
-// A block-quantised payload is cut on the edges of its blocks, and goes where its scales go, or is refused; so is a
-// packed type that would be cut at all.
-// Pure, and streamed: one copy at a time, one tensor's pieces in memory; target ranks that want the same box share the
-// work. Does not move bytes. Equal arguments give equal plans, which can be kept (checkpoint/reshape/plan_cache.h). A plan is for
-// one thread; several may run at once.
+// Pieces that are held are intersected with pieces that are wanted. What always holds of a plan: each element that the
+// target holds is written exactly once, from a source that holds it. Elements of a target's buffer that no copy writes
+// are padding (whoever runs the plan zeroes them). If several sources hold a box, the one that has given the fewest
+// bytes so far is used. If something cannot be covered, planning fails and names the first tensors.
+// A block-quantised payload is cut only on the edges of its blocks, and must go where its scales go; otherwise planning
+// fails. A packed type is never cut.
+// Pure, and streamed: one copy at a time, with one tensor's pieces in memory. Target ranks that want the same box share
+// the work. Equal arguments give equal plans. A plan belongs to one thread; several plans may run at once. Moves no
+// bytes (checkpoint/reshape/execute.h).
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// RangeChecksums: checksums of ranges of files while they are written, in whatever order their bytes come.
+// RangeChecksums: checksums of ranges of files, computed while they are written, in whatever order their bytes come.
 //
 // A CRC is linear, so each stretch of bytes adds its own share, wherever it lies in its range. What always holds:
-// value_of is what the checksum of the whole range is, where bytes that nobody showed count as zeros, as they do in a
-// file that the executor made. Every byte is to be shown once: the second time would take it out again.
-// add() is thread-safe and takes no lock. Reads no file, and proves nothing: formats compare.
+// value_of is the checksum of the whole range, in which bytes that were not added count as zeros (as they are in a file
+// that the executor made). Add every byte once: a second time would cancel it.
+// add() is thread-safe and takes no lock. Reads no file, and proves nothing: the formats compare.
 #pragma once
 
 #include <cstddef>

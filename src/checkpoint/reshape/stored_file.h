@@ -1,7 +1,7 @@
-// StoredFile, opened: the decoded bytes that a view's pieces lie in.
+// Opening a StoredFile: the decoded bytes that a view's pieces lie in.
 //
-// Plain files are read where they are. Encoded ranges are decoded whole, once, into memory: their writers make one for
-// each tensor, so that is one tensor's bytes. Bytes that don't decode to exactly what the view says are `corrupt`.
+// Plain files are read where they are. An encoded range is decoded whole, once, into memory. Writers encode each tensor
+// by itself, so that is one tensor's bytes. Bytes that don't decode to exactly what the view says are `corrupt`.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Copies of boxes between strided places in memory: the inner loops of the executor.
 //
-// Any box, any strides (0 as well), at any address; casts and byte order on the way. Rows that are contiguous at both
-// ends and long go past the cache, several at a time; the rest is copied as it comes.
+// Any box, any strides (0 too), any address, with casts and byte order on the way. Long rows that are contiguous at
+// both ends are stored past the cache, several at a time; everything else is copied as it comes.
 // Both ends hold whole elements of whole bytes, and don't overlap. Thread-safe.
 #pragma once
 

@@ -1,12 +1,13 @@
-// CheckpointView: what any reader says a checkpoint holds: tensors by name and role, and where their bytes lie.
+// CheckpointView: what a checkpoint holds, whatever its format: tensors by name and role, and where their bytes lie.
 //
-// The one vocabulary between the readers (src/formats) and all that uses them: planner, executor and commands. A tensor
-// is a set of pieces, each a box of it with a strided place in a file: shards of every scheme come down to that, flat
-// intervals too (boxes_of_interval). What always holds of a view that a reader returned:
-//  * (name, role) pairs are unique; an alias names a tensor that is there; a piece's box lies inside its tensor and is
-//    not empty; its bytes lie inside its file; packed types (four and six bits) have one dense piece, all of it;
+// All readers (checkpoint/formats) produce it; the planner, the executor and the commands use it. A tensor is a set of
+// pieces. A piece is a box of the tensor, and a strided place in a file. Every sharding scheme can be written that way,
+// flat intervals too (append_interval in checkpoint/view/pieces.h). What always holds of a view that a reader returned:
+//  * (name, role) pairs are unique, and an alias names a tensor that exists;
+//  * a piece's box is not empty and lies inside its tensor; its bytes lie inside its file;
+//  * packed types (four and six bits) have one dense piece, which is all of the tensor;
 //  * pieces of one version and copy don't overlap. Together they tile the tensor, or `problems` says what is missing.
-// Nothing here opens a file. Pure values; boxes are in the tensor's own index space, row-major (tensor/box.h).
+// Nothing here opens a file. Plain values; boxes are in the tensor's own index space, row-major (tensor/box.h).
 #pragma once
 
 #include <cstdint>

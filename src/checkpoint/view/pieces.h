@@ -1,11 +1,11 @@
-// Pieces, cut and joined: what a reader does to a StoredTensor until it is the model's own tensor.
+// Edits of pieces: what a reader does to a StoredTensor until it is the model's own tensor.
 //
-// A reader first says what one file holds (a rank's part of a tensor, a flat interval of that part, several tensors
-// stored as one), then edits: parts of ranks are joined, layers and experts taken out, fused tensors taken apart. All
-// edits are of boxes and strides; no byte moves, so they are exact for every type.
-// What always holds: an edit of a tensor whose pieces keep the invariants of checkpoint_view.h gives one that keeps
-// them. Edits of packed types (four and six bits) are refused unless they change nothing. `scales` stay as they were:
-// whoever cuts a payload cuts its scales too.
+// A reader first says what one file holds: a rank's part of a tensor, a flat interval of that part, several tensors
+// stored as one. Then it edits: it joins the parts of ranks, takes out layers and experts, and splits fused tensors.
+// All edits are of boxes and strides. No byte moves, so they are exact for every type.
+// What always holds: if a tensor's pieces keep the invariants of checkpoint_view.h, they keep them after an edit. Edits
+// of packed types (four and six bits) fail unless they change nothing. `scales` stay as they were: whoever cuts a
+// payload must cut its scales too.
 // Pure. Fails: `invalid`, with the tensor's name and shapes.
 #pragma once
 

@@ -1,11 +1,11 @@
-// SeatLayout: what one seat declared, and where each piece lies in its snapshot's payload.
+// SeatLayout: what one seat declared, and where each entry lies in its snapshot's payload.
 //
-// What always holds of a built or parsed one: (name, role) pairs are unique; each box lies inside its tensor's
-// shape, and is all of it where the tensor is replicated; each mesh covers the world. The payload is the stable entries
-// in declared order, then the volatile ones and blobs in declared order, each at a multiple of 64 bytes; the bytes
-// between are zero. Derived entries are listed and not captured. Pure. The canonical text is what travels and what lies
-// in the arena; equal layouts have equal texts and digests. It is strict both ways: parse_layout takes exactly what
-// text_of writes. Other placements (shard, flat, averaged) come with src/reshape. Used by libpawl and pawld alike.
+// What always holds of a built or parsed one: (name, role) pairs are unique; each box lies inside its tensor's shape,
+// and is all of it if the tensor is replicated; each mesh covers the world. The payload has the stable entries in
+// declared order, then the volatile entries and blobs in declared order, each at a multiple of 64 bytes. The bytes
+// between are zero. Derived entries are listed and not captured. The canonical text travels between nodes and lies in
+// the arena: equal layouts have equal texts and digests, and parse_layout accepts exactly what text_of writes. Other
+// placements (shards, flat groups, means) are those of tensor/enumerate.h. Pure. Used by libpawl and pawld.
 #pragma once
 
 #include <cstdint>
