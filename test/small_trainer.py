@@ -1,4 +1,4 @@
-"""A training of a few numbers, straight on pawl.h (by ctypes): its collectives are sums in pawl's own store.
+"""A training of a few numbers, straight on pawl.h (by ctypes): its collectives are sums over pawl's rendezvous.
 
 small_trainer.py JSON: {"record": FOLDER, "steps": N, ...}; what else it does is in DEFAULTS. $PAWL_LIBRARY is libpawl.
 After step s the state is `after(s, world)`, on every seat; each step is a line in FOLDER/seat-<n>.jsonl, the end a file
@@ -24,7 +24,7 @@ DEFAULTS = {
     "exits": None,          # [[seats], step, code]: they end there, in every process; step 0: before the job runs
     "drain_ms": 0,          # a lost step takes so long to run out, "drain_progress" says whether with signs of life
     "drain_progress": True,
-    "thread": False,        # a second thread counts in the store all the time
+    "thread": False,        # a second thread counts in the rendezvous all the time
     "after_ms": 0,          # what it does when it has finished
     "finish": True,         # False: the process ends without pawl_finish
 }
@@ -203,7 +203,7 @@ class Trainer:
                 return
             counted += 1
             if total != counted:
-                print(f"counted {counted} times, the store says {total}", file=sys.stderr, flush=True)
+                print(f"counted {counted} times, the rendezvous says {total}", file=sys.stderr, flush=True)
                 os._exit(1)
             self.counted = counted
             time.sleep(0.001)

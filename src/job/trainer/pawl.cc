@@ -176,9 +176,9 @@ pawl_status ignore_declaration(pawl_trainer* trainer, std::uint32_t* id) {
 // --- The rendezvous.
 
 Result<RendezvousAnswer> ask_rendezvous(pawl_trainer* trainer, RendezvousRequest request, pawl::Deadline deadline) {
-  if (trainer->off()) return trainer->without.store(std::move(request), deadline);
+  if (trainer->off()) return trainer->without.rendezvous(std::move(request), deadline);
   if (trainer->retired) return Error{Code::unreachable, "there is no rendezvous: pawl has detached"};
-  return trainer->trainer->store(std::move(request), deadline);
+  return trainer->trainer->rendezvous(std::move(request), deadline);
 }
 
 // Into the caller's buffer; *size becomes the length in any case.

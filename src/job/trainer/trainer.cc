@@ -385,7 +385,7 @@ Status Trainer::finish() {
 
 // --- Rendezvous and status.
 
-Result<RendezvousAnswer> Trainer::store(RendezvousRequest request, Deadline deadline) {
+Result<RendezvousAnswer> Trainer::rendezvous(RendezvousRequest request, Deadline deadline) {
   PAWL_TRY(session_->interruption());
   RendezvousMessage message;
   {
@@ -405,7 +405,7 @@ Result<RendezvousAnswer> Trainer::store(RendezvousRequest request, Deadline dead
   Result<Answer> answer = session_->request(message, MessageKind::value, {.deadline = deadline});
   if (!answer) return std::move(answer).error().within(text("key ", key));
   ValueMessage value;
-  PAWL_ENSURE(decode(answer->payload, value), "pawld's answer is none of its store");
+  PAWL_ENSURE(decode(answer->payload, value), "pawld's answer makes no sense");
   if (!value.answer.refused.empty()) return Error{Code::invalid, value.answer.refused};
   return value.answer;
 }

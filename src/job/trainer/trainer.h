@@ -1,8 +1,8 @@
 // Trainer: what include/pawl/pawl.h promises, as one object per process. pawl.cc translates to C and back.
 //
 // Who does what: Session talks to pawld, Declared knows the state, Capture copies it, Trainer says what is allowed when
-// and keeps the page up to date. Every call belongs to the training thread, but progress, committed_step, next_event,
-// interrupted, role, world, stop_step and store, which are any thread's. join may be called on another thread while the
+// and keeps the page up to date. Every call belongs to the training thread. Any thread may call progress,
+// committed_step, next_event, interrupted, role, world, stop_step and rendezvous. Another thread may call join while the
 // training thread keeps to role, world, progress and interrupted.
 // Codes: `stale` is PAWL_RECOVER, `cancelled` PAWL_STOP (base/c_status.h); after `broken` only destruction is left.
 #pragma once
@@ -69,8 +69,8 @@ class Trainer {
   [[nodiscard]] Status finish();
 
   // Carries out `request`, of which client and number are ours to fill in, at the job's root. A get waits `deadline`.
-  // Fails: `invalid` where the store refuses.
-  [[nodiscard]] Result<RendezvousAnswer> store(RendezvousRequest request, Deadline deadline = Deadline::never());
+  // Fails: `invalid` if the rendezvous refuses it.
+  [[nodiscard]] Result<RendezvousAnswer> rendezvous(RendezvousRequest request, Deadline deadline = Deadline::never());
 
   [[nodiscard]] pawl_role role() const { return static_cast<pawl_role>(page().role.load()); }
   [[nodiscard]] std::uint32_t world() const { return static_cast<std::uint32_t>(page().world.load()); }
@@ -98,7 +98,7 @@ class Trainer {
   std::unique_ptr<Session> session_;
   mutable std::mutex seat_mutex_;  // between join and the calls of other threads
   std::optional<pawl_seat> seat_;  // of the last join
-  std::mutex change_mutex_;        // one change of the store at a time
+  std::mutex change_mutex_;        // one change of the rendezvous at a time
   Generation running_;             // windows may be opened in this one
   Step last_window_;               // of this generation; at first its resume step
   std::uint32_t restore_slot_ = 0;

@@ -25,12 +25,12 @@ pawl_seat seat_without_pawl() {
   return seat;
 }
 
-Result<RendezvousAnswer> WithoutPawl::store(RendezvousRequest request, Deadline deadline) {
+Result<RendezvousAnswer> WithoutPawl::rendezvous(RendezvousRequest request, Deadline deadline) {
   std::unique_lock lock(mutex_);
   request.client = 1;
   request.number = ++number_;
   for (;;) {
-    const std::optional<RendezvousAnswer> answer = store_.apply(request);
+    const std::optional<RendezvousAnswer> answer = rendezvous_.apply(request);
     if (answer) changed_.notify_all();
     if (answer && !answer->refused.empty()) return Error{Code::invalid, answer->refused};
     if (answer) return *answer;

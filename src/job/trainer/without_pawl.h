@@ -1,7 +1,7 @@
 // WithoutPawl: what pawl.h answers with PAWL=off, where there is nobody to ask.
 //
-// Who we are is read from RANK, WORLD_SIZE and LOCAL_RANK; the store is this process's own, for its threads; the job's
-// end is what this process asked for. Any thread.
+// The identity is read from RANK, WORLD_SIZE and LOCAL_RANK. The rendezvous works within this process, for its threads.
+// The job's end is what this process asked for. Any thread.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace pawl::job {
 
 class WithoutPawl {
  public:
-  // A get waits until `deadline`. Fails: `timeout`; `invalid` where the store refuses.
-  [[nodiscard]] Result<RendezvousAnswer> store(RendezvousRequest request, Deadline deadline);
+  // A get waits until `deadline`. Fails: `timeout`; `invalid` if the rendezvous refuses it.
+  [[nodiscard]] Result<RendezvousAnswer> rendezvous(RendezvousRequest request, Deadline deadline);
 
   void step_begin(Step step) { begun_ = step.value; }
   // The first proposal counts; at the earliest it is the step after the one that has begun.
@@ -31,7 +31,7 @@ class WithoutPawl {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  RendezvousStore store_;
+  RendezvousStore rendezvous_;
   std::uint64_t number_ = 0;
   std::atomic<std::uint64_t> begun_{0}, stop_{0};
 };
