@@ -87,13 +87,13 @@ using WriteObserver =
 using ReadObserver = WriteObserver;
 
 struct ExecuteOptions {
-  std::uint64_t memory_bytes = std::uint64_t{1}
-                               << 30;  // at least 256 KiB are used; more: wider windows, fewer requests
-  std::uint32_t threads = 0;           // 0: all cores
-  bool io_uring = true;                // false, or a kernel that refuses it: pread and pwrite
-  bool direct = true;                  // O_DIRECT for large ranges that no cache has
-  bool sync = true;                    // target files are on the disk when execute() returns
-  std::uint64_t bytes_expected = 0;    // for progress only; 0: not known
+  // At least 256 KiB are used. More memory: longer ranges, fewer requests.
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  std::uint32_t threads = 0;         // 0: all cores
+  bool io_uring = true;              // false, or a kernel that refuses it: pread and pwrite
+  bool direct = true;                // O_DIRECT for large ranges that no cache has
+  bool sync = true;                  // target files are on the disk when execute() returns
+  std::uint64_t bytes_expected = 0;  // for progress only; 0: not known
   // About every 100 ms and at the end, from any thread, one call at a time.
   std::function<void(const ExecuteProgress&)> progress;
   WriteObserver observe;  // e.g. checkpoint/reshape/range_checksums.h
@@ -107,7 +107,7 @@ struct ExecuteReport {
   std::uint64_t bytes_moved = 0;    // that the copies' targets hold
   // Finite numbers that a cast made infinite: index of the tensor in the target's layout, and how many; ascending.
   std::vector<std::pair<std::uint32_t, std::uint64_t>> overflowed;
-  std::uint64_t buffer_bytes_max = 0;  // the most memory held at once for windows and decoded files
+  std::uint64_t buffer_bytes_max = 0;  // the most memory held at once for ranges and decoded files
   bool used_io_uring = false;
 };
 
