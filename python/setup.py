@@ -1,6 +1,6 @@
-"""`pip install ./python`, in a checkout where `make build` was run: the package with its libraries beside it, and with the
-extension for the torch of the environment that it is installed into. Without a torch there it is installed without the
-extension, and says so when the extension is needed. Metadata: pyproject.toml."""
+"""`pip install ./python`, in a checkout where `make build` was run: the package with its libraries beside it, and with
+the extension for the torch of the environment that it is installed into. Without a torch there it is installed without
+the extension, and says so when the extension is needed. Metadata: pyproject.toml."""
 import os
 import pathlib
 import re
@@ -31,7 +31,8 @@ def build_extension(folder: pathlib.Path) -> None:
         configure = ["cmake", "-S", str(ROOT), "-B", tree, "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
                      f"-DPAWL_PYTHON={sys.executable}", f"-DPAWL_OUTPUT_DIR={tree}"]
         subprocess.run(configure, env=outside_environment(), check=True)
-        subprocess.run(["cmake", "--build", tree, "--target", "pawl_c10d", "--parallel", "2"], env=outside_environment(),
+        subprocess.run(["cmake", "--build", tree, "--target", "pawl_c10d", "--parallel", "2"],
+                       env=outside_environment(),
                        check=True)
         shutil.copy2(pathlib.Path(tree) / "lib" / "pawl_c10d.so", folder)
 
