@@ -3,7 +3,7 @@
 // One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node
 // is dead (its keeper owns the listening socket). Accepted or swallowed but silent: its pawld restarts, or the node is
 // stopped or cut off; wait out the silence deadline. Another incarnation answers: the life we knew is over. What
-// follows from a lost neighbour is decided elsewhere (job/recovery/decide.h). Incoming links are pawld's (spread.cc): they
+// follows from a lost neighbour is decided elsewhere (job/recovery/decide.h). Incoming links: peer_listener.h; they
 // only answer.
 #pragma once
 

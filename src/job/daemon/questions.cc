@@ -1,15 +1,15 @@
-// Pawld answers questions: status, inventory, and the holds of a drill. JSON as in docs/protocol.md.
+#include "job/daemon/questions.h"
+
 #include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include "base/text.h"
 #include "env/files.h"
-#include "env/process.h"
-#include "job/daemon/pawld.h"
+#include "job/daemon/trainer_watch.h"
 
 namespace pawl::job {
 
-using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 namespace {
@@ -36,13 +36,82 @@ std::uint64_t resident_bytes(std::uint64_t pid) {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-}  // namespace
-
-void Pawld::on_question(const std::shared_ptr<Connection>& connection, const Frame& frame, bool local) {
-  connection->send(frame_of(AnswerMessage{answer(frame.payload, local)}, frame.id));
+void add_page(Json& json, const TrainerPage& page) {
+  json["phase"] = phase_name(page.phase.load());
+  json["step"] = page.step.load();
+  json["updates"] = page.updates.load();
+  json["reached"] = page.reached.load();
+  json["nonce"] = text(page.nonce.load());
+  json["samples"] = page.samples.load();
+  json["held"] = page.held.load() != 0;
+  json["fence_wait_ms"] = {{"last", ms_of(page.fence_wait_ns_last.load())},
+                           {"max", ms_of(page.fence_wait_ns_max.load())},
+                           {"total", ms_of(page.fence_wait_ns_total.load())},
+                           {"count", page.fence_count.load()}};
+  json["windows"] = {{"captured", page.windows_captured.load()}, {"voided", page.windows_voided.load()}};
+  json["captured_bytes"] = page.captured_bytes_total.load();
+  json["copy_ms_total"] = ms_of(page.copy_ns_total.load());
 }
 
-std::string Pawld::answer(const std::string& question, bool local) {
+Json trainer_json(const TrainerProcess& trainer, Generation running) {
+  Json json{{"local_index", trainer.index},
+            {"seat", trainer.seat ? Json(trainer.seat->value) : Json()},
+            {"pid", trainer.pid == kPidNotKnownYet ? 0 : trainer.pid},
+            {"start_time", trainer.start_time}};
+  json["state"] = trainer.pid == 0 || trainer.dying                ? "dead"
+                  : trainer.finished                               ? "finished"
+                  : trainer.waits_for(MessageKind::join)           ? (trainer.seat ? "joined" : "parked")
+                  : trainer.page == nullptr                        ? "starting"
+                  : running.value > 0 && trainer.seated == running ? "running"
+                                                                   : "restoring";
+  if (trainer.page == nullptr) return json;
+  add_page(json, *trainer.page);
+  json["rss_bytes"] = resident_bytes(trainer.pid);
+  return json;
+}
+
+// The greatest steps that the seat's own arena has sealed, and that all its holders have as well.
+void add_steps(Json& json, const Arena& arena, std::uint32_t replica_count) {
+  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
+  std::uint64_t sealed = 0;
+  std::uint64_t held = 0;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const Slot slot = arena.slot(i);
+    const SlotWord word = slot.word();
+    if (word.state != SlotState::sealed) continue;
+    sealed = std::max(sealed, word.step.value);
+    if ((slot.acknowledged() & every_holder) == every_holder) held = std::max(held, word.step.value);
+  }
+  json["sealed"] = sealed;
+  json["held"] = held;
+}
+
+Json seat_json(const JobMirror& mirror, Seat seat, const ArenaHandle& arena) {
+  Json json{{"seat", seat.value}, {"sealed", 0}, {"held", 0}, {"holders", Json::array()}};
+  if (arena) add_steps(json, arena->arena, mirror.spec().replica_count);
+  for (std::uint32_t position : holder_positions(seat, mirror.ring()))
+    if (const auto node = mirror.node_at(position)) json["holders"].push_back(node->value);
+  return json;
+}
+
+// Why a death now would cost more than the last step; for a member.
+std::vector<std::string> exposures(const NodeContext& context, Seat seat, bool has_arena, Step committed) {
+  std::vector<std::string> sentences;
+  const JobMirror& mirror = context.mirror;
+  const Generation running = context.followed.running;
+  const std::uint32_t replica_count = mirror.spec().replica_count;
+  if (running.value > 0 && running == mirror.generation() && !has_arena)
+    sentences.push_back(text("seat ", seat, ": nothing is protected yet, its layout is not sealed"));
+  if (replica_count == 0) sentences.push_back(text("seat ", seat, ": no replica (--replicas 0)"));
+  const Step resume = mirror.state().resume;
+  if (replica_count > 0 && running.value > 0 && committed <= resume && resume.value > 0)
+    sentences.push_back(text("seat ", seat, ": since the recovery no newer step is committed yet"));
+  return sentences;
+}
+
+}  // namespace
+
+std::string Questions::answer(const std::string& question, bool local) {
   const Json asked = Json::parse(question, nullptr, false);
   auto text_of = [&](const char* name) {
     return asked.is_object() && asked.contains(name) && asked[name].is_string() ? asked[name].get<std::string>()
@@ -56,16 +125,9 @@ std::string Pawld::answer(const std::string& question, bool local) {
   if (!local && text_of("token") != token_) return R"({"error":"wrong token"})";
   const std::string ask = text_of("ask");
   if (ask == "status") return status_json();
-  if (ask == "inventory") {
-    Inventory inventory;
-    inventory.life = self_;
-    inventory.generation = state_ ? state_->generation : Generation(0);
-    inventory.committed = progress_.committed;
-    inventory.items = memory_->inventory();
-    return to_json(inventory);
-  }
+  if (ask == "inventory") return inventory_json();
   if (ask == "hold" || ask == "release") {
-    if (!spec_.test_hooks) return R"({"error":"holds need a job started with --test-hooks"})";
+    if (!parts_.context.mirror.spec().test_hooks) return R"({"error":"holds need a job started with --test-hooks"})";
     if (ask == "hold")
       return hold_json(text_of("phase"), static_cast<std::uint32_t>(number_of("local_index")), number_of("step"));
     release_holds();
@@ -74,109 +136,69 @@ std::string Pawld::answer(const std::string& question, bool local) {
   return Json{{"error", "unknown question '" + ask + "': status, inventory, hold, release"}}.dump();
 }
 
-std::string Pawld::status_json() {
+std::string Questions::inventory_json() const {
+  Inventory inventory;
+  inventory.life = parts_.context.self;
+  inventory.generation = parts_.context.mirror.generation();
+  inventory.committed = hooks_.progress().committed;
+  inventory.items = parts_.memory.inventory();
+  return to_json(inventory);
+}
+
+std::string Questions::status_json() const {
+  const NodeContext& context = parts_.context;
+  const JobMirror& mirror = context.mirror;
+  const bool formed = mirror.has_state();
+  const Step committed = hooks_.progress().committed;
   Json status;
-  const bool member = is_member();
-  status["node"] = self_.node.value;
-  status["incarnation"] = self_.incarnation.value;
-  status["role"] = member ? "member" : !state_ ? "joining" : "spare";
-  status["generation"] = state_ ? state_->generation.value : 0;
-  status["phase"] = state_ ? name_of(state_->phase) : "forming";
-  status["committed"] = progress_.committed.value;
-  status["resume"] = state_ ? state_->resume.value : 0;
-  status["address"] = options_.address;
+  status["node"] = context.self.node.value;
+  status["incarnation"] = context.self.incarnation.value;
+  status["role"] = mirror.is_member() ? "member" : !formed ? "joining" : "spare";
+  status["generation"] = mirror.generation().value;
+  status["phase"] = formed ? name_of(mirror.state().phase) : "forming";
+  status["committed"] = committed.value;
+  status["resume"] = formed ? mirror.state().resume.value : 0;
+  status["address"] = context.address;
   status["keeper_pid"] = getppid();
   status["pawld_pid"] = getpid();
-  status["lease_age_ms"] =
-      ms_of(static_cast<std::uint64_t>(real_clock().boottime().count() - lease_renewed_ns_.load()));
-  status["memory_bytes"] = memory_->bytes();
-  status["wire_bytes"] = {{"sent", bytes_sent_.load()}, {"received", bytes_received_.load()}};
+  status["lease_age_ms"] = ms_of(static_cast<std::uint64_t>(hooks_.lease_age().count()));
+  status["memory_bytes"] = parts_.memory.bytes();
+  status["wire_bytes"] = {{"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}};
+  const Generation running =
+      formed && context.followed.running == mirror.generation() ? mirror.generation() : Generation(0);
   status["trainers"] = Json::array();
-  for (const TrainerProcess& place : trainers_->places()) {
-    Json trainer{{"local_index", place.index},
-                 {"seat", place.seat ? Json(place.seat->value) : Json()},
-                 {"pid", place.pid + 1 == 0 ? 0 : place.pid},
-                 {"start_time", place.start_time}};
-    const bool running = state_ && running_ == state_->generation && place.seated == running_ && running_.value > 0;
-    trainer["state"] = place.pid == 0 || place.dying        ? "dead"
-                       : place.finished                     ? "finished"
-                       : place.waits_for(MessageKind::join) ? (place.seat ? "joined" : "parked")
-                       : place.page == nullptr              ? "starting"
-                       : running                            ? "running"
-                                                            : "restoring";
-    if (place.page != nullptr) {
-      const TrainerPage& page = *place.page;
-      trainer["phase"] = phase_name(page.phase.load());
-      trainer["step"] = page.step.load();
-      trainer["updates"] = page.updates.load();
-      trainer["reached"] = page.reached.load();
-      trainer["nonce"] = text(page.nonce.load());
-      trainer["samples"] = page.samples.load();
-      trainer["held"] = page.held.load() != 0;
-      trainer["rss_bytes"] = resident_bytes(place.pid);
-      trainer["fence_wait_ms"] = {{"last", ms_of(page.fence_wait_ns_last.load())},
-                                  {"max", ms_of(page.fence_wait_ns_max.load())},
-                                  {"total", ms_of(page.fence_wait_ns_total.load())},
-                                  {"count", page.fence_count.load()}};
-      trainer["windows"] = {{"captured", page.windows_captured.load()}, {"voided", page.windows_voided.load()}};
-      trainer["captured_bytes"] = page.captured_bytes_total.load();
-      trainer["copy_ms_total"] = ms_of(page.copy_ns_total.load());
-    }
-    status["trainers"].push_back(trainer);
-  }
   status["seats"] = Json::array();
   Json exposed = Json::array();
-  for (const TrainerProcess& place : trainers_->places()) {
-    if (!place.seat || !member) continue;
-    Json seat{{"seat", place.seat->value}, {"sealed", 0}, {"held", 0}, {"holders", Json::array()}};
-    const std::uint64_t every_holder = (std::uint64_t{1} << spec_.replica_count) - 1;
-    if (const ArenaHandle arena = memory_->find(ArenaKind::own, *place.seat)) {
-      for (std::uint32_t i = 0; i < arena->arena.slot_count(); ++i) {
-        const Slot slot = arena->arena.slot(i);
-        const SlotWord word = slot.word();
-        if (word.state != SlotState::sealed) continue;
-        seat["sealed"] = std::max(seat["sealed"].get<std::uint64_t>(), word.step.value);
-        if ((slot.acknowledged() & every_holder) == every_holder)
-          seat["held"] = std::max(seat["held"].get<std::uint64_t>(), word.step.value);
-      }
-    }
-    for (std::uint32_t position : holder_positions(*place.seat, ring()))
-      if (const auto node = node_at(position)) seat["holders"].push_back(node->value);
-    if (running_.value > 0 && running_ == state_->generation && !memory_->find(ArenaKind::own, *place.seat))
-      exposed.push_back(text("seat ", *place.seat, ": nothing is protected yet, its layout is not sealed"));
-    if (spec_.replica_count == 0) exposed.push_back(text("seat ", *place.seat, ": no replica (--replicas 0)"));
-    if (spec_.replica_count > 0 && running_.value > 0 && progress_.committed <= state_->resume &&
-        state_->resume.value > 0)
-      exposed.push_back(text("seat ", *place.seat, ": since the recovery no newer step is committed yet"));
-    status["seats"].push_back(seat);
+  for (const TrainerProcess& trainer : parts_.trainers.places()) {
+    status["trainers"].push_back(trainer_json(trainer, running));
+    if (!trainer.seat || !mirror.is_member()) continue;
+    const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
+    status["seats"].push_back(seat_json(mirror, *trainer.seat, arena));
+    for (const std::string& why : exposures(context, *trainer.seat, arena != nullptr, committed))
+      exposed.push_back(why);
   }
   status["exposed"] = exposed;
   status["neighbours"] = Json::array();
-  if (neighbours_)
-    for (const Neighbours::View& view : neighbours_->view())
-      status["neighbours"].push_back({{"node", view.node.value},
-                                      {"state", view.state},
-                                      {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
+  for (const Neighbours::View& view : hooks_.neighbours())
+    status["neighbours"].push_back({{"node", view.node.value},
+                                    {"state", view.state},
+                                    {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
   status["holds"] = Json::array();
-  {
-    std::lock_guard lock(hold_mutex_);
-    for (const auto& [phase, held] : holds_) status["holds"].push_back({{"phase", phase}, {"held", held}});
-  }
+  for (const auto& [phase, held] : parts_.holds.view()) status["holds"].push_back({{"phase", phase}, {"held", held}});
   return status.dump();
 }
 
-std::string Pawld::hold_json(const std::string& phase, std::uint32_t local_index, std::uint64_t step) {
-  for (const char* known : {"suspect", "ack", "frozen", "decide", "import", "seated"}) {
-    if (phase != known) continue;
-    std::lock_guard lock(hold_mutex_);
-    holds_[phase] = false;
+std::string Questions::hold_json(const std::string& phase, std::uint32_t local_index, std::uint64_t step) {
+  if (Holds::is_phase(phase)) {
+    parts_.holds.set(phase);
     return R"({"ok":true})";
   }
+  const std::vector<TrainerProcess>& trainers = parts_.trainers.places();
   for (std::uint64_t i = 1; i < std::size(kTrainerPhases); ++i) {
     if (phase != kTrainerPhases[i]) continue;
-    if (local_index >= trainers_->places().size() || trainers_->places()[local_index].page == nullptr)
+    if (local_index >= trainers.size() || trainers[local_index].page == nullptr)
       return R"({"error":"no such trainer"})";
-    TrainerPage& page = *trainers_->places()[local_index].page;
+    TrainerPage& page = *trainers[local_index].page;
     page.held.store(0);
     page.hold_step.store(step);
     page.hold_phase.store(i, std::memory_order_release);
@@ -185,15 +207,11 @@ std::string Pawld::hold_json(const std::string& phase, std::uint32_t local_index
   return Json{{"error", "unknown phase '" + phase + "'"}}.dump();
 }
 
-void Pawld::release_holds() {
-  {
-    std::lock_guard lock(hold_mutex_);
-    holds_.clear();
-  }
-  hold_changed_.notify_all();
-  for (TrainerProcess& place : trainers_->places())
-    if (place.page != nullptr) place.page->hold_phase.store(0);
-  drive_soon(0ms);
+void Questions::release_holds() {
+  parts_.holds.release_all();
+  for (TrainerProcess& trainer : parts_.trainers.places())
+    if (trainer.page != nullptr) trainer.page->hold_phase.store(0);
+  parts_.context.drive_soon(std::chrono::nanoseconds(0));
 }
 
 }  // namespace pawl::job

@@ -1,0 +1,60 @@
+// Generations: carries out on this node what the job's state asks of it: freeze, report, restore, run, end.
+//
+// What is due is decided in recovery/duties.h from the state and from how far this node has followed it. Rules:
+// docs/protocol.md.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "job/daemon/events.h"
+#include "job/daemon/holds.h"
+#include "job/daemon/imports.h"
+#include "job/daemon/node_context.h"
+#include "job/daemon/progress_tree.h"
+#include "job/daemon/rendezvous_server.h"
+#include "job/daemon/seats.h"
+#include "job/daemon/streams.h"
+#include "job/daemon/trainer_pages.h"
+#include "job/daemon/trainer_watch.h"
+
+namespace pawl::job {
+
+class Generations {
+ public:
+  struct Parts {
+    NodeContext& context;
+    Trainers& trainers;
+    Memory& memory;
+    TrainerPages& pages;
+    TrainerWatch& watch;
+    Seats& seats;
+    Imports& imports;
+    Streams& streams;
+    ProgressTree& progress;
+    RendezvousServer& rendezvous;
+    Events& events;
+    Holds& holds;
+  };
+  struct Hooks {
+    std::function<void(int code)> end_job;
+    std::function<void(const std::string& reason)> reset;  // the keeper ends this life of the node
+  };
+  Generations(Parts parts, Hooks hooks) : parts_(parts), hooks_(std::move(hooks)) {}
+
+  void follow();  // the next duty, if any; idempotent
+
+ private:
+  void end_with_job();
+  void freeze();
+  void put_inventory();
+  void begin_restore();
+  void begin_running();
+  void drop_other_arenas();
+  void tidy_keys();  // of recoveries that are over
+
+  Parts parts_;
+  Hooks hooks_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,76 @@
+#include "job/daemon/job_end.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace pawl::job {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+void JobEnd::consider_stop() {
+  const JobMirror& mirror = context_.mirror;
+  if (!mirror.is_member()) return;
+  const StopDuties duties = decide_stop(mirror.state(), mirror.stop(), context_.self);
+  if (duties.acknowledge) acknowledge_stop();
+  for (TrainerProcess& trainer : trainers_.places()) {
+    if (!trainer.waits_for(MessageKind::stop_after)) continue;
+    if (duties.answer)
+      trainers_.answer(trainer, MessageKind::stop_after, StoppingMessage{mirror.stop().stop_step});
+    else if (duties.propose)
+      propose_stop(trainer.stop_wanted);
+  }
+}
+
+void JobEnd::acknowledge_stop() {
+  JobMirror& mirror = context_.mirror;
+  mirror.note_own_stop_ack();
+  context_.control->put(mirror.keys().stop_ack(mirror.generation(), context_.self.node), "{}", [this](Status put) {
+    if (put) return;
+    context_.mirror.forget_own_stop_ack();
+    context_.drive_soon(20ms);
+  });
+}
+
+void JobEnd::propose_stop(Step step) {
+  if (std::exchange(proposing_stop_, true)) return;
+  context_.control->compare_and_swap(context_.mirror.keys().stop(), 0, Json{{"step", step.value}}.dump(),
+                                     [this](Result<Swapped> swap) {
+                                       proposing_stop_ = false;  // what won, ours or another's, comes as any key does
+                                       if (!swap) context_.drive_soon(20ms);
+                                     });
+}
+
+void JobEnd::consider_finish() {
+  if (!context_.is_running()) return;
+  const JobMirror& mirror = context_.mirror;
+  const EndedSeats seats = ended_seats(mirror.finishes(), mirror.generation());
+  for (TrainerProcess& trainer : trainers_.places()) {
+    if (!trainer.seat || trainer.page == nullptr || trainer.seated != mirror.generation()) continue;
+    const Decision apart =
+        decide_apart(mirror.state(), seats.ended, {*trainer.seat, Step(trainer.page->step.load())}, context_.self);
+    if (const StateMove* move = std::get_if<StateMove>(&apart)) return mover_.move(move->next, move->why);
+    if (trainer.waits_for(MessageKind::finish)) put_finish(trainer);
+  }
+  if (!mirror.is_root()) return;
+  const Decision decision = decide_finished(mirror.state(), seats.finished, context_.self);
+  if (const StateMove* move = std::get_if<StateMove>(&decision)) mover_.move(move->next, move->why);
+}
+
+// Twice: when the trainer has ended its steps, and when the last of them is committed.
+void JobEnd::put_finish(TrainerProcess& trainer) {
+  const Seat seat = *trainer.seat;
+  const SeatFinish finish{context_.mirror.generation(), trainer.last_step,
+                          progress_().committed >= trainer.finish_step};
+  const auto& told = context_.mirror.finishes();
+  if (const auto found = told.find(seat); found != told.end() && found->second == finish) return;
+  context_.mirror.note_finish(seat, finish);
+  const Json value{
+      {"generation", finish.generation.value}, {"step", finish.step.value}, {"committed", finish.committed}};
+  context_.control->put(context_.mirror.keys().finish(seat), value.dump(), [this, seat](Status put) {
+    if (!put) context_.mirror.forget_finish(seat);
+  });
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,91 @@
+// JobMirror: what this node knows of the job's keys, and questions about it.
+//
+// Always as the control last said (apply, in the order of revisions), and besides that what this node itself has put
+// and the control has not repeated yet (note_own_*, taken back by forget_own_* if the put fails). The state's generation
+// rules: inventories, readies and acknowledgements of another one are not kept. Pure: no control, no clock.
+// What follows from it is decided in recovery/; what the node has done about it is recovery/duties.h (Followed).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "job/control/control.h"
+#include "job/membership/job_state.h"
+#include "job/recovery/absent_members.h"
+#include "job/recovery/decide.h"
+#include "job/recovery/ending.h"
+#include "job/redundancy/placement.h"
+
+namespace pawl::job {
+
+class JobMirror {
+ public:
+  JobMirror(NodeLife self, std::string_view job) : self_(self), keys_(job) {}
+
+  struct Change {
+    bool state = false;       // another revision of it
+    bool phase = false;       // of another phase
+    bool generation = false;  // and of another generation
+    bool stop = false;        // the job's last step is known
+    std::string refused;      // not empty: the state can't be read, why
+  };
+  // A key of the job. `value`: nullptr if it was erased.
+  Change apply(const std::string& key, const std::string* value, Revision revision, Duration now);
+  Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
+  void set_spec(const JobSpec& spec) { spec_ = spec; }
+
+  void note_own_inventory(const Inventory& inventory) { inventories_[self_.node] = inventory; }
+  void forget_own_inventory() { inventories_.erase(self_.node); }
+  void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
+  void forget_own_stop_ack() { stop_.told.erase(self_.node); }
+  void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
+  void forget_finish(Seat seat) { finishes_.erase(seat); }
+
+  [[nodiscard]] const JobKeys& keys() const { return keys_; }
+  [[nodiscard]] const JobSpec& spec() const { return spec_; }
+  [[nodiscard]] bool has_state() const { return state_.has_value(); }
+  [[nodiscard]] const JobState& state() const { return *state_; }  // only if has_state()
+  [[nodiscard]] Revision state_revision() const { return state_revision_; }
+  [[nodiscard]] Duration state_since() const { return state_since_; }  // its phase
+  [[nodiscard]] Generation generation() const { return state_ ? state_->generation : Generation(0); }
+  [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
+  [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
+  [[nodiscard]] const Registrations& registrations() const { return registrations_; }
+  [[nodiscard]] std::vector<NodeRecord> nodes() const;
+  [[nodiscard]] bool has_own_inventory() const { return inventories_.count(self_.node) > 0; }
+  [[nodiscard]] std::vector<Inventory> inventories() const;
+  [[nodiscard]] std::vector<NodeLife> ready_members() const;  // once a seat
+  [[nodiscard]] std::vector<TrainerEnd> ends() const;
+  [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
+  [[nodiscard]] const StopView& stop() const { return stop_; }
+
+  [[nodiscard]] bool is_member() const;
+  [[nodiscard]] bool is_evicted(NodeLife life) const { return state_ && job::is_evicted(*state_, life); }
+  [[nodiscard]] const Source* source_of(Seat seat) const;
+  // The ring, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the root.
+  [[nodiscard]] RingOptions ring() const;
+  [[nodiscard]] std::optional<std::uint32_t> position_of(NodeId node) const;
+  [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
+  [[nodiscard]] std::uint32_t my_position() const { return position_of(self_.node).value_or(0); }
+  [[nodiscard]] bool is_root() const { return is_member() && my_position() == 0; }
+  // To whom this node keeps links; empty if it is no member.
+  [[nodiscard]] std::vector<Member> linked_members() const;
+
+ private:
+  const NodeLife self_;
+  const JobKeys keys_;
+  JobSpec spec_;
+  std::optional<JobState> state_;
+  Revision state_revision_ = 0;
+  Duration state_since_{};
+  Registrations registrations_;
+  std::map<NodeId, Inventory> inventories_;
+  std::map<NodeId, Generation> readies_;
+  std::map<Seat, SeatFinish> finishes_;
+  std::map<Seat, TrainerEnd> ends_;
+  StopView stop_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,55 @@
+// NodeContext: what all parts of the daemon share: who this node is, what the job's keys say, how far the node has
+// followed them, and the few things that a part asks of the world.
+//
+// One of it, made by Pawld, outlives all parts. Parts read it; besides Pawld only Generations and Imports write
+// `followed`, and only Pawld lets the mirror apply keys. On the loop's thread, except `post`, `clock` and `self`.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "env/clock.h"
+#include "job/daemon/job_mirror.h"
+#include "job/recovery/deadlines.h"
+#include "job/recovery/duties.h"
+
+namespace pawl::job {
+
+// What the parts ask of the control. It never blocks; answers come back on the loop, in order.
+class ControlCalls {
+ public:
+  virtual ~ControlCalls() = default;
+  virtual void put(std::string key, std::string value, std::function<void(Status)> then) = 0;
+  virtual void compare_and_swap(std::string key, Revision expected, std::string value,
+                                std::function<void(Result<Swapped>)> then) = 0;
+  // Runs where blocking is allowed; nobody cares about the result.
+  virtual void tell(std::function<void(Control&)> work) = 0;
+};
+
+struct NodeContext {
+  NodeContext(NodeLife life, std::string job_name) : self(life), job(std::move(job_name)), mirror(self, job) {}
+
+  const NodeLife self;
+  const std::string job;
+  std::string address;  // where others reach this node
+  JobMirror mirror;
+  Followed followed;
+  Deadlines deadlines{};
+  bool ending = false;
+
+  Clock* clock = &real_clock();
+  ControlCalls* control = nullptr;
+  std::function<void(Duration, std::function<void()>)> after;  // once, on the loop
+  std::function<void(std::function<void()>)> post;             // any thread: runs it on the loop
+  std::function<void()> drive;                                 // takes the next step, whatever it is
+  std::function<void(Duration)> drive_soon;
+
+  [[nodiscard]] bool is_running() const {  // here as in the state
+    return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();
+  }
+  [[nodiscard]] bool is_restoring() const {
+    return mirror.is_in(JobPhase::restoring) && followed.restoring == mirror.generation();
+  }
+};
+
+}  // namespace pawl::job

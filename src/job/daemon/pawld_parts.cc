@@ -1,0 +1,104 @@
+#include "job/daemon/pawld_parts.h"
+
+#include "env/process.h"
+
+namespace pawl::job {
+
+Trainers::Handlers Pawld::Parts::trainer_handlers(Pawld& pawld) {
+  return {.on_request = [&pawld](TrainerProcess& t, const Frame& frame) { pawld.parts_->seats.on_request(t, frame); },
+          .on_notice =
+              [&pawld](TrainerProcess& t) {
+                if (!t.seat) return;
+                pawld.parts_->streams.notice(*t.seat);
+                pawld.parts_->progress.report();
+              },
+          .on_death = [&pawld](TrainerProcess& t, const std::string& how) { pawld.parts_->watch.on_death(t, how); },
+          .on_question =
+              [&pawld](std::shared_ptr<Connection> connection, const Frame& frame) {
+                const std::string answer = pawld.parts_->questions.answer(frame.payload, true);
+                connection->send(frame_of(AnswerMessage{answer}, frame.id));
+              },
+          .hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
+          .on_page = [&pawld](TrainerProcess& t) { pawld.parts_->pages.write(t); }};
+}
+
+PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
+  return {
+      .on_question = [&pawld](const std::string& json) { return pawld.parts_->questions.answer(json, false); },
+      .on_data = [&pawld](const auto& connection, const Hello& h) { pawld.parts_->streams.adopt_data(connection, h); },
+      .on_fetch = [&pawld](const auto& connection) { pawld.parts_->streams.adopt_fetch(connection); },
+      .on_report = [&pawld](NodeId node, Generation g,
+                            const SeatReport& report) { pawld.parts_->progress.on_report(node, g, report); },
+      .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
+      .on_rendezvous =
+          [&pawld](const auto& connection, std::uint64_t id, PeerRendezvousMessage asked) {
+            const std::weak_ptr<Connection> weak = connection;
+            auto is_alive = [weak] { return !weak.expired(); };
+            auto on_answer = [weak, id](const RendezvousAnswer& answer) {
+              if (auto alive = weak.lock()) alive->send(frame_of(PeerValueMessage{answer}, id));
+            };
+            pawld.parts_->rendezvous.on_peer_request(asked.generation, std::move(asked.request), {is_alive, on_answer});
+          }};
+}
+
+Pawld::Parts::Parts(Pawld& pawld)
+    : events(pawld.context_),
+      mover(pawld.context_, events, holds,
+            {.on_won =
+                 [&pawld](const JobState& state, Revision revision) {
+                   pawld.on_change(pawld.context_.mirror.learn(state, revision, pawld.context_.clock->now()));
+                 },
+             .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); }}),
+      memory({.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
+              .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); }}),
+      trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, Fd(pawld.options_.local_fd),
+               trainer_handlers(pawld)),
+      arenas(pawld.context_, memory),
+      pages(pawld.context_, trainers, memory),
+      watch(pawld.context_, trainers, mover,
+            {.spawn =
+                 [&pawld](std::uint32_t index, std::span<const std::string> environment) {
+                   pawld.keeper_->spawn_trainer(index, environment);
+                 },
+             .kill = [&pawld](std::uint32_t index) { pawld.keeper_->kill_trainer(index); },
+             .on_parked_changed = [&pawld] { pawld.session_->register_again(); },
+             .state_of = [](std::uint64_t pid) { return process_state(static_cast<pid_t>(pid)); }}),
+      progress(pawld.context_,
+               {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
+                .own_report = [this](Progress known) { return pages.report(known); },
+                .show = [this](Progress known, bool committed) { pages.show(known, committed); },
+                .on_committed = [this] { job_end.consider_finish(); }}),
+      rendezvous_log(pawld.options_.job, [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
+      rendezvous(
+          *pawld.context_.clock, rendezvous_log,
+          {.generation = [&pawld] { return pawld.context_.mirror.generation(); },
+           .is_root = [&pawld] { return pawld.context_.mirror.is_root(); },
+           .send_to_root =
+               [&pawld](std::uint64_t id, const RendezvousRequest& request) {
+                 const JobMirror& mirror = pawld.context_.mirror;
+                 if (const auto root = mirror.node_at(0))
+                   pawld.neighbours_->send(*root, frame_of(PeerRendezvousMessage{mirror.generation(), request}, id));
+               }}),
+      streams(pawld.context_, memory, arenas, holds, progress.bits(),
+              {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
+               .on_held = [this] { progress.report(); }}),
+      imports(pawld.context_, trainers, arenas, streams, mover, events,
+              [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
+      job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
+      seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
+      generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, rendezvous,
+                   events, holds},
+                  {.end_job = [&pawld](int code) { pawld.end_job(code); },
+                   .reset = [&pawld](const std::string& reason) { pawld.keeper_->reset(reason); }}),
+      questions(
+          {pawld.context_, trainers, memory, holds}, pawld.token_,
+          {.progress = [this] { return progress.progress(); },
+           .lease_age =
+               [&pawld] { return pawld.context_.clock->boottime() - Duration(pawld.lease_renewed_ns_.load()); },
+           .bytes_sent = [this] { return streams.bytes_sent(); },
+           .bytes_received = [this] { return streams.bytes_received(); },
+           .neighbours =
+               [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); }}),
+      peers(*pawld.loop_, pawld.context_, pawld.token_, Fd(pawld.options_.listen_fd), peer_handlers(pawld)) {}
+
+}  // namespace pawl::job

@@ -1,0 +1,52 @@
+// Pawld::Parts: what a daemon is made of. Who calls whom is in pawld_parts.cc.
+#pragma once
+
+#include "job/daemon/events.h"
+#include "job/daemon/generations.h"
+#include "job/daemon/holds.h"
+#include "job/daemon/imports.h"
+#include "job/daemon/job_end.h"
+#include "job/daemon/pawld.h"
+#include "job/daemon/peer_listener.h"
+#include "job/daemon/progress_tree.h"
+#include "job/daemon/questions.h"
+#include "job/daemon/rendezvous_server.h"
+#include "job/daemon/seat_arenas.h"
+#include "job/daemon/seats.h"
+#include "job/daemon/state_mover.h"
+#include "job/daemon/streams.h"
+#include "job/daemon/trainer_pages.h"
+#include "job/daemon/trainer_watch.h"
+#include "job/daemon/trainers.h"
+
+namespace pawl::job {
+
+// In the order of use: each part is made of those above it.
+struct Pawld::Parts {
+  explicit Parts(Pawld& pawld);
+
+  Holds holds;
+  Events events;
+  StateMover mover;
+  Memory memory;
+  Trainers trainers;
+  SeatArenas arenas;
+  TrainerPages pages;
+  TrainerWatch watch;
+  ProgressTree progress;
+  RendezvousLog rendezvous_log;
+  RendezvousServer rendezvous;
+  Streams streams;
+  Imports imports;
+  JobEnd job_end;
+  Seats seats;
+  Generations generations;
+  Questions questions;
+  PeerListener peers;
+
+ private:
+  [[nodiscard]] static Trainers::Handlers trainer_handlers(Pawld& pawld);
+  [[nodiscard]] static PeerListener::Handlers peer_handlers(Pawld& pawld);
+};
+
+}  // namespace pawl::job

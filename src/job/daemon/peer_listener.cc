@@ -1,0 +1,110 @@
+#include "job/daemon/peer_listener.h"
+
+#include "base/text.h"
+#include "env/network.h"
+#include "job/recovery/absent_members.h"
+
+namespace pawl::job {
+
+std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJudge& judge) {
+  using Refused = PeerRefusedMessage;
+  if (hello.version != kPeerWireVersion)
+    return Refused{PeerRefusal::never, text("this is version ", kPeerWireVersion, ", yours ", hello.version,
+                                            ": run one release on all nodes")};
+  if (hello.job != judge.job) return Refused{PeerRefusal::never, "another job (" + judge.job + ") has this address"};
+  if (hello.token != judge.token) return Refused{PeerRefusal::never, "wrong token: all nodes of a job share one"};
+  if (hello.expected.value != 0 && hello.expected != judge.self.incarnation)
+    return Refused{PeerRefusal::stale, "that life of this node is over"};
+  const NodeLife life{hello.node, hello.incarnation};
+  if (judge.state != nullptr && is_evicted(*judge.state, life)) return Refused{PeerRefusal::stale, "you were evicted"};
+  if (hello.purpose == Purpose::link) return std::nullopt;
+  if (judge.state == nullptr || hello.generation > judge.state->generation)
+    return Refused{PeerRefusal::later, "not yet in that generation"};
+  if (hello.generation < judge.state->generation) return Refused{PeerRefusal::stale, "that generation is over"};
+  const std::vector<Member>& seats = judge.state->seats;
+  const bool seated =
+      hello.purpose != Purpose::data || (hello.seat.value < seats.size() && seats[hello.seat.value].life == life);
+  if (!seated) return Refused{PeerRefusal::stale, "that seat is not yours"};
+  if (hello.purpose == Purpose::data || hello.purpose == Purpose::fetch) return std::nullopt;
+  return Refused{PeerRefusal::never, "unknown purpose"};
+}
+
+PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, Fd listener, Handlers handlers)
+    : loop_(loop),
+      context_(context),
+      token_(std::move(token)),
+      listener_(std::move(listener)),
+      handlers_(std::move(handlers)) {}
+
+void PeerListener::open() {
+  loop_.watch(listener_.get(), kRead, [this](const Ready&) { accept_all(); });
+}
+
+void PeerListener::accept_all() {
+  for (;;) {
+    auto accepted = try_accept(listener_.get());
+    if (!accepted || !accepted->valid()) return;
+    adopt(std::move(*accepted));
+  }
+}
+
+void PeerListener::adopt(Fd accepted) {
+  auto weak = std::make_shared<std::weak_ptr<Connection>>();
+  auto connection = Connection::make(loop_, std::move(accepted),
+                                     {.on_frame =
+                                          [this, weak](Frame& frame) {
+                                            if (auto c = weak->lock()) on_frame(c, frame);
+                                          },
+                                      .on_close =
+                                          [this, weak](const Error&) {
+                                            if (auto c = weak->lock()) connections_.erase(c);
+                                          }});
+  *weak = connection;
+  connections_[connection] = std::nullopt;
+}
+
+void PeerListener::on_frame(const ConnectionHandle& connection, const Frame& frame) {
+  const auto known = connections_.find(connection);
+  if (known != connections_.end() && known->second) return on_link_frame(*known->second, connection, frame);
+  if (is<QuestionMessage>(frame))
+    return connection->send(frame_of(AnswerMessage{handlers_.on_question(frame.payload)}, frame.id));
+  on_hello(connection, frame);
+  if (!connection->is_open()) connections_.erase(connection);  // a thread has its socket now
+}
+
+void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& frame) {
+  Hello hello;
+  if (!is<Hello>(frame) || !decode(frame.payload, hello))
+    return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::never, "not pawl's protocol"}));
+  const JobMirror& mirror = context_.mirror;
+  const JobState* state = mirror.has_state() ? &mirror.state() : nullptr;
+  if (const auto refused = judge_hello(hello, {context_.self, context_.job, token_, state}))
+    return connection->send(frame_of(*refused));
+  if (hello.purpose == Purpose::data) return handlers_.on_data(connection, hello);
+  if (hello.purpose == Purpose::fetch) return handlers_.on_fetch(connection);
+  connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  connections_[connection] = hello.node;
+}
+
+void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame) {
+  switch (kind_of(frame)) {
+    case MessageKind::beat:
+      return connection->send(frame_of(BeatBackMessage{}));
+    case MessageKind::report:
+      if (const auto message = message_in<ReportMessage>(frame))
+        handlers_.on_report(node, message->generation, message->report);
+      return;
+    case MessageKind::progress:
+      if (const auto message = message_in<ProgressMessage>(frame))
+        handlers_.on_progress(message->generation, message->progress);
+      return;
+    case MessageKind::peer_rendezvous:
+      if (auto message = message_in<PeerRendezvousMessage>(frame))
+        handlers_.on_rendezvous(connection, frame.id, std::move(*message));
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,58 @@
+// PeerListener: connections that other nodes (and whoever asks questions) open to this one.
+//
+// Each begins with a hello, which is judged; a link then stays here and its requests are handed on, a stream's socket
+// goes to its thread. Outgoing links are in neighbours.h.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "job/daemon/connection.h"
+#include "job/daemon/node_context.h"
+#include "job/transport/messages.h"
+
+namespace pawl::job {
+
+// What a hello is judged by.
+struct HelloJudge {
+  NodeLife self;
+  std::string job;
+  std::string token;
+  const JobState* state = nullptr;  // nullptr: none yet
+};
+// nullopt: it is welcome. Pure.
+[[nodiscard]] std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJudge& judge);
+
+class PeerListener {
+ public:
+  using ConnectionHandle = std::shared_ptr<Connection>;
+  struct Handlers {
+    std::function<std::string(const std::string& json)> on_question;
+    std::function<void(const ConnectionHandle&, const Hello&)> on_data;  // answers the hello itself
+    std::function<void(const ConnectionHandle&)> on_fetch;               // likewise
+    std::function<void(NodeId, Generation, const SeatReport&)> on_report;
+    std::function<void(Generation, Progress)> on_progress;
+    std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;
+  };
+  PeerListener(Loop& loop, NodeContext& context, std::string token, Fd listener, Handlers handlers);
+  void open();                // from now on who connects is heard
+  void adopt(Fd connection);  // one that was accepted
+
+ private:
+  void accept_all();
+  void on_frame(const ConnectionHandle& connection, const Frame& frame);
+  void on_hello(const ConnectionHandle& connection, const Frame& frame);
+  void on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame);
+
+  Loop& loop_;
+  NodeContext& context_;
+  const std::string token_;
+  Fd listener_;
+  Handlers handlers_;
+  std::map<ConnectionHandle, std::optional<NodeId>> connections_;  // whose link it is; nullopt: not welcomed yet
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,76 @@
+#include "job/daemon/progress_tree.h"
+
+#include "job/transport/messages.h"
+
+namespace pawl::job {
+
+void ProgressTree::begin(Progress progress) {
+  child_reports_.clear();
+  last_report_.reset();
+  set(progress);
+}
+
+bool ProgressTree::takes(Generation generation) const {
+  return context_.mirror.has_state() && generation == context_.mirror.generation() &&
+         generation == context_.followed.running;
+}
+
+void ProgressTree::report() {
+  const JobMirror& mirror = context_.mirror;
+  if (context_.ending || !context_.is_running() || !mirror.is_member()) return;
+  SeatReport report = hooks_.own_report(progress_);
+  const std::uint32_t mine = mirror.my_position();
+  for (std::uint32_t child : {2 * mine + 1, 2 * mine + 2}) {
+    const auto node = mirror.node_at(child);
+    if (!node) continue;
+    auto known = child_reports_.find(*node);
+    report = combine(report, known != child_reports_.end() ? known->second : SeatReport{progress_, 0, 0});
+  }
+  if (mine == 0) {
+    const Progress next = advance(progress_, report);
+    if (next != progress_) set(next);
+    return;
+  }
+  if (last_report_ == report) return;
+  const auto parent = mirror.node_at((mine - 1) / 2);
+  if (hooks_.send(*parent, frame_of(ReportMessage{mirror.generation(), report}))) last_report_ = report;
+}
+
+void ProgressTree::set(Progress progress) {
+  const bool committed = progress.committed != progress_.committed;
+  progress_ = progress;
+  bits_ = progress.pack();
+  hooks_.show(progress, committed);
+  const JobMirror& mirror = context_.mirror;
+  const std::uint32_t mine = mirror.my_position();
+  for (std::uint32_t child : {2 * mine + 1, 2 * mine + 2})
+    if (const auto node = mirror.node_at(child))
+      hooks_.send(*node, frame_of(ProgressMessage{mirror.generation(), progress}));
+  if (committed) hooks_.on_committed();
+}
+
+void ProgressTree::on_report(NodeId child, Generation generation, const SeatReport& report) {
+  if (!takes(generation)) return;
+  child_reports_[child] = report;
+  this->report();
+}
+
+void ProgressTree::on_progress(Generation generation, Progress progress) {
+  if (!takes(generation)) return;
+  const Progress next = join(progress_, progress);
+  if (next == progress_) return;
+  set(next);
+  report();
+}
+
+void ProgressTree::on_link_up(NodeId node) {
+  const JobMirror& mirror = context_.mirror;
+  last_report_.reset();
+  report();
+  const std::uint32_t mine = mirror.my_position();
+  const auto position = mirror.position_of(node);
+  if (position && (*position == 2 * mine + 1 || *position == 2 * mine + 2))
+    hooks_.send(node, frame_of(ProgressMessage{context_.followed.running, progress_}));
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,51 @@
+// Questions: what this node answers to whoever asks it: its status, its inventory, and the holds of a drill. JSON, as in
+// docs/protocol.md. Reads the other parts; only a drill's holds change anything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "job/daemon/holds.h"
+#include "job/daemon/memory.h"
+#include "job/daemon/neighbours.h"
+#include "job/daemon/node_context.h"
+#include "job/daemon/trainers.h"
+#include "job/redundancy/progress.h"
+
+namespace pawl::job {
+
+class Questions {
+ public:
+  struct Parts {
+    NodeContext& context;
+    Trainers& trainers;
+    Memory& memory;
+    Holds& holds;
+  };
+  struct Hooks {
+    std::function<Progress()> progress;
+    std::function<Duration()> lease_age;
+    std::function<std::uint64_t()> bytes_sent;  // over the wire, and received
+    std::function<std::uint64_t()> bytes_received;
+    std::function<std::vector<Neighbours::View>()> neighbours;
+  };
+  Questions(Parts parts, std::string token, Hooks hooks)
+      : parts_(parts), token_(std::move(token)), hooks_(std::move(hooks)) {}
+
+  // `local`: over the Unix socket; others must show the token.
+  [[nodiscard]] std::string answer(const std::string& question, bool local);
+
+ private:
+  [[nodiscard]] std::string status_json() const;
+  [[nodiscard]] std::string inventory_json() const;
+  [[nodiscard]] std::string hold_json(const std::string& phase, std::uint32_t local_index, std::uint64_t step);
+  void release_holds();
+
+  Parts parts_;
+  const std::string token_;
+  Hooks hooks_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,57 @@
+// Seats: what this node's trainers ask in their seats, and when they are answered.
+//
+// A trainer joins, is given its seat, declares its layout, restores the resume step, and says done; when all of the node
+// have, the node is ready. Requests that must wait stay in TrainerProcess::waiting; answer_waiting() comes back to them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "job/daemon/holds.h"
+#include "job/daemon/imports.h"
+#include "job/daemon/job_end.h"
+#include "job/daemon/node_context.h"
+#include "job/daemon/rendezvous_server.h"
+#include "job/daemon/seat_arenas.h"
+#include "job/daemon/trainer_watch.h"
+#include "job/daemon/trainers.h"
+
+namespace pawl::job {
+
+class Seats {
+ public:
+  struct Parts {
+    NodeContext& context;
+    Trainers& trainers;
+    Memory& memory;
+    SeatArenas& arenas;
+    Imports& imports;
+    Streams& streams;
+    TrainerWatch& watch;
+    RendezvousServer& rendezvous;
+    JobEnd& job_end;
+    StateMover& mover;
+    Holds& holds;
+  };
+  explicit Seats(Parts parts) : parts_(parts) {}
+
+  void take();  // the state has another phase: which trainer sits where
+  void on_request(TrainerProcess& trainer, const Frame& frame);
+  void answer_waiting();  // while the state is restoring: joins and restores that can be answered now
+
+ private:
+  void on_layout(TrainerProcess& trainer, const Frame& frame);
+  void on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad);
+  void on_rendezvous(TrainerProcess& trainer, const Frame& frame);
+  void on_done(TrainerProcess& trainer, Generation generation);
+  void compare_layouts(std::uint32_t index, const std::string& first, const std::string& mine,
+                       const ArenaHandle& arena);
+  void grant(TrainerProcess& trainer, const ArenaHandle& arena);
+  void answer_joins();
+  void answer_restores();
+
+  Parts parts_;
+  Generation ready_put_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,98 @@
+#include "job/daemon/streams.h"
+
+#include "base/log.h"
+
+namespace pawl::job {
+
+Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds& holds,
+                 const std::atomic<std::uint64_t>& progress_bits, Hooks hooks)
+    : context_(context),
+      memory_(memory),
+      arenas_(arenas),
+      holds_(holds),
+      hooks_(std::move(hooks)),
+      workers_([&context] { context.post([&context] { context.drive(); }); }) {
+  stream_.workers = &workers_;
+  stream_.progress = &progress_bits;
+  stream_.bytes_sent = &bytes_sent_;
+  stream_.bytes_received = &bytes_received_;
+  stream_.hold = [&holds](const char* phase, const std::atomic<bool>& ended) { holds.wait_at(phase, ended); };
+}
+
+void Streams::start() {
+  for (const Member& member : context_.mirror.state().seats) {
+    if (!(member.life == context_.self)) continue;
+    const ArenaHandle arena = memory_.find(ArenaKind::own, member.seat);
+    if (!arena || !senders_[member.seat].empty()) continue;
+    senders_[member.seat] = senders_for(member, arena);
+  }
+}
+
+std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& member, const ArenaHandle& arena) {
+  const JobMirror& mirror = context_.mirror;
+  const std::uint32_t mine = mirror.my_position();
+  const std::vector<std::uint32_t> holders = holder_positions(member.seat, mirror.ring());
+  std::vector<std::shared_ptr<ReplicaSender>> senders;
+  for (std::uint32_t i = 0; i < holders.size(); ++i) {
+    if (holders[i] == mine) continue;
+    const Member& holder = mirror.state().seats[std::size_t{holders[i]} * mirror.spec().seats_per_node];
+    Hello hello = hooks_.hello(Purpose::data);
+    hello.seat = member.seat;
+    hello.expected = holder.life.incarnation;
+    senders.push_back(ReplicaSender::start(
+        {.hello = hello,
+         .address = holder.address,
+         .holder_index = i,
+         .arena = arena,
+         .context = stream_,
+         .on_held = [this](Step) { context_.post([this] { hooks_.on_held(); }); },
+         .on_refused = [](const Error& error) { log_error("replica_stream_refused", "why", error.what); }}));
+  }
+  return senders;
+}
+
+void Streams::end() {
+  for (auto& [seat, senders] : senders_)
+    for (auto& sender : senders) sender->end();
+  senders_.clear();
+  for (auto& [seat, receiver] : receivers_) receiver->end();
+  receivers_.clear();
+  for (auto& server : fetch_servers_)
+    if (auto alive = server.lock()) alive->end();
+  fetch_servers_.clear();
+  holds_.wake();
+}
+
+void Streams::notice(Seat seat) {
+  auto senders = senders_.find(seat);
+  if (senders == senders_.end()) return;
+  for (auto& sender : senders->second) sender->notice();
+}
+
+void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello) {
+  auto old = receivers_.find(hello.seat);
+  const bool busy = old != receivers_.end() && !old->second->finished();
+  if (busy) old->second->end();  // the sender came back on a new connection: one thread a seat, so wait for the old one
+  if (busy || !context_.is_running())
+    return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
+  connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  receivers_[hello.seat] = ReplicaReceiver::start(
+      {.fd = connection->release(),
+       .generation = context_.mirror.generation(),
+       .seat = hello.seat,
+       .job = context_.job,
+       .context = stream_,
+       .arena_for = [this](const ArenaSpec& spec) { return arenas_.replica_from_thread(spec); }});
+}
+
+void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {
+  if (context_.followed.frozen < context_.mirror.generation())
+    return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
+  connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  fetch_servers_.push_back(
+      FetchServer::start({.fd = connection->release(), .context = stream_, .find = [this](ArenaKind kind, Seat seat) {
+                            return arenas_.find_from_thread(kind, seat);
+                          }}));
+}
+
+}  // namespace pawl::job

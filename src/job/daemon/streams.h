@@ -1,0 +1,64 @@
+// Streams: the bulk traffic of this node in one generation: replicas of its own seats to their holders, replicas of its
+// wards' seats from them, and slots for nodes that fetch them in a recovery.
+//
+// Each stream is a thread of its own (replication.h, fetch.h). end() never waits for them: idle() tells when none
+// touches memory any more, and the daemon then drives on.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "job/daemon/connection.h"
+#include "job/daemon/fetch.h"
+#include "job/daemon/holds.h"
+#include "job/daemon/node_context.h"
+#include "job/daemon/replication.h"
+#include "job/daemon/seat_arenas.h"
+
+namespace pawl::job {
+
+class Streams {
+ public:
+  struct Hooks {
+    std::function<Hello(Purpose)> hello;  // this node's, of the state's generation
+    std::function<void()> on_held;        // a holder has acknowledged a step; on the loop
+  };
+  Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds& holds,
+          const std::atomic<std::uint64_t>& progress_bits, Hooks hooks);
+
+  void set_gate_off(bool off) { stream_.gate_off = off; }
+  void start();            // of the seats here whose streams are missing
+  void end();              // all of the generation
+  void notice(Seat seat);  // its trainer has written something new
+
+  // A connection whose hello was accepted. If it is not yet the time for it, it is refused and stays as it is; else it
+  // is welcomed and its socket taken.
+  void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
+  void adopt_fetch(const std::shared_ptr<Connection>& connection);
+
+  [[nodiscard]] bool idle() const { return workers_.idle(); }
+  [[nodiscard]] const StreamContext& stream_context() const { return stream_; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
+  [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
+
+ private:
+  [[nodiscard]] std::vector<std::shared_ptr<ReplicaSender>> senders_for(const Member& member, const ArenaHandle& arena);
+
+  NodeContext& context_;
+  Memory& memory_;
+  SeatArenas& arenas_;
+  Holds& holds_;
+  Hooks hooks_;
+  Workers workers_;
+  StreamContext stream_;
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  std::atomic<std::uint64_t> bytes_received_{0};
+  std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
+  std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;
+  std::vector<std::weak_ptr<FetchServer>> fetch_servers_;
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,63 @@
+// TrainerWatch: starts this node's trainer processes, watches how they fare, and acts on their deaths.
+//
+// What follows from what it sees is decided in recovery/local_trainer.h and recovery/deadlines.h.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "job/daemon/node_context.h"
+#include "job/daemon/state_mover.h"
+#include "job/daemon/trainers.h"
+
+namespace pawl::job {
+
+// As a pid: the keeper was asked to start the process and has not said its pid yet.
+inline constexpr std::uint64_t kPidNotKnownYet = ~std::uint64_t{0};
+
+class TrainerWatch {
+ public:
+  struct Hooks {
+    std::function<void(std::uint32_t local_index, std::span<const std::string> environment)> spawn;
+    std::function<void(std::uint32_t local_index)> kill;
+    std::function<void()> on_parked_changed;                  // of a node that is no member
+    std::function<Result<char>(std::uint64_t pid)> state_of;  // 'R', 'T', ... as in /proc/PID/stat
+  };
+  TrainerWatch(NodeContext& context, Trainers& trainers, StateMover& mover, Hooks hooks)
+      : context_(context), trainers_(trainers), mover_(mover), hooks_(std::move(hooks)) {}
+
+  void start_missing();
+  void kill(TrainerProcess& trainer, const std::string& why);
+  void on_death(TrainerProcess& trainer, const std::string& how);  // `how` is empty: only the robust mutex tells of it
+  void on_fault(TrainerProcess& trainer, Generation generation, const std::string& what);  // the trainer says so
+  void check();  // at every tick: does anybody hang?
+
+  void count_parked();
+  [[nodiscard]] std::uint32_t parked() const { return parked_; }  // any thread
+  void on_seated(TrainerProcess& trainer);
+  void on_running() { restore_exits_.clear(); }
+  void note_layout_refusal(const std::string& why) { layout_refusal_ = why; }
+
+ private:
+  void check_running(TrainerProcess& trainer);
+  void check_returning(TrainerProcess& trainer);
+  void report_death_later(Seat seat, std::uint32_t index);
+  void put_exit(const TrainerProcess& trainer, const std::string& how);
+  [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;
+  [[nodiscard]] bool is_stopped(const TrainerProcess& trainer, Duration since_progress) const;
+  [[nodiscard]] std::vector<std::string> environment(const TrainerProcess& trainer) const;
+
+  NodeContext& context_;
+  Trainers& trainers_;
+  StateMover& mover_;
+  Hooks hooks_;
+  std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
+  std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
+  std::string layout_refusal_;                  // why the last layout was refused for want of memory
+  std::atomic<std::uint32_t> parked_{0};
+};
+
+}  // namespace pawl::job
