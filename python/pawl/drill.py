@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from pawl import drill_faults, drill_record, drill_verdict
-from pawl.drill_faults import Fault, FaultError, Striker, Struck, View
+from pawl.drill_faults import Fault, FaultError, RunningJob, Striker, Struck
 from pawl.drill_verdict import Run, Verdict
 
 OK, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -268,8 +268,8 @@ class Drill:
     def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
         options = self._options
         job = self._start("second")
-        striker = Striker(job.view, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended, tell,
-                          options.timeout_s)
+        striker = Striker(job.running, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended,
+                          tell, options.timeout_s)
         try:
             struck = striker.run(plan, reference.steps())
             code = job.wait(options.timeout_s)
@@ -316,7 +316,7 @@ class DrilledJob:
         self._options, self._folder = options, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._run_root = os.path.join(folder, "r")
-        self.view = View(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
+        self.running = RunningJob(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
 
     def start(self) -> None:
         options = self._options
@@ -331,7 +331,7 @@ class DrilledJob:
             environment[drill_record.STEPS] = str(options.steps_limit)
         with open(os.path.join(self._folder, "output"), "wb") as output:
             self._process = subprocess.Popen(
-                [options.pawl, "run", "--job", self.view.name, *flags, "--", *options.command], env=environment,
+                [options.pawl, "run", "--job", self.running.name, *flags, "--", *options.command], env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=_end_with_parent)
 

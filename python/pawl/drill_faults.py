@@ -96,7 +96,7 @@ def plan_faults(seed: int, count: int, kinds: Iterable[str], cold: bool, steps: 
 
 # A running job, as a bystander sees it ----------------------------------------------------------------------------
 
-class View:
+class RunningJob:
     """By its name and its run directory."""
 
     def __init__(self, pawl: str, run_root: str, name: str) -> None:
@@ -183,10 +183,10 @@ def spare_waits(nodes: dict[int, Status]) -> bool:
 class Striker:
     """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines."""
 
-    def __init__(self, view: View, node_count: int, seat_count: int, seed: int, step_s: float,
+    def __init__(self, job: RunningJob, node_count: int, seat_count: int, seed: int, step_s: float,
                  ended: Callable[[], bool],
                  tell: Callable[[str], None], timeout_s: float) -> None:
-        self._view, self._node_count, self._seat_count = view, node_count, seat_count
+        self._job, self._node_count, self._seat_count = job, node_count, seat_count
         self._random = random.Random(seed + 1)
         self._step_s, self._ended, self._tell, self._timeout_s = step_s, ended, tell, timeout_s
         self._halt: tuple[str, int] | None = None
@@ -232,7 +232,7 @@ class Striker:
 
     def _status_of(self, node: int) -> Status:
         """As `pawl status -o json` tells anybody."""
-        for status in self._view.command("status")["nodes"]:
+        for status in self._job.command("status")["nodes"]:
             if status["node"] == node and "role" in status:
                 return dict(status)
         raise FaultError(f"node {node} does not answer, so nothing of it can be killed")
@@ -252,7 +252,7 @@ class Striker:
 
     def _last_seen(self, node: int, before: Status) -> Status:
         try:
-            return self._view.ask(node, {"ask": "status"})
+            return self._job.ask(node, {"ask": "status"})
         except (OSError, ValueError, FaultError):
             return before
 
@@ -285,13 +285,13 @@ class Striker:
             phase = "compute" if fault.cold else HALTS[self._passed % 2]
             self._passed += 1 + fault.cold  # so that the first halt after a cold one is another
             self._halt = (phase, fault.step)
-        self._tell_halt(self._view.nodes())
+        self._tell_halt(self._job.nodes())
 
     def _open_for(self, following: int, but: int | None = None) -> None:
         """Everybody goes on to the halt in step `following`; `but` this node, which stays as it is."""
         self._halt = (HALTS[self._passed % 2], following)
         self._passed += 1
-        self._tell_halt({node: status for node, status in self._view.nodes().items() if node != but})
+        self._tell_halt({node: status for node, status in self._job.nodes().items() if node != but})
 
     def _await_halt(self, fault: Fault) -> dict[int, Status]:
         def parked(nodes: dict[int, Status]) -> bool:
@@ -308,7 +308,7 @@ class Striker:
             return False
         if any(status.get("exposed") for status in members(nodes).values()):
             return False
-        return all(case["recoverable"] for case in self._view.command("exposure")["cases"])
+        return all(case["recoverable"] for case in self._job.command("exposure")["cases"])
 
     def _tell_halt(self, nodes: dict[int, Status]) -> None:
         """To every trainer that doesn't know it yet: new ones come with each recovery."""
@@ -328,7 +328,7 @@ class Striker:
 
     def _ask_hold(self, node: int, trainer: dict[str, Any], phase: str, step: int) -> bool:
         try:
-            self._view.ask(node, {"ask": "hold", "phase": phase, "local_index": trainer["local_index"], "step": step})
+            self._job.ask(node, {"ask": "hold", "phase": phase, "local_index": trainer["local_index"], "step": step})
             return True
         except (OSError, ValueError, FaultError):
             return False  # it is just being started or has died: asked again
@@ -338,7 +338,7 @@ class Striker:
         deadline = time.monotonic() + HELD_WITHIN_S
         while time.monotonic() < deadline and not self._ended():
             try:
-                trainers = self._view.ask(node, {"ask": "status"})["trainers"]
+                trainers = self._job.ask(node, {"ask": "status"})["trainers"]
             except (OSError, ValueError, FaultError):
                 trainers = []
             if any(each.get("held") and each.get("phase") == phase for each in trainers):
@@ -347,7 +347,7 @@ class Striker:
 
     def _release(self, node: int) -> None:
         try:
-            self._view.ask(node, {"ask": "release"})
+            self._job.ask(node, {"ask": "release"})
         except (OSError, ValueError, FaultError):
             pass  # it has just died, and with it what held it
 
@@ -359,13 +359,13 @@ class Striker:
 
     def _let_go(self) -> None:
         self._halt = None
-        for node in self._view.nodes():
+        for node in self._job.nodes():
             self._release(node)
 
     def _wait(self, condition: Callable[[dict[int, Status]], bool], what: str) -> dict[int, Status]:
         deadline = time.monotonic() + self._timeout_s
         while True:
-            nodes = self._view.nodes()
+            nodes = self._job.nodes()
             self._tell_halt(nodes)
             if condition(nodes):
                 return nodes

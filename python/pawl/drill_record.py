@@ -154,7 +154,7 @@ class Recorder:
 
     def _changes(self) -> dict[str, list[str] | None]:
         changes: dict[str, list[str] | None] = {
-            path: [each.kind, each.digest, each.shown, each.keeper] for path, each in self._unprotected.items()
+            path: [each.kind, each.digest, each.shown, each.owner] for path, each in self._unprotected.items()
             if self._written.get(path) != each}
         changes.update({path: None for path in self._written if path not in self._unprotected})
         self._written = self._unprotected

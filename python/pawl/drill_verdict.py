@@ -21,7 +21,7 @@ STATE_KINDS = ("tensor", "module", "optimizer", "stateful", "generator")  # trai
 FEEDING = re.compile(r"sampl|load|batch|data|shuffl|order|index|indic|epoch|position|cursor|stream|feed|perm", re.I)
 NAMED_MAX = 3
 
-Unprotected = tuple[str, str, str, str]  # kind, digest, shown, keeper (unprotected_state.py)
+Unprotected = tuple[str, str, str, str]  # kind, digest, shown, owner (unprotected_state.py)
 
 
 @dataclass(frozen=True)
@@ -185,17 +185,17 @@ class Suspect:
     path: str
     kind: str
     shown: str
-    keeper: str
+    owner: str
     step: int
     seat: int
 
     def feeds(self) -> bool:
         """Whether it probably decides which samples come next."""
-        return self.kind == "iterator" or bool(FEEDING.search(f"{self.path} {self.keeper} {self.shown}"))
+        return self.kind == "iterator" or bool(FEEDING.search(f"{self.path} {self.owner} {self.shown}"))
 
     def named(self) -> str:
-        keeper = f" of {self.keeper}" if self.keeper and "." in self.path else ""
-        return f"`{self.path}`{keeper} ({self.shown})"
+        owner = f" of {self.owner}" if self.owner and "." in self.path else ""
+        return f"`{self.path}`{owner} ({self.shown})"
 
 
 def unprotected_at(reference: Run, other: Run, step: int, seats: Iterable[int], besides: set[str]) -> list[Suspect]:
@@ -207,8 +207,8 @@ def unprotected_at(reference: Run, other: Run, step: int, seats: Iterable[int], 
             ours, undisturbed = execution.unprotected, theirs[0].unprotected if theirs else {}
             for path in {**ours, **undisturbed}:
                 if path not in besides and path not in found and ours.get(path) != undisturbed.get(path):
-                    kind, _, shown, keeper = ours.get(path) or undisturbed[path]
-                    found[path] = Suspect(path, kind, shown, keeper, step, seat)
+                    kind, _, shown, owner = ours.get(path) or undisturbed[path]
+                    found[path] = Suspect(path, kind, shown, owner, step, seat)
     return sorted(found.values(), key=lambda each: (STATE_KINDS + ("iterator", "value", "file")).index(each.kind))
 
 

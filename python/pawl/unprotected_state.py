@@ -32,9 +32,9 @@ SHOWN_MAX = 40
 TENSOR, MODULE, OPTIMIZER, STATEFUL, GENERATOR = "tensor", "module", "optimizer", "stateful", "generator"
 ITERATOR, VALUE, FILE = "iterator", "value", "file"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_ITERATORS: tuple[type, ...] = (types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate,
-                                zip, map, filter,
-              itertools.count, itertools.cycle, itertools.chain, itertools.islice)
+_ITERATORS: tuple[type, ...] = (
+    types.GeneratorType, type(iter([])), type(iter(())), type(iter(range(0))), enumerate, zip, map, filter,
+    itertools.count, itertools.cycle, itertools.chain, itertools.islice)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Unprotected:
     kind: str
     digest: str
     shown: str    # in a few words
-    keeper: str   # type of the object that has it; empty: a variable
+    owner: str   # type of the object that has it; empty: a variable
 
 
 @dataclass
@@ -90,46 +90,46 @@ class Finder:
 
     # What is there.
 
-    def _visit(self, path: str, value: Any, keeper: str, depth: int) -> None:
+    def _visit(self, path: str, value: Any, owner: str, depth: int) -> None:
         if len(self._found) >= FOUND_MAX or depth > DEPTH_MAX:
             return
         if isinstance(value, _PLAIN):
-            return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), keeper)
+            return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), owner)
         if self.is_known(value) or id(value) in self._seen or isinstance(value, (type, types.ModuleType)):
             return None
         self._seen.add(id(value))
         try:
-            self._visit_object(path, value, keeper, depth)
+            self._visit_object(path, value, owner, depth)
         except Exception:  # a property that raises, a closed file: it can't be read, and that is all
             return None
 
-    def _visit_object(self, path: str, value: Any, keeper: str, depth: int) -> None:
+    def _visit_object(self, path: str, value: Any, owner: str, depth: int) -> None:
         torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
         if isinstance(value, torch.Tensor):
-            self._note(path, TENSOR, self._tensor_digest(value), _tensor_shown(value), keeper)
+            self._note(path, TENSOR, self._tensor_digest(value), _tensor_shown(value), owner)
         elif isinstance(value, torch.nn.Module):
             self._visit_module(path, value, depth)
         elif isinstance(value, torch.optim.Optimizer):
-            self._note(path, OPTIMIZER, self._state_digest(value.state_dict()), type(value).__name__, keeper)
+            self._note(path, OPTIMIZER, self._state_digest(value.state_dict()), type(value).__name__, owner)
         elif isinstance(value, torch.Generator):
-            self._note(path, GENERATOR, digest_of_tensor(value.get_state()), "torch.Generator", keeper)
+            self._note(path, GENERATOR, digest_of_tensor(value.get_state()), "torch.Generator", owner)
         elif isinstance(value, random.Random):
-            self._note(path, GENERATOR, digest_of(value.getstate()), "random.Random", keeper)
+            self._note(path, GENERATOR, digest_of(value.getstate()), "random.Random", owner)
         elif numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
             state = getattr(value, "bit_generator", None)
             self._note(path, GENERATOR, digest_of(state.state if state else value.get_state()), "a generator of numpy",
-                       keeper)
+                       owner)
         elif numpy is not None and isinstance(value, numpy.ndarray):
             if value.nbytes <= ARRAY_BYTES_MAX:
-                self._note(path, TENSOR, digest_of(value), f"array {value.dtype}{list(value.shape)}", keeper)
+                self._note(path, TENSOR, digest_of(value), f"array {value.dtype}{list(value.shape)}", owner)
         elif isinstance(value, io.IOBase):
-            self._visit_file(path, value, keeper)
+            self._visit_file(path, value, owner)
         elif isinstance(value, _ITERATORS) or type(value).__name__.endswith("DataLoaderIter"):
-            self._visit_iterator(path, value, keeper, depth)
+            self._visit_iterator(path, value, owner, depth)
         elif isinstance(value, (dict, list, tuple, set, frozenset, deque, bytearray)):
-            self._visit_container(path, value, keeper, depth)
+            self._visit_container(path, value, owner, depth)
         elif not callable(value) or hasattr(type(value), "state_dict"):
-            self._visit_instance(path, value, keeper, depth)
+            self._visit_instance(path, value, owner, depth)
 
     def _visit_module(self, path: str, module: Any, depth: int) -> None:
         """A protected one: attributes that are neither parameters nor buffers. Another: all of its tensors."""
@@ -147,34 +147,34 @@ class Finder:
                     self._visit(".".join(part for part in (path, name, key) if part), value, type(each).__name__,
                                 depth + 1)
 
-    def _visit_file(self, path: str, file: Any, keeper: str) -> None:
+    def _visit_file(self, path: str, file: Any, owner: str) -> None:
         if not file.closed and file.writable() and file not in (sys.stdout, sys.stderr):
             name = getattr(file, "name", "")
-            self._note(path, FILE, digest_of(file.tell()), f"open for writing: {name}", keeper)
+            self._note(path, FILE, digest_of(file.tell()), f"open for writing: {name}", owner)
 
-    def _visit_iterator(self, path: str, iterator: Any, keeper: str, depth: int) -> None:
+    def _visit_iterator(self, path: str, iterator: Any, owner: str, depth: int) -> None:
         if self.is_known(getattr(iterator, "_index_sampler", None)):
             return  # a DataLoader's, that goes wherever the protected sampler is
-        self._note(path, ITERATOR, _place_of(iterator), _iterator_shown(iterator), keeper)
+        self._note(path, ITERATOR, _place_of(iterator), _iterator_shown(iterator), owner)
         frame = getattr(iterator, "gi_frame", None)
         for name, value in (frame.f_locals if frame is not None else {}).items():
             if not isinstance(value, _PLAIN):
                 self._visit(f"{path}.{name}", value, "a generator", depth + 1)
 
-    def _visit_container(self, path: str, container: Any, keeper: str, depth: int) -> None:
+    def _visit_container(self, path: str, container: Any, owner: str, depth: int) -> None:
         whole = isinstance(container, (set, frozenset, bytearray)) or len(container) > ELEMENTS_MAX or (
             not isinstance(container, dict) and all(isinstance(each, _PLAIN) for each in container))
         if whole:
             shown = f"{type(container).__name__} of {len(container)}"
-            return self._note(path, VALUE, digest_of(container), shown, keeper)
+            return self._note(path, VALUE, digest_of(container), shown, owner)
         pairs: Iterable[tuple[Any, Any]] = container.items() if isinstance(container, dict) else enumerate(container)
         for key, value in list(pairs):
-            self._visit(f"{path}[{key!r}]", value, keeper, depth + 1)
+            self._visit(f"{path}[{key!r}]", value, owner, depth + 1)
 
-    def _visit_instance(self, path: str, thing: Any, keeper: str, depth: int) -> None:
+    def _visit_instance(self, path: str, thing: Any, owner: str, depth: int) -> None:
         kind = type(thing)
         if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
-            return self._note(path, STATEFUL, self._state_digest(thing.state_dict()), kind.__name__, keeper)
+            return self._note(path, STATEFUL, self._state_digest(thing.state_dict()), kind.__name__, owner)
         if kind.__module__.split(".")[0] in _LEFT_ALONE and not kind.__module__.startswith("torch.utils.data"):
             return None
         names = [*getattr(thing, "__dict__", {}), *(name for each in kind.__mro__ for name in _slots_of(each))]
@@ -182,8 +182,8 @@ class Finder:
             if not name.startswith("__"):
                 self._visit(f"{path}.{name}", getattr(thing, name, None), kind.__name__, depth + 1)
 
-    def _note(self, path: str, kind: str, digest: str, shown: str, keeper: str) -> None:
-        self._found[path] = Unprotected(kind, digest, shown, keeper)
+    def _note(self, path: str, kind: str, digest: str, shown: str, owner: str) -> None:
+        self._found[path] = Unprotected(kind, digest, shown, owner)
 
     def _state_digest(self, state: Any) -> str:
         torch = sys.modules["torch"]

@@ -361,7 +361,7 @@ class Looking(unittest.TestCase):
         for path, kind in kinds.items():
             self.assertEqual(kind, looks[1][path].kind, path)
             self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
-        self.assertEqual("Feed", looks[1]["feed.position"].keeper)
+        self.assertEqual("Feed", looks[1]["feed.position"].owner)
         self.assertNotIn("known", looks[1])
 
     def test_digests_are_of_values(self):

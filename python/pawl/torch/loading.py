@@ -105,14 +105,14 @@ def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: 
         names_of.setdefault(id(parameter), []).append(name)
     stateless: list[str] = []
     for optimizer in layout.optimizers:
-        keeper = inner(optimizer)
-        lacking = [parameter for each in keeper.param_groups for parameter in each["params"]
-                   if not keeper.state.get(parameter)]
+        inner_optimizer = inner(optimizer)
+        lacking = [parameter for each in inner_optimizer.param_groups for parameter in each["params"]
+                   if not inner_optimizer.state.get(parameter)]
         stored = [parameter for parameter in lacking
                   if any(sources.has_state(name) for name in names_of.get(id(parameter), ()))]
         stateless += [name for parameter in lacking for name in names_of.get(id(parameter), ())
                       if not sources.has_state(name)]
-        created.create(keeper, stored)
+        created.create(inner_optimizer, stored)
     if stateless:
         notes.append(f"no optimizer state in the checkpoint, and none here, for {first_of(stateless)}")
     return look() if len(created) else layout
