@@ -332,7 +332,7 @@ class HyperparametersTest(Case):
         model, optimizer = self.training(*groups[::-1], shapes=((3, 3), (3, 3)), weight_decay=0.125)
         for group in optimizer.param_groups:
             group["lr"] = 7.0
-        with self.assertRaisesRegex(Refused, "which is which is not told"):
+        with self.assertRaisesRegex(Refused, "not known which is which"):
             pawl.torch.load(path, model, optimizer)
         report = pawl.torch.load(path, model, optimizer, strict=False)
         self.assertEqual([7.0, 7.0], [group["lr"] for group in optimizer.param_groups])

@@ -1,8 +1,8 @@
 // JsonScan: strict JSON read from front to back, a token at a time, without a tree in memory.
 //
 // For headers of a hundred thousand entries. RFC 8259 to the letter: no comments, no NaN, no lone surrogates, valid
-// UTF-8, no leading zeros. Whoever reads knows the shape it expects and asks for it; what it doesn't want is skipped,
-// at most 64 deep. Pure. The first failure stays: later calls fail too, so a reader may look once at the end.
+// UTF-8, no leading zeros. The caller asks for the tokens that it expects and skips what it does not need, at most 64
+// levels deep. Pure. The first failure stays: later calls fail too, so a caller may check once at the end.
 #pragma once
 
 #include <cstdint>

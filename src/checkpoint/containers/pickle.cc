@@ -164,8 +164,8 @@ std::string_view module_today(std::string_view module) {
   return module;
 }
 
-// The bytes of a pickle, opcode by opcode, and the first thing that is wrong with them. Every call returns true, or keeps
-// the error and returns false.
+// The bytes of a pickle, opcode by opcode, and the first thing that is wrong with them. Every call returns true, or
+// keeps the error and returns false.
 class PickleInput {
  public:
   explicit PickleInput(std::string_view bytes) : bytes_(bytes) {}
@@ -366,7 +366,7 @@ inline bool PickleMachine::push_decimal(std::string_view line) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
   if (line.empty() || error != std::errc() || end != line.data() + line.size())
-    return fail("a decimal that is no 64-bit integer");
+    return fail("a decimal that is not a 64-bit integer");
   return push_integer(value);
 }
 
@@ -678,7 +678,7 @@ inline bool PickleMachine::step_memo(unsigned char opcode) {
       return in_.take_number(wide) && recall(wide);
     default:  // kPut, kGet
       if (!in_.take_line(line)) return false;
-      if (!parse_number(line, index)) return fail("a memo index that is no number");
+      if (!parse_number(line, index)) return fail("a memo index that is not a number");
       return opcode == kPut ? remember(index) : recall(index);
   }
 }
@@ -694,7 +694,7 @@ inline bool PickleMachine::step_object(unsigned char opcode) {
       const Value name = pop();
       const Value module = pop();
       if (pickle_.kind(module) != PickleKind::string || pickle_.kind(name) != PickleKind::string)
-        return fail("a global whose name is no string");
+        return fail("a global whose name is not a string");
       return push_global(std::string(pickle_.text(module)), std::string(pickle_.text(name)));
     }
     case kReduce:

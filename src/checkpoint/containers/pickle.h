@@ -6,7 +6,7 @@
 //
 // What always holds: nothing is called, imported or opened; time and memory are linear in the input, whoever wrote it;
 // nothing here recurses. The values are a graph: a memo makes two parents share a child, and a list may hold itself, so
-// a walk needs a limit of its own. Refused: opcodes that no Python 3 writes (INST, OBJ, EXT, text PERSID).
+// a walk needs a limit of its own. Opcodes that no Python 3 writes (INST, OBJ, EXT, text PERSID) are errors.
 // Pure. A Pickle owns all it shows; views last until it moves or goes.
 #pragma once
 

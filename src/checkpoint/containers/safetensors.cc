@@ -163,7 +163,7 @@ void add_aliases(CheckpointView& view, const SafetensorsFile& file) {
 
 Result<SafetensorsFile> read_safetensors(ByteSource& source) {
   const std::uint64_t size = source.size_bytes();
-  if (size < 8) return damaged(text(size, " bytes are no file"));
+  if (size < 8) return damaged(text(size, " bytes are not a file"));
   PAWL_ASSIGN(const std::string head, read_text(source, 0, 8));
   std::uint64_t length = 0;
   std::memcpy(&length, head.data(), 8);
@@ -205,7 +205,7 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view json) {
     while (scan.next_key(tensor)) {
       if (!scan.string(file)) break;
       if (!is_plain_file_name(file))
-        (void)scan.fail(text("tensor ", tensor, " lies in a file whose name is no plain name"));
+        (void)scan.fail(text("tensor ", tensor, " lies in a file whose name is not a plain name"));
       if (!seen.insert(tensor).second) (void)scan.fail(text("tensor ", tensor, " is there twice"));
       index.file_of.emplace_back(tensor, file);
       index.files.push_back(file);

@@ -2,7 +2,7 @@
 //
 // What always holds of one that was read: names differ; each tensor's range has exactly the bytes its type and shape
 // need; the ranges cover the data from its first byte to the file's last, without holes and without overlap. Stricter
-// than the library on one point: a name that is there twice is refused. A file of 100,000 tensors opens in one pass.
+// than the library on one point: a duplicate name is an error. A file of 100,000 tensors opens in one pass.
 // Reads no tensor's bytes. Pure but for the reads.
 #pragma once
 

@@ -83,13 +83,13 @@ Result<std::vector<std::uint64_t>> sizes_of(std::span<const SafetensorsTensor> t
     const std::optional<std::uint64_t> bytes = count ? size_bytes(tensor.type, *count) : std::nullopt;
     sizes.push_back(bytes.value_or(0));
     if (!is_utf8(tensor.name))
-      complaints.add(tensor.name, "has a name that is no UTF-8");
+      complaints.add(tensor.name, "has a name that is not UTF-8");
     else if (tensor.name == "__metadata__")
       complaints.add(tensor.name, "has the name that the format keeps for itself");
     else if (!names.insert(tensor.name).second)
       complaints.add(tensor.name, "would be there twice");
     else if (!bytes)
-      complaints.add(tensor.name, "is no whole number of bytes");
+      complaints.add(tensor.name, "is not a whole number of bytes");
     else if (__builtin_add_overflow(total, sizes.back(), &total) || total >> 62 != 0)
       complaints.add(tensor.name, "is too large");
   }

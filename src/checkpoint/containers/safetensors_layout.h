@@ -1,4 +1,4 @@
-// SafetensorsLayout: what a safetensors file to be written looks like: its header, and where each tensor's bytes go.
+// SafetensorsLayout: a safetensors file before it is written: its header, and where each tensor's bytes go.
 //
 // What always holds: offsets are multiples of the element's size; the ranges cover the data without holes; a reader of
 // the format (containers/safetensors.h, the library) takes header and data as they are. Tensors of wider types come

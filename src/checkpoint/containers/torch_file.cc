@@ -168,7 +168,7 @@ class TorchReader {
 };
 
 Result<TorchFile> TorchReader::read() {
-  if (source_.size_bytes() < 16) return damaged(text(source_.size_bytes(), " bytes are no torch file"));
+  if (source_.size_bytes() < 16) return damaged(text(source_.size_bytes(), " bytes are not a torch file"));
   PAWL_ASSIGN(const std::string head, read_text(source_, 0, std::min<std::uint64_t>(source_.size_bytes(), 32)));
   if (head.starts_with(kZipMagic)) {
     PAWL_TRY(read_zip());
@@ -258,7 +258,7 @@ Status TorchReader::read_legacy() {
   PAWL_ASSIGN(const Pickle keys, next_pickle(at));
   PAWL_TRY(find_storages());
   std::vector<std::string> order;
-  if (!keys.is(keys.root(), PickleKind::list)) return damaged("the stream's storage keys are no list");
+  if (!keys.is(keys.root(), PickleKind::list)) return damaged("the stream's storage keys are not a list");
   for (const Value key : keys.items(keys.root())) order.emplace_back(keys.text(key));
   std::vector<bool> placed(file_.storages_.size(), false);
   for (const std::string& key : order) {
@@ -303,7 +303,7 @@ Status TorchReader::add_storage(Value value) {
   const std::span<const Value> parts = pickle().items(id);
   if (!pickle().is(id, PickleKind::tuple) || parts.size() < 5 || parts.size() > 6 ||
       pickle().text(parts[0]) != "storage")
-    return damaged(text("a persistent id that is no storage: ", pickle().describe(id)));
+    return damaged(text("a persistent id that is not a storage: ", pickle().describe(id)));
   const PickleSymbol& class_ = pickle().symbol(parts[1]);
   const std::string key(pickle().text(parts[2]));
   const std::string_view location = pickle().text(parts[3]);
@@ -502,7 +502,7 @@ Status TorchReader::build_wrapper(std::span<const Value> arguments, TorchTensor&
 
 Status TorchReader::build_copy(std::span<const Value> arguments, TorchTensor& out) {
   const auto data = arguments.empty() ? tensor_of_.end() : tensor_of_.find(arguments[0]);
-  if (data == tensor_of_.end()) return damaged("a parameter whose data is no tensor");
+  if (data == tensor_of_.end()) return damaged("a parameter whose data is not a tensor");
   out = data->second;
   if (const auto parts = parts_of_.find(arguments[0]); parts != parts_of_.end()) parts_of_[out.value] = parts->second;
   return {};

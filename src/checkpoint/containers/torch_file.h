@@ -6,9 +6,9 @@
 // (checkpoint/containers/pickle.h).
 //
 // What always holds of an opened one: every storage lies inside the file and has the size its elements need; every
-// element of every tensor lies inside its storage. Neither names ("a.b" may be a key, and a path) nor,
-// in odd files, paths need differ: whoever wants one tensor a name checks. A storage may be deflated (a zip file that
-// was packed again): then its range is of the packed bytes, and whoever reads it unpacks it whole.
+// element of every tensor lies inside its storage. Names may repeat ("a.b" may be a key, and a path), and in unusual
+// files so may paths: a caller that needs unique names checks them. A storage may be deflated (a zip file that was
+// packed again): then its range is of the packed bytes, and whoever reads it unpacks it whole.
 #pragma once
 
 #include <cstdint>

@@ -80,7 +80,7 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   const Result<std::uint64_t> count = element_count(shape);
   const std::optional<std::uint64_t> bytes = count ? size_bytes(type, *count) : std::nullopt;
   if (refused_.empty() && !typed && !is_kept_untyped(type)) refused_ = text("torch has no plain ", name_of(type));
-  if (refused_.empty() && !bytes) refused_ = "a tensor that is no whole number of bytes, or too large";
+  if (refused_.empty() && !bytes) refused_ = "a tensor that is not a whole number of bytes, or too large";
   const std::uint64_t size = bytes.value_or(0);
   if (refused_.empty() && content && content->size() != size)
     refused_ = text("a tensor of ", size, " bytes and a content of ", content->size());
@@ -202,7 +202,7 @@ Status TorchCopy::copy(Pickle::Value value, std::uint64_t tensor_bytes_max) {
     case PickleKind::object:
       return copy_object(value, tensor_bytes_max);
     case PickleKind::persistent:
-      return Error{Code::invalid, "a storage that is no tensor's"};
+      return Error{Code::invalid, "a storage that is not a tensor's"};
   }
   memo_[value] = to.memoize();
   return {};

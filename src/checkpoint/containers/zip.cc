@@ -44,7 +44,7 @@ struct DirectoryPlace {
 
 Result<DirectoryPlace> find_directory(ByteSource& source) {
   const std::uint64_t size = source.size_bytes();
-  if (size < kEndBytes) return damaged(0, text(size, " bytes are no archive"));
+  if (size < kEndBytes) return damaged(0, text(size, " bytes are not an archive"));
   const std::uint64_t end_at = size - kEndBytes;
   PAWL_ASSIGN(const std::string end, read_text(source, end_at, kEndBytes));
   if (number_at<std::uint32_t>(end, 0) != kEndSignature)
@@ -142,7 +142,7 @@ Result<Entry> parse_entry(std::string_view directory, std::uint64_t& at, std::ui
   Entry entry;
   ZipRecord& record = entry.record;
   record.name = directory.substr(at + kCentralBytes, name_size);
-  if (!is_plain_path(record.name)) return damaged(where, "a record's name is no plain relative path");
+  if (!is_plain_path(record.name)) return damaged(where, "a record's name is not a plain relative path");
   if ((flags & ~kFlagsKnown) != 0)
     return damaged(where, text("record ", record.name, ": encrypted, or with unknown flags"));
   if (method != 0 && method != 8) return damaged(where, text("record ", record.name, ": packed by method ", method));

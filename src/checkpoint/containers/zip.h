@@ -4,7 +4,7 @@
 // differ, records do not overlap and lie before the directory, each local header agrees with the directory on the name.
 // Zip64 is read. Nothing is written anywhere, whatever a name says; deflated records are unpacked in memory, and only
 // where their packed bytes justify what the directory promises (checkpoint/reshape/stored_file.h).
-// Checksums are looked at only on request: writers can be told to leave them out (then they are 0) or to leave holes.
+// Checksums are verified only on request: some writers leave them out (then they are 0) or leave holes.
 #pragma once
 
 #include <cstdint>

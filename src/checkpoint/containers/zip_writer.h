@@ -3,8 +3,8 @@
 // Members are stored, each from a multiple of 64 bytes, under one folder named as the archive. Sizes are known
 // beforehand; contents of large ones are written by somebody else, and their checksums come last: so a file is texts
 // that are known (ZipLayout::file.texts) and texts that need them (file.finish). What always holds: with those texts
-// and the members' bytes in place, our own reader (checkpoint/containers/zip.h), torch and unzip take the file, checksums
-// proven. Zip64 where sizes or places need it; its end records always, as torch writes them. Pure.
+// and the members' bytes in place, our own reader (checkpoint/containers/zip.h), torch and unzip take the file,
+// checksums proven. Zip64 where sizes or places need it; its end records always, as torch writes them. Pure.
 #pragma once
 
 #include <cstdint>

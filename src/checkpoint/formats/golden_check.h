@@ -1,6 +1,6 @@
 // For tests: a reader's view against golden.safetensors, bit for bit.
 //
-// Tensors are put together naively, element by element, by index arithmetic: no code of src/reshape that plans or
+// Tensors are put together naively, element by element, by index arithmetic: no code of reshape that plans or
 // moves.
 #pragma once
 

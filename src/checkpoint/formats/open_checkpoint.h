@@ -1,9 +1,9 @@
 // OpenCheckpoint: any checkpoint, by its path: detects its format, and says what it holds.
 //
-// What a folder is called says nothing; what lies in it does. A folder that points to another (latest,
-// latest_universal, latest_checkpointed_iteration.txt) is followed, and so is one that holds a single checkpoint and
-// nothing else that could be one. Of several without a pointer none is taken: the error lists them, and --tag chooses.
-// Executes nothing. Reads no tensor's bytes.
+// Contents decide, never the names of folders. A folder that points to another (latest, latest_universal,
+// latest_checkpointed_iteration.txt) is followed, and so is one that holds a single checkpoint and nothing else that
+// could be one. If there are several and no pointer, an error lists them, and --tag chooses one. Executes nothing.
+// Reads no tensor's bytes.
 #pragma once
 
 #include <string>

@@ -13,8 +13,8 @@
 
 namespace pawl::checkpoint {
 
-// As open_checkpoint(); also `corrupt` where a piece does not lie in its tensor or file (checkpoint/view/pieces.h). Regions
-// that no piece holds are among the view's problems.
+// As open_checkpoint(); also `corrupt` where a piece does not lie in its tensor or file (checkpoint/view/pieces.h).
+// Boxes that no piece holds are among the view's problems.
 [[nodiscard]] Result<CheckpointView> open_proven(const std::string& path, const ReadOptions& options);
 
 // Of each of the view's files, in their order: the sizes that decide what a piece may reach. Fails: `not_found`, `io`.

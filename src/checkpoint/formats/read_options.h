@@ -1,6 +1,6 @@
-// ReadOptions: what a person may tell a reader that the files don't.
+// ReadOptions: what a user may add that the files do not say.
 //
-// Every reader of src/formats takes them; each looks at those that mean something to its format.
+// Every reader of a format takes them, and uses those that mean something to its format.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace pawl::checkpoint {
 
 struct ReadOptions {
   // A file of parameter names in the model's own order, one a line or a JSON list of strings: for optimizer states that
-  // are keyed by number. Empty: names come from the checkpoint, or it is refused with a request for this file.
+  // are keyed by number. Empty: names come from the checkpoint, or an error asks for this file.
   std::string parameter_names_file;
   // Which of several checkpoints in one folder: the name of its subfolder ("global_step1200", "iter_0000003"). Empty:
   // the one that the folder's own pointer names (latest, latest_checkpointed_iteration.txt), or the only one.

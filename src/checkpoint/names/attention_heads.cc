@@ -44,7 +44,8 @@ Result<AttentionHeads> attention_heads_of(const StoredTensor& tensor, std::uint6
     out.groups = key_rows / settings.head_size;
   else
     return unfit_tensor(
-        tensor, "the checkpoint doesn't say how many heads it has: tell --heads, --query-groups or --head-size");
+        tensor,
+        "the checkpoint does not say how many attention heads it has: pass --heads, --query-groups or --head-size");
   out.head_size = out.groups == 0 ? 0 : key_rows / out.groups;
   const bool fits = out.groups != 0 && out.groups <= kGroupsMax && out.head_size * out.groups == key_rows &&
                     (settings.attention_heads == 0 || settings.attention_heads == out.groups * out.queries) &&
@@ -52,7 +53,7 @@ Result<AttentionHeads> attention_heads_of(const StoredTensor& tensor, std::uint6
   if (!fits)
     return unfit_tensor(
         tensor, text(query_rows, " rows of queries and ", key_rows, " of keys don't fit ", settings.attention_heads,
-                     " heads in ", settings.query_groups, " groups of size ", settings.head_size, " (0: not told)"));
+                     " heads in ", settings.query_groups, " groups of size ", settings.head_size, " (0: not given)"));
   return out;
 }
 

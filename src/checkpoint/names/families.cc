@@ -90,7 +90,7 @@ void FamilyEdit::keep(const StoredTensor& tensor) {
 Status FamilyEdit::check_editable(const StoredTensor& tensor, const FamilyRule& rule) {
   if (rule.form == ModuleForm::same) return {};
   if (!tensor.scales.payload.empty() || scaled_.contains(tensor.name))
-    return unfit_tensor(tensor, "block-quantised tensors are renamed only, neither taken apart nor put together");
+    return unfit_tensor(tensor, "block-quantised tensors can be renamed, but not split or joined");
   return {};
 }
 
@@ -104,7 +104,7 @@ Result<std::uint64_t> FamilyEdit::columns_after(const StoredTensor& tensor, std:
   next.part = "weight";
   const auto found = columns_.find(name_of_module(module, next));
   if (found == columns_.end())
-    return unfit_tensor(tensor, text("there is no ", name_of_module(module, next), " to go by"));
+    return unfit_tensor(tensor, text("there is no ", name_of_module(module, next), ", which tells its sizes"));
   return found->second;
 }
 
@@ -219,8 +219,8 @@ Status FamilyEdit::put_parts_together(const Parts& parts) {
   std::uint32_t copies = kNoRank;
   for (std::uint32_t i = 0; i < parts.parts.size() && !rule.huggingface[i].empty(); ++i) {
     if (parts.parts[i] == nullptr)
-      return unfit_tensor(
-          first, text(name_of_module(rule.huggingface[i], parts.name), " is missing, which would be joined to it"));
+      return unfit_tensor(first, text(name_of_module(rule.huggingface[i], parts.name),
+                                      ", which belongs to the same tensor, is missing"));
     if (parts.parts[i]->shape.size() != first.shape.size())
       return unfit_tensor(first, text(parts.parts[i]->name, " is ", text_of(parts.parts[i]->shape)));
     std::uint32_t own = 0;
@@ -282,7 +282,7 @@ Result<CheckpointView> FamilyEdit::from_huggingface() {
       Parts& parts = fused[label_of(new_name, tensor.role)];
       parts.rule = rule;
       parts.name = name;
-      if (parts.parts[part] != nullptr) return unfit_tensor(tensor, "it is there twice");
+      if (parts.parts[part] != nullptr) return unfit_tensor(tensor, "it appears twice");
       parts.parts[part] = &tensor;
       continue;
     }
@@ -336,7 +336,7 @@ Result<CheckpointView> FamilyEdit::finish(std::string_view names) {
 
 Error not_known(std::string_view whose) {
   return {Code::invalid, text("these are not ", whose,
-                              " names of a family that is known: tell --family gpt, llama, "
+                              " names of a known family: pass --family gpt, llama, "
                               "mixtral or gpt_neox")};
 }
 

@@ -3,7 +3,7 @@
 // Modules are renamed; fused tensors are taken apart (QKV per query group, the two halves of a gated fc1) and put
 // together again; GPT-2's linear layers are transposed. All roles of a parameter are treated alike. No byte moves, so
 // both ways are exact, and one undoes the other; norms come back under the names that they have without Transformer
-// Engine. A tensor that the family has no name for keeps its own, and a note says so. Rows are only regrouped: models
+// Engine. A tensor that the family has no name for keeps its name, and a note says so. Rows are only regrouped: models
 // whose q and k rows were permuted for another rotary embedding (the interleaved one) stay as they are, since no file
 // says so.
 // Pure.
@@ -27,11 +27,11 @@ enum class Family : std::uint8_t {
 [[nodiscard]] std::string_view name_of(Family family);  // "gpt", "llama", "mixtral", "gpt_neox"
 [[nodiscard]] std::optional<Family> family_named(std::string_view name);
 
-// What names and shapes don't say. 0: not told; then the view's facts are asked ("attention heads", "query groups",
+// What names and shapes don't say. 0: not given; then the view's facts are used ("attention heads", "query groups",
 // "head size"), which readers fill from what the checkpoint's arguments say. One of the three is enough, and is needed
 // only where QKV has to be taken apart or put together. What is told must fit the shapes.
 struct FamilySettings {
-  std::optional<Family> family = {};  // found by the names if not told
+  std::optional<Family> family = {};  // detected by the names if not given
   std::uint64_t attention_heads = 0;  // --heads
   std::uint64_t query_groups = 0;     // --query-groups: heads of keys and values
   std::uint64_t head_size = 0;        // --head-size

@@ -180,7 +180,7 @@ void add_hyper_groups(const std::vector<HyperGroup>& groups, CheckpointView& vie
   view.values = values_of_groups(groups, view, claimed);
   if (!claimed.empty())
     view.notes.push_back(text("two param_groups say different things of ", claimed,
-                              ": which of them holds is not known, and none is told"));
+                              ", so it is not known which one is right, and none is given"));
   std::set<std::string_view> left_out;
   for (const HyperGroup& group : groups) left_out.insert(group.left_out.begin(), group.left_out.end());
   if (view.values.empty() || left_out.empty()) return;

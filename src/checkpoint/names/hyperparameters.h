@@ -1,7 +1,7 @@
 // Hyperparameters: what optimizers' param_groups say beside their parameters, for CheckpointView::values.
 //
 // {"param_groups": [{"params": ["layers.0.weight"], "lr": 0.001, "betas": [0.9, 0.95]}]}, as pawl's own store has them
-// (docs/format.md). What is told for sure only: of parameters that have an optimizer's state in the view, under the
+// (docs/format.md). Only what is certain is said: of parameters that have an optimizer's state in the view, under the
 // names that they have there, and values that JSON has a word for: numbers, texts, None, short lists of them. What is
 // left out is named in a note. Pure; executes nothing.
 #pragma once

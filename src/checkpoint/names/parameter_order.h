@@ -3,7 +3,7 @@
 // torch numbers an optimizer's parameters group by group, in the order in which the program gave them. Programs give
 // them in the model's order, which is that of its state dict, but some into one group and some into another (decayed or
 // not), and frozen ones into none. So numbers are names if there is exactly one way to deal the model's names, in their
-// order, to the groups so that all shapes fit. Two ways, or none: refused, with a request for the names.
+// order, to the groups so that all shapes fit. With two ways, or none, an error asks for the names.
 // ZeroRedundancyOptimizer then deals each group's parameters to the ranks: the largest first, each to the rank that has
 // the fewest elements so far. deal_parameters follows that and proves it by the shapes on every rank.
 // Pure. Does not read files or know which name is a parameter's; names that can't be one should not be given.
@@ -37,7 +37,7 @@ using NameIndices = std::vector<std::vector<std::uint32_t>>;  // of each group's
 [[nodiscard]] Result<std::vector<NameIndices>> deal_parameters(std::span<const NamedShape> names,
                                                                std::span<const std::vector<IndexedGroup>> ranks);
 
-// What a person says (--param-names FILE): one name a line, in the model's order; or a JSON list of strings. After a
+// What a user gives (--param-names FILE): one name a line, in the model's order; or a JSON list of strings. After a
 // name may follow its shape, "24x24", for files that don't tell it. Where that leaves two ways, sections say which
 // group a name is in, in the optimizer's own order: an empty line between two groups, or a JSON list of lists.
 struct ParameterNames {

@@ -7,8 +7,8 @@
 // Wrappers' parts (module., _orig_mod., _fsdp_wrapped_module., _checkpoint_wrapped_module.) are dropped.
 //
 // What always holds: (name, role) pairs of tensors differ; where a shorter name would merge two of them all keep longer
-// ones, and a note says so. An optimizer's state that is keyed by number keeps its stored names: whoever knows the
-// order of the parameters puts their names into the paths first. Pure; linear in the keys.
+// ones, and a note says so. An optimizer's state that is keyed by number keeps its stored names: a caller that
+// knows the order of the parameters puts their names into the paths first. Pure; linear in the keys.
 #pragma once
 
 #include <span>

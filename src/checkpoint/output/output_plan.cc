@@ -176,10 +176,11 @@ Result<OutputPlan> plan_tensors(const CheckpointView& view, const std::vector<st
     const std::optional<std::uint64_t> bytes = size_bytes(tensor.type, count);
     if (!bytes || __builtin_add_overflow(plan.data_bytes, *bytes, &plan.data_bytes) || plan.data_bytes >> 62 != 0)
       return Error{Code::invalid,
-                   text(label_of(stored.name, stored.role), " is no whole number of bytes, or too large")};
+                   text(label_of(stored.name, stored.role), " is not a whole number of bytes, or too large")};
     tensor.size_bytes = *bytes;
   }
-  if (kept != 0) plan.notes.push_back(text(kept, " tensors keep their type: steps, and types that are no such floats"));
+  if (kept != 0)
+    plan.notes.push_back(text(kept, " tensors keep their type: steps, and types that are not floating point"));
   return plan;
 }
 

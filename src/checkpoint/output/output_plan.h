@@ -7,8 +7,9 @@
 // takes, and the last file is the one that makes the others a checkpoint.
 // Several processes may write one output, each a share of it (checkpoint/output/output_shares.h): one makes the files,
 // each writes and syncs its share, and one that has all their reports finishes. The structs and the planning functions
-// are pure: checkpoint/formats/huggingface/safetensors_writer.h, checkpoint/formats/dcp/dcp_writer.h, checkpoint/formats/deepspeed/universal_writer.h.
-// Names are given to finished files by checkpoint/output/partial_output.h.
+// are pure: checkpoint/formats/huggingface/safetensors_writer.h, checkpoint/formats/dcp/dcp_writer.h,
+// checkpoint/formats/deepspeed/universal_writer.h. Names are given to finished files by
+// checkpoint/output/partial_output.h.
 #pragma once
 
 #include <atomic>

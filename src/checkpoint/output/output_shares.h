@@ -1,12 +1,12 @@
 // Output shares: what an OutputPlan writes, cut over workers by bytes; and the digest by which workers know that they
 // cut the same plan of the same source.
 //
-// Work goes to workers first and, in each, over its cores (checkpoint/reshape/execute.h). Worker k of n gets all between k/n and
-// (k + 1)/n of the tensors' bytes, in order of files and places: few files a worker, and two neighbours meet in one.
-// What always holds: the shares tile every tensor of the plan exactly; equal plans give equal shares, on any machine,
-// without a word between workers. Each is less than cut_unit_max() longer or shorter than n-th of all, and where a cut
-// could be anywhere it lies on a page of its file, so that no two workers write one page; where it can't (a number
-// that lies across, a packed tensor, a block of a quantised one) two do, which a file system takes.
+// Work goes to workers first and, in each, over its cores (checkpoint/reshape/execute.h). Worker k of n gets all
+// between k/n and (k + 1)/n of the tensors' bytes, in order of files and places: few files a worker, and two neighbours
+// meet in one. What always holds: the shares tile every tensor of the plan exactly; equal plans give equal shares, on
+// any machine, without a word between workers. Each is less than cut_unit_max() longer or shorter than n-th of all, and
+// where a cut could be anywhere it lies on a page of its file, so that no two workers write one page; where it can't (a
+// number that lies across, a packed tensor, a block of a quantised one) two do, which a file system takes.
 // Packed types (four and six bits) are never cut, block-scaled payloads on edges of their blocks only; their scales may
 // be in another share, as both only go to their places in files. Checksums of ranges that a cut goes through are sums
 // of what each worker saw (RangeChecksums::share_at).

@@ -64,7 +64,7 @@ Status check_place(const std::string& path, const PartialOptions& options) {
   if (folder && names->empty()) return {};
   if (options.overwrite && folder && !options.marker.empty() && !is_there(join_path(path, options.marker)))
     return Error{Code::invalid, text(path, " holds no ", options.marker,
-                                     ", so it is no checkpoint of this format and is "
+                                     ", so it is not a checkpoint of this format and is "
                                      "not replaced: choose another name, or remove it yourself")};
   if (options.overwrite) return {};
   return Error{Code::invalid, text(path, " is there already: choose another name, or say --overwrite")};
@@ -181,7 +181,7 @@ std::string partial_folder(const std::string& path) {
 Status PartialOutput::check(const std::string& given, const PartialOptions& options) {
   const std::string path = without_slashes(given);
   if (path.empty() || path == "/" || last_name(path) == "." || last_name(path) == "..")
-    return Error{Code::invalid, text("\"", given, "\" is no name for what is to be written")};
+    return Error{Code::invalid, text("\"", given, "\" is not a name for what is to be written")};
   if (!is_folder(parent_path(path)))
     return Error{Code::not_found, text(parent_path(path), ": no such folder; make it first")};
   PAWL_TRY(check_place(path, options));

@@ -1,11 +1,11 @@
-// PartialOutput: a file or a folder of files in the making, that gets its name when it is whole, and not before.
+// PartialOutput: a file or folder that gets its name only when it is complete.
 //
 // It grows in a folder beside its place, `<name>.pawl-partial`, and is renamed last, after everything was synced. What
 // always holds: a process killed at any instant leaves at `<name>` what stood there before, or all of the new; and at
 // most the partial folder, which says what it is, and which the next run to the same place empties and takes over. Two
-// runs at once: the second is refused, since the first holds a lock on it.
+// runs at once: the second fails, because the first holds a lock.
 // A folder that has content and is to be overwritten is exchanged with the new one as a whole, if it holds the marker
-// that makes it a checkpoint of the same format; else it is refused: it may be anything.
+// that makes it a checkpoint of the same format; otherwise that is an error, because it may hold anything.
 // One exception: without a marker (Hugging Face) such a folder is taken over file by file: its index and weights go
 // first and the new index comes last, so that a kill in between leaves no checkpoint there, the new one lying in the
 // partial folder. Other files of the folder (config.json) stay.

@@ -1,5 +1,6 @@
 // WorkerMeeting: where processes that write shares of one output find each other: files in a folder of the output in
-// the making (checkpoint/output/partial_output.h), on a file system that all of them see. No network, no clock in common.
+// the making (checkpoint/output/partial_output.h), on a file system that all of them see. No network, no clock in
+// common.
 //
 //   hello-<worker>-<nonce>   of each process: its job, its place among the workers, the digest of what it would write
 //   go                       worker 0's: the attempt, and the nonces of those that belong to it

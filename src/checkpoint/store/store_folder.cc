@@ -28,7 +28,8 @@ std::string fault_of(const StorePiece& piece) {
   if (piece.memory == nullptr) return "it has no memory";
   for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)
     if (piece.box.size[d] > 1 && piece.stride_bytes[d] % (size_bits(piece.type) / 8) != 0)
-      return text("its stride of dimension ", d, ", ", piece.stride_bytes[d], " bytes, is no multiple of an element");
+      return text("its stride of dimension ", d, ", ", piece.stride_bytes[d],
+                  " bytes, is not a multiple of an element");
   return {};
 }
 
@@ -157,7 +158,7 @@ Status check_share(const std::string& folder, const StoreManifest& share) {
 Status check_values(std::string_view values) {
   JsonScan scan(values);
   if (scan.skip() && scan.finish()) return {};
-  return Error{Code::invalid, text("values are no JSON: ", scan.error().what)};
+  return Error{Code::invalid, text("values are not JSON: ", scan.error().what)};
 }
 
 Status check_aliases(const StoreManifest& manifest) {

@@ -7,10 +7,10 @@
 //    everything grows in `<path>.pawl-partial`, is synced, the marker last, and is then renamed (formats/
 //    partial_output.h). A folder that is replaced is exchanged in one step, so the disk has to hold both for a while;
 //  * a checkpoint is only published if its pieces tile each tensor exactly, and each has its checksum in the manifest;
-//  * two saves to one path at once: the second is refused. A killed save is emptied and taken over by the next.
-// Written past the page cache where that is possible (checkpoint/reshape/execute.h). What the bytes are: docs/format.md. Read by
-// checkpoint/formats/native/store_view.h, as any format by open_checkpoint(). Shares travel from rank to rank by the caller's own
-// means.
+//  * two saves to one path at once: the second fails. The next save empties and takes over what a killed one left.
+// Written past the page cache where that is possible (checkpoint/reshape/execute.h). What the bytes are:
+// docs/format.md. Read by checkpoint/formats/native/store_view.h, as any format by open_checkpoint(). Shares travel
+// from rank to rank by the caller's own means.
 #pragma once
 
 #include <cstddef>

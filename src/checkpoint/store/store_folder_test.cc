@@ -211,7 +211,7 @@ TEST(StoreFolder, RefusesPiecesThatCannotBe) {
   expect_refused({bad}, "number of dimensions");
   bad = good;
   bad.stride_bytes[0] = 18;
-  expect_refused({bad}, "no multiple of an element");
+  expect_refused({bad}, "not a multiple of an element");
   bad = good;
   bad.memory = nullptr;
   expect_refused({bad}, "no memory");

@@ -110,12 +110,13 @@ Result<std::vector<std::string>> DcpReader::metadata_files(const std::vector<std
   }
   if (files_.exists(join_path(folder_, ".metadata"))) {
     if (!ranks.empty())
-      out_.notes.push_back(text(ranks.front().second, " is not looked at, since there is .metadata; if a save without ",
-                                "collectives is the newer one, move .metadata away"));
+      out_.notes.push_back(text(ranks.front().second, " is ignored because .metadata exists; if the save without ",
+                                "collectives is newer, move .metadata away"));
     return std::vector<std::string>{".metadata"};
   }
   if (ranks.empty())
-    return Error{Code::not_found, text(folder_, ": no .metadata: the save did not end, or this is no such folder")};
+    return Error{Code::not_found,
+                 text(folder_, ": no .metadata: the save did not finish, or this is not such a folder")};
   std::ranges::sort(ranks);
   std::vector<std::string> out;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -172,7 +173,7 @@ void DcpReader::read_facts(const Pickle& pickle) {
   if (pickle.is(version, PickleKind::string)) {
     out_.facts.emplace_back("metadata version", pickle.text(version));
     if (pickle.text(version) != "1.0.0")
-      out_.notes.push_back(text("the metadata say version ", pickle.text(version), "; 1.0.0 is known here"));
+      out_.notes.push_back(text("the metadata have version ", pickle.text(version), "; only 1.0.0 is known"));
   }
   const Value save = field(pickle, field(pickle, pickle.root(), "storage_meta"), "save_id");
   if (pickle.is(save, PickleKind::string)) out_.facts.emplace_back("save id", pickle.text(save));

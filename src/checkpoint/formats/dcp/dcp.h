@@ -4,7 +4,7 @@
 // that was read: every box lies inside its tensor and has a place; every place lies inside a file of the folder. That
 // the boxes cover a tensor is not promised here: view_dcp says what is missing. What lies in files that are missing or
 // cut is left out, and `problems` says so. Boxes that are there twice (replicas that several ranks listed) stay, as
-// copies that should be equal. Files that no place names (older saves) are not looked at.
+// copies that should be equal. Files that the metadata don't name (older saves) are ignored.
 #pragma once
 
 #include <cstdint>

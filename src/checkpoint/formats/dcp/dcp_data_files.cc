@@ -25,7 +25,7 @@ void DcpDataFile::lose(std::string_view key) {
 
 Result<DcpDataFile*> DcpDataFiles::named(std::string_view name, DcpCheckpoint& out) {
   if (const auto found = found_.find(name); found != found_.end()) return &found->second;
-  if (!is_plain_file_name(name)) return Error{Code::corrupt, "a place is in a file whose name is no plain name"};
+  if (!is_plain_file_name(name)) return Error{Code::corrupt, "a place is in a file whose name is not a plain name"};
   DcpDataFile file{.number = static_cast<std::uint32_t>(out.files.size())};
   out.files.push_back(join_path(folder_, name));
   Result<std::unique_ptr<ByteSource>> source = open_bytes(out.files.back(), files_);
@@ -41,7 +41,7 @@ void DcpDataFiles::note(const std::vector<std::string>& names, DcpCheckpoint& ou
     const std::string path = join_path(folder_, name);
     const std::string what =
         file.is_missing ? text(path, " is missing") : text(path, " is cut: it ends at ", out.file_bytes[file.number]);
-    out.problems.push_back(text(what, "; items that are lost: ", list_of(file.lost_keys, file.lost)));
+    out.problems.push_back(text(what, "; lost items: ", list_of(file.lost_keys, file.lost)));
   }
   std::vector<std::string> stale;
   std::size_t count = 0;

@@ -1,7 +1,7 @@
 // DcpOptimizers: names for an optimizer's state that a DCP tree keys by number, as torch.optim's own state dicts do.
 //
-// What the numbers are is told by the groups' lists (objects of the tree) and by the model's parameters in the order of
-// the state; where they fit in only one way, or --param-names says it, paths get names
+// The groups' lists (objects of the tree) and the model's parameters, in the order of the state, tell what the numbers
+// mean. If they fit in only one way, or --param-names gives the names, paths get names
 // (checkpoint/names/parameter_order.h).
 #pragma once
 

@@ -51,7 +51,7 @@ class ItemBytes final : public ByteSource {
       return true;
     };
     if (inside(head_, 0) || inside(tail_, size_bytes_ - tail_.size())) return {};
-    if (between_ == nullptr) return damaged(text("offset ", offset_bytes, ": this item is no file of one tensor"));
+    if (between_ == nullptr) return damaged(text("offset ", offset_bytes, ": this item is not a file of one tensor"));
     return between_->read(offset_bytes, buffer);
   }
   [[nodiscard]] std::string_view head() const { return head_; }
@@ -110,7 +110,7 @@ class ItemEnds {
 // In a file of torch.save of one tensor: its place, relative to the file.
 Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const Box& box) {
   PAWL_ASSIGN(const TorchFile file, TorchFile::read(item));
-  if (file.tensors().size() != 1 || !file.tensors()[0].path.empty()) return damaged("its item is no single tensor");
+  if (file.tensors().size() != 1 || !file.tensors()[0].path.empty()) return damaged("its item is not a single tensor");
   const TorchTensor& tensor = file.tensors()[0];
   if (tensor.type != type || tensor.shape != shape_of(box))
     return damaged(text("its item is ", text_of(Shape(tensor.shape)), ' ', name_of(tensor.type), ", the metadata say ",

@@ -1,15 +1,14 @@
 // DcpWriter: a folder of torch.distributed.checkpoint that dcp.load reads, into plain tensors, FSDP2's and any others.
 //
-//   .metadata       torch's Metadata: every tensor one chunk, all of it; the last file of all: without it, no
-//   checkpoint
+//   .metadata       torch's Metadata: every tensor is one chunk. Written last: without it, there is no checkpoint
 //   __0_0.distcp    items one after another, each a file of torch.save with one tensor; further ones: __0_1.distcp, ...
 //
 // Keys are as torch's get_state_dict lays them out in {"model": ..., "optim": ...}: weights and buffers
 // `model.<name>`, an optimizer's state `optim.state.<name>.<word>` (master too: programs that keep one ask for it by
 // that word). A tied name is a key of its own that shows the same bytes, so that whichever a program asks for is there.
 // Of weights alone nothing proves that "model." is no part of their names, and our own reader keeps it: flat_names
-// then. What it isn't: hyperparameters (param_groups) are no tensors and not in a view: who loads them keeps its own,
-// and says allow_partial_load. Pure: checkpoint/output/output_plan.h writes it.
+// then. Hyperparameters (param_groups) are not tensors and not in a view: the program that loads the folder keeps its
+// own and passes allow_partial_load. Pure: checkpoint/output/output_plan.h writes it.
 #pragma once
 
 #include <string>

@@ -103,7 +103,7 @@ Result<MergedParameter> join_affine(std::string_view name, const AffineMap& map,
     for (const AffinePiece& piece : held.pieces) {
       if (std::ranges::find(piece.shape, 0u) != piece.shape.end()) continue;
       const std::optional<MergedPart> part = boxes_of(piece, held.shape, map.shape);
-      if (!part) return unfit(name, text("a piece of its affine map is no box of the tensor of rank ", rank));
+      if (!part) return unfit(name, text("a piece of its affine map is not a box of the tensor of rank ", rank));
       elements += volume(part->local);
       merged.ranks[rank].push_back(*part);
     }

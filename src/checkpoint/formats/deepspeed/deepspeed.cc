@@ -25,7 +25,7 @@ Result<std::optional<ParameterNames>> read_given_names(const ReadOptions& option
   return std::optional(std::move(*names));
 }
 
-std::string layout_text(const SaveFolder& save, const Degrees& degrees, std::uint64_t stage,
+std::string layout_text(const SaveFolder& save, const ParallelDegrees& degrees, std::uint64_t stage,
                         std::uint64_t expert_degree) {
   std::string out;
   if (degrees.pipeline > 1 || !save.shards_of(ShardName::Kind::layer).empty())
@@ -37,8 +37,8 @@ std::string layout_text(const SaveFolder& save, const Degrees& degrees, std::uin
 }
 
 // Format and facts, for people.
-void describe(const SaveFolder& save, const Model& model, const Degrees& degrees, const OptimizerFacts& optimizers,
-              CheckpointView& view) {
+void describe(const SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
+              const OptimizerFacts& optimizers, CheckpointView& view) {
   const ModelStates nothing;
   const ModelStates& states = model.first() == nullptr ? nothing : *model.first();
   const ModelFacts& first = states.facts;
@@ -60,7 +60,7 @@ void describe(const SaveFolder& save, const Model& model, const Degrees& degrees
 }
 
 // Tied names whose weight is in the view.
-void append_aliases(const Model& model, CheckpointView& view) {
+void append_aliases(const SavedModel& model, CheckpointView& view) {
   std::set<std::string> names;
   for (const StoredTensor& tensor : view.tensors) names.insert(tensor.name);
   for (const auto& [alias, name] : model.ties)
@@ -72,7 +72,7 @@ void append_aliases(const Model& model, CheckpointView& view) {
 Error nothing_held(const SaveFolder& save, const CheckpointView& view) {
   if (save.first_damage()) return *save.first_damage();
   return {Code::corrupt,
-          view.problems.empty() ? text(save.path(), ": files of DeepSpeed, and no tensor") : view.problems[0]};
+          view.problems.empty() ? text(save.path(), ": it has DeepSpeed's files but no tensor") : view.problems[0]};
 }
 
 Result<CheckpointView> view_tag(TagFolder folder, const ReadOptions& options, Files& files) {
@@ -82,8 +82,8 @@ Result<CheckpointView> view_tag(TagFolder folder, const ReadOptions& options, Fi
   // The model's files say how the job was cut, which all other files are read by.
   CheckpointView view;
   SaveFolder save(std::move(folder), files, view);
-  Model model = read_model(save);
-  PAWL_ASSIGN(const Degrees degrees, find_degrees(save, model));
+  SavedModel model = read_model(save);
+  PAWL_ASSIGN(const ParallelDegrees degrees, find_degrees(save, model));
   leave_out_stale_ranks(degrees, model, save);
   Result<TensorParallelRules> rules = read_rules(model);
   if (!rules) {

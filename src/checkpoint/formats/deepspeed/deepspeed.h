@@ -1,12 +1,15 @@
 // DeepSpeed: a folder of engine.save_checkpoint: which parts of which parameters lie where. Executes nothing.
 //
-// ZeRO-0 to 3, BF16 and FP16 optimizers, pipeline layer files, tensor parallelism by what the checkpoint itself says of
-// it (universal_checkpoint_info), experts at any expert parallelism. No file is converted: flat partitions become boxes
+// ZeRO-0 to 3, BF16 and FP16 optimizers, pipeline layer files, tensor parallelism as the checkpoint describes it
+// (universal_checkpoint_info), experts at any expert parallelism. No file is converted: flat partitions become boxes
 // of the parameters, read where they are. What always holds beside CheckpointView's promises:
 //  * shapes, orders and degrees come from the files, never from names of folders; param_shapes is what says how a flat
 //    partition is laid out (param_slice_mappings are wrong with round-robin gradients), and its sums have to agree;
 //  * weights are the training's own. ZeRO-3 keeps none in the files: they are its fp32 masters, rounded;
 //  * a rank's file that is missing or damaged is a problem that names it; what other files hold is still listed.
+// In this order: find the folder (tag_folder.h) and its files (save_folder.h), learn the model and how the job was cut
+// (model.h, degrees.h), add weights (weights.h) and optimizer states (optimizers.h) to one table (parameters.h), name
+// the files that are missing (missing_files.h).
 // Not here: universal folders (deepspeed/universal.h), how slices of tensor-parallel ranks join (tensor_parallel.h).
 #pragma once
 

@@ -333,7 +333,7 @@ TEST(DamagedDeepSpeed, two_files_of_one_rank_are_noticed) {
                 copy.file("bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt"));
   const auto view = view_deepspeed(copy.folder());
   ASSERT_TRUE(view.has_value());
-  EXPECT_TRUE(has_problem(*view, {"zero_pp_rank_3", "of one rank"}));
+  EXPECT_TRUE(has_problem(*view, {"zero_pp_rank_3", "belong to one rank"}));
 }
 
 TEST(DamagedDeepSpeed, without_model_states_nothing_has_a_name) {

@@ -1,4 +1,4 @@
-// Degrees: how many ranks the job had on each axis of its parallelism, and where a rank stands on them.
+// ParallelDegrees: how many ranks the job had on each axis of its parallelism, and where a rank stands on them.
 //
 // DeepSpeed numbers model-parallel ranks by pipeline stage, then by tensor-parallel rank. Pure.
 #pragma once
@@ -13,7 +13,7 @@ struct ModelPosition {
   std::uint32_t tensor = 0;  // tensor-parallel rank
 };
 
-struct Degrees {
+struct ParallelDegrees {
   std::uint32_t pipeline = 1;
   std::uint32_t tensor = 1;
   std::uint64_t data = 1;

@@ -14,12 +14,12 @@ struct LayerFiles {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<StoredTensor>> tensors;  // by layer, tensor rank
 };
 
-LayerFiles read_layer_files(SaveFolder& save, const Degrees& degrees) {
+LayerFiles read_layer_files(SaveFolder& save, const ParallelDegrees& degrees) {
   LayerFiles out;
   for (const ShardName* shard : save.shards_of(ShardName::Kind::layer)) {
     if (shard->model_rank >= degrees.tensor) {
-      save.note(text(shard->name, " is beyond the ", degrees.tensor,
-                     " tensor-parallel ranks of this save, and is not looked at"));
+      save.note(
+          text(shard->name, " is beyond the ", degrees.tensor, " tensor-parallel ranks of this save and is ignored"));
       continue;
     }
     if (out.layers.empty() || out.layers.back().number != shard->layer) out.layers.push_back({shard->layer, {}});
@@ -34,7 +34,7 @@ LayerFiles read_layer_files(SaveFolder& save, const Degrees& degrees) {
 }
 
 // What the first tensor-parallel ranks' optimizers name, stages in order.
-NamedShapes optimizer_names(const Model& model, const Degrees& degrees) {
+NamedShapes optimizer_names(const SavedModel& model, const ParallelDegrees& degrees) {
   NamedShapes out;
   for (const ModelRank& rank : model.ranks)
     if (degrees.position_of(rank.number).tensor == 0)
@@ -44,7 +44,7 @@ NamedShapes optimizer_names(const Model& model, const Degrees& degrees) {
 }
 
 // The first stage whose optimizer has a name of this layer.
-std::uint32_t stage_of_layer(const std::string& prefix, const Model& model, const Degrees& degrees) {
+std::uint32_t stage_of_layer(const std::string& prefix, const SavedModel& model, const ParallelDegrees& degrees) {
   const auto names_it = [&](const ParameterShape& parameter) { return parameter.name.starts_with(prefix); };
   for (const ModelRank& rank : model.ranks)
     for (const ParameterGroup& group : rank.states.groups)
@@ -54,7 +54,7 @@ std::uint32_t stage_of_layer(const std::string& prefix, const Model& model, cons
 
 }  // namespace
 
-std::vector<LayerWeight> add_layer_weights(SaveFolder& save, const Model& model, const Degrees& degrees,
+std::vector<LayerWeight> add_layer_weights(SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
                                            ParameterTable& table) {
   LayerFiles files = read_layer_files(save, degrees);
   const std::vector<LayerPrefix> prefixes = layer_prefixes(files.layers, optimizer_names(model, degrees));

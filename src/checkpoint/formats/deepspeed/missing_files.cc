@@ -18,8 +18,8 @@ std::string two_digits(std::uint64_t number) {
 }
 
 // The layers that have a file, or that an optimizer names.
-std::set<std::uint32_t> expected_layers(const std::vector<const ShardName*>& layers, const Model& model,
-                                        const Degrees& degrees) {
+std::set<std::uint32_t> expected_layers(const std::vector<const ShardName*>& layers, const SavedModel& model,
+                                        const ParallelDegrees& degrees) {
   std::set<std::uint32_t> out;
   for (const ShardName* shard : layers)
     if (shard->model_rank < degrees.tensor) out.insert(shard->layer);
@@ -30,7 +30,8 @@ std::set<std::uint32_t> expected_layers(const std::vector<const ShardName*>& lay
   return out;
 }
 
-void append_layers(const SaveFolder& save, const Model& model, const Degrees& degrees, std::vector<std::string>& out) {
+void append_layers(const SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
+                   std::vector<std::string>& out) {
   const std::vector<const ShardName*> layers = save.shards_of(Kind::layer);
   if (layers.empty()) return;
   const bool has_model_axis = layers[0]->has_model_axis;
@@ -43,7 +44,7 @@ void append_layers(const SaveFolder& save, const Model& model, const Degrees& de
                            "-model_states.pt"));
 }
 
-void append_experts(const SaveFolder& save, const Model& model, std::vector<std::string>& out) {
+void append_experts(const SaveFolder& save, const SavedModel& model, std::vector<std::string>& out) {
   std::set<std::pair<std::uint32_t, std::uint32_t>> there;  // layer and expert
   for (const ShardName* shard : save.shards_of(Kind::expert)) there.emplace(shard->layer, shard->expert);
   if (model.first() == nullptr || there.empty()) return;
@@ -62,7 +63,8 @@ std::string optimizer_prefix(const SaveFolder& save) {
   return out;
 }
 
-void append_ranks(const SaveFolder& save, const Model& model, const Degrees& degrees, std::vector<std::string>& out) {
+void append_ranks(const SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
+                  std::vector<std::string>& out) {
   constexpr std::size_t kMissingMax = 10'000;  // names; more say no more
   std::set<std::tuple<Kind, std::uint32_t, std::uint32_t>> there;
   for (const ShardName& shard : save.shards()) there.emplace(shard.kind, shard.model_rank, shard.data_rank);
@@ -91,7 +93,7 @@ void append_expert_optimizers(const SaveFolder& save, std::uint64_t expert_degre
 
 }  // namespace
 
-std::vector<std::string> missing_files(const SaveFolder& save, const Model& model, const Degrees& degrees,
+std::vector<std::string> missing_files(const SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
                                        std::uint64_t expert_degree) {
   std::vector<std::string> out;
   append_layers(save, model, degrees, out);

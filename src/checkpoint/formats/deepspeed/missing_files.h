@@ -14,7 +14,7 @@
 namespace pawl::checkpoint::deepspeed {
 
 // Their names: of layers, of experts, then of ranks. Of very many only the first.
-[[nodiscard]] std::vector<std::string> missing_files(const SaveFolder& save, const Model& model, const Degrees& degrees,
-                                                     std::uint64_t expert_degree);
+[[nodiscard]] std::vector<std::string> missing_files(const SaveFolder& save, const SavedModel& model,
+                                                     const ParallelDegrees& degrees, std::uint64_t expert_degree);
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -20,7 +20,7 @@ std::vector<const ShardName*> model_shards(SaveFolder& save, bool& is_zero3) {
   is_zero3 = plain.empty() && !of_zero3.empty();
   if (!plain.empty() && !of_zero3.empty())
     save.problem(text(save.path(), ": ", plain[0]->name, " and ", of_zero3[0]->name,
-                      " are of two saves: one with ZeRO-3 and one without"));
+                      " belong to two saves, one with ZeRO-3 and one without"));
   return is_zero3 ? of_zero3 : plain;
 }
 
@@ -30,7 +30,7 @@ void compare_facts(const ModelRank& rank, const ModelFacts& facts, const std::st
                           const std::optional<std::uint64_t>& b) {
     if (a && b && *a != *b)
       save.problem(text(path, ": its ", what, " is ", *b, ", and ", rank.file.path(), " has ", *a,
-                        ": files of different saves lie in one folder"));
+                        ": the folder mixes files of different saves"));
   };
   differ("step (global_steps)", first.step, facts.step);
   differ("iteration", first.iteration, facts.iteration);
@@ -40,8 +40,8 @@ void compare_facts(const ModelRank& rank, const ModelFacts& facts, const std::st
 
 }  // namespace
 
-Model read_model(SaveFolder& save) {
-  Model model;
+SavedModel read_model(SaveFolder& save) {
+  SavedModel model;
   for (const ShardName* name : model_shards(save, model.is_zero3)) {
     std::optional<ShardFile> file = save.open(*name);
     if (!file) continue;
@@ -61,7 +61,7 @@ Model read_model(SaveFolder& save) {
   return model;
 }
 
-Result<Degrees> find_degrees(const SaveFolder& save, const Model& model) {
+Result<ParallelDegrees> find_degrees(const SaveFolder& save, const SavedModel& model) {
   std::uint64_t pipeline = 0, tensor = 0, ranks = 1, data = 0;
   if (model.first() != nullptr) {
     const ModelFacts& facts = model.first()->facts;
@@ -84,10 +84,10 @@ Result<Degrees> find_degrees(const SaveFolder& save, const Model& model) {
     return Error{Code::corrupt, text(save.path(), ": its files say that there were ", data, " data-parallel, ",
                                      pipeline, " pipeline and ", tensor, " tensor-parallel ranks, and there are ",
                                      save.shards().size(), " files")};
-  return Degrees{static_cast<std::uint32_t>(pipeline), static_cast<std::uint32_t>(tensor), data};
+  return ParallelDegrees{static_cast<std::uint32_t>(pipeline), static_cast<std::uint32_t>(tensor), data};
 }
 
-void leave_out_stale_ranks(const Degrees& degrees, Model& model, SaveFolder& save) {
+void leave_out_stale_ranks(const ParallelDegrees& degrees, SavedModel& model, SaveFolder& save) {
   std::vector<std::string> stale;
   std::erase_if(model.ranks, [&](const ModelRank& rank) {
     if (rank.number < degrees.model_ranks()) return false;
@@ -96,10 +96,10 @@ void leave_out_stale_ranks(const Degrees& degrees, Model& model, SaveFolder& sav
   });
   if (!stale.empty())
     save.note(text(listed(stale), " are beyond the ", degrees.model_ranks(),
-                   " model-parallel ranks of this save, and are not looked at"));
+                   " model-parallel ranks of this save and are ignored"));
 }
 
-Result<TensorParallelRules> read_rules(const Model& model) {
+Result<TensorParallelRules> read_rules(const SavedModel& model) {
   for (const ModelRank& rank : model.ranks) {
     const Pickle::Value info = rank.states.universal_info;
     if (info == Pickle::kNothing || rank.file.pickle().is(info, PickleKind::none)) continue;

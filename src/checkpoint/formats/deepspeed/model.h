@@ -1,4 +1,4 @@
-// Model: what all model_states files of a save say together: its ranks, buffers, tied weights and degrees.
+// SavedModel: what all model_states files of a save say together: its ranks, buffers, tied weights and degrees.
 //
 // What always holds: ranks are in the order of their numbers, and each has one file (ZeRO-3 writes one for each
 // data-parallel rank: the first is the rank's, of the others only the parts of frozen parameters are kept). Files that
@@ -33,7 +33,7 @@ struct FrozenParts {  // ZeRO-3: what one data-parallel rank keeps of frozen par
   std::map<std::string, StoredTensor> parts;
 };
 
-struct Model {
+struct SavedModel {
   bool is_zero3 = false;
   std::vector<ModelRank> ranks;
   std::vector<FrozenParts> frozen_parts;
@@ -47,16 +47,16 @@ struct Model {
   }
 };
 
-[[nodiscard]] Model read_model(SaveFolder& save);
+[[nodiscard]] SavedModel read_model(SaveFolder& save);
 
 // From what the files say and, where they say nothing, from their names. Fails: `corrupt` if there are far more ranks
 // than files.
-[[nodiscard]] Result<Degrees> find_degrees(const SaveFolder& save, const Model& model);
+[[nodiscard]] Result<ParallelDegrees> find_degrees(const SaveFolder& save, const SavedModel& model);
 
 // An earlier save of more ranks may have left files beyond `degrees`: they are left out, and a note says so.
-void leave_out_stale_ranks(const Degrees& degrees, Model& model, SaveFolder& save);
+void leave_out_stale_ranks(const ParallelDegrees& degrees, SavedModel& model, SaveFolder& save);
 
 // How tensor-parallel parts join, by the first rank that says it. Fails: as TensorParallelRules::read, naming the file.
-[[nodiscard]] Result<TensorParallelRules> read_rules(const Model& model);
+[[nodiscard]] Result<TensorParallelRules> read_rules(const SavedModel& model);
 
 }  // namespace pawl::checkpoint::deepspeed

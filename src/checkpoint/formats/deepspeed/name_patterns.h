@@ -1,8 +1,8 @@
 // NamePatterns: regular expressions for parameter names, as a job's Python gave them.
 //
-// Matched from the start of a name and not to its end, as re.match does. Those that are nothing but a name are looked
-// up; the others are RE2's: linear time, whoever wrote them. What RE2 can't take (look-around, back references), or
-// takes to mean something else, is refused. Pure.
+// Matched from the start of a name and not to its end, as re.match does. Plain names are looked up; RE2 matches
+// the others in linear time. Patterns that RE2 does not support (look-around, back references), or reads otherwise than
+// Python, are errors. Pure.
 #pragma once
 
 #include <cstdint>

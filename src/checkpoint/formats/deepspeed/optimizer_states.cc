@@ -42,7 +42,7 @@ Status read_group_state(const ShardFile& file, Value dict, std::size_t group, Op
     if (tensor == nullptr) continue;
     if (tensor->shape.size() != 1) {
       out.notes.push_back(text(file.path(), ": the state ", word, " of group ", group, " has shape ",
-                               text_of(tensor->shape), " and is no flat tensor: left out"));
+                               text_of(tensor->shape), " and is not a flat tensor: left out"));
       continue;
     }
     PAWL_ASSIGN(const FlatTensor flat, file.flat(pairs[i + 1], text(word, " of group ", group)));

@@ -33,13 +33,13 @@ void compare_steps(const ModelRank& rank, std::optional<double> optimizer_step, 
   const std::string sentence = text(rank.file.path(), ": the model is at step ", *rank.states.facts.step, ", of which ",
                                     skipped, " were skipped, and the optimizer at ", *optimizer_step);
   if (*optimizer_step > taken)
-    save.problem(text(sentence, ": files of different steps lie in one folder"));
+    save.problem(text(sentence, ": the folder mixes files of different steps"));
   else
-    save.note(text(sentence, ": it began anew, or files of different steps lie in one folder"));
+    save.note(text(sentence, ": the optimizer was restarted, or the folder mixes files of different steps"));
 }
 
 // The parameters of a model-parallel rank that are no expert's, in the model's order.
-std::vector<NamedShape> dense_names(const ModelRank& rank, const Model& model, const Degrees& degrees,
+std::vector<NamedShape> dense_names(const ModelRank& rank, const SavedModel& model, const ParallelDegrees& degrees,
                                     const std::vector<LayerWeight>& layers) {
   std::vector<NamedShape> out;
   for (const StoredTensor& tensor : rank.states.weights)
@@ -74,7 +74,7 @@ ParameterNames names_of_groups(const std::vector<ParameterGroup>& groups) {
   return out;
 }
 
-ZeroJob zero_job(const ModelRank& rank, const Model& model, const Degrees& degrees) {
+ZeroJob zero_job(const ModelRank& rank, const SavedModel& model, const ParallelDegrees& degrees) {
   ZeroJob job;
   job.model = &rank.states;
   job.position = degrees.position_of(rank.number);
@@ -86,8 +86,8 @@ ZeroJob zero_job(const ModelRank& rank, const Model& model, const Degrees& degre
 
 class OptimizerReader {
  public:
-  OptimizerReader(SaveFolder& save, const Model& model, const Degrees& degrees, const ParameterNaming& naming,
-                  ParameterTable& table)
+  OptimizerReader(SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
+                  const ParameterNaming& naming, ParameterTable& table)
       : save_(save), model_(model), degrees_(degrees), naming_(naming), table_(table) {}
 
   OptimizerFacts read() {
@@ -111,8 +111,8 @@ class OptimizerReader {
   }
 
   SaveFolder& save_;
-  const Model& model_;
-  const Degrees& degrees_;
+  const SavedModel& model_;
+  const ParallelDegrees& degrees_;
   const ParameterNaming& naming_;
   ParameterTable& table_;
   OptimizerFacts facts_;
@@ -137,7 +137,7 @@ void OptimizerReader::read_zero_files(const std::vector<const ShardName*>& shard
   }
   if (!stale.empty())
     save_.note(text(listed(stale), stale.size() == 1 ? " is" : " are", " beyond the ", degrees_.data,
-                    " data-parallel ranks of this save, and not looked at"));
+                    " data-parallel ranks of this save and ignored"));
   if (!without_weights.empty())
     save_.note(text(without_weights.size(), " weights are not in the files, and not made of the masters' type"));
 }
@@ -207,7 +207,7 @@ void OptimizerReader::add_plain(const ShardFile& file, Pickle::Value optimizer, 
 
 }  // namespace
 
-OptimizerFacts add_optimizers(SaveFolder& save, const Model& model, const Degrees& degrees,
+OptimizerFacts add_optimizers(SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
                               const ParameterNaming& naming, ParameterTable& table) {
   return OptimizerReader(save, model, degrees, naming, table).read();
 }

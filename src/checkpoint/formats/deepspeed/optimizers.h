@@ -36,7 +36,7 @@ struct ParameterNaming {
   std::optional<ParameterNames> given;  // by a person
 };
 
-[[nodiscard]] OptimizerFacts add_optimizers(SaveFolder& save, const Model& model, const Degrees& degrees,
+[[nodiscard]] OptimizerFacts add_optimizers(SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
                                             const ParameterNaming& naming, ParameterTable& table);
 
 }  // namespace pawl::checkpoint::deepspeed

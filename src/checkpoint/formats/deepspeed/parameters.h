@@ -1,4 +1,4 @@
-// ParameterTable: what the files hold of each parameter, gathered rank by rank until it is the model's own tensor.
+// ParameterTable: what the files hold of each parameter, gathered rank by rank and joined into whole tensors.
 //
 // Pieces come in as boxes of one tensor-parallel rank's tensor; finish() joins the ranks by the job's rules and gives
 // tensors under the model's names, in the order in which they were first named. What always holds: of a parameter that
@@ -25,7 +25,8 @@ class ParameterTable {
  public:
   explicit ParameterTable(std::uint32_t tensor_degree) : tensor_degree_(tensor_degree) {}
 
-  // Stages come in ascending order. Keeps a name's turn in the order, and the shape of that rank's part. False: an earlier stage has it.
+  // Keeps a name's turn in the order, and the shape of that rank's part. Stages come in ascending order. False: an
+  // earlier stage has it.
   bool declare(const std::string& name, ModelPosition position, const Shape& local_shape);
   // Pieces of that rank's part. Nothing happens where an earlier stage has it.
   void add(const std::string& name, ModelPosition position, const Shape& local_shape, std::string_view role,

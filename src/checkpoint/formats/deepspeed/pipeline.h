@@ -1,8 +1,8 @@
 // Pipeline layers: under which names the optimizer knows what a pipeline's layer files hold.
 //
 // A file has its layer's number in its name and plain keys inside. The optimizer says <number>.<key>, or, where the
-// layer is a tied module, tied_modules.<word>.<key>; which layer that is no file says. So it is told by keys and
-// shapes, and among equals by order: tied modules and layers come in the model's order. Pure.
+// layer is a tied module, tied_modules.<word>.<key>; no file says which layer that is. So keys and shapes are
+// matched, and equal ones by order: tied modules and layers come in the model's order. Pure.
 #pragma once
 
 #include <cstdint>

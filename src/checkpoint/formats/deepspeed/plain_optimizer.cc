@@ -166,7 +166,7 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
 
 Status Adder::add_tensor(Value value, std::string_view role, const std::string& name, const Shape& shape) {
   const TorchTensor* tensor = file_.tensor(value);
-  if (tensor == nullptr) return file_.damaged(text(role, " of ", name, " is no tensor"));
+  if (tensor == nullptr) return file_.damaged(text(role, " of ", name, " is not a tensor"));
   PAWL_ASSIGN(StoredTensor stored, file_.stored(*tensor, text(role, " of ", name)));
   if (stored.shape != shape) {
     notes_.push_back(text(file_.path(), ": ", role, " of ", name, " has the shape ", text_of(stored.shape), ", not ",
@@ -200,7 +200,7 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
   if (sections.size() != groups.size())
     return Error{Code::invalid,
                  text(file_.path(), ": the optimizer keeps ", groups.size(), " flat groups and no names",
-                      "; say them with --param-names FILE: one name a line, in the optimizer's order, and an empty "
+                      "; pass them with --param-names FILE: one name a line, in the optimizer's order, and an empty "
                       "line between two groups")};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const PlainOptimizer::Group& group = optimizer_.groups[groups[g]];

@@ -22,7 +22,7 @@ void SaveFolder::leave_out_doubles() {
     const auto [at, is_new] = first.try_emplace({shard.kind, shard.coordinates()}, shard.name);
     if (!is_new)
       problem(text(folder_.path, ": ", at->second, " and ", shard.name,
-                   " are of one rank: files of two saves lie in one folder"));
+                   " belong to one rank: the folder mixes files of two saves"));
     return !is_new;
   });
 }

@@ -1,7 +1,7 @@
 // ShardName: what the name of a file in a DeepSpeed checkpoint says: which part of the state it is, and whose.
 //
-// Numbers are numbers: rank 10 comes after 9, however they are padded. Names of no such file are nothing, never an
-// error: jobs put their own files beside. Pure. What a file holds is not known from its name (model_states.h).
+// Numbers are compared as numbers, whatever their padding: rank 10 comes after 9. Other names give nothing, and are no
+// error: jobs put their own files there. Pure. What a file holds is not known from its name (model_states.h).
 #pragma once
 
 #include <cstdint>

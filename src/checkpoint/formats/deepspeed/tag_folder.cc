@@ -17,10 +17,11 @@ TagFolder look_into(const std::string& path, Files& files) {
 }
 
 Result<TagFolder> tagged(const std::string& folder, const std::string& tag, std::string_view said_by, Files& files) {
-  if (!is_plain_file_name(tag)) return Error{Code::invalid, text(folder, ": ", said_by, " is no name of a folder")};
+  if (!is_plain_file_name(tag)) return Error{Code::invalid, text(folder, ": ", said_by, " is not a folder's name")};
   TagFolder out = look_into(join_path(folder, tag), files);
   if (out.shards.empty())
-    return Error{Code::not_found, text(folder, ": ", said_by, " names ", tag, ", and no file of DeepSpeed is there")};
+    return Error{Code::not_found,
+                 text(folder, ": ", said_by, " names ", tag, ", but that folder has no DeepSpeed file")};
   return out;
 }
 
@@ -49,7 +50,7 @@ Result<TagFolder> find_tag_folder(const std::string& folder, const ReadOptions& 
     found.push_back(std::move(below));
   }
   if (found.size() == 1) return std::move(found[0]);
-  if (found.empty()) return Error{Code::not_found, text(folder, ": no file of DeepSpeed, and no folder that has one")};
+  if (found.empty()) return Error{Code::not_found, text(folder, ": no DeepSpeed file in it or in the folders below")};
   return Error{Code::invalid, text(folder, ": no file latest, and several checkpoints: choose a tag of ", choice)};
 }
 

@@ -1,7 +1,8 @@
 // TagFolder: which folder of a DeepSpeed save holds the checkpoint, and the files in it.
 //
-// A folder with DeepSpeed's files is one itself, whatever its name. Else the tag says, or `latest`, or there is only
-// one below. Of several none is taken. Looks at names only.
+// A folder that has DeepSpeed's files is the checkpoint itself, whatever its name. Otherwise the tag names a folder
+// below it, or the file `latest` does, or only one has such files. If there are several, the caller has to choose.
+// Looks at names only.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// TensorParallel: how what the tensor-parallel ranks hold of a parameter makes the whole one.
+// TensorParallel: how the tensor-parallel ranks' parts of a parameter are joined.
 //
-// The job's own words say it, `universal_checkpoint_info` in the client state: lists of patterns for names (replicated,
-// averaged, sub-parameters, cut along dimension 1, vocabulary), and, newer, an affine map with each rank's boxes. The
-// map goes first, then the lists in the order above; what nothing names is joined along dimension 0. Patterns are
-// matched from the start of the name, as Python's re.match does, and at most one in a list may match.
+// The job describes it in its client state, `universal_checkpoint_info`: lists of patterns for names (replicated,
+// averaged, sub-parameters, cut along dimension 1, vocabulary), and, in newer versions, an affine map with each rank's
+// boxes. The map goes first, then the lists in the order above; other parameters are joined along dimension 0. Patterns
+// are matched from the start of the name, as Python's re.match does, and at most one in a list may match.
 //
 // What always holds of a merged parameter: the parts of one version and copy tile it, and none lies in its padding:
 // rows past the vocabulary's original size are cut away. What can't be told for sure is an error, never a guess.

@@ -72,13 +72,14 @@ class InfoReader {
   Result<std::uint64_t> number(Value value, std::string_view what) {
     if (++numbers_ > kNumbersMax) return Error{Code::full, "too many numbers"};
     const std::optional<std::uint64_t> out = pickle_.unsigned_(value);
-    if (!out || *out > std::uint64_t{1} << 62) return wrong(text(what, " is no size, but ", pickle_.describe(value)));
+    if (!out || *out > std::uint64_t{1} << 62)
+      return wrong(text(what, " is not a size, but ", pickle_.describe(value)));
     return *out;
   }
 
   Result<std::vector<std::uint64_t>> numbers(Value value, std::string_view what) {
     value = sequence_of(value);
-    if (!is_sequence(value)) return wrong(text(what, " is no list of sizes, but ", pickle_.describe(value)));
+    if (!is_sequence(value)) return wrong(text(what, " is not a list of sizes, but ", pickle_.describe(value)));
     std::vector<std::uint64_t> out;
     for (const Value item : pickle_.items(value)) {
       PAWL_ASSIGN(const std::uint64_t one, number(item, what));
@@ -97,7 +98,7 @@ class InfoReader {
   Status patterns(std::string_view key, NamePatterns& out) {
     const Value list = get(info_, key);
     if (list == Pickle::kNothing) return {};
-    if (!is_sequence(list)) return wrong(text(key, " is no list, but ", pickle_.describe(list)));
+    if (!is_sequence(list)) return wrong(text(key, " is not a list, but ", pickle_.describe(list)));
     for (const Value item : pickle_.items(list)) {
       PAWL_ASSIGN(const std::string_view one, pattern(item, key));
       PAWL_TRY(out.add(one));
@@ -124,7 +125,7 @@ class InfoReader {
   template <class Each>
   Status each_pattern(Value dict, std::string_view key, Each each) {
     if (dict == Pickle::kNothing) return {};
-    if (!is_mapping(dict)) return wrong(text(key, " is no dict, but ", pickle_.describe(dict)));
+    if (!is_mapping(dict)) return wrong(text(key, " is not a dict, but ", pickle_.describe(dict)));
     const std::span<const Value> items = pickle_.items(dict);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       PAWL_ASSIGN(const std::string_view one, pattern(items[i], key));
@@ -147,7 +148,7 @@ class InfoReader {
     constexpr std::string_view kKey = "parameter_with_sub_params";
     const Value list = get(info_, kKey);
     if (list == Pickle::kNothing) return {};
-    if (!is_sequence(list)) return wrong(text(kKey, " is no list, but ", pickle_.describe(list)));
+    if (!is_sequence(list)) return wrong(text(kKey, " is not a list, but ", pickle_.describe(list)));
     for (const Value entry : pickle_.items(list)) {
       // A dict, or the object that it was made of.
       const Value fields = is_mapping(entry) ? entry : pickle_.object(entry).state;
@@ -166,7 +167,7 @@ class InfoReader {
   }
 
   Result<SubParameters> read_sub(Value fields, double version) {
-    if (!is_mapping(fields)) return wrong("an entry of parameter_with_sub_params is no dict");
+    if (!is_mapping(fields)) return wrong("an entry of parameter_with_sub_params is not a dict");
     const Value shape = sequence_of(get(fields, "shape"));
     PAWL_ASSIGN(const std::uint64_t dimension, number(get(fields, "partition_dim"), "partition_dim"));
     if (!is_sequence(shape) || dimension >= pickle_.items(shape).size() ||
@@ -193,7 +194,8 @@ class InfoReader {
         }
       } else {
         const std::optional<std::int64_t> one = pickle_.integer(extent);
-        if (!one || *one < -1 || *one > std::int64_t{1} << 62) return wrong("shape holds what is no extent");
+        if (!one || *one < -1 || *one > std::int64_t{1} << 62)
+          return wrong("shape holds something that is not an extent");
         sub.shape.push_back(*one);
       }
     }
@@ -203,7 +205,7 @@ class InfoReader {
   Status read_widths(std::unordered_map<std::string, std::vector<std::vector<std::uint64_t>>>& out) {
     constexpr std::string_view kKey = "sub_param_shard_widths";
     return each_pattern(get(info_, kKey), kKey, [&](std::string_view one, Value list) -> Status {
-      if (!is_sequence(list)) return wrong(text(kKey, " of \"", one, "\" is no list"));
+      if (!is_sequence(list)) return wrong(text(kKey, " of \"", one, "\" is not a list"));
       std::vector<std::vector<std::uint64_t>> widths;
       for (const Value item : pickle_.items(list)) {
         PAWL_ASSIGN(widths.emplace_back(), numbers(item, kKey));
@@ -216,7 +218,7 @@ class InfoReader {
   Status read_affine(NamePatterns& out, std::vector<AffineMap>& maps) {
     const Value map = get(info_, "affine_map");
     if (map == Pickle::kNothing) return {};
-    if (!is_mapping(map)) return wrong("affine_map is no dict");
+    if (!is_mapping(map)) return wrong("affine_map is not a dict");
     if (const Value version = get(map, "version"); version != Pickle::kNothing && pickle_.unsigned_(version) != 1u)
       return Error{Code::invalid, text("affine_map has version ", pickle_.unsigned_(version).value_or(0),
                                        ", and 1 is the one that is known here")};
@@ -230,19 +232,19 @@ class InfoReader {
 
   Result<AffineMap> read_map(Value entry) {
     AffineMap map;
-    if (!is_mapping(entry)) return wrong("affine_map: an entry is no dict");
+    if (!is_mapping(entry)) return wrong("affine_map: an entry is not a dict");
     PAWL_ASSIGN(map.shape, numbers(get(entry, "logical_shape"), "affine_map: logical_shape"));
     const Value ranks = get(entry, "ranks");
-    if (!is_mapping(ranks)) return wrong("affine_map: ranks is no dict");
+    if (!is_mapping(ranks)) return wrong("affine_map: ranks is not a dict");
     const std::span<const Value> items = pickle_.items(ranks);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       PAWL_ASSIGN(const std::uint64_t rank, number(items[i], "affine_map: a rank"));
-      if (!is_mapping(items[i + 1])) return wrong("affine_map: a rank's entry is no dict");
+      if (!is_mapping(items[i + 1])) return wrong("affine_map: a rank's entry is not a dict");
       AffineMap::Rank& part = map.ranks[rank];
       part = {};
       PAWL_ASSIGN(part.shape, numbers(get(items[i + 1], "shard_shape"), "affine_map: shard_shape"));
       const Value pieces = get(items[i + 1], "pieces");
-      if (!is_sequence(pieces)) return wrong("affine_map: pieces is no list");
+      if (!is_sequence(pieces)) return wrong("affine_map: pieces is not a list");
       for (const Value piece : pickle_.items(pieces)) {
         PAWL_ASSIGN(part.pieces.emplace_back(), read_piece(piece, map.is_scaled));
       }
@@ -252,7 +254,7 @@ class InfoReader {
 
   Result<AffinePiece> read_piece(Value value, bool& is_scaled) {
     AffinePiece piece;
-    if (!is_mapping(value)) return wrong("affine_map: a piece is no dict");
+    if (!is_mapping(value)) return wrong("affine_map: a piece is not a dict");
     PAWL_ASSIGN(piece.shape, numbers(get(value, "shape"), "affine_map: shape of a piece"));
     PAWL_TRY(read_view(get(value, "source"), piece.whole_offset, piece.whole_strides));
     PAWL_TRY(read_view(get(value, "dest"), piece.local_offset, piece.local_strides));

@@ -37,14 +37,14 @@ void append_notes(const std::string& folder, const std::vector<std::string>& ent
                   std::vector<std::string>& notes) {
   if (zero.buffers_written != 0)
     notes.push_back(text(zero.buffers_written,
-                         " buffers are there a second time, as float32: those of model_states "
-                         "are taken, which DeepSpeed itself would not load"));
+                         " buffers are stored twice: those of model_states are taken, "
+                         "not the float32 copies (DeepSpeed itself loads neither)"));
   if (zero.weights_rounded != 0)
     notes.push_back(text(zero.weights_rounded,
                          " weights are not stored: they are the masters, rounded to the "
                          "training's type, as DeepSpeed makes them when it loads this"));
   if (std::ranges::find(entries, "tmp") != entries.end())
-    notes.push_back(text(folder, "/tmp was left by a conversion that was ended early or told to keep it"));
+    notes.push_back(text(folder, "/tmp was left by a conversion that was interrupted or told to keep it"));
 }
 
 // The folder itself, or the one that it points to.

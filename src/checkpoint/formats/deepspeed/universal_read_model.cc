@@ -95,8 +95,8 @@ UniversalModel read_universal_model(const std::string& folder, const std::vector
   }
   if (model.ranks.empty())
     view.problems.push_back(text(folder,
-                                 ": no model_states file can be read: which tensors are buffers or frozen is "
-                                 "not known, nor the shapes of flat ones"));
+                                 ": no model_states file can be read, so it is not known which tensors are buffers or "
+                                 "frozen, or which shapes flat tensors have"));
   learn_names(model);
   view.aliases.insert(view.aliases.end(), model.ties.begin(), model.ties.end());
   count_tensor_ranks(folder, model, view);

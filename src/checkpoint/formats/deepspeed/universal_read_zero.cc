@@ -55,7 +55,7 @@ class ZeroReader {
       if (name == "optimizer_state.pt")
         out_.has_optimizer_state = true;
       else if (name.ends_with(kStateSuffix))
-        view_.notes.push_back(text(join_path(folder_, name), " is no parameter's: not looked at"));
+        view_.notes.push_back(text(join_path(folder_, name), " does not belong to a parameter and is ignored"));
       else
         read_parameter(name, join_path(folder_, name));
     }
@@ -89,7 +89,7 @@ std::optional<std::vector<std::string>> ZeroReader::states_in(const std::string&
     if (entry.ends_with(kStateSuffix) && entry.size() > kStateSuffix.size())
       out.push_back(entry.substr(0, entry.size() - kStateSuffix.size()));
     else
-      view_.notes.push_back(text(join_path(path, entry), " is no state of a parameter: not looked at"));
+      view_.notes.push_back(text(join_path(path, entry), " is not a state of a parameter and is ignored"));
   return out;
 }
 
@@ -124,7 +124,7 @@ Status ZeroReader::read_tensor(const ShardFile& file, const std::string& name, c
   const Pickle& pickle = file.pickle();
   const bool is_dict = pickle.is(pickle.root(), PickleKind::dict) || pickle.object(pickle.root()).holds_pairs;
   const TorchTensor* tensor = file.tensor(is_dict ? file.find("param") : pickle.root());
-  if (tensor == nullptr) return file.damaged(is_dict ? "has no tensor under the key param" : "is no tensor");
+  if (tensor == nullptr) return file.damaged(is_dict ? "has no tensor under the key param" : "is not a tensor");
   PAWL_ASSIGN(StoredTensor out, file.stored(*tensor, name));
   const bool is_trainable = model_.trainable.contains(name) || has_states || model_.ranks.empty();
   if (state != "fp32")

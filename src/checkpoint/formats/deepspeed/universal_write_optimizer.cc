@@ -105,7 +105,8 @@ void append_stored_groups(const std::vector<StoredGroup>& groups, const StepCoun
       [&] { append_groups(std::vector<StoredGroup>(groups.empty() ? 0 : 1, common), writer); });
   if (groups.empty())
     notes.push_back(
-        "hyperparameters (learning rates, decay) are not in the source: a training that loads this keeps its own");
+        "hyperparameters (learning rates, decay) are not in the source: the training that loads this keeps its own "
+        "values");
   else if (std::ranges::any_of(groups, [&](const StoredGroup& group) { return group != common; }))
     notes.push_back(
         "the param groups differ: DeepSpeed takes them over by their order; with ZeRO-3, which can't tell them "
@@ -131,7 +132,8 @@ Status append_zero_optimizer(const std::string& path, bool is_rank_file, const S
       copy_items_but({"base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups",
                       "optimizer_state_dict", "fp32_flat_groups", "ds_zero_partition_groups", "param_groups"},
                      file, states, writer, copy);
-  if (!skipped.empty()) notes.push_back(text(last_name(path), ": ", skipped[0], " is too large to be carried over"));
+  if (!skipped.empty())
+    notes.push_back(text(last_name(path), ": ", skipped[0], " is too large to copy and is left out"));
   if (pickle.find(states, "ds_version") == kNothing) {
     const std::string version = text_at(pickle, pickle.root(), "ds_version");
     append_version(writer, version.empty() ? kUniversalWriterVersion : version);

@@ -79,11 +79,11 @@ Result<UniversalStates> choose_states(const CheckpointView& view, const WriteOpt
     out.has_optimizer = out.has_optimizer || state != "fp32";
   }
   if (bad_names.any())
-    return Error{Code::invalid, text("a universal checkpoint has a folder for each parameter, and these are no names "
-                                     "of folders: ",
-                                     bad_names.sentence(), "; DeepSpeed names no parameter so")};
+    return Error{Code::invalid, text("a universal checkpoint has a folder for each parameter, but these names can't be "
+                                     "folder names: ",
+                                     bad_names.sentence(), "; DeepSpeed never uses such names")};
   if (std::ranges::none_of(out.parameters, [](const auto& entry) { return entry.second.contains("fp32"); }))
-    return Error{Code::not_found, "the checkpoint holds no weight: there is nothing to make a universal one of"};
+    return Error{Code::not_found, "the checkpoint holds no weights: there is nothing to convert"};
   return out;
 }
 

@@ -36,13 +36,13 @@ void add_notes(const UniversalStates& states, const CheckpointView& view, std::v
   for (const auto& [alias, name] : view.aliases)
     notes.push_back(text(alias, " is tied to ", name, ", and is not written a second time"));
   if (states.left_out != 0)
-    notes.push_back(text(states.left_out, " tensors have types that are no floats: they have no folder in zero/"));
+    notes.push_back(text(states.left_out, " tensors have types that are not floats and no folder in zero/"));
   const auto is_expert = [](const auto& entry) {
     return entry.first.find(".deepspeed_moe.experts.deepspeed_experts.") != std::string::npos;
   };
   if (std::ranges::any_of(states.parameters, is_expert))
     notes.push_back(
-        "experts have the numbers that they have among all: DeepSpeed looks for each rank's own numbers, so load "
+        "experts are numbered across all ranks, but DeepSpeed looks for each rank's own numbers: load "
         "this without expert parallelism");
 }
 
@@ -50,8 +50,8 @@ void add_notes(const UniversalStates& states, const CheckpointView& view, std::v
 
 Result<UniversalOutput> plan_universal(CheckpointView view, const WriteOptions& options, Files& files) {
   if (options.type && *options.type != ElementType::float32)
-    return Error{Code::invalid, text("a universal checkpoint of DeepSpeed holds float32, and ", name_of(*options.type),
-                                     " is wanted: leave the type out")};
+    return Error{Code::invalid, text("a universal checkpoint of DeepSpeed holds float32, not ", name_of(*options.type),
+                                     ": omit the type")};
   UniversalOutput out;
   out.view = std::move(view);
 

@@ -11,9 +11,10 @@
 // without weights, marked as twins (kTwinKey), which our reader leaves alone. Of another source they are made of what
 // the view says; what it does not say (hyperparameters, schedulers, the job's own state) the new training keeps from
 // its own configuration, and a note says so.
-// Each part has a chapter: universal_write_states.h (which tensor goes where), universal_write_parameters.h (zero/<parameter>/),
-// universal_write_optimizer.h, universal_write_model_states.h, universal_write_source.h (what is taken over from the source's own files).
-// DeepSpeed restores neither buffers nor frozen parameters from such a folder; they are in it all the same.
+// Each part has a chapter: universal_write_states.h (which tensor goes where), universal_write_parameters.h
+// (zero/<parameter>/), universal_write_optimizer.h, universal_write_model_states.h, universal_write_source.h (what is
+// taken over from the source's own files). DeepSpeed restores neither buffers nor frozen parameters from such a folder;
+// they are in it all the same.
 // Plans only: nothing but the source's small files is read.
 #pragma once
 

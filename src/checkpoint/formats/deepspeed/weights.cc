@@ -14,7 +14,7 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 // A tie that no list names: two names for the same bytes.
-void find_ties(const ModelStates& states, Model& model) {
+void find_ties(const ModelStates& states, SavedModel& model) {
   std::map<std::tuple<std::uint64_t, Shape, PerDimension, ElementType>, std::string> first_name;
   for (const StoredTensor& tensor : states.weights) {
     if (tensor.pieces.empty() || model.buffers.contains(tensor.name)) continue;
@@ -27,7 +27,7 @@ void find_ties(const ModelStates& states, Model& model) {
 }
 
 // Names in the module's order; their weights come with the optimizer's masters. Buffers are real.
-void add_zero3_names(const ModelRank& rank, const Model& model, const Degrees& degrees, SaveFolder& save,
+void add_zero3_names(const ModelRank& rank, const SavedModel& model, const ParallelDegrees& degrees, SaveFolder& save,
                      ParameterTable& table) {
   const ModelPosition position = degrees.position_of(rank.number);
   std::unordered_map<std::string, const ParameterShape*> shapes;
@@ -46,12 +46,12 @@ void add_zero3_names(const ModelRank& rank, const Model& model, const Degrees& d
       add_weight(tensor, position, model, degrees, table);
   }
   if (!without_shape.empty())
-    save.note(text(rank.file.path(), " says nothing of what these hold: ", listed(without_shape)));
+    save.note(text(rank.file.path(), " does not say which shapes these have: ", listed(without_shape)));
 }
 
 // One data-parallel rank's part of a frozen parameter. `flat` has its elements and perhaps padding.
 void add_frozen_part(const ParameterShape& parameter, const StoredTensor& flat, ModelPosition position,
-                     std::uint32_t data_rank, const Degrees& degrees, SaveFolder& save, ParameterTable& table) {
+                     std::uint32_t data_rank, const ParallelDegrees& degrees, SaveFolder& save, ParameterTable& table) {
   const std::uint64_t each = part_size(parameter.count, degrees.data);
   const std::uint64_t real = real_size(parameter.count, each, data_rank);
   if (flat.shape.size() != 1 || flat.shape[0] < real ||
@@ -67,7 +67,8 @@ void add_frozen_part(const ParameterShape& parameter, const StoredTensor& flat, 
   table.add(parameter.name, position, parameter.shape, "weight", flat.type, pieces);
 }
 
-void add_frozen_parts(const Model& model, const Degrees& degrees, SaveFolder& save, ParameterTable& table) {
+void add_frozen_parts(const SavedModel& model, const ParallelDegrees& degrees, SaveFolder& save,
+                      ParameterTable& table) {
   for (const FrozenParts& held : model.frozen_parts) {
     const auto rank = std::ranges::find(model.ranks, held.model_rank, &ModelRank::number);
     if (rank == model.ranks.end()) continue;
@@ -80,7 +81,7 @@ void add_frozen_parts(const Model& model, const Degrees& degrees, SaveFolder& sa
   }
 }
 
-std::vector<ExpertWeight> add_expert_weights(SaveFolder& save, const Model& model, const Degrees& degrees,
+std::vector<ExpertWeight> add_expert_weights(SaveFolder& save, const SavedModel& model, const ParallelDegrees& degrees,
                                              ParameterTable& table) {
   std::vector<ExpertWeight> out;
   for (const ShardName* shard : save.shards_of(ShardName::Kind::expert)) {
@@ -106,7 +107,7 @@ std::optional<std::vector<StoredTensor>> read_weight_file(const ShardName& shard
   return std::nullopt;
 }
 
-void add_weight(StoredTensor tensor, ModelPosition position, const Model& model, const Degrees& degrees,
+void add_weight(StoredTensor tensor, ModelPosition position, const SavedModel& model, const ParallelDegrees& degrees,
                 ParameterTable& table) {
   if (model.ties.contains(tensor.name)) return;
   if (model.buffers.contains(tensor.name)) {
@@ -117,7 +118,7 @@ void add_weight(StoredTensor tensor, ModelPosition position, const Model& model,
   table.add(tensor.name, position, tensor.shape, "weight", tensor.type, tensor.pieces);
 }
 
-FileWeights add_weights(SaveFolder& save, Model& model, const Degrees& degrees, ParameterTable& table) {
+FileWeights add_weights(SaveFolder& save, SavedModel& model, const ParallelDegrees& degrees, ParameterTable& table) {
   for (const ModelRank& rank : model.ranks) {
     if (model.is_zero3) {
       add_zero3_names(rank, model, degrees, save, table);

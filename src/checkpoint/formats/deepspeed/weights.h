@@ -35,17 +35,18 @@ struct FileWeights {
 };
 
 // Ties that no list names are added to `model`: two names for the same bytes.
-[[nodiscard]] FileWeights add_weights(SaveFolder& save, Model& model, const Degrees& degrees, ParameterTable& table);
+[[nodiscard]] FileWeights add_weights(SaveFolder& save, SavedModel& model, const ParallelDegrees& degrees,
+                                      ParameterTable& table);
 
 // One tensor of one rank, under its name in the model. Tied names are left out; of buffers, one rank's is kept.
-void add_weight(StoredTensor tensor, ModelPosition position, const Model& model, const Degrees& degrees,
+void add_weight(StoredTensor tensor, ModelPosition position, const SavedModel& model, const ParallelDegrees& degrees,
                 ParameterTable& table);
 
 // What a layer's or an expert's file holds. Nothing if it can't be read; that is a problem of the save then.
 [[nodiscard]] std::optional<std::vector<StoredTensor>> read_weight_file(const ShardName& shard, SaveFolder& save);
 
 // Layer files (layer_weights.cc).
-[[nodiscard]] std::vector<LayerWeight> add_layer_weights(SaveFolder& save, const Model& model, const Degrees& degrees,
-                                                         ParameterTable& table);
+[[nodiscard]] std::vector<LayerWeight> add_layer_weights(SaveFolder& save, const SavedModel& model,
+                                                         const ParallelDegrees& degrees, ParameterTable& table);
 
 }  // namespace pawl::checkpoint::deepspeed

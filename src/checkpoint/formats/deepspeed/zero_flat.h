@@ -3,7 +3,7 @@
 // ZeRO-1, ZeRO-2 and BF16_Optimizer join the parameters of a group, some elements of gap after each, pad the end, and
 // give each rank an interval of one size. ZeRO-3 cuts each parameter by itself into equal parts and joins a rank's
 // parts; what passes a parameter's end is padding. Padding and gaps are in no fragment: their bytes mean nothing.
-// Pure. All sizes may be anyone's: sums are checked.
+// Pure. Sizes come from files and may be anything, so sums are checked.
 #pragma once
 
 #include <cstdint>

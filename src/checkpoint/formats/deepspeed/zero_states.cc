@@ -66,7 +66,7 @@ Result<ZeroStates::Group> ZeroStates::joined_group(const OptimizerStates& states
     const std::optional<ExpertName> expert = parse_expert_name(parameter.name);
     if (parts != job_.degrees.data && !expert)
       return damaged(text("group ", index, " is cut over ", parts, " ranks, the world has ", job_.degrees.data,
-                          ", and ", parameter.name, " is no expert's: another world size"));
+                          ", and ", parameter.name, " is not an expert's: another world size"));
     if (expert)
       parameter.name =
           text(expert->path, place.expert_rank * job_.experts[expert->path] + expert->expert, expert->rest);
@@ -157,7 +157,7 @@ Status ZeroStates::add_group(const Group& group, const GroupState& state, std::s
     const auto [seen, is_first] = steps_.try_emplace({index, group.expert_rank}, Seen{*state.step, path});
     if (seen->second.step != *state.step)
       return damaged(text("group ", index, " is at the optimizer's step ", *state.step, ", and in ", seen->second.path,
-                          " at ", seen->second.step, ": files of different steps lie in one folder"));
+                          " at ", seen->second.step, ": the folder mixes files of different steps"));
   }
   std::uint64_t needed = 0;
   for (const FlatFragment& fragment : group.fragments) needed = std::max(needed, fragment.at + fragment.count);

@@ -2,7 +2,7 @@
 //
 // What always holds: pieces lie inside their flat tensors and are real elements, never padding or gaps. A rank whose
 // sizes don't fit the model's shapes, or the other ranks', adds nothing: the error names file, group and sizes.
-// Equal steps are expected of all ranks of a group: another one is a file of another checkpoint.
+// All ranks of a group must have the same step: another step means a file of another checkpoint.
 // Pure but for its table and the view's list of files, to which the rounded forms of masters are added (ZeRO-3).
 #pragma once
 
@@ -29,7 +29,7 @@ namespace pawl::checkpoint::deepspeed {
 struct ZeroJob {
   const ModelStates* model = nullptr;
   ModelPosition position;
-  Degrees degrees;
+  ParallelDegrees degrees;
   bool adds_weights = false;                     // ZeRO-3 keeps no others
   std::map<std::string, ElementType> types;      // of ZeRO-3's placeholders: the training's own
   std::map<std::string, std::uint64_t> experts;  // local ones, by path

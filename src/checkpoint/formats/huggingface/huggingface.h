@@ -2,7 +2,7 @@
 //
 // One file or several with an index, as safetensors or, where there are none, as pytorch_model.bin; or the shards of a
 // distributed save, which have no index: each file says in DCP_SHARDING_INFO where its parts of the tensors belong.
-// Names are as stored. A head that is tied to the embedding is not in the files; config.json tells, and it becomes an
+// Names are as stored. A head that is tied to the embedding is not in the files; config.json says so, and it becomes an
 // alias. Executes nothing; reads no tensor's bytes.
 #pragma once
 

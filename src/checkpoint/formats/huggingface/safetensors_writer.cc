@@ -116,7 +116,7 @@ Result<std::string> huggingface_index(std::span<const std::string> names, std::s
   std::ranges::sort(order, {}, [&](std::uint32_t i) -> const std::string& { return names[i]; });
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::string& name = names[order[i]];
-    if (!is_utf8(name)) return Error{Code::invalid, text("index: tensor ", name, " has a name that is no UTF-8")};
+    if (!is_utf8(name)) return Error{Code::invalid, text("index: tensor ", name, " has a name that is not UTF-8")};
     out += i == 0 ? "\n    " : ",\n    ";
     append_json(out, name);
     out += ": ";

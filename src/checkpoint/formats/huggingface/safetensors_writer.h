@@ -1,7 +1,7 @@
 // SafetensorsWriter: a view as safetensors: one file that tells roles, or Hugging Face's folder with an index.
 //
-// Files are laid out by checkpoint/containers/safetensors_layout.h, and nothing is written here: checkpoint/output/output_plan.h
-// does that. Pure but for one read.
+// Files are laid out by checkpoint/containers/safetensors_layout.h, and nothing is written here:
+// checkpoint/output/output_plan.h does that. Pure but for one read.
 #pragma once
 
 #include <cstdint>

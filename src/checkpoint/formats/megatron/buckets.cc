@@ -313,7 +313,7 @@ Result<std::uint32_t> BucketPlacer::choose(std::vector<std::uint32_t> candidates
   return Error{Code::invalid,
                text(where, many ? " could be several parameters: their contents are equal, and the order of the model "
                                   "doesn't tell them apart"
-                                : " is no parameter of the checkpoint")};
+                                : " is not a parameter of the checkpoint")};
 }
 
 Status BucketPlacer::place_bucket(std::size_t index) {

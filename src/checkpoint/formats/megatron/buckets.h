@@ -1,11 +1,11 @@
 // Buckets: the optimizer state that Megatron-Core's distributed optimizer stores as it lies in memory (dp_reshardable).
 //
 // Each group of data-parallel ranks has buffers, each buffer buckets, each bucket three flat tensors: param, exp_avg
-// and exp_avg_sq. In them the group's parameters follow one another, each at a multiple of 64 elements; where one lies
-// no file says. But `param` is the fp32 copy of weights that the checkpoint also has, tensor by tensor: so each place
+// and exp_avg_sq. In them the group's parameters follow one another, each at a multiple of 64 elements; no file says
+// where one lies. But `param` is the fp32 copy of weights that the checkpoint also has, tensor by tensor: so each place
 // is found by its contents, rounded to the type of the weight, and proven by more of them. Parameters with equal
-// contents are told apart by Megatron's order (parameter_names.h). What isn't found, or could be two things, is
-// refused. Reads a few elements of each parameter.
+// contents are told apart by Megatron's order (parameter_names.h). Weights that are not found, or found twice, are an
+// error. Reads a few elements of each parameter.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ Status check_metadata_json(const std::string& folder, Files& files) {
   const std::string path = join_path(folder, "metadata.json");
   Result<std::string> content = read_file(path, 1 << 20, files);
   if (!content && content.error().code == Code::not_found)
-    return Error{Code::not_found, text(path, ": it is missing: the save did not end, or this is no such folder")};
+    return Error{Code::not_found, text(path, ": it is missing: the save did not finish, or this is not such a folder")};
   if (!content) return std::move(content).error();
   JsonScan json(*content);
   std::string key;

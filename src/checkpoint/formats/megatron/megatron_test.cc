@@ -226,7 +226,7 @@ TEST(Megatron, BucketsThatCantBeProvenAreAProblemAndWeightsStay) {
     ASSERT_TRUE(view.has_value()) << view.error().what;
     ASSERT_EQ(view->problems.size(), 1u);
     EXPECT_NE(view->problems[0].find("fully_reshardable"), std::string::npos) << view->problems[0];
-    EXPECT_NE(view->problems[0].find("is no parameter"), std::string::npos) << view->problems[0];
+    EXPECT_NE(view->problems[0].find("is not a parameter"), std::string::npos) << view->problems[0];
     EXPECT_NE(find(*view, name, "weight"), nullptr);
     EXPECT_EQ(find(*view, name, "exp_avg"), nullptr);
   }

@@ -39,7 +39,7 @@ struct AtomicIndex {
 
 // A name that a folder below ours may have: anything else could lead out of it.
 bool scan_plain(JsonScan& scan, std::string& out) {
-  return scan.string(out) && (is_plain_file_name(out) || scan.fail(text("\"", out, "\" is no plain name")));
+  return scan.string(out) && (is_plain_file_name(out) || scan.fail(text("\"", out, "\" is not a plain name")));
 }
 
 // {"name": "...", "folder": "...", "states": {"weight": "weight.safetensors"}}

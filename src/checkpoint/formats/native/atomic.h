@@ -1,4 +1,4 @@
-// Atomic: a training's state taken apart to what belongs to no layout: one folder per parameter, one file per state.
+// Atomic: a training's state independent of any layout: one folder per parameter, one file per state.
 //
 //   <parameter>/weight.safetensors, exp_avg.safetensors, exp_avg_sq.safetensors, step.safetensors, ...
 //   atomic.json: the parameters' names, their folders, and which file is which state

@@ -138,8 +138,7 @@ std::vector<std::string> atomic_folder_names(std::span<const std::string> names)
 
 Result<OutputPlan> plan_atomic(const CheckpointView& view, const WriteOptions& options) {
   if (options.type && *options.type != ElementType::float32)
-    return Error{Code::invalid,
-                 text("the atomic form holds float32, and ", name_of(*options.type), " is wanted: leave the type out")};
+    return Error{Code::invalid, text("the atomic form holds float32, not ", name_of(*options.type), ": omit the type")};
   std::size_t left_out = 0;
   PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, choose(view, options, left_out));
   WriteOptions as_stored;
@@ -160,7 +159,7 @@ Result<OutputPlan> plan_atomic(const CheckpointView& view, const WriteOptions& o
     if (of_parameter.empty()) names.push_back(stored.name);
     of_parameter.push_back(i);
   }
-  if (no_text.any()) return Error{Code::invalid, text("names that are no UTF-8: ", no_text.sentence())};
+  if (no_text.any()) return Error{Code::invalid, text("names that are not UTF-8: ", no_text.sentence())};
 
   const std::vector<std::string> folders = atomic_folder_names(names);
   std::string index = "{\n  \"format\": \"pawl atomic\",\n  \"version\": 1,\n  \"step\": ";

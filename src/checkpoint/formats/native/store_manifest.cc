@@ -209,7 +209,7 @@ std::string fault_of(const StoreManifestTensor& tensor, const StoreManifestPiece
   if (!check_inside(piece.box, tensor.shape)) return "a piece that leaves it";
   const StoreFile& file = manifest.files[piece.file];
   const std::uint64_t bytes = piece_bytes(tensor, piece);
-  if (bytes == 0) return "a piece that is no whole number of bytes";
+  if (bytes == 0) return "a piece that is not a whole number of bytes";
   if (piece.offset_bytes < file.header_bytes || piece.offset_bytes > file.size_bytes ||
       bytes > file.size_bytes - piece.offset_bytes)
     return text("a piece that leaves ", file.name);

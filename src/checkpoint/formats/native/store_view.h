@@ -1,8 +1,9 @@
-// StoreView: a checkpoint of our own store (checkpoint/store/store_folder.h), read as any other format; and its checksums, proven.
+// StoreView: a checkpoint of our own store (checkpoint/store/store_folder.h), read as any other format; and its
+// checksums, proven.
 //
 // A folder is one if its marker is there and agrees with the manifest: the marker is written last, so a folder without
-// it is a save that did not end, and is refused. Opening reads the manifest and the sizes of the data files, none of
-// their bytes; prove_store() reads all of them.
+// it is a save that did not finish, and opening it fails. Opening reads the manifest and the sizes of the data files,
+// none of their bytes; prove_store() reads all of them.
 #pragma once
 
 #include <atomic>

@@ -191,7 +191,8 @@ Result<Choice> choose(const std::string& folder, const std::vector<std::string>&
     out.patterns.push_back(set.pattern);
     out.says_rank = out.says_rank || says_rank(set.pattern);
     for (const auto& [number, name] : set.files) {
-      if (number >= kRanksMax) return Error{Code::invalid, text(join_path(folder, name), ": its number is no rank's")};
+      if (number >= kRanksMax)
+        return Error{Code::invalid, text(join_path(folder, name), ": its number is not a rank's")};
       if (!out.files.empty() && out.files.back() == std::pair(number, name)) continue;
       out.files.emplace_back(number, name);
       taken.insert(name);

@@ -301,7 +301,7 @@ Status FlatJoiner::run() {
   join_.view.problems.push_back(
       text("FSDP's LOCAL_STATE_DICT: ", unshaped_.size(), " tensors (", unshaped_[0], ", ...) are flat",
            alone ? ", and this may be one rank's part of them: open the folder of all ranks. " : ". ",
-           "Their shapes are not in these files: say them with --param-names FILE, one line \"name 24x24\" for each "
+           "Their shapes are not in these files: pass them with --param-names FILE, one line \"name 24x24\" for each "
            "parameter in the model's order, or save with FULL_STATE_DICT or SHARDED_STATE_DICT"));
   return {};
 }

@@ -196,7 +196,8 @@ Result<std::vector<std::vector<NamedShape>>> OptimizerNamer::given_names(const C
     for (const ParameterNames::Entry& entry : section) {
       const auto found = container.by_bare_name.find(bare_name(entry.name));
       if (found == container.by_bare_name.end() && !container.names.empty())
-        return Error{Code::invalid, text("--param-names: ", entry.name, " is no tensor of the model in these files")};
+        return Error{Code::invalid,
+                     text("--param-names: ", entry.name, " is not a tensor of the model in these files")};
       if (container.names.empty()) {
         out.back().push_back({entry.name, entry.shape});
         continue;
@@ -353,7 +354,7 @@ Status OptimizerNamer::run() {
       for (Instance* instance : instances) instance->is_own = !alike;
       join_.view.problems.push_back(
           text(kOfOptimizerState, ": ", label,
-               " numbers its parameters, and which is which is not told: ", status.error().what));
+               " numbers its parameters, and it is not known which is which: ", status.error().what));
     } else {
       join_.view.notes.push_back(text(label, " numbers its ", numbers, " parameters: they were named by the model's ",
                                       "order and their shapes, in the only way that fits"));

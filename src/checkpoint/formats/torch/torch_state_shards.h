@@ -2,7 +2,7 @@
 //
 // A DTensor tells its mesh, its placements and where in the mesh its rank stands; that gives the boxes (torch's uneven
 // chunks, any order of the axes, _StridedShard). A ShardedTensor lists its boxes. A Partial DTensor holds terms of a
-// sum that was not made: refused.
+// sum that was never computed: an error.
 //
 // What always holds: boxes lie inside the tensor and don't overlap; each lies inside the local tensor that holds it.
 // Pure: values of a pickle in, boxes out; no bytes are looked at.
