@@ -185,14 +185,14 @@ class RefusalsTest(unittest.TestCase):
         sparse = nn.Module()
         sparse.register_buffer("table", torch.eye(3).to_sparse())
         self.refused("table .* only dense tensors", sparse)
-        self.refused("dict is no model", {})
+        self.refused("dict is not a model", {})
         self.refused("weight .* two tensors on one rank", [nn.Linear(2, 2), nn.Linear(2, 2)])
 
     def test_optimizers(self):
         model = nn.Linear(2, 2)
         foreign = torch.optim.SGD(nn.Linear(3, 3).parameters())
         self.refused("param group 0 has a parameter of shape .3, 3.", model, foreign)
-        self.refused("OptimizerLike is no torch.optim.Optimizer", model, type("OptimizerLike", (), {})())
+        self.refused("OptimizerLike is not a torch.optim.Optimizer", model, type("OptimizerLike", (), {})())
         odd = torch.optim.SGD(model.parameters(), lr=1.0)
         odd.state[model.weight]["history"] = [torch.ones(2)]
         self.refused(r"weight \(history\): SGD keeps a list", model, odd)
