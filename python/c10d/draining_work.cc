@@ -21,7 +21,7 @@ struct Phases {
 Phases phases;
 
 // How long a wait for gloo lasts before it looks whether the work was given up.
-constexpr std::chrono::milliseconds kSlice{1000};
+constexpr std::chrono::milliseconds kDrainSlice{1000};
 // How often in a row a work must be hopeless, a second apart.
 constexpr int kTicks = 3;
 
@@ -131,7 +131,7 @@ bool DrainingWork::wait_for_collective(std::chrono::milliseconds timeout) {
   const auto begun = std::chrono::steady_clock::now();
   while (!given_up_) {
     const bool complete = inner_->isCompleted();
-    auto slice = kSlice;
+    auto slice = kDrainSlice;
     if (timeout != kNoTimeout) {
       const auto waited = std::chrono::steady_clock::now() - begun;
       slice = std::min(slice, std::chrono::ceil<std::chrono::milliseconds>(timeout - waited));

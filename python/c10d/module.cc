@@ -26,11 +26,11 @@ void use_library(const std::optional<std::string>& path, std::uintptr_t handle) 
   InterruptThread::only().start();
 }
 
-void fail(const std::string& why) {
+void fail_generation(const std::string& why) {
   Generation::current().fail(Generation::current().state().number, why);
 }
 
-bool in_loopback() {
+bool is_in_loopback() {
   return Generation::current().state().mode == Mode::loopback;
 }
 
@@ -58,7 +58,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
   module.def("set_makers", &set_makers, py::arg("device"), py::arg("gloo"), py::arg("nccl"));
   module.def("use_library", &use_library, py::arg("path"), py::arg("handle"));
   module.def("set_loopback", &set_loopback, py::arg("loopback"), Unlocked());
-  module.def("in_loopback", &in_loopback);
+  module.def("in_loopback", &is_in_loopback);
   module.def(
       "open_generation",
       [](std::uint64_t generation, StorePointer store, std::string address, std::chrono::milliseconds timeout) {
@@ -69,7 +69,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
       "close_generation", [] { Groups::all().close(); }, Unlocked());
   module.def(
       "failed", [] { return Generation::current().failed(); }, Unlocked());
-  module.def("fail", &fail, py::arg("why"), Unlocked());
+  module.def("fail", &fail_generation, py::arg("why"), Unlocked());
   module.def(
       "wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
   module.def(

@@ -11,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 using Bytes = LocalKeys::Bytes;
 
 // libpawl takes one store call at a time: a wait is cut into slices, so that other threads' calls come in between.
-constexpr std::chrono::milliseconds kSlice{100};
+constexpr std::chrono::milliseconds kStoreSlice{100};
 constexpr std::size_t kUsualSize = 4096;
 
 bool in_loopback() {
@@ -166,12 +166,12 @@ Bytes PawlStore::wait_for(const std::string& key, std::chrono::milliseconds time
   }
   while (!in_loopback()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-    const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kSlice).count());
+    const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kStoreSlice).count());
     auto [answer, value] = read_value(
         [&](void* buffer, std::size_t& size) { return Library::loaded().rendezvous_get(key, buffer, size, slice); });
     if (answer == Answer::ok) return value;
     if (answer != Answer::timeout) fail("get", key, answer);
-    if (left <= kSlice) break;
+    if (left <= kStoreSlice) break;
   }
   C10_THROW_ERROR(DistStoreError, "pawl: store get of " + key + ": no rank has set it within " +
                                       std::to_string(timeout.count()) + " ms");

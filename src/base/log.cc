@@ -38,15 +38,7 @@ std::string time_text() {
   return std::string(seconds, length) + "." + std::string(6 - micros.size(), '0') + micros + "Z";
 }
 
-}  // namespace
-
-void log_to(int fd, LogLevel least, std::string who) {
-  log_fd = fd;
-  log_least = least;
-  std::lock_guard lock(who_mutex);
-  who_name = std::move(who);
-}
-
+// In quotes where the value has blanks or quotes.
 void append_quoted(std::string& out, std::string_view value) {
   if (!value.empty() && value.find_first_of(" \"\n\t=") == std::string_view::npos) {
     out.append(value);
@@ -60,7 +52,16 @@ void append_quoted(std::string& out, std::string_view value) {
   out.push_back('"');
 }
 
-void log_line(LogLevel level, std::string_view event, std::string_view fields) {
+}  // namespace
+
+void log_to(int fd, LogLevel least, std::string who) {
+  log_fd = fd;
+  log_least = least;
+  std::lock_guard lock(who_mutex);
+  who_name = std::move(who);
+}
+
+void log_fields(LogLevel level, std::string_view event, std::initializer_list<TextPart> fields) {
   if (level < log_least.load()) return;
   std::string line = time_text();
   line.append(" ").append(name_of(level)).append(" ");
@@ -68,7 +69,19 @@ void log_line(LogLevel level, std::string_view event, std::string_view fields) {
     std::lock_guard lock(who_mutex);
     if (!who_name.empty()) line.append(who_name).append(" ");
   }
-  line.append(event).append(fields).append("\n");
+  line.append(event);
+  bool is_key = true;
+  for (const TextPart& field : fields) {
+    if (is_key) {
+      line.push_back(' ');
+      append_text(line, field);
+      line.push_back('=');
+    } else {
+      append_quoted(line, join_text({field}));
+    }
+    is_key = !is_key;
+  }
+  line.push_back('\n');
   // A log that cannot be written must never stop the work it tells of.
   [[maybe_unused]] ssize_t written = ::write(log_fd.load(), line.data(), line.size());
 }

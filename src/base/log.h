@@ -8,6 +8,7 @@
 // libpawl prints nothing and never calls this.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -20,25 +21,13 @@ enum class LogLevel : unsigned char { debug, info, warn, error };
 // For the process. `who` leads each line ("node=2"). Defaults: info, stderr, nobody.
 void log_to(int fd, LogLevel least, std::string who);
 
-void log_line(LogLevel level, std::string_view event, std::string_view fields);
-
-inline void append_fields(std::string&) {}
-void append_quoted(std::string& out, std::string_view value);  // quotes where the value has blanks or quotes
-
-template <class Value, class... Rest>
-void append_fields(std::string& out, std::string_view key, const Value& value, const Rest&... rest) {
-  out.push_back(' ');
-  out.append(key);
-  out.push_back('=');
-  append_quoted(out, text(value));
-  append_fields(out, rest...);
-}
+// `fields`: key, value, key, value.
+void log_fields(LogLevel level, std::string_view event, std::initializer_list<TextPart> fields);
 
 template <class... Fields>
 void log_event(LogLevel level, std::string_view event, const Fields&... fields) {
-  std::string line;
-  append_fields(line, fields...);
-  log_line(level, event, line);
+  static_assert(sizeof...(Fields) % 2 == 0, "key, value, key, value");
+  log_fields(level, event, {TextPart(fields)...});
 }
 
 template <class... Fields>

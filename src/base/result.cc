@@ -30,6 +30,11 @@ const char* name_of(Code code) {
   return "broken";
 }
 
+Error Error::within(std::string outer) && {
+  what = std::move(outer) + ": " + what;
+  return std::move(*this);
+}
+
 Error system_error(std::string what, int errno_value) {
   char text[128];
   const char* cause = strerror_r(errno_value, text, sizeof text);

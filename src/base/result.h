@@ -5,10 +5,11 @@
 // Thread-safe as any value is.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
-#include <variant>
 
 namespace pawl {
 
@@ -33,39 +34,66 @@ struct Error {
   std::string what;  // outermost first: "restore step 1200: seat 7: bucket 3: checksum differs"
 
   // The same error seen from one call further out.
-  [[nodiscard]] Error within(std::string outer) && {
-    what = std::move(outer) + ": " + what;
-    return std::move(*this);
-  }
+  [[nodiscard]] Error within(std::string outer) &&;
 };
 
 // Error{code, what} with strerror(errno_value) appended to `what`.
 [[nodiscard]] Error system_error(std::string what, int errno_value);
 
+// The storage is a plain union and not std::variant, which takes several times as long to compile, in every file.
 template <class T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
+  Result(T value) : value_(std::move(value)), has_value_(true) {}       // NOLINT: implicit by design
+  Result(Error error) : error_(std::move(error)), has_value_(false) {}  // NOLINT
+  Result(Result&& other) noexcept : has_value_(other.has_value_) {
+    if (has_value_) {
+      std::construct_at(&value_, std::move(other.value_));
+    } else {
+      std::construct_at(&error_, std::move(other.error_));
+    }
+  }
+  Result(const Result& other) requires std::is_copy_constructible_v<T> : has_value_(other.has_value_) {
+    if (has_value_) {
+      std::construct_at(&value_, other.value_);
+    } else {
+      std::construct_at(&error_, other.error_);
+    }
+  }
+  Result& operator=(Result other) noexcept {
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
+  ~Result() {
+    if (has_value_) {
+      value_.~T();
+    } else {
+      error_.~Error();
+    }
+  }
 
-  [[nodiscard]] bool has_value() const { return state_.index() == 0; }
-  explicit operator bool() const { return has_value(); }
-  [[nodiscard]] T& value() & { return *std::get_if<0>(&state_); }
-  [[nodiscard]] const T& value() const& { return *std::get_if<0>(&state_); }
-  [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&state_)); }
-  [[nodiscard]] Error& error() & { return *std::get_if<1>(&state_); }
-  [[nodiscard]] const Error& error() const& { return *std::get_if<1>(&state_); }
-  [[nodiscard]] Error&& error() && { return std::move(*std::get_if<1>(&state_)); }
-  T& operator*() & { return value(); }
-  const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
-  T* operator->() { return &value(); }
-  const T* operator->() const { return &value(); }
-  [[nodiscard]] T value_or(T other) const& { return has_value() ? value() : std::move(other); }
+  [[nodiscard]] bool has_value() const { return has_value_; }
+  explicit operator bool() const { return has_value_; }
+  [[nodiscard]] T& value() & { return value_; }
+  [[nodiscard]] const T& value() const& { return value_; }
+  [[nodiscard]] T&& value() && { return std::move(value_); }
+  [[nodiscard]] Error& error() & { return error_; }
+  [[nodiscard]] const Error& error() const& { return error_; }
+  [[nodiscard]] Error&& error() && { return std::move(error_); }
+  T& operator*() & { return value_; }
+  const T& operator*() const& { return value_; }
+  T&& operator*() && { return std::move(value_); }
+  T* operator->() { return &value_; }
+  const T* operator->() const { return &value_; }
+  [[nodiscard]] T value_or(T other) const& { return has_value_ ? value_ : std::move(other); }
 
  private:
-  std::variant<T, Error> state_;
+  union {
+    T value_;
+    Error error_;
+  };
+  bool has_value_;
 };
 
 template <>

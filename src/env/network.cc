@@ -256,7 +256,7 @@ Result<Address> Address::parse(std::string_view host_and_port) {
   return address;
 }
 
-void append_text(std::string& out, const Address& address) {
+void write_text(std::string& out, const Address& address) {
   const bool ipv6 = address.host.find(':') != std::string::npos;
   out.append(ipv6 ? text('[', address.host, ']') : address.host).append(":").append(text(address.port));
 }
@@ -486,6 +486,42 @@ Result<std::size_t> receive_with_fds(int fd, std::span<std::byte> buffer, std::v
                                          : "receive: descriptors were lost on the way; raise the limit of open files "
                                            "(ulimit -n)"};
   }
+}
+
+namespace {
+
+class RealStream final : public Stream {
+ public:
+  explicit RealStream(Fd fd) : fd_(std::move(fd)) {}
+  Status send_all(std::initializer_list<std::span<const std::byte>> parts, Deadline deadline) override {
+    return pawl::send_all(fd_.get(), parts, deadline);
+  }
+  Status receive_all(std::span<std::byte> buffer, Deadline deadline) override {
+    return pawl::receive_all(fd_.get(), buffer, deadline);
+  }
+  void shut_down() override { pawl::shut_down(fd_.get()); }
+
+ private:
+  const Fd fd_;
+};
+
+class RealNetwork final : public Network {
+ public:
+  Result<std::unique_ptr<Stream>> connect(const Address& address, Deadline deadline) override {
+    PAWL_ASSIGN(Fd fd, connect_tcp(address, deadline));
+    return adopt(std::move(fd));
+  }
+  std::unique_ptr<Stream> adopt(Fd socket) override { return std::make_unique<RealStream>(std::move(socket)); }
+  Result<Fd> start_connect(const Address& address) override { return start_connect_tcp(address); }
+  Status finish_connect(int fd) override { return pawl::finish_connect(fd); }
+  Result<Fd> try_accept(int listener) override { return pawl::try_accept(listener); }
+};
+
+}  // namespace
+
+Network& real_network() {
+  static RealNetwork* network = new RealNetwork;  // never destroyed: streams may still use it while the process exits
+  return *network;
 }
 
 }  // namespace pawl

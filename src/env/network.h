@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,7 +42,7 @@ struct Address {
   [[nodiscard]] static Result<Address> parse(std::string_view host_and_port);
   bool operator==(const Address&) const = default;
 };
-void append_text(std::string& out, const Address& address);
+void write_text(std::string& out, const Address& address);  // for text()
 
 // --- TCP. Nagle and keepalive are off: pawl has its own heartbeats. A host name is looked up by the system, which may
 // take longer than the deadline; hand in addresses where that matters.
@@ -103,5 +104,31 @@ inline constexpr std::size_t kPassedFdsMax = 253;
 // limit of open files) or a packet is longer than the buffer; descriptors that came are then closed.
 [[nodiscard]] Result<std::size_t> receive_with_fds(int fd, std::span<std::byte> buffer, std::vector<Fd>& fds,
                                                    Deadline deadline);
+
+// --- The seam for whoever may run in a simulation: the daemon's bulk traffic. What it moves at once is a bucket.
+
+// One connected stream socket. One task sends and receives; shut_down is for any.
+class Stream {
+ public:
+  virtual ~Stream() = default;  // closes
+  // As the functions above.
+  [[nodiscard]] virtual Status send_all(std::initializer_list<std::span<const std::byte>> parts, Deadline deadline) = 0;
+  [[nodiscard]] virtual Status receive_all(std::span<std::byte> buffer, Deadline deadline) = 0;
+  virtual void shut_down() = 0;
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  [[nodiscard]] virtual Result<std::unique_ptr<Stream>> connect(const Address& address, Deadline deadline) = 0;
+  // For a socket that the loop has accepted and greeted.
+  [[nodiscard]] virtual std::unique_ptr<Stream> adopt(Fd socket) = 0;
+  // For the loop, which waits by itself: as the functions above.
+  [[nodiscard]] virtual Result<Fd> start_connect(const Address& address) = 0;
+  [[nodiscard]] virtual Status finish_connect(int fd) = 0;
+  [[nodiscard]] virtual Result<Fd> try_accept(int listener) = 0;
+};
+
+[[nodiscard]] Network& real_network();
 
 }  // namespace pawl

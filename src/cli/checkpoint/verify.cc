@@ -16,7 +16,7 @@
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::size_t kShownMax = 20;
+constexpr std::size_t kVerifyShownMax = 20;
 
 struct Special {
   std::uint32_t tensor = 0;
@@ -159,9 +159,9 @@ std::string checksums_text(const ChecksumReport& checksums) {
 }
 
 void append_wrong(std::string& out, const std::vector<std::string>& sentences) {
-  for (std::size_t i = 0; i < sentences.size() && i < kShownMax; ++i)
+  for (std::size_t i = 0; i < sentences.size() && i < kVerifyShownMax; ++i)
     out += text("WRONG: ", printable(sentences[i]), "\n");
-  if (sentences.size() > kShownMax) out += text("WRONG: ", sentences.size() - kShownMax, " more\n");
+  if (sentences.size() > kVerifyShownMax) out += text("WRONG: ", sentences.size() - kVerifyShownMax, " more\n");
 }
 
 std::vector<std::string> differences_text(const Verification& found) {
@@ -182,13 +182,13 @@ std::string summary_of(const VerifyOptions& options, const Verification& found) 
   append_wrong(out, differences_text(found));
   append_wrong(out, found.wrong);
   for (const std::string& problem : found.view.problems) out += text("PROBLEM: ", printable(problem), "\n");
-  for (std::size_t i = 0; i < found.special.size() && i < kShownMax; ++i) {
+  for (std::size_t i = 0; i < found.special.size() && i < kVerifyShownMax; ++i) {
     const StoredTensor& tensor = found.view.tensors[found.special[i].tensor];
     out += text("remark: ", printable(tensor.name), " (", printable(tensor.role), ") holds ",
                 found.special[i].numbers.nan, " NaN and ", found.special[i].numbers.infinite, " infinite numbers\n");
   }
-  if (found.special.size() > kShownMax)
-    out += text("remark: ", found.special.size() - kShownMax, " more tensors hold NaN or infinite numbers\n");
+  if (found.special.size() > kVerifyShownMax)
+    out += text("remark: ", found.special.size() - kVerifyShownMax, " more tensors hold NaN or infinite numbers\n");
   return out + verdict_of(found) + "\n";
 }
 
