@@ -79,7 +79,7 @@ class MistakesTest(TorchTest):
                 self.assertNotIn("Traceback", said)
 
     def test_an_unprotected_optimizer(self):
-        self.refused("AdamW steps first.weight, which is protected, but it isn't itself", unprotected=True,
+        self.refused("AdamW changes first.weight, which is protected, but the optimizer isn't", unprotected=True,
                      optimizer="adam")
 
     def test_a_model_that_changed(self):
