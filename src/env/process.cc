@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string_view>
 
 #include "base/text.h"
@@ -298,6 +299,51 @@ bool is_alive(pid_t pid, std::uint64_t start_time) {
   const Result<std::uint64_t> found = process_start_time(pid);
   const Result<char> state = process_state(pid);
   return found && state && *found == start_time && *state != 'Z' && *state != 'X';
+}
+
+namespace {
+
+class RealProcesses final : public Processes {
+ public:
+  Result<std::uint64_t> start_time(pid_t pid) override { return process_start_time(pid); }
+  Result<char> state(pid_t pid) override { return process_state(pid); }
+  std::uint64_t resident_bytes(pid_t pid) override {
+    const Result<std::string> statm = read_file(text("/proc/", pid, "/statm"), 256);
+    if (!statm) return 0;
+    const std::size_t blank = statm->find(' ');
+    std::uint64_t pages = 0;
+    if (blank == std::string::npos) return 0;
+    const std::string_view rest = std::string_view(*statm).substr(blank + 1);
+    if (!parse_number(rest.substr(0, rest.find(' ')), pages)) return 0;
+    return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  pid_t own_pid() override { return getpid(); }
+  pid_t parent_pid() override { return getppid(); }
+  bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) override {
+    while (!ended) {
+      timespec until{};
+      clock_gettime(CLOCK_MONOTONIC, &until);
+      until.tv_sec += 1;
+      const int got = pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until);
+      if (got == ETIMEDOUT) continue;
+      if (got == EOWNERDEAD) {
+        (void)pthread_mutex_consistent(mutex);
+        (void)pthread_mutex_unlock(mutex);
+        return true;
+      }
+      if (got == 0) (void)pthread_mutex_unlock(mutex);
+      return false;
+    }
+    return false;
+  }
+};
+
+}  // namespace
+
+Processes& real_processes() {
+  static RealProcesses* processes =
+      new RealProcesses;  // never destroyed: threads may still wait while the process exits
+  return *processes;
 }
 
 }  // namespace pawl

@@ -5,8 +5,10 @@
 // A pid alone is never proof of identity: keep the pidfd, or the pid with its start time.
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -76,5 +78,23 @@ struct Exit {
 [[nodiscard]] Result<char> process_state(pid_t pid);
 // This very process runs, or is stopped; a zombie is not alive.
 [[nodiscard]] bool is_alive(pid_t pid, std::uint64_t start_time);
+
+// --- The seam for whoever may run in a simulation: what the daemon wants to know of the processes beside it.
+
+class Processes {
+ public:
+  virtual ~Processes() = default;
+  // As the functions above.
+  [[nodiscard]] virtual Result<std::uint64_t> start_time(pid_t pid) = 0;
+  [[nodiscard]] virtual Result<char> state(pid_t pid) = 0;
+  [[nodiscard]] virtual std::uint64_t resident_bytes(pid_t pid) = 0;  // 0: it can't be told
+  [[nodiscard]] virtual pid_t own_pid() = 0;
+  [[nodiscard]] virtual pid_t parent_pid() = 0;
+  // Waits, in a task, for the end of the process that holds this robust mutex, which lies in memory shared with it.
+  // True: its owner has died. False: the mutex was unlocked, or `ended` (looked at once a second).
+  [[nodiscard]] virtual bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) = 0;
+};
+
+[[nodiscard]] Processes& real_processes();
 
 }  // namespace pawl

@@ -5,16 +5,18 @@
 namespace pawl::job {
 
 ControlSession::ControlSession(Loop& loop, std::unique_ptr<Control> control)
-    : loop_(loop), control_(std::move(control)), worker_([this] { run(); }) {}
+    : loop_(loop), control_(std::move(control)), changed_(loop.environment().tasks.make_condition()) {
+  worker_ = loop_.environment().tasks.start("pawl-control", [this] { run(); });
+}
 
 ControlSession::~ControlSession() {
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
   }
-  changed_.notify_all();
-  worker_.join();
-  if (lease_.joinable()) lease_.join();
+  changed_->notify_all();
+  worker_->join();
+  if (lease_) lease_->join();
 }
 
 void ControlSession::tell(std::function<void(Control&)> work) {
@@ -26,13 +28,13 @@ void ControlSession::enqueue(std::function<void()> job) {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void ControlSession::run() {
   std::unique_lock lock(mutex_);
   while (!ended_) {
-    changed_.wait(lock, [&] { return ended_ || !jobs_.empty(); });
+    while (!ended_ && jobs_.empty()) changed_->wait(lock);
     while (!ended_ && !jobs_.empty()) {
       auto job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -49,7 +51,7 @@ void ControlSession::keep_registered(std::string key, Duration time_to_live, std
   time_to_live_ = time_to_live;
   value_ = std::move(value);
   renewed_ = std::move(renewed);
-  lease_ = std::thread([this] { run_lease(); });
+  lease_ = loop_.environment().tasks.start("pawl-lease", [this] { run_lease(); });
 }
 
 void ControlSession::register_again() {
@@ -57,7 +59,7 @@ void ControlSession::register_again() {
     std::lock_guard lock(mutex_);
     value_changed_ = true;
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void ControlSession::run_lease() {
@@ -65,7 +67,7 @@ void ControlSession::run_lease() {
   LeaseId lease = 0;
   bool registered = false;
   for (;;) {
-    const Duration asked_at = real_clock().boottime();
+    const Duration asked_at = loop_.environment().clock.boottime();
     if (lease == 0) {
       auto granted = control_->lease_grant(seconds);
       if (granted) lease = *granted;
@@ -85,7 +87,9 @@ void ControlSession::run_lease() {
     }
     std::unique_lock lock(mutex_);
     const Duration pause = registered ? time_to_live_ / 4 : Duration(std::chrono::milliseconds(50));
-    changed_.wait_for(lock, pause, [&] { return ended_ || value_changed_; });
+    Clock& clock = loop_.environment().clock;
+    const Duration until = clock.now() + pause;
+    while (!ended_ && !value_changed_ && clock.now() < until) changed_->wait_for(lock, until - clock.now());
     if (value_changed_) registered = false;
     value_changed_ = false;
     if (ended_) break;

@@ -1,17 +1,15 @@
-// ControlSession: the control from the loop's point of view. Calls that block run on a thread of its own, in order.
+// ControlSession: the control from the loop's point of view. Calls that block run in a task of its own, in order.
 //
-// Answers come back as tasks of the loop. The node's lease is kept alive on a second thread, so that a slow call never
+// Answers come back as tasks of the loop. The node's lease is kept alive on a second task, so that a slow call never
 // costs the registration. While the control is away calls fail (`unreachable`) and the caller asks again: everything it
-// does is idempotent. Ends with its threads joined.
+// does is idempotent. Ends with its tasks joined.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "job/control/control.h"
 #include "job/daemon/loop.h"
@@ -51,7 +49,7 @@ class ControlSession {
   Loop& loop_;
   std::unique_ptr<Control> control_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<Condition> changed_;
   std::deque<std::function<void()>> jobs_;
   bool ended_ = false;
 
@@ -60,8 +58,8 @@ class ControlSession {
   std::function<std::string()> value_;
   std::function<void(Duration)> renewed_;
   bool value_changed_ = false;
-  std::thread worker_;
-  std::thread lease_;
+  std::unique_ptr<Task> worker_;
+  std::unique_ptr<Task> lease_;
 };
 
 }  // namespace pawl::job

@@ -1,10 +1,7 @@
 #include "job/daemon/fetch.h"
 
-#include <thread>
-
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "env/network.h"
 
 namespace pawl::job {
 namespace {
@@ -50,48 +47,57 @@ bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slo
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
   fetch->options_.context.workers->begin();
-  std::thread([fetch] {
+  (void)fetch->options_.context.environment->tasks.start("pawl-fetch", [fetch] {
     std::uint64_t bytes = 0;
     Status status = fetch->run(bytes);
     fetch->options_.context.workers->finish();
     fetch->options_.on_done(std::move(status), bytes);
-  }).detach();
+  });
   return fetch;
 }
 
 void Fetch::end() {
+  std::lock_guard lock(mutex_);
   ended_ = true;
-  if (const int fd = fd_; fd >= 0) shut_down(fd);
+  if (stream_ != nullptr) stream_->shut_down();
 }
 
 Status Fetch::run(std::uint64_t& bytes) {
+  const Environment& environment = *options_.context.environment;
   PAWL_ASSIGN(Address address, Address::parse(options_.address));
   int damaged = 0;
   for (;;) {  // a source that restarts its pawld, or has not seen the generation yet, answers a little later
     if (ended_) return Error{Code::cancelled, "a further generation began"};
-    auto fd = connect_tcp(address, Deadline::in(500ms));
-    if (fd) {
-      fd_ = fd->get();
-      Status received = receive_slot(fd->get(), bytes);
-      fd_ = -1;
+    auto stream = environment.network.connect(address, Deadline::in(500ms));
+    if (stream) {
+      {
+        std::lock_guard lock(mutex_);
+        if (ended_) return Error{Code::cancelled, "a further generation began"};
+        stream_ = stream->get();
+      }
+      Status received = receive_slot(**stream, bytes);
+      {
+        std::lock_guard lock(mutex_);
+        stream_ = nullptr;
+      }
       const Code code = received ? Code::invalid : received.error().code;
       // Bytes may also have been damaged on the way: a source is at fault only if they come wrong again.
       const bool once_more = code == Code::corrupt && ++damaged < kDamagedMax;
       if (once_more) log_warn("fetch_again", "seat", options_.source.seat, "why", received.error().what);
       if (code != Code::unreachable && code != Code::stale && !once_more) return received;
     }
-    std::this_thread::sleep_for(10ms);
+    environment.clock.sleep(10ms);
   }
 }
 
-Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
+Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
   const Source& source = options_.source;
   const FetchFrom from = source.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
-  PAWL_TRY(send_frame(fd, frame_of(options_.hello)));
-  PAWL_ASSIGN(Frame welcome, receive_frame(fd));
+  PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
+  PAWL_ASSIGN(Frame welcome, receive_frame(stream));
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
-  PAWL_TRY(send_frame(fd, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step})));
-  PAWL_ASSIGN(Frame answer, receive_frame(fd));
+  PAWL_TRY(send_frame(stream, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step})));
+  PAWL_ASSIGN(Frame answer, receive_frame(stream));
   if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
   PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
   PAWL_ASSIGN(ArenaHandle arena,
@@ -101,8 +107,8 @@ Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
   bytes = 0;
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::uint32_t sum = 0;
-    PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
-    PAWL_TRY(receive_all(fd, slot.bucket(i), Deadline::never()));
+    PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
+    PAWL_TRY(stream.receive_all(slot.bucket(i), Deadline::never()));
     if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
     slot.bucket_done(i, sum);
     bytes += slot.bucket(i).size();
@@ -111,25 +117,28 @@ Status Fetch::receive_slot(int fd, std::uint64_t& bytes) {
   return slot.seal_frozen(begin.generation, begin.step);
 }
 
+FetchServer::FetchServer(Options options)
+    : options_(std::move(options)), stream_(options_.context.environment->network.adopt(std::move(options_.fd))) {}
+
 std::shared_ptr<FetchServer> FetchServer::start(Options options) {
   std::shared_ptr<FetchServer> server(new FetchServer(std::move(options)));
   server->options_.context.workers->begin();
-  std::thread([server] {
+  (void)server->options_.context.environment->tasks.start("pawl-serve", [server] {
     const Status served = server->serve();
     if (!served) log_info("fetch_served_badly", "why", served.error().what);
-    shut_down(server->options_.fd.get());
+    server->stream_->shut_down();
     server->options_.context.workers->finish();
-  }).detach();
+  });
   return server;
 }
 
 void FetchServer::end() {
-  shut_down(options_.fd.get());
+  stream_->shut_down();
 }
 
 Status FetchServer::serve() {
-  const int fd = options_.fd.get();
-  PAWL_ASSIGN(Frame frame, receive_frame(fd));
+  Stream& stream = *stream_;
+  PAWL_ASSIGN(Frame frame, receive_frame(stream));
   FetchMessage asked;
   if (!is<FetchMessage>(frame) || !decode(frame.payload, asked)) return Error{Code::corrupt, "not a fetch"};
   const ArenaKind kind = asked.from == FetchFrom::own ? ArenaKind::own : ArenaKind::replica;
@@ -137,16 +146,18 @@ Status FetchServer::serve() {
   Slot slot;
   std::uint32_t index = 0;
   if (!arena || !find_sealed(arena->arena, asked.slot_generation, asked.step, slot, index))
-    return send_frame(fd, frame_of(PeerRefusedMessage{PeerRefusal::missing, text("no sealed slot of seat ", asked.seat,
-                                                                                 " step ", asked.step)}));
+    return send_frame(stream,
+                      frame_of(PeerRefusedMessage{PeerRefusal::missing,
+                                                  text("no sealed slot of seat ", asked.seat, " step ", asked.step)}));
   if (Status header = slot.verify_header(); !header)
-    return send_frame(fd, frame_of(PeerRefusedMessage{PeerRefusal::missing, header.error().what}));
-  PAWL_TRY(send_frame(fd, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
-                                                    shape_of(arena->arena.spec())})));
+    return send_frame(stream, frame_of(PeerRefusedMessage{PeerRefusal::missing, header.error().what}));
+  PAWL_TRY(send_frame(stream, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
+                                                        shape_of(arena->arena.spec())})));
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     const std::uint32_t sum = slot.buckets()[i].crc32c;
     const auto bytes = slot.bucket(i);
-    PAWL_TRY(send_all(fd, {std::as_bytes(std::span(&sum, 1)), std::span<const std::byte>(bytes)}, Deadline::never()));
+    PAWL_TRY(
+        stream.send_all({std::as_bytes(std::span(&sum, 1)), std::span<const std::byte>(bytes)}, Deadline::never()));
     *options_.context.bytes_sent += bytes.size();
   }
   return {};

@@ -1,12 +1,13 @@
 // Fetch: one slot of one seat, from the daemon that holds it into this node's own arena, during a recovery.
 //
-// Every bucket is verified where it landed; one wrong bucket is `corrupt` and the source is struck out. Runs on threads
+// Every bucket is verified where it landed; one wrong bucket is `corrupt` and the source is struck out. Runs in tasks
 // of its own; the slots at both ends are frozen meanwhile. end() never waits.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "job/daemon/memory.h"
@@ -31,10 +32,11 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
  private:
   explicit Fetch(Options options) : options_(std::move(options)) {}
   [[nodiscard]] Status run(std::uint64_t& bytes);
-  [[nodiscard]] Status receive_slot(int fd, std::uint64_t& bytes);
+  [[nodiscard]] Status receive_slot(Stream& stream, std::uint64_t& bytes);
   Options options_;
   std::atomic<bool> ended_{false};
-  std::atomic<int> fd_{-1};
+  std::mutex mutex_;
+  Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_
 };
 
 // The source's end, after the hello was welcomed: answers one `fetch` and ends. `find` is asked on the loop.
@@ -49,9 +51,10 @@ class FetchServer : public std::enable_shared_from_this<FetchServer> {
   void end();
 
  private:
-  explicit FetchServer(Options options) : options_(std::move(options)) {}
+  explicit FetchServer(Options options);
   [[nodiscard]] Status serve();
   Options options_;
+  std::unique_ptr<Stream> stream_;
 };
 
 // The slot to restore (generation, step) into, without losing one that a further recovery may need: the very slot if it

@@ -6,10 +6,10 @@
 
 namespace pawl::job {
 
-Result<std::unique_ptr<Loop>> Loop::make() {
+Result<std::unique_ptr<Loop>> Loop::make(const Environment& environment) {
   PAWL_ASSIGN(Poller poller, Poller::make());
   PAWL_ASSIGN(Event wake, Event::make());
-  std::unique_ptr<Loop> loop(new Loop(std::move(poller), std::move(wake)));
+  std::unique_ptr<Loop> loop(new Loop(environment, std::move(poller), std::move(wake)));
   PAWL_TRY(loop->poller_.add(loop->wake_.fd(), 0, kRead));
   return loop;
 }
@@ -44,7 +44,7 @@ void Loop::unwatch(std::uint64_t watch) {
 
 std::uint64_t Loop::after(Duration delay, Task task) {
   const std::uint64_t id = next_id_++;
-  timers_.emplace(real_clock().now() + delay, std::make_pair(id, std::move(task)));
+  timers_.emplace(environment_.clock.now() + delay, std::make_pair(id, std::move(task)));
   return id;
 }
 
@@ -69,7 +69,7 @@ void Loop::run() {
     }
     run_posted();
     run_timers();
-    last_round_boottime_ = real_clock().boottime();
+    last_round_boottime_ = environment_.clock.boottime();
   }
 }
 
@@ -87,7 +87,7 @@ void Loop::run_posted() {
 }
 
 void Loop::run_timers() {
-  const Duration now = real_clock().now();
+  const Duration now = environment_.clock.now();
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Task task = std::move(timers_.begin()->second.second);
     timers_.erase(timers_.begin());
@@ -97,7 +97,7 @@ void Loop::run_timers() {
 
 Duration Loop::until_next_timer() const {
   if (timers_.empty()) return std::chrono::seconds(1);
-  return std::max(Duration::zero(), timers_.begin()->first - real_clock().now());
+  return std::max(Duration::zero(), timers_.begin()->first - environment_.clock.now());
 }
 
 }  // namespace pawl::job

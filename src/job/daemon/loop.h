@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "env/clock.h"
+#include "env/environment.h"
 #include "env/poller.h"
 
 namespace pawl::job {
@@ -20,7 +20,10 @@ namespace pawl::job {
 class Loop {
  public:
   using Task = std::function<void()>;
-  [[nodiscard]] static Result<std::unique_ptr<Loop>> make();
+  [[nodiscard]] static Result<std::unique_ptr<Loop>> make(const Environment& environment = real_environment());
+
+  // The world as this daemon touches it; for all that work on this loop, and their tasks.
+  [[nodiscard]] const Environment& environment() const { return environment_; }
 
   void post(Task task);  // any thread
 
@@ -39,7 +42,8 @@ class Loop {
   [[nodiscard]] Duration last_round_boottime() const { return last_round_boottime_; }
 
  private:
-  Loop(Poller poller, Event wake) : poller_(std::move(poller)), wake_(std::move(wake)) {}
+  Loop(const Environment& environment, Poller poller, Event wake)
+      : environment_(environment), poller_(std::move(poller)), wake_(std::move(wake)) {}
   void run_posted();
   void run_timers();
   [[nodiscard]] Duration until_next_timer() const;
@@ -48,6 +52,7 @@ class Loop {
     int fd;
     std::shared_ptr<std::function<void(const Ready&)>> handler;
   };
+  const Environment& environment_;
   Poller poller_;
   Event wake_;
   std::unordered_map<std::uint64_t, Watch> watches_;

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
     : loop_(loop), self_(std::move(self)), deadlines_(deadlines), handlers_(std::move(handlers)) {
   self_.purpose = Purpose::link;
-  heard_boottime_ = real_clock().boottime();
+  heard_boottime_ = loop_.environment().clock.boottime();
 }
 
 void Neighbours::set(const std::vector<Member>& wanted) {
@@ -39,7 +39,7 @@ bool Neighbours::send(NodeId node, const Frame& frame) {
 }
 
 void Neighbours::tick() {
-  const Duration now = real_clock().now();
+  const Duration now = loop_.environment().clock.now();
   std::vector<NodeId> nodes;
   for (auto& [node, link] : links_) nodes.push_back(node);
   for (NodeId node : nodes) {
@@ -59,10 +59,10 @@ void Neighbours::tick() {
 }
 
 void Neighbours::connect(Link& link) {
-  link.attempted = real_clock().now();
+  link.attempted = loop_.environment().clock.now();
   auto address = Address::parse(link.address);
   if (!address) return lose(link, FaultKind::node_lost, address.error().what);
-  auto started = start_connect_tcp(*address);
+  auto started = loop_.environment().network.start_connect(*address);
   const NodeId node = link.life.node;
   if (!started) {
     const Error error = started.error();
@@ -80,7 +80,7 @@ void Neighbours::connected(NodeId node) {
   Link& link = found->second;
   loop_.unwatch(std::exchange(link.watch, 0));
   Fd fd = std::move(link.connecting);
-  if (Status finished = finish_connect(fd.get()); !finished) {
+  if (Status finished = loop_.environment().network.finish_connect(fd.get()); !finished) {
     link.state = State::down;
     return broken(node, finished.error());
   }
@@ -132,8 +132,8 @@ void Neighbours::lose(Link& link, FaultKind kind, const std::string& detail) {
 }
 
 void Neighbours::hear(Link& link) {
-  link.heard = real_clock().now();
-  heard_boottime_ = real_clock().boottime();
+  link.heard = loop_.environment().clock.now();
+  heard_boottime_ = loop_.environment().clock.boottime();
 }
 
 void Neighbours::drop(Link& link) {
@@ -151,7 +151,7 @@ bool Neighbours::is_up(NodeId node) const {
 
 std::vector<Neighbours::View> Neighbours::view() const {
   std::vector<View> views;
-  const Duration now = real_clock().now();
+  const Duration now = loop_.environment().clock.now();
   for (const auto& [node, link] : links_) {
     const char* state = link.state == State::up ? "up" : link.state == State::dead ? "dead" : "lost";
     views.push_back({node, state, now - link.heard});

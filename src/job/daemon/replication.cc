@@ -1,10 +1,7 @@
 #include "job/daemon/replication.h"
 
-#include <thread>
-
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "env/network.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -29,13 +26,16 @@ ArenaSpec spec_of(const ArenaShape& shape, const std::string& job, Seat seat, Ar
 
 // --- Sender
 
+ReplicaSender::ReplicaSender(Options options)
+    : options_(std::move(options)), changed_(options_.context.environment->tasks.make_condition()) {}
+
 std::shared_ptr<ReplicaSender> ReplicaSender::start(Options options) {
   std::shared_ptr<ReplicaSender> sender(new ReplicaSender(std::move(options)));
   sender->options_.context.workers->begin();
-  std::thread([sender] {
+  (void)sender->options_.context.environment->tasks.start("pawl-send", [sender] {
     sender->run();
     sender->options_.context.workers->finish();
-  }).detach();
+  });
   return sender;
 }
 
@@ -44,50 +44,53 @@ void ReplicaSender::notice() {
     std::lock_guard lock(mutex_);
     ++notices_;
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void ReplicaSender::end() {
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
-    if (fd_ >= 0) shut_down(fd_);
+    if (stream_ != nullptr) stream_->shut_down();
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void ReplicaSender::wait_notice(Duration at_most) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, at_most, [&] { return ended_ || notices_ != seen_; });
+  Clock& clock = options_.context.environment->clock;
+  const Duration until = clock.now() + at_most;
+  while (!ended_ && notices_ == seen_ && clock.now() < until) changed_->wait_for(lock, until - clock.now());
   seen_ = notices_;
 }
 
 void ReplicaSender::run() {
   while (!ended_) {
     auto address = Address::parse(options_.address);
-    auto fd = address ? connect_tcp(*address, Deadline::in(500ms)) : Result<Fd>(std::move(address).error());
-    if (fd) {
+    auto stream = address ? options_.context.environment->network.connect(*address, Deadline::in(500ms))
+                          : Result<std::unique_ptr<Stream>>(std::move(address).error());
+    if (stream) {
       {
         std::lock_guard lock(mutex_);
         if (ended_) return;
-        fd_ = fd->get();
+        stream_ = stream->get();
       }
-      const Status served = serve_connection(fd->get());
+      const Status served = serve_connection(**stream);
       if (!served && !ended_) {
         log_info("replica_stream_broken", "seat", options_.hello.seat, "to", options_.address, "why",
                  served.error().what);
         if (served.error().code == Code::invalid) options_.on_refused(served.error());
       }
       std::lock_guard lock(mutex_);
-      fd_ = -1;
+      stream_ = nullptr;
     }
     if (!ended_) wait_notice(20ms);
   }
 }
 
-Status ReplicaSender::serve_connection(int fd) {
-  PAWL_TRY(send_frame(fd, frame_of(options_.hello)));
-  PAWL_ASSIGN(Frame answer, receive_frame(fd));  // ends with shut_down() in end()
+Status ReplicaSender::serve_connection(Stream& stream) {
+  PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
+  PAWL_ASSIGN(Frame answer, receive_frame(stream));  // ends with shut_down() in end()
   if (is<PeerRefusedMessage>(answer)) {
     PeerRefusedMessage refused;
     (void)decode(answer.payload, refused);  // what is missing in it is empty: it is a refusal all the same
@@ -97,7 +100,7 @@ Status ReplicaSender::serve_connection(int fd) {
     Slot slot;
     SlotWord word;
     if (pick(slot, word)) {
-      PAWL_TRY(send_step(fd, slot, word));
+      PAWL_TRY(send_step(stream, slot, word));
     } else {
       wait_notice(50ms);
     }
@@ -122,7 +125,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
   return found;
 }
 
-Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
+Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word) {
   const ArenaSpec& spec = options_.arena->arena.spec();
   auto still_there = [&] {
     const SlotWord now = slot.word();
@@ -135,8 +138,8 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
     return Status();
   };
   for (;;) {
-    PAWL_TRY(send_frame(fd, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape_of(spec)})));
-    PAWL_ASSIGN(Frame answer, receive_frame(fd));
+    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape_of(spec)})));
+    PAWL_ASSIGN(Frame answer, receive_frame(stream));
     if (is<HeldMessage>(answer)) return still_there() ? held() : Status();
     if (is<OpenedMessage>(answer)) break;
     if (!is<BusyMessage>(answer)) return unexpected_message(answer);
@@ -145,7 +148,7 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
   }
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     while (!slot.bucket_ready(i)) {
-      if (!still_there()) return send_frame(fd, frame_of(AbandonMessage{word.step}));
+      if (!still_there()) return send_frame(stream, frame_of(AbandonMessage{word.step}));
       wait_notice(5ms);
     }
     const auto bytes = slot.bucket(i);
@@ -156,17 +159,17 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
         {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
          crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
         head);
-    PAWL_TRY(send_all(
-        fd, {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
+    PAWL_TRY(stream.send_all(
+        {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
         Deadline::never()));
     *options_.context.bytes_sent += bytes.size();
   }
   while (slot.word().state != SlotState::sealed) {
-    if (!still_there()) return send_frame(fd, frame_of(AbandonMessage{word.step}));
+    if (!still_there()) return send_frame(stream, frame_of(AbandonMessage{word.step}));
     wait_notice(5ms);
   }
-  PAWL_TRY(send_frame(fd, frame_of(SealMessage{word.step})));
-  PAWL_ASSIGN(Frame answer, receive_frame(fd));
+  PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step})));
+  PAWL_ASSIGN(Frame answer, receive_frame(stream));
   if (is<BucketBadMessage>(answer)) {
     // Either the slot was taken for another step under our hands, or bytes were damaged on the way: begin the step
     // again.
@@ -181,42 +184,42 @@ Status ReplicaSender::send_step(int fd, const Slot& slot, SlotWord word) {
 
 // --- Receiver
 
+ReplicaReceiver::ReplicaReceiver(Options options)
+    : options_(std::move(options)), stream_(options_.context.environment->network.adopt(std::move(options_.fd))) {}
+
 std::shared_ptr<ReplicaReceiver> ReplicaReceiver::start(Options options) {
   std::shared_ptr<ReplicaReceiver> receiver(new ReplicaReceiver(std::move(options)));
   receiver->options_.context.workers->begin();
-  std::thread([receiver] {
+  (void)receiver->options_.context.environment->tasks.start("pawl-receive", [receiver] {
     receiver->run();
     receiver->finished_ = true;
     receiver->options_.context.workers->finish();
-  }).detach();
+  });
   return receiver;
 }
 
 void ReplicaReceiver::end() {
   ended_ = true;
-  shut_down(options_.fd.get());
+  stream_->shut_down();
 }
 
 void ReplicaReceiver::run() {
   const Status served = serve();
   if (!served && !ended_ && !is_end_of_stream(served.error()))
     log_info("replica_receive_ended", "seat", options_.seat, "why", served.error().what);
-  shut_down(options_.fd.get());
+  stream_->shut_down();
 }
 
 Status ReplicaReceiver::serve() {
-  const int fd = options_.fd.get();
   while (!ended_) {
     std::byte head[kFrameHeaderBytes];
-    PAWL_TRY(receive_all(fd, head, Deadline::never()));
+    PAWL_TRY(stream_->receive_all(head, Deadline::never()));
     PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
     if (header.kind == static_cast<std::uint16_t>(BucketMessage::kKind)) {
       PAWL_TRY(on_bucket(header));
       continue;
     }
-    Frame frame{header.kind, header.id, std::string(header.length, '\0')};
-    PAWL_TRY(receive_all(fd, std::as_writable_bytes(std::span(frame.payload)), Deadline::never()));
-    PAWL_TRY(check_payload(header, frame.payload));
+    PAWL_ASSIGN(const Frame frame, receive_payload(*stream_, header));
     if (is<OpenMessage>(frame)) {
       PAWL_TRY(on_open(frame));
     } else if (is<SealMessage>(frame)) {
@@ -232,7 +235,6 @@ Status ReplicaReceiver::serve() {
 }
 
 Status ReplicaReceiver::on_open(const Frame& frame) {
-  const int fd = options_.fd.get();
   PAWL_ASSIGN(const OpenMessage open, message_in<OpenMessage>(frame));
   const Generation generation = open.generation;
   step_ = open.step;
@@ -247,21 +249,20 @@ Status ReplicaReceiver::on_open(const Frame& frame) {
   for (const SlotWord& word : words)
     if (word.state == SlotState::sealed && word.generation == generation && word.step == step_ && !word.frozen) {
       options_.context.hold("ack", ended_);
-      return send_frame(fd, frame_of(HeldMessage{step_}));
+      return send_frame(*stream_, frame_of(HeldMessage{step_}));
     }
   Progress progress = Progress::unpack(options_.context.progress->load());
   if (options_.context.gate_off) progress.committed = Step(kStepMax);
   const auto index = choose_slot(words, progress, generation, step_);
   open_ = index && arena.slot(*index).try_open(words[*index], generation, step_, open.samples);
   if (open_) slot_ = arena.slot(*index);
-  return send_frame(fd, open_ ? frame_of(OpenedMessage{}) : frame_of(BusyMessage{}));
+  return send_frame(*stream_, open_ ? frame_of(OpenedMessage{}) : frame_of(BusyMessage{}));
 }
 
 Status ReplicaReceiver::on_bucket(FrameHeader header) {
-  const int fd = options_.fd.get();
   std::byte fields[BucketMessage::kFieldsBytes];
   if (header.length < sizeof fields) return Error{Code::corrupt, "a bucket without its fields"};
-  PAWL_TRY(receive_all(fd, fields, Deadline::never()));
+  PAWL_TRY(stream_->receive_all(fields, Deadline::never()));
   BucketMessage bucket;
   (void)decode(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields), bucket);  // it is as long
   const std::uint32_t index = bucket.index;
@@ -271,7 +272,7 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   const auto place = slot_.bucket(index);
   if (header.length - sizeof fields != place.size())
     return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
-  PAWL_TRY(receive_all(fd, place, Deadline::never()));
+  PAWL_TRY(stream_->receive_all(place, Deadline::never()));
   *options_.context.bytes_received += place.size();
   // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the
   // fields, too: right bytes under a wrong index are wrong.
@@ -282,19 +283,18 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
 }
 
 Status ReplicaReceiver::on_seal(const Frame& frame) {
-  const int fd = options_.fd.get();
   PAWL_ASSIGN(const SealMessage seal, message_in<SealMessage>(frame));
   if (!open_ || seal.step != step_) return Error{Code::corrupt, "seal of a step that is not open"};
   open_ = false;
   for (std::uint32_t i = 0; i < slot_.buckets().size(); ++i)
     if (!slot_.bucket_ready(i)) {
       (void)slot_.try_abandon(options_.generation, step_);
-      return send_frame(fd, frame_of(BucketBadMessage{i}));
+      return send_frame(*stream_, frame_of(BucketBadMessage{i}));
     }
   if (!slot_.try_seal(options_.generation, step_)) return Error{Code::stale, "frozen: a new generation begins"};
   options_.context.hold("ack", ended_);
   if (ended_) return Error{Code::cancelled, "the generation has ended"};
-  return send_frame(fd, frame_of(HeldMessage{step_}));
+  return send_frame(*stream_, frame_of(HeldMessage{step_}));
 }
 
 }  // namespace pawl::job

@@ -1,5 +1,4 @@
-// Replication: the replica stream of one seat to one holder, and its receiving end. Bulk bytes, so threads of their
-// own.
+// Replication: the replica stream of one seat to one holder, and its receiving end. Bulk bytes, so tasks of their own.
 //
 // Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
 // and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
@@ -8,12 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "env/environment.h"
 #include "job/daemon/memory.h"
 #include "job/recovery/deadlines.h"
 #include "job/transport/messages.h"
@@ -37,6 +36,7 @@ class Workers {
 
 // What streams share with the daemon. Outlives every stream.
 struct StreamContext {
+  const Environment* environment = &real_environment();
   Workers* workers = nullptr;
   const std::atomic<std::uint64_t>* progress = nullptr;  // Progress::pack() of the current generation
   std::atomic<std::uint64_t>* bytes_sent = nullptr;
@@ -62,20 +62,20 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   void end();     // never waits
 
  private:
-  explicit ReplicaSender(Options options) : options_(std::move(options)) {}
+  explicit ReplicaSender(Options options);
   void run();
-  [[nodiscard]] Status serve_connection(int fd);
-  [[nodiscard]] Status send_step(int fd, const Slot& slot, SlotWord word);
+  [[nodiscard]] Status serve_connection(Stream& stream);
+  [[nodiscard]] Status send_step(Stream& stream, const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
   void wait_notice(Duration at_most);
 
   Options options_;
   std::atomic<bool> ended_{false};
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<Condition> changed_;
   std::uint64_t notices_ = 0;
   std::uint64_t seen_ = 0;
-  int fd_ = -1;  // of the live connection, for end(); under mutex_
+  Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_
 };
 
 // The holder's end of one data connection, after the hello was welcomed.
@@ -95,7 +95,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] bool finished() const { return finished_; }  // its thread touches nothing any more
 
  private:
-  explicit ReplicaReceiver(Options options) : options_(std::move(options)) {}
+  explicit ReplicaReceiver(Options options);
   void run();
   [[nodiscard]] Status serve();
   [[nodiscard]] Status on_open(const Frame& frame);
@@ -103,6 +103,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] Status on_seal(const Frame& frame);
 
   Options options_;
+  std::unique_ptr<Stream> stream_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> finished_{false};
   ArenaHandle arena_;

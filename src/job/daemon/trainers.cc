@@ -1,37 +1,14 @@
 #include "job/daemon/trainers.h"
 
 #include <unistd.h>
-#include <cerrno>
-#include <ctime>
-#include <thread>
 
 #include "base/log.h"
-#include "env/process.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr std::uint32_t kAttachRefused = PAWL_INVALID;
-
-// True when the owner of the robust mutex has died; false when it was unlocked, or `ended`.
-bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) {
-  while (!ended) {
-    timespec until{};
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += 1;
-    const int got = pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until);
-    if (got == ETIMEDOUT) continue;
-    if (got == EOWNERDEAD) {
-      (void)pthread_mutex_consistent(mutex);
-      (void)pthread_mutex_unlock(mutex);
-      return true;
-    }
-    if (got == 0) (void)pthread_mutex_unlock(mutex);
-    return false;
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -73,7 +50,7 @@ void Trainers::spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t sta
   TrainerProcess& place = places_[index];
   place.pid = pid;
   place.start_time = start_time;
-  place.spawned_at = real_clock().now();
+  place.spawned_at = loop_.environment().clock.now();
   place.dying = false;
 }
 
@@ -126,7 +103,7 @@ void Trainers::stop(TrainerProcess& place) {
 
 void Trainers::accept_all() {
   for (;;) {
-    auto accepted = try_accept(listener_.get());
+    auto accepted = loop_.environment().network.try_accept(listener_.get());
     if (!accepted || !accepted->valid()) return;
     auto credentials = peer_credentials(accepted->get());
     if (!credentials || (credentials->uid != geteuid() && credentials->uid != 0)) continue;  // not ours: hang up
@@ -185,7 +162,8 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   place.waiting.clear();
   place.rendezvous_waiting.clear();
   if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
-  if (auto started = process_start_time(static_cast<pid_t>(place.pid))) place.start_time = *started;
+  if (auto started = loop_.environment().processes.start_time(static_cast<pid_t>(place.pid)))
+    place.start_time = *started;
   place.notice_watch = loop_.watch(place.notices->fd(), kRead, [this, index](const Ready&) {
     places_[index].notices->lower();
     handlers_.on_notice(places_[index]);
@@ -231,16 +209,17 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
 void Trainers::watch_death(TrainerProcess& place) {
   if (place.watched) return;
   place.watched = true;
-  std::thread([this, ended = ended_, mapping = place.page_mapping, page = place.page, index = place.index,
-               pid = place.pid] {
-    if (!wait_for_owner_death(&page->alive, *ended) || *ended) return;
+  const Environment& environment = loop_.environment();
+  (void)environment.tasks.start("pawl-death", [this, &environment, ended = ended_, mapping = place.page_mapping,
+                                               page = place.page, index = place.index, pid = place.pid] {
+    if (!environment.processes.wait_for_owner_death(&page->alive, *ended) || *ended) return;
     loop_.post([this, index, pid] {
       TrainerProcess& dead = places_[index];
       if (dead.pid != pid || dead.dying || dead.finished) return;
       dead.dying = true;
       handlers_.on_death(dead, "");
     });
-  }).detach();
+  });
 }
 
 }  // namespace pawl::job

@@ -2,8 +2,8 @@
 //
 // Owns what lies between pawld and one process: the connection, its page, the two event descriptors, the watch on the
 // robust mutex (which tells of a death at once, long before its memory is gone; the keeper's `exited` confirms it).
-// What a request means is decided by whoever gets on_request (job/daemon/pawld.h); requests that cannot be answered yet are
-// remembered here by kind, since a trainer has at most one of each (of requests to the store any number, by id).
+// What a request means is decided by whoever gets on_request (job/daemon/pawld.h). Requests that cannot be answered yet
+// are remembered here by kind, since a trainer has at most one of each (of requests to the store any number, by id).
 #pragma once
 
 #include <functional>

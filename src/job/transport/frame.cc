@@ -4,7 +4,6 @@
 
 #include "base/crc32c.h"
 #include "base/text.h"
-#include "env/network.h"
 
 namespace pawl::job {
 
@@ -125,6 +124,25 @@ Result<Frame> receive_frame(int fd, Deadline deadline) {
   Frame frame{header.kind, header.id, std::string(header.length, '\0')};
   PAWL_TRY(
       receive_all(fd, std::span(reinterpret_cast<std::byte*>(frame.payload.data()), frame.payload.size()), deadline));
+  PAWL_TRY(check_payload(header, frame.payload));
+  return frame;
+}
+
+Status send_frame(Stream& stream, const Frame& frame, Deadline deadline) {
+  const std::string bytes = encode_frame(frame);
+  return stream.send_all({std::as_bytes(std::span(bytes))}, deadline);
+}
+
+Result<Frame> receive_frame(Stream& stream, Deadline deadline) {
+  std::byte head[kFrameHeaderBytes];
+  PAWL_TRY(stream.receive_all(head, deadline));
+  PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
+  return receive_payload(stream, header, deadline);
+}
+
+Result<Frame> receive_payload(Stream& stream, const FrameHeader& header, Deadline deadline) {
+  Frame frame{header.kind, header.id, std::string(header.length, '\0')};
+  PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(frame.payload)), deadline));
   PAWL_TRY(check_payload(header, frame.payload));
   return frame;
 }

@@ -4,7 +4,7 @@
 // CRC32C of the 20 bytes before} and the payload, little endian. The header is proven before its length is believed,
 // the payload before anybody sees it: what was damaged on the way is `corrupt`, and the stream is closed and made anew.
 // On a local socket a frame may leave its sums out (both 0), so that a script can ask without knowing CRC32C.
-// The kinds, and the payload of each, are in job/transport/messages.h. Pure but for the two blocking calls at the end.
+// The kinds, and the payload of each, are in job/transport/messages.h. Pure but for the blocking calls at the end.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "env/clock.h"
+#include "env/network.h"
 
 namespace pawl::job {
 
@@ -116,5 +117,10 @@ class Reader {
 // decode_header and check_payload. After an error the stream is only good for closing.
 [[nodiscard]] Status send_frame(int fd, const Frame& frame, Deadline deadline = Deadline::never());
 [[nodiscard]] Result<Frame> receive_frame(int fd, Deadline deadline = Deadline::never());
+[[nodiscard]] Status send_frame(Stream& stream, const Frame& frame, Deadline deadline = Deadline::never());
+[[nodiscard]] Result<Frame> receive_frame(Stream& stream, Deadline deadline = Deadline::never());
+// The rest of a frame whose header has been received.
+[[nodiscard]] Result<Frame> receive_payload(Stream& stream, const FrameHeader& header,
+                                            Deadline deadline = Deadline::never());
 
 }  // namespace pawl::job

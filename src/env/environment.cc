@@ -1,0 +1,10 @@
+#include "env/environment.h"
+
+namespace pawl {
+
+const Environment& real_environment() {
+  static const Environment environment{real_clock(), real_tasks(), real_network(), real_files(), real_processes()};
+  return environment;
+}
+
+}  // namespace pawl
