@@ -22,6 +22,7 @@
 #include "env/fd.h"
 #include "env/files.h"
 #include "env/process.h"
+#include "job/transport/keeper_messages.h"
 
 extern char** environ;
 
@@ -66,21 +67,6 @@ struct Held {
   Fd fd;
 };
 
-// "word rest" -> word, and leaves the rest.
-std::string_view take_word(std::string_view& text, char separator = ' ') {
-  const std::size_t end = std::min(text.find(separator), text.size());
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return word;
-}
-
-std::vector<std::string> lines_of(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty())
-    if (const std::string_view line = take_word(text, '\n'); !line.empty()) lines.emplace_back(line);
-  return lines;
-}
-
 Result<Fd> open_log(const std::string& path) {
   Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!fd.valid()) return system_error(text("open log ", path), errno);
@@ -115,9 +101,10 @@ class Keeper {
   void stop_all(Duration grace);
 
   void on_channel();
-  void on_message(std::string_view message, std::vector<Fd> fds);
-  void on_spawn(std::string_view arguments);
-  void on_kill(std::string_view arguments);
+  void on_message(std::string_view packet, std::vector<Fd> fds);
+  void drop(const std::string& name);
+  void on_spawn(const SpawnTrainer& asked);
+  void on_kill(std::uint32_t local_index);
   Status on_daemon_exit();
   void on_trainer_exit(std::uint32_t local_index);
   void on_output(Tee& tee);
@@ -125,7 +112,7 @@ class Keeper {
 
   Status start_trainer(std::uint32_t local_index, std::vector<std::string> additions);
   Status open_outputs(std::uint32_t local_index, Trainer& trainer, SpawnOptions& spawn);
-  void tell(const std::string& message);
+  void tell(const FromKeeper& news);
   void tell_about(std::uint32_t local_index);
   [[nodiscard]] std::vector<std::string> daemon_arguments() const;
 
@@ -237,8 +224,9 @@ Status Keeper::start_daemon() {
   return {};
 }
 
-void Keeper::tell(const std::string& message) {
+void Keeper::tell(const FromKeeper& news) {
   if (!daemon_running_) return;  // the next one is told everything that still counts
+  const std::string message = packet_of(news);
   const Result<std::size_t> sent = try_send(channel_.get(), std::as_bytes(std::span(message)));
   if (!sent || *sent == 0) log_warn("pawld_not_told", "message", message);
 }
@@ -246,10 +234,11 @@ void Keeper::tell(const std::string& message) {
 void Keeper::tell_about(std::uint32_t local_index) {
   const Trainer& trainer = trainers_[local_index];
   if (trainer.running)
-    tell(text("spawned ", local_index, " ", trainer.process.pid, " ", trainer.process.start_time));
+    tell(TrainerSpawned{local_index, static_cast<std::uint64_t>(trainer.process.pid), trainer.process.start_time});
   else
-    tell(text("exited ", local_index, " ", trainer.process.pid, " ", trainer.how_it_ended,
-              trainer.output_path.empty() ? "" : text(", its output is in ", trainer.output_path)));
+    tell(TrainerExited{local_index, static_cast<std::uint64_t>(trainer.process.pid),
+                       text(trainer.how_it_ended,
+                            trainer.output_path.empty() ? "" : text(", its output is in ", trainer.output_path))});
 }
 
 void Keeper::on_channel() {
@@ -267,55 +256,56 @@ void Keeper::on_channel() {
   }
 }
 
-void Keeper::on_message(std::string_view message, std::vector<Fd> fds) {
-  std::string_view rest = message;
-  const std::string_view word = take_word(rest);
-  if (word == "alive") {
+void Keeper::on_message(std::string_view packet, std::vector<Fd> fds) {
+  const std::optional<ToKeeper> message = parse_to_keeper(packet);
+  const auto* hold = message ? std::get_if<HoldSegment>(&*message) : nullptr;
+  if (!message || (hold != nullptr && fds.size() != 1)) {
+    log_warn("message_not_understood", "message", packet.substr(0, 200), "fds", fds.size());
+  } else if (hold != nullptr) {
+    drop(hold->name);
+    held_.push_back({hold->name, std::move(fds.front())});
+  } else if (const auto* dropped = std::get_if<DropSegment>(&*message)) {
+    drop(dropped->name);
+  } else if (const auto* spawn = std::get_if<SpawnTrainer>(&*message)) {
+    on_spawn(*spawn);
+  } else if (const auto* kill = std::get_if<KillTrainer>(&*message)) {
+    on_kill(kill->local_index);
+  } else if (std::holds_alternative<PawldAlive>(*message)) {
     daemon_alive_until_ = clock_.boottime() + options_.daemon_silence;
-  } else if (word == "hold" && fds.size() == 1 && !rest.empty()) {
-    std::erase_if(held_, [&](const Held& held) { return held.name == rest; });
-    held_.push_back({std::string(rest), std::move(fds.front())});
-  } else if (word == "drop") {
-    std::erase_if(held_, [&](const Held& held) { return held.name == rest; });
-  } else if (word == "spawn") {
-    on_spawn(rest);
-  } else if (word == "kill") {
-    on_kill(rest);
-  } else if (word == "reset") {
-    reset_wanted_ = std::string(rest);
-  } else if (std::uint32_t code = 0; word == "end" && parse_number(rest, code) && code < 256) {
-    log_info("job_ended", "code", code);
-    exit_code_ = static_cast<int>(code);
-  } else {
-    log_warn("message_not_understood", "message", message.substr(0, 200), "fds", fds.size());
+  } else if (const auto* reset = std::get_if<ResetNode>(&*message)) {
+    reset_wanted_ = reset->reason;
+  } else if (const auto* end = std::get_if<EndNode>(&*message)) {
+    log_info("job_ended", "code", end->code);
+    exit_code_ = static_cast<int>(end->code);
   }
 }
 
-void Keeper::on_spawn(std::string_view arguments) {
-  std::uint32_t local_index = 0;
-  const std::string_view index_text = take_word(arguments, '\n');
-  if (!parse_number(index_text, local_index) || local_index >= options_.seats_per_node) {
-    log_warn("spawn_refused", "local_index", index_text);
+void Keeper::drop(const std::string& name) {
+  std::erase_if(held_, [&](const Held& held) { return held.name == name; });
+}
+
+void Keeper::on_spawn(const SpawnTrainer& asked) {
+  const std::uint32_t local_index = asked.local_index;
+  if (local_index >= options_.seats_per_node) {
+    log_warn("spawn_refused", "local_index", local_index);
     return;
   }
   if (trainers_.contains(local_index) && trainers_[local_index].running) {
     log_warn("spawn_refused", "local_index", local_index, "why", "it runs");
-  } else if (Status started = start_trainer(local_index, lines_of(arguments)); !started) {
+  } else if (Status started = start_trainer(local_index, asked.environment); !started) {
     log_error("trainer_not_started", "local_index", local_index, "why", started.error().what);
     trainers_[local_index].how_it_ended = started.error().what;
   }
   tell_about(local_index);
 }
 
-void Keeper::on_kill(std::string_view arguments) {
-  std::uint32_t local_index = 0;
-  if (!parse_number(arguments, local_index)) return;
+void Keeper::on_kill(std::uint32_t local_index) {
   const auto found = trainers_.find(local_index);
   if (found == trainers_.end() || !found->second.running) {
     if (found != trainers_.end())
       tell_about(local_index);
     else
-      tell(text("exited ", local_index, " 0 was not running"));
+      tell(TrainerExited{local_index, 0, "was not running"});
     return;
   }
   log_info("trainer_killed", "local_index", local_index, "pid", found->second.process.pid);

@@ -1,7 +1,5 @@
 #include "job/daemon/keeper_channel.h"
 
-#include <sstream>
-
 #include "base/log.h"
 #include "env/network.h"
 
@@ -16,32 +14,30 @@ KeeperChannel::KeeperChannel(Loop& loop, int fd, Handlers handlers)
 
 void KeeperChannel::hold(const std::string& name, int fd) {
   const int fds[] = {fd};
-  say("hold " + name, fds);
+  say(HoldSegment{name}, fds);
 }
 void KeeperChannel::drop(const std::string& name) {
-  say("drop " + name);
+  say(DropSegment{name});
+}
+void KeeperChannel::spawn_trainer(std::uint32_t local_index, std::span<const std::string> environment) {
+  say(SpawnTrainer{local_index, {environment.begin(), environment.end()}});
 }
 void KeeperChannel::kill_trainer(std::uint32_t local_index) {
-  say(text("kill ", local_index));
+  say(KillTrainer{local_index});
 }
-void KeeperChannel::alive(Duration renewed) {
-  say(text("alive ", renewed.count()));
+void KeeperChannel::alive(Duration lease_renewed_boottime) {
+  say(PawldAlive{lease_renewed_boottime});
 }
 void KeeperChannel::reset(const std::string& reason) {
-  say("reset " + reason);
+  say(ResetNode{reason});
 }
 void KeeperChannel::end(int code) {
-  say(text("end ", code));
+  say(EndNode{static_cast<std::uint32_t>(code)});
 }
 
-void KeeperChannel::spawn_trainer(std::uint32_t local_index, std::span<const std::string> environment) {
-  std::string message = text("spawn ", local_index);
-  for (const std::string& variable : environment) message += "\n" + variable;
-  say(message);
-}
-
-void KeeperChannel::say(std::string_view message, std::span<const int> fds) {
-  const Status sent = send_with_fds(fd_.get(), std::as_bytes(std::span(message)), fds, Deadline::in(1s));
+void KeeperChannel::say(const ToKeeper& message, std::span<const int> fds) {
+  const std::string packet = packet_of(message);
+  const Status sent = send_with_fds(fd_.get(), std::as_bytes(std::span(packet)), fds, Deadline::in(1s));
   if (!sent) {
     log_error("keeper_lost", "why", sent.error().what);
     handlers_.lost();
@@ -53,20 +49,12 @@ void KeeperChannel::read() {
   auto got = try_receive(fd_.get(), buffer);
   if (!got) return handlers_.lost();
   if (*got == 0) return;
-  std::istringstream message(std::string(reinterpret_cast<const char*>(buffer), *got));
-  std::string verb;
-  std::uint32_t local_index = 0;
-  std::uint64_t pid = 0;
-  message >> verb >> local_index >> pid;
-  if (!message) return;
-  if (verb == "spawned") {
-    std::uint64_t start_time = 0;
-    message >> start_time;
-    handlers_.spawned(local_index, pid, start_time);
-  } else if (verb == "exited") {
-    std::string how;
-    std::getline(message >> std::ws, how);
-    handlers_.exited(local_index, pid, how);
+  const auto news = parse_from_keeper(std::string_view(reinterpret_cast<const char*>(buffer), *got));
+  if (!news) return;
+  if (const auto* spawned = std::get_if<TrainerSpawned>(&*news)) {
+    handlers_.spawned(spawned->local_index, spawned->pid, spawned->start_time);
+  } else if (const auto* exited = std::get_if<TrainerExited>(&*news)) {
+    handlers_.exited(exited->local_index, exited->pid, exited->how);
   }
 }
 

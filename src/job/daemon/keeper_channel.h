@@ -6,11 +6,11 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "env/fd.h"
 #include "job/daemon/loop.h"
+#include "job/transport/keeper_messages.h"
 
 namespace pawl::job {
 
@@ -32,7 +32,7 @@ class KeeperChannel {
   void end(int code);
 
  private:
-  void say(std::string_view message, std::span<const int> fds = {});
+  void say(const ToKeeper& message, std::span<const int> fds = {});
   void read();
   Loop& loop_;
   Fd fd_;

@@ -1,0 +1,64 @@
+// KeeperMessages: what a node's keeper and its pawld say to each other. The table is in docs/protocol.md.
+//
+// Each message is one packet of text on a SOCK_SEQPACKET pair: its word, then its fields. Descriptors travel beside it.
+// parse_...() are the inverse of packet_of(). Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace pawl::job {
+
+// --- pawld -> keeper
+
+struct HoldSegment {  // descriptor: the segment. The keeper gives it to the next pawld
+  std::string name;
+};
+struct DropSegment {
+  std::string name;
+};
+struct SpawnTrainer {  // answered by TrainerSpawned or TrainerExited
+  std::uint32_t local_index = 0;
+  std::vector<std::string> environment;  // "NAME=value", over the keeper's own
+};
+struct KillTrainer {  // answered by TrainerExited
+  std::uint32_t local_index = 0;
+};
+struct PawldAlive {          // every heartbeat
+  Duration lease_renewed{};  // boottime
+};
+struct ResetNode {  // begin again, with a new incarnation
+  std::string reason;
+};
+struct EndNode {
+  std::uint32_t code = 0;  // exit code, 0..255
+};
+using ToKeeper = std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, PawldAlive, ResetNode, EndNode>;
+
+// --- keeper -> pawld
+
+struct TrainerSpawned {  // also once for each living trainer when a new pawld starts
+  std::uint32_t local_index = 0;
+  std::uint64_t pid = 0;
+  std::uint64_t start_time = 0;
+};
+struct TrainerExited {
+  std::uint32_t local_index = 0;
+  std::uint64_t pid = 0;
+  std::string how;  // "exited 1", and where its output is
+};
+using FromKeeper = std::variant<TrainerSpawned, TrainerExited>;
+
+[[nodiscard]] std::string packet_of(const ToKeeper& message);
+[[nodiscard]] std::string packet_of(const FromKeeper& message);
+// nullopt: not such a message.
+[[nodiscard]] std::optional<ToKeeper> parse_to_keeper(std::string_view packet);
+[[nodiscard]] std::optional<FromKeeper> parse_from_keeper(std::string_view packet);
+
+}  // namespace pawl::job
