@@ -36,12 +36,12 @@ struct KeyValue {
 
 struct Listing {
   std::vector<KeyValue> kvs;  // by key
-  Revision revision = 0;      // of the whole store: watch from revision + 1 to miss nothing
+  Revision revision = 0;      // of all keys: watch from revision + 1 to miss nothing
 };
 
 struct Swapped {
   bool won = false;
-  Revision revision = 0;            // of the store after it; if won, the key's mod_revision
+  Revision revision = 0;            // of all keys after it; if won, the key's mod_revision
   std::optional<KeyValue> current;  // if lost: what is there instead; none: the key does not exist
 };
 

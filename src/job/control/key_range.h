@@ -1,4 +1,4 @@
-// Key ranges, as the parts of KvStore and the watches read them.
+// Key ranges, as the parts of KeyValues and the watches read them.
 #pragma once
 
 #include <string>

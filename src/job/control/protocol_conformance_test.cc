@@ -8,7 +8,7 @@
 #include <random>
 
 #include "job/control/control_backend.h"
-#include "job/control/kv_store.h"
+#include "job/control/key_values.h"
 #include "rpc.grpc.pb.h"
 
 namespace pawl::job {
@@ -167,7 +167,7 @@ class Comparison {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     const grpc::Status their_status = theirs_call(etcd_, &context, request, theirs);
     Response ours;
-    KvStore::Log log;
+    KeyValues::Log log;
     const grpc::Status our_status = ours_call(store_, request, &ours, &log);
     ours.mutable_header()->set_revision(store_.revision());
     for (const auto& change : log.changes()) ASSERT_TRUE(replica_.apply(change, {}));
@@ -188,16 +188,16 @@ class Comparison {
                                                                                    << ours.DebugString();
   }
 
-  KvStore& store() { return store_; }
-  KvStore& replica() { return replica_; }  // made of nothing but what the first one logged
+  KeyValues& store() { return store_; }
+  KeyValues& replica() { return replica_; }  // made of nothing but what the first one logged
 
  private:
   Client etcd_;
-  KvStore store_;
-  KvStore replica_;
+  KeyValues store_;
+  KeyValues replica_;
 };
 
-std::string whole(const KvStore& store) {
+std::string whole(const KeyValues& store) {
   std::string all;
   for (const auto& log : store.snapshot(1, 1)) all += log.DebugString();
   return all;
@@ -222,7 +222,7 @@ TEST(Protocol, RandomRequestsAreAnsweredAsByEtcd) {
   LeaseGrantResponse granted;
   both.ask(
       grant, &granted, [](Client& c, auto* x, auto& q, auto* a) { return c.lease->LeaseGrant(x, q, a); },
-      [](KvStore& s, auto& q, auto* a, auto* log) { return s.lease_grant(q, {}, a, log); });
+      [](KeyValues& s, auto& q, auto* a, auto* log) { return s.lease_grant(q, {}, a, log); });
   for (int i = 0; i < 2000 && !testing::Test::HasFatalFailure(); ++i) {
     random.saw(both.store().revision());
     switch (random.below(8)) {
@@ -230,7 +230,7 @@ TEST(Protocol, RandomRequestsAreAnsweredAsByEtcd) {
         RangeResponse answer;
         both.ask(
             random.range(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Range(x, q, a); },
-            [](KvStore& s, auto& q, auto* a, auto*) { return s.range(q, a); });
+            [](KeyValues& s, auto& q, auto* a, auto*) { return s.range(q, a); });
         break;
       }
       case 1:
@@ -238,21 +238,21 @@ TEST(Protocol, RandomRequestsAreAnsweredAsByEtcd) {
         PutResponse answer;
         both.ask(
             random.put(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Put(x, q, a); },
-            [](KvStore& s, auto& q, auto* a, auto* log) { return s.put(q, a, log); });
+            [](KeyValues& s, auto& q, auto* a, auto* log) { return s.put(q, a, log); });
         break;
       }
       case 3: {
         DeleteRangeResponse answer;
         both.ask(
             random.erase(), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->DeleteRange(x, q, a); },
-            [](KvStore& s, auto& q, auto* a, auto* log) { return s.delete_range(q, a, log); });
+            [](KeyValues& s, auto& q, auto* a, auto* log) { return s.delete_range(q, a, log); });
         break;
       }
       default: {
         TxnResponse answer;
         both.ask(
             random.txn(2), &answer, [](Client& c, auto* x, auto& q, auto* a) { return c.kv->Txn(x, q, a); },
-            [](KvStore& s, auto& q, auto* a, auto* log) { return s.txn(q, a, log); });
+            [](KeyValues& s, auto& q, auto* a, auto* log) { return s.txn(q, a, log); });
       }
     }
   }

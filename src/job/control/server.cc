@@ -127,7 +127,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::start(ControlServerOptions
 
   CommitterOptions committing;
   committing.wal = {.directory = options.data_directory, .fsync = options.fsync, .files = options.files};
-  committing.store = options.store;
+  committing.key_values = options.key_values;
   committing.log_bytes_max = options.log_bytes_max;
   committing.on_durable = [&parts](Revision) { parts.hub.announce(); };
   committing.on_failure = [&parts, fd = server->failed_fd_](const Error& error) {

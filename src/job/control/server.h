@@ -25,7 +25,7 @@ struct ControlServerOptions {
   std::string token;           // every call must carry it; empty: everybody is served
   bool fsync = true;           // false only where losing acknowledged writes with the machine's power is no loss
   std::uint64_t log_bytes_max = 64ull << 20;
-  KvStoreOptions store;
+  KeyValuesOptions key_values;
   Files* files = nullptr;  // borrowed; null: the real ones
 };
 

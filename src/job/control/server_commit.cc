@@ -14,7 +14,7 @@ constexpr auto kStoodStill = std::chrono::milliseconds(500);  // waking later th
 
 constexpr auto kNever = Committer::Time::max() - std::chrono::hours(1);
 
-std::vector<std::string> serialized(const std::vector<KvStore::Log>& logs) {
+std::vector<std::string> serialized(const std::vector<KeyValues::Log>& logs) {
   std::vector<std::string> payloads;
   for (const auto& log : logs) payloads.push_back(log.SerializeAsString());
   return payloads;
@@ -22,7 +22,7 @@ std::vector<std::string> serialized(const std::vector<KvStore::Log>& logs) {
 
 }  // namespace
 
-Committer::Committer(CommitterOptions options) : options_(std::move(options)), store_(options_.store) {}
+Committer::Committer(CommitterOptions options) : options_(std::move(options)), key_values_(options_.key_values) {}
 
 Result<std::unique_ptr<Committer>> Committer::open(CommitterOptions options) {
   std::unique_ptr<Committer> committer(new Committer(std::move(options)));
@@ -35,7 +35,7 @@ Status Committer::replay() {
   const Time now = std::chrono::steady_clock::now();
   bool begun = false;
   PAWL_ASSIGN(wal_, Wal::open(options_.wal, [&](std::string_view payload) -> Status {
-                KvStore::Log batch;
+                KeyValues::Log batch;
                 if (!batch.ParseFromArray(payload.data(), static_cast<int>(payload.size())))
                   return Error{Code::corrupt, "a sound frame that is no batch of ours"};
                 for (const auto& change : batch.changes()) {
@@ -46,7 +46,7 @@ Status Committer::replay() {
                     member_id_ = change.begin().member_id();
                     begun = true;
                   }
-                  PAWL_TRY(store_.apply(change, now));
+                  PAWL_TRY(key_values_.apply(change, now));
                 }
                 return {};
               }));
@@ -54,10 +54,10 @@ Status Committer::replay() {
     std::random_device random;
     cluster_id_ = (std::uint64_t{random()} << 32 | random()) | 1;
     member_id_ = (std::uint64_t{random()} << 32 | random()) | 1;
-    PAWL_TRY(wal_->replace(serialized(store_.snapshot(cluster_id_, member_id_))));
+    PAWL_TRY(wal_->replace(serialized(key_values_.snapshot(cluster_id_, member_id_))));
   }
   log_bytes_ = wal_->size_bytes();
-  durable_revision_ = store_.revision();
+  durable_revision_ = key_values_.revision();
   return {};
 }
 
@@ -73,7 +73,7 @@ Committer::~Committer() {
 void Committer::submit(const Work& work, Done done) {
   std::unique_lock lock(mutex_);
   if (failed_) {
-    work(store_, std::chrono::steady_clock::now(), &queued_);
+    work(key_values_, std::chrono::steady_clock::now(), &queued_);
     if (writing_ || !waiting_.empty() || queued_.changes_size() > 0) {
       waiting_.push_back(std::move(done));
       work_ready_.notify_all();
@@ -88,7 +88,7 @@ void Committer::submit(const Work& work, Done done) {
 EventSlice Committer::events(EventQuery query, std::size_t bytes_max) {
   std::lock_guard lock(mutex_);
   query.through = durable_revision_;
-  return store_.events(query, bytes_max);
+  return key_values_.events(query, bytes_max);
 }
 
 Revision Committer::durable_revision() {
@@ -98,14 +98,14 @@ Revision Committer::durable_revision() {
 
 Revision Committer::compacted() {
   std::lock_guard lock(mutex_);
-  return store_.compacted();
+  return key_values_.compacted();
 }
 
 void Committer::wait_for_work(std::unique_lock<std::mutex>& lock) {
   const auto ready = [&] { return stopping_ || !waiting_.empty() || queued_.changes_size() > 0; };
   expire_leases();  // however busy we are
   while (!ready()) {
-    if (const auto deadline = store_.next_deadline()) {
+    if (const auto deadline = key_values_.next_deadline()) {
       awake_by_ = std::min(*deadline, awake_at_ + kTick);
       work_ready_.wait_until(lock, awake_by_);
     } else {
@@ -118,16 +118,16 @@ void Committer::wait_for_work(std::unique_lock<std::mutex>& lock) {
 
 void Committer::expire_leases() {
   const Time now = std::chrono::steady_clock::now();
-  if (now > awake_by_ + kStoodStill && store_.next_deadline()) {
+  if (now > awake_by_ + kStoodStill && key_values_.next_deadline()) {
     const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - awake_at_);
     log_warn("leases_postponed", "cause", "this process or its disk stood still", "ms", late.count());
-    store_.postpone_leases(now - awake_at_, now);
+    key_values_.postpone_leases(now - awake_at_, now);
   }
   awake_at_ = awake_by_ = now;
-  if (failed_) store_.expire_leases(now, &queued_);
+  if (failed_) key_values_.expire_leases(now, &queued_);
 }
 
-Status Committer::write(const KvStore::Log& batch, const std::vector<KvStore::Log>& snapshot) {
+Status Committer::write(const KeyValues::Log& batch, const std::vector<KeyValues::Log>& snapshot) {
   if (snapshot.empty()) return batch.changes_size() > 0 ? wal_->append(batch.SerializeAsString()) : Status();
   PAWL_TRY(wal_->replace(serialized(snapshot)));
   shrunk_bytes_ = wal_->size_bytes();
@@ -139,15 +139,15 @@ void Committer::run() {
   while (true) {
     wait_for_work(lock);
     if (stopping_ && waiting_.empty() && queued_.changes_size() == 0) return;
-    // Here the store is exactly the log and the batch, so either the batch is appended, or the store replaces the log.
-    KvStore::Log batch;
+    // Here the key values are exactly the log and the batch: either the batch is appended, or they replace the log.
+    KeyValues::Log batch;
     batch.Swap(&queued_);
     std::vector<Done> dones;
     dones.swap(waiting_);
-    std::vector<KvStore::Log> snapshot;
+    std::vector<KeyValues::Log> snapshot;
     if (wal_->size_bytes() > std::max(options_.log_bytes_max, 2 * shrunk_bytes_))
-      snapshot = store_.snapshot(cluster_id_, member_id_);
-    const Revision revision = store_.revision();
+      snapshot = key_values_.snapshot(cluster_id_, member_id_);
+    const Revision revision = key_values_.revision();
     Status durable = failed_;
     writing_ = true;
     lock.unlock();

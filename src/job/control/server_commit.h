@@ -1,7 +1,7 @@
-// Committer: joins the store and its log. Nothing leaves the server before it is on disk.
+// Committer: joins the key values and their log. Nothing leaves the server before it is on disk.
 //
-// A request runs on the store at once, in memory, one at a time; what it changed is queued for the log; its answer, and
-// every answer that may show that change, waits until the log has synced it. One thread writes: all that queued up
+// A request runs on the key values at once, in memory, one at a time; what it changed is queued for the log. Its answer,
+// and every answer that may show that change, waits until the log has synced it. One thread writes: all that queued up
 // during one sync goes into the next as one frame, so concurrent writers share an fsync. Leases expire on that thread.
 // When the log fails, nothing more is answered but the failure: memory is ahead of the disk and must be dropped.
 // Time in which this process or its disk stood still is given back to the leases, since nobody could renew them
@@ -17,14 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "job/control/kv_store.h"
+#include "job/control/key_values.h"
 #include "job/control/wal.h"
 
 namespace pawl::job {
 
 struct CommitterOptions {
   WalOptions wal;
-  KvStoreOptions store;
+  KeyValuesOptions key_values;
   std::uint64_t log_bytes_max = 64ull << 20;  // past it (and past twice what it last shrank to) the log is rewritten
   // Called on the committer's thread: all up to `revision` is durable; the log failed, for good.
   std::function<void(Revision revision)> on_durable = [](Revision) {};
@@ -33,15 +33,15 @@ struct CommitterOptions {
 
 class Committer {
  public:
-  using Time = KvStore::Time;
-  using Work = std::function<void(KvStore& store, Time now, KvStore::Log* log)>;
+  using Time = KeyValues::Time;
+  using Work = std::function<void(KeyValues& values, Time now, KeyValues::Log* log)>;
   using Done = std::function<void(const Status& durable)>;
 
   // Replays the log. Fails: as Wal::open.
   static Result<std::unique_ptr<Committer>> open(CommitterOptions options);
   ~Committer();  // commits what is queued, then ends the thread
 
-  // Runs `work` at once, on the caller's thread, with the store locked (it must not call back into the committer).
+  // Runs `work` at once, on the caller's thread, with the key values locked (it must not call back into the committer).
   // `done` is called once, without the lock: on this thread if there is nothing to wait for, else on the committer's.
   void submit(const Work& work, Done done);
 
@@ -60,7 +60,7 @@ class Committer {
   void run();
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   void expire_leases();
-  Status write(const KvStore::Log& batch, const std::vector<KvStore::Log>& snapshot);
+  Status write(const KeyValues::Log& batch, const std::vector<KeyValues::Log>& snapshot);
 
   CommitterOptions options_;
   std::unique_ptr<Wal> wal_;  // the thread's, once it runs
@@ -71,8 +71,8 @@ class Committer {
 
   std::mutex mutex_;  // guards all below
   std::condition_variable work_ready_;
-  KvStore store_;
-  KvStore::Log queued_;        // in the store, not yet given to the log
+  KeyValues key_values_;
+  KeyValues::Log queued_;      // in the key values, not yet given to the log
   std::vector<Done> waiting_;  // for all queued so far
   bool writing_ = false;
   bool stopping_ = false;

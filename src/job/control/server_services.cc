@@ -32,7 +32,7 @@ struct Served {
   Committer* committer;
   std::string token;
 
-  // `work(store, now, log)` gives the status; the header is filled here, with the revision that `work` left.
+  // `work(key_values, now, log)` gives the status; the header is filled here, with the revision that `work` left.
   template <class Request, class Response, class Work>
   ServerUnaryReactor* unary(CallbackServerContext* context, const Request* request, Response* response,
                             Work work) const {
@@ -46,9 +46,9 @@ struct Served {
     }
     auto status = std::make_shared<grpc::Status>();
     committer->submit(
-        [&](KvStore& store, Committer::Time now, KvStore::Log* log) {
-          *status = work(store, now, log);
-          fill_header(*committer, store.revision(), response->mutable_header());
+        [&](KeyValues& key_values, Committer::Time now, KeyValues::Log* log) {
+          *status = work(key_values, now, log);
+          fill_header(*committer, key_values.revision(), response->mutable_header());
         },
         [reactor, status](const pawl::Status& durable) {
           reactor->Finish(durable ? *status : grpc::Status(grpc::StatusCode::UNAVAILABLE, durable.error().what));
@@ -62,20 +62,20 @@ class KvService final : public KV::CallbackService {
   explicit KvService(Served served) : served_(std::move(served)) {}
 
   ServerUnaryReactor* Range(CallbackServerContext* c, const RangeRequest* q, RangeResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto*) { return s.range(*q, a); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto*) { return s.range(*q, a); });
   }
   ServerUnaryReactor* Put(CallbackServerContext* c, const PutRequest* q, PutResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto* log) { return s.put(*q, a, log); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto* log) { return s.put(*q, a, log); });
   }
   ServerUnaryReactor* DeleteRange(CallbackServerContext* c, const DeleteRangeRequest* q,
                                   DeleteRangeResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto* log) { return s.delete_range(*q, a, log); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto* log) { return s.delete_range(*q, a, log); });
   }
   ServerUnaryReactor* Txn(CallbackServerContext* c, const TxnRequest* q, TxnResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto* log) { return s.txn(*q, a, log); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto* log) { return s.txn(*q, a, log); });
   }
   ServerUnaryReactor* Compact(CallbackServerContext* c, const CompactionRequest* q, CompactionResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto* log) { return s.compact(*q, log); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto* log) { return s.compact(*q, log); });
   }
 
  private:
@@ -98,9 +98,9 @@ class KeepAliveStream final : public grpc::ServerBidiReactor<LeaseKeepAliveReque
     response_.set_id(request_.id());
     // After any pending write: a renewal of a lease whose expiry is being written must say so only when it is true.
     committer_->submit(
-        [&](KvStore& store, Committer::Time now, KvStore::Log*) {
-          response_.set_ttl(store.lease_keep_alive(request_.id(), now));
-          fill_header(*committer_, store.revision(), response_.mutable_header());
+        [&](KeyValues& key_values, Committer::Time now, KeyValues::Log*) {
+          response_.set_ttl(key_values.lease_keep_alive(request_.id(), now));
+          fill_header(*committer_, key_values.revision(), response_.mutable_header());
         },
         [this](const pawl::Status& durable) {
           if (durable)
@@ -131,22 +131,22 @@ class LeaseService final : public etcdserverpb::Lease::CallbackService {
 
   ServerUnaryReactor* LeaseGrant(CallbackServerContext* c, const LeaseGrantRequest* q, LeaseGrantResponse* a) override {
     return served_.unary(c, q, a,
-                         [=](KvStore& s, Committer::Time now, auto* log) { return s.lease_grant(*q, now, a, log); });
+                         [=](KeyValues& s, Committer::Time now, auto* log) { return s.lease_grant(*q, now, a, log); });
   }
   ServerUnaryReactor* LeaseRevoke(CallbackServerContext* c, const LeaseRevokeRequest* q,
                                   LeaseRevokeResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto* log) { return s.lease_revoke(q->id(), log); });
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto* log) { return s.lease_revoke(q->id(), log); });
   }
   ServerUnaryReactor* LeaseTimeToLive(CallbackServerContext* c, const LeaseTimeToLiveRequest* q,
                                       LeaseTimeToLiveResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, Committer::Time now, auto*) {
+    return served_.unary(c, q, a, [=](KeyValues& s, Committer::Time now, auto*) {
       s.lease_time_to_live(*q, now, a);
       return grpc::Status::OK;
     });
   }
   ServerUnaryReactor* LeaseLeases(CallbackServerContext* c, const LeaseLeasesRequest* q,
                                   LeaseLeasesResponse* a) override {
-    return served_.unary(c, q, a, [=](KvStore& s, auto, auto*) {
+    return served_.unary(c, q, a, [=](KeyValues& s, auto, auto*) {
       s.lease_list(a);
       return grpc::Status::OK;
     });
@@ -165,13 +165,13 @@ class MaintenanceService final : public Maintenance::CallbackService {
   explicit MaintenanceService(Served served) : served_(std::move(served)) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const StatusRequest* q, StatusResponse* a) override {
-    return served_.unary(c, q, a, [this, a](KvStore& store, auto, auto*) {
+    return served_.unary(c, q, a, [this, a](KeyValues& key_values, auto, auto*) {
       a->set_version("3.4.0+pawl");
       a->set_dbsize(static_cast<std::int64_t>(served_.committer->log_bytes()));
-      a->set_dbsizeinuse(static_cast<std::int64_t>(store.state_bytes()));
+      a->set_dbsizeinuse(static_cast<std::int64_t>(key_values.state_bytes()));
       a->set_leader(served_.committer->member_id());
-      a->set_raftindex(static_cast<std::uint64_t>(store.revision()));
-      a->set_raftappliedindex(static_cast<std::uint64_t>(store.revision()));
+      a->set_raftindex(static_cast<std::uint64_t>(key_values.revision()));
+      a->set_raftappliedindex(static_cast<std::uint64_t>(key_values.revision()));
       a->set_raftterm(1);
       return grpc::Status::OK;
     });

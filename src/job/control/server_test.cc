@@ -215,7 +215,7 @@ TEST_F(ServerTest, NoAcknowledgedWriteIsLostWhicheverDiskCallFails) {
     auto with = options();
     with.data_directory = fresh.path();
     with.log_bytes_max = 600;  // so that replacing the log is among the calls
-    with.store.history_events_max = 2;
+    with.key_values.history_events_max = 2;
     with.files = &files;
     std::map<std::string, Revision> acknowledged;
     {
@@ -286,7 +286,7 @@ TEST_F(ServerTest, TheLogStaysSmallAndWatchesStillResume) {
   auto small = options();
   small.log_bytes_max = 20'000;
   small.fsync = false;
-  small.store.history_events_max = 50;
+  small.key_values.history_events_max = 50;
   const std::string path = options().data_directory + "/control.wal";
   const std::string value(200, 'v');
   Revision last = 0;

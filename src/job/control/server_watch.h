@@ -1,7 +1,7 @@
 // WatchHub: all watch streams of the embedded server, each with any number of watches.
 //
-// A watch is a place in the store's history that moves forward: its stream asks for the events from there on whenever
-// it can write. Live delivery, catching up and resuming are the same code; a slow client holds no queue of ours, and
+// A watch is a place in the history of the key values that moves forward: its stream asks for the events from there on
+// whenever it can write. Live delivery, catching up and resuming are the same code; a slow client holds no queue of ours, and
 // one that falls behind what the history keeps is cancelled with the revision from which it can begin anew.
 // No thread per stream: everything runs on gRPC's threads, or on the committer's that announces new events.
 #pragma once

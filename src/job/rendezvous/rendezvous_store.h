@@ -4,8 +4,8 @@
 // client that asks and a number that grows; the store remembers each client's last change and its answer, gives that
 // answer again, and ignores what is older. So an `add` counts once. A client asks for one change at a time; it may read
 // meanwhile. Pure: no waiting and no clock; who asks for a key that is not there is told nullopt and asks again.
-// What the store has carried out can be written down as records and replayed (job/daemon/rendezvous_log.h). Semantics of
-// add and compare_set: those of PyTorch's c10d stores. The requests and how they travel: job/transport/messages.h.
+// What the store has carried out can be written down as records and replayed (job/daemon/rendezvous_log.h). `add` and
+// `compare_set` mean what they mean in PyTorch's c10d stores. How requests travel: job/transport/messages.h.
 #pragma once
 
 #include <cstdint>

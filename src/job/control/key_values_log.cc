@@ -1,9 +1,9 @@
-// KvStore: leases, history, and the way to and from the log. Requests are in kv_store.cc.
+// KeyValues: leases, history, and the way to and from the log. Requests are in key_values.cc.
 #include <algorithm>
 
 #include "base/text.h"
 #include "job/control/key_range.h"
-#include "job/control/kv_store.h"
+#include "job/control/key_values.h"
 
 namespace pawl::job {
 
@@ -32,7 +32,7 @@ Error does_not_follow(std::string what) {
 }  // namespace
 
 // The one place where keys change, live and in replay.
-void KvStore::record(const mvccpb::Event& event) {
+void KeyValues::record(const mvccpb::Event& event) {
   const mvccpb::KeyValue& kv = event.kv();
   mvccpb::Event remembered = event;
   if (const auto old = kvs_.find(kv.key()); old != kvs_.end()) {
@@ -51,7 +51,7 @@ void KvStore::record(const mvccpb::Event& event) {
   history_.push_back(std::move(remembered));
 }
 
-void KvStore::finish(Commit commit, Log* log) {
+void KeyValues::finish(Commit commit, Log* log) {
   if (commit.events_size() > 0) ++revision_;
   if (commit.events_size() == 0 && commit.lease_revoked() == 0) return;
   commit.set_revision(revision_);
@@ -60,7 +60,7 @@ void KvStore::finish(Commit commit, Log* log) {
 }
 
 // Forgets the oldest revisions, each as a whole, never the newest one.
-void KvStore::trim_history() {
+void KeyValues::trim_history() {
   while (history_.size() > options_.history_events_max || history_bytes_ > options_.history_bytes_max) {
     const Revision oldest = history_.front().kv().mod_revision();
     if (oldest == revision_) return;
@@ -72,7 +72,7 @@ void KvStore::trim_history() {
   }
 }
 
-grpc::Status KvStore::compact(const etcdserverpb::CompactionRequest& request, Log* log) {
+grpc::Status KeyValues::compact(const etcdserverpb::CompactionRequest& request, Log* log) {
   if (request.revision() > revision_)
     return {StatusCode::OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision"};
   if (request.revision() <= compacted_)
@@ -84,14 +84,14 @@ grpc::Status KvStore::compact(const etcdserverpb::CompactionRequest& request, Lo
   return grpc::Status::OK;
 }
 
-void KvStore::set_deadline(LeaseId id, Lease& lease, Time deadline) {
+void KeyValues::set_deadline(LeaseId id, Lease& lease, Time deadline) {
   deadlines_.erase({lease.deadline, id});
   lease.deadline = deadline;
   deadlines_.emplace(deadline, id);
 }
 
-grpc::Status KvStore::lease_grant(const etcdserverpb::LeaseGrantRequest& request, Time now,
-                                  etcdserverpb::LeaseGrantResponse* response, Log* log) {
+grpc::Status KeyValues::lease_grant(const etcdserverpb::LeaseGrantRequest& request, Time now,
+                                    etcdserverpb::LeaseGrantResponse* response, Log* log) {
   if (request.ttl() > kTtlMax) return {StatusCode::OUT_OF_RANGE, "etcdserver: too large lease TTL"};
   if (leases_.contains(request.id())) return {StatusCode::FAILED_PRECONDITION, "etcdserver: lease already exists"};
   LeaseId id = request.id();
@@ -106,7 +106,7 @@ grpc::Status KvStore::lease_grant(const etcdserverpb::LeaseGrantRequest& request
   return grpc::Status::OK;
 }
 
-void KvStore::revoke(LeaseId id, Commit* commit) {
+void KeyValues::revoke(LeaseId id, Commit* commit) {
   const std::set<std::string> keys = leases_[id].keys;
   for (const std::string& key : keys) {
     auto* event = commit->add_events();
@@ -120,7 +120,7 @@ void KvStore::revoke(LeaseId id, Commit* commit) {
   leases_.erase(id);
 }
 
-grpc::Status KvStore::lease_revoke(LeaseId id, Log* log) {
+grpc::Status KeyValues::lease_revoke(LeaseId id, Log* log) {
   if (!leases_.contains(id)) return {StatusCode::NOT_FOUND, "etcdserver: requested lease not found"};
   Commit commit;
   revoke(id, &commit);
@@ -128,15 +128,15 @@ grpc::Status KvStore::lease_revoke(LeaseId id, Log* log) {
   return grpc::Status::OK;
 }
 
-std::int64_t KvStore::lease_keep_alive(LeaseId id, Time now) {
+std::int64_t KeyValues::lease_keep_alive(LeaseId id, Time now) {
   const auto found = leases_.find(id);
   if (found == leases_.end()) return 0;
   set_deadline(id, found->second, now + std::chrono::seconds(found->second.ttl_s));
   return found->second.ttl_s;
 }
 
-void KvStore::lease_time_to_live(const etcdserverpb::LeaseTimeToLiveRequest& request, Time now,
-                                 etcdserverpb::LeaseTimeToLiveResponse* response) const {
+void KeyValues::lease_time_to_live(const etcdserverpb::LeaseTimeToLiveRequest& request, Time now,
+                                   etcdserverpb::LeaseTimeToLiveResponse* response) const {
   response->set_id(request.id());
   const auto found = leases_.find(request.id());
   if (found == leases_.end()) return response->set_ttl(-1);
@@ -147,27 +147,27 @@ void KvStore::lease_time_to_live(const etcdserverpb::LeaseTimeToLiveRequest& req
     for (const std::string& key : found->second.keys) response->add_keys(key);
 }
 
-void KvStore::lease_list(etcdserverpb::LeaseLeasesResponse* response) const {
+void KeyValues::lease_list(etcdserverpb::LeaseLeasesResponse* response) const {
   for (const auto& [id, lease] : leases_) response->add_leases()->set_id(id);
 }
 
-void KvStore::expire_leases(Time now, Log* log) {
+void KeyValues::expire_leases(Time now, Log* log) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) (void)lease_revoke(deadlines_.begin()->second, log);
 }
 
-std::optional<KvStore::Time> KvStore::next_deadline() const {
+std::optional<KeyValues::Time> KeyValues::next_deadline() const {
   if (deadlines_.empty()) return std::nullopt;
   return deadlines_.begin()->first;
 }
 
-void KvStore::postpone_leases(std::chrono::nanoseconds by, Time now) {
+void KeyValues::postpone_leases(std::chrono::nanoseconds by, Time now) {
   for (auto& [id, lease] : leases_)
     set_deadline(id, lease,
                  std::min(lease.deadline + std::chrono::duration_cast<Time::duration>(by),
                           now + std::chrono::seconds(lease.ttl_s)));
 }
 
-EventSlice KvStore::events(const EventQuery& query, std::size_t bytes_max) const {
+EventSlice KeyValues::events(const EventQuery& query, std::size_t bytes_max) const {
   EventSlice slice;
   if (query.from < compacted_) {
     slice.compacted = true;
@@ -194,7 +194,7 @@ EventSlice KvStore::events(const EventQuery& query, std::size_t bytes_max) const
   return slice;
 }
 
-Status KvStore::begin(const Begin& begin, Time now) {
+Status KeyValues::begin(const Begin& begin, Time now) {
   if (begin.format() != kLogFormat)
     return Error{Code::corrupt, text("log format ", begin.format(), "; this version reads ", kLogFormat)};
   revision_ = begin.revision();
@@ -212,7 +212,7 @@ Status KvStore::begin(const Begin& begin, Time now) {
   return {};
 }
 
-Status KvStore::apply(const Change& change, Time now) {
+Status KeyValues::apply(const Change& change, Time now) {
   switch (change.what_case()) {
     case Change::kBegin:
       return begin(change.begin(), now);
@@ -254,7 +254,7 @@ Status KvStore::apply(const Change& change, Time now) {
   }
 }
 
-std::vector<KvStore::Log> KvStore::snapshot(std::uint64_t cluster_id, std::uint64_t member_id) const {
+std::vector<KeyValues::Log> KeyValues::snapshot(std::uint64_t cluster_id, std::uint64_t member_id) const {
   const Revision base = history_.empty() ? revision_ : history_.front().kv().mod_revision() - 1;
   std::vector<Log> logs(1);
   Begin* begin = logs[0].add_changes()->mutable_begin();

@@ -1,8 +1,8 @@
-// KvStore: the one-node multi-version store behind the embedded control server, with etcd's meaning of every request.
+// KeyValues: the keys of the embedded control server, each with its versions. Every request means what it means in etcd.
 //
 // A request that modifies anything makes exactly one revision; all its events carry it, in order. An error changes
 // nothing. Whatever changed is also appended to `log` (never read here); replaying those changes through apply() into
-// a fresh store gives an equal one, history included. The recent history is kept, bounded: it answers reads of old
+// an empty one gives an equal one, history included. The recent history is kept, bounded: it answers reads of old
 // revisions and lets watches resume; what it has forgotten is below compacted().
 // Pure but for lease ids: no thread, file or clock; `now` is an argument. Not thread-safe.
 // When a change is durable and who may see it then: server_commit.h. Wire: proto/rpc.proto.
@@ -30,7 +30,7 @@ namespace pawl::job {
 using Revision = std::int64_t;
 using LeaseId = std::int64_t;
 
-struct KvStoreOptions {
+struct KeyValuesOptions {
   std::size_t history_events_max = 20'000;  // more: watches may be away for longer
   std::size_t history_bytes_max = 16ull << 20;
   std::size_t state_bytes_max = 256ull << 20;  // puts beyond it are refused
@@ -53,11 +53,11 @@ struct EventSlice {
   std::vector<mvccpb::Event> events;  // whole revisions only
 };
 
-class KvStore {
+class KeyValues {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Log = pawl::control::Batch;
-  explicit KvStore(KvStoreOptions options = {});
+  explicit KeyValues(KeyValuesOptions options = {});
 
   grpc::Status range(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse* response) const;
   grpc::Status put(const etcdserverpb::PutRequest& request, etcdserverpb::PutResponse* response, Log* log);
@@ -124,7 +124,7 @@ class KvStore {
   void set_deadline(LeaseId id, Lease& lease, Time deadline);
   Status begin(const pawl::control::Begin& begin, Time now);
 
-  KvStoreOptions options_;
+  KeyValuesOptions options_;
   KvMap kvs_;
   std::map<LeaseId, Lease> leases_;
   std::set<std::pair<Time, LeaseId>> deadlines_;

@@ -1,5 +1,5 @@
-// Requests: checks first, then the part that cannot fail. Leases, history and the log are in kv_store_log.cc.
-#include "job/control/kv_store.h"
+// Requests: checks first, then the part that cannot fail. Leases, history and the log are in key_values_log.cc.
+#include "job/control/key_values.h"
 
 #include <algorithm>
 
@@ -167,10 +167,10 @@ bool passes_filters(const RangeRequest& request, const mvccpb::KeyValue& kv) {
 
 }  // namespace
 
-KvStore::KvStore(KvStoreOptions options) : options_(options) {}
+KeyValues::KeyValues(KeyValuesOptions options) : options_(options) {}
 
 template <class Map>
-auto KvStore::bounds(Map& map, const std::string& key, const std::string& range_end) {
+auto KeyValues::bounds(Map& map, const std::string& key, const std::string& range_end) {
   const auto first = map.lower_bound(key);
   if (range_end == kNoEnd) return std::pair(first, map.end());
   if (range_end.empty()) return std::pair(first, map.upper_bound(key));
@@ -178,7 +178,7 @@ auto KvStore::bounds(Map& map, const std::string& key, const std::string& range_
 }
 
 // The store as it was: today's keys with the events since then undone.
-KvStore::KvMap KvStore::view_at(Revision revision, const std::string& key, const std::string& range_end) const {
+KeyValues::KvMap KeyValues::view_at(Revision revision, const std::string& key, const std::string& range_end) const {
   const auto [first, last] = bounds(kvs_, key, range_end);
   KvMap view(first, last);
   for (auto event = history_.rbegin(); event != history_.rend() && event->kv().mod_revision() > revision; ++event) {
@@ -191,7 +191,7 @@ KvStore::KvMap KvStore::view_at(Revision revision, const std::string& key, const
   return view;
 }
 
-grpc::Status KvStore::check_range(const RangeRequest& request) const {
+grpc::Status KeyValues::check_range(const RangeRequest& request) const {
   if (request.key().empty()) return no_key();
   if (request.revision() > revision_)
     return {StatusCode::OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision"};
@@ -200,7 +200,7 @@ grpc::Status KvStore::check_range(const RangeRequest& request) const {
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::range(const RangeRequest& request, RangeResponse* response) const {
+grpc::Status KeyValues::range(const RangeRequest& request, RangeResponse* response) const {
   if (auto checked = check_range(request); !checked.ok()) return checked;
   KvMap old;
   // Inside a transaction that has written, even the newest finished revision is the past.
@@ -229,13 +229,13 @@ grpc::Status KvStore::range(const RangeRequest& request, RangeResponse* response
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::check_lease(const PutRequest& request) const {
+grpc::Status KeyValues::check_lease(const PutRequest& request) const {
   if (request.lease() != 0 && !leases_.contains(request.lease()))
     return {StatusCode::NOT_FOUND, "etcdserver: requested lease not found"};
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::check_put(const PutRequest& request) const {
+grpc::Status KeyValues::check_put(const PutRequest& request) const {
   if ((request.ignore_value() || request.ignore_lease()) && !kvs_.contains(request.key()))
     return {StatusCode::INVALID_ARGUMENT, "etcdserver: key not found"};
   if (auto checked = check_lease(request); !checked.ok()) return checked;
@@ -245,7 +245,7 @@ grpc::Status KvStore::check_put(const PutRequest& request) const {
 }
 
 // Decides each branch, and whether the operations on it can be done.
-grpc::Status KvStore::take_path(const TxnRequest& request, Path* path) const {
+grpc::Status KeyValues::take_path(const TxnRequest& request, Path* path) const {
   const bool won = std::all_of(request.compare().begin(), request.compare().end(),
                                [&](const Compare& compare) { return holds(compare); });
   path->push_back(won);
@@ -259,14 +259,14 @@ grpc::Status KvStore::take_path(const TxnRequest& request, Path* path) const {
   return grpc::Status::OK;
 }
 
-bool KvStore::holds(const Compare& compare) const {
+bool KeyValues::holds(const Compare& compare) const {
   const auto [first, last] = bounds(kvs_, compare.key(), compare.range_end());
   // A missing key has every number 0, but no value at all, not even an empty one.
   if (first == last) return compare.target() != Compare::VALUE && holds_of(compare, kAbsent);
   return std::all_of(first, last, [&](const auto& entry) { return holds_of(compare, entry.second); });
 }
 
-void KvStore::do_put(const PutRequest& request, PutResponse* response, Commit* commit) {
+void KeyValues::do_put(const PutRequest& request, PutResponse* response, Commit* commit) {
   const auto found = kvs_.find(request.key());
   const mvccpb::KeyValue& old = found == kvs_.end() ? kAbsent : found->second;
   mvccpb::Event event;
@@ -283,7 +283,7 @@ void KvStore::do_put(const PutRequest& request, PutResponse* response, Commit* c
   *commit->add_events() = std::move(event);
 }
 
-void KvStore::do_delete(const DeleteRangeRequest& request, DeleteRangeResponse* response, Commit* commit) {
+void KeyValues::do_delete(const DeleteRangeRequest& request, DeleteRangeResponse* response, Commit* commit) {
   const auto [first, last] = bounds(kvs_, request.key(), request.range_end());
   std::vector<mvccpb::Event> events;
   for (auto it = first; it != last; ++it) {
@@ -301,7 +301,7 @@ void KvStore::do_delete(const DeleteRangeRequest& request, DeleteRangeResponse* 
   response->mutable_header()->set_revision(revision_ + (commit->events_size() > 0 ? 1 : 0));
 }
 
-void KvStore::do_txn(const TxnRequest& request, TxnResponse* response, Path::const_iterator* path, Commit* commit) {
+void KeyValues::do_txn(const TxnRequest& request, TxnResponse* response, Path::const_iterator* path, Commit* commit) {
   const bool won = *(*path)++;
   response->set_succeeded(won);
   for (const RequestOp& op : won ? request.success() : request.failure()) {
@@ -315,7 +315,7 @@ void KvStore::do_txn(const TxnRequest& request, TxnResponse* response, Path::con
   response->mutable_header()->set_revision(revision_ + (commit->events_size() > 0 ? 1 : 0));
 }
 
-grpc::Status KvStore::put(const PutRequest& request, PutResponse* response, Log* log) {
+grpc::Status KeyValues::put(const PutRequest& request, PutResponse* response, Log* log) {
   if (auto checked = check_form(request); !checked.ok()) return checked;
   if (auto checked = check_lease(request); !checked.ok()) return checked;  // first here, last in a transaction, as etcd
   if (auto checked = check_put(request); !checked.ok()) return checked;
@@ -325,7 +325,7 @@ grpc::Status KvStore::put(const PutRequest& request, PutResponse* response, Log*
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::delete_range(const DeleteRangeRequest& request, DeleteRangeResponse* response, Log* log) {
+grpc::Status KeyValues::delete_range(const DeleteRangeRequest& request, DeleteRangeResponse* response, Log* log) {
   if (request.key().empty()) return no_key();
   Commit commit;
   do_delete(request, response, &commit);
@@ -333,7 +333,7 @@ grpc::Status KvStore::delete_range(const DeleteRangeRequest& request, DeleteRang
   return grpc::Status::OK;
 }
 
-grpc::Status KvStore::txn(const TxnRequest& request, TxnResponse* response, Log* log) {
+grpc::Status KeyValues::txn(const TxnRequest& request, TxnResponse* response, Log* log) {
   if (auto checked = check_form(request); !checked.ok()) return checked;
   Touched touched[2];
   if (!collect(request.success(), &touched[0]) || !collect(request.failure(), &touched[1]))
