@@ -166,7 +166,7 @@ Status make_model_states(const UniversalStates& states, const StepCounts& steps,
   TorchWriter twin;
   append_states({}, kModelStates, states, steps, out.view, twin);
   PAWL_TRY(add_torch_file(kTwin, std::move(twin), {}, out));
-  out.plan.notes.push_back(
+  out.plan.notes.emplace_back(
       "the source has neither scheduler state nor the job's own state: load it with load_lr_scheduler_states=False, "
       "or set the scheduler's step yourself");
   return {};
