@@ -1,0 +1,284 @@
+// Generations and Seats on one node: what the state asks is done, and trainers are answered when they should be.
+#include "job/daemon/generations.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_node.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+class OneNode : public testing::Test {
+ protected:
+  OneNode() : node(1) {
+    node.state.sources = {{Seat(0), SourceKind::nothing, {}, {}, {}}};
+    node.state.lineage = {{Generation(1), Step(0)}};
+  }
+  // What Pawld does with a new state.
+  void follow(JobPhase phase) {
+    node.state.phase = phase;
+    const JobMirror::Change change = node.learn();
+    imports.note_struck(node.state.struck);
+    if (change.phase) seats.take();
+    generations.follow();
+  }
+  template <class Message>
+  std::optional<Message> answer() {
+    for (const Frame& frame : trainer.answers())
+      if (auto message = message_in<Message>(frame)) return *message;
+    return std::nullopt;
+  }
+  template <class Message>
+  void ask(const Message& message, std::uint64_t id = 1) {
+    seats.on_request(trainer.process(), trainer.asks(message, id));
+  }
+  LayoutMessage layout() {
+    LayoutMessage message;
+    message.payload_bytes = message.stable_bytes = 4096;
+    message.bucket_bytes = 4096;
+    message.layout = "a layout";
+    message.layout_digest = 9;
+    return message;
+  }
+  // From the start to a running job.
+  void run() {
+    follow(JobPhase::restoring);
+    ask(JoinMessage{});
+    generations.follow();
+    ask(layout());
+    ask(DoneMessage{Generation(1)});
+    follow(JobPhase::running);
+    (void)trainer.answers();
+  }
+
+  TestNode node;
+  std::unique_ptr<Loop> loop = *Loop::make();
+  Memory memory{{.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
+  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  TestTrainer trainer{*loop, trainers.places()[0]};
+  SeatArenas arenas{node.context, memory};
+  TrainerPages pages{node.context, trainers, memory};
+  int killed = 0;
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn = [](std::uint32_t, std::span<const std::string>) {},
+                      .kill = [this](std::uint32_t) { ++killed; },
+                      .on_parked_changed = [] {},
+                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
+  ProgressTree progress{node.context,
+                        {.send = [](NodeId, const Frame&) { return true; },
+                         .own_report = [this](Progress known) { return pages.report(known); },
+                         .show = [this](Progress known, bool grown) { pages.show(known, grown); },
+                         .on_committed = [this] { job_end.consider_finish(); }}};
+  RendezvousLog log{"test", [](const std::string&, int) {}};
+  RendezvousServer rendezvous{node.clock,
+                              log,
+                              {.generation = [this] { return node.context.mirror.generation(); },
+                               .is_root = [this] { return node.context.mirror.is_root(); },
+                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) {}}};
+  Streams streams{node.context, memory,          arenas,
+                  node.holds,   progress.bits(), {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
+  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
+  JobEnd job_end{node.context, trainers, node.mover, [this] { return progress.progress(); }};
+  Seats seats{
+      {node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover, node.holds}};
+  std::optional<int> ended;
+  std::string reset;
+  Generations generations{
+      {node.context, trainers, memory, pages, watch, seats, imports, streams, progress, rendezvous, node.events,
+       node.holds},
+      {.end_job = [this](int code) { ended = code; }, .reset = [this](const std::string& why) { reset = why; }}};
+};
+
+TEST_F(OneNode, SeatsItsTrainersAndRuns) {
+  follow(JobPhase::restoring);
+  EXPECT_EQ(node.context.followed.frozen, Generation(1));
+  EXPECT_EQ(node.context.followed.restoring, Generation(1));
+  ask(JoinMessage{});
+  EXPECT_FALSE(answer<SeatedMessage>());
+  generations.follow();
+  const auto seated = answer<SeatedMessage>();
+  ASSERT_TRUE(seated);
+  EXPECT_EQ(seated->seat, Seat(0));
+  EXPECT_EQ(seated->world, 1u);
+  EXPECT_EQ(seated->store_prefix, "g1");
+
+  ask(layout());
+  EXPECT_TRUE(answer<ArenaMessage>());
+  EXPECT_NE(memory.find(ArenaKind::own, Seat(0)), nullptr);
+  ask(RestoreMessage{Generation(1)});
+  EXPECT_TRUE(answer<RefusedMessage>());  // a fresh start has nothing to restore
+  ask(DoneMessage{Generation(1)});
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/ready/1/0");
+
+  follow(JobPhase::running);
+  EXPECT_EQ(node.context.followed.running, Generation(1));
+  EXPECT_TRUE(answer<RunningMessage>());
+  EXPECT_EQ(trainer.process().page->generation.load(), 1u);
+}
+
+TEST_F(OneNode, AReadyThatWasNotPutIsPutAgain) {
+  follow(JobPhase::restoring);
+  ask(JoinMessage{});
+  generations.follow();
+  ask(DoneMessage{Generation(1)});
+  node.control.puts[0].then(Error{Code::unreachable, "away"});
+  node.pass(1s);
+  EXPECT_EQ(node.control.puts.size(), 2u);
+  ask(DoneMessage{Generation(1)});
+  EXPECT_EQ(node.control.puts.size(), 2u);  // it is under way
+}
+
+TEST_F(OneNode, FreezesAndReportsOnceAgain) {
+  run();
+  node.state.generation = Generation(2);
+  node.control.puts.clear();
+  ask(RestoreMessage{Generation(1)});
+  follow(JobPhase::quiescing);
+  EXPECT_EQ(node.context.followed.frozen, Generation(2));
+  EXPECT_TRUE(trainer.process().waiting.empty());  // all are woken
+  EXPECT_EQ(trainer.process().page->recover_generation.load(), 2u);
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/inventory/2/0");
+  const auto inventory = parse_inventory(node.control.puts[0].value);
+  ASSERT_TRUE(inventory);
+  EXPECT_EQ(inventory->trainers_alive, std::vector<Seat>{Seat(0)});
+  generations.follow();
+  EXPECT_EQ(node.control.puts.size(), 1u);
+  node.control.puts[0].then(Error{Code::unreachable, "away"});
+  generations.follow();
+  EXPECT_EQ(node.control.puts.size(), 2u);
+}
+
+TEST_F(OneNode, ADrillHoldsTheReport) {
+  run();
+  node.state.generation = Generation(2);
+  node.control.puts.clear();
+  node.holds.set("frozen");
+  follow(JobPhase::quiescing);
+  EXPECT_TRUE(node.control.puts.empty());
+  node.holds.release_all();
+  generations.follow();
+  EXPECT_EQ(node.control.puts.size(), 1u);
+}
+
+TEST_F(OneNode, KillsTheTrainerOfASeatThatIsToBeRestarted) {
+  run();
+  node.state.generation = Generation(2);
+  node.state.restart = {Seat(0)};
+  follow(JobPhase::quiescing);
+  EXPECT_EQ(killed, 1);
+}
+
+TEST_F(OneNode, AColdRestartKillsAllAndForgetsTheirArenas) {
+  run();
+  node.state.generation = Generation(2);
+  node.state.cold = true;
+  follow(JobPhase::restoring);
+  EXPECT_EQ(killed, 1);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+}
+
+TEST_F(OneNode, AnotherLayoutMayNotReplaceASnapshot) {
+  run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  const Slot slot = arena->arena.slot(0);
+  ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), Step(1), 0));
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, 0);
+  ASSERT_TRUE(slot.try_seal(Generation(1), Step(1)));
+  LayoutMessage other = layout();
+  other.layout_digest = 10;
+  ask(other);
+  const auto refused = answer<RefusedMessage>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("the layout of its snapshot differs"), std::string::npos);
+}
+
+TEST_F(OneNode, ABadSnapshotIsReported) {
+  run();
+  ask(RestoreBadMessage{0, "a sum differs"});
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const auto next = parse_job_state(node.control.swaps[0].value);
+  EXPECT_EQ(next->causes.back().kind, FaultKind::corrupt_source);
+  EXPECT_EQ(next->causes.back().detail, "own arena: a sum differs");
+}
+
+TEST_F(OneNode, TheRendezvousStoreIsForTheGeneration) {
+  run();
+  RendezvousMessage set{Generation(1), {}};
+  set.request.op = RendezvousOp::set;
+  set.request.key = "a";
+  set.request.value = "1";
+  ask(set, 10);
+  EXPECT_TRUE(answer<ValueMessage>());
+  RendezvousMessage get = set;
+  get.request.op = RendezvousOp::get;
+  ask(get, 11);
+  EXPECT_EQ(answer<ValueMessage>()->answer.value, "1");
+  get.generation = Generation(7);
+  ask(get, 12);
+  EXPECT_FALSE(answer<ValueMessage>());
+  trainer.process().seat.reset();
+  get.generation = Generation(1);
+  ask(get, 13);
+  EXPECT_TRUE(answer<RefusedMessage>());
+}
+
+TEST_F(OneNode, AStopIsProposedAcknowledgedAndAnswered) {
+  run();
+  node.control.puts.clear();
+  ask(StopAfterMessage{Generation(1), Step(9)});
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(node.control.swaps[0].key, "/pawl/test/stop");
+  job_end.consider_stop();
+  EXPECT_EQ(node.control.swaps.size(), 1u);  // once
+  const std::string stop = R"({"step":9})";
+  EXPECT_TRUE(node.context.mirror.apply("/pawl/test/stop", &stop, ++node.revision, node.clock.time).stop);
+  job_end.consider_stop();
+  EXPECT_EQ(answer<StoppingMessage>()->step, Step(9));
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/stop_ack/1/0");
+  node.control.puts[0].then(Error{Code::unreachable, "away"});
+  job_end.consider_stop();
+  EXPECT_EQ(node.control.puts.size(), 2u);
+}
+
+TEST_F(OneNode, FinishesWhenTheLastStepIsCommitted) {
+  run();
+  node.control.puts.clear();
+  trainer.process().page->step.store(9);
+  ask(FinishMessage{Step(9), Step(9)});
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].value, R"({"committed":false,"generation":1,"step":9})");
+  EXPECT_TRUE(node.control.swaps.empty());
+  progress.on_progress(Generation(1), Progress{Step(9), 0});
+  ASSERT_EQ(node.control.puts.size(), 2u);
+  job_end.consider_finish();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(node.control.swaps[0].value)->phase, JobPhase::finished);
+
+  follow(JobPhase::finished);
+  EXPECT_TRUE(answer<FinishedMessage>());
+  EXPECT_FALSE(ended);  // its trainer has not left
+  trainer.process().finished = true;
+  generations.follow();
+  EXPECT_EQ(ended, 0);
+}
+
+TEST_F(OneNode, EndsWithAFailedJobAndIsResetWhenEvicted) {
+  run();
+  follow(JobPhase::failed);
+  EXPECT_EQ(ended, 1);
+  node.state.evicted = {test_life(0)};
+  follow(JobPhase::running);
+  EXPECT_EQ(reset, "evicted in generation 1");
+  EXPECT_TRUE(node.context.ending);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,150 @@
+#include "job/daemon/job_mirror.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_node.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Mirror : public testing::Test {
+ protected:
+  Mirror() : mirror(test_life(1), "test") {
+    JobSpec spec;
+    spec.node_count = 3;
+    spec.replica_count = 1;
+    mirror.set_spec(spec);
+    state.generation = Generation(2);
+    state.phase = JobPhase::running;
+    state.leader = test_life(0);
+    for (std::uint32_t node = 0; node < 3; ++node) state.seats.push_back({Seat(node), test_life(node), "", 0});
+  }
+  JobMirror::Change put(const std::string& key, const std::string& value) {
+    return mirror.apply(key, &value, ++revision, 10s);
+  }
+  JobMirror::Change put_state() { return put(keys.state(), to_json(state)); }
+
+  JobKeys keys{"test"};
+  JobMirror mirror;
+  JobState state;
+  Revision revision = 0;
+};
+
+TEST_F(Mirror, KnowsNothingBeforeTheState) {
+  EXPECT_FALSE(mirror.has_state());
+  EXPECT_FALSE(mirror.is_member());
+  EXPECT_FALSE(mirror.is_over());
+  EXPECT_EQ(mirror.generation(), Generation(0));
+  EXPECT_FALSE(mirror.node_at(0));
+  EXPECT_EQ(mirror.source_of(Seat(0)), nullptr);
+  EXPECT_TRUE(mirror.linked_members().empty());
+  EXPECT_TRUE(mirror.ready_members().empty());
+}
+
+TEST_F(Mirror, SaysWhatAStateChanged) {
+  JobMirror::Change change = put_state();
+  EXPECT_TRUE(change.state && change.phase && change.generation);
+  state.waiting = "a spare";
+  change = put_state();
+  EXPECT_TRUE(change.state);
+  EXPECT_FALSE(change.phase);
+  EXPECT_FALSE(mirror.learn(state, revision, 99s).state);  // not a later revision
+  state.phase = JobPhase::finished;
+  change = mirror.learn(state, ++revision, 50s);
+  EXPECT_TRUE(change.phase);
+  EXPECT_FALSE(change.generation);
+  EXPECT_EQ(mirror.state_since(), 50s);
+  EXPECT_TRUE(mirror.is_over());
+  EXPECT_NE(put(keys.state(), "{}").refused, "");
+  EXPECT_TRUE(mirror.is_over());  // what can't be read changes nothing
+  EXPECT_FALSE(mirror.apply(keys.state(), nullptr, ++revision, 1s).state);
+}
+
+TEST_F(Mirror, KnowsTheRingAndTheTree) {
+  (void)put_state();
+  EXPECT_TRUE(mirror.is_member());
+  EXPECT_FALSE(mirror.is_root());
+  EXPECT_EQ(mirror.my_position(), 1u);
+  EXPECT_EQ(mirror.node_at(2), NodeId(2));
+  EXPECT_FALSE(mirror.node_at(3));
+  EXPECT_EQ(mirror.position_of(NodeId(2)), 2u);
+  ASSERT_EQ(mirror.linked_members().size(), 2u);
+  state.evicted = {test_life(2)};
+  (void)put_state();
+  EXPECT_TRUE(mirror.is_evicted(test_life(2)));
+  ASSERT_EQ(mirror.linked_members().size(), 1u);
+  EXPECT_EQ(mirror.linked_members()[0].life, test_life(0));
+}
+
+TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
+  state.phase = JobPhase::quiescing;
+  (void)put_state();
+  Inventory inventory;
+  inventory.life = test_life(0);
+  inventory.generation = Generation(2);
+  (void)put(keys.inventory(Generation(2), NodeId(0)), to_json(inventory));
+  (void)put(keys.inventory(Generation(1), NodeId(2)), to_json(inventory));
+  (void)put(keys.ready(Generation(2), NodeId(2)), "{}");
+  (void)put(keys.ready(Generation(1), NodeId(0)), "{}");
+  EXPECT_EQ(mirror.inventories().size(), 1u);
+  EXPECT_EQ(mirror.ready_members(), std::vector<NodeLife>{test_life(2)});
+  EXPECT_FALSE(mirror.has_own_inventory());
+  inventory.life = test_life(1);
+  mirror.note_own_inventory(inventory);
+  EXPECT_TRUE(mirror.has_own_inventory());
+  mirror.forget_own_inventory();
+  EXPECT_FALSE(mirror.has_own_inventory());
+  state.generation = Generation(3);
+  (void)put_state();
+  EXPECT_TRUE(mirror.inventories().empty());
+  EXPECT_TRUE(mirror.ready_members().empty());
+}
+
+TEST_F(Mirror, FollowsRegistrations) {
+  NodeRecord record;
+  record.life = test_life(2);
+  (void)put(keys.node(NodeId(2)), to_json(record));
+  EXPECT_TRUE(mirror.registrations().has(test_life(2)));
+  EXPECT_EQ(mirror.nodes().size(), 1u);
+  (void)mirror.apply(keys.node(NodeId(2)), nullptr, ++revision, 30s);
+  EXPECT_TRUE(mirror.nodes().empty());
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(2)), 30s);
+  (void)put(keys.node(NodeId(2)), to_json(record));
+  EXPECT_EQ(mirror.registrations().gone_since.count(NodeId(2)), 0u);
+}
+
+TEST_F(Mirror, ReadsStopsFinishesAndExits) {
+  (void)put_state();
+  EXPECT_TRUE(put(keys.stop(), R"({"step":9})").stop);
+  EXPECT_EQ(mirror.stop().stop_step, Step(9));
+  (void)put(keys.stop_ack(Generation(2), NodeId(0)), "{}");
+  EXPECT_EQ(mirror.stop().told.at(NodeId(0)), Generation(2));
+  mirror.note_own_stop_ack();
+  EXPECT_EQ(mirror.stop().told.at(NodeId(1)), Generation(2));
+  mirror.forget_own_stop_ack();
+  EXPECT_EQ(mirror.stop().told.count(NodeId(1)), 0u);
+  (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
+  (void)put(keys.finish(Seat(0)), "no JSON");
+  ASSERT_EQ(mirror.finishes().size(), 1u);
+  EXPECT_EQ(mirror.finishes().at(Seat(2)), (SeatFinish{Generation(2), Step(9), true}));
+  mirror.note_finish(Seat(1), {Generation(2), Step(9), false});
+  EXPECT_EQ(mirror.finishes().size(), 2u);
+  mirror.forget_finish(Seat(1));
+  EXPECT_EQ(mirror.finishes().size(), 1u);
+  (void)put(keys.exit(Seat(1)), R"({"generation":2,"detail":"exited 1"})");
+  ASSERT_EQ(mirror.ends().size(), 1u);
+  EXPECT_EQ(mirror.ends()[0].detail, "exited 1");
+}
+
+TEST_F(Mirror, FindsASeatsSource) {
+  state.sources = {{Seat(1), SourceKind::replica, test_life(2), Generation(1), Step(4)}};
+  (void)mirror.learn(state, ++revision, 10s);
+  ASSERT_NE(mirror.source_of(Seat(1)), nullptr);
+  EXPECT_EQ(mirror.source_of(Seat(1))->step, Step(4));
+  EXPECT_EQ(mirror.source_of(Seat(0)), nullptr);
+}
+
+}  // namespace
+}  // namespace pawl::job

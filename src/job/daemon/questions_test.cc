@@ -1,0 +1,99 @@
+#include "job/daemon/questions.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "job/daemon/test_node.h"
+
+namespace pawl::job {
+namespace {
+
+using Json = nlohmann::json;
+
+class Asked : public testing::Test {
+ protected:
+  Json ask(const std::string& question, bool local = true) { return Json::parse(questions.answer(question, local)); }
+  void allow_holds() {
+    JobSpec spec = node.context.mirror.spec();
+    spec.test_hooks = true;
+    node.context.mirror.set_spec(spec);
+  }
+
+  TestNode node;
+  std::unique_ptr<Loop> loop = *Loop::make();
+  Memory memory{{.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
+  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  TestTrainer trainer{*loop, trainers.places()[0]};
+  Questions questions{{node.context, trainers, memory, node.holds},
+                      "token",
+                      {.progress =
+                           [] {
+                             return Progress{Step(3), 0};
+                           },
+                       .lease_age = [] { return Duration(1'000'000); },
+                       .bytes_sent = [] { return std::uint64_t{5}; },
+                       .bytes_received = [] { return std::uint64_t{6}; },
+                       .neighbours =
+                           [] {
+                             return std::vector<Neighbours::View>{{NodeId(1), "up", Duration(2'000'000)}};
+                           }}};
+};
+
+TEST_F(Asked, OthersMustShowTheToken) {
+  EXPECT_EQ(ask(R"({"ask":"status"})", false)["error"], "wrong token");
+  EXPECT_EQ(ask(R"({"ask":"status","token":"token"})", false)["node"], 0);
+  EXPECT_TRUE(ask("no JSON").contains("error"));
+  EXPECT_TRUE(ask(R"({"ask":"what"})").contains("error"));
+}
+
+TEST_F(Asked, StatusBeforeThereIsAJob) {
+  const Json status = ask(R"({"ask":"status"})");
+  EXPECT_EQ(status["role"], "joining");
+  EXPECT_EQ(status["phase"], "forming");
+  EXPECT_EQ(status["lease_age_ms"], 1.0);
+  EXPECT_EQ(status["wire_bytes"]["received"], 6);
+  EXPECT_EQ(status["neighbours"][0]["heard_ms"], 2.0);
+  EXPECT_EQ(status["trainers"][0]["state"], "restoring");
+}
+
+TEST_F(Asked, StatusOfAMemberNamesWhatIsExposed) {
+  node.run_in(JobPhase::running);
+  trainers.places()[0].seat = Seat(0);
+  trainers.places()[0].seated = Generation(1);
+  trainers.places()[0].page->step.store(12);
+  const Json status = ask(R"({"ask":"status"})");
+  EXPECT_EQ(status["role"], "member");
+  EXPECT_EQ(status["committed"], 3);
+  EXPECT_EQ(status["trainers"][0]["state"], "running");
+  EXPECT_EQ(status["trainers"][0]["step"], 12);
+  EXPECT_EQ(status["seats"][0]["holders"], Json::array({1}));
+  ASSERT_EQ(status["exposed"].size(), 1u);
+  EXPECT_EQ(status["exposed"][0], "seat 0: nothing is protected yet, its layout is not sealed");
+}
+
+TEST_F(Asked, InventoryIsTheMemorys) {
+  const auto inventory = parse_inventory(questions.answer(R"({"ask":"inventory"})", true));
+  ASSERT_TRUE(inventory);
+  EXPECT_EQ(inventory->committed, Step(3));
+}
+
+TEST_F(Asked, HoldsNeedTestHooks) {
+  EXPECT_TRUE(ask(R"({"ask":"hold","phase":"decide"})").contains("error"));
+  allow_holds();
+  EXPECT_EQ(ask(R"({"ask":"hold","phase":"decide"})")["ok"], true);
+  EXPECT_TRUE(node.holds.is_held_at("decide"));
+  EXPECT_EQ(ask(R"({"ask":"status"})")["holds"][0]["held"], true);
+  EXPECT_TRUE(ask(R"({"ask":"hold","phase":"nowhere"})").contains("error"));
+  EXPECT_TRUE(ask(R"({"ask":"hold","phase":"update","local_index":4})").contains("error"));
+  EXPECT_EQ(ask(R"({"ask":"hold","phase":"update","local_index":0,"step":7})")["ok"], true);
+  EXPECT_EQ(trainers.places()[0].page->hold_phase.load(), 4u);
+  EXPECT_EQ(trainers.places()[0].page->hold_step.load(), 7u);
+  EXPECT_EQ(ask(R"({"ask":"release"})")["ok"], true);
+  EXPECT_FALSE(node.holds.is_held_at("decide"));
+  EXPECT_EQ(trainers.places()[0].page->hold_phase.load(), 0u);
+  EXPECT_EQ(node.drives, 1);
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,141 @@
+#include "job/daemon/rendezvous_server.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "job/daemon/test_node.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+RendezvousRequest asks(RendezvousOp op, const std::string& key, const std::string& value = {}) {
+  RendezvousRequest request;
+  request.op = op;
+  request.client = 5;
+  static std::uint64_t number = 0;
+  request.number = ++number;
+  request.key = key;
+  request.value = value;
+  return request;
+}
+
+class Rendezvous : public testing::Test {
+ protected:
+  RendezvousServer::OnAnswer into(std::vector<std::string>& answers) {
+    return [&answers](const RendezvousAnswer& answer) { answers.push_back(answer.value); };
+  }
+  RendezvousServer make() {
+    return RendezvousServer(
+        clock, log,
+        {.generation = [this] { return generation; },
+         .is_root = [this] { return is_root; },
+         .send_to_root = [this](std::uint64_t id, const RendezvousRequest&) { sent.push_back(id); }});
+  }
+  ManualClock clock;
+  RendezvousLog log{"test", [](const std::string&, int) {}};
+  Generation generation{1};
+  bool is_root = true;
+  std::vector<std::uint64_t> sent;
+  std::vector<std::string> answers;
+  RendezvousServer server = make();
+};
+
+TEST_F(Rendezvous, TheRootAnswersAndLetsAGetWaitForItsKey) {
+  server.enter();
+  server.ask(asks(RendezvousOp::get, "a"), into(answers));
+  EXPECT_TRUE(answers.empty());
+  EXPECT_EQ(server.waiting_count(), 1u);
+  server.ask(asks(RendezvousOp::set, "b", "other"), [](const RendezvousAnswer&) {});
+  EXPECT_TRUE(answers.empty());
+  server.ask(asks(RendezvousOp::set, "a", "value"), [](const RendezvousAnswer&) {});
+  EXPECT_EQ(answers, std::vector<std::string>{"value"});
+  EXPECT_EQ(server.waiting_count(), 0u);
+}
+
+TEST_F(Rendezvous, AnAnswerMayAskAgainAtOnce) {
+  server.enter();
+  server.ask(asks(RendezvousOp::get, "a"), [&](const RendezvousAnswer& first) {
+    answers.push_back(first.value);
+    server.ask(asks(RendezvousOp::get, "a"), into(answers));
+    server.ask(asks(RendezvousOp::get, "later"), into(answers));
+    server.ask(asks(RendezvousOp::set, "later", "too"), [](const RendezvousAnswer&) {});
+  });
+  server.ask(asks(RendezvousOp::set, "a", "value"), [](const RendezvousAnswer&) {});
+  EXPECT_EQ(answers, (std::vector<std::string>{"value", "value", "too"}));
+}
+
+TEST_F(Rendezvous, AReturningRootGoesOnWithWhatTheLastOneDid) {
+  server.enter();
+  server.ask(asks(RendezvousOp::set, "a", "kept"), [](const RendezvousAnswer&) {});
+  RendezvousServer next = make();
+  next.enter();
+  next.ask(asks(RendezvousOp::get, "a"), into(answers));
+  EXPECT_EQ(answers, std::vector<std::string>{"kept"});
+}
+
+TEST_F(Rendezvous, AGenerationBeginsEmptyAndDropsWhoWaits) {
+  server.enter();
+  server.ask(asks(RendezvousOp::set, "a", "old"), [](const RendezvousAnswer&) {});
+  server.ask(asks(RendezvousOp::get, "b"), into(answers));
+  generation = Generation(2);
+  server.enter();
+  EXPECT_EQ(server.waiting_count(), 0u);
+  server.ask(asks(RendezvousOp::get, "a"), into(answers));
+  EXPECT_TRUE(answers.empty());
+}
+
+TEST_F(Rendezvous, OthersSendToTheRootAndAgainOverEachNewLink) {
+  is_root = false;
+  server.enter();
+  server.ask(asks(RendezvousOp::get, "a"), into(answers));
+  server.ask(asks(RendezvousOp::get, "b"), into(answers));
+  ASSERT_EQ(sent.size(), 2u);
+  server.ask_again();
+  EXPECT_EQ(sent.size(), 4u);
+  server.on_answer(sent[1], {true, "for b", ""});
+  server.on_answer(sent[1], {true, "twice", ""});
+  EXPECT_EQ(answers, std::vector<std::string>{"for b"});
+  server.ask_again();
+  EXPECT_EQ(sent.size(), 5u);
+}
+
+TEST_F(Rendezvous, WhatNobodyWaitsForAnyLongerIsDropped) {
+  is_root = false;
+  server.enter();
+  RendezvousRequest request = asks(RendezvousOp::get, "a");
+  request.wait_ms = 100;
+  server.ask(request, into(answers));
+  clock.time += 200ms;
+  server.ask(asks(RendezvousOp::get, "b"), into(answers));
+  EXPECT_EQ(server.waiting_count(), 1u);
+}
+
+TEST_F(Rendezvous, AnEarlyRequestIsTakenUpWhenItsGenerationIsEntered) {
+  server.enter();
+  bool alive = true;
+  const auto asker = [&] { return RendezvousServer::Asker{[&alive] { return alive; }, into(answers)}; };
+  server.on_peer_request(Generation(2), asks(RendezvousOp::set, "a", "early"), asker());
+  EXPECT_EQ(server.waiting_count(), 0u);
+  generation = Generation(2);
+  server.on_peer_request(Generation(1), asks(RendezvousOp::set, "a", "late"), asker());  // over
+  EXPECT_TRUE(answers.empty());
+  server.enter();
+  ASSERT_EQ(answers.size(), 1u);
+  server.on_peer_request(Generation(2), asks(RendezvousOp::get, "a"), asker());
+  EXPECT_EQ(answers.back(), "early");
+  server.on_peer_request(Generation(3), asks(RendezvousOp::set, "b", "gone"), asker());
+  alive = false;  // it will ask again over its next link
+  generation = Generation(3);
+  server.enter();
+  EXPECT_EQ(answers.size(), 2u);
+  is_root = false;
+  alive = true;
+  server.on_peer_request(Generation(3), asks(RendezvousOp::try_get, "b"), asker());
+  EXPECT_EQ(answers.size(), 2u);
+}
+
+}  // namespace
+}  // namespace pawl::job

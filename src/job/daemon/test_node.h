@@ -1,0 +1,174 @@
+// For unit tests of the daemon's parts: a node without threads, sockets or a control. Time, timers and the control's
+// answers are in the test's hands.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "job/daemon/events.h"
+#include "job/daemon/holds.h"
+#include "job/daemon/node_context.h"
+#include "job/daemon/state_mover.h"
+#include "job/daemon/trainers.h"
+
+namespace pawl::job {
+
+class ManualClock : public Clock {
+ public:
+  Duration time = std::chrono::seconds(1000);
+  Duration now() override { return time; }
+  Duration boottime() override { return time; }
+  Duration wall() override { return std::chrono::hours(500'000) + time; }
+  void sleep(Duration duration) override { time += duration; }
+};
+
+class FakeControl : public ControlCalls {
+ public:
+  struct Put {
+    std::string key;
+    std::string value;
+    std::function<void(Status)> then;
+  };
+  struct Swap {
+    std::string key;
+    Revision expected;
+    std::string value;
+    std::function<void(Result<Swapped>)> then;
+  };
+  void put(std::string key, std::string value, std::function<void(Status)> then) override {
+    puts.push_back({std::move(key), std::move(value), std::move(then)});
+  }
+  void compare_and_swap(std::string key, Revision expected, std::string value,
+                        std::function<void(Result<Swapped>)> then) override {
+    swaps.push_back({std::move(key), expected, std::move(value), std::move(then)});
+  }
+  void tell(std::function<void(Control&)>) override { ++tells; }
+
+  std::vector<Put> puts;
+  std::vector<Swap> swaps;
+  int tells = 0;
+};
+
+inline NodeLife test_life(std::uint32_t node, std::uint64_t incarnation = 1) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+
+// Node 0 of a job of `nodes` members, each with one seat, in generation 1.
+struct TestNode {
+  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0) : context(test_life(self), "test") {
+    JobSpec spec;
+    spec.job = "test";
+    spec.node_count = nodes;
+    context.mirror.set_spec(spec);
+    context.deadlines = derive_deadlines(std::chrono::seconds(3));
+    context.clock = &clock;
+    context.control = &control;
+    context.after = [this](Duration delay, std::function<void()> task) { timers.emplace(clock.time + delay, task); };
+    context.post = [](std::function<void()> task) { task(); };
+    context.drive = [this] { ++drives; };
+    context.drive_soon = [this](Duration) { ++drives; };
+    for (std::uint32_t node = 0; node < nodes; ++node)
+      state.seats.push_back({Seat(node), test_life(node), "host" + std::to_string(node), 0});
+    state.generation = Generation(1);
+    state.leader = test_life(0);
+  }
+  // The state as it now is, as the control would tell it.
+  JobMirror::Change learn() { return context.mirror.learn(state, ++revision, clock.time); }
+  void learn(JobPhase phase) {
+    state.phase = phase;
+    (void)learn();
+  }
+  void run_in(JobPhase phase) {  // and this node has followed it
+    learn(phase);
+    context.followed.was_member = true;
+    context.followed.frozen = state.generation;
+    if (phase == JobPhase::restoring) context.followed.restoring = state.generation;
+    if (phase == JobPhase::running) context.followed.running = state.generation;
+  }
+  void pass(Duration time) {
+    clock.time += time;
+    while (!timers.empty() && timers.begin()->first <= clock.time) {
+      auto task = timers.extract(timers.begin());
+      task.mapped()();
+    }
+  }
+
+  ManualClock clock;
+  FakeControl control;
+  NodeContext context;
+  JobState state;
+  Revision revision = 0;
+  std::multimap<Duration, std::function<void()>> timers;
+  int drives = 0;
+  Holds holds;
+  Events events{context};
+  std::vector<JobState> won;
+  StateMover mover{
+      context,
+      events,
+      holds,
+      {.on_won = [this](const JobState& next, Revision) { won.push_back(next); }, .on_lost = [](const KeyValue&) {}}};
+};
+
+// A trainer process that has attached: a page, and the other end of its connection.
+class TestTrainer {
+ public:
+  TestTrainer(Loop& loop, TrainerProcess& process) : process_(process) {
+    page_ = static_cast<std::byte*>(std::aligned_alloc(4096, kTrainerPageBytes));
+    process.page = *initialise_page(std::span(page_, kTrainerPageBytes));
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    process.connection =
+        Connection::make(loop, Fd(ends[0]), {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}});
+    other_end_ = Fd(ends[1]);
+    process.pid = 77;
+  }
+  ~TestTrainer() {
+    process_.connection.reset();
+    process_.page = nullptr;
+    std::free(page_);
+  }
+  TrainerProcess& process() { return process_; }
+  // As Trainers does it when a request arrives.
+  template <class Message>
+  Frame asks(const Message& message, std::uint64_t id = 1) {
+    if (Message::kKind == MessageKind::rendezvous)
+      process_.rendezvous_waiting.insert(id);
+    else
+      process_.waiting[Message::kKind] = id;
+    return frame_of(message, id);
+  }
+  // What it was answered since the last call.
+  std::vector<Frame> answers() {
+    std::byte buffer[4096];
+    for (ssize_t got = 0; (got = recv(other_end_.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0;)
+      reader_.append(std::span(buffer, static_cast<std::size_t>(got)));
+    std::vector<Frame> frames;
+    Frame frame;
+    for (auto whole = reader_.next(frame); whole && *whole; whole = reader_.next(frame)) frames.push_back(frame);
+    return frames;
+  }
+
+ private:
+  TrainerProcess& process_;
+  std::byte* page_ = nullptr;
+  Fd other_end_;
+  FrameReader reader_;
+};
+
+inline Trainers::Handlers no_handlers() {
+  return {.on_request = [](TrainerProcess&, const Frame&) {},
+          .on_notice = [](TrainerProcess&) {},
+          .on_death = [](TrainerProcess&, const std::string&) {},
+          .on_question = [](std::shared_ptr<Connection>, const Frame&) {},
+          .hold = [](const std::string&, int) {},
+          .on_page = [](TrainerProcess&) {}};
+}
+
+}  // namespace pawl::job

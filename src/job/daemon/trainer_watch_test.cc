@@ -1,0 +1,183 @@
+#include "job/daemon/trainer_watch.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_node.h"
+#include "pawl/pawl.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Watched : public testing::Test {
+ protected:
+  Watched() {
+    trainer.process().spawned_at = node.clock.time;
+    node.state.ran = Generation(1);
+  }
+  void seat_in(JobPhase phase) {
+    node.run_in(phase);
+    process.seat = Seat(0);
+    process.seated = Generation(1);
+  }
+  [[nodiscard]] bool starts(const std::string& key, std::size_t i) const {
+    return node.control.puts[i].key.rfind(key, 0) == 0;
+  }
+  // The faults that the job is told of: the causes of the generation that is opened.
+  std::vector<Cause> causes() {
+    node.pass(1s);
+    node.mover.drive();
+    if (node.control.swaps.empty()) return {};
+    return parse_job_state(node.control.swaps.back().value)->causes;
+  }
+
+  TestNode node;
+  std::unique_ptr<Loop> loop = *Loop::make();
+  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  TrainerProcess& process = trainers.places()[0];
+  TestTrainer trainer{*loop, process};
+  std::vector<std::vector<std::string>> spawned;
+  int killed = 0;
+  int parked_changes = 0;
+  char process_state = 'R';
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn =
+                          [this](std::uint32_t, std::span<const std::string> environment) {
+                            spawned.emplace_back(environment.begin(), environment.end());
+                          },
+                      .kill = [this](std::uint32_t) { ++killed; },
+                      .on_parked_changed = [this] { ++parked_changes; },
+                      .state_of = [this](std::uint64_t) { return Result<char>(process_state); }}};
+};
+
+TEST_F(Watched, StartsWhatIsMissingOnce) {
+  process.pid = 0;
+  watch.start_missing();
+  watch.start_missing();
+  ASSERT_EQ(spawned.size(), 1u);
+  EXPECT_EQ(process.pid, kPidNotKnownYet);
+  EXPECT_EQ(spawned[0][0], "RANK=0");
+  EXPECT_EQ(spawned[0][2], "WORLD_SIZE=2");
+  node.context.ending = true;
+  process.pid = 0;
+  watch.start_missing();
+  EXPECT_EQ(spawned.size(), 1u);
+}
+
+TEST_F(Watched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
+  seat_in(JobPhase::running);
+  trainer.process().page->step.store(41);
+  process.pid = 0;
+  watch.on_death(process, "exited 1");
+  EXPECT_EQ(process.ended, "exited 1 in or after step 41");
+  EXPECT_EQ(node.control.tells, 1);  // all are told how it ended
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::trainer_exit);
+  EXPECT_EQ(reported[0].seat, Seat(0));
+  EXPECT_EQ(reported[0].detail, "exited 1 in or after step 41");
+  EXPECT_EQ(spawned.size(), 1u);
+}
+
+TEST_F(Watched, AKillIsNamedAsSuch) {
+  seat_in(JobPhase::running);
+  process.waiting[MessageKind::done] = 3;
+  watch.kill(process, "it hangs");
+  watch.kill(process, "again");
+  EXPECT_EQ(killed, 1);
+  EXPECT_TRUE(process.dying);
+  EXPECT_TRUE(process.waiting.empty());
+  watch.on_death(process, "signal 9");
+  EXPECT_EQ(process.ended, "killed: it hangs");
+}
+
+TEST_F(Watched, ThreeEarlyExitsEndAJobThatNeverFormed) {
+  for (int i = 0; i < 3; ++i) watch.on_death(process, "exited 2");
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const auto failed = parse_job_state(node.control.swaps[0].value);
+  EXPECT_EQ(failed->phase, JobPhase::failed);
+  EXPECT_EQ(failed->verdict, "node 0: its trainer ended 3 times before it had a seat (exited 2)");
+}
+
+TEST_F(Watched, ThreeEndsBeforeTheJobRunsGiveTheNodeUp) {
+  seat_in(JobPhase::restoring);
+  watch.note_layout_refusal("no memory");
+  for (int i = 0; i < 3; ++i) watch.on_death(process, "exited 2");
+  const auto reported = causes();
+  ASSERT_FALSE(reported.empty());
+  EXPECT_EQ(reported[0].kind, FaultKind::node_lost);
+  EXPECT_NE(reported[0].detail.find("3 times before the job ran"), std::string::npos);
+  EXPECT_NE(reported[0].detail.find("no memory"), std::string::npos);
+}
+
+TEST_F(Watched, ADeathAfterTheEndIsNoFault) {
+  seat_in(JobPhase::finished);
+  watch.on_death(process, "exited 0");
+  EXPECT_TRUE(causes().empty());
+  EXPECT_EQ(node.drives, 1);
+}
+
+TEST_F(Watched, AHangIsReported) {
+  seat_in(JobPhase::running);
+  process.page->phase.store(PAWL_PHASE_COMPUTE);
+  process.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.time.count()));
+  node.pass(19s);
+  watch.check();
+  EXPECT_TRUE(causes().empty());
+  node.pass(2s);
+  process.rendezvous_waiting.insert(4);  // it waits for others
+  watch.check();
+  EXPECT_TRUE(causes().empty());
+  process.rendezvous_waiting.clear();
+  watch.check();
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::trainer_hang);
+}
+
+TEST_F(Watched, WhoIsHeldByADrillDoesNotHang) {
+  seat_in(JobPhase::running);
+  process.page->phase.store(PAWL_PHASE_COMPUTE);
+  process.page->held.store(1);
+  node.pass(100s);
+  watch.check();
+  EXPECT_TRUE(causes().empty());
+}
+
+TEST_F(Watched, AStoppedProcessIsKilledOnItsWayBack) {
+  seat_in(JobPhase::restoring);
+  node.context.followed.restoring_since = node.clock.time;
+  process_state = 'T';
+  node.pass(1s);
+  watch.check();
+  EXPECT_EQ(killed, 0);
+  node.pass(4s);
+  watch.check();
+  EXPECT_EQ(killed, 1);
+  EXPECT_EQ(process.killed_why, "the process was stopped");
+}
+
+TEST_F(Watched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHappened) {
+  seat_in(JobPhase::running);
+  watch.on_fault(process, Generation(1), "timeout");
+  watch.on_fault(process, Generation(7), "of another generation");
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::communication);
+}
+
+TEST_F(Watched, ASparesParkedTrainersAreRegistered) {
+  trainer.asks(JoinMessage{});
+  watch.count_parked();
+  watch.count_parked();
+  EXPECT_EQ(watch.parked(), 1u);
+  EXPECT_EQ(parked_changes, 1);
+}
+
+}  // namespace
+}  // namespace pawl::job
