@@ -152,7 +152,8 @@ class DamagedWire : public ::testing::Test {
   }
 
   Workers workers_{[] {}};
-  std::atomic<std::uint64_t> progress_{0}, sent_{0}, received_{0};
+  std::atomic<std::uint64_t> progress_{0};
+  Counter sent_, received_;
   StreamContext context_;
 };
 

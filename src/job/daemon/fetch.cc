@@ -113,7 +113,7 @@ Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
     slot.bucket_done(i, sum);
     bytes += slot.bucket(i).size();
   }
-  *options_.context.bytes_received += bytes;
+  options_.context.bytes_received->add(bytes);
   return slot.seal_frozen(begin.generation, begin.step);
 }
 
@@ -158,7 +158,7 @@ Status FetchServer::serve() {
     const auto bytes = slot.bucket(i);
     PAWL_TRY(
         stream.send_all({std::as_bytes(std::span(&sum, 1)), std::span<const std::byte>(bytes)}, Deadline::never()));
-    *options_.context.bytes_sent += bytes.size();
+    options_.context.bytes_sent->add(bytes.size());
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "base/metrics.h"
 #include "env/clock.h"
 #include "job/daemon/job_mirror.h"
 #include "job/recovery/deadlines.h"
@@ -37,6 +38,7 @@ struct NodeContext {
   Deadlines deadlines{};
   bool ending = false;
 
+  Metrics metrics;  // all that this daemon counts
   Clock* clock = &real_clock();
   ControlCalls* control = nullptr;
   std::function<void(Duration, std::function<void()>)> after;  // once, on the loop

@@ -162,7 +162,7 @@ Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word)
     PAWL_TRY(stream.send_all(
         {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
         Deadline::never()));
-    *options_.context.bytes_sent += bytes.size();
+    options_.context.bytes_sent->add(bytes.size());
   }
   while (slot.word().state != SlotState::sealed) {
     if (!still_there()) return send_frame(stream, frame_of(AbandonMessage{word.step}));
@@ -273,7 +273,7 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   if (header.length - sizeof fields != place.size())
     return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
   PAWL_TRY(stream_->receive_all(place, Deadline::never()));
-  *options_.context.bytes_received += place.size();
+  options_.context.bytes_received->add(place.size());
   // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the
   // fields, too: right bytes under a wrong index are wrong.
   const std::uint32_t found = crc32c(place);

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/metrics.h"
 #include "env/environment.h"
 #include "job/daemon/memory.h"
 #include "job/recovery/deadlines.h"
@@ -39,8 +40,8 @@ struct StreamContext {
   const Environment* environment = &real_environment();
   Workers* workers = nullptr;
   const std::atomic<std::uint64_t>* progress = nullptr;  // Progress::pack() of the current generation
-  std::atomic<std::uint64_t>* bytes_sent = nullptr;
-  std::atomic<std::uint64_t>* bytes_received = nullptr;
+  Counter* bytes_sent = nullptr;
+  Counter* bytes_received = nullptr;
   bool gate_off = false;  // test only
   // A hold of the drill: returns when released or when `ended` turns true.
   std::function<void(const char* phase, const std::atomic<bool>& ended)> hold;

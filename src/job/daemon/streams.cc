@@ -14,8 +14,9 @@ Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds
       workers_([&context] { context.post([&context] { context.drive(); }); }) {
   stream_.workers = &workers_;
   stream_.progress = &progress_bits;
-  stream_.bytes_sent = &bytes_sent_;
-  stream_.bytes_received = &bytes_received_;
+  stream_.bytes_sent = &context.metrics.counter("wire_sent_bytes_total", "Snapshot bytes sent to other nodes.");
+  stream_.bytes_received =
+      &context.metrics.counter("wire_received_bytes_total", "Snapshot bytes received from other nodes.");
   stream_.hold = [&holds](const char* phase, const std::atomic<bool>& ended) { holds.wait_at(phase, ended); };
 }
 

@@ -41,8 +41,8 @@ class Streams {
 
   [[nodiscard]] bool idle() const { return workers_.idle(); }
   [[nodiscard]] const StreamContext& stream_context() const { return stream_; }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
-  [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return stream_.bytes_sent->value(); }
+  [[nodiscard]] std::uint64_t bytes_received() const { return stream_.bytes_received->value(); }
 
  private:
   [[nodiscard]] std::vector<std::shared_ptr<ReplicaSender>> senders_for(const Member& member, const ArenaHandle& arena);
@@ -54,8 +54,6 @@ class Streams {
   Hooks hooks_;
   Workers workers_;
   StreamContext stream_;
-  std::atomic<std::uint64_t> bytes_sent_{0};
-  std::atomic<std::uint64_t> bytes_received_{0};
   std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
   std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;
   std::vector<std::weak_ptr<FetchServer>> fetch_servers_;
