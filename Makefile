@@ -4,7 +4,7 @@
 #                make demo ARGS="--seed 7 --kills 3 --node leader"
 #   make test    all tests, sanitizers included; the last line counts them
 #   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
-#   make check   the fast lane: build and unit tests
+#   make check   the fast lane: style, the tree of sources, documents, Python; build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
@@ -37,7 +37,7 @@ test-long: setup
 	@tools/test-long $(ARGS)
 
 check: setup
-	@tools/test unit
+	@tools/test checks unit
 
 bench: setup
 	@tools/build main all

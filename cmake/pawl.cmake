@@ -33,8 +33,9 @@ target_compile_options(pawl_flags INTERFACE -Wall -Wextra -Wpedantic -Wno-unused
 option(PAWL_WERROR "warnings are errors (all our presets say ON; a compiler that we don't test may know other warnings)" OFF)
 if(PAWL_WERROR)
   target_compile_options(pawl_flags INTERFACE -Werror)
-  if(PAWL_SANITIZE OR PAWL_FUZZ)  # instrumented code makes this one guess wrong
-    target_compile_options(pawl_flags INTERFACE -Wno-error=maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # these guess from inlined code, and are wrong within std::string
+    target_compile_options(pawl_flags INTERFACE -Wno-error=array-bounds -Wno-error=maybe-uninitialized -Wno-error=restrict
+                           -Wno-error=stringop-overflow -Wno-error=stringop-overread -Wno-error=free-nonheap-object)
   endif()
 endif()
 target_link_libraries(pawl_flags INTERFACE Threads::Threads)
