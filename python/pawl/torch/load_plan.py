@@ -11,8 +11,8 @@ from pawl._checkpoint import Checkpoint
 from pawl.errors import Refused
 from pawl.torch.load_options import LoadOptions
 from pawl.torch.load_values import plan_values
-from pawl.torch.matching import OF_THE_MODEL, WEIGHT, Match, Matching, Sources, match
-from pawl.torch.pieces import Group, Layout, Piece
+from pawl.torch.matching import OF_THE_MODEL, Match, Matching, Sources, match
+from pawl.torch.pieces import WEIGHT, Group, Layout, Piece
 from pawl.torch.reading import check_all, is_direct, request_of, staging_type
 from pawl.torch.report import first_of
 
