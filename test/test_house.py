@@ -52,11 +52,14 @@ def main():
         code, output = check_tree(root)
         assert code == 0, output
         expect_fault(root, "base/upward.cc", '#include "tensor/box.h"\n', "comes after base in reading order")
-        expect_fault(root, "checkpoint/view/upward.cc", '#include "job/snapshot/arena.h"\n', "comes after checkpoint/view")
-        expect_fault(root, "job/layout/again.h", "namespace pawl::job {\nstruct Box {\n  int size = 0;\n};\n}  // namespace\n",
+        expect_fault(root, "checkpoint/view/upward.cc", '#include "job/snapshot/arena.h"\n',
+                     "comes after checkpoint/view")
+        expect_fault(root, "job/layout/again.h",
+                     "namespace pawl::job {\nstruct Box {\n  int size = 0;\n};\n}  // namespace\n",
                      "Box is defined 2 times")
         fields = "".join(f"  int field_{number} = 0;\n" for number in range(21))
-        expect_fault(root, "base/large.h", f"namespace pawl {{\nstruct Large {{\n{fields}}};\n}}\n", "Large has 21 fields")
+        expect_fault(root, "base/large.h", f"namespace pawl {{\nstruct Large {{\n{fields}}};\n}}\n",
+                     "Large has 21 fields")
         expect_warning_is_error(root)
     print("each broken rule was found")
 

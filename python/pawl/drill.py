@@ -44,7 +44,7 @@ _NO_LOOP = "never called job.steps()"
 
 
 class DrillError(Exception):
-    """The drill can't go on; a sentence with cause and remedy."""
+    """The drill can't go on; the text names the cause and the remedy."""
 
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)

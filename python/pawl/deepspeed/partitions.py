@@ -9,7 +9,7 @@ optimizer updates, and its fragments say which elements of which parameters it h
     ZeRO-3                              one for each sub-group: of each of its parameters 1/ranks, padded at the end
 
 What always holds: every offset is checked against DeepSpeed's own second record of it, where it has one; an engine
-that isn't understood is refused, in a sentence. Reads attributes alone: no communication, and DeepSpeed isn't imported.
+that pawl does not understand is an error. Only attributes are read: no communication, and DeepSpeed isn't imported.
 """
 from __future__ import annotations
 
