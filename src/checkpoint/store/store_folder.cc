@@ -11,6 +11,7 @@
 #include "checkpoint/containers/json_scan.h"
 #include "checkpoint/containers/safetensors_layout.h"
 #include "checkpoint/formats/native/store_manifest.h"
+#include "checkpoint/reshape/alignment.h"
 #include "checkpoint/reshape/open_files.h"
 #include "checkpoint/reshape/range_checksums.h"
 #include "env/files.h"
