@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/metrics.h"
-#include "env/clock.h"
+#include "env/environment.h"
 #include "job/daemon/job_mirror.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/duties.h"
@@ -39,6 +39,7 @@ struct NodeContext {
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts
+  const Environment* environment = &real_environment();
   Clock* clock = &real_clock();
   ControlCalls* control = nullptr;
   std::function<void(Duration, std::function<void()>)> after;  // once, on the loop

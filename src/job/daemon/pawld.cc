@@ -35,8 +35,10 @@ class SessionCalls : public ControlCalls {
 
 }  // namespace
 
-Pawld::Pawld(DaemonOptions options)
+Pawld::Pawld(DaemonOptions options, const Environment& environment)
     : options_(std::move(options)), context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job) {
+  context_.environment = &environment;
+  context_.clock = &environment.clock;
   context_.address = options_.address;
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };
@@ -52,8 +54,9 @@ Pawld::~Pawld() {
 // --- Start
 
 Status Pawld::start() {
-  PAWL_ASSIGN(loop_, Loop::make());
-  if (auto token = read_file(join_path(options_.run_dir, "token"), 4096)) token_ = *token;
+  PAWL_ASSIGN(loop_, Loop::make(*context_.environment));
+  Files& files = context_.environment->files;
+  if (auto token = read_file(join_path(options_.run_dir, "token"), 4096, files)) token_ = *token;
   keeper_ = std::make_unique<KeeperChannel>(
       *loop_, options_.keeper_fd,
       KeeperChannel::Handlers{.spawned = [this](std::uint32_t i, std::uint64_t pid,
@@ -174,8 +177,8 @@ NodeRecord Pawld::node_record() const {
   record.life = context_.self;
   record.address = options_.address;
   record.local_path = join_path(join_path(options_.run_dir, text("node-", context_.self.node)), "pawld.sock");
-  record.keeper_pid = static_cast<std::uint64_t>(getppid());
-  record.pawld_pid = static_cast<std::uint64_t>(getpid());
+  record.keeper_pid = static_cast<std::uint64_t>(context_.environment->processes.parent_pid());
+  record.pawld_pid = static_cast<std::uint64_t>(context_.environment->processes.own_pid());
   record.parked = parts_->watch.parked();
   record.healthy = true;  // it got here: memory, descriptors, control and listening sockets are sound
   return record;
@@ -294,7 +297,7 @@ void Pawld::end_job(int code) {
 int run_daemon(const DaemonOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   log_to(STDERR_FILENO, LogLevel::info, text("node=", options.node));
-  Pawld daemon(options);
+  Pawld daemon(options, real_environment());
   if (Status started = daemon.start(); !started) {
     log_error("daemon_failed", "why", started.error().what);
     return 1;

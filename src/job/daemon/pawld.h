@@ -19,7 +19,7 @@ namespace pawl::job {
 
 class Pawld {
  public:
-  explicit Pawld(DaemonOptions options);
+  Pawld(DaemonOptions options, const Environment& environment);
   ~Pawld();
   [[nodiscard]] Status start();
   int run();

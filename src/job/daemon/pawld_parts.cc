@@ -62,7 +62,10 @@ Pawld::Parts::Parts(Pawld& pawld)
                  },
              .kill = [&pawld](std::uint32_t index) { pawld.keeper_->kill_trainer(index); },
              .on_parked_changed = [&pawld] { pawld.session_->register_again(); },
-             .state_of = [](std::uint64_t pid) { return process_state(static_cast<pid_t>(pid)); }}),
+             .state_of =
+                 [&pawld](std::uint64_t pid) {
+                   return pawld.context_.environment->processes.state(static_cast<pid_t>(pid));
+                 }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },

@@ -42,7 +42,7 @@ void PeerListener::open() {
 
 void PeerListener::accept_all() {
   for (;;) {
-    auto accepted = try_accept(listener_.get());
+    auto accepted = loop_.environment().network.try_accept(listener_.get());
     if (!accepted || !accepted->valid()) return;
     adopt(std::move(*accepted));
   }

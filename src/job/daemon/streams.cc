@@ -12,6 +12,7 @@ Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds
       holds_(holds),
       hooks_(std::move(hooks)),
       workers_([&context] { context.post([&context] { context.drive(); }); }) {
+  stream_.environment = context.environment;
   stream_.workers = &workers_;
   stream_.progress = &progress_bits;
   stream_.bytes_sent = &context.metrics.counter("wire_sent_bytes_total", "Snapshot bytes sent to other nodes.");
