@@ -34,7 +34,7 @@ option(PAWL_WERROR "warnings are errors (all our presets say ON; a compiler that
 if(PAWL_WERROR)
   target_compile_options(pawl_flags INTERFACE -Werror)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # these guess from inlined code, and are wrong within std::string
-    target_compile_options(pawl_flags INTERFACE -Wno-error=array-bounds -Wno-error=maybe-uninitialized -Wno-error=restrict
+    target_compile_options(pawl_flags INTERFACE -Wno-array-bounds -Wno-error=maybe-uninitialized -Wno-error=restrict
                            -Wno-error=stringop-overflow -Wno-error=stringop-overread -Wno-error=free-nonheap-object)
   endif()
 endif()

@@ -311,7 +311,8 @@ std::string members_text(const JobState& state) {
 // `nodes_return`: dead nodes are started again without anybody's help.
 std::string describe(const JobState& state, bool nodes_return) {
   std::string line = text("generation ", state.generation, " ", name_of(state.phase));
-  if (state.phase == JobPhase::running) return text(line, " from step ", state.resume, " on nodes ", members_text(state));
+  if (state.phase == JobPhase::running)
+    return text(line, " from step ", state.resume, " on nodes ", members_text(state));
   if (state.phase == JobPhase::quiescing && !state.causes.empty()) {
     const Cause& cause = state.causes.back();
     line += text(": ", name_of(cause.kind));

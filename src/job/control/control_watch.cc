@@ -13,7 +13,7 @@ using etcdserverpb::WatchResponse;
 
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(20);          // before the stream is opened again
+constexpr auto kReopenPause = std::chrono::milliseconds(20);    // before the stream is opened again
 constexpr auto kConnectSlice = std::chrono::milliseconds(100);  // the longest that the end of a watch waits for
 constexpr auto kLookMax = std::chrono::seconds(2);
 
@@ -47,7 +47,7 @@ class EtcdWatch final : public Watch {
       tell_connection(false);
       channel_->pass_over(endpoint);
       std::unique_lock lock(mutex_);
-      stop_.wait_for(lock, kPause, [&] { return stopping_; });
+      stop_.wait_for(lock, kReopenPause, [&] { return stopping_; });
     }
   }
 
