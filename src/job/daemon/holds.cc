@@ -22,7 +22,7 @@ void Holds::release_all() {
     std::lock_guard lock(mutex_);
     holds_.clear();
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 bool Holds::is_held_at(const std::string& phase) {
@@ -38,11 +38,11 @@ void Holds::wait_at(const std::string& phase, const std::atomic<bool>& ended) {
   auto held = [&] { return holds_.count(phase) > 0 && !ended; };
   if (!held()) return;
   holds_[phase] = true;
-  while (held()) changed_.wait_for(lock, 5ms);
+  while (held()) changed_->wait_for(lock, 5ms);
 }
 
 void Holds::wake() {
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 std::map<std::string, bool> Holds::view() const {

@@ -42,7 +42,8 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
 }
 
 Pawld::Parts::Parts(Pawld& pawld)
-    : events(pawld.context_),
+    : holds(pawld.context_.environment->tasks),
+      events(pawld.context_),
       mover(pawld.context_, events, holds,
             {.on_won =
                  [&pawld](const JobState& state, Revision revision) {

@@ -1,11 +1,8 @@
 #include "job/daemon/questions.h"
 
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "env/files.h"
 #include "job/daemon/trainer_watch.h"
 
 namespace pawl::job {
@@ -25,17 +22,6 @@ const char* phase_name(std::uint64_t phase) {
   return phase < std::size(kTrainerPhases) ? kTrainerPhases[phase] : "unknown";
 }
 
-std::uint64_t resident_bytes(std::uint64_t pid) {
-  auto statm = read_file(text("/proc/", pid, "/statm"), 256);
-  if (!statm) return 0;
-  const std::size_t blank = statm->find(' ');
-  std::uint64_t pages = 0;
-  if (blank == std::string::npos) return 0;
-  const std::string_view rest = std::string_view(*statm).substr(blank + 1);
-  if (!parse_number(rest.substr(0, rest.find(' ')), pages)) return 0;
-  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 void add_page(Json& json, const TrainerPage& page) {
   json["phase"] = phase_name(page.phase.load());
   json["step"] = page.step.load();
@@ -53,7 +39,7 @@ void add_page(Json& json, const TrainerPage& page) {
   json["copy_ms_total"] = ms_of(page.copy_ns_total.load());
 }
 
-Json trainer_json(const TrainerProcess& trainer, Generation running) {
+Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generation running) {
   Json json{{"local_index", trainer.index},
             {"seat", trainer.seat ? Json(trainer.seat->value) : Json()},
             {"pid", trainer.pid == kPidNotKnownYet ? 0 : trainer.pid},
@@ -66,7 +52,7 @@ Json trainer_json(const TrainerProcess& trainer, Generation running) {
                                                                    : "restoring";
   if (trainer.page == nullptr) return json;
   add_page(json, *trainer.page);
-  json["rss_bytes"] = resident_bytes(trainer.pid);
+  json["rss_bytes"] = processes.resident_bytes(static_cast<pid_t>(trainer.pid));
   return json;
 }
 
@@ -159,8 +145,8 @@ std::string Questions::status_json() const {
   status["committed"] = committed.value;
   status["resume"] = formed ? mirror.state().resume.value : 0;
   status["address"] = context.address;
-  status["keeper_pid"] = getppid();
-  status["pawld_pid"] = getpid();
+  status["keeper_pid"] = context.environment->processes.parent_pid();
+  status["pawld_pid"] = context.environment->processes.own_pid();
   status["lease_age_ms"] = ms_of(static_cast<std::uint64_t>(hooks_.lease_age().count()));
   status["memory_bytes"] = parts_.memory.bytes();
   status["wire_bytes"] = {{"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}};
@@ -170,7 +156,7 @@ std::string Questions::status_json() const {
   status["seats"] = Json::array();
   Json exposed = Json::array();
   for (const TrainerProcess& trainer : parts_.trainers.places()) {
-    status["trainers"].push_back(trainer_json(trainer, running));
+    status["trainers"].push_back(trainer_json(context.environment->processes, trainer, running));
     if (!trainer.seat || !mirror.is_member()) continue;
     const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
     status["seats"].push_back(seat_json(mirror, *trainer.seat, arena));

@@ -1,19 +1,32 @@
 #include "job/daemon/seat_arenas.h"
 
-#include <future>
+#include <mutex>
+#include <optional>
 
 #include "job/layout/seat_layout.h"
 
 namespace pawl::job {
 namespace {
 
-// On the loop, while the calling thread waits.
+// On the loop, while the calling task waits.
 template <class T, class Work>
 T on_loop(NodeContext& context, Work work) {
-  auto promise = std::make_shared<std::promise<T>>();
-  auto future = promise->get_future();
-  context.post([promise, work = std::move(work)] { promise->set_value(work()); });
-  return future.get();
+  struct Call {
+    std::mutex mutex;
+    std::unique_ptr<Condition> changed;
+    std::optional<T> result;
+  };
+  auto call = std::make_shared<Call>();
+  call->changed = context.environment->tasks.make_condition();
+  context.post([call, work = std::move(work)] {
+    T result = work();
+    std::lock_guard lock(call->mutex);
+    call->result.emplace(std::move(result));
+    call->changed->notify_all();
+  });
+  std::unique_lock lock(call->mutex);
+  while (!call->result) call->changed->wait(lock);
+  return std::move(*call->result);
 }
 
 }  // namespace
