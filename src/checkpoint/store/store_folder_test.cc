@@ -253,8 +253,8 @@ TEST(StoreFolder, PublishesNothingUnlessAllIsThereOnce) {
   StorePiece other = rows(2, 2);
   other.type = ElementType::int32;
   expect_refused({{rows(0, 2)}, {other}}, "is float32 [4,4] of one part and int32 [4,4] of another");
-  expect_refused({{rows(0, 4)}}, "no JSON", {"{\"a\": 1,}", {}});
-  expect_refused({{rows(0, 4)}}, "no JSON", {"{}, \"tensors\": []", {}});
+  expect_refused({{rows(0, 4)}}, "not JSON", {"{\"a\": 1,}", {}});
+  expect_refused({{rows(0, 4)}}, "not JSON", {"{}, \"tensors\": []", {}});
   expect_refused({{rows(0, 4)}}, "there is no tensor b", {"{}", {{"tied", "b"}}});
   expect_refused({{rows(0, 4)}}, "publish", {"{}", {{"\xff", "a"}}});
 }
