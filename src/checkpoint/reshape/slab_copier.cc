@@ -68,6 +68,7 @@ Status SlabCopier::copy_encoded(StagedSlab& slab) {
     const std::uint32_t file = encoded[i].file;
     PAWL_ASSIGN(const DecodedFiles::Bytes bytes, execution_.decoded.get(file));
     for (; i < encoded.size() && encoded[i].file == file; ++i) PAWL_TRY(copy_decoded(slab, encoded[i], *bytes));
+    PAWL_TRY(flush());  // writes to peers read from `bytes`, which may be dropped after this turn
   }
   return {};
 }

@@ -83,10 +83,12 @@ void StateMover::push_causes() {
 void StateMover::lead() {
   if (moving_) return;
   const JobMirror& mirror = context_.mirror;
-  const JobState state = mirror.state();
+  const JobState& state = mirror.state();
   const std::vector<TrainerEnd> ends = mirror.ends();
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
+  // In all other phases nobody leads: a view of a large job is not worth making for each key that changes.
+  if (state.phase != JobPhase::quiescing && state.phase != JobPhase::restoring) return;
   const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.nodes(), mirror.ready_members(),
                                  ends, context_.clock->now() - mirror.state_since()},
                                 context_.self, context_.deadlines);
