@@ -21,7 +21,8 @@
  * PAWL=off in the environment: every call is a no-op that answers PAWL_OK, with these exceptions. The identity is read
  * from RANK, WORLD_SIZE and LOCAL_RANK (generation 0), the role is PAWL_ROLE_SEATED, pawl_event_fd answers -1,
  * pawl_event_next PAWL_TIMEOUT, and pawl_committed_step and pawl_interrupted 0. pawl_rendezvous_* work within this
- * process only: its threads meet there, ranks don't. pawl_stop_after agrees with itself.
+ * process only: its threads meet there, ranks don't. pawl_stop_after agrees with itself. The size of a struct that pawl
+ * fills in is still checked.
  *
  * Environment, read by pawl_attach:
  *   PAWL                    "off": see above. Default: on.

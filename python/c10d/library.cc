@@ -45,6 +45,8 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   required(functions_.interrupted, "pawl_interrupted");
   required(functions_.event_fd, "pawl_event_fd");
   required(functions_.error, "pawl_error");
+  required(functions_.rendezvous_set, "pawl_rendezvous_set");  // at once, not in the middle of making a group
+  required(functions_.rendezvous_get, "pawl_rendezvous_get");
   trainer_ = reinterpret_cast<pawl_trainer*>(handle);
 }
 
@@ -83,7 +85,7 @@ template <class Function>
 Function Library::required(Function function, const char* name) const {
   if (function != nullptr) return function;
   throw std::runtime_error("pawl: " + path_ + " lacks " + name +
-                           ": it is older than this extension; build both from one checkout (make build)");
+                           ": it is of another version than this extension; build both from one checkout (make build)");
 }
 
 Answer Library::rendezvous_set(const std::string& key, const void* value, std::size_t size) const {

@@ -15,7 +15,7 @@ _NAMES = ("auto", "stored", "huggingface", "megatron")
 
 @dataclass(frozen=True)
 class Hints:
-    """What a checkpoint doesn't say and load() can't detect. Give only what load() asks for.
+    """What a checkpoint doesn't say and load() can't detect. Give only what an error asks for.
 
     names                      "stored"; "huggingface" or "megatron": rename to these; "auto": rename where the stored
                                names aren't the training's and the others are
@@ -24,6 +24,9 @@ class Hints:
     tag                        which of several checkpoints in a folder
     family, attention_heads, query_groups, head_size, vocabulary   the model's: renaming needs them where the
                                checkpoint doesn't say them
+
+    Errors name the flag of `pawl convert`: --param-names is parameter_names, --heads attention_heads; the others have
+    the same name.
 
     Fails: Refused for unknown `names`.
     """
