@@ -42,8 +42,9 @@ target_link_libraries(pawl_flags INTERFACE Threads::Threads)
 if(PAWL_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")  # compiles in 60 % of the time, finds the same
   add_compile_options(-fsanitize=${PAWL_SANITIZE} -fno-omit-frame-pointer)
-  if(PAWL_SANITIZE MATCHES undefined)  # these double the time to compile, and a null pointer ends a test anyway
-    add_compile_options(-fno-sanitize=null,object-size,vptr)
+  if(PAWL_SANITIZE MATCHES undefined)
+    # Each of these doubles the time to compile. A null pointer ends a test anyway; the fuzzers' tree checks alignment.
+    add_compile_options(-fno-sanitize=null,object-size,vptr,alignment)
   endif()
   add_link_options(-fsanitize=${PAWL_SANITIZE})
 endif()
@@ -53,8 +54,19 @@ if(PAWL_FUZZ)  # every library is instrumented; only a fuzzer itself gets the ma
   add_link_options(-fsanitize=address,undefined)
 endif()
 
+# Code that waits for people or for the network, not for the processor: -O1 compiles in 60 % of the time of -O2. Tests
+# mostly compile gtest: -O0, and no checks of undefined behaviour within the tests themselves.
+if(NOT PAWL_SANITIZE)
+  set(PAWL_COLD_OPTIONS $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+endif()
+set(PAWL_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O0>)
+if(PAWL_SANITIZE MATCHES undefined)
+  list(APPEND PAWL_TEST_OPTIONS -fno-sanitize=undefined)
+endif()
+
 # The headers that nearly every file reads, compiled once: a third of the time to compile a file. A file still
-# includes what it uses: the presets dev and fuzz compile without.
+# includes what it uses: the presets dev and fuzz compile without. Whoever reads a precompiled header is compiled with the
+# same options as the header: at another -O, g++ 12 has crashed.
 option(PAWL_PRECOMPILE "compile the standard library's headers once" ON)
 if(PAWL_PRECOMPILE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
@@ -63,15 +75,20 @@ if(PAWL_PRECOMPILE)
   set(standard <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional>
                <span> <string> <string_view> <thread> <unordered_map> <unordered_set> <variant> <vector>)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled/nothing.cc CONTENT "int main() {}\n")
-  add_library(pawl_headers OBJECT ${CMAKE_BINARY_DIR}/precompiled/nothing.cc)
-  target_compile_options(pawl_headers PRIVATE -fno-exceptions)
-  target_link_libraries(pawl_headers PRIVATE pawl_flags)
-  target_precompile_headers(pawl_headers PRIVATE ${standard} "${PROJECT_SOURCE_DIR}/src/base/result.h"
-                            "${PROJECT_SOURCE_DIR}/src/base/text.h")
-  add_executable(pawl_test_headers ${CMAKE_BINARY_DIR}/precompiled/nothing.cc)
-  target_link_libraries(pawl_test_headers PRIVATE pawl_flags GTest::gtest)
-  target_precompile_headers(pawl_test_headers PRIVATE ${standard} <fstream> <random> <sstream> <gtest/gtest.h>
-                             <nlohmann/json.hpp>)
+  function(pawl_precompiled name options)
+    target_compile_options(${name} PRIVATE ${options})
+    target_link_libraries(${name} PRIVATE pawl_flags)
+    target_precompile_headers(${name} PRIVATE ${standard} ${ARGN})
+  endfunction()
+  set(ours "${PROJECT_SOURCE_DIR}/src/base/result.h" "${PROJECT_SOURCE_DIR}/src/base/text.h")
+  set(nothing ${CMAKE_BINARY_DIR}/precompiled/nothing.cc)
+  add_library(pawl_headers OBJECT ${nothing})
+  pawl_precompiled(pawl_headers "-fno-exceptions" ${ours})
+  add_library(pawl_cold_headers OBJECT ${nothing})
+  pawl_precompiled(pawl_cold_headers "-fno-exceptions;${PAWL_COLD_OPTIONS}" ${ours})
+  add_executable(pawl_test_headers ${nothing})  # no library: -fPIE and -fPIC differ, too
+  pawl_precompiled(pawl_test_headers "${PAWL_TEST_OPTIONS}" <fstream> <random> <sstream> <gtest/gtest.h> <nlohmann/json.hpp>)
+  target_link_libraries(pawl_test_headers PRIVATE GTest::gtest)
 endif()
 
 # Rooms whose files mostly compile headers of others (gRPC, JSON, torch) are compiled as few large files: a third of the time.
@@ -83,11 +100,6 @@ function(pawl_together target batch)
   endif()
 endfunction()
 
-# Code that waits for people or for the network, not for the processor: -O1 compiles in 60 % of the time of -O2.
-function(pawl_cold target)
-  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
-endfunction()
-
 # The file that declares a command line (CLI11): it throws, and runs once.
 function(pawl_command_line file)
   set_source_files_properties(${file} PROPERTIES
@@ -95,20 +107,22 @@ function(pawl_command_line file)
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ... [COLD] [TOGETHER files-at-once])
+# pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ... [OPTIMIZED] [COLD] [TOGETHER files-at-once])
 # makes the static library pawl_NAME, and for each test file an executable of that name, run by ctest in the lane "unit".
 function(pawl_library name)
-  cmake_parse_arguments(ARG "COLD" "TOGETHER" "SOURCES;USES;TESTS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;OPTIMIZED" "TOGETHER" "SOURCES;USES;TESTS;LIBRARIES" ${ARGN})
   set(target pawl_${name})
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
     target_link_libraries(${target} PUBLIC pawl_flags ${ARG_LIBRARIES})
     target_compile_options(${target} PRIVATE -fno-exceptions)
-    if(PAWL_PRECOMPILE)
-      target_precompile_headers(${target} REUSE_FROM pawl_headers)
-    endif()
     if(ARG_COLD)
-      pawl_cold(${target})
+      target_compile_options(${target} PRIVATE ${PAWL_COLD_OPTIONS})
+    endif()
+    if(PAWL_PRECOMPILE AND ARG_COLD)
+      target_precompile_headers(${target} REUSE_FROM pawl_cold_headers)
+    elseif(PAWL_PRECOMPILE)
+      target_precompile_headers(${target} REUSE_FROM pawl_headers)
     endif()
     if(ARG_TOGETHER)
       pawl_together(${target} ${ARG_TOGETHER})
@@ -123,18 +137,23 @@ function(pawl_library name)
     target_link_libraries(${target} ${scope} pawl_${used})
   endforeach()
   if(ARG_TESTS)
-    pawl_tests(${ARG_TESTS} USES ${name})
+    set(optimized)
+    if(ARG_OPTIMIZED)
+      set(optimized OPTIMIZED)
+    endif()
+    pawl_tests(${ARG_TESTS} USES ${name} ${optimized})
   endif()
 endfunction()
 
 # pawl_tests(a_test.cc ... USES folder ... [LABEL unit|process|long] [TIMEOUT seconds] [DEFINITIONS x=y ...]
-#            [DEPENDS target ...])
+#            [DEPENDS target ...] [OPTIMIZED])
 # puts these files of gtest into the program ${PAWL_TEST_PROGRAM}, which several folders may share: one executable and one
-# ctest entry each. A dozen programs link in a tenth of the time that one a file takes.
+# ctest entry each. A dozen programs link in a tenth of the time that one a file takes. OPTIMIZED: the program computes more
+# than it compiles.
 # A folder that sets PAWL_ONE_THREAD starts no thread: the tree that looks for data races leaves its program out, so all
 # files of a program agree in it, and in the label.
 function(pawl_tests)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "USES;DEFINITIONS;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "LABEL;TIMEOUT" "USES;DEFINITIONS;DEPENDS" ${ARGN})
   set(program ${PAWL_TEST_PROGRAM})
   if(NOT program)
     message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}: say which program the tests belong to: set(PAWL_TEST_PROGRAM ...)")
@@ -156,6 +175,9 @@ function(pawl_tests)
   endif()
   set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_KIND "${kind}")
   set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_OPTIMIZED)
+    set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_OPTIMIZED ON)
+  endif()
   list(TRANSFORM ARG_UNPARSED_ARGUMENTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_USES PREPEND pawl_)
   set_property(GLOBAL APPEND PROPERTY PAWL_TEST_PROGRAMS ${program})
@@ -185,8 +207,12 @@ function(pawl_test_programs)
     foreach(needed ${DEPENDS})
       add_dependencies(${program} ${needed})
     endforeach()
-    if(PAWL_PRECOMPILE)
-      target_precompile_headers(${program} REUSE_FROM pawl_test_headers)
+    get_property(optimized GLOBAL PROPERTY PAWL_TESTS_${program}_OPTIMIZED)
+    if(NOT optimized)
+      target_compile_options(${program} PRIVATE ${PAWL_TEST_OPTIONS})
+      if(PAWL_PRECOMPILE)
+        target_precompile_headers(${program} REUSE_FROM pawl_test_headers)
+      endif()
     endif()
     if(one_thread AND PAWL_SANITIZE STREQUAL "thread")
       set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
