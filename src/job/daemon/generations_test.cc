@@ -118,7 +118,7 @@ TEST_F(OneNode, SeatsItsTrainersAndRuns) {
   follow(JobPhase::running);
   EXPECT_EQ(node.context.followed.running, Generation(1));
   EXPECT_TRUE(answer<RunningMessage>());
-  EXPECT_EQ(trainer.process().page->generation.load(), 1u);
+  EXPECT_EQ(trainer.process().shared.page->generation.load(), 1u);
 }
 
 TEST_F(OneNode, AReadyThatWasNotPutIsPutAgain) {
@@ -140,8 +140,8 @@ TEST_F(OneNode, FreezesAndReportsOnceAgain) {
   ask(RestoreMessage{Generation(1)});
   follow(JobPhase::quiescing);
   EXPECT_EQ(node.context.followed.frozen, Generation(2));
-  EXPECT_TRUE(trainer.process().waiting.empty());  // all are woken
-  EXPECT_EQ(trainer.process().page->recover_generation.load(), 2u);
+  EXPECT_TRUE(trainer.process().line.waiting.empty());  // all are woken
+  EXPECT_EQ(trainer.process().shared.page->recover_generation.load(), 2u);
   ASSERT_EQ(node.control.puts.size(), 1u);
   EXPECT_EQ(node.control.puts[0].key, "/pawl/test/inventory/2/0");
   const auto inventory = parse_inventory(node.control.puts[0].value);
@@ -251,7 +251,7 @@ TEST_F(OneNode, AStopIsProposedAcknowledgedAndAnswered) {
 TEST_F(OneNode, FinishesWhenTheLastStepIsCommitted) {
   run();
   node.control.puts.clear();
-  trainer.process().page->step.store(9);
+  trainer.process().shared.page->step.store(9);
   ask(FinishMessage{Step(9), Step(9)});
   ASSERT_EQ(node.control.puts.size(), 1u);
   EXPECT_EQ(node.control.puts[0].value, R"({"committed":false,"generation":1,"step":9})");

@@ -32,8 +32,8 @@ void Imports::start_waiting() {
   std::vector<Source> waiting;
   for (const Source& source : waiting_) {
     const TrainerProcess* trainer = trainers_.at_seat(source.seat);
-    const bool may_copy =
-        trainer != nullptr && trainer->pid != 0 && trainer->seated.value > 0 && !trainer->waits_for(MessageKind::join);
+    const bool may_copy = trainer != nullptr && trainer->pid != 0 && trainer->seated.value > 0 &&
+                          !trainer->line.waits_for(MessageKind::join);
     if (may_copy) {
       waiting.push_back(source);
     } else {

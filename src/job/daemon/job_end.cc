@@ -15,11 +15,11 @@ void JobEnd::consider_stop() {
   const StopDuties duties = decide_stop(mirror.state(), mirror.stop(), context_.self);
   if (duties.acknowledge) acknowledge_stop();
   for (TrainerProcess& trainer : trainers_.places()) {
-    if (!trainer.waits_for(MessageKind::stop_after)) continue;
+    if (!trainer.line.waits_for(MessageKind::stop_after)) continue;
     if (duties.answer)
       trainers_.answer(trainer, MessageKind::stop_after, StoppingMessage{mirror.stop().stop_step});
     else if (duties.propose)
-      propose_stop(trainer.stop_wanted);
+      propose_stop(trainer.last_steps.stop_wanted);
   }
 }
 
@@ -47,11 +47,11 @@ void JobEnd::consider_finish() {
   const JobMirror& mirror = context_.mirror;
   const EndedSeats seats = ended_seats(mirror.finishes(), mirror.generation());
   for (TrainerProcess& trainer : trainers_.places()) {
-    if (!trainer.seat || trainer.page == nullptr || trainer.seated != mirror.generation()) continue;
-    const Decision apart =
-        decide_apart(mirror.state(), seats.ended, {*trainer.seat, Step(trainer.page->step.load())}, context_.self);
+    if (!trainer.seat || trainer.shared.page == nullptr || trainer.seated != mirror.generation()) continue;
+    const Decision apart = decide_apart(mirror.state(), seats.ended,
+                                        {*trainer.seat, Step(trainer.shared.page->step.load())}, context_.self);
     if (const StateMove* move = std::get_if<StateMove>(&apart)) return mover_.move(move->next, move->why);
-    if (trainer.waits_for(MessageKind::finish)) put_finish(trainer);
+    if (trainer.line.waits_for(MessageKind::finish)) put_finish(trainer);
   }
   if (!mirror.is_root()) return;
   const Decision decision = decide_finished(mirror.state(), seats.finished, context_.self);
@@ -61,8 +61,8 @@ void JobEnd::consider_finish() {
 // Twice: when the trainer has ended its steps, and when the last of them is committed.
 void JobEnd::put_finish(TrainerProcess& trainer) {
   const Seat seat = *trainer.seat;
-  const SeatFinish finish{context_.mirror.generation(), trainer.last_step,
-                          progress_().committed >= trainer.finish_step};
+  const SeatFinish finish{context_.mirror.generation(), trainer.last_steps.last,
+                          progress_().committed >= trainer.last_steps.commit_first};
   const auto& told = context_.mirror.finishes();
   if (const auto found = told.find(seat); found != told.end() && found->second == finish) return;
   context_.mirror.note_finish(seat, finish);

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "job/daemon/trainer_watch.h"
 
 namespace pawl::job {
 
@@ -46,12 +45,12 @@ Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generatio
             {"start_time", trainer.start_time}};
   json["state"] = trainer.pid == 0 || trainer.dying                ? "dead"
                   : trainer.finished                               ? "finished"
-                  : trainer.waits_for(MessageKind::join)           ? (trainer.seat ? "joined" : "parked")
-                  : trainer.page == nullptr                        ? "starting"
+                  : trainer.line.waits_for(MessageKind::join)      ? (trainer.seat ? "joined" : "parked")
+                  : trainer.shared.page == nullptr                 ? "starting"
                   : running.value > 0 && trainer.seated == running ? "running"
                                                                    : "restoring";
-  if (trainer.page == nullptr) return json;
-  add_page(json, *trainer.page);
+  if (trainer.shared.page == nullptr) return json;
+  add_page(json, *trainer.shared.page);
   json["rss_bytes"] = processes.resident_bytes(static_cast<pid_t>(trainer.pid));
   return json;
 }
@@ -182,9 +181,9 @@ std::string Questions::hold_json(const std::string& phase, std::uint32_t local_i
   const std::vector<TrainerProcess>& trainers = parts_.trainers.places();
   for (std::uint64_t i = 1; i < std::size(kTrainerPhases); ++i) {
     if (phase != kTrainerPhases[i]) continue;
-    if (local_index >= trainers.size() || trainers[local_index].page == nullptr)
+    if (local_index >= trainers.size() || trainers[local_index].shared.page == nullptr)
       return R"({"error":"no such trainer"})";
-    TrainerPage& page = *trainers[local_index].page;
+    TrainerPage& page = *trainers[local_index].shared.page;
     page.held.store(0);
     page.hold_step.store(step);
     page.hold_phase.store(i, std::memory_order_release);
@@ -196,7 +195,7 @@ std::string Questions::hold_json(const std::string& phase, std::uint32_t local_i
 void Questions::release_holds() {
   parts_.holds.release_all();
   for (TrainerProcess& trainer : parts_.trainers.places())
-    if (trainer.page != nullptr) trainer.page->hold_phase.store(0);
+    if (trainer.shared.page != nullptr) trainer.shared.page->hold_phase.store(0);
   parts_.context.drive_soon(std::chrono::nanoseconds(0));
 }
 

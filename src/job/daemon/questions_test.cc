@@ -61,7 +61,7 @@ TEST_F(Asked, StatusOfAMemberNamesWhatIsExposed) {
   node.run_in(JobPhase::running);
   trainers.places()[0].seat = Seat(0);
   trainers.places()[0].seated = Generation(1);
-  trainers.places()[0].page->step.store(12);
+  trainers.places()[0].shared.page->step.store(12);
   const Json status = ask(R"({"ask":"status"})");
   EXPECT_EQ(status["role"], "member");
   EXPECT_EQ(status["committed"], 3);
@@ -87,11 +87,11 @@ TEST_F(Asked, HoldsNeedTestHooks) {
   EXPECT_TRUE(ask(R"({"ask":"hold","phase":"nowhere"})").contains("error"));
   EXPECT_TRUE(ask(R"({"ask":"hold","phase":"update","local_index":4})").contains("error"));
   EXPECT_EQ(ask(R"({"ask":"hold","phase":"update","local_index":0,"step":7})")["ok"], true);
-  EXPECT_EQ(trainers.places()[0].page->hold_phase.load(), 4u);
-  EXPECT_EQ(trainers.places()[0].page->hold_step.load(), 7u);
+  EXPECT_EQ(trainers.places()[0].shared.page->hold_phase.load(), 4u);
+  EXPECT_EQ(trainers.places()[0].shared.page->hold_step.load(), 7u);
   EXPECT_EQ(ask(R"({"ask":"release"})")["ok"], true);
   EXPECT_FALSE(node.holds.is_held_at("decide"));
-  EXPECT_EQ(trainers.places()[0].page->hold_phase.load(), 0u);
+  EXPECT_EQ(trainers.places()[0].shared.page->hold_phase.load(), 0u);
   EXPECT_EQ(node.drives, 1);
 }
 

@@ -60,7 +60,7 @@ void Seats::on_request(TrainerProcess& trainer, const Frame& frame) {
     case MessageKind::restore:
       return answer_restores();
     case MessageKind::restore_bad:
-      trainer.waiting.erase(kind);
+      trainer.line.waiting.erase(kind);
       return on_restore_bad(trainer, message_of<RestoreBadMessage>(frame));
     case MessageKind::done:
       return on_done(trainer, message_of<DoneMessage>(frame).generation);
@@ -73,18 +73,18 @@ void Seats::on_request(TrainerProcess& trainer, const Frame& frame) {
       return on_rendezvous(trainer, frame);
     case MessageKind::stop_after: {
       const auto asked = message_of<StopAfterMessage>(frame);
-      trainer.stop_wanted = asked.step;
+      trainer.last_steps.stop_wanted = asked.step;
       if (asked.generation == parts_.context.mirror.generation()) parts_.job_end.consider_stop();
       return;
     }
     case MessageKind::finish: {
       const auto finish = message_of<FinishMessage>(frame);
-      trainer.finish_step = finish.commit_first;
-      trainer.last_step = finish.last_step;
+      trainer.last_steps.commit_first = finish.commit_first;
+      trainer.last_steps.last = finish.last_step;
       return parts_.job_end.consider_finish();
     }
     default:
-      trainer.waiting.erase(kind);
+      trainer.line.waiting.erase(kind);
       return;
   }
 }
@@ -108,7 +108,8 @@ void Seats::answer_waiting() {
 void Seats::answer_joins() {
   const JobState& state = parts_.context.mirror.state();
   for (TrainerProcess& trainer : parts_.trainers.places()) {
-    if (!trainer.seat || trainer.dying || trainer.seated == state.generation || !trainer.waits_for(MessageKind::join))
+    if (!trainer.seat || trainer.dying || trainer.seated == state.generation ||
+        !trainer.line.waits_for(MessageKind::join))
       continue;
     if (parts_.holds.is_held_at("seated")) return;
     trainer.seated = state.generation;
@@ -126,7 +127,7 @@ void Seats::answer_joins() {
 void Seats::answer_restores() {
   if (!parts_.context.is_restoring()) return;
   for (TrainerProcess& trainer : parts_.trainers.places()) {
-    if (!trainer.seat || !trainer.waits_for(MessageKind::restore) || !parts_.imports.has(*trainer.seat)) continue;
+    if (!trainer.seat || !trainer.line.waits_for(MessageKind::restore) || !parts_.imports.has(*trainer.seat)) continue;
     const Source* source = parts_.context.mirror.source_of(*trainer.seat);
     const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
     Slot slot;
@@ -225,9 +226,10 @@ void Seats::on_rendezvous(TrainerProcess& trainer, const Frame& frame) {
   };
   if (!decode(frame.payload, asked)) return refuse("not a request to the store");
   const JobMirror& mirror = parts_.context.mirror;
-  if (!mirror.has_state() || !trainer.seat || trainer.page == nullptr) return refuse("the store is for who has a seat");
+  if (!mirror.has_state() || !trainer.seat || trainer.shared.page == nullptr)
+    return refuse("the store is for who has a seat");
   if (asked.generation != mirror.generation()) return;  // it is over: the trainer will see that in its page
-  asked.request.client = trainer.page->nonce.load();
+  asked.request.client = trainer.shared.page->nonce.load();
   asked.request.number = id;
   parts_.rendezvous.ask(std::move(asked.request), [this, index = trainer.index, id](const RendezvousAnswer& answer) {
     parts_.trainers.answer_rendezvous(parts_.trainers.places()[index], id, ValueMessage{answer});

@@ -1,7 +1,7 @@
 // Seats: what this node's trainers ask in their seats, and when they are answered.
 //
 // A trainer joins, is given its seat, declares its layout, restores the resume step, and says done; when all of the node
-// have, the node is ready. Requests that must wait stay in TrainerProcess::waiting; answer_waiting() comes back to them.
+// have, the node is ready. Requests that must wait stay in TrainerLine::waiting; answer_waiting() comes back to them.
 #pragma once
 
 #include <functional>

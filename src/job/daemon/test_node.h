@@ -121,17 +121,17 @@ class TestTrainer {
  public:
   TestTrainer(Loop& loop, TrainerProcess& process) : process_(process) {
     page_ = static_cast<std::byte*>(std::aligned_alloc(4096, kTrainerPageBytes));
-    process.page = *initialise_page(std::span(page_, kTrainerPageBytes));
+    process.shared.page = *initialise_page(std::span(page_, kTrainerPageBytes));
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    process.connection =
+    process.line.connection =
         Connection::make(loop, Fd(ends[0]), {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}});
     other_end_ = Fd(ends[1]);
     process.pid = 77;
   }
   ~TestTrainer() {
-    process_.connection.reset();
-    process_.page = nullptr;
+    process_.line.connection.reset();
+    process_.shared.page = nullptr;
     std::free(page_);
   }
   TrainerProcess& process() { return process_; }
@@ -139,9 +139,9 @@ class TestTrainer {
   template <class Message>
   Frame asks(const Message& message, std::uint64_t id = 1) {
     if (Message::kKind == MessageKind::rendezvous)
-      process_.rendezvous_waiting.insert(id);
+      process_.line.rendezvous_waiting.insert(id);
     else
-      process_.waiting[Message::kKind] = id;
+      process_.line.waiting[Message::kKind] = id;
     return frame_of(message, id);
   }
   // What it was answered since the last call.

@@ -7,12 +7,12 @@
 namespace pawl::job {
 
 void TrainerPages::write(TrainerProcess& trainer) {
-  if (trainer.page == nullptr) return;
+  if (trainer.shared.page == nullptr) return;
   const JobSpec& spec = context_.mirror.spec();
   const bool formed = context_.mirror.generation().value > 0;
-  trainer.page->world.store(std::uint64_t{spec.node_count} * spec.seats_per_node);
-  trainer.page->role.store(!formed ? PAWL_ROLE_UNKNOWN : trainer.seat ? PAWL_ROLE_SEATED : PAWL_ROLE_SPARE);
-  trainer.page->stop_step.store(context_.mirror.stop().stop_step.value, std::memory_order_release);
+  trainer.shared.page->world.store(std::uint64_t{spec.node_count} * spec.seats_per_node);
+  trainer.shared.page->role.store(!formed ? PAWL_ROLE_UNKNOWN : trainer.seat ? PAWL_ROLE_SEATED : PAWL_ROLE_SPARE);
+  trainer.shared.page->stop_step.store(context_.mirror.stop().stop_step.value, std::memory_order_release);
 }
 
 void TrainerPages::write_all() {
@@ -21,19 +21,19 @@ void TrainerPages::write_all() {
 
 void TrainerPages::show(Progress progress, bool committed) {
   for (TrainerProcess& trainer : trainers_.places()) {
-    if (trainer.page == nullptr || !trainer.seat) continue;
-    trainer.page->progress.store(progress.pack(), std::memory_order_release);
-    if (committed && trainer.event) trainer.event->raise();
+    if (trainer.shared.page == nullptr || !trainer.seat) continue;
+    trainer.shared.page->progress.store(progress.pack(), std::memory_order_release);
+    if (committed && trainer.shared.event) trainer.shared.event->raise();
   }
 }
 
 void TrainerPages::open_windows(bool gate_off) {
   const JobState& state = context_.mirror.state();
   for (TrainerProcess& trainer : trainers_.places()) {
-    if (!trainer.seat || trainer.page == nullptr) continue;
-    trainer.page->gate_off.store(gate_off ? 1 : 0);
-    trainer.page->resume_step.store(state.resume.value);
-    trainer.page->generation.store(state.generation.value, std::memory_order_release);
+    if (!trainer.seat || trainer.shared.page == nullptr) continue;
+    trainer.shared.page->gate_off.store(gate_off ? 1 : 0);
+    trainer.shared.page->resume_step.store(state.resume.value);
+    trainer.shared.page->generation.store(state.generation.value, std::memory_order_release);
     trainers_.answer(trainer, MessageKind::done, RunningMessage{state.generation});
   }
 }
@@ -41,15 +41,17 @@ void TrainerPages::open_windows(bool gate_off) {
 Step TrainerPages::known_committed(Progress progress) const {
   Step known = progress.committed;
   for (const TrainerProcess& trainer : trainers_.places())
-    if (trainer.page != nullptr) known = std::max(known, Progress::unpack(trainer.page->progress.load()).committed);
+    if (trainer.shared.page != nullptr)
+      known = std::max(known, Progress::unpack(trainer.shared.page->progress.load()).committed);
   return known;
 }
 
 Progress TrainerPages::rejoin(Progress progress) {
   const Generation generation = context_.mirror.generation();
   for (TrainerProcess& trainer : trainers_.places()) {
-    if (!trainer.seat || trainer.page == nullptr || trainer.page->generation.load() != generation.value) continue;
-    progress = join(progress, Progress::unpack(trainer.page->progress.load()));
+    if (!trainer.seat || trainer.shared.page == nullptr || trainer.shared.page->generation.load() != generation.value)
+      continue;
+    progress = join(progress, Progress::unpack(trainer.shared.page->progress.load()));
     trainer.seated = trainer.done = generation;
   }
   return progress;
@@ -63,8 +65,8 @@ SeatReport TrainerPages::report(Progress known) const {
     if (!trainer.seat) continue;
     SeatReport report{known, 0, 0};
     const ArenaHandle arena = memory_.find(ArenaKind::own, *trainer.seat);
-    if (arena && trainer.page != nullptr && trainer.seated == generation) {
-      const Step reached(trainer.page->reached.load(std::memory_order_acquire));  // before the slots
+    if (arena && trainer.shared.page != nullptr && trainer.seated == generation) {
+      const Step reached(trainer.shared.page->reached.load(std::memory_order_acquire));  // before the slots
       std::vector<SlotView> slots;
       for (std::uint32_t i = 0; i < arena->arena.slot_count(); ++i) {
         const Slot slot = arena->arena.slot(i);

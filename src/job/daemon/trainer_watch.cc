@@ -21,7 +21,7 @@ void TrainerWatch::start_missing() {
     if (trainer.pid != 0) continue;
     trainer.pid = kPidNotKnownYet;
     trainer.seated = trainer.done = Generation(0);
-    trainer.page = nullptr;
+    trainer.shared.page = nullptr;
     trainer.spawned_at = context_.clock->now();
     hooks_.spawn(trainer.index, environment(trainer));
   }
@@ -55,18 +55,18 @@ void TrainerWatch::kill(TrainerProcess& trainer, const std::string& why) {
   trainer.dying = true;
   trainer.killed_why = why;
   trainer.ended.clear();
-  trainer.waiting.clear();
+  trainer.line.waiting.clear();
   hooks_.kill(trainer.index);
 }
 
 void TrainerWatch::count_parked() {
   std::uint32_t parked = 0;
-  for (const TrainerProcess& trainer : trainers_.places()) parked += trainer.waits_for(MessageKind::join) ? 1 : 0;
+  for (const TrainerProcess& trainer : trainers_.places()) parked += trainer.line.waits_for(MessageKind::join) ? 1 : 0;
   if (parked != parked_.exchange(parked) && !context_.mirror.is_member()) hooks_.on_parked_changed();
 }
 
 void TrainerWatch::on_seated(TrainerProcess& trainer) {
-  trainer.busy_at = context_.clock->now();
+  trainer.returning.busy_at = context_.clock->now();
   trainer.ended.clear();
   early_exits_.erase(trainer.index);
 }
@@ -84,9 +84,9 @@ void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& how) {
   count_parked();
   if (confirmed) {
     const bool had_seat = trainer.seated.value > 0;
-    const bool has_step = trainer.page != nullptr && had_seat;
-    trainer.ended =
-        how_it_ended(how, trainer.killed_why, has_step ? std::optional(Step(trainer.page->step.load())) : std::nullopt);
+    const bool has_step = trainer.shared.page != nullptr && had_seat;
+    trainer.ended = how_it_ended(how, trainer.killed_why,
+                                 has_step ? std::optional(Step(trainer.shared.page->step.load())) : std::nullopt);
     trainer.killed_why.clear();
     put_exit(trainer, how);
     int& early_exits = early_exits_[trainer.index];
@@ -146,16 +146,16 @@ void TrainerWatch::check() {
   for (TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat || trainer.pid == 0 || trainer.pid == kPidNotKnownYet || trainer.dying || trainer.finished)
       continue;
-    if (trainer.page != nullptr && trainer.page->held.load() != 0) continue;
-    if (running && trainer.page != nullptr) check_running(trainer);
+    if (trainer.shared.page != nullptr && trainer.shared.page->held.load() != 0) continue;
+    if (running && trainer.shared.page != nullptr) check_running(trainer);
     if (returning) check_returning(trainer);
   }
 }
 
 Duration TrainerWatch::since_progress(const TrainerProcess& trainer) const {
-  const Duration last = trainer.page == nullptr
+  const Duration last = trainer.shared.page == nullptr
                             ? trainer.spawned_at
-                            : Duration(static_cast<std::int64_t>(trainer.page->progress_at_ns.load()));
+                            : Duration(static_cast<std::int64_t>(trainer.shared.page->progress_at_ns.load()));
   return std::max(Duration::zero(), context_.clock->now() - last);
 }
 
@@ -170,9 +170,9 @@ void TrainerWatch::check_running(TrainerProcess& trainer) {
   TrainerView view;
   view.since_progress = since_progress(trainer);
   if (view.since_progress < 500ms) return;
-  view.phase = static_cast<std::uint32_t>(trainer.page->phase.load());
+  view.phase = static_cast<std::uint32_t>(trainer.shared.page->phase.load());
   view.stopped = is_stopped(trainer, view.since_progress);
-  const bool waits_for_others = !trainer.waiting.empty() || !trainer.rendezvous_waiting.empty();
+  const bool waits_for_others = trainer.line.waits();
   view.in_step = !waits_for_others && view.phase != PAWL_PHASE_ASIDE && view.phase != PAWL_PHASE_FINISH;
   if (!hangs(view, std::chrono::milliseconds(context_.mirror.spec().hang_ms), context_.deadlines)) return;
   mover_.report(
@@ -187,17 +187,15 @@ void TrainerWatch::check_returning(TrainerProcess& trainer) {
   view.restoring_since = context_.followed.restoring_since;
   view.spawned_at = trainer.spawned_at;
   view.since_progress = since_progress(trainer);
-  view.waits_for_others = !trainer.waiting.empty() || !trainer.rendezvous_waiting.empty();
-  view.waits_to_join = trainer.waits_for(MessageKind::join);
+  view.waits_for_others = trainer.line.waits();
+  view.waits_to_join = trainer.line.waits_for(MessageKind::join);
   view.stopped = is_stopped(trainer, view.since_progress);
-  view.was_there = trainer.page != nullptr && trainer.page->generation.load() > 0;
+  view.was_there = trainer.shared.page != nullptr && trainer.shared.page->generation.load() > 0;
   view.seated = trainer.seated;
   view.done = trainer.done;
-  const ReturningVerdict verdict =
-      decide_returning(view, {trainer.busy_at, trainer.stopped_since},
-                       std::chrono::milliseconds(context_.mirror.spec().start_ms), context_.deadlines);
-  trainer.busy_at = verdict.notes.busy_at;
-  trainer.stopped_since = verdict.notes.stopped_since;
+  const ReturningVerdict verdict = decide_returning(
+      view, trainer.returning, std::chrono::milliseconds(context_.mirror.spec().start_ms), context_.deadlines);
+  trainer.returning = verdict.notes;
   if (verdict.kill) kill(trainer, *verdict.kill);
 }
 

@@ -15,9 +15,6 @@
 
 namespace pawl::job {
 
-// As a pid: the keeper was asked to start the process and has not said its pid yet.
-inline constexpr std::uint64_t kPidNotKnownYet = ~std::uint64_t{0};
-
 class TrainerWatch {
  public:
   struct Hooks {

@@ -69,7 +69,7 @@ TEST_F(Watched, StartsWhatIsMissingOnce) {
 
 TEST_F(Watched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
   seat_in(JobPhase::running);
-  trainer.process().page->step.store(41);
+  trainer.process().shared.page->step.store(41);
   process.pid = 0;
   watch.on_death(process, "exited 1");
   EXPECT_EQ(process.ended, "exited 1 in or after step 41");
@@ -84,12 +84,12 @@ TEST_F(Watched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
 
 TEST_F(Watched, AKillIsNamedAsSuch) {
   seat_in(JobPhase::running);
-  process.waiting[MessageKind::done] = 3;
+  process.line.waiting[MessageKind::done] = 3;
   watch.kill(process, "it hangs");
   watch.kill(process, "again");
   EXPECT_EQ(killed, 1);
   EXPECT_TRUE(process.dying);
-  EXPECT_TRUE(process.waiting.empty());
+  EXPECT_TRUE(process.line.waiting.empty());
   watch.on_death(process, "signal 9");
   EXPECT_EQ(process.ended, "killed: it hangs");
 }
@@ -122,16 +122,16 @@ TEST_F(Watched, ADeathAfterTheEndIsNoFault) {
 
 TEST_F(Watched, AHangIsReported) {
   seat_in(JobPhase::running);
-  process.page->phase.store(PAWL_PHASE_COMPUTE);
-  process.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.time.count()));
+  process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
+  process.shared.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.time.count()));
   node.pass(19s);
   watch.check();
   EXPECT_TRUE(causes().empty());
   node.pass(2s);
-  process.rendezvous_waiting.insert(4);  // it waits for others
+  process.line.rendezvous_waiting.insert(4);  // it waits for others
   watch.check();
   EXPECT_TRUE(causes().empty());
-  process.rendezvous_waiting.clear();
+  process.line.rendezvous_waiting.clear();
   watch.check();
   const auto reported = causes();
   ASSERT_EQ(reported.size(), 1u);
@@ -140,8 +140,8 @@ TEST_F(Watched, AHangIsReported) {
 
 TEST_F(Watched, WhoIsHeldByADrillDoesNotHang) {
   seat_in(JobPhase::running);
-  process.page->phase.store(PAWL_PHASE_COMPUTE);
-  process.page->held.store(1);
+  process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
+  process.shared.page->held.store(1);
   node.pass(100s);
   watch.check();
   EXPECT_TRUE(causes().empty());

@@ -39,9 +39,9 @@ Status Trainers::adopt_page(std::uint32_t index, Fd fd) {
   if (index >= places_.size()) return Error{Code::corrupt, text("no place ", index)};
   PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), kTrainerPageBytes, {.populate = true}));
   TrainerProcess& place = places_[index];
-  place.page_mapping = std::make_shared<Mapping>(std::move(mapping));
-  PAWL_ASSIGN(place.page, open_page(place.page_mapping->bytes()));
-  place.page_fd = std::move(fd);
+  place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
+  PAWL_ASSIGN(place.shared.page, open_page(place.shared.mapping->bytes()));
+  place.shared.page_fd = std::move(fd);
   return {};
 }
 
@@ -58,47 +58,46 @@ void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string&
   if (index >= places_.size() || places_[index].pid != pid) return;
   TrainerProcess& place = places_[index];
   place.pid = 0;
-  place.waiting.clear();
-  place.rendezvous_waiting.clear();
+  place.line.forget_requests();
   place.watched = false;
-  if (place.connection) place.connection->close();
-  place.connection.reset();
-  if (place.notice_watch != 0) loop_.unwatch(std::exchange(place.notice_watch, 0));
+  if (place.line.connection) place.line.connection->close();
+  place.line.connection.reset();
+  if (place.shared.notice_watch != 0) loop_.unwatch(std::exchange(place.shared.notice_watch, 0));
   handlers_.on_death(place, how);
 }
 
 void Trainers::answer_frame(TrainerProcess& place, MessageKind waiting_kind, Frame answer, std::span<const int> fds) {
-  auto found = place.waiting.find(waiting_kind);
-  if (found == place.waiting.end() || !place.connection) return;
+  auto found = place.line.waiting.find(waiting_kind);
+  if (found == place.line.waiting.end() || !place.line.connection) return;
   answer.id = found->second;
-  place.waiting.erase(found);
+  place.line.waiting.erase(found);
   if (fds.empty()) {
-    place.connection->send(answer);
+    place.line.connection->send(answer);
   } else {
-    place.connection->send_with(answer, fds);
+    place.line.connection->send_with(answer, fds);
   }
 }
 
 void Trainers::answer_rendezvous_frame(TrainerProcess& place, const Frame& answer) {
-  if (place.rendezvous_waiting.erase(answer.id) > 0 && place.connection) place.connection->send(answer);
+  if (place.line.rendezvous_waiting.erase(answer.id) > 0 && place.line.connection) place.line.connection->send(answer);
 }
 
 void Trainers::interrupt(TrainerProcess& place, Generation generation) {
-  place.waiting.erase(MessageKind::layout);
-  place.waiting.erase(MessageKind::restore);
-  place.waiting.erase(MessageKind::done);
-  place.waiting.erase(MessageKind::finish);
-  place.waiting.erase(MessageKind::stop_after);
-  place.rendezvous_waiting.clear();
-  if (place.page == nullptr) return;
-  place.page->recover_generation.store(generation.value, std::memory_order_release);
-  if (place.event) place.event->raise();
+  place.line.waiting.erase(MessageKind::layout);
+  place.line.waiting.erase(MessageKind::restore);
+  place.line.waiting.erase(MessageKind::done);
+  place.line.waiting.erase(MessageKind::finish);
+  place.line.waiting.erase(MessageKind::stop_after);
+  place.line.rendezvous_waiting.clear();
+  if (place.shared.page == nullptr) return;
+  place.shared.page->recover_generation.store(generation.value, std::memory_order_release);
+  if (place.shared.event) place.shared.event->raise();
 }
 
 void Trainers::stop(TrainerProcess& place) {
-  if (place.page == nullptr) return;
-  place.page->stop.store(1, std::memory_order_release);
-  if (place.event) place.event->raise();
+  if (place.shared.page == nullptr) return;
+  place.shared.page->stop.store(1, std::memory_order_release);
+  if (place.shared.event) place.shared.event->raise();
 }
 
 void Trainers::accept_all() {
@@ -125,7 +124,7 @@ void Trainers::accept_all() {
 void Trainers::on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame) {
   if (is<QuestionMessage>(frame)) return handlers_.on_question(connection, frame);
   for (TrainerProcess& place : places_)
-    if (place.connection == connection) return on_frame(place.index, frame);
+    if (place.line.connection == connection) return on_frame(place.index, frame);
   if (is<AttachMessage>(frame)) return attach(connection, frame);
   connection->send(frame_of(RefusedMessage{kAttachRefused, "the first message must be attach"}, frame.id));
 }
@@ -146,34 +145,34 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
     return refuse(text("PAWL_LOCAL_INDEX ", index, " but this node has ", places_.size(), " places"));
   TrainerProcess& place = places_[index];
   auto credentials = peer_credentials(connection->fd());
-  const bool same = generation.value > 0 && place.page != nullptr && place.page->nonce.load() == attach.nonce;
+  const bool same =
+      generation.value > 0 && place.shared.page != nullptr && place.shared.page->nonce.load() == attach.nonce;
   if (generation.value > 0 && !same) return refuse("this process was attached to another pawld: it must start anew");
   if (!same)
     if (Status made = make_page(place); !made) return refuse(made.error().what);
   auto event = Event::make();
   auto notices = Event::make();
   if (!event || !notices) return refuse("no descriptors left: raise the limit of open files");
-  if (place.notice_watch != 0) loop_.unwatch(place.notice_watch);
-  place.event.emplace(std::move(*event));
-  place.notices.emplace(std::move(*notices));
-  if (place.connection && place.connection != connection) place.connection->close();
+  if (place.shared.notice_watch != 0) loop_.unwatch(place.shared.notice_watch);
+  place.shared.event.emplace(std::move(*event));
+  place.shared.notices.emplace(std::move(*notices));
+  if (place.line.connection && place.line.connection != connection) place.line.connection->close();
   strangers_.erase(connection.get());
-  place.connection = connection;
-  place.waiting.clear();
-  place.rendezvous_waiting.clear();
+  place.line.connection = connection;
+  place.line.forget_requests();
   if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
   if (auto started = loop_.environment().processes.start_time(static_cast<pid_t>(place.pid)))
     place.start_time = *started;
-  place.notice_watch = loop_.watch(place.notices->fd(), kRead, [this, index](const Ready&) {
-    places_[index].notices->lower();
+  place.shared.notice_watch = loop_.watch(place.shared.notices->fd(), kRead, [this, index](const Ready&) {
+    places_[index].shared.notices->lower();
     handlers_.on_notice(places_[index]);
   });
-  const int fds[] = {place.page_fd.get(), place.event->fd(), place.notices->fd()};
+  const int fds[] = {place.shared.page_fd.get(), place.shared.event->fd(), place.shared.notices->fd()};
   const AttachedMessage attached{kTrainerWireVersion, place.seat ? place.seat->value : kNoSeat};
   connection->send_with(frame_of(attached, frame.id), fds);
   if (same) {
-    place.seated = generation;  // as the pawld before us told it
-    place.event->raise();       // it may have missed one
+    place.seated = generation;    // as the pawld before us told it
+    place.shared.event->raise();  // it may have missed one
     watch_death(place);
     handlers_.on_notice(place);
   }
@@ -182,15 +181,15 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
 Status Trainers::make_page(TrainerProcess& place) {
   PAWL_ASSIGN(Fd fd, create_segment(text("pawl.", job_, ".page.", place.index), kTrainerPageBytes));
   PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), kTrainerPageBytes, {.populate = true}));
-  PAWL_ASSIGN(place.page, initialise_page(mapping.bytes()));
-  place.page_mapping = std::make_shared<Mapping>(std::move(mapping));
-  place.page_fd = std::move(fd);
+  PAWL_ASSIGN(place.shared.page, initialise_page(mapping.bytes()));
+  place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
+  place.shared.page_fd = std::move(fd);
   place.watched = false;
   place.seated = Generation(0);
   place.done = Generation(0);
   place.finished = false;
   handlers_.on_page(place);
-  handlers_.hold(text("page.", place.index), place.page_fd.get());
+  handlers_.hold(text("page.", place.index), place.shared.page_fd.get());
   return {};
 }
 
@@ -200,9 +199,9 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
   watch_death(place);  // by now it has locked its mutex
   if (kind == MessageKind::detach) place.finished = true;
   if (kind == MessageKind::rendezvous)
-    place.rendezvous_waiting.insert(frame.id);
+    place.line.rendezvous_waiting.insert(frame.id);
   else
-    place.waiting[kind] = frame.id;
+    place.line.waiting[kind] = frame.id;
   handlers_.on_request(place, frame);
 }
 
@@ -210,8 +209,8 @@ void Trainers::watch_death(TrainerProcess& place) {
   if (place.watched) return;
   place.watched = true;
   const Environment& environment = loop_.environment();
-  (void)environment.tasks.start("pawl-death", [this, &environment, ended = ended_, mapping = place.page_mapping,
-                                               page = place.page, index = place.index, pid = place.pid] {
+  (void)environment.tasks.start("pawl-death", [this, &environment, ended = ended_, mapping = place.shared.mapping,
+                                               page = place.shared.page, index = place.index, pid = place.pid] {
     if (!environment.processes.wait_for_owner_death(&page->alive, *ended) || *ended) return;
     loop_.post([this, index, pid] {
       TrainerProcess& dead = places_[index];

@@ -17,40 +17,66 @@
 #include "env/shared_memory.h"
 #include "job/daemon/connection.h"
 #include "job/daemon/loop.h"
+#include "job/recovery/local_trainer.h"
 #include "job/snapshot/trainer_page.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
 
-struct TrainerProcess {
-  std::uint32_t index = 0;
-  std::uint64_t pid = 0;  // 0: none runs
-  std::uint64_t start_time = 0;
-  bool dying = false;     // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
-  bool finished = false;  // detached in good order
-  std::optional<Seat> seat;
-  std::shared_ptr<Connection> connection;  // nullptr: not attached
+// As a pid: the keeper was asked to start the process and has not said its pid yet.
+inline constexpr std::uint64_t kPidNotKnownYet = ~std::uint64_t{0};
+
+// The connection that a trainer has attached on, and the requests on it that have no answer yet.
+struct TrainerLine {
+  std::shared_ptr<Connection> connection;        // nullptr: not attached
+  std::map<MessageKind, std::uint64_t> waiting;  // kind -> request id
+  std::set<std::uint64_t> rendezvous_waiting;    // ids of requests to the store, of which any number may wait
+
+  [[nodiscard]] bool waits_for(MessageKind kind) const { return waiting.count(kind) > 0; }
+  [[nodiscard]] bool waits() const { return !waiting.empty() || !rendezvous_waiting.empty(); }
+  void forget_requests() {
+    waiting.clear();
+    rendezvous_waiting.clear();
+  }
+};
+
+// What a trainer shares with pawld besides: its page, and one event in each direction.
+struct TrainerShared {
   Fd page_fd;
-  std::shared_ptr<Mapping> page_mapping;
+  std::shared_ptr<Mapping> mapping;
   TrainerPage* page = nullptr;
   std::optional<Event> event;    // we raise it
   std::optional<Event> notices;  // the trainer raises it
   std::uint64_t notice_watch = 0;
-  Duration spawned_at{};
-  Duration busy_at{};                            // it last waited for others, or was given its seat, then
-  Duration stopped_since{};                      // the process has been stopped since then; 0: it is not
-  std::string killed_why;                        // by us
-  std::string ended;                             // how the process before this one ended, for people
-  bool watched = false;                          // its death is watched through the mutex
-  std::map<MessageKind, std::uint64_t> waiting;  // kind -> request id
-  std::set<std::uint64_t> rendezvous_waiting;    // ids of requests to the store, of which any number may wait
-  Generation seated;                             // generation in which it was last told its seat
-  Generation done;                               // generation in which it last said done
-  Step finish_step;                              // to be committed, once it waits in finish
-  Step last_step;                                // the last it has begun, likewise
-  Step stop_wanted;                              // what it proposes, while it waits in stop_after
+};
 
-  [[nodiscard]] bool waits_for(MessageKind kind) const { return waiting.count(kind) > 0; }
+// What a trainer has asked for the end of the job, while it waits in finish or stop_after.
+struct TrainerLastSteps {
+  Step commit_first;  // finish: to be committed before it may leave
+  Step last;          // finish: the last that it has begun
+  Step stop_wanted;   // stop_after: what it proposes
+};
+
+// One trainer process of this node, or the place for it while none runs.
+struct TrainerProcess {
+  std::uint32_t index = 0;
+  std::optional<Seat> seat;
+  Generation seated;  // in which it was last told its seat
+  Generation done;    // in which it last said done
+
+  std::uint64_t pid = 0;  // 0: none runs
+  std::uint64_t start_time = 0;
+  Duration spawned_at{};
+  bool watched = false;      // its death is watched through the mutex
+  bool dying = false;        // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  bool finished = false;     // detached in good order
+  std::string killed_why;    // by us
+  std::string ended;         // how the process before this one ended, for people
+  ReturningNotes returning;  // what looks at it found while it came back
+
+  TrainerLine line;
+  TrainerShared shared;
+  TrainerLastSteps last_steps;
 };
 
 class Trainers {
