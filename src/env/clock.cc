@@ -37,14 +37,14 @@ Clock& real_clock() {
   return *clock;
 }
 
-Deadline Deadline::in(Duration duration) {
-  const Duration now = real_clock().now();
-  return Deadline(duration > Duration::max() - now ? Duration::max() : now + duration);
+Deadline Deadline::in(Duration duration, Clock& clock) {
+  const Duration now = clock.now();
+  return {duration > Duration::max() - now ? Duration::max() : now + duration, clock};
 }
 
 Duration Deadline::left() const {
   if (is_never()) return Duration::max();
-  return std::max(at_ - real_clock().now(), Duration::zero());
+  return std::max(at_ - clock_->now(), Duration::zero());
 }
 
 int Deadline::left_for_poll_ms() const {

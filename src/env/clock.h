@@ -23,13 +23,13 @@ class Clock {
 
 [[nodiscard]] Clock& real_clock();
 
-// A moment on real_clock().now() by which something must be done. One deadline is handed through a chain of calls,
-// so their waits don't add up.
+// A moment on a clock's now() by which something must be done. One deadline is handed through a chain of calls, so
+// their waits don't add up. The clock outlives it. Whoever may run in a simulation names the environment's clock.
 class Deadline {
  public:
-  [[nodiscard]] static Deadline in(Duration duration);  // that much from now
-  [[nodiscard]] static Deadline at(Duration moment) { return Deadline(moment); }
-  [[nodiscard]] static Deadline never() { return Deadline(Duration::max()); }
+  [[nodiscard]] static Deadline in(Duration duration, Clock& clock = real_clock());  // that much from now
+  [[nodiscard]] static Deadline at(Duration moment, Clock& clock = real_clock()) { return {moment, clock}; }
+  [[nodiscard]] static Deadline never() { return {Duration::max(), real_clock()}; }  // asks no clock
 
   [[nodiscard]] Duration moment() const { return at_; }
   [[nodiscard]] bool is_never() const { return at_ == Duration::max(); }
@@ -38,8 +38,9 @@ class Deadline {
   [[nodiscard]] bool passed() const { return left() == Duration::zero(); }
 
  private:
-  explicit Deadline(Duration at) : at_(at) {}
+  Deadline(Duration at, Clock& clock) : at_(at), clock_(&clock) {}
   Duration at_;
+  Clock* clock_;
 };
 
 }  // namespace pawl

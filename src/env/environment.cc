@@ -3,7 +3,8 @@
 namespace pawl {
 
 const Environment& real_environment() {
-  static const Environment environment{real_clock(), real_tasks(), real_network(), real_files(), real_processes()};
+  static const Environment environment{real_clock(), real_tasks(),     real_network(),
+                                       real_files(), real_processes(), real_shared_memory()};
   return environment;
 }
 

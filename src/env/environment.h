@@ -7,6 +7,7 @@
 #include "env/files.h"
 #include "env/network.h"
 #include "env/process.h"
+#include "env/shared_memory.h"
 #include "env/tasks.h"
 
 namespace pawl {
@@ -17,6 +18,7 @@ struct Environment {
   Network& network;
   Files& files;
   Processes& processes;
+  SharedMemory& memory;
 };
 
 [[nodiscard]] const Environment& real_environment();

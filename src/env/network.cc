@@ -133,15 +133,15 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   return address;
 }
 
-enum class Listener { none, alive };
+enum class Answer { none, alive };
 
 // Whether anybody listens on the socket file at `address`.
-Result<Listener> probe_unix(const sockaddr_un& address) {
+Result<Answer> probe_unix(const sockaddr_un& address) {
   Fd probe(socket(AF_UNIX, kSocketFlags, 0));
   if (!probe.valid()) return network_error("probe", errno);
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return Listener::alive;
-  if (errno == EAGAIN) return Listener::alive;  // alive, with its backlog full
-  if (errno == ECONNREFUSED || errno == ENOENT) return Listener::none;
+  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return Answer::alive;
+  if (errno == EAGAIN) return Answer::alive;  // alive, with its backlog full
+  if (errno == ECONNREFUSED || errno == ENOENT) return Answer::none;
   return network_error("probe", errno);
 }
 
@@ -149,8 +149,8 @@ Status remove_stale_socket(const std::string& path, const sockaddr_un& address) 
   struct stat found {};
   if (lstat(path.c_str(), &found) != 0) return {};
   if (!S_ISSOCK(found.st_mode)) return Error{Code::invalid, "something that is not a socket is there"};
-  PAWL_ASSIGN(const Listener listener, probe_unix(address));
-  if (listener == Listener::alive) return Error{Code::invalid, "another process listens there"};
+  PAWL_ASSIGN(const Answer answer, probe_unix(address));
+  if (answer == Answer::alive) return Error{Code::invalid, "another process listens there"};
   unlink(path.c_str());
   return {};
 }
@@ -499,7 +499,36 @@ class RealStream final : public Stream {
   Status receive_all(std::span<std::byte> buffer, Deadline deadline) override {
     return pawl::receive_all(fd_.get(), buffer, deadline);
   }
+  Status send_with_fds(std::span<const std::byte> bytes, std::span<const int> fds, Deadline deadline) override {
+    return pawl::send_with_fds(fd_.get(), bytes, fds, deadline);
+  }
+  Status wait_writable(Deadline deadline) override { return pawl::wait_writable(fd_.get(), deadline); }
   void shut_down() override { pawl::shut_down(fd_.get()); }
+
+  int handle() const override { return fd_.get(); }
+  Result<std::size_t> try_send(std::span<const std::byte> bytes) override { return pawl::try_send(fd_.get(), bytes); }
+  Result<std::size_t> try_receive(std::span<std::byte> buffer) override { return pawl::try_receive(fd_.get(), buffer); }
+  Status finish_connect() override { return pawl::finish_connect(fd_.get()); }
+
+  bool is_local() const override {
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    return getsockopt(fd_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+  }
+  Result<PeerCredentials> peer_credentials() const override { return pawl::peer_credentials(fd_.get()); }
+
+ private:
+  const Fd fd_;
+};
+
+class RealListener final : public Listener {
+ public:
+  explicit RealListener(Fd fd) : fd_(std::move(fd)) {}
+  int handle() const override { return fd_.get(); }
+  Result<std::unique_ptr<Stream>> try_accept() override {
+    PAWL_ASSIGN(Fd accepted, pawl::try_accept(fd_.get()));
+    return accepted.valid() ? real_stream(std::move(accepted)) : nullptr;
+  }
 
  private:
   const Fd fd_;
@@ -509,12 +538,14 @@ class RealNetwork final : public Network {
  public:
   Result<std::unique_ptr<Stream>> connect(const Address& address, Deadline deadline) override {
     PAWL_ASSIGN(Fd fd, connect_tcp(address, deadline));
-    return adopt(std::move(fd));
+    return real_stream(std::move(fd));
   }
-  std::unique_ptr<Stream> adopt(Fd socket) override { return std::make_unique<RealStream>(std::move(socket)); }
-  Result<Fd> start_connect(const Address& address) override { return start_connect_tcp(address); }
-  Status finish_connect(int fd) override { return pawl::finish_connect(fd); }
-  Result<Fd> try_accept(int listener) override { return pawl::try_accept(listener); }
+  Result<std::unique_ptr<Stream>> start_connect(const Address& address) override {
+    PAWL_ASSIGN(Fd fd, start_connect_tcp(address));
+    return real_stream(std::move(fd));
+  }
+  Result<std::unique_ptr<Poller>> make_poller() override { return make_real_poller(); }
+  Result<std::unique_ptr<SharedEvent>> make_event() override { return make_real_shared_event(); }
 };
 
 }  // namespace
@@ -522,6 +553,14 @@ class RealNetwork final : public Network {
 Network& real_network() {
   static RealNetwork* network = new RealNetwork;  // never destroyed: streams may still use it while the process exits
   return *network;
+}
+
+std::unique_ptr<Stream> real_stream(Fd socket) {
+  return std::make_unique<RealStream>(std::move(socket));
+}
+
+std::unique_ptr<Listener> real_listener(Fd socket) {
+  return std::make_unique<RealListener>(std::move(socket));
 }
 
 }  // namespace pawl

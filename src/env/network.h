@@ -105,30 +105,55 @@ inline constexpr std::size_t kPassedFdsMax = 253;
 [[nodiscard]] Result<std::size_t> receive_with_fds(int fd, std::span<std::byte> buffer, std::vector<Fd>& fds,
                                                    Deadline deadline);
 
-// --- The seam for whoever may run in a simulation: the daemon's bulk traffic. What it moves at once is a bucket.
+// --- The seam for whoever may run in a simulation: all that the daemon says to others goes through a Stream.
+// env/network_conformance.h is what every implementation must do; where nothing else is said, as the functions above.
 
-// One connected stream socket. One task sends and receives; shut_down is for any.
+// One connected stream socket, or one end of a pair of packet sockets. One task sends while one receives; shut_down is
+// for any.
 class Stream {
  public:
   virtual ~Stream() = default;  // closes
-  // As the functions above.
+
+  // For tasks, which may wait.
   [[nodiscard]] virtual Status send_all(std::initializer_list<std::span<const std::byte>> parts, Deadline deadline) = 0;
   [[nodiscard]] virtual Status receive_all(std::span<std::byte> buffer, Deadline deadline) = 0;
+  [[nodiscard]] virtual Status send_with_fds(std::span<const std::byte> bytes, std::span<const int> fds,
+                                             Deadline deadline) = 0;
+  [[nodiscard]] virtual Status wait_writable(Deadline deadline) = 0;
   virtual void shut_down() = 0;
+
+  // For a loop, which waits with a Poller.
+  [[nodiscard]] virtual int handle() const = 0;
+  [[nodiscard]] virtual Result<std::size_t> try_send(std::span<const std::byte> bytes) = 0;
+  [[nodiscard]] virtual Result<std::size_t> try_receive(std::span<std::byte> buffer) = 0;
+  [[nodiscard]] virtual Status finish_connect() = 0;  // after start_connect, once it is writable
+
+  [[nodiscard]] virtual bool is_local() const = 0;  // both ends on this machine: a Unix path, or a pair
+  [[nodiscard]] virtual Result<PeerCredentials> peer_credentials() const = 0;  // of a local one
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;                 // closes: from now on who connects is refused
+  [[nodiscard]] virtual int handle() const = 0;  // for a Poller: readable when somebody waits
+  // The next waiting connection; nullptr when there is none.
+  [[nodiscard]] virtual Result<std::unique_ptr<Stream>> try_accept() = 0;
 };
 
 class Network {
  public:
   virtual ~Network() = default;
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> connect(const Address& address, Deadline deadline) = 0;
-  // For a socket that the loop has accepted and greeted.
-  [[nodiscard]] virtual std::unique_ptr<Stream> adopt(Fd socket) = 0;
-  // For the loop, which waits by itself: as the functions above.
-  [[nodiscard]] virtual Result<Fd> start_connect(const Address& address) = 0;
-  [[nodiscard]] virtual Status finish_connect(int fd) = 0;
-  [[nodiscard]] virtual Result<Fd> try_accept(int listener) = 0;
+  // Returns at once; the stream is writable when it is decided, then ask finish_connect.
+  [[nodiscard]] virtual Result<std::unique_ptr<Stream>> start_connect(const Address& address) = 0;
+  // Waits for streams, listeners and events of this network. Fails: `full`, `io`.
+  [[nodiscard]] virtual Result<std::unique_ptr<Poller>> make_poller() = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<SharedEvent>> make_event() = 0;
 };
 
 [[nodiscard]] Network& real_network();
+// For sockets that this process was given, and for those of the functions above.
+[[nodiscard]] std::unique_ptr<Stream> real_stream(Fd socket);
+[[nodiscard]] std::unique_ptr<Listener> real_listener(Fd socket);
 
 }  // namespace pawl

@@ -28,44 +28,79 @@ bool read_counter(int fd) {
   return ::read(fd, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
 }
 
+// Its own key is the greatest: callers count theirs from below.
+constexpr std::uint64_t kWakeKey = ~std::uint64_t{0};
+
+class EpollPoller final : public Poller {
+ public:
+  EpollPoller(Fd epoll, Event wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+
+  Status add(int fd, std::uint64_t key, Interest interest) override {
+    return control(EPOLL_CTL_ADD, fd, key, interest);
+  }
+  Status modify(int fd, std::uint64_t key, Interest interest) override {
+    return control(EPOLL_CTL_MOD, fd, key, interest);
+  }
+  void remove(int fd) override { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+  Status wait(Duration timeout, std::vector<Ready>& ready) override {
+    ready.clear();
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+    const int timeout_ms = timeout < Duration::zero() ? -1 : static_cast<int>(std::min<long>(ms, INT_MAX));
+    epoll_event events[64];
+    const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+    if (count < 0 && errno != EINTR) return system_error("wait for descriptors", errno);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kWakeKey) {
+        wake_.lower();
+        continue;
+      }
+      const std::uint32_t bits = events[i].events;
+      const bool hung_up = (bits & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+      ready.push_back(
+          {events[i].data.u64, (bits & EPOLLIN) != 0 || hung_up, (bits & (EPOLLOUT | EPOLLERR)) != 0, hung_up});
+    }
+    return {};
+  }
+  void wake() override { wake_.raise(); }
+
+ private:
+  Status control(int operation, int fd, std::uint64_t key, Interest interest) {
+    epoll_event event = event_for(key, interest);
+    if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return system_error(text("poll descriptor ", fd), errno);
+    return {};
+  }
+
+  const Fd epoll_;
+  const Event wake_;
+};
+
+class RealSharedEvent final : public SharedEvent {
+ public:
+  explicit RealSharedEvent(Event event) : event_(std::move(event)) {}
+  void raise() override { event_.raise(); }
+  bool lower() override { return event_.lower(); }
+  int handle() const override { return event_.fd(); }
+
+ private:
+  const Event event_;
+};
+
 }  // namespace
 
-Result<Poller> Poller::make() {
+Result<std::unique_ptr<Poller>> make_real_poller() {
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return system_error("make a poller", errno);
-  return Poller(std::move(epoll));
+  PAWL_ASSIGN(Event wake, Event::make());
+  const int wake_fd = wake.fd();
+  std::unique_ptr<Poller> poller = std::make_unique<EpollPoller>(std::move(epoll), std::move(wake));
+  PAWL_TRY(poller->add(wake_fd, kWakeKey, kRead));
+  return poller;
 }
 
-Status Poller::add(int fd, std::uint64_t key, Interest interest) {
-  epoll_event event = event_for(key, interest);
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return system_error(text("poll descriptor ", fd), errno);
-  return {};
-}
-
-Status Poller::modify(int fd, std::uint64_t key, Interest interest) {
-  epoll_event event = event_for(key, interest);
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return system_error(text("poll descriptor ", fd), errno);
-  return {};
-}
-
-void Poller::remove(int fd) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-Status Poller::wait(Duration timeout, std::vector<Ready>& ready) {
-  ready.clear();
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-  const int timeout_ms = timeout < Duration::zero() ? -1 : static_cast<int>(std::min<long>(ms, INT_MAX));
-  epoll_event events[64];
-  const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms);
-  if (count < 0 && errno != EINTR) return system_error("wait for descriptors", errno);
-  for (int i = 0; i < count; ++i) {
-    const std::uint32_t bits = events[i].events;
-    const bool hung_up = (bits & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
-    ready.push_back(
-        {events[i].data.u64, (bits & EPOLLIN) != 0 || hung_up, (bits & (EPOLLOUT | EPOLLERR)) != 0, hung_up});
-  }
-  return {};
+Result<std::unique_ptr<SharedEvent>> make_real_shared_event() {
+  PAWL_ASSIGN(Event event, Event::make());
+  return std::unique_ptr<SharedEvent>(std::make_unique<RealSharedEvent>(std::move(event)));
 }
 
 Result<Event> Event::make() {

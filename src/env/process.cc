@@ -319,6 +319,11 @@ class RealProcesses final : public Processes {
   }
   pid_t own_pid() override { return getpid(); }
   pid_t parent_pid() override { return getppid(); }
+  uid_t own_user() override { return geteuid(); }
+  std::optional<std::string> environment_variable(const std::string& name) override {
+    const char* value = ::getenv(name.c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  }
   bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) override {
     while (!ended) {
       timespec until{};

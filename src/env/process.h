@@ -90,6 +90,9 @@ class Processes {
   [[nodiscard]] virtual std::uint64_t resident_bytes(pid_t pid) = 0;  // 0: it can't be told
   [[nodiscard]] virtual pid_t own_pid() = 0;
   [[nodiscard]] virtual pid_t parent_pid() = 0;
+  [[nodiscard]] virtual uid_t own_user() = 0;  // with whose rights this process acts
+  // Of this process, as it was started; unset: nullopt.
+  [[nodiscard]] virtual std::optional<std::string> environment_variable(const std::string& name) = 0;
   // Waits, in a task, for the end of the process that holds this robust mutex, which lies in memory shared with it.
   // True: its owner has died. False: the mutex was unlocked, or `ended` (looked at once a second).
   [[nodiscard]] virtual bool wait_for_owner_death(pthread_mutex_t* mutex, const std::atomic<bool>& ended) = 0;

@@ -145,4 +145,24 @@ Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options
   return Mapping(static_cast<std::byte*>(data), size_bytes);
 }
 
+namespace {
+
+class RealSharedMemory final : public SharedMemory {
+ public:
+  Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
+    return create_segment(name, size_bytes);
+  }
+  Result<std::uint64_t> size_bytes(int fd) override { return segment_size_bytes(fd); }
+  Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override {
+    return map_segment(fd, size_bytes, options);
+  }
+};
+
+}  // namespace
+
+SharedMemory& real_shared_memory() {
+  static RealSharedMemory* memory = new RealSharedMemory;  // never destroyed, as the rest of the environment
+  return *memory;
+}
+
 }  // namespace pawl

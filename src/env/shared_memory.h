@@ -58,4 +58,16 @@ class Mapping {
 // the system allows them. Fails: `invalid` if the segment is shorter, or is none of ours; `full`; `io`.
 [[nodiscard]] Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options = {});
 
+// --- The seam for whoever may run in a simulation: as the functions above. A segment is a descriptor there, too (no time
+// passes in memory); but memory may run out when the simulation wants it to.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  [[nodiscard]] virtual Result<Fd> create(const std::string& name, std::uint64_t size_bytes) = 0;
+  [[nodiscard]] virtual Result<std::uint64_t> size_bytes(int fd) = 0;
+  [[nodiscard]] virtual Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) = 0;
+};
+
+[[nodiscard]] SharedMemory& real_shared_memory();
+
 }  // namespace pawl

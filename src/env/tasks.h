@@ -1,7 +1,7 @@
 // Tasks: whatever blocks runs as a task of its own. The seam where a simulation runs all tasks on one thread.
 //
-// A task may block only in calls of env: Clock::sleep, Condition, Stream, Files, Processes. A mutex may be held over
-// none of them but Condition::wait_for, which lets go of it meanwhile. Thread-safe.
+// A task may block only in calls of env: Clock::sleep, Condition, Stream, Poller::wait, Files, Processes. A mutex may be
+// held over none of them but Condition::wait and wait_for, which let go of it meanwhile. Thread-safe.
 #pragma once
 
 #include <functional>

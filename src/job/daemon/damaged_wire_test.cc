@@ -41,7 +41,7 @@ ArenaSpec spec_of(ArenaKind kind) {
 }
 
 Memory memory_of_its_own() {
-  return Memory({.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}});
+  return Memory(real_shared_memory(), {.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}});
 }
 
 void fill_and_seal(const Slot& slot) {
@@ -125,6 +125,7 @@ class Relay {
 class DamagedWire : public ::testing::Test {
  protected:
   DamagedWire() {
+    context_.environment = &real_environment();
     context_.workers = &workers_;
     context_.progress = &progress_;
     context_.bytes_sent = &sent_;
@@ -176,7 +177,7 @@ class DamagedStream : public DamagedWire {
       if (!welcome(fd.get())) return;
       std::lock_guard lock(mutex);
       receivers.push_back(
-          ReplicaReceiver::start({.fd = std::move(fd),
+          ReplicaReceiver::start({.stream = real_stream(std::move(fd)),
                                   .generation = kGeneration,
                                   .seat = kSeat,
                                   .job = "damaged",
@@ -263,10 +264,10 @@ class DamagedFetch : public DamagedWire {
     Listener listener([&](Fd fd) {
       if (!welcome(fd.get())) return;
       std::lock_guard lock(mutex);
-      servers.push_back(
-          FetchServer::start({.fd = std::move(fd), .context = context_, .find = [&](ArenaKind kind, Seat seat) {
-                                return holder.find(kind, seat);
-                              }}));
+      servers.push_back(FetchServer::start(
+          {.stream = real_stream(std::move(fd)), .context = context_, .find = [&](ArenaKind kind, Seat seat) {
+             return holder.find(kind, seat);
+           }}));
     });
     Relay relay(listener.address(), true, damaged_bit);
     std::atomic<bool> done{false};

@@ -68,7 +68,7 @@ Status Fetch::run(std::uint64_t& bytes) {
   int damaged = 0;
   for (;;) {  // a source that restarts its pawld, or has not seen the generation yet, answers a little later
     if (ended_) return Error{Code::cancelled, "a further generation began"};
-    auto stream = environment.network.connect(address, Deadline::in(500ms));
+    auto stream = environment.network.connect(address, Deadline::in(500ms, environment.clock));
     if (stream) {
       {
         std::lock_guard lock(mutex_);
@@ -117,8 +117,7 @@ Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
   return slot.seal_frozen(begin.generation, begin.step);
 }
 
-FetchServer::FetchServer(Options options)
-    : options_(std::move(options)), stream_(options_.context.environment->network.adopt(std::move(options_.fd))) {}
+FetchServer::FetchServer(Options options) : options_(std::move(options)), stream_(std::move(options_.stream)) {}
 
 std::shared_ptr<FetchServer> FetchServer::start(Options options) {
   std::shared_ptr<FetchServer> server(new FetchServer(std::move(options)));

@@ -43,7 +43,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
 class FetchServer : public std::enable_shared_from_this<FetchServer> {
  public:
   struct Options {
-    Fd fd;
+    std::unique_ptr<Stream> stream;
     StreamContext context;
     std::function<ArenaHandle(ArenaKind, Seat)> find;  // any thread; waits for the loop
   };

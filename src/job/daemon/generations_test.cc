@@ -54,9 +54,9 @@ class OneNode : public testing::Test {
   }
 
   TestNode node;
-  std::unique_ptr<Loop> loop = *Loop::make();
-  Memory memory{{.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
-  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), {.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
   TestTrainer trainer{*loop, trainers.places()[0]};
   SeatArenas arenas{node.context, memory};
   TrainerPages pages{node.context, trainers, memory};
@@ -73,7 +73,7 @@ class OneNode : public testing::Test {
                          .own_report = [this](Progress known) { return pages.report(known); },
                          .show = [this](Progress known, bool grown) { pages.show(known, grown); },
                          .on_committed = [this] { job_end.consider_finish(); }}};
-  RendezvousLog log{"test", [](const std::string&, int) {}};
+  RendezvousLog log{real_shared_memory(), "test", [](const std::string&, int) {}};
   RendezvousServer rendezvous{node.clock,
                               log,
                               {.generation = [this] { return node.context.mirror.generation(); },

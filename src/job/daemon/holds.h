@@ -13,7 +13,7 @@ namespace pawl::job {
 
 class Holds {
  public:
-  explicit Holds(Tasks& tasks = real_tasks()) : changed_(tasks.make_condition()) {}
+  explicit Holds(Tasks& tasks) : changed_(tasks.make_condition()) {}
 
   [[nodiscard]] static bool is_phase(const std::string& phase);  // one in which a daemon can be held
 

@@ -9,7 +9,7 @@ namespace pawl::job {
 namespace {
 
 TEST(HoldsOfADrill, SayWhoIsHeldUntilTheyAreReleased) {
-  Holds holds;
+  Holds holds(real_tasks());
   EXPECT_TRUE(Holds::is_phase("decide"));
   EXPECT_FALSE(Holds::is_phase("compute"));  // of trainers
   EXPECT_FALSE(holds.is_held_at("decide"));
@@ -24,7 +24,7 @@ TEST(HoldsOfADrill, SayWhoIsHeldUntilTheyAreReleased) {
 }
 
 TEST(HoldsOfADrill, ThreadsWaitUntilReleaseOrTheirEnd) {
-  Holds holds;
+  Holds holds(real_tasks());
   std::atomic<bool> ended{false};
   holds.wait_at("ack", ended);  // no hold: at once
   holds.set("ack");

@@ -1,15 +1,14 @@
 #include "job/daemon/keeper_channel.h"
 
 #include "base/log.h"
-#include "env/network.h"
 
 namespace pawl::job {
 
 using namespace std::chrono_literals;
 
-KeeperChannel::KeeperChannel(Loop& loop, int fd, Handlers handlers)
-    : loop_(loop), fd_(fd), handlers_(std::move(handlers)) {
-  loop_.watch(fd_.get(), kRead, [this](const Ready&) { read(); });
+KeeperChannel::KeeperChannel(Loop& loop, std::unique_ptr<Stream> keeper, Handlers handlers)
+    : loop_(loop), keeper_(std::move(keeper)), handlers_(std::move(handlers)) {
+  loop_.watch(keeper_->handle(), kRead, [this](const Ready&) { read(); });
 }
 
 void KeeperChannel::hold(const std::string& name, int fd) {
@@ -37,7 +36,8 @@ void KeeperChannel::end(int code) {
 
 void KeeperChannel::say(const ToKeeper& message, std::span<const int> fds) {
   const std::string packet = packet_of(message);
-  const Status sent = send_with_fds(fd_.get(), std::as_bytes(std::span(packet)), fds, Deadline::in(1s));
+  const Deadline deadline = Deadline::in(1s, loop_.environment().clock);
+  const Status sent = keeper_->send_with_fds(std::as_bytes(std::span(packet)), fds, deadline);
   if (!sent) {
     log_error("keeper_lost", "why", sent.error().what);
     handlers_.lost();
@@ -46,7 +46,7 @@ void KeeperChannel::say(const ToKeeper& message, std::span<const int> fds) {
 
 void KeeperChannel::read() {
   std::byte buffer[4096];
-  auto got = try_receive(fd_.get(), buffer);
+  auto got = keeper_->try_receive(buffer);
   if (!got) return handlers_.lost();
   if (*got == 0) return;
   const auto news = parse_from_keeper(std::string_view(reinterpret_cast<const char*>(buffer), *got));

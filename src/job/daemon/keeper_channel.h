@@ -1,14 +1,15 @@
 // KeeperChannel: pawld's end of the line to its keeper (docs/protocol.md). On the loop's thread.
 //
-// One text message a packet. A keeper that is gone means that this node is dead: pawld ends at once.
+// One text message a packet: the stream is one end of a pair of packet sockets. A keeper that is gone means that this node is dead: pawld ends at once.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "env/fd.h"
+#include "env/network.h"
 #include "job/daemon/loop.h"
 #include "job/transport/keeper_messages.h"
 
@@ -21,7 +22,7 @@ class KeeperChannel {
     std::function<void(std::uint32_t local_index, std::uint64_t pid, std::string how)> exited;
     std::function<void()> lost;
   };
-  KeeperChannel(Loop& loop, int fd, Handlers handlers);
+  KeeperChannel(Loop& loop, std::unique_ptr<Stream> keeper, Handlers handlers);
 
   void hold(const std::string& name, int fd);
   void drop(const std::string& name);
@@ -35,7 +36,7 @@ class KeeperChannel {
   void say(const ToKeeper& message, std::span<const int> fds = {});
   void read();
   Loop& loop_;
-  Fd fd_;
+  const std::unique_ptr<Stream> keeper_;
   Handlers handlers_;
 };
 

@@ -7,11 +7,8 @@
 namespace pawl::job {
 
 Result<std::unique_ptr<Loop>> Loop::make(const Environment& environment) {
-  PAWL_ASSIGN(Poller poller, Poller::make());
-  PAWL_ASSIGN(Event wake, Event::make());
-  std::unique_ptr<Loop> loop(new Loop(environment, std::move(poller), std::move(wake)));
-  PAWL_TRY(loop->poller_.add(loop->wake_.fd(), 0, kRead));
-  return loop;
+  PAWL_ASSIGN(std::unique_ptr<Poller> poller, environment.network.make_poller());
+  return std::unique_ptr<Loop>(new Loop(environment, std::move(poller)));
 }
 
 void Loop::post(Task task) {
@@ -19,26 +16,26 @@ void Loop::post(Task task) {
     std::lock_guard lock(posted_mutex_);
     posted_.push_back(std::move(task));
   }
-  wake_.raise();
+  poller_->wake();
 }
 
-std::uint64_t Loop::watch(int fd, Interest interest, std::function<void(const Ready&)> handler) {
+std::uint64_t Loop::watch(int handle, Interest interest, std::function<void(const Ready&)> handler) {
   const std::uint64_t id = next_id_++;
-  const Status added = poller_.add(fd, id, interest);
-  PAWL_CHECK(added.has_value(), "watching a descriptor: ", added ? "" : added.error().what);
-  watches_[id] = {fd, std::make_shared<std::function<void(const Ready&)>>(std::move(handler))};
+  const Status added = poller_->add(handle, id, interest);
+  PAWL_CHECK(added.has_value(), "watching a stream: ", added ? "" : added.error().what);
+  watches_[id] = {handle, std::make_shared<std::function<void(const Ready&)>>(std::move(handler))};
   return id;
 }
 
 void Loop::change(std::uint64_t watch, Interest interest) {
   auto found = watches_.find(watch);
-  if (found != watches_.end()) (void)poller_.modify(found->second.fd, watch, interest);
+  if (found != watches_.end()) (void)poller_->modify(found->second.handle, watch, interest);
 }
 
 void Loop::unwatch(std::uint64_t watch) {
   auto found = watches_.find(watch);
   if (found == watches_.end()) return;
-  poller_.remove(found->second.fd);
+  poller_->remove(found->second.handle);
   watches_.erase(found);
 }
 
@@ -56,12 +53,8 @@ void Loop::cancel(std::uint64_t timer) {
 void Loop::run() {
   std::vector<Ready> ready;
   while (!stopped_) {
-    if (!poller_.wait(until_next_timer(), ready)) return;
+    if (!poller_->wait(until_next_timer(), ready)) return;
     for (const Ready& event : ready) {
-      if (event.key == 0) {
-        wake_.lower();
-        continue;
-      }
       auto found = watches_.find(event.key);  // an earlier handler of this round may have unwatched it
       if (found == watches_.end()) continue;
       auto handler = found->second.handler;  // stays alive while it unwatches itself

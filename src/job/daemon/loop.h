@@ -1,4 +1,4 @@
-// Loop: the one thread of pawld that decides. Descriptors, timers, and tasks that other threads hand in.
+// Loop: the one thread of pawld that decides. Streams, timers, and tasks that other threads hand in.
 //
 // Everything registered here runs on the loop's thread, one at a time, and must not block: what may (the control, bulk
 // data) has threads of its own and comes back with post(). post() is the only call for other threads.
@@ -20,15 +20,16 @@ namespace pawl::job {
 class Loop {
  public:
   using Task = std::function<void()>;
-  [[nodiscard]] static Result<std::unique_ptr<Loop>> make(const Environment& environment = real_environment());
+  [[nodiscard]] static Result<std::unique_ptr<Loop>> make(const Environment& environment);
 
   // The world as this daemon touches it; for all that work on this loop, and their tasks.
   [[nodiscard]] const Environment& environment() const { return environment_; }
 
   void post(Task task);  // any thread
 
-  // `fd` stays the caller's and must be unwatched before it is closed. Never fails for a good descriptor.
-  std::uint64_t watch(int fd, Interest interest, std::function<void(const Ready&)> handler);
+  // `handle`: of a stream, listener or event of the environment's network, which stays the caller's and must be unwatched
+  // before it is closed. Never fails for a good one.
+  std::uint64_t watch(int handle, Interest interest, std::function<void(const Ready&)> handler);
   void change(std::uint64_t watch, Interest interest);
   void unwatch(std::uint64_t watch);
 
@@ -42,22 +43,21 @@ class Loop {
   [[nodiscard]] Duration last_round_boottime() const { return last_round_boottime_; }
 
  private:
-  Loop(const Environment& environment, Poller poller, Event wake)
-      : environment_(environment), poller_(std::move(poller)), wake_(std::move(wake)) {}
+  Loop(const Environment& environment, std::unique_ptr<Poller> poller)
+      : environment_(environment), poller_(std::move(poller)) {}
   void run_posted();
   void run_timers();
   [[nodiscard]] Duration until_next_timer() const;
 
   struct Watch {
-    int fd;
+    int handle;
     std::shared_ptr<std::function<void(const Ready&)>> handler;
   };
   const Environment& environment_;
-  Poller poller_;
-  Event wake_;
+  const std::unique_ptr<Poller> poller_;
   std::unordered_map<std::uint64_t, Watch> watches_;
   std::multimap<Duration, std::pair<std::uint64_t, Task>> timers_;
-  std::uint64_t next_id_ = 1;  // 0 is the wake event
+  std::uint64_t next_id_ = 1;
   std::mutex posted_mutex_;
   std::vector<Task> posted_;
   bool stopped_ = false;

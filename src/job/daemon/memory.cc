@@ -25,8 +25,8 @@ std::string segment_name(ArenaKind kind, Seat seat) {
 }
 
 Status Memory::adopt(const std::string& name, Fd fd) {
-  PAWL_ASSIGN(std::uint64_t size, segment_size_bytes(fd.get()));
-  PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), size, {.populate = true}));
+  PAWL_ASSIGN(std::uint64_t size, shared_.size_bytes(fd.get()));
+  PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {.populate = true}));
   PAWL_ASSIGN(Arena arena, Arena::open(mapping.bytes()));
   if (segment_name(arena.spec().kind, arena.spec().seat) != name)
     return Error{Code::corrupt, text("segment ", name, " says it is another")};
@@ -41,8 +41,8 @@ Result<ArenaHandle> Memory::arena_for(const ArenaSpec& spec) {
   if (found != arenas_.end() && same_shape(found->second->arena.spec(), spec)) return found->second;
   const std::string name = segment_name(spec.kind, spec.seat);
   const std::uint64_t size = Arena::size_bytes(spec);
-  PAWL_ASSIGN(Fd fd, create_segment("pawl." + spec.job + "." + name, size));
-  PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), size, {.populate = true}));
+  PAWL_ASSIGN(Fd fd, shared_.create("pawl." + spec.job + "." + name, size));
+  PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {.populate = true}));
   PAWL_ASSIGN(Arena arena, Arena::format(mapping.bytes(), spec));
   if (found != arenas_.end()) log_warn("arena_replaced", "name", name, "why", "the layout differs");
   drop(spec.kind, spec.seat);

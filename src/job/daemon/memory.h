@@ -32,7 +32,7 @@ class Memory {
     std::function<void(const std::string& name, int fd)> hold;
     std::function<void(const std::string& name)> drop;
   };
-  explicit Memory(Keeper keeper) : keeper_(std::move(keeper)) {}
+  Memory(SharedMemory& shared, Keeper keeper) : shared_(shared), keeper_(std::move(keeper)) {}
 
   // A segment from the keeper ("own.3", "replica.2"). Fails: `corrupt`; it is then dropped.
   [[nodiscard]] Status adopt(const std::string& name, Fd fd);
@@ -51,6 +51,7 @@ class Memory {
 
  private:
   using Key = std::pair<ArenaKind, Seat>;
+  SharedMemory& shared_;
   std::map<Key, ArenaHandle> arenas_;
   Keeper keeper_;
 };

@@ -71,7 +71,7 @@ void Neighbours::connect(Link& link) {
   }
   link.state = State::connecting;
   link.connecting = std::move(*started);
-  link.watch = loop_.watch(link.connecting.get(), kWrite, [this, node](const Ready&) { connected(node); });
+  link.watch = loop_.watch(link.connecting->handle(), kWrite, [this, node](const Ready&) { connected(node); });
 }
 
 void Neighbours::connected(NodeId node) {
@@ -79,13 +79,13 @@ void Neighbours::connected(NodeId node) {
   if (found == links_.end() || found->second.state != State::connecting) return;
   Link& link = found->second;
   loop_.unwatch(std::exchange(link.watch, 0));
-  Fd fd = std::move(link.connecting);
-  if (Status finished = loop_.environment().network.finish_connect(fd.get()); !finished) {
+  std::unique_ptr<Stream> stream = std::move(link.connecting);
+  if (Status finished = stream->finish_connect(); !finished) {
     link.state = State::down;
     return broken(node, finished.error());
   }
   link.state = State::greeting;
-  link.connection = Connection::make(loop_, std::move(fd),
+  link.connection = Connection::make(loop_, std::move(stream),
                                      {.on_frame = [this, node](Frame& frame) { on_frame(node, frame); },
                                       .on_close = [this, node](const Error& error) { broken(node, error); }});
   Hello hello = self_;

@@ -52,7 +52,7 @@ class Neighbours {
     NodeLife life;
     std::string address;
     State state = State::down;
-    Fd connecting;
+    std::unique_ptr<Stream> connecting;
     std::uint64_t watch = 0;
     std::shared_ptr<Connection> connection;
     Duration heard{};  // steady clock

@@ -28,7 +28,8 @@ class ControlCalls {
 };
 
 struct NodeContext {
-  NodeContext(NodeLife life, std::string job_name) : self(life), job(std::move(job_name)), mirror(self, job) {}
+  NodeContext(NodeLife life, std::string job_name, const Environment& world)
+      : self(life), job(std::move(job_name)), mirror(self, job), environment(&world), clock(&world.clock) {}
 
   const NodeLife self;
   const std::string job;
@@ -39,13 +40,14 @@ struct NodeContext {
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts
-  const Environment* environment = &real_environment();
-  Clock* clock = &real_clock();
+  const Environment* const environment;
+  Clock* clock;  // the environment's; a test may put its own
   ControlCalls* control = nullptr;
   std::function<void(Duration, std::function<void()>)> after;  // once, on the loop
   std::function<void(std::function<void()>)> post;             // any thread: runs it on the loop
   std::function<void()> drive;                                 // takes the next step, whatever it is
   std::function<void(Duration)> drive_soon;
+  std::function<void(int code)> exit;  // ends this daemon at once, as if it were killed; does not return
 
   [[nodiscard]] bool is_running() const {  // here as in the state
     return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();

@@ -1,8 +1,5 @@
 #include "job/daemon/pawld.h"
 
-#include <unistd.h>
-#include <csignal>
-
 #include "base/log.h"
 #include "env/files.h"
 #include "job/daemon/pawld_parts.h"
@@ -35,15 +32,16 @@ class SessionCalls : public ControlCalls {
 
 }  // namespace
 
-Pawld::Pawld(DaemonOptions options, const Environment& environment)
-    : options_(std::move(options)), context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job) {
-  context_.environment = &environment;
-  context_.clock = &environment.clock;
+Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& environment)
+    : options_(std::move(options)),
+      lines_(std::move(lines)),
+      context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job, environment) {
   context_.address = options_.address;
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };
   context_.drive = [this] { drive(); };
   context_.drive_soon = [this](Duration delay) { drive_soon(delay); };
+  context_.exit = lines_.exit;
 }
 
 Pawld::~Pawld() {
@@ -58,15 +56,15 @@ Status Pawld::start() {
   Files& files = context_.environment->files;
   if (auto token = read_file(join_path(options_.run_dir, "token"), 4096, files)) token_ = *token;
   keeper_ = std::make_unique<KeeperChannel>(
-      *loop_, options_.keeper_fd,
+      *loop_, std::move(lines_.keeper),
       KeeperChannel::Handlers{.spawned = [this](std::uint32_t i, std::uint64_t pid,
                                                 std::uint64_t started) { parts_->trainers.spawned(i, pid, started); },
                               .exited = [this](std::uint32_t i, std::uint64_t pid,
                                                const std::string& how) { parts_->trainers.exited(i, pid, how); },
-                              .lost = [] { _exit(1); }});
+                              .lost = [this] { context_.exit(1); }});
   parts_ = std::make_unique<Parts>(*this);
   adopt_held();
-  PAWL_ASSIGN(auto control, connect_control(options_.control, ControlOptions{.deadline = 2000ms, .token = token_}));
+  PAWL_ASSIGN(std::unique_ptr<Control> control, lines_.connect_control(token_));
   session_ = std::make_unique<ControlSession>(*loop_, std::move(control));
   control_calls_ = std::make_unique<SessionCalls>(*session_);
   context_.control = control_calls_.get();
@@ -80,15 +78,15 @@ int Pawld::run() {
 }
 
 void Pawld::adopt_held() {
-  for (const auto& [name, fd] : options_.held) {
+  for (auto& [name, fd] : lines_.held) {
     Status adopted;
     std::uint32_t index = 0;
     if (name.rfind("page.", 0) == 0 && parse_number(std::string_view(name).substr(5), index)) {
-      adopted = parts_->trainers.adopt_page(index, Fd(fd));
+      adopted = parts_->trainers.adopt_page(index, std::move(fd));
     } else if (name == RendezvousLog::kName) {
-      adopted = parts_->rendezvous_log.adopt(Fd(fd));
+      adopted = parts_->rendezvous_log.adopt(std::move(fd));
     } else {
-      adopted = parts_->memory.adopt(name, Fd(fd));
+      adopted = parts_->memory.adopt(name, std::move(fd));
     }
     if (adopted) continue;
     log_error("segment_refused", "name", name, "why", adopted.error().what);
@@ -292,18 +290,6 @@ void Pawld::end_job(int code) {
   for (TrainerProcess& trainer : parts_->trainers.places()) parts_->trainers.stop(trainer);
   keeper_->end(code);
   loop_->after(10s, [this] { loop_->stop(); });  // the keeper ends us sooner
-}
-
-int run_daemon(const DaemonOptions& options) {
-  signal(SIGPIPE, SIG_IGN);
-  log_to(STDERR_FILENO, LogLevel::info, text("node=", options.node));
-  Pawld daemon(options, real_environment());
-  if (Status started = daemon.start(); !started) {
-    log_error("daemon_failed", "why", started.error().what);
-    return 1;
-  }
-  const int code = daemon.run();
-  _exit(code);  // streams may still stand in system calls; the kernel closes them, the keeper holds the memory
 }
 
 }  // namespace pawl::job

@@ -1,14 +1,20 @@
 // Pawld: the daemon of one node. It makes the parts, joins the job, and drives them; what they do is in their files.
 //
+// It touches the world only through the environment and the lines that it is given, so that a simulation runs many of
+// them in one process; daemon.cc gives it the real ones.
 // Everything runs on the loop's thread. Whatever happens (a key changed, a trainer asked, a neighbour was lost, a timer)
 // is noted, then drive() compares the job's state with what this node has done about it and takes the next step. So any
 // step may be repeated, and a pawld that was killed goes on where the memory says it was.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "env/network.h"
 #include "job/daemon/control_session.h"
 #include "job/daemon/daemon.h"
 #include "job/daemon/keeper_channel.h"
@@ -17,9 +23,19 @@
 
 namespace pawl::job {
 
+// What a daemon is born with: its lines to the processes of its node, and its way to the control.
+struct DaemonLines {
+  std::unique_ptr<Stream> keeper;                // packets
+  std::unique_ptr<Listener> peers;               // for other nodes, and whoever asks questions
+  std::unique_ptr<Listener> trainers;            // for this node's trainers
+  std::vector<std::pair<std::string, Fd>> held;  // segments that the keeper gives back
+  std::function<Result<std::unique_ptr<Control>>(const std::string& token)> connect_control;
+  std::function<void(int code)> exit;  // see NodeContext
+};
+
 class Pawld {
  public:
-  Pawld(DaemonOptions options, const Environment& environment);
+  Pawld(DaemonOptions options, DaemonLines lines, const Environment& environment);
   ~Pawld();
   [[nodiscard]] Status start();
   int run();
@@ -46,6 +62,7 @@ class Pawld {
   [[nodiscard]] Hello hello(Purpose purpose) const;
 
   const DaemonOptions options_;
+  DaemonLines lines_;
   NodeContext context_;
   std::string token_;
   std::unique_ptr<Loop> loop_;

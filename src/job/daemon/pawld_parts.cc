@@ -50,9 +50,10 @@ Pawld::Parts::Parts(Pawld& pawld)
                    pawld.on_change(pawld.context_.mirror.learn(state, revision, pawld.context_.clock->now()));
                  },
              .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); }}),
-      memory({.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
+      memory(pawld.context_.environment->memory,
+             {.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
               .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); }}),
-      trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, Fd(pawld.options_.local_fd),
+      trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, std::move(pawld.lines_.trainers),
                trainer_handlers(pawld)),
       arenas(pawld.context_, memory),
       pages(pawld.context_, trainers, memory),
@@ -72,7 +73,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                 .own_report = [this](Progress known) { return pages.report(known); },
                 .show = [this](Progress known, bool committed) { pages.show(known, committed); },
                 .on_committed = [this] { job_end.consider_finish(); }}),
-      rendezvous_log(pawld.options_.job, [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
+      rendezvous_log(pawld.context_.environment->memory, pawld.options_.job,
+                     [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
       rendezvous(
           *pawld.context_.clock, rendezvous_log,
           {.generation = [&pawld] { return pawld.context_.mirror.generation(); },
@@ -103,6 +105,6 @@ Pawld::Parts::Parts(Pawld& pawld)
            .bytes_received = [this] { return streams.bytes_received(); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); }}),
-      peers(*pawld.loop_, pawld.context_, pawld.token_, Fd(pawld.options_.listen_fd), peer_handlers(pawld)) {}
+      peers(*pawld.loop_, pawld.context_, pawld.token_, std::move(pawld.lines_.peers), peer_handlers(pawld)) {}
 
 }  // namespace pawl::job

@@ -29,7 +29,8 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
   return Refused{PeerRefusal::never, "unknown purpose"};
 }
 
-PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, Fd listener, Handlers handlers)
+PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, std::unique_ptr<Listener> listener,
+                           Handlers handlers)
     : loop_(loop),
       context_(context),
       token_(std::move(token)),
@@ -37,18 +38,18 @@ PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, 
       handlers_(std::move(handlers)) {}
 
 void PeerListener::open() {
-  loop_.watch(listener_.get(), kRead, [this](const Ready&) { accept_all(); });
+  loop_.watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
 }
 
 void PeerListener::accept_all() {
   for (;;) {
-    auto accepted = loop_.environment().network.try_accept(listener_.get());
-    if (!accepted || !accepted->valid()) return;
+    auto accepted = listener_->try_accept();
+    if (!accepted || *accepted == nullptr) return;
     adopt(std::move(*accepted));
   }
 }
 
-void PeerListener::adopt(Fd accepted) {
+void PeerListener::adopt(std::unique_ptr<Stream> accepted) {
   auto weak = std::make_shared<std::weak_ptr<Connection>>();
   auto connection = Connection::make(loop_, std::move(accepted),
                                      {.on_frame =

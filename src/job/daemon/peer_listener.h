@@ -37,9 +37,10 @@ class PeerListener {
     std::function<void(Generation, Progress)> on_progress;
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;
   };
-  PeerListener(Loop& loop, NodeContext& context, std::string token, Fd listener, Handlers handlers);
-  void open();                // from now on who connects is heard
-  void adopt(Fd connection);  // one that was accepted
+  PeerListener(Loop& loop, NodeContext& context, std::string token, std::unique_ptr<Listener> listener,
+               Handlers handlers);
+  void open();                                   // from now on who connects is heard
+  void adopt(std::unique_ptr<Stream> accepted);  // one that was accepted
 
  private:
   void accept_all();
@@ -50,7 +51,7 @@ class PeerListener {
   Loop& loop_;
   NodeContext& context_;
   const std::string token_;
-  Fd listener_;
+  const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
   std::map<ConnectionHandle, std::optional<NodeId>> connections_;  // whose link it is; nullopt: not welcomed yet
 };

@@ -21,9 +21,9 @@ class Asked : public testing::Test {
   }
 
   TestNode node;
-  std::unique_ptr<Loop> loop = *Loop::make();
-  Memory memory{{.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
-  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), {.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
   TestTrainer trainer{*loop, trainers.places()[0]};
   Questions questions{{node.context, trainers, memory, node.holds},
                       "token",

@@ -41,9 +41,9 @@ Header header_of(const Mapping& memory) {
 }  // namespace
 
 Status RendezvousLog::adopt(Fd fd) {
-  PAWL_ASSIGN(const std::uint64_t size, segment_size_bytes(fd.get()));
+  PAWL_ASSIGN(const std::uint64_t size, shared_.size_bytes(fd.get()));
   if (size < sizeof(Header) + sizeof(Line)) return Error{Code::corrupt, "the store's segment is too short"};
-  PAWL_ASSIGN(Mapping memory, map_segment(fd.get(), size));
+  PAWL_ASSIGN(Mapping memory, shared_.map(fd.get(), size, {}));
   if (header_of(memory).magic != kMagic) return Error{Code::corrupt, "the store's segment has a wrong magic"};
   std::size_t used = sizeof(Header);
   while (used + sizeof(Line) <= size) {
@@ -87,8 +87,8 @@ bool RendezvousLog::try_append(const std::string& record) {
 Status RendezvousLog::begin_anew(Generation generation, std::span<const std::string> records, std::size_t room_bytes) {
   std::size_t size = sizeof(Header) + room_bytes;
   for (const std::string& record : records) size += 2 * space_of(record.size());
-  PAWL_ASSIGN(Fd fd, create_segment(text("pawl.", job_, ".", kName), size));
-  PAWL_ASSIGN(Mapping memory, map_segment(fd.get(), size));
+  PAWL_ASSIGN(Fd fd, shared_.create(text("pawl.", job_, ".", kName), size));
+  PAWL_ASSIGN(Mapping memory, shared_.map(fd.get(), size, {}));
   const Header header{kMagic, generation.value};
   std::memcpy(memory.data(), &header, sizeof header);
   fd_ = std::move(fd);

@@ -22,7 +22,8 @@ namespace pawl::job {
 class RendezvousLog {
  public:
   using Hold = std::function<void(const std::string& name, int fd)>;  // tells the keeper
-  explicit RendezvousLog(std::string job, Hold hold) : job_(std::move(job)), hold_(std::move(hold)) {}
+  RendezvousLog(SharedMemory& shared, std::string job, Hold hold)
+      : shared_(shared), job_(std::move(job)), hold_(std::move(hold)) {}
 
   static constexpr const char* kName = "store";
   // What the pawld before us left. Fails: `corrupt`.
@@ -39,6 +40,7 @@ class RendezvousLog {
   [[nodiscard]] Status begin_anew(Generation generation, std::span<const std::string> records, std::size_t room_bytes);
   [[nodiscard]] bool try_append(const std::string& record);
 
+  SharedMemory& shared_;
   const std::string job_;
   const Hold hold_;
   Fd fd_;

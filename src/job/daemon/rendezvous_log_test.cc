@@ -23,7 +23,7 @@ struct Keeper {
 };
 
 std::vector<std::string> come_back(Keeper& keeper, Generation generation) {
-  RendezvousLog log("test", keeper.hold());
+  RendezvousLog log(real_shared_memory(), "test", keeper.hold());
   const Status adopted = log.adopt(Fd(dup(keeper.held.get())));
   EXPECT_TRUE(adopted) << adopted.error().what;
   return log.records(generation);
@@ -35,7 +35,7 @@ std::vector<std::string> nothing() {
 
 TEST(RendezvousLog, WhatWasAppendedComesBackOfItsGeneration) {
   Keeper keeper;
-  RendezvousLog log("test", keeper.hold());
+  RendezvousLog log(real_shared_memory(), "test", keeper.hold());
   EXPECT_TRUE(log.records(Generation(3)).empty());
   ASSERT_TRUE(log.append(Generation(3), "one", nothing));
   ASSERT_TRUE(log.append(Generation(3), std::string("\0two", 4), nothing));
@@ -52,7 +52,7 @@ TEST(RendezvousLog, GoesOnWhereTheLastPawldWasAndIsRewrittenWhenFull) {
   std::mt19937 random(7);
   std::vector<std::string> all;
   for (int life = 0; life < 20; ++life) {
-    RendezvousLog log("test", keeper.hold());
+    RendezvousLog log(real_shared_memory(), "test", keeper.hold());
     if (keeper.held.valid()) {
       ASSERT_TRUE(log.adopt(Fd(dup(keeper.held.get()))));
     }
@@ -68,10 +68,10 @@ TEST(RendezvousLog, GoesOnWhereTheLastPawldWasAndIsRewrittenWhenFull) {
 
 TEST(RendezvousLog, RefusesDamage) {
   Keeper keeper;
-  RendezvousLog log("test", keeper.hold());
+  RendezvousLog log(real_shared_memory(), "test", keeper.hold());
   ASSERT_TRUE(log.append(Generation(1), "a record", nothing));
   Mapping memory = std::move(*map_segment(keeper.held.get(), 64));
-  RendezvousLog next("test", keeper.hold());
+  RendezvousLog next(real_shared_memory(), "test", keeper.hold());
   memory.bytes()[30] ^= std::byte{1};
   EXPECT_FALSE(next.adopt(Fd(dup(keeper.held.get()))));
   memory.bytes()[30] ^= std::byte{1};

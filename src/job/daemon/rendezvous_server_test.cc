@@ -35,7 +35,7 @@ class Rendezvous : public testing::Test {
          .send_to_root = [this](std::uint64_t id, const RendezvousRequest&) { sent.push_back(id); }});
   }
   ManualClock clock;
-  RendezvousLog log{"test", [](const std::string&, int) {}};
+  RendezvousLog log{real_shared_memory(), "test", [](const std::string&, int) {}};
   Generation generation{1};
   bool is_root = true;
   std::vector<std::uint64_t> sent;

@@ -65,9 +65,10 @@ void ReplicaSender::wait_notice(Duration at_most) {
 }
 
 void ReplicaSender::run() {
+  const Environment& environment = *options_.context.environment;
   while (!ended_) {
     auto address = Address::parse(options_.address);
-    auto stream = address ? options_.context.environment->network.connect(*address, Deadline::in(500ms))
+    auto stream = address ? environment.network.connect(*address, Deadline::in(500ms, environment.clock))
                           : Result<std::unique_ptr<Stream>>(std::move(address).error());
     if (stream) {
       {
@@ -184,8 +185,7 @@ Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word)
 
 // --- Receiver
 
-ReplicaReceiver::ReplicaReceiver(Options options)
-    : options_(std::move(options)), stream_(options_.context.environment->network.adopt(std::move(options_.fd))) {}
+ReplicaReceiver::ReplicaReceiver(Options options) : options_(std::move(options)), stream_(std::move(options_.stream)) {}
 
 std::shared_ptr<ReplicaReceiver> ReplicaReceiver::start(Options options) {
   std::shared_ptr<ReplicaReceiver> receiver(new ReplicaReceiver(std::move(options)));

@@ -37,7 +37,7 @@ class Workers {
 
 // What streams share with the daemon. Outlives every stream.
 struct StreamContext {
-  const Environment* environment = &real_environment();
+  const Environment* environment = nullptr;
   Workers* workers = nullptr;
   const std::atomic<std::uint64_t>* progress = nullptr;  // Progress::pack() of the current generation
   Counter* bytes_sent = nullptr;
@@ -83,7 +83,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
 class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
  public:
   struct Options {
-    Fd fd;
+    std::unique_ptr<Stream> stream;
     Generation generation;
     Seat seat;
     std::string job;

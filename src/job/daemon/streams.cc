@@ -79,7 +79,7 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
   receivers_[hello.seat] = ReplicaReceiver::start(
-      {.fd = connection->release(),
+      {.stream = connection->release(),
        .generation = context_.mirror.generation(),
        .seat = hello.seat,
        .job = context_.job,
@@ -91,10 +91,10 @@ void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {
   if (context_.followed.frozen < context_.mirror.generation())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
-  fetch_servers_.push_back(
-      FetchServer::start({.fd = connection->release(), .context = stream_, .find = [this](ArenaKind kind, Seat seat) {
-                            return arenas_.find_from_thread(kind, seat);
-                          }}));
+  fetch_servers_.push_back(FetchServer::start(
+      {.stream = connection->release(), .context = stream_, .find = [this](ArenaKind kind, Seat seat) {
+         return arenas_.find_from_thread(kind, seat);
+       }}));
 }
 
 }  // namespace pawl::job

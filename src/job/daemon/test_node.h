@@ -61,13 +61,14 @@ inline NodeLife test_life(std::uint32_t node, std::uint64_t incarnation = 1) {
 
 // Node 0 of a job of `nodes` members, each with one seat, in generation 1.
 struct TestNode {
-  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0) : context(test_life(self), "test") {
+  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0)
+      : context(test_life(self), "test", real_environment()) {
     JobSpec spec;
     spec.job = "test";
     spec.node_count = nodes;
     context.mirror.set_spec(spec);
     context.deadlines = derive_deadlines(std::chrono::seconds(3));
-    context.clock = &clock;
+    context.clock = &clock;  // for what is decided; tasks keep the real time
     context.control = &control;
     context.after = [this](Duration delay, std::function<void()> task) { timers.emplace(clock.time + delay, task); };
     context.post = [](std::function<void()> task) { task(); };
@@ -106,7 +107,7 @@ struct TestNode {
   Revision revision = 0;
   std::multimap<Duration, std::function<void()>> timers;
   int drives = 0;
-  Holds holds;
+  Holds holds{real_tasks()};
   Events events{context};
   std::vector<JobState> won;
   StateMover mover{
@@ -125,7 +126,7 @@ class TestTrainer {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
     process.line.connection =
-        Connection::make(loop, Fd(ends[0]), {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}});
+        Connection::make(loop, real_stream(Fd(ends[0])), {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}});
     other_end_ = Fd(ends[1]);
     process.pid = 77;
   }

@@ -1,7 +1,5 @@
 #include "job/daemon/trainer_watch.h"
 
-#include <cstdlib>
-
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -45,7 +43,8 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
       "ROLE_NAME=default",
       "TORCHELASTIC_RUN_ID=" + context_.job,
       text("TORCHELASTIC_RESTART_COUNT=", generation.value > 0 ? generation.value - 1 : 0)};
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) environment.push_back("OMP_NUM_THREADS=1");
+  if (!context_.environment->processes.environment_variable("OMP_NUM_THREADS"))
+    environment.push_back("OMP_NUM_THREADS=1");
   return environment;
 }
 

@@ -33,8 +33,8 @@ class Watched : public testing::Test {
   }
 
   TestNode node;
-  std::unique_ptr<Loop> loop = *Loop::make();
-  Trainers trainers{*loop, 1, "test", Fd(), no_handlers()};
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
   TrainerProcess& process = trainers.places()[0];
   TestTrainer trainer{*loop, process};
   std::vector<std::vector<std::string>> spawned;

@@ -1,7 +1,5 @@
 #include "job/daemon/trainers.h"
 
-#include <unistd.h>
-
 #include "base/log.h"
 #include "pawl/pawl.h"
 
@@ -12,7 +10,8 @@ constexpr std::uint32_t kAttachRefused = PAWL_INVALID;
 
 }  // namespace
 
-Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers)
+Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, std::unique_ptr<Listener> listener,
+                   Handlers handlers)
     : loop_(loop),
       job_(std::move(job)),
       listener_(std::move(listener)),
@@ -22,7 +21,7 @@ Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd li
 }
 
 void Trainers::open() {
-  loop_.watch(listener_.get(), kRead, [this](const Ready&) { accept_all(); });
+  loop_.watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
 }
 
 Trainers::~Trainers() {
@@ -37,7 +36,7 @@ TrainerProcess* Trainers::at_seat(Seat seat) {
 
 Status Trainers::adopt_page(std::uint32_t index, Fd fd) {
   if (index >= places_.size()) return Error{Code::corrupt, text("no place ", index)};
-  PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), kTrainerPageBytes, {.populate = true}));
+  PAWL_ASSIGN(Mapping mapping, loop_.environment().memory.map(fd.get(), kTrainerPageBytes, {.populate = true}));
   TrainerProcess& place = places_[index];
   place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
   PAWL_ASSIGN(place.shared.page, open_page(place.shared.mapping->bytes()));
@@ -102,10 +101,12 @@ void Trainers::stop(TrainerProcess& place) {
 
 void Trainers::accept_all() {
   for (;;) {
-    auto accepted = loop_.environment().network.try_accept(listener_.get());
-    if (!accepted || !accepted->valid()) return;
-    auto credentials = peer_credentials(accepted->get());
-    if (!credentials || (credentials->uid != geteuid() && credentials->uid != 0)) continue;  // not ours: hang up
+    auto accepted = listener_->try_accept();
+    if (!accepted || *accepted == nullptr) return;
+    const auto credentials = (*accepted)->peer_credentials();
+    const bool ours =
+        credentials && (credentials->uid == loop_.environment().processes.own_user() || credentials->uid == 0);
+    if (!ours) continue;  // hang up
     auto self = std::make_shared<std::weak_ptr<Connection>>();
     auto connection = Connection::make(loop_, std::move(*accepted),
                                        {.on_frame =
@@ -144,18 +145,18 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   if (index >= places_.size())
     return refuse(text("PAWL_LOCAL_INDEX ", index, " but this node has ", places_.size(), " places"));
   TrainerProcess& place = places_[index];
-  auto credentials = peer_credentials(connection->fd());
+  auto credentials = connection->peer_credentials();
   const bool same =
       generation.value > 0 && place.shared.page != nullptr && place.shared.page->nonce.load() == attach.nonce;
   if (generation.value > 0 && !same) return refuse("this process was attached to another pawld: it must start anew");
   if (!same)
     if (Status made = make_page(place); !made) return refuse(made.error().what);
-  auto event = Event::make();
-  auto notices = Event::make();
+  auto event = loop_.environment().network.make_event();
+  auto notices = loop_.environment().network.make_event();
   if (!event || !notices) return refuse("no descriptors left: raise the limit of open files");
   if (place.shared.notice_watch != 0) loop_.unwatch(place.shared.notice_watch);
-  place.shared.event.emplace(std::move(*event));
-  place.shared.notices.emplace(std::move(*notices));
+  place.shared.event = std::move(*event);
+  place.shared.notices = std::move(*notices);
   if (place.line.connection && place.line.connection != connection) place.line.connection->close();
   strangers_.erase(connection.get());
   place.line.connection = connection;
@@ -163,11 +164,11 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
   if (auto started = loop_.environment().processes.start_time(static_cast<pid_t>(place.pid)))
     place.start_time = *started;
-  place.shared.notice_watch = loop_.watch(place.shared.notices->fd(), kRead, [this, index](const Ready&) {
+  place.shared.notice_watch = loop_.watch(place.shared.notices->handle(), kRead, [this, index](const Ready&) {
     places_[index].shared.notices->lower();
     handlers_.on_notice(places_[index]);
   });
-  const int fds[] = {place.shared.page_fd.get(), place.shared.event->fd(), place.shared.notices->fd()};
+  const int fds[] = {place.shared.page_fd.get(), place.shared.event->handle(), place.shared.notices->handle()};
   const AttachedMessage attached{kTrainerWireVersion, place.seat ? place.seat->value : kNoSeat};
   connection->send_with(frame_of(attached, frame.id), fds);
   if (same) {
@@ -179,8 +180,8 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
 }
 
 Status Trainers::make_page(TrainerProcess& place) {
-  PAWL_ASSIGN(Fd fd, create_segment(text("pawl.", job_, ".page.", place.index), kTrainerPageBytes));
-  PAWL_ASSIGN(Mapping mapping, map_segment(fd.get(), kTrainerPageBytes, {.populate = true}));
+  PAWL_ASSIGN(Fd fd, loop_.environment().memory.create(text("pawl.", job_, ".page.", place.index), kTrainerPageBytes));
+  PAWL_ASSIGN(Mapping mapping, loop_.environment().memory.map(fd.get(), kTrainerPageBytes, {.populate = true}));
   PAWL_ASSIGN(place.shared.page, initialise_page(mapping.bytes()));
   place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
   place.shared.page_fd = std::move(fd);

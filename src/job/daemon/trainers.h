@@ -45,8 +45,8 @@ struct TrainerShared {
   Fd page_fd;
   std::shared_ptr<Mapping> mapping;
   TrainerPage* page = nullptr;
-  std::optional<Event> event;    // we raise it
-  std::optional<Event> notices;  // the trainer raises it
+  std::unique_ptr<SharedEvent> event;    // we raise it
+  std::unique_ptr<SharedEvent> notices;  // the trainer raises it
   std::uint64_t notice_watch = 0;
 };
 
@@ -89,7 +89,8 @@ class Trainers {
     std::function<void(const std::string& name, int fd)> hold;  // for the keeper
     std::function<void(TrainerProcess&)> on_page;               // a new one, that nobody has seen yet
   };
-  Trainers(Loop& loop, std::uint32_t place_count, std::string job, Fd listener, Handlers handlers);
+  Trainers(Loop& loop, std::uint32_t place_count, std::string job, std::unique_ptr<Listener> listener,
+           Handlers handlers);
   // From now on who connects is heard: once the job's state is known, or a request would be judged without it.
   void open();
   ~Trainers();
@@ -128,7 +129,7 @@ class Trainers {
 
   Loop& loop_;
   std::string job_;
-  Fd listener_;
+  const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
   std::vector<TrainerProcess> places_;
   std::map<Connection*, std::shared_ptr<Connection>> strangers_;  // have not said who they are
