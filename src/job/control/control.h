@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "env/environment.h"
 
 namespace pawl::job {
 
@@ -87,7 +88,7 @@ struct WatchOptions {
 
 // A watch under way. It reconnects and resumes by itself: each event is delivered once and in order, whatever the
 // server or the connection does, or `resync` says that some were lost.
-// Its callbacks run on its own thread, one at a time; they may call Control, and may not destroy the watch.
+// Its callbacks run in a task of its own, one at a time; they may call Control, and may not destroy the watch.
 class Watch {
  public:
   virtual ~Watch() = default;  // no callback runs any more when it returns
@@ -130,6 +131,9 @@ inline constexpr const char* kControlTokenKey = "pawl-token";
 struct ControlOptions {
   std::chrono::milliseconds deadline{2000};  // of each call. Longer: rides out a longer absence of the server
   std::string token = {};                    // as the server's
+  // What its pauses and its watches run on. gRPC's own threads, sockets and clock are none of it: a simulation has a
+  // Control of its own.
+  const Environment* environment = &real_environment();
 };
 
 // `endpoints`: "host:port" or "unix:/path", several separated by commas. Connects lazily.

@@ -1,7 +1,6 @@
 #include "job/control/control_channel.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/text.h"
 #include "job/control/grpc_log.h"
@@ -155,7 +154,7 @@ CallOutcome ControlChannel::call(const Attempt& attempt) {
     }
     if (Clock::now() + kPause >= deadline) return outcome;
     pass_over(endpoint);
-    std::this_thread::sleep_for(kPause);
+    options_.environment->clock.sleep(kPause);
   }
 }
 

@@ -47,6 +47,7 @@ class ControlChannel {
   [[nodiscard]] ControlEndpoint& current() { return *endpoints_[current_.load() % endpoints_.size()]; }
   void pass_over(const ControlEndpoint& endpoint);   // the next call begins with another one, if there is one
   void prepare(grpc::ClientContext* context) const;  // the token
+  [[nodiscard]] Tasks& tasks() const { return options_.environment->tasks; }
   // Connected before `until`? Gives up earlier if the attempt failed and there is another endpoint to try.
   bool wait_connected(ControlEndpoint& endpoint, Clock::time_point until, bool in_a_hurry);
 

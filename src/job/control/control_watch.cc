@@ -1,10 +1,9 @@
 #include "job/control/control_watch.h"
 
-#include <condition_variable>
 #include <mutex>
-#include <thread>
 
 #include "base/check.h"
+#include "env/tasks.h"
 
 namespace pawl::job {
 
@@ -17,6 +16,9 @@ constexpr auto kReopenPause = std::chrono::milliseconds(20);    // before the st
 constexpr auto kConnectSlice = std::chrono::milliseconds(100);  // the longest that the end of a watch waits for
 constexpr auto kLookMax = std::chrono::seconds(2);
 
+// Whose callbacks run on this thread, if any's: one that a callback destroys would wait for itself.
+thread_local const Watch* current_watch = nullptr;
+
 class EtcdWatch final : public Watch {
  public:
   EtcdWatch(std::shared_ptr<ControlChannel> channel, std::string prefix, WatchOptions options,
@@ -26,28 +28,30 @@ class EtcdWatch final : public Watch {
         options_(std::move(options)),
         on_event_(std::move(on_event)),
         next_(options_.from_revision),
-        thread_([this] { run(); }) {}
+        stop_(channel_->tasks().make_condition()),
+        task_(channel_->tasks().start("pawl-watch", [this] { run(); })) {}
 
   ~EtcdWatch() override {
-    PAWL_CHECK(thread_.get_id() != std::this_thread::get_id(), "a watch may not be destroyed by its own callback");
+    PAWL_CHECK(current_watch != this, "a watch may not be destroyed by its own callback");
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
       if (stream_context_ != nullptr) stream_context_->TryCancel();
     }
-    stop_.notify_all();
-    thread_.join();
+    stop_->notify_all();
+    task_->join();
   }
 
  private:
   void run() {
+    current_watch = this;
     while (!stopping()) {
       ControlEndpoint& endpoint = channel_->current();
       if (channel_->wait_connected(endpoint, ControlChannel::Clock::now() + kConnectSlice, false)) follow(endpoint);
       tell_connection(false);
       channel_->pass_over(endpoint);
       std::unique_lock lock(mutex_);
-      stop_.wait_for(lock, kReopenPause, [&] { return stopping_; });
+      if (!stopping_) stop_->wait_for(lock, kReopenPause);
     }
   }
 
@@ -154,15 +158,15 @@ class EtcdWatch final : public Watch {
   const std::string prefix_;
   const WatchOptions options_;
   const std::function<void(const WatchEvent&)> on_event_;
-  Revision next_;  // the thread's own, as are the next two
+  Revision next_;  // the task's own, as are the next two
   std::uint64_t cluster_id_ = 0;
   bool connected_ = false;
 
   std::mutex mutex_;
-  std::condition_variable stop_;
+  std::unique_ptr<Condition> stop_;
   bool stopping_ = false;
   grpc::ClientContext* stream_context_ = nullptr;  // while a stream stands
-  std::thread thread_;                             // last: it uses all of the above
+  std::unique_ptr<Task> task_;                     // last: it uses all of the above
 };
 
 }  // namespace

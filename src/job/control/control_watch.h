@@ -1,4 +1,4 @@
-// The watch of the etcd client: one thread that reads one stream, and opens it again where it ended.
+// The watch of the etcd client: one task that reads one stream, and opens it again where it ended.
 #pragma once
 
 #include <memory>
