@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
 from pawl import _checkpoint, _library  # noqa: E402
+from pawl.errors import Refused, TimedOut  # noqa: E402
 
 MIRRORS = {
     "pawl_attach_options": _library._Options,
@@ -80,6 +81,57 @@ class TestStructures(unittest.TestCase):
     def test_each_struct_has_a_mirror_that_is_compared(self):
         self.assertEqual(set(structs_of_headers()), MIRRORS.keys() | NOT_MIRRORED)
         self.assertEqual(set(structure_classes()), set(MIRRORS.values()))
+
+
+class TestRendezvousValues(unittest.TestCase):
+    """With PAWL=off the rendezvous works within this process."""
+
+    def setUp(self):
+        os.environ["PAWL"] = "off"
+        self.addCleanup(os.environ.pop, "PAWL")
+        self.trainer = _library.Trainer()
+        self.addCleanup(self.trainer.detach)
+
+    def test_get_answers_values_of_any_length(self):
+        for size in (0, 1, _library.VALUE_BYTES, _library.VALUE_BYTES + 1, 3_000_000):
+            value = os.urandom(size)
+            self.trainer.rendezvous_set("key", value)
+            self.assertEqual(value, self.trainer.rendezvous_get("key", 5.0))
+        with self.assertRaises(TimedOut):
+            self.trainer.rendezvous_get("nothing", 0.01)
+
+    def test_compare_set_answers_values_of_any_length(self):
+        long, longer = b"a" * 200_000, b"b" * 300_000
+        self.assertEqual(long, self.trainer.rendezvous_compare_set("key", b"", long))
+        self.assertEqual(long, self.trainer.rendezvous_compare_set("key", b"other", b"desired"))
+        self.assertEqual(longer, self.trainer.rendezvous_compare_set("key", long, longer))
+        self.assertEqual(longer, self.trainer.rendezvous_get("key", 5.0))
+
+    def test_a_value_that_grows_meanwhile_is_asked_for_again(self):
+        lengths = [5, 9, 9]
+        rooms = []
+
+        def call(value, size):
+            rooms.append(size._obj.value)
+            size._obj.value = lengths.pop(0)
+            if size._obj.value > rooms[-1]:
+                return _library._Status.INVALID
+            ctypes.memmove(value, b"ninebytes", 9)
+            return _library._Status.OK
+
+        self.assertEqual(b"ninebytes", self.trainer._value(call, 1))
+        self.assertEqual([1, 5, 9], rooms)
+
+    def test_another_error_is_not_asked_again(self):
+        calls = []
+
+        def call(value, size):
+            calls.append(value)
+            return _library._Status.INVALID
+
+        with self.assertRaises(Refused):
+            self.trainer._value(call, 1)
+        self.assertEqual(1, len(calls))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pawl.errors import PawlError, Recover, Refused, Stop, TimedOut, Unreachable
 
 NAME = "libpawl.so.0"
-VALUE_BYTES_MAX = 64 << 10  # that we ask of the rendezvous store
+VALUE_BYTES = 64 << 10  # room for a value of the rendezvous at first; longer ones are asked for again
 
 
 class Phase(enum.IntEnum):
@@ -394,10 +394,12 @@ class Trainer:
         self._check(self._library.pawl_rendezvous_set(self._handle, key.encode(), value, len(value)))
 
     def rendezvous_get(self, key: str, timeout_s: float) -> bytes:
-        value, size = self._value()
-        self._check(self._library.pawl_rendezvous_get(self._handle, key.encode(), value, ctypes.byref(size),
-                                                 int(timeout_s * 1000)))
-        return value.raw[:size.value]
+        """Waits for the key. A long value is fetched in a second call, which may take as long again."""
+        def get(value: object, size: object) -> int:
+            return int(self._library.pawl_rendezvous_get(self._handle, key.encode(), value, size,
+                                                         int(timeout_s * 1000)))
+
+        return self._value(get, VALUE_BYTES)
 
     def rendezvous_add(self, key: str, amount: int) -> int:
         """The sum."""
@@ -407,14 +409,22 @@ class Trainer:
 
     def rendezvous_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """What the key holds afterwards (as in c10d: an empty `expected` also stands for a key that isn't there)."""
-        value, size = self._value()
-        self._check(self._library.pawl_rendezvous_compare_set(
-            self._handle, key.encode(), expected, len(expected), desired, len(desired), value, ctypes.byref(size)))
-        return value.raw[:size.value]
+        def compare_set(value: object, size: object) -> int:
+            return int(self._library.pawl_rendezvous_compare_set(
+                self._handle, key.encode(), expected, len(expected), desired, len(desired), value, size))
 
-    @staticmethod
-    def _value() -> tuple[ctypes.Array[ctypes.c_char], ctypes.c_size_t]:
-        return ctypes.create_string_buffer(VALUE_BYTES_MAX), ctypes.c_size_t(VALUE_BYTES_MAX)
+        # With room for both, a value that is longer is neither: nothing was changed, and the call may be repeated.
+        return self._value(compare_set, max(VALUE_BYTES, len(expected), len(desired)))
+
+    def _value(self, call: Callable[[object, object], int], room: int) -> bytes:
+        """What call(buffer, size) answers, called again while the value is longer than the buffer."""
+        while True:
+            value, size = ctypes.create_string_buffer(room), ctypes.c_size_t(room)
+            status = call(value, ctypes.byref(size))
+            if status != _Status.INVALID or size.value <= room:
+                self._check(status)
+                return value.raw[:size.value]
+            room = size.value
 
     def status_json(self) -> str:
         return (self._library.pawl_status_json(self._handle) or b"{}").decode()
