@@ -47,7 +47,9 @@ class RefusalTest(JobTest):
         job.wait_held(owner, "compute")
         nodes = job.wait_step(step - 1)
         slots = replica_slots(nodes[holder]["pawld_pid"], SEAT)
-        self.assertEqual([(SEALED, step - 2), (SEALED, step - 1)], [(slot.state, slot.step) for slot in slots])
+        # Without a free slot a window is voided, never waited for: on a busy machine the older slot may be older yet.
+        self.assertEqual([SEALED, SEALED], [slot.state for slot in slots])
+        self.assertEqual(step - 1, slots[1].step)
         try:
             for slot in slots[which]:
                 slot.flip_bit()
