@@ -3,39 +3,12 @@
 #include <array>
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 constexpr std::size_t kSkipDepthMax = 64;
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-    return;
-  }
-  const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-  static constexpr unsigned char kLead[] = {0, 0xc0, 0xe0, 0xf0};
-  out.push_back(static_cast<char>(kLead[more] | code >> (6 * more)));
-  for (int i = more - 1; i >= 0; --i) out.push_back(static_cast<char>(0x80 | (code >> (6 * i) & 0x3f)));
-}
-
-// The length of the UTF-8 character at the front; 0 if there is none.
-std::size_t character_bytes(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return 1;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  const std::size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  if (text.size() < length) return 0;
-  std::uint32_t code = lead & (0x7fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xc0) != 0x80) return 0;
-    code = code << 6 | (next & 0x3f);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  return overlong || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : length;
-}
 
 // Characters that stand for themselves in a string, and need no second look.
 constexpr std::array<bool, 256> kPlain = [] {
@@ -152,7 +125,7 @@ bool JsonScan::string(std::string& out) {
     while (true) {
       while (at_ < text_.size() && is_plain(text_[at_])) ++at_;
       if (at_ == text_.size() || static_cast<unsigned char>(text_[at_]) < 0x80) break;
-      const std::size_t length = character_bytes(text_.substr(at_));
+      const std::size_t length = utf8_character_bytes(text_.substr(at_));
       if (length == 0) return fail("invalid UTF-8");
       at_ += length;
     }

@@ -6,7 +6,6 @@
 
 namespace pawl::checkpoint {
 
-[[nodiscard]] bool is_utf8(std::string_view text);
 void append_json(std::string& out, std::string_view text);  // as a string of JSON; `text` is UTF-8
 
 }  // namespace pawl::checkpoint

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "env/huge_pages.h"
 
 namespace pawl::checkpoint {
@@ -86,54 +87,6 @@ bool has_items(PickleKind kind) {
 }
 bool can_be_key(PickleKind kind) {
   return kind != PickleKind::list && kind != PickleKind::dict && kind != PickleKind::set;
-}
-
-// UTF-8 as Python's "surrogatepass" takes it: lone surrogates are allowed, overlong forms are not.
-bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    if (std::uint64_t eight = 0; text.size() - i >= 8) {  // most names are ASCII
-      std::memcpy(&eight, text.data() + i, 8);
-      if ((eight & 0x8080'8080'8080'8080u) == 0) {
-        i += 8;
-        continue;
-      }
-    }
-    const auto lead = static_cast<unsigned char>(text[i]);
-    std::size_t length = 1;
-    std::uint32_t code = lead;
-    if (lead >= 0x80) {
-      if (lead < 0xc2 || lead > 0xf4) return false;
-      length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-      code = lead & (0x7fu >> length);
-    }
-    if (length > text.size() - i) return false;
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0) != 0x80) return false;
-      code = code << 6 | (next & 0x3f);
-    }
-    if ((length == 3 && code < 0x800) || (length == 4 && (code < 0x10000 || code > 0x10ffff))) return false;
-    i += length;
-  }
-  return true;
-}
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out.push_back(static_cast<char>(0xc0 | code >> 6));
-    out.push_back(static_cast<char>(0x80 | (code & 0x3f)));
-  } else if (code < 0x10000) {
-    out.push_back(static_cast<char>(0xe0 | code >> 12));
-    out.push_back(static_cast<char>(0x80 | (code >> 6 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (code & 0x3f)));
-  } else {
-    out.push_back(static_cast<char>(0xf0 | code >> 18));
-    out.push_back(static_cast<char>(0x80 | (code >> 12 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (code >> 6 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (code & 0x3f)));
-  }
 }
 
 // Protocol 0's text: Latin-1 with \uXXXX and \UXXXXXXXX.
@@ -241,7 +194,6 @@ class PickleMachine {
  private:
   using Value = Pickle::Value;
   using Node = Pickle::Node;
-  static constexpr Value kNothing = Pickle::kNothing;
   static constexpr std::size_t kSharedItemsMax = 8;
   static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
 
@@ -278,7 +230,7 @@ class PickleMachine {
   }
   bool push_text(PickleKind kind, std::string_view text);
   bool push_utf8(std::string_view text) {
-    return is_utf8(text) ? push_text(PickleKind::string, text) : fail("a string is not UTF-8");
+    return is_utf8(text, Surrogates::allowed) ? push_text(PickleKind::string, text) : fail("a string is not UTF-8");
   }
   bool push_long(std::string_view little_endian);
   bool push_decimal(std::string_view line);
@@ -379,7 +331,8 @@ inline bool PickleMachine::push_real(std::string_view line) {
 
 inline bool PickleMachine::push_global(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty()) return fail("a global without a name");
-  if (!is_utf8(module) || !is_utf8(name)) return fail("a global's name is not UTF-8");
+  if (!is_utf8(module, Surrogates::allowed) || !is_utf8(name, Surrogates::allowed))
+    return fail("a global's name is not UTF-8");
   module = module_today(module);
   const auto [found, is_new] = symbol_index_.try_emplace(text(module, '\n', name), pickle_.symbols_.size());
   if (is_new) {

@@ -141,4 +141,6 @@ class Pickle {
 [[nodiscard]] Result<Pickle> parse_pickle(std::string_view bytes, const PickleLimits& limits = {},
                                           bool* ended_early = nullptr);
 
+inline constexpr Pickle::Value kNothing = Pickle::kNothing;  // as readers write it
+
 }  // namespace pawl::checkpoint

@@ -10,15 +10,15 @@
 
 #include "base/text.h"
 #include "checkpoint/containers/json_scan.h"
+#include "checkpoint/containers/safetensors_layout.h"
 
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // the library's own limit
 constexpr std::uint64_t kIndexBytesMax = 256 << 20;
 constexpr std::size_t kDimensionsStoredMax = 64;
 
-Error damaged(std::string why) {
+Error bad_safetensors(std::string why) {
   return Error{Code::corrupt, text("safetensors: ", why)};
 }
 
@@ -111,7 +111,7 @@ Status check_names(const SafetensorsFile& file) {
     const std::string& name = file.tensors[i].name;
     std::size_t cell = std::hash<std::string_view>()(name) & (cells - 1);
     for (; table[cell] != 0; cell = (cell + 1) & (cells - 1))
-      if (file.tensors[table[cell] - 1].name == name) return damaged(text("tensor ", name, " is there twice"));
+      if (file.tensors[table[cell] - 1].name == name) return bad_safetensors(text("tensor ", name, " is there twice"));
     table[cell] = i + 1;
   }
   return {};
@@ -126,13 +126,14 @@ Status check_cover(SafetensorsFile& file, std::uint64_t data_bytes) {
   std::uint64_t at = 0;
   for (SafetensorsEntry& entry : file.tensors) {
     if (entry.offset_bytes != at)
-      return damaged(text("tensor ", entry.name, " begins at ", entry.offset_bytes, " of the data, ",
-                          entry.offset_bytes < at ? "inside another that ends at " : "after a hole from ", at));
-    if (entry.size_bytes > data_bytes - at) return damaged(text("tensor ", entry.name, " passes the end of the file"));
+      return bad_safetensors(text("tensor ", entry.name, " begins at ", entry.offset_bytes, " of the data, ",
+                                  entry.offset_bytes < at ? "inside another that ends at " : "after a hole from ", at));
+    if (entry.size_bytes > data_bytes - at)
+      return bad_safetensors(text("tensor ", entry.name, " passes the end of the file"));
     at += entry.size_bytes;
     entry.offset_bytes += file.header_bytes;
   }
-  if (at != data_bytes) return damaged(text(data_bytes - at, " bytes after the last tensor"));
+  if (at != data_bytes) return bad_safetensors(text(data_bytes - at, " bytes after the last tensor"));
   return {};
 }
 
@@ -163,14 +164,14 @@ void add_aliases(CheckpointView& view, const SafetensorsFile& file) {
 
 Result<SafetensorsFile> read_safetensors(ByteSource& source) {
   const std::uint64_t size = source.size_bytes();
-  if (size < 8) return damaged(text(size, " bytes are not a file"));
+  if (size < 8) return bad_safetensors(text(size, " bytes are not a file"));
   PAWL_ASSIGN(const std::string head, read_text(source, 0, 8));
   std::uint64_t length = 0;
   std::memcpy(&length, head.data(), 8);
-  if (length > kHeaderBytesMax) return damaged(text("offset 0: a header of ", length, " bytes"));
-  if (length > size - 8) return damaged(text("offset 0: a header of ", length, " bytes in a file of ", size));
+  if (length > kSafetensorsHeaderBytesMax) return bad_safetensors(text("offset 0: a header of ", length, " bytes"));
+  if (length > size - 8) return bad_safetensors(text("offset 0: a header of ", length, " bytes in a file of ", size));
   PAWL_ASSIGN(const std::string header, read_text(source, 8, length));
-  if (!header.starts_with('{')) return damaged("offset 8: the header does not begin with {");
+  if (!header.starts_with('{')) return bad_safetensors("offset 8: the header does not begin with {");
   SafetensorsFile file;
   file.header_bytes = 8 + length;
   JsonScan scan(header);

@@ -8,12 +8,11 @@
 
 #include "base/first_few.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/containers/json_text.h"
 
 namespace pawl::checkpoint {
 namespace {
-
-constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // the library's limit
 
 struct TypeName {
   ElementType type;
@@ -155,10 +154,10 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsTensor>
   }
   json += '}';
   json.resize((8 + json.size() + unit_bytes - 1) / unit_bytes * unit_bytes - 8, ' ');
-  if (json.size() > kHeaderBytesMax)
-    return Error{Code::full,
-                 text("safetensors: a header of ", json.size(), " bytes for ", tensors.size(),
-                      " tensors; readers take up to ", kHeaderBytesMax, ": convert fewer roles, or to several files")};
+  if (json.size() > kSafetensorsHeaderBytesMax)
+    return Error{Code::full, text("safetensors: a header of ", json.size(), " bytes for ", tensors.size(),
+                                  " tensors; readers take up to ", kSafetensorsHeaderBytesMax,
+                                  ": convert fewer roles, or to several files")};
   const std::uint64_t length = json.size();
   layout.header.resize(8);
   std::memcpy(layout.header.data(), &length, 8);

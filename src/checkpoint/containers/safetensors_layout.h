@@ -23,6 +23,8 @@
 
 namespace pawl::checkpoint {
 
+inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100'000'000;  // the safetensors library's own limit
+
 struct SafetensorsTensor {
   std::string name;
   ElementType type = ElementType::float32;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "checkpoint/reshape/stored_file.h"
 
 namespace pawl::checkpoint {
@@ -20,11 +21,6 @@ constexpr std::string_view kZipMagic = "PK\3\4";
 constexpr std::string_view kLegacyMagic{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
-
-Error damaged(std::string why) {
-  return Error{Code::corrupt, std::move(why)};
-}
 
 std::string layout_name(const Pickle& pickle, Value value) {  // torch.serialization._get_layout('torch.sparse_coo')
   const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);

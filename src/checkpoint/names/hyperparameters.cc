@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/containers/json_text.h"
 
 namespace pawl::checkpoint {

@@ -7,13 +7,9 @@
 #include "base/text.h"
 
 namespace pawl::checkpoint {
-namespace {
-
 bool is_number(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char letter) { return letter >= '0' && letter <= '9'; });
 }
-
-}  // namespace
 
 ModuleName parse_module_name(std::string_view name) {
   ModuleName out;

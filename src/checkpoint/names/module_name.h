@@ -15,6 +15,7 @@ struct ModuleName {
   std::string part;  // "weight", "bias"
 };
 
+[[nodiscard]] bool is_number(std::string_view word);  // decimal digits only
 [[nodiscard]] ModuleName parse_module_name(std::string_view name);
 
 // The name of `module`, with the numbers and the part of `from`.

@@ -11,6 +11,7 @@
 
 #include "base/index_table.h"
 #include "base/text.h"
+#include "checkpoint/names/module_name.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -61,10 +62,6 @@ constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapp
 template <class Words>
 bool contains(const Words& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::string_view last_part(std::string_view name) {

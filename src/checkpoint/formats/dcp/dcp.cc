@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/dcp/dcp_data_files.h"
@@ -24,11 +25,6 @@ constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kOldModule = "torch.distributed._shard.checkpoint.metadata";  // torch 1.12, 1.13
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
-
-Error damaged(std::string why) {
-  return Error{Code::corrupt, std::move(why)};
-}
 
 // A class of torch's. Picklers write a global once, so its names are seldom looked at.
 struct KnownClass {

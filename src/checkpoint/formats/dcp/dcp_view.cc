@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "checkpoint/containers/safetensors.h"
 #include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/dcp/dcp.h"
@@ -29,10 +30,6 @@ constexpr std::size_t kAheadItems = 1024;
 constexpr std::size_t kFormsMax = 4096;
 constexpr std::uint32_t kNoFile = ~0u;
 constexpr std::size_t kProblemsMax = 5;
-
-Error damaged(std::string why) {
-  return Error{Code::corrupt, std::move(why)};
-}
 
 // An item, both of whose ends are at hand, in memory that outlives this: files of torch.save are read from there.
 class ItemBytes final : public ByteSource {

@@ -10,7 +10,6 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 
 // What DeepSpeed itself writes at the top. All else is the job's.
 constexpr std::array<std::string_view, 28> kOwnKeys = {"module",

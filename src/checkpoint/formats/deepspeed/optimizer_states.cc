@@ -8,7 +8,6 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 
 // ZeroStageEnum(2), or 2.
 std::optional<std::uint64_t> stage_of(const Pickle& pickle, Value value) {

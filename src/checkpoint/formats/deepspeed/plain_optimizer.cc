@@ -10,7 +10,6 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 
 using States = std::unordered_map<std::uint64_t, Value>;
 

@@ -12,7 +12,6 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 
 // DeepSpeed goes through its own groups and ours side by side, up to the shorter: one without entries changes nothing.
 constexpr std::size_t kGroupsOfAnyTraining = 256;

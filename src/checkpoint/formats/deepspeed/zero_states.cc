@@ -3,17 +3,10 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "checkpoint/view/pieces.h"
 
 namespace pawl::checkpoint::deepspeed {
-namespace {
-
-Error damaged(std::string why) {
-  return Error{Code::corrupt, std::move(why)};
-}
-
-}  // namespace
-
 ZeroStates::ZeroStates(ZeroJob job, ParameterTable& table, CheckpointView& view)
     : job_(std::move(job)), table_(table), view_(view) {
   job_.experts = local_experts(job_.model->groups);

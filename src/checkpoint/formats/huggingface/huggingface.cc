@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "checkpoint/containers/json_scan.h"
 #include "checkpoint/containers/safetensors.h"
 #include "checkpoint/containers/torch_file.h"
@@ -22,10 +23,6 @@ constexpr std::string_view kIndex = ".index.json";
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 constexpr std::uint64_t kIndexBytesMax = 256 << 20;
 constexpr std::uint64_t kConfigBytesMax = 16 << 20;
-
-Error damaged(std::string why) {
-  return Error{Code::corrupt, std::move(why)};
-}
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();

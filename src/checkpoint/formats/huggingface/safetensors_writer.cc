@@ -8,6 +8,7 @@
 
 #include "base/first_few.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/containers/json_text.h"
 #include "checkpoint/containers/safetensors.h"
 #include "checkpoint/names/state_names.h"

@@ -7,6 +7,7 @@
 
 #include "base/first_few.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/containers/json_text.h"
 #include "checkpoint/containers/safetensors_layout.h"
 #include "checkpoint/formats/native/atomic.h"

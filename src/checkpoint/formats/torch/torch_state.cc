@@ -14,7 +14,6 @@ namespace pawl::checkpoint {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 // A view that repeats its bytes (expanded, stride 0) may be larger than its file by this, and always so large.
 constexpr std::uint64_t kRepeatMax = 64;
 constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;

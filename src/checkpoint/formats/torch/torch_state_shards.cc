@@ -4,23 +4,19 @@
 #include <optional>
 
 #include "base/text.h"
+#include "checkpoint/containers/damaged.h"
 #include "tensor/placement.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 using Value = Pickle::Value;
-constexpr Value kNothing = Pickle::kNothing;
 constexpr std::uint64_t kPartsMax = 1 << 16;  // boxes of one rank
 constexpr std::uint64_t kRanksMax = std::uint64_t{1} << 31;
 // A file can name one large dict or list for every tensor. What torch writes is smaller; what is larger is not looked
 // at.
 constexpr std::size_t kSmallItems = 512;
 constexpr std::size_t kRankMapLooked = 4096;
-
-Error damaged(std::string why) {
-  return {Code::corrupt, std::move(why)};
-}
 
 Error unknown(std::string why) {
   return {Code::invalid, std::move(why)};
