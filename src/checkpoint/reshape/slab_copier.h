@@ -24,7 +24,8 @@ class SlabCopier {
   void copy(const StagedSlab& slab, std::uint32_t part, std::uint32_t source, const Box& box, const std::byte* from);
   // The whole part; `bytes` are the decoded file. Fails: `corrupt` if it is too short.
   [[nodiscard]] Status copy_decoded(const StagedSlab& slab, const EncodedPart& encoded, std::string_view bytes);
-  // Decodes what slab.encoded names, file after file. Fails as DecodedFiles::get and copy_decoded.
+  // Decodes what slab.encoded names, file after file. What peers get of it has been sent when this returns, since the
+  // decoded bytes may be dropped then. Fails as DecodedFiles::get, copy_decoded and flush.
   [[nodiscard]] Status copy_encoded(StagedSlab& slab);
   // The means of the parts that have versions, which all have arrived.
   void average(const StagedSlab& slab);
