@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "base/text.h"
+#include "env/memory_network.h"
+#include "env/network_conformance.h"
 #include "env/temporary_directory.h"
 
 namespace pawl {
@@ -300,26 +302,14 @@ TEST(PassedFds, ThoseThatDoNotFitAreAnErrorAndNotALeak) {
   EXPECT_TRUE(fds.empty());
 }
 
-TEST(Poller, ReportsWhatIsReadyByItsKey) {
+TEST(Timer, IsReadableFromItsMomentOn) {
   Result<std::unique_ptr<Poller>> poller = real_network().make_poller();
-  Result<Event> event = Event::make();
   Result<Timer> timer = Timer::make();
-  ASSERT_TRUE(poller && event && timer);
-  ASSERT_TRUE((*poller)->add(event->fd(), 7, kRead));
+  ASSERT_TRUE(poller && timer);
   ASSERT_TRUE((*poller)->add(timer->fd(), 8, kRead));
   std::vector<Ready> ready;
   ASSERT_TRUE((*poller)->wait(0s, ready));
   EXPECT_TRUE(ready.empty());
-
-  event->raise();
-  event->raise();
-  ASSERT_TRUE((*poller)->wait(5s, ready));
-  ASSERT_EQ(ready.size(), 1U);
-  EXPECT_EQ(ready[0].key, 7U);
-  EXPECT_TRUE(ready[0].readable);
-  EXPECT_TRUE(event->lower());
-  EXPECT_FALSE(event->lower());
-
   timer->arm_in(1ms);
   ASSERT_TRUE((*poller)->wait(-1s, ready));
   ASSERT_EQ(ready.size(), 1U);
@@ -333,25 +323,53 @@ TEST(Poller, ReportsWhatIsReadyByItsKey) {
   EXPECT_TRUE(ready.empty());
 }
 
-TEST(Poller, TellsHangUpsAndChangesOfInterest) {
-  Result<std::unique_ptr<Poller>> poller = real_network().make_poller();
-  Pair pair = unix_pair();
-  std::vector<Ready> ready;
-  ASSERT_TRUE((*poller)->add(pair.a.get(), 1, kRead));
-  ASSERT_TRUE((*poller)->modify(pair.a.get(), 2, kReadWrite));
-  ASSERT_TRUE((*poller)->wait(5s, ready));
-  ASSERT_EQ(ready.size(), 1U);
-  EXPECT_EQ(ready[0].key, 2U);
-  EXPECT_TRUE(ready[0].writable && !ready[0].readable && !ready[0].hung_up);
-  pair.b.reset();
-  ASSERT_TRUE((*poller)->wait(5s, ready));
-  ASSERT_EQ(ready.size(), 1U);
-  EXPECT_TRUE(ready[0].hung_up && ready[0].readable);
-  (*poller)->remove(pair.a.get());
-  (*poller)->remove(pair.a.get());
-  ASSERT_TRUE((*poller)->wait(0s, ready));
-  EXPECT_TRUE(ready.empty());
+// --- The seam: the sockets of this machine, and those within this process.
+
+class RealTestedNetwork final : public TestedNetwork {
+ public:
+  Network& network() override { return real_network(); }
+  Clock& clock() override { return real_clock(); }
+  Tasks& tasks() override { return real_tasks(); }
+  std::pair<std::unique_ptr<Listener>, Address> listen() override {
+    Result<Fd> listener = listen_tcp({"127.0.0.1", 0});
+    EXPECT_TRUE(listener);
+    const Address address = *local_address(listener->get());
+    return {real_listener(std::move(*listener)), address};
+  }
+  StreamPair local_pair() override {
+    Pair pair = unix_pair();
+    return {real_stream(std::move(pair.a)), real_stream(std::move(pair.b))};
+  }
+  StreamPair packet_pair() override {
+    Result<PacketPair> pair = make_packet_pair();
+    EXPECT_TRUE(pair);
+    return {real_stream(std::move(pair->first)), real_stream(std::move(pair->second))};
+  }
+};
+
+class MemoryTestedNetwork final : public TestedNetwork {
+ public:
+  Network& network() override { return network_; }
+  Clock& clock() override { return real_clock(); }
+  Tasks& tasks() override { return real_tasks(); }
+  std::pair<std::unique_ptr<Listener>, Address> listen() override {
+    const Address address{"somewhere", next_port_++};
+    return {network_.listen(address), address};
+  }
+  StreamPair local_pair() override { return network_.local_pair(); }
+  StreamPair packet_pair() override { return network_.packet_pair(); }
+
+ private:
+  MemoryNetwork network_{real_tasks(), real_clock()};
+  std::uint16_t next_port_ = 1;
+};
+
+template <class Tested>
+std::unique_ptr<TestedNetwork> make() {
+  return std::make_unique<Tested>();
 }
+INSTANTIATE_TEST_SUITE_P(Real, NetworkConformance, ::testing::Values(&make<RealTestedNetwork>));
+INSTANTIATE_TEST_SUITE_P(Memory, NetworkConformance, ::testing::Values(&make<MemoryTestedNetwork>));
 
 }  // namespace
 }  // namespace pawl

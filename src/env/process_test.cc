@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "base/text.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "env/processes_conformance.h"
 #include "env/temporary_directory.h"
 
 namespace pawl {
@@ -223,6 +225,58 @@ TEST(Process, ANameWithBracketsAndBlanksDoesNotConfuseIt) {
   EXPECT_TRUE(send_signal(process->pidfd.get(), SIGKILL));
   EXPECT_TRUE(wait_exit(process->pidfd.get(), Deadline::in(10s)));
 }
+
+// --- The seam: this machine's processes.
+
+class RealTestedProcesses final : public TestedProcesses {
+ public:
+  Processes& processes() override { return real_processes(); }
+  Clock& clock() override { return real_clock(); }
+  Tasks& tasks() override { return real_tasks(); }
+  pid_t start() override {
+    SpawnOptions options;
+    options.argv = {"sleep", "100"};
+    child_ = *spawn(options);
+    return child_.pid;
+  }
+  void end(pid_t /*pid*/) override {
+    EXPECT_TRUE(send_signal(child_.pidfd.get(), SIGKILL));
+    EXPECT_TRUE(wait_exit(child_.pidfd.get(), Deadline::in(10s)));
+  }
+  void set_environment_variable(const char* name, const char* value) override {
+    if (value != nullptr)
+      setenv(name, value, 1);
+    else
+      unsetenv(name);
+  }
+  // A thread that ends with the mutex is to the kernel what a process is.
+  void hold(pthread_mutex_t* mutex) override {
+    owner_ = std::thread([this, mutex] {
+      EXPECT_EQ(pthread_mutex_lock(mutex), 0);
+      held_.raise();
+      EXPECT_TRUE(wait_readable(go_.fd(), Deadline::in(20s)));
+      if (!by_dying_) pthread_mutex_unlock(mutex);
+    });
+    EXPECT_TRUE(wait_readable(held_.fd(), Deadline::in(20s)));
+  }
+  void let_go(bool by_dying) override {
+    by_dying_ = by_dying;
+    go_.raise();
+    owner_.join();
+  }
+
+ private:
+  Process child_;
+  std::thread owner_;
+  bool by_dying_ = false;
+  Event held_ = *Event::make();
+  Event go_ = *Event::make();
+};
+
+std::unique_ptr<TestedProcesses> make_real() {
+  return std::make_unique<RealTestedProcesses>();
+}
+INSTANTIATE_TEST_SUITE_P(Real, ProcessesConformance, ::testing::Values(&make_real));
 
 }  // namespace
 }  // namespace pawl

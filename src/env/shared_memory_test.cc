@@ -9,21 +9,12 @@
 
 #include <algorithm>
 
+#include "env/shared_memory_conformance.h"
+
 namespace pawl {
 namespace {
 
-TEST(Segment, IsZeroedAndSharedThroughItsDescriptor) {
-  Result<Fd> segment = create_segment("pawl_test", 3 << 20);
-  ASSERT_TRUE(segment) << segment.error().what;
-  EXPECT_EQ(*segment_size_bytes(segment->get()), std::uint64_t{3} << 20);
-  Result<Mapping> first = map_segment(segment->get(), 3 << 20, {.populate = true});
-  Result<Mapping> second = map_segment(segment->get(), 4096, {.read_only = true});
-  ASSERT_TRUE(first && second);
-  EXPECT_TRUE(std::ranges::all_of(first->bytes(), [](std::byte b) { return b == std::byte{0}; }));
-  first->data()[100] = std::byte{42};
-  EXPECT_EQ(second->data()[100], std::byte{42});
-  EXPECT_EQ(second->size_bytes(), 4096U);
-}
+INSTANTIATE_TEST_SUITE_P(Real, SharedMemoryConformance, ::testing::Values(&real_shared_memory()));
 
 TEST(Segment, OutlivesItsMappingsAndItsMaker) {
   Result<Fd> segment = create_segment("pawl_test", 4096);
@@ -54,13 +45,6 @@ TEST(Segment, TooLittleMemoryIsAnErrorNowThatSaysHowMuch) {
   EXPECT_EQ(segment.error().code, Code::full);
   EXPECT_NE(segment.error().what.find("needs"), std::string::npos);
   EXPECT_NE(segment.error().what.find("are available"), std::string::npos);
-}
-
-TEST(Segment, RefusesSizesThatAreWrong) {
-  EXPECT_EQ(create_segment("pawl_test", 0).error().code, Code::invalid);
-  Result<Fd> segment = create_segment("pawl_test", 4096);
-  EXPECT_EQ(map_segment(segment->get(), 0).error().code, Code::invalid);
-  EXPECT_EQ(map_segment(segment->get(), 4097).error().code, Code::invalid);
 }
 
 // A peer that hands us a descriptor of which it can take pages away could end us with SIGBUS.

@@ -1,84 +1,11 @@
-// What every implementation of Tasks must do. Another one adds itself to the list at the end.
 #include "env/tasks.h"
 
-#include <gtest/gtest.h>
-
-#include "env/clock.h"
+#include "env/tasks_conformance.h"
 
 namespace pawl {
 namespace {
 
-using namespace std::chrono_literals;
-
-struct Implementation {
-  const char* name;
-  Tasks* tasks;
-  Clock* clock;
-};
-
-class TasksConformance : public ::testing::TestWithParam<Implementation> {
- protected:
-  Tasks& tasks_ = *GetParam().tasks;
-  Clock& clock_ = *GetParam().clock;
-};
-
-TEST_P(TasksConformance, JoinReturnsWhenTheBodyHas) {
-  bool done = false;
-  auto task = tasks_.start("test", [&] {
-    clock_.sleep(5ms);
-    done = true;
-  });
-  task->join();
-  EXPECT_TRUE(done);
-}
-
-TEST_P(TasksConformance, ATaskOutlivesItsHandle) {
-  auto changed = tasks_.make_condition();
-  std::mutex mutex;
-  bool done = false;
-  (void)tasks_.start("a name longer than the system shows", [&] {
-    std::lock_guard lock(mutex);
-    done = true;
-    changed->notify_all();
-  });
-  std::unique_lock lock(mutex);
-  while (!done) changed->wait(lock);
-  EXPECT_TRUE(done);
-}
-
-TEST_P(TasksConformance, WaitingEndsWithItsTime) {
-  auto changed = tasks_.make_condition();
-  std::mutex mutex;
-  std::unique_lock lock(mutex);
-  const Duration until = clock_.now() + 10ms;
-  while (clock_.now() < until) changed->wait_for(lock, until - clock_.now());
-  EXPECT_TRUE(lock.owns_lock());
-}
-
-TEST_P(TasksConformance, TwoTasksTakeTurns) {
-  auto changed = tasks_.make_condition();
-  std::mutex mutex;
-  int turn = 0;
-  const auto play = [&](int own) {
-    return [&, own] {
-      for (int i = 0; i < 50; ++i) {
-        std::unique_lock lock(mutex);
-        while (turn % 2 != own) changed->wait(lock);
-        ++turn;
-        changed->notify_all();
-      }
-    };
-  };
-  auto first = tasks_.start("first", play(0));
-  auto second = tasks_.start("second", play(1));
-  first->join();
-  second->join();
-  EXPECT_EQ(turn, 100);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, TasksConformance,
-                         ::testing::Values(Implementation{"threads", &real_tasks(), &real_clock()}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(Real, TasksConformance, ::testing::Values(TestedTasks{&real_tasks(), &real_clock()}));
 
 }  // namespace
 }  // namespace pawl
