@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -25,7 +26,7 @@ class ManualClock : public Clock {
   Duration now() override { return time; }
   Duration boottime() override { return time; }
   Duration wall() override { return std::chrono::hours(500'000) + time; }
-  void sleep(Duration duration) override { time += duration; }
+  void sleep(Duration duration) override { time += std::max(duration, Duration::zero()); }
 };
 
 class FakeControl : public ControlCalls {
@@ -61,8 +62,8 @@ inline NodeLife test_life(std::uint32_t node, std::uint64_t incarnation = 1) {
 
 // Node 0 of a job of `nodes` members, each with one seat, in generation 1.
 struct TestNode {
-  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0)
-      : context(test_life(self), "test", real_environment()) {
+  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0, const Environment& world = real_environment())
+      : context(test_life(self), "test", world) {
     JobSpec spec;
     spec.job = "test";
     spec.node_count = nodes;
