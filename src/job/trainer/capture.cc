@@ -12,7 +12,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kNotifyBytes = 1 << 20;
 // How often a closed gate is asked again: soon at first, since an acknowledgement is usually on its way.
 constexpr Duration kChooseIntervalSoon = microseconds(200);
 constexpr Duration kChooseIntervalLater = milliseconds(1);
@@ -28,21 +27,15 @@ void add(PageWord& word, std::uint64_t value) {
 // --- The training thread.
 
 Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
-  if (open_) return Error{Code::invalid, text("the window of step ", result_.step, " is open: pawl_fence comes first")};
+  if (open_)
+    return Error{Code::invalid, text("the window of step ", window_.result.step, " is open: pawl_fence comes first")};
   if (threads_.empty()) PAWL_TRY(start_threads());
   std::lock_guard lock(mutex_);
-  generation_ = generation;
-  step_ = step;
-  samples_ = samples;
-  result_ = WindowResult{step, false, 0, {}};
-  last_chance_ = volatile_ready_ = false;
-  cancelled_ = false;
-  why_cancelled_.clear();
-  next_bucket_ = 0;
-  ++window_count_;
+  state_ = {generation, step, samples};
+  copier_.reset();
+  window_.begin(step);
   open_ = true;
   staged_ = false;
-  stage_ = Stage::choosing;
   changed_.notify_all();
   return {};
 }
@@ -50,7 +43,7 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
 void Capture::stage_done() {
   staged_ = true;
   std::lock_guard lock(mutex_);
-  volatile_ready_ = true;
+  window_.volatile_ready = true;
   changed_.notify_all();
 }
 
@@ -61,17 +54,17 @@ void Capture::fail(std::string why) {
 }
 
 void Capture::cancel(std::string why) {
-  if (cancelled_ || stage_ == Stage::idle || stage_ == Stage::resolved) return;
-  why_cancelled_ = std::move(why);
-  cancelled_ = true;
+  if (copier_.cancelled() || !window_.can_be_cancelled()) return;
+  window_.why_cancelled = std::move(why);
+  copier_.cancel();
   changed_.notify_all();
 }
 
 WindowResult Capture::fence(FenceOptions options) {
   std::unique_lock lock(mutex_);
-  last_chance_ = !options.waits_for_slot;
+  window_.last_chance = !options.waits_for_slot;
   changed_.notify_all();
-  while (stage_ != Stage::resolved) {
+  while (window_.stage != Stage::resolved) {
     if (source_.interrupted()) {
       cancel("a recovery or a stop is pending");
     } else if (options.deadline.passed()) {
@@ -82,9 +75,9 @@ WindowResult Capture::fence(FenceOptions options) {
     source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
     changed_.wait_for(lock, std::min(options.deadline.left(), kInterruptionInterval) + microseconds(10));
   }
-  stage_ = Stage::idle;
+  window_.stage = Stage::idle;
   open_ = false;
-  return result_;
+  return window_.result;
 }
 
 void Capture::stop(std::string why) {
@@ -97,12 +90,12 @@ void Capture::stop(std::string why) {
   }
   threads_.clear();  // joins
   ending_ = false;
-  stage_ = Stage::idle;
+  window_.stage = Stage::idle;
   open_ = false;
 }
 
 Status Capture::start_threads() {
-  for (std::uint32_t i = 0; i < options_.thread_count; ++i) {
+  for (std::uint32_t i = 0; i < thread_count_; ++i) {
     const bool leads = i == 0;
     Result<Thread> thread = Thread::start(text("pawl-copy", i), [this, leads] { leads ? lead() : help(); });
     if (!thread && leads) return std::move(thread).error();
@@ -117,8 +110,8 @@ Status Capture::start_threads() {
 void Capture::lead() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return ending_ || stage_ == Stage::choosing; });
-    if (stage_ == Stage::choosing) capture_window(lock);  // also when ending: it is cancelled then
+    changed_.wait(lock, [this] { return ending_ || window_.stage == Stage::choosing; });
+    if (window_.stage == Stage::choosing) capture_window(lock);  // also when ending: it is cancelled then
     if (ending_) return;
   }
 }
@@ -126,35 +119,38 @@ void Capture::lead() {
 void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   const std::optional<Slot> slot = choose(lock);
   if (!slot) {
-    return resolve(false, cancelled_ ? why_cancelled_ : text("no slot was free: an earlier step is not yet committed"));
+    return resolve(false, copier_.cancelled() ? window_.why_cancelled
+                                              : text("no slot was free: an earlier step is not yet committed"));
   }
-  slot_ = *slot;
-  stage_ = Stage::copying;
+  copier_.set_slot(*slot);
+  window_.stage = Stage::copying;
   changed_.notify_all();
 
   lock.unlock();
-  copy_buckets(source_.plan->first_volatile_bucket());
+  copier_.copy_until(source_.plan->first_volatile_bucket());
   lock.lock();
-  changed_.wait(lock, [this] { return (volatile_ready_ || cancelled_) && helping_ == 0; });
-  next_bucket_ = source_.plan->first_volatile_bucket();  // the count was overshot
-  stage_ = Stage::finishing;
+  changed_.wait(lock, [this] { return window_.may_finish(copier_.cancelled()); });
+  copier_.continue_at(source_.plan->first_volatile_bucket());
+  window_.stage = Stage::finishing;
   lock.unlock();
-  copy_buckets(source_.plan->bucket_count());
+  copier_.copy_until(source_.plan->bucket_count());
   lock.lock();
 
-  const bool sealed = !cancelled_ && slot_.try_seal(generation_, step_);
+  const bool sealed = !copier_.cancelled() && slot->try_seal(state_.generation, state_.step);
   std::string why;
   if (!sealed) {
-    why = cancelled_ ? why_cancelled_ : slot_.word().frozen ? "a recovery is pending" : "the slot could not be sealed";
-    (void)slot_.try_abandon(generation_, step_);  // frozen: pawld's to clear
+    why = copier_.cancelled()   ? window_.why_cancelled
+          : slot->word().frozen ? "a recovery is pending"
+                                : "the slot could not be sealed";
+    (void)slot->try_abandon(state_.generation, state_.step);  // frozen: pawld's to clear
   }
   resolve(sealed, std::move(why));
 }
 
 // A slot, dirty with our step; nullopt: the window is void.
 std::optional<Slot> Capture::choose(std::unique_lock<std::mutex>& lock) {
-  for (int attempt = 0; !cancelled_; ++attempt) {
-    const bool last = last_chance_;
+  for (int attempt = 0; !copier_.cancelled(); ++attempt) {
+    const bool last = window_.last_chance;
     lock.unlock();
     const bool interrupted = source_.interrupted();
     std::optional<Slot> slot = interrupted ? std::nullopt : try_choose();
@@ -166,7 +162,7 @@ std::optional<Slot> Capture::choose(std::unique_lock<std::mutex>& lock) {
       return std::nullopt;
     } else {
       changed_.wait_for(lock, attempt < kChooseSoonCount ? kChooseIntervalSoon : kChooseIntervalLater,
-                        [this] { return cancelled_ || last_chance_; });
+                        [this] { return copier_.cancelled() || window_.last_chance; });
     }
   }
   return std::nullopt;
@@ -179,65 +175,46 @@ std::optional<Slot> Capture::try_choose() const {
     known = Progress{Step(kStepMax), 0};  // a test's, see the page
   std::vector<SlotWord> words;
   for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) words.push_back(arena_.slot(i).word());
-  const std::optional<std::uint32_t> chosen = choose_slot(words, known, generation_, step_);
+  const std::optional<std::uint32_t> chosen = choose_slot(words, known, state_.generation, state_.step);
   if (!chosen) return std::nullopt;
   const Slot slot = arena_.slot(*chosen);
-  if (!slot.try_open(words[*chosen], generation_, step_, samples_)) return std::nullopt;
-  page.reached.store(step_.value, std::memory_order_release);  // after the word: who reads it sees the slot dirty
+  if (!slot.try_open(words[*chosen], state_.generation, state_.step, state_.samples)) return std::nullopt;
+  page.reached.store(state_.step.value, std::memory_order_release);  // after the word: who reads it sees the slot dirty
   return slot;
 }
 
 void Capture::resolve(bool captured, std::string why) {
   TrainerPage& page = source_.page();
-  result_.captured = captured;
-  result_.why_void = std::move(why);
   if (captured) {
-    result_.captured_bytes = slot_.payload().size();
+    const std::uint64_t bytes = copier_.slot().payload().size();
     add(page.windows_captured, 1);
-    add(page.captured_bytes_total, result_.captured_bytes);
+    add(page.captured_bytes_total, bytes);
+    window_.seal(bytes);
   } else {
-    page.reached.store(step_.value, std::memory_order_release);
+    page.reached.store(state_.step.value, std::memory_order_release);
     add(page.windows_voided, 1);
+    window_.make_void(std::move(why));
   }
-  stage_ = Stage::resolved;
   changed_.notify_all();
   source_.notify();
 }
 
-// --- All copy threads.
+// --- The other copy threads.
 
 void Capture::help() {
   std::uint64_t helped = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || (stage_ == Stage::copying && helped != window_count_); });
+    changed_.wait(lock, [&] { return ending_ || window_.wants_helper(helped); });
     if (ending_) return;
-    helped = window_count_;
-    ++helping_;
+    helped = window_.number;
+    ++window_.helping;
     lock.unlock();
-    copy_buckets(source_.plan->first_volatile_bucket());
+    copier_.copy_until(source_.plan->first_volatile_bucket());
     lock.lock();
-    --helping_;
+    --window_.helping;
     changed_.notify_all();
   }
-}
-
-void Capture::copy_buckets(std::uint32_t end) {
-  const Duration begin = real_clock().now();
-  std::uint64_t unannounced = 0;
-  while (!cancelled_.load(std::memory_order_relaxed)) {
-    const std::uint32_t index = next_bucket_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= end) break;
-    const std::span<std::byte> bucket = slot_.bucket(index);
-    slot_.bucket_done(index, gather(source_.plan->bucket(index), *options_.kernel, source_.bases, bucket.data()));
-    unannounced += bucket.size();
-    if (unannounced >= kNotifyBytes) {
-      source_.notify();
-      unannounced = 0;
-    }
-  }
-  if (unannounced > 0) source_.notify();
-  add(source_.page().copy_ns_total, static_cast<std::uint64_t>((real_clock().now() - begin).count()));
 }
 
 }  // namespace pawl::job

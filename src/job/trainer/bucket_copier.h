@@ -1,0 +1,48 @@
+// BucketCopier: copies the trainer's memory into one slot, bucket by bucket, with as many threads as call copy_until.
+//
+// Each bucket is taken by one thread, in order. Once cancelled, no thread takes another bucket. Which slot, and when
+// threads copy, is decided elsewhere (job/trainer/capture.h).
+// Threads: any may call copy_until, at the same time; cancel and cancelled at any time. All other calls only while no
+// thread copies; a lock of the caller's must order them with copy_until.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "job/snapshot/arena.h"
+#include "job/trainer/capture_source.h"
+#include "job/trainer/copy_plan.h"
+
+namespace pawl::job {
+
+class BucketCopier {
+ public:
+  // Both must outlive this object.
+  BucketCopier(const CaptureSource& source, const CopyKernel& kernel) : source_(source), kernel_(kernel) {}
+
+  // A new window: from bucket 0 on, not cancelled.
+  void reset() {
+    cancelled_ = false;
+    next_ = 0;
+  }
+  void set_slot(Slot slot) { slot_ = slot; }
+  [[nodiscard]] const Slot& slot() const { return slot_; }
+  // The threads that found nothing to take have counted past the end: on with this bucket.
+  void continue_at(std::uint32_t bucket) { next_ = bucket; }
+
+  // Takes buckets up to `end` until there are none or the window is cancelled. Notifies pawld now and then, and counts
+  // the time in the page.
+  void copy_until(std::uint32_t end);
+
+  void cancel() { cancelled_ = true; }
+  [[nodiscard]] bool cancelled() const { return cancelled_; }
+
+ private:
+  const CaptureSource& source_;
+  const CopyKernel& kernel_;
+  Slot slot_;
+  std::atomic<bool> cancelled_{false};
+  std::atomic<std::uint32_t> next_{0};
+};
+
+}  // namespace pawl::job

@@ -1,0 +1,59 @@
+// CaptureWindow: how far the capture of one step is, what its threads may do next, and how it ended.
+//
+// Its stages come in this order, and some are left out: idle, choosing (a slot), copying (helpers may begin), finishing
+// (none begins any more), resolved, idle again. It is resolved once: sealed, or void with a reason.
+// A value: it has no lock and waits for nothing. Who locks and who waits is job/trainer/capture.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/ids.h"
+
+namespace pawl::job {
+
+struct WindowResult {
+  Step step;
+  bool captured = false;
+  std::uint64_t captured_bytes = 0;
+  std::string why_void;
+};
+
+struct CaptureWindow {
+  enum class Stage { idle, choosing, copying, finishing, resolved };
+
+  Stage stage = Stage::idle;
+  std::uint64_t number = 0;     // of the window: a helper helps each one once
+  std::uint32_t helping = 0;    // helpers that copy now
+  bool last_chance = false;     // the fence waits: no slot now is no slot
+  bool volatile_ready = false;  // volatile state is staged
+  std::string why_cancelled;
+  WindowResult result;
+
+  // The next window is open.
+  void begin(Step step) {
+    result = WindowResult{step, false, 0, {}};
+    last_chance = volatile_ready = false;
+    why_cancelled.clear();
+    ++number;
+    stage = Stage::choosing;
+  }
+  // False: there is no window, or it is resolved already.
+  [[nodiscard]] bool can_be_cancelled() const { return stage != Stage::idle && stage != Stage::resolved; }
+  // A helper whose last window was number `helped` shall copy.
+  [[nodiscard]] bool wants_helper(std::uint64_t helped) const { return stage == Stage::copying && helped != number; }
+  // The leading thread has copied all that is stable: whether it may go on with the rest.
+  [[nodiscard]] bool may_finish(bool cancelled) const { return (volatile_ready || cancelled) && helping == 0; }
+  void seal(std::uint64_t bytes) {
+    result.captured = true;
+    result.captured_bytes = bytes;
+    stage = Stage::resolved;
+  }
+  void make_void(std::string why) {
+    result.why_void = std::move(why);
+    stage = Stage::resolved;
+  }
+};
+
+}  // namespace pawl::job
