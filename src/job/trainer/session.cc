@@ -1,70 +1,26 @@
 #include "job/trainer/session.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <utility>
+#include <optional>
+#include <vector>
 
 #include "base/c_status.h"
-#include "base/check.h"
 #include "base/text.h"
 #include "env/network.h"
-#include "env/process.h"
-#include "job/redundancy/progress.h"
 
 namespace pawl::job {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kConnectInterval = milliseconds(10);
 // pawld writes the event descriptor for whatever matters; looking at the page by ourselves covers one that was killed
 // between the page and the descriptor.
 constexpr Duration kTick = milliseconds(20);
 constexpr Duration kGoodbyeMax = milliseconds(200);
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-// Locks the mutex that tells pawld of our death. Someone may hold it for a moment; whoever owned it before is dead.
-bool lock_alive(pthread_mutex_t* mutex) {
-  const Deadline deadline = Deadline::in(std::chrono::seconds(1));
-  for (;;) {
-    const int failed = pthread_mutex_trylock(mutex);
-    if (failed == EOWNERDEAD) pthread_mutex_consistent(mutex);
-    if (failed == 0 || failed == EOWNERDEAD) return true;
-    if (failed != EBUSY || deadline.passed()) return false;
-    real_clock().sleep(milliseconds(1));
-  }
-}
-
-void copy_trainer_fields(const TrainerPage& from, TrainerPage& to) {
-  constexpr PageWord TrainerPage::*fields[] = {&TrainerPage::reached,
-                                               &TrainerPage::step,
-                                               &TrainerPage::updates,
-                                               &TrainerPage::progress_count,
-                                               &TrainerPage::progress_at_ns,
-                                               &TrainerPage::phase,
-                                               &TrainerPage::samples,
-                                               &TrainerPage::fence_count,
-                                               &TrainerPage::fence_wait_ns_last,
-                                               &TrainerPage::fence_wait_ns_total,
-                                               &TrainerPage::fence_wait_ns_max,
-                                               &TrainerPage::windows_captured,
-                                               &TrainerPage::windows_voided,
-                                               &TrainerPage::captured_bytes_total,
-                                               &TrainerPage::copy_ns_total};
-  for (auto field : fields) (to.*field).store((from.*field).load());
-}
-
-void introduce(TrainerPage& page, std::uint64_t nonce) {
-  page.start_time.store(process_start_time(getpid()).value_or(0));
-  page.nonce.store(nonce);
-  page.pid.store(static_cast<std::uint64_t>(getpid()), std::memory_order_release);
-}
 
 }  // namespace
 
@@ -76,8 +32,8 @@ Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, Deadlin
     return error;
   }
   PAWL_ASSIGN(Event wake, Event::make());
-  PAWL_ASSIGN(Event user_event, Event::make());
-  std::unique_ptr<Session> session(new Session(std::move(options), std::move(wake), std::move(user_event)));
+  PAWL_ASSIGN(Event host_event, Event::make());
+  std::unique_ptr<Session> session(new Session(std::move(options), std::move(wake), std::move(host_event)));
   session->begin_attach(std::move(*socket));
   PAWL_ASSIGN(session->thread_, Thread::start("pawl-service", [raw = session.get()] { raw->serve(); }));
   {
@@ -107,45 +63,33 @@ void Session::give_up(std::string why) {
 
 Result<Answer> Session::request_frame(Frame frame, MessageKind answer, RequestOptions options) {
   std::unique_lock lock(mutex_);
-  const std::uint64_t id = ++last_id_;
-  Pending& pending = pending_[id];
-  const std::uint64_t joined = joined_;
-  pending.answer = answer;
-  frame.id = id;
-  pending.frame = encode_frame(frame);
+  const Generation joined = events_.joined();
+  const std::uint64_t id = requests_.add(std::move(frame), answer);
   wake_.raise();
   for (;;) {
     Status ended;
-    if (pending.result) {
-      Result<Answer> result = std::move(*pending.result);
-      pending_.erase(id);
-      return result;
-    }
+    if (std::optional<Result<Answer>> result = requests_.take_result(id)) return std::move(*result);
     if (broken_) {
       ended = Error{Code::broken, why_broken_};
     } else if (page().stop.load() != 0) {
       ended = Error{Code::cancelled, "the job ends"};
-    } else if (options.ends_at_recovery && recovery_pending()) {
+    } else if (options.ends_at_recovery && events_.recovery_pending()) {
       ended = Error{Code::stale, text("a recovery to generation ", page().recover_generation.load(), " is pending")};
-    } else if (options.ends_at_recovery && joined_ != joined) {  // another thread has gone through it already
+    } else if (options.ends_at_recovery && events_.joined() != joined) {  // another thread has gone through it already
       ended = Error{Code::stale, text("generation ", joined, " is over")};
     } else if (options.deadline.passed()) {
       ended = Error{Code::timeout, "pawld did not answer within the deadline"};
     }
     if (!ended) {
-      pending_.erase(id);  // an answer that still comes has an id that nobody waits for
+      requests_.drop(id);  // an answer that still comes has an id that nobody waits for
       return std::move(ended).error();
     }
     changed_.wait_for(lock, std::min(options.deadline.left(), kTick));
   }
 }
 
-bool Session::recovery_pending() const {
-  return page().recover_generation.load(std::memory_order_acquire) > joined_.load(std::memory_order_relaxed);
-}
-
 bool Session::interrupted() const {
-  return page().stop.load(std::memory_order_acquire) != 0 || recovery_pending();
+  return page().stop.load(std::memory_order_acquire) != 0 || events_.recovery_pending();
 }
 
 Status Session::interruption() const {
@@ -154,19 +98,14 @@ Status Session::interruption() const {
     return Error{Code::broken, why_broken_};
   }
   if (page().stop.load(std::memory_order_acquire) != 0) return Error{Code::cancelled, "the job ends"};
-  if (recovery_pending()) {
+  if (events_.recovery_pending()) {
     return Error{Code::stale, text("a recovery to generation ", page().recover_generation.load(), " is pending")};
   }
   return {};
 }
 
 void Session::set_joined(Generation generation, Seat seat) {
-  {
-    std::lock_guard lock(events_mutex_);
-    joined_ = generation.value;
-    seat_ = seat.value;
-    if (recovery_ <= generation.value) recovery_ = 0;
-  }
+  events_.set_joined(generation, seat);
   collect_events();
 }
 
@@ -180,70 +119,30 @@ void Session::notify() {
 // --- Events.
 
 void Session::collect_events() {
-  bool wake_waiting = false;
-  {
-    std::lock_guard lock(events_mutex_);
-    const TrainerPage& now = page();
-    const std::uint64_t recovery = now.recover_generation.load(std::memory_order_acquire);
-    if (recovery > joined_ && recovery > recovery_told_) {
-      recovery_ = recovery_told_ = recovery;
-      wake_waiting = true;
-    }
-    if (now.stop.load(std::memory_order_acquire) != 0 && !stop_told_) wake_waiting = stop_ = stop_told_ = true;
-    const std::uint64_t committed = Progress::unpack(now.progress.load(std::memory_order_acquire)).committed.value;
-    if (committed > committed_told_) committed_ = committed_told_ = committed;
-    if (recovery_ != 0 || stop_ || committed_ != 0) {
-      user_event_.raise();
-    } else {
-      user_event_.lower();
-    }
-  }
-  if (!wake_waiting) return;
+  if (!events_.collect()) return;
   std::lock_guard lock(mutex_);  // who waits has either seen the page as it is now, or is asleep by now
   changed_.notify_all();
 }
 
 bool Session::next_event(pawl_event& event) {
   collect_events();
-  std::lock_guard lock(events_mutex_);
-  if (recovery_ != 0) {
-    event.kind = PAWL_EVENT_RECOVERY;
-    event.value = std::exchange(recovery_, 0);
-  } else if (stop_) {
-    stop_ = false;
-    event.kind = PAWL_EVENT_STOP;
-    event.value = 0;
-  } else if (committed_ != 0) {
-    event.kind = PAWL_EVENT_COMMITTED;
-    event.value = std::exchange(committed_, 0);
-  } else {
-    return false;
-  }
-  if (recovery_ == 0 && !stop_ && committed_ == 0) user_event_.lower();
-  return true;
-}
-
-void Session::clear_events() {
-  std::lock_guard lock(events_mutex_);
-  recovery_ = committed_ = 0;
-  if (!stop_) user_event_.lower();
+  return events_.next(event);
 }
 
 // --- The service thread.
 
 void Session::serve() {
   while (!broken_) {
-    if (line_ == Line::down && real_clock().now() >= connect_again_at_) connect();
-    wait_for_work();
-    if (page_.load() != nullptr) collect_events();
-    if (line_ == Line::up) {
-      std::lock_guard lock(mutex_);
-      for (auto& [id, pending] : pending_) {
-        if (!pending.sent) out_ += pending.frame;
-        pending.sent = true;
-      }
+    if (connection_.should_connect()) {
+      if (Result<Fd> socket = connection_.try_connect()) begin_attach(std::move(*socket));
     }
-    if (line_ != Line::down) write_socket();
+    wait_for_work();
+    if (page_.is_there()) collect_events();
+    if (connection_.is_up()) {
+      std::lock_guard lock(mutex_);
+      requests_.send_new([this](const std::string& frame) { connection_.queue(frame); });
+    }
+    if (!connection_.is_down()) connection_.write();
   }
   say_goodbye();
 }
@@ -252,11 +151,11 @@ void Session::serve() {
 void Session::wait_for_work() {
   pollfd fds[3] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
   Duration timeout = kTick;
-  if (line_ == Line::down) {
-    timeout = kConnectInterval;
+  if (connection_.is_down()) {
+    timeout = DaemonConnection::kConnectInterval;
   } else {
-    fds[1].fd = socket_.get();
-    if (!out_.empty()) fds[1].events |= POLLOUT;
+    fds[1].fd = connection_.fd();
+    if (connection_.has_unsent()) fds[1].events |= POLLOUT;
   }
   fds[2].fd = daemon_event_.get();
   const auto timeout_ms = static_cast<int>(std::chrono::ceil<milliseconds>(timeout).count());
@@ -269,92 +168,46 @@ void Session::wait_for_work() {
   if ((fds[1].revents & ~POLLOUT) != 0) read_socket();
 }
 
-void Session::connect() {
-  connect_again_at_ = real_clock().now() + kConnectInterval;
-  if (Result<Fd> socket = connect_unix(options_.socket_path, Deadline::in(milliseconds(5))))
-    begin_attach(std::move(*socket));
-}
-
 void Session::begin_attach(Fd socket) {
-  socket_ = std::move(socket);
-  reader_ = FrameReader();
-  received_fds_.clear();
-  line_ = Line::attaching;
+  connection_.begin(std::move(socket));
   {
     std::lock_guard lock(mutex_);
-    attach_id_ = ++last_id_;
-    for (auto& [id, pending] : pending_) pending.sent = false;
+    attach_id_ = requests_.next_id();
+    requests_.repeat_all();
   }
-  out_ = encode_frame(frame_of(AttachMessage{.local_index = options_.local_index,
-                                             .nonce = options_.nonce,
-                                             .generation = Generation(joined_),
-                                             .seat = seat_},
-                               attach_id_));
-}
-
-void Session::disconnect() {
-  socket_.reset();
-  out_.clear();
-  line_ = Line::down;
-  connect_again_at_ = real_clock().now() + kConnectInterval;
-}
-
-void Session::write_socket() {
-  if (out_.empty()) return;
-  const Result<std::size_t> sent = try_send(socket_.get(), bytes_of(out_));
-  if (!sent) return disconnect();
-  out_.erase(0, *sent);
+  connection_.queue(encode_frame(frame_of(AttachMessage{.local_index = options_.local_index,
+                                                        .nonce = options_.nonce,
+                                                        .generation = events_.joined(),
+                                                        .seat = events_.seat()},
+                                          attach_id_)));
 }
 
 void Session::read_socket() {
-  std::byte buffer[16 << 10];
-  std::vector<Fd> fds;
-  const Result<std::size_t> received = receive_with_fds(socket_.get(), buffer, fds, Deadline::at(Duration::zero()));
-  if (!received && received.error().code == Code::timeout) return;
-  if (!received) return disconnect();
-  for (Fd& fd : fds) received_fds_.push_back(std::move(fd));
-  reader_.append(std::span(buffer).first(*received));
+  if (!connection_.read()) return;
   if (Status taken = take_frames(); !taken) {
     if (taken.error().code == Code::broken) give_up(std::move(taken).error().what);
-    disconnect();  // `corrupt`: another connection may do better
+    connection_.drop();  // `corrupt`: another connection may do better
   }
 }
 
 Status Session::take_frames() {
   for (;;) {
     Frame frame;
-    PAWL_ASSIGN(const bool whole, reader_.next(frame));
+    PAWL_ASSIGN(const bool whole, connection_.next(frame));
     if (!whole) return {};
     PAWL_TRY(take_frame(frame));
   }
 }
 
 Status Session::take_frame(Frame& frame) {
-  const MessageKind kind = kind_of(frame);
-  if (line_ == Line::attaching) {
+  if (connection_.is_attaching()) {
     if (frame.id != attach_id_) return Error{Code::corrupt, "an answer to nothing"};
     return take_attached(frame);
   }
-  Answer answer;
-  if (kind == MessageKind::arena && !received_fds_.empty()) {
-    answer.fds.push_back(std::move(received_fds_.front()));
-    received_fds_.pop_front();
-  }
+  std::vector<Fd> fds;
+  if (kind_of(frame) == MessageKind::arena && connection_.fd_count() > 0) fds.push_back(connection_.take_fd());
   std::lock_guard lock(mutex_);
-  const auto found = pending_.find(frame.id);
-  if (found == pending_.end() || found->second.result) return {};  // its request was dropped
-  Pending& pending = found->second;
-  if (kind == MessageKind::refused) {
-    RefusedMessage refused;
-    (void)decode(frame.payload, refused);  // what is missing in it is empty: it is a refusal all the same
-    pending.result = Error{code_of(refused.status), refused.why};
-  } else if (kind != pending.answer) {
-    pending.result = Error{Code::broken, text("pawld answered with a message of kind ", frame.kind)};
-  } else {
-    answer.payload = std::move(frame.payload);
-    pending.result = std::move(answer);
-  }
-  changed_.notify_all();
+  if (requests_.take(frame, std::move(fds))) changed_.notify_all();
   return {};
 }
 
@@ -371,48 +224,26 @@ Status Session::take_attached(const Frame& frame) {
     return Error{Code::broken, text("pawld speaks version ", attached.version, " of the trainer's protocol, libpawl ",
                                     kTrainerWireVersion, ": install the same release of both")};
   }
-  if (received_fds_.size() < 3) return Error{Code::corrupt, "descriptors are missing"};
-  const Fd page_fd = std::move(received_fds_[0]);
-  daemon_event_ = std::move(received_fds_[1]);
-  Fd notice = std::move(received_fds_[2]);
-  received_fds_.erase(received_fds_.begin(), received_fds_.begin() + 3);
-  PAWL_TRY(adopt_page(page_fd));  // locks the mutex: pawld watches it from our next message on
+  if (connection_.fd_count() < 3) return Error{Code::corrupt, "descriptors are missing"};
+  const Fd page_segment = connection_.take_fd();
+  daemon_event_ = connection_.take_fd();
+  Fd notice = connection_.take_fd();
+  PAWL_TRY(page_.adopt(page_segment));  // locks the mutex: pawld watches it from our next message on
   {
     std::lock_guard lock(notice_mutex_);
     notice_ = std::move(notice);
   }
-  line_ = Line::up;
+  connection_.set_up();
   std::lock_guard lock(mutex_);
   was_attached_ = true;
   changed_.notify_all();
   return {};
 }
 
-Status Session::adopt_page(const Fd& page_fd) {
-  Result<Mapping> mapping = map_segment(page_fd.get(), kTrainerPageBytes, {.populate = true});
-  if (!mapping) return Error{Code::broken, mapping.error().what};
-  Result<TrainerPage*> opened = open_page(mapping->bytes());
-  if (!opened) return Error{Code::broken, opened.error().what};
-  TrainerPage* page = *opened;
-  TrainerPage* before = page_.load();
-  // The same memory again (the keeper kept it over pawld's restart): we go on with our first mapping, which is where
-  // the kernel knows our lock to be.
-  if (before != nullptr && page->nonce.load() == options_.nonce) return {};
-  if (lock_alive(&page->alive)) locked_.push_back(&page->alive);  // else pawld has only the pidfd to go by
-  if (before != nullptr) copy_trainer_fields(*before, *page);
-  introduce(*page, options_.nonce);
-  mappings_.push_back(std::move(*mapping));
-  page_.store(page, std::memory_order_release);
-  return {};
-}
-
 void Session::say_goodbye() {
-  if (line_ == Line::up) {
-    out_ += encode_frame(frame_of(DetachMessage{}));
-    (void)send_all(socket_.get(), bytes_of(out_), Deadline::in(kGoodbyeMax));
-  }
-  for (pthread_mutex_t* mutex : locked_) pthread_mutex_unlock(mutex);
-  disconnect();
+  if (connection_.is_up()) connection_.write_last(encode_frame(frame_of(DetachMessage{})), kGoodbyeMax);
+  page_.unlock();
+  connection_.drop();
 }
 
 }  // namespace pawl::job
