@@ -54,8 +54,10 @@ void Trainers::spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t sta
 }
 
 void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string& how) {
-  if (index >= places_.size() || places_[index].pid != pid) return;
+  if (index >= places_.size() || places_[index].pid == 0) return;
   TrainerProcess& place = places_[index];
+  const bool never_started = pid == 0 && place.pid == kPidNotKnownYet;
+  if (place.pid != pid && !never_started) return;  // of a process before this one
   place.pid = 0;
   place.line.forget_requests();
   place.watched = false;

@@ -101,7 +101,7 @@ class Trainers {
 
   // The keeper's news.
   void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
-  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);
+  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);  // pid 0: it could not be started
 
   // Answers the request of that kind, if the process waits in one.
   template <class Message>

@@ -1,0 +1,250 @@
+// Imports on one node: the fetches are real, their sources are the test's.
+#include "job/daemon/imports.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Generation kSlotGeneration{1};
+constexpr Step kStep{41};
+
+// Node 0 with seat 0, in the recovery to generation 2.
+class Restores : public testing::Test {
+ protected:
+  Restores() : node(2, 0, world.environment) {
+    node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
+    node.context.address = "127.0.0.1:100";
+    for (std::uint32_t i = 0; i < 2; ++i) node.state.seats[i].address = text("127.0.0.1:10", i);
+    node.state.seats[1].life = test_life(1, 6);
+    node.state.leader = test_life(1, 6);  // so this node only reports
+    node.state.generation = Generation(2);
+    node.state.resume = kStep;
+    process.seat = Seat(0);
+    process.pid = 0;  // nobody's copy threads are in the way
+  }
+  ~Restores() override {
+    imports.end();
+    EXPECT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  }
+  void begin(SourceKind kind, NodeLife from = test_life(1, 6)) {
+    node.state.sources = {{Seat(0), kind, from, kSlotGeneration, kStep},
+                          {Seat(1), SourceKind::own_arena, test_life(1, 6), kSlotGeneration, kStep}};
+    node.run_in(JobPhase::restoring);
+    imports.begin();
+  }
+  // The source's end of the fetch.
+  PeerEnd welcome() {
+    PeerEnd source = world.network.accept();
+    hello = source.next<Hello>();
+    source.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+    asked = source.next<FetchMessage>();
+    return source;
+  }
+  // The state that this node's report would lead to; nullopt: it has reported nothing.
+  std::optional<JobState> reported() {
+    node.mover.drive();
+    if (node.control.swaps.empty()) return std::nullopt;
+    return *parse_job_state(node.control.swaps.back().value);
+  }
+
+  TestWorld world;
+  TestNode node;
+  PostedTasks posted;
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+  TrainerProcess& process = trainers.places()[0];
+  TestTrainer trainer{*loop, process};
+  SeatArenas arenas{node.context, memory};
+  std::atomic<std::uint64_t> progress{0};
+  Streams streams{node.context, memory,   arenas,
+                  node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
+  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose purpose) {
+                    Hello hello;
+                    hello.job = "test";
+                    hello.purpose = purpose;
+                    return hello;
+                  }};
+  Hello hello;
+  FetchMessage asked;
+};
+
+TEST_F(Restores, WhatLiesHereIsNotFetched) {
+  begin(SourceKind::own_arena, test_life(0));
+  EXPECT_TRUE(imports.has(Seat(0)));
+  EXPECT_FALSE(imports.has(Seat(1)));  // another node's
+  begin(SourceKind::nothing);
+  EXPECT_TRUE(imports.has(Seat(0)));
+  begin(SourceKind::replica);
+  EXPECT_FALSE(imports.has(Seat(0)));
+  node.state.sources.clear();
+  (void)node.learn();
+  imports.begin();
+  EXPECT_TRUE(imports.has(Seat(0)));
+  imports.start_waiting();
+  EXPECT_TRUE(streams.idle());
+}
+
+TEST_F(Restores, AReplicaIsFetchedFromItsHolder) {
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  EXPECT_EQ(world.network.asked(), std::vector<Address>({{"127.0.0.1", 101}}));
+  EXPECT_EQ(hello.purpose, Purpose::fetch);
+  EXPECT_EQ(hello.expected, Incarnation(6));
+  EXPECT_EQ(asked.seat, Seat(0));
+  EXPECT_EQ(asked.from, FetchFrom::replica);
+  EXPECT_EQ(asked.slot_generation, kSlotGeneration);
+  EXPECT_EQ(asked.step, kStep);
+  say_slot(source, kSlotGeneration, kStep, Seat(0));
+  ASSERT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
+  EXPECT_GE(node.drives, 1);
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  ASSERT_NE(arena, nullptr);
+  Slot slot;
+  std::uint32_t index = 0;
+  ASSERT_TRUE(find_sealed(arena->arena, kSlotGeneration, kStep, slot, index));
+  EXPECT_TRUE(holds_bytes_of(slot, kStep));
+  node.pass(20ms);
+  EXPECT_EQ(node.control.tells, 1);  // for `pawl events`
+  EXPECT_FALSE(reported());
+  imports.start_waiting();
+  EXPECT_TRUE(posted.run_until([this] { return streams.idle(); }));
+  EXPECT_EQ(world.network.asked().size(), 1u);  // once
+}
+
+TEST_F(Restores, AnotherNodesOwnArenaMayBeTheSource) {
+  begin(SourceKind::own_arena, test_life(1, 6));
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  EXPECT_EQ(asked.from, FetchFrom::own);
+}
+
+TEST_F(Restores, AReplicaOnThisNodeIsFetchedFromItself) {
+  begin(SourceKind::replica, test_life(0));
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  EXPECT_EQ(world.network.asked(), std::vector<Address>({{"127.0.0.1", 100}}));
+}
+
+TEST_F(Restores, NothingIsFetchedWhileTheTrainerMayStillCopy) {
+  process.pid = 77;
+  process.seated = Generation(1);
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  EXPECT_TRUE(streams.idle());
+  trainer.asks(JoinMessage{});  // its copy threads are joined
+  imports.start_waiting();
+  EXPECT_FALSE(streams.idle());
+  (void)welcome();
+}
+
+TEST_F(Restores, NothingHoldsUpAProcessThatNeverHadASeat) {
+  process.pid = 77;
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  EXPECT_FALSE(streams.idle());
+  (void)welcome();
+}
+
+TEST_F(Restores, ASourceThatFailsIsReportedAndStruckOut) {
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  for (int i = 0; i < 3; ++i) welcome().say(PeerRefusedMessage{PeerRefusal::missing, "no sealed slot"});
+  std::optional<JobState> next;
+  ASSERT_TRUE(posted.run_until([&] {
+    next = reported();
+    return next.has_value();
+  }));
+  EXPECT_FALSE(imports.has(Seat(0)));
+  ASSERT_FALSE(next->causes.empty());
+  EXPECT_EQ(next->causes.back().kind, FaultKind::corrupt_source);
+  EXPECT_EQ(next->causes.back().node, test_life(1, 6));
+  EXPECT_EQ(next->causes.back().seat, Seat(0));
+  EXPECT_NE(next->causes.back().detail.find("no sealed slot"), std::string::npos);
+  EXPECT_EQ(next->struck,
+            std::vector<Struck>({{test_life(1, 6), Seat(0), SourceKind::replica, kSlotGeneration, kStep}}));
+}
+
+TEST_F(Restores, ALayoutThatDiffersIsAConflictAndNoBadSource) {
+  const ArenaHandle mine = *memory.arena_for(test_arena(ArenaKind::own, Seat(0), 9));
+  capture_step(mine->arena.slot(0), kSlotGeneration, Step(40));
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  say_slot_begin(source, kSlotGeneration, kStep, Seat(0));
+  std::optional<JobState> next;
+  ASSERT_TRUE(posted.run_until([&] {
+    next = reported();
+    return next.has_value();
+  }));
+  EXPECT_EQ(next->causes.back().kind, FaultKind::layout_conflict);
+  EXPECT_EQ(next->causes.back().seat, Seat(0));
+  EXPECT_TRUE(next->struck.empty());
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), mine);
+}
+
+TEST_F(Restores, WhatArrivesAfterItsGenerationCountsForNothing) {
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  node.state.generation = Generation(3);
+  node.learn(JobPhase::quiescing);
+  say_slot(source, kSlotGeneration, kStep, Seat(0));
+  ASSERT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  posted.run();
+  EXPECT_FALSE(imports.has(Seat(0)));
+  node.pass(20ms);
+  EXPECT_EQ(node.control.tells, 0);
+}
+
+TEST_F(Restores, AFailureAfterItsGenerationIsNobodysFault) {
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  node.state.generation = Generation(3);
+  node.learn(JobPhase::quiescing);
+  for (int i = 0; i < 3; ++i) welcome().say(PeerRefusedMessage{PeerRefusal::missing, "no sealed slot"});
+  ASSERT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  posted.run();
+  EXPECT_FALSE(reported());
+}
+
+TEST_F(Restores, EndingIsNoFault) {
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  imports.end();
+  EXPECT_TRUE(source.is_closed());
+  ASSERT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  posted.run();
+  EXPECT_FALSE(imports.has(Seat(0)));
+  EXPECT_FALSE(reported());
+}
+
+TEST_F(Restores, SlotsThatProvedWrongAreNotedOnceUnlessTheyAreFilledAnew) {
+  const Struck own{test_life(0), Seat(0), SourceKind::own_arena, kSlotGeneration, kStep};
+  const Struck replica{test_life(0), Seat(1), SourceKind::replica, kSlotGeneration, kStep};
+  const Struck elsewhere{test_life(1, 6), Seat(0), SourceKind::replica, kSlotGeneration, Step(40)};
+  const std::vector<Struck> struck{own, replica, elsewhere, own};
+  imports.note_struck(struck);
+  imports.note_struck(struck);
+  EXPECT_EQ(imports.take_struck(), std::vector<Struck>({own, replica}));
+  EXPECT_TRUE(imports.take_struck().empty());
+
+  imports.note_struck(struck);
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  say_slot(source, kSlotGeneration, kStep, Seat(0));
+  ASSERT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
+  EXPECT_EQ(imports.take_struck(), std::vector<Struck>({replica}));
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,202 @@
+#include "job/daemon/neighbours.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kBudget = 30s;  // long: a slow machine must not look silent
+
+NodeLife life_of(std::uint32_t node, std::uint64_t incarnation = 6) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+
+class Links : public testing::Test {
+ protected:
+  ~Links() override {
+    loop.run([this] { neighbours.reset(); });
+  }
+  void SetUp() override {
+    Hello self;
+    self.job = "test";
+    self.node = NodeId(0);
+    loop.run([&] {
+      neighbours.emplace(loop.loop(), self, derive_deadlines(kBudget),
+                         Neighbours::Handlers{.on_lost =
+                                                  [this](NodeLife life, FaultKind kind, const std::string& detail) {
+                                                    lost.push_back({life, kind, detail});
+                                                  },
+                                              .on_up = [this](NodeLife life) { up.push_back(life); },
+                                              .on_answer = [this](NodeLife, Frame& frame) { answers.push_back(frame); },
+                                              .generation = [] { return Generation(4); }});
+    });
+  }
+  void want(std::vector<Member> members) {
+    loop.run([&] { neighbours->set(members); });
+  }
+  static Member member(std::uint32_t node, std::uint64_t incarnation = 6) {
+    return {Seat(node), life_of(node, incarnation), text("127.0.0.1:10", node), 0};
+  }
+  void tick() {
+    loop.run([this] { neighbours->tick(); });
+  }
+  bool is_up(std::uint32_t node) {
+    return loop.run([&] { return neighbours->is_up(NodeId(node)); });
+  }
+  PeerEnd welcome() {
+    PeerEnd peer = world.network.accept();
+    EXPECT_EQ(peer.next<Hello>().purpose, Purpose::link);
+    peer.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+    EXPECT_TRUE(loop.eventually([this] { return neighbours->is_up(NodeId(1)); }));
+    return peer;
+  }
+  std::size_t lost_count() {
+    return loop.run([this] { return lost.size(); });
+  }
+
+  struct Lost {
+    NodeLife life;
+    FaultKind kind;
+    std::string detail;
+  };
+  TestWorld world;
+  std::vector<Lost> lost;  // all on the loop's thread
+  std::vector<NodeLife> up;
+  std::vector<Frame> answers;
+  RunningLoop loop{world.environment};
+  std::optional<Neighbours> neighbours;
+};
+
+TEST_F(Links, GreetANeighbourAndSpeakToItOnceItIsWelcome) {
+  want({member(1)});
+  PeerEnd peer = world.network.accept();
+  const Hello hello = peer.next<Hello>();
+  EXPECT_EQ(world.network.asked(), std::vector<Address>({{"127.0.0.1", 101}}));
+  EXPECT_EQ(hello.purpose, Purpose::link);
+  EXPECT_EQ(hello.expected, Incarnation(6));
+  EXPECT_EQ(hello.generation, Generation(4));
+  const Frame report = frame_of(ReportMessage{Generation(4), {}});
+  EXPECT_FALSE(loop.run([&] { return neighbours->send(NodeId(1), report); }));
+  peer.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  EXPECT_TRUE(loop.eventually([&] { return !up.empty(); }));
+  EXPECT_EQ(up, std::vector<NodeLife>{life_of(1)});
+  EXPECT_TRUE(loop.run([&] { return neighbours->send(NodeId(1), report); }));
+  EXPECT_EQ(peer.next<ReportMessage>().generation, Generation(4));
+  EXPECT_FALSE(loop.run([&] { return neighbours->send(NodeId(2), report); }));
+}
+
+TEST_F(Links, BeatWithTheGenerationAndPassOnWhatIsAnswered) {
+  want({member(1)});
+  PeerEnd peer = welcome();
+  tick();
+  EXPECT_EQ(peer.next<BeatMessage>().generation, Generation(4));
+  peer.say(BeatBackMessage{});
+  peer.say(PeerValueMessage{});
+  EXPECT_TRUE(loop.eventually([this] { return !answers.empty(); }));
+  EXPECT_EQ(answers.size(), 1u);
+  EXPECT_TRUE(is<PeerValueMessage>(answers[0]));
+}
+
+TEST_F(Links, ARefusedAddressIsALostNode) {
+  world.network.refuse_next(1);
+  want({member(1)});
+  EXPECT_TRUE(loop.eventually([this] { return !lost.empty(); }));
+  EXPECT_EQ(lost[0].life, life_of(1));
+  EXPECT_EQ(lost[0].kind, FaultKind::node_lost);
+  EXPECT_EQ(lost[0].detail, "its address refuses connections");
+  world.clock.skip(600s);
+  tick();
+  EXPECT_EQ(lost_count(), 1u);  // a life is lost once
+  EXPECT_FALSE(world.network.has_waiting());
+}
+
+TEST_F(Links, AnAddressThatIsNoneIsALostNode) {
+  Member nowhere = member(1);
+  nowhere.address = "nowhere";
+  want({nowhere});
+  EXPECT_EQ(lost_count(), 1u);
+}
+
+TEST_F(Links, ABrokenLinkIsMadeAnewAtOnce) {
+  want({member(1)});
+  { PeerEnd first = welcome(); }
+  PeerEnd second = world.network.accept();
+  (void)second.next<Hello>();
+  EXPECT_FALSE(is_up(1));
+  EXPECT_EQ(lost_count(), 0u);  // perhaps only its pawld has died
+  second.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  EXPECT_TRUE(loop.eventually([this] { return up.size() == 2; }));
+}
+
+TEST_F(Links, ABrokenLinkThatIsRefusedThenIsALostNode) {
+  want({member(1)});
+  {
+    PeerEnd peer = welcome();
+    world.network.refuse_next(1);
+  }
+  EXPECT_TRUE(loop.eventually([this] { return !lost.empty(); }));
+  EXPECT_EQ(lost[0].kind, FaultKind::node_lost);
+}
+
+TEST_F(Links, SilenceIsALostNodeAfterItsDeadlineOnly) {
+  want({member(1)});
+  PeerEnd peer = welcome();
+  const Duration most_of_it = derive_deadlines(kBudget).silence * 2 / 3;
+  world.clock.skip(most_of_it);
+  tick();
+  EXPECT_EQ(lost_count(), 0u);
+  peer.say(BeatBackMessage{});
+  (void)peer.next<BeatMessage>();
+  EXPECT_TRUE(loop.eventually([this] { return neighbours->view()[0].silent_for < 5s; }));
+  world.clock.skip(most_of_it);
+  tick();
+  EXPECT_EQ(lost_count(), 0u);  // it has been heard meanwhile
+  world.clock.skip(most_of_it);
+  tick();
+  ASSERT_EQ(lost_count(), 1u);
+  EXPECT_EQ(lost[0].kind, FaultKind::node_silent);
+  EXPECT_FALSE(is_up(1));
+  EXPECT_EQ(std::string(loop.run([this] { return neighbours->view()[0].state; })), "dead");
+}
+
+TEST_F(Links, WhoeverRefusesUsIsAnotherLife) {
+  want({member(1)});
+  PeerEnd peer = world.network.accept();
+  (void)peer.next<Hello>();
+  peer.say(PeerRefusedMessage{PeerRefusal::stale, "another incarnation"});
+  EXPECT_TRUE(loop.eventually([this] { return !lost.empty(); }));
+  EXPECT_EQ(lost[0].kind, FaultKind::node_lost);
+  EXPECT_EQ(lost[0].detail, "it refused us: another incarnation");
+}
+
+TEST_F(Links, LinksThatAreNotWantedAreClosedOthersStay) {
+  want({member(1)});
+  PeerEnd first = welcome();
+  want({member(1), member(2)});
+  PeerEnd second = world.network.accept();
+  (void)second.next<Hello>();
+  EXPECT_TRUE(is_up(1));
+  want({member(2)});
+  EXPECT_TRUE(first.is_closed());
+  EXPECT_FALSE(is_up(1));
+  want({});
+  EXPECT_TRUE(second.is_closed());
+  EXPECT_FALSE(loop.run([this] { return neighbours->has_any(); }));
+  EXPECT_EQ(lost_count(), 0u);
+}
+
+TEST_F(Links, AnotherLifeOfANodeGetsALinkOfItsOwn) {
+  want({member(1)});
+  PeerEnd first = welcome();
+  want({member(1, 7)});
+  EXPECT_TRUE(first.is_closed());
+  PeerEnd second = world.network.accept();
+  EXPECT_EQ(second.next<Hello>().expected, Incarnation(7));
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,443 @@
+// The two ends of a replica stream, each against a peer that the test plays.
+#include "job/daemon/replication.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_wire.h"
+#include "job/redundancy/progress.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Generation kGeneration{3};
+constexpr Seat kSeat{1};
+
+// --- Sender
+
+class Sends : public testing::Test {
+ protected:
+  ~Sends() override {
+    if (sender) sender->end();
+    streams.wait_until_ended();
+  }
+  void start() {
+    Hello hello;
+    hello.job = "test";
+    hello.generation = kGeneration;
+    hello.purpose = Purpose::data;
+    hello.seat = kSeat;
+    sender = ReplicaSender::start({.hello = hello,
+                                   .address = "127.0.0.1:7",
+                                   .holder_index = 1,
+                                   .arena = arena,
+                                   .context = streams.context,
+                                   .on_held = [this](Step step) { held = step.value; },
+                                   .on_refused = [this](const Error&) { ++refused; }});
+  }
+  // Of a holder that takes whoever comes.
+  PeerEnd welcome() {
+    PeerEnd holder = streams.world.network.accept();
+    EXPECT_EQ(holder.next<Hello>().seat, kSeat);
+    holder.say(WelcomeMessage{NodeId(2), Incarnation(1)});
+    return holder;
+  }
+  void expect_open(PeerEnd& holder, Step step) {
+    const auto open = holder.next<OpenMessage>();
+    EXPECT_EQ(open.generation, kGeneration);
+    EXPECT_EQ(open.step, step);
+    EXPECT_EQ(open.samples, 64 * step.value);
+    EXPECT_EQ(open.shape, shape_of(test_arena(ArenaKind::own, kSeat)));
+  }
+  void expect_bucket(PeerEnd& holder, Step step, std::uint32_t index) {
+    const auto bucket = holder.next_bucket();
+    const auto bytes = bucket_bytes(step, index, slot(0).bucket(index).size());
+    EXPECT_EQ(bucket.fields.index, index);
+    EXPECT_EQ(bucket.fields.crc32c, crc32c(bytes));
+    EXPECT_EQ(bucket.bytes, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  // Takes the whole step, and acknowledges it.
+  void take(PeerEnd& holder, Step step) {
+    expect_open(holder, step);
+    holder.say(OpenedMessage{});
+    for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(holder, step, i);
+    EXPECT_EQ(holder.next<SealMessage>().step, step);
+    holder.say(HeldMessage{step});
+    EXPECT_TRUE(eventually([&] { return held == step.value; }));
+  }
+  [[nodiscard]] Slot slot(std::uint32_t index) const { return arena->arena.slot(index); }
+
+  TestStreams streams;
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::own, kSeat));
+  std::atomic<std::uint64_t> held{0};
+  std::atomic<int> refused{0};
+  std::shared_ptr<ReplicaSender> sender;
+};
+
+TEST_F(Sends, AStepIsOpenedThenItsBucketsInOrderThenSealed) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take(holder, Step(11));
+  EXPECT_EQ(slot(0).acknowledged(), 0b10u);  // of this holder, and of no other
+  EXPECT_EQ(streams.sent.value(), kTestPayloadBytes);
+  EXPECT_TRUE(holder.is_quiet());  // what is held is not sent again
+}
+
+TEST_F(Sends, BucketsGoWhileTheCaptureStillRuns) {
+  open_step(slot(0), kGeneration, Step(11));
+  capture_bucket(slot(0), 0);
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(OpenedMessage{});
+  expect_bucket(holder, Step(11), 0);
+  capture_bucket(slot(0), 2);  // copy threads need not be in order; the stream is
+  sender->notice();
+  EXPECT_TRUE(holder.is_quiet());
+  capture_bucket(slot(0), 1);
+  sender->notice();
+  expect_bucket(holder, Step(11), 1);
+  expect_bucket(holder, Step(11), 2);
+  EXPECT_TRUE(holder.is_quiet());  // every byte is there, but the trainer has not sealed it
+  ASSERT_TRUE(slot(0).try_seal(kGeneration, Step(11)));
+  sender->notice();
+  EXPECT_EQ(holder.next<SealMessage>().step, Step(11));
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_TRUE(eventually([&] { return held == 11; }));
+}
+
+TEST_F(Sends, TheOldestStepOfItsGenerationFirst) {
+  capture_step(slot(0), kGeneration, Step(12));
+  capture_step(slot(1), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take(holder, Step(11));
+  take(holder, Step(12));
+}
+
+TEST_F(Sends, NothingOfAnotherGenerationOrThatIsHeld) {
+  capture_step(slot(0), Generation(2), Step(11));
+  capture_step(slot(1), kGeneration, Step(12));
+  ASSERT_TRUE(slot(1).acknowledge(kGeneration, Step(12), 1));
+  start();
+  PeerEnd holder = welcome();
+  EXPECT_TRUE(holder.is_quiet());
+}
+
+TEST_F(Sends, NothingThatIsFrozen) {
+  capture_step(slot(0), kGeneration, Step(11));
+  slot(0).freeze();
+  start();
+  PeerEnd holder = welcome();
+  EXPECT_TRUE(holder.is_quiet());
+}
+
+TEST_F(Sends, ABusyHolderIsAskedAgain) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(BusyMessage{});
+  expect_open(holder, Step(11));
+  holder.say(BusyMessage{});
+  take(holder, Step(11));
+}
+
+TEST_F(Sends, AStepThatIsDroppedWhileItIsSentIsTakenBack) {
+  open_step(slot(0), kGeneration, Step(11));
+  capture_bucket(slot(0), 0);
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(OpenedMessage{});
+  expect_bucket(holder, Step(11), 0);
+  ASSERT_TRUE(slot(0).try_abandon(kGeneration, Step(11)));
+  EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
+  capture_step(slot(0), kGeneration, Step(12));
+  sender->notice();
+  take(holder, Step(12));
+}
+
+TEST_F(Sends, ALostLinkIsMadeAnewAndTheStepSentFromItsStart) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd first = welcome();
+  expect_open(first, Step(11));
+  first.say(OpenedMessage{});
+  expect_bucket(first, Step(11), 0);
+  streams.world.network.refuse_next(2);
+  first.hang_up();
+  PeerEnd second = welcome();
+  EXPECT_EQ(held, 0u);
+  take(second, Step(11));
+  EXPECT_EQ(streams.world.network.asked().size(), 4u);
+}
+
+TEST_F(Sends, ALinkLostBeforeTheAcknowledgementLeavesTheStepUnheld) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd first = welcome();
+  expect_open(first, Step(11));
+  first.say(OpenedMessage{});
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(first, Step(11), i);
+  (void)first.next<SealMessage>();
+  first.hang_up();
+  PeerEnd second = welcome();
+  EXPECT_EQ(slot(0).acknowledged(), 0u);
+  expect_open(second, Step(11));
+  second.say(HeldMessage{Step(11)});  // it had sealed it: nothing is sent twice
+  EXPECT_TRUE(eventually([&] { return held == 11; }));
+  EXPECT_EQ(slot(0).acknowledged(), 0b10u);
+  EXPECT_TRUE(second.is_quiet());
+}
+
+TEST_F(Sends, ADamagedBucketMakesItSendTheStepAgain) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(OpenedMessage{});
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(holder, Step(11), i);
+  (void)holder.next<SealMessage>();
+  holder.say(BucketBadMessage{1});
+  take(holder, Step(11));
+}
+
+TEST_F(Sends, AnAcknowledgementOfAFrozenStepCountsForNothing) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  slot(0).freeze();
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_TRUE(holder.is_quiet());
+  EXPECT_EQ(held, 0u);
+  EXPECT_EQ(slot(0).acknowledged(), 0u);
+}
+
+TEST_F(Sends, ARefusalForEverIsTold) {
+  start();
+  PeerEnd holder = streams.world.network.accept();
+  (void)holder.next<Hello>();
+  holder.say(PeerRefusedMessage{PeerRefusal::later, "not yet"});
+  PeerEnd again = streams.world.network.accept();
+  (void)again.next<Hello>();
+  EXPECT_EQ(refused, 0);
+  again.say(PeerRefusedMessage{PeerRefusal::never, "another job"});
+  EXPECT_TRUE(eventually([&] { return refused == 1; }));
+}
+
+TEST_F(Sends, EndsWhateverItWaitsFor) {
+  open_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  sender->end();
+  EXPECT_TRUE(holder.is_closed());
+  EXPECT_TRUE(eventually([&] { return streams.workers.idle(); }));
+  EXPECT_FALSE(streams.world.network.has_waiting());
+}
+
+// --- Receiver
+
+class Receives : public testing::Test {
+ protected:
+  Receives() {
+    auto [ours, theirs] = connected_pair();
+    sender = PeerEnd(std::move(theirs));
+    streams.progress = Progress{Step(10), 0}.pack();
+    receiver = ReplicaReceiver::start({.stream = real_stream(std::move(ours)),
+                                       .generation = kGeneration,
+                                       .seat = kSeat,
+                                       .job = "test",
+                                       .context = streams.context,
+                                       .arena_for = [this](const ArenaSpec& spec) { return memory.arena_for(spec); }});
+  }
+  ~Receives() override {
+    receiver->end();
+    streams.wait_until_ended();
+  }
+  void open(Step step, Generation generation = kGeneration) {
+    sender.say(OpenMessage{generation, step, 64 * step.value, shape_of(test_arena(ArenaKind::own, kSeat))});
+  }
+  void bucket(Step step, std::uint32_t index) { sender.say_bucket(index, bytes_of(step, index)); }
+  static std::vector<std::byte> bytes_of(Step step, std::uint32_t index) {
+    return bucket_bytes(step, index, test_bucket_bytes(index));
+  }
+  void send(Step step) {
+    open(step);
+    sender.next<OpenedMessage>();
+    for (std::uint32_t i = 0; i < kTestBuckets; ++i) bucket(step, i);
+    sender.say(SealMessage{step});
+    EXPECT_EQ(sender.next<HeldMessage>().step, step);
+  }
+  [[nodiscard]] std::vector<SlotWord> words() {
+    const ArenaHandle arena = memory.find(ArenaKind::replica, kSeat);
+    if (!arena) return {};
+    return {arena->arena.slot(0).word(), arena->arena.slot(1).word()};
+  }
+  [[nodiscard]] std::optional<Slot> sealed(Step step) {
+    const ArenaHandle arena = memory.find(ArenaKind::replica, kSeat);
+    for (std::uint32_t i = 0; arena && i < arena->arena.slot_count(); ++i) {
+      const SlotWord word = arena->arena.slot(i).word();
+      if (word.state == SlotState::sealed && word.step == step && word.generation == kGeneration)
+        return arena->arena.slot(i);
+    }
+    return std::nullopt;
+  }
+
+  TestStreams streams;
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  PeerEnd sender{Fd()};
+  std::shared_ptr<ReplicaReceiver> receiver;
+};
+
+TEST_F(Receives, AStepLandsAndIsSealed) {
+  send(Step(11));
+  const auto slot = sealed(Step(11));
+  ASSERT_TRUE(slot);
+  EXPECT_TRUE(holds_bytes_of(*slot, Step(11)));
+  EXPECT_EQ(slot->samples(), 64u * 11);
+  EXPECT_EQ(streams.received.value(), kTestPayloadBytes);
+}
+
+TEST_F(Receives, BucketsMayComeInAnyOrderAndTwice) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  for (std::uint32_t index : {2u, 0u, 2u, 1u, 0u}) bucket(Step(11), index);
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<HeldMessage>().step, Step(11));
+  EXPECT_TRUE(holds_bytes_of(*sealed(Step(11)), Step(11)));
+}
+
+TEST_F(Receives, AStepThatItHoldsIsNotTakenAgain) {
+  send(Step(11));
+  const auto before = words();
+  open(Step(11));
+  EXPECT_EQ(sender.next<HeldMessage>().step, Step(11));
+  EXPECT_EQ(words(), before);
+  bucket(Step(11), 0);  // who sends it all the same breaks the protocol
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_TRUE(holds_bytes_of(*sealed(Step(11)), Step(11)));
+}
+
+TEST_F(Receives, AStepThatItHoldsFrozenIsNotAcknowledged) {
+  send(Step(11));
+  sealed(Step(11))->freeze();
+  open(Step(11));
+  sender.next<BusyMessage>();
+}
+
+TEST_F(Receives, AnOpenedStepMayBeOpenedAgainAndStartsAnew) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  bucket(Step(11), 0);
+  bucket(Step(11), 1);
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  bucket(Step(11), 2);
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<BucketBadMessage>().index, 0u);  // what came before the second opening does not count
+  send(Step(11));
+}
+
+TEST_F(Receives, AMissingOrDamagedBucketIsNamedAndNothingIsSealed) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  bucket(Step(11), 0);
+  sender.say_bucket(1, bytes_of(Step(12), 1), crc32c(bytes_of(Step(11), 1)));  // other bytes than the sum is of
+  bucket(Step(11), 2);
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<BucketBadMessage>().index, 1u);
+  EXPECT_FALSE(sealed(Step(11)));
+  EXPECT_EQ(words()[0].state, SlotState::empty);
+  send(Step(11));
+}
+
+TEST_F(Receives, TheGateKeepsTheLastCommittedStep) {
+  send(Step(10));
+  send(Step(11));
+  open(Step(12));
+  sender.next<BusyMessage>();  // committed is 10: neither may go
+  streams.progress = Progress{Step(11), 0}.pack();
+  send(Step(12));
+  EXPECT_FALSE(sealed(Step(10)));
+  EXPECT_TRUE(sealed(Step(11)));
+}
+
+TEST_F(Receives, AnOlderStepThatComesLateTakesNoNewerOnesPlace) {
+  send(Step(12));
+  send(Step(11));
+  EXPECT_TRUE(sealed(Step(12)));
+  EXPECT_TRUE(sealed(Step(11)));
+  open(Step(10));
+  sender.next<BusyMessage>();
+}
+
+TEST_F(Receives, AnAbandonedStepLeavesAnEmptySlot) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  bucket(Step(11), 0);
+  sender.say(AbandonMessage{Step(11)});
+  send(Step(12));
+  EXPECT_EQ(words()[0].step, Step(12));  // in the very slot
+}
+
+TEST_F(Receives, AStepOfAnotherGenerationEndsTheLink) {
+  open(Step(11), Generation(2));
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_TRUE(words().empty());
+}
+
+TEST_F(Receives, ABucketOfNoOpenStepEndsTheLink) {
+  bucket(Step(11), 0);
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, ABucketThatIsNotInTheArenaEndsTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  sender.say_bucket(kTestBuckets, bytes_of(Step(11), 0));
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, ABucketOfAWrongSizeEndsTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  sender.say_bucket(2, bytes_of(Step(11), 0));
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, ASealOfAnotherStepEndsTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) bucket(Step(11), i);
+  sender.say(SealMessage{Step(12)});
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_FALSE(sealed(Step(11)));
+}
+
+TEST_F(Receives, AFrozenSlotIsNotSealedNorAcknowledged) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) bucket(Step(11), i);
+  memory.freeze_all();
+  sender.say(SealMessage{Step(11)});
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_EQ(words()[0].state, SlotState::dirty);
+}
+
+TEST_F(Receives, EndsAtOnce) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  EXPECT_FALSE(receiver->finished());
+  receiver->end();
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_TRUE(eventually([&] { return receiver->finished(); }));
+}
+
+}  // namespace
+}  // namespace pawl::job

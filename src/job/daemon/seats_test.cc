@@ -1,0 +1,251 @@
+// Seats on a node with two of them; the flow from the start to a running job is in generations_test.cc.
+#include "job/daemon/seats.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+#include "job/layout/seat_layout.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What a script of two ranks declares: one tensor that both have.
+SeatLayout layout_of(std::uint64_t rows) {
+  LayoutBuilder builder(2);
+  EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 2}}}));
+  LayoutEntry entry;
+  entry.name = "wte";
+  entry.role = "weight";
+  entry.shape = {rows, 3};
+  entry.box = whole_box(entry.shape);
+  entry.mesh = 0;
+  EXPECT_TRUE(builder.add(entry));
+  return *builder.build();
+}
+
+class TwoSeats : public testing::Test {
+ protected:
+  TwoSeats() : node(1) {
+    JobSpec spec = node.context.mirror.spec();
+    spec.seats_per_node = 2;
+    node.context.mirror.set_spec(spec);
+    node.state.seats = {{Seat(0), test_life(0), "", 0}, {Seat(1), test_life(0), "", 1}};
+    node.state.leader = test_life(9);  // so this node only reports
+    node.state.lineage = {{Generation(1), Step(0)}};
+    node.run_in(JobPhase::restoring);
+    seats.take();
+    rendezvous.enter();
+    imports.begin();
+  }
+  template <class Message>
+  void ask(TestTrainer& trainer, const Message& message, std::uint64_t id = 1) {
+    seats.on_request(trainer.process(), trainer.asks(message, id));
+  }
+  void declare(TestTrainer& trainer, std::uint64_t rows) {
+    const SeatLayout layout = layout_of(rows);
+    LayoutMessage message;
+    message.payload_bytes = layout.payload_bytes;
+    message.stable_bytes = layout.stable_bytes;
+    message.bucket_bytes = 4096;
+    message.layout = text_of(layout);
+    message.layout_digest = rows;
+    ask(trainer, message);
+  }
+  template <class Message>
+  static std::optional<Message> answer(TestTrainer& trainer) {
+    for (const Frame& frame : trainer.answers())
+      if (auto message = message_in<Message>(frame)) return *message;
+    return std::nullopt;
+  }
+  std::vector<Cause> causes() {
+    node.mover.drive();
+    if (node.control.swaps.empty()) return {};
+    return parse_job_state(node.control.swaps.back().value)->causes;
+  }
+
+  TestNode node;
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  Trainers trainers{*loop, 2, "test", nullptr, no_handlers()};
+  TestTrainer first{*loop, trainers.places()[0]};
+  TestTrainer second{*loop, trainers.places()[1]};
+  SeatArenas arenas{node.context, memory};
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn = [](std::uint32_t, std::span<const std::string>) {},
+                      .kill = [](std::uint32_t) {},
+                      .on_parked_changed = [] {},
+                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
+  RendezvousLog log{real_shared_memory(), "test", [](const std::string&, int) {}};
+  RendezvousServer rendezvous{node.clock,
+                              log,
+                              {.generation = [this] { return node.context.mirror.generation(); },
+                               .is_root = [] { return true; },
+                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) {}}};
+  std::atomic<std::uint64_t> progress{0};
+  Streams streams{node.context, memory,   arenas,
+                  node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
+  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
+  JobEnd job_end{node.context, trainers, node.mover, [] { return Progress{}; }};
+  Seats seats{
+      {node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover, node.holds}};
+};
+
+TEST_F(TwoSeats, TheStateSaysWhoSitsWhere) {
+  EXPECT_EQ(first.process().seat, Seat(0));
+  EXPECT_EQ(second.process().seat, Seat(1));
+  EXPECT_EQ(trainers.at_seat(Seat(1)), &second.process());
+  node.state.seats[1].life = test_life(0, 9);  // another life of this node has it
+  (void)node.learn();
+  seats.take();
+  EXPECT_FALSE(second.process().seat);
+  node.state.seats[1] = {Seat(1), test_life(0), "", 7};  // of a node with more trainers
+  (void)node.learn();
+  seats.take();
+  EXPECT_FALSE(second.process().seat);
+}
+
+TEST_F(TwoSeats, AJoinIsAnsweredOnceAGeneration) {
+  node.holds.set("seated");
+  ask(second, JoinMessage{});
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<SeatedMessage>(second));
+  node.holds.release_all();
+  seats.answer_waiting();
+  const auto seated = answer<SeatedMessage>(second);
+  ASSERT_TRUE(seated);
+  EXPECT_EQ(seated->seat, Seat(1));
+  EXPECT_EQ(seated->local_rank, 1u);
+  EXPECT_EQ(seated->world, 2u);
+  ask(second, JoinMessage{}, 2);
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<SeatedMessage>(second));  // it waits for a further generation
+  first.process().dying = true;
+  ask(first, JoinMessage{});
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<SeatedMessage>(first));
+}
+
+TEST_F(TwoSeats, EqualLayoutsGetTheirArenas) {
+  declare(second, 5);
+  EXPECT_FALSE(answer<ArenaMessage>(second));  // seat 0's is not known yet
+  declare(first, 5);
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_TRUE(answer<ArenaMessage>(second));
+  EXPECT_TRUE(causes().empty());
+}
+
+TEST_F(TwoSeats, LayoutsThatDisagreeAreRefusedWithTheDifference) {
+  declare(first, 5);
+  declare(second, 6);
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  const auto refused = answer<RefusedMessage>(second);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("tensor wte (weight): [5,3]"), std::string::npos) << refused->why;
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::layout_conflict);
+  EXPECT_EQ(reported[0].seat, Seat(1));
+}
+
+TEST_F(TwoSeats, ALayoutThatCanNotBeReadIsRefused) {
+  LayoutMessage message;
+  message.payload_bytes = message.stable_bytes = 4096;
+  message.bucket_bytes = 4096;
+  message.layout = "no layout";
+  declare(first, 5);
+  ask(second, message);
+  const auto refused = answer<RefusedMessage>(second);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("this seat's layout"), std::string::npos) << refused->why;
+}
+
+TEST_F(TwoSeats, ARestoredSnapshotBringsItsLayoutWithIt) {
+  node.state.resume = Step(41);
+  (void)node.learn();
+  declare(second, 6);
+  EXPECT_TRUE(answer<ArenaMessage>(second));
+}
+
+TEST_F(TwoSeats, ALayoutIsForWhoHasASeatAndMustFitIntoMemory) {
+  second.process().seat.reset();
+  declare(second, 5);
+  EXPECT_NE(answer<RefusedMessage>(second)->why.find("before a seat"), std::string::npos);
+  LayoutMessage none;
+  ask(first, none);
+  EXPECT_TRUE(answer<RefusedMessage>(first));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+}
+
+TEST_F(TwoSeats, ARestoreIsAnsweredWhenTheStepLiesInTheArena) {
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(41)},
+                        {Seat(1), SourceKind::replica, test_life(5), Generation(1), Step(41)}};
+  (void)node.learn();
+  imports.begin();
+  declare(first, 5);
+  declare(second, 5);
+  (void)first.answers();
+  const Arena& arena = memory.find(ArenaKind::own, Seat(0))->arena;
+  const Slot slot = arena.slot(1);
+  ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), Step(41), 0));
+  slot.bucket_done(0, crc32c(slot.bucket(0)));
+  ASSERT_TRUE(slot.try_seal(Generation(1), Step(41)));
+  ask(first, RestoreMessage{Generation(1)}, 8);
+  ask(second, RestoreMessage{Generation(1)}, 9);
+  const auto there = answer<SlotMessage>(first);
+  ASSERT_TRUE(there);
+  EXPECT_EQ(there->index, 1u);
+  EXPECT_EQ(there->step, Step(41));
+  EXPECT_FALSE(answer<SlotMessage>(second));  // it is on its way
+  EXPECT_TRUE(second.process().line.waits_for(MessageKind::restore));
+}
+
+TEST_F(TwoSeats, TheNodeIsReadyWhenAllItsSeatsAreDone) {
+  ask(first, DoneMessage{Generation(9)});  // of another generation
+  ask(second, DoneMessage{Generation(1)});
+  EXPECT_TRUE(node.control.puts.empty());
+  ask(first, DoneMessage{Generation(1)});
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/ready/1/0");
+}
+
+TEST_F(TwoSeats, WhoIsDoneLateRunsAtOnce) {
+  node.run_in(JobPhase::running);
+  ask(first, DoneMessage{Generation(1)});
+  EXPECT_EQ(answer<RunningMessage>(first)->generation, Generation(1));
+  EXPECT_TRUE(node.control.puts.empty());
+}
+
+TEST_F(TwoSeats, AFaultThatATrainerSeesIsNotedAndReported) {
+  node.run_in(JobPhase::running);
+  ask(first, FaultMessage{Generation(1), "a collective timed out"});
+  EXPECT_TRUE(answer<NotedMessage>(first));
+  node.pass(node.context.deadlines.communication_grace);
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::communication);
+}
+
+TEST_F(TwoSeats, ABadSlotThatIsNoneIsNoFault) {
+  ask(first, RestoreBadMessage{0, "there is no arena"});
+  declare(first, 5);
+  ask(first, RestoreBadMessage{99, "nor such a slot"});
+  EXPECT_TRUE(causes().empty());
+  EXPECT_FALSE(first.process().line.waits_for(MessageKind::restore_bad));  // it gets no answer
+}
+
+TEST_F(TwoSeats, WhatIsNoRequestIsForgotten) {
+  ask(first, DetachMessage{});
+  EXPECT_FALSE(first.process().line.waits());
+  first.process().line.rendezvous_waiting.insert(4);
+  seats.on_request(first.process(), Frame{static_cast<std::uint16_t>(MessageKind::rendezvous), 4, "no request"});
+  EXPECT_TRUE(answer<RefusedMessage>(first));
+}
+
+}  // namespace
+}  // namespace pawl::job

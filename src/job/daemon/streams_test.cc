@@ -1,0 +1,219 @@
+// Streams on one node of three: which are opened and accepted, and when. What goes over them: replication_test.cc and
+// fetch_test.cc.
+#include "job/daemon/streams.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <set>
+
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+class BulkTraffic : public testing::Test {
+ protected:
+  BulkTraffic() : node(3, 0, world.environment) {
+    node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      node.state.seats[i].address = text("127.0.0.1:10", i);
+      if (i > 0) node.state.seats[i].life = test_life(i, 4 + i);
+    }
+  }
+  ~BulkTraffic() override {
+    streams.end();
+    EXPECT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  }
+  // A connection that somebody opened to this node, and the other end of it.
+  struct Incoming {
+    std::shared_ptr<Connection> connection;
+    PeerEnd other_end;
+  };
+  Incoming incoming() {
+    auto [ours, theirs] = connected_pair();
+    return {Connection::make(*loop, real_stream(std::move(ours)),
+                             {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}}),
+            PeerEnd(std::move(theirs))};
+  }
+  static Hello of_seat(Seat seat) {
+    Hello hello;
+    hello.purpose = Purpose::data;
+    hello.seat = seat;
+    return hello;
+  }
+  ArenaHandle own_arena() { return *memory.arena_for(test_arena(ArenaKind::own, Seat(0))); }
+
+  TestWorld world;
+  TestNode node;
+  PostedTasks posted;
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  SeatArenas arenas{node.context, memory};
+  std::atomic<std::uint64_t> progress{0};
+  int held = 0;
+  Streams streams{node.context,
+                  memory,
+                  arenas,
+                  node.holds,
+                  progress,
+                  {.hello =
+                       [](Purpose purpose) {
+                         Hello hello;
+                         hello.generation = Generation(1);
+                         hello.purpose = purpose;
+                         return hello;
+                       },
+                   .on_held = [this] { ++held; }}};
+};
+
+TEST_F(BulkTraffic, AnOwnSeatIsSentToTheNextNodeOfTheRing) {
+  node.run_in(JobPhase::running);
+  streams.start();
+  EXPECT_TRUE(streams.idle());  // its layout is not known yet
+  const ArenaHandle arena = own_arena();
+  streams.start();
+  PeerEnd holder = world.network.accept();
+  const Hello hello = holder.next<Hello>();
+  EXPECT_EQ(world.network.asked(), std::vector<Address>({{"127.0.0.1", 101}}));
+  EXPECT_EQ(hello.purpose, Purpose::data);
+  EXPECT_EQ(hello.seat, Seat(0));
+  EXPECT_EQ(hello.expected, Incarnation(5));
+  holder.say(WelcomeMessage{NodeId(1), Incarnation(5)});
+
+  capture_step(arena->arena.slot(0), Generation(1), Step(7));
+  streams.notice(Seat(0));
+  streams.notice(Seat(2));  // not ours
+  EXPECT_EQ(holder.next<OpenMessage>().step, Step(7));
+  holder.say(HeldMessage{Step(7)});
+  EXPECT_TRUE(posted.run_until([&] { return held == 1; }));
+  EXPECT_EQ(arena->arena.slot(0).acknowledged(), 1u);
+
+  streams.start();  // it is there already
+  EXPECT_TRUE(holder.is_quiet());
+  EXPECT_FALSE(world.network.has_waiting());
+}
+
+TEST_F(BulkTraffic, EveryHolderGetsAStreamOfItsOwn) {
+  JobSpec spec = node.context.mirror.spec();
+  spec.replica_count = 2;
+  node.context.mirror.set_spec(spec);
+  node.run_in(JobPhase::running);
+  const ArenaHandle arena = own_arena();
+  capture_step(arena->arena.slot(0), Generation(1), Step(7));
+  streams.start();
+  std::set<std::uint64_t> expected;
+  for (int i = 0; i < 2; ++i) {
+    PeerEnd holder = world.network.accept();
+    const Incarnation of = holder.next<Hello>().expected;
+    expected.insert(of.value);
+    holder.say(WelcomeMessage{NodeId(1), of});
+    EXPECT_EQ(holder.next<OpenMessage>().step, Step(7));
+    holder.say(HeldMessage{Step(7)});
+    EXPECT_TRUE(posted.run_until([&] { return held == i + 1; }));
+    EXPECT_EQ(std::popcount(arena->arena.slot(0).acknowledged()), i + 1);
+  }
+  EXPECT_EQ(expected, (std::set<std::uint64_t>{5, 6}));
+}
+
+TEST_F(BulkTraffic, AnEndedGenerationsStreamsAreMadeAnew) {
+  node.run_in(JobPhase::running);
+  own_arena();
+  streams.start();
+  PeerEnd first = world.network.accept();
+  (void)first.next<Hello>();
+  streams.end();
+  EXPECT_TRUE(first.is_closed());
+  EXPECT_TRUE(posted.run_until([this] { return streams.idle() && node.drives > 0; }));  // who waits for that goes on
+  streams.start();
+  PeerEnd second = world.network.accept();
+  EXPECT_EQ(second.next<Hello>().seat, Seat(0));
+}
+
+TEST_F(BulkTraffic, AReplicaIsTakenOnlyWhileTheJobRuns) {
+  node.run_in(JobPhase::restoring);
+  Incoming link = incoming();
+  streams.adopt_data(link.connection, of_seat(Seat(2)));
+  EXPECT_EQ(link.other_end.next<PeerRefusedMessage>().refusal, PeerRefusal::later);
+  EXPECT_TRUE(link.connection->is_open());
+  EXPECT_TRUE(streams.idle());
+
+  node.run_in(JobPhase::running);
+  streams.adopt_data(link.connection, of_seat(Seat(2)));
+  EXPECT_EQ(link.other_end.next<WelcomeMessage>().node, NodeId(0));
+  EXPECT_FALSE(link.connection->is_open());  // a task has its stream
+  link.other_end.say(OpenMessage{Generation(1), Step(7), 0, shape_of(test_arena(ArenaKind::own, Seat(2)))});
+  EXPECT_TRUE(posted.run_until([&] { return memory.find(ArenaKind::replica, Seat(2)) != nullptr; }));
+  link.other_end.next<OpenedMessage>();
+}
+
+TEST_F(BulkTraffic, ASenderThatComesBackWaitsForItsOldStreamToEnd) {
+  node.run_in(JobPhase::running);
+  Incoming first = incoming();
+  streams.adopt_data(first.connection, of_seat(Seat(2)));
+  first.other_end.next<WelcomeMessage>();
+  Incoming second = incoming();
+  streams.adopt_data(second.connection, of_seat(Seat(2)));
+  EXPECT_EQ(second.other_end.next<PeerRefusedMessage>().refusal, PeerRefusal::later);
+  EXPECT_TRUE(first.other_end.is_closed());
+  EXPECT_TRUE(eventually([&] {
+    streams.adopt_data(second.connection, of_seat(Seat(2)));
+    return !second.connection->is_open();
+  }));
+}
+
+TEST_F(BulkTraffic, ASlotIsServedOnceItIsFrozen) {
+  const ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::replica, Seat(2)));
+  capture_step(arena->arena.slot(0), Generation(1), Step(7));
+  node.run_in(JobPhase::running);
+  node.state.generation = Generation(2);
+  node.learn(JobPhase::quiescing);
+  Incoming link = incoming();
+  streams.adopt_fetch(link.connection);
+  EXPECT_EQ(link.other_end.next<PeerRefusedMessage>().refusal, PeerRefusal::later);
+  memory.freeze_all();
+  node.context.followed.frozen = Generation(2);
+  streams.adopt_fetch(link.connection);
+  link.other_end.next<WelcomeMessage>();
+  link.other_end.say(FetchMessage{Seat(2), FetchFrom::replica, Generation(1), Step(7)});
+  EXPECT_TRUE(posted.run_until([this] { return streams.bytes_sent() > 0; }));
+  EXPECT_EQ(link.other_end.next<SlotBeginMessage>().step, Step(7));
+}
+
+TEST_F(BulkTraffic, EndsWhateverIsUnderWay) {
+  node.run_in(JobPhase::running);
+  Incoming replica = incoming();
+  Incoming fetch = incoming();
+  streams.adopt_data(replica.connection, of_seat(Seat(2)));
+  streams.adopt_fetch(fetch.connection);
+  replica.other_end.next<WelcomeMessage>();
+  fetch.other_end.next<WelcomeMessage>();
+  EXPECT_FALSE(streams.idle());
+  streams.end();
+  EXPECT_TRUE(replica.other_end.is_closed());
+  EXPECT_TRUE(fetch.other_end.is_closed());
+  EXPECT_TRUE(posted.run_until([this] { return streams.idle(); }));
+}
+
+TEST_F(BulkTraffic, ADrillCanHoldTheAcknowledgement) {
+  node.run_in(JobPhase::running);
+  node.holds.set("ack");
+  Incoming link = incoming();
+  streams.adopt_data(link.connection, of_seat(Seat(2)));
+  link.other_end.next<WelcomeMessage>();
+  link.other_end.say(OpenMessage{Generation(1), Step(7), 0, shape_of(test_arena(ArenaKind::own, Seat(2)))});
+  EXPECT_TRUE(posted.run_until([&] { return memory.find(ArenaKind::replica, Seat(2)) != nullptr; }));
+  link.other_end.next<OpenedMessage>();
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i)
+    link.other_end.say_bucket(i, bucket_bytes(Step(7), i, test_bucket_bytes(i)));
+  link.other_end.say(SealMessage{Step(7)});
+  EXPECT_TRUE(link.other_end.is_quiet());
+  node.holds.release_all();
+  EXPECT_EQ(link.other_end.next<HeldMessage>().step, Step(7));
+}
+
+}  // namespace
+}  // namespace pawl::job
