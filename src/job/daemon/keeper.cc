@@ -90,6 +90,8 @@ Status listen_remedy(Error error, const Address& address) {
 class Keeper {
  public:
   explicit Keeper(const KeeperOptions& options) : options_(options) {}
+  // The log's descriptor closes, and its number may become a socket's.
+  ~Keeper() { log_to(STDERR_FILENO, LogLevel::info, ""); }
   Result<int> run();
 
  private:
