@@ -1,6 +1,7 @@
 """Breaks the rules of the tree on purpose, in a copy of src/, and expects the checks to say so.
 
-An include of a later room, a type of two meanings, a class that is too large and a compiler's warning must each fail.
+An include of a later room, a type of two meanings, a class that is too large, a clock that pawld reads by itself and a
+compiler's warning must each fail.
 """
 
 import json
@@ -60,6 +61,11 @@ def main():
         fields = "".join(f"  int field_{number} = 0;\n" for number in range(21))
         expect_fault(root, "base/large.h", f"namespace pawl {{\nstruct Large {{\n{fields}}};\n}}\n",
                      "Large has 21 fields")
+        for own_way in ("Deadline deadline = Deadline::in(seconds(1));", "real_clock().sleep(pause());",
+                        "std::thread thread(run);"):
+            expect_fault(root, "job/daemon/own_way.cc", f"void f() {{\n  {own_way}\n}}\n",
+                         "touches the world only through")
+        expect_fault(root, "job/daemon/own_way.cc", "#include <unistd.h>\n", "touches the world only through")
         expect_warning_is_error(root)
     print("each broken rule was found")
 
