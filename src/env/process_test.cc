@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -268,7 +269,7 @@ class RealTestedProcesses final : public TestedProcesses {
  private:
   Process child_;
   std::thread owner_;
-  bool by_dying_ = false;
+  std::atomic<bool> by_dying_ = false;
   Event held_ = *Event::make();
   Event go_ = *Event::make();
 };
