@@ -57,12 +57,16 @@ class Sends : public testing::Test {
     EXPECT_EQ(bucket.fields.crc32c, crc32c(bytes));
     EXPECT_EQ(bucket.bytes, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   }
-  // Takes the whole step, and acknowledges it.
-  void take(PeerEnd& holder, Step step) {
+  // Takes the whole step, and says nothing of it yet.
+  void take_unanswered(PeerEnd& holder, Step step) {
     expect_open(holder, step);
     holder.say(OpenedMessage{});
     for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(holder, step, i);
     EXPECT_EQ(holder.next<SealMessage>().step, step);
+  }
+  // Takes the whole step, and acknowledges it.
+  void take(PeerEnd& holder, Step step) {
+    take_unanswered(holder, step);
     holder.say(HeldMessage{step});
     EXPECT_TRUE(eventually([&] { return held == step.value; }));
   }
@@ -180,10 +184,7 @@ TEST_F(Sends, ALinkLostBeforeTheAcknowledgementLeavesTheStepUnheld) {
   capture_step(slot(0), kGeneration, Step(11));
   start();
   PeerEnd first = welcome();
-  expect_open(first, Step(11));
-  first.say(OpenedMessage{});
-  for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(first, Step(11), i);
-  (void)first.next<SealMessage>();
+  take_unanswered(first, Step(11));
   first.hang_up();
   PeerEnd second = welcome();
   EXPECT_EQ(slot(0).acknowledged(), 0u);
@@ -198,10 +199,7 @@ TEST_F(Sends, ADamagedBucketMakesItSendTheStepAgain) {
   capture_step(slot(0), kGeneration, Step(11));
   start();
   PeerEnd holder = welcome();
-  expect_open(holder, Step(11));
-  holder.say(OpenedMessage{});
-  for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(holder, Step(11), i);
-  (void)holder.next<SealMessage>();
+  take_unanswered(holder, Step(11));
   holder.say(BucketBadMessage{1});
   take(holder, Step(11));
 }
