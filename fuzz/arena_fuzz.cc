@@ -45,7 +45,7 @@ std::span<std::byte> fresh_arena() {
   if (!slot.try_open(slot.word(), Generation(1), Step(7), 0)) std::abort();
   for (std::uint32_t i = 0; i < Arena::bucket_count(small_spec()); ++i) {
     std::ranges::fill(slot.bucket(i), static_cast<std::byte>(i + 1));
-    slot.bucket_done(i, crc32c(slot.bucket(i)));
+    slot.bucket_done(i, crc32c(slot.bucket(i)), Generation(1), Step(7));
   }
   if (!slot.try_seal(Generation(1), Step(7)) || !slot.verify()) std::abort();
   return bytes;

@@ -25,5 +25,6 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   check(&pawl::job::parse_job_spec, json);
   check(&pawl::job::parse_node_record, json);
   check(&pawl::job::parse_inventory, json);
+  check(&pawl::job::parse_accusation, json);
   return 0;
 }

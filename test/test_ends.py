@@ -50,7 +50,7 @@ class ApartTest(SmallJobTest):
 
     def test_the_script_fails_on_all_ranks_alike(self):
         with self.small_job(exits=[[0, 1, 2, 3], 20, 7]) as job:
-            self.ends_with(job, "all 4 seats", "exited 7", "step 20", "log")
+            self.ends_with(job, "stopped: the trainer", "exited 7", "step 20", "log")
             self.assertLessEqual(self.generations(job), 5, job.output())
 
     def test_the_script_ends_early_on_all_ranks_alike(self):
@@ -59,8 +59,11 @@ class ApartTest(SmallJobTest):
 
     def test_the_script_fails_on_one_rank_again_and_again(self):
         with self.small_job(exits=[[1], 20, 7]) as job:
-            self.ends_with(job, "seat 1", "exited 7", "step 20", "log", "time without a new committed step",
+            self.ends_with(job, "the trainer of seat 1 failed 2 times in the same way: exited 7 in or after step 20: "
+                           "seat 1 fails on purpose", "log", "seat 1 (node 1): its trainer exited 7", "1 recovery, ",
                            timeout_s=90)
+            self.assertNotIn("links", job.output())
+            self.assertLessEqual(self.generations(job), 3, job.output())
 
     def test_the_script_fails_on_two_ranks_again_and_again(self):
         with self.small_job(exits=[[1, 2], 20, 7]) as job:

@@ -11,17 +11,18 @@ import time
 import harness
 import small_trainer
 from harness import JobTest, jobs
+from processes import command_line
 
 
 class SmallJobTest(JobTest):
     """Jobs of small_trainer.py."""
 
-    def small_job(self, *flags, nodes=4, spares=1, wait=True, **options):
+    def small_job(self, *flags, nodes=4, spares=1, wait=True, wrapper=(), **options):
         self.record = os.path.join(self.scratch(), "record")
         options = {"record": self.record, "steps": 200, **options}
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_trainer.py")
         return self.job(*flags, nodes=nodes, spares=spares, wait=wait, size={"steps": options["steps"]},
-                        command=[sys.executable, "-B", script, json.dumps(options)],
+                        command=[*wrapper, sys.executable, "-B", script, json.dumps(options)],
                         environment={"PAWL_LIBRARY": harness.LIBRARY})
 
     def lines(self, seat):
@@ -48,6 +49,26 @@ class SmallJobTest(JobTest):
     def generations(self, job):
         """How many the job has had, by its own output."""
         return max(int(number) for number in re.findall(r"generation (\d+)", job.output()))
+
+
+class OneNodeTest(SmallJobTest):
+    def test_one_node_alone_behind_a_wrapper_that_lives_on(self):
+        """By default it needs no replica, commits and ends. What starts the trainer hides how it ends and stays."""
+        wrapper = ["bash", "-c", '"$0" "$@"; sleep 1000']
+        with self.small_job(nodes=1, spares=0, steps=160, step_ms=20, wrapper=wrapper) as job:
+            before = job.wait_step(5)
+            trainer = jobs.seats(before)[0]
+            self.assertIn("small_trainer.py", " ".join(command_line(trainer["pid"])), "the wrapper is not the trainer")
+            os.kill(trainer["pid"], signal.SIGKILL)
+            after = job.wait_running(jobs.generation(before), timeout_s=20)
+            self.assertNotEqual(trainer["pid"], jobs.seats(after)[0]["pid"])
+            # And while no pawld is there to see it.
+            job.wait_step(jobs.committed(after) + 5)
+            os.kill(after[0]["pawld_pid"], signal.SIGKILL)
+            os.kill(jobs.seats(after)[0]["pid"], signal.SIGKILL)
+            job.wait_running(jobs.generation(after), timeout_s=20)
+            self.finish_small(job, 160)
+            self.assert_says(job.output(), "seat 0 (node 0): its trainer", "recovered in", "2 recoveries, ")
 
 
 class FirstStepsTest(SmallJobTest):
@@ -90,7 +111,7 @@ class FirstStepsTest(SmallJobTest):
 
     def test_slow_starts_are_waited_for(self):
         """Longer than every other deadline: 10 s at this budget is the shortest that evicts."""
-        with self.small_job("--deadline-ms", "500", steps=60, build_ms=12_000, wait=False) as job:
+        with self.small_job("--deadline-ms", "1000", steps=60, build_ms=12_000, wait=False) as job:
             job.wait_running(timeout_s=60)
             before = self.wait_begun(job, 5)
             job.wait_spare()

@@ -90,7 +90,7 @@ class RefusalTest(JobTest):
     def test_no_checkpoint_directory_is_made(self):
         with self.job() as job:
             self.finish(job)
-            self.assertEqual(["record"], sorted(name for name in os.listdir(job.run_root)
+            self.assertEqual(["record", job.name], sorted(name for name in os.listdir(job.run_root)
                                                 if os.path.isdir(os.path.join(job.run_root, name))))
 
 

@@ -5,8 +5,8 @@
 //
 // Threads: `attach` and `detach` are one thread's; everything else may come from any thread at any time. `detach`
 // returns only when no other thread is inside a call, so that the handle may be freed afterwards.
-// Errors: `attach` and the store's calls throw std::runtime_error with a sentence; the rest is silent while detached.
-// What runs at an interruption is in interrupt.h; what the store's calls mean is in store.h.
+// Errors: `attach` and the rendezvous calls throw std::runtime_error with a sentence; the rest is silent when detached.
+// What runs at an interruption is in interrupt.h; what the rendezvous calls mean is in store.h.
 #pragma once
 
 #include <cstddef>

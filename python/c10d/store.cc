@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Bytes = LocalKeys::Bytes;
 
-// libpawl takes one store call at a time: a wait is cut into slices, so that other threads' calls come in between.
+// libpawl takes one rendezvous call at a time: a wait is cut into slices, so that other threads' calls come in between.
 constexpr std::chrono::milliseconds kStoreSlice{100};
 constexpr std::size_t kUsualSize = 4096;
 

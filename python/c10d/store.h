@@ -1,5 +1,5 @@
-// PawlStore: torch's rendezvous store over libpawl, so that it is pawl's own, new for each generation and cancelled
-// when that changes. In loopback it is a store in this process's memory instead.
+// PawlStore: a c10d::Store over pawl's rendezvous: new for each generation, cancelled when the generation changes.
+// In loopback it is in this process's memory instead.
 //
 // Its contract is that of c10d::Store. A wait ends with an error when a recovery or a stop is pending, within
 // milliseconds; the open generation fails then, as libpawl would let it fail anyway. Keys are counted only in loopback.
@@ -16,7 +16,7 @@
 
 namespace pawl {
 
-// What the store is in loopback: keys and values in memory.
+// What PawlStore is in loopback: keys and values in memory.
 class LocalKeys {
  public:
   using Bytes = std::vector<std::uint8_t>;

@@ -28,7 +28,10 @@ class EndingJob(Protocol):
     def close(self, well: bool = True) -> None: ...
 
 
+REFUSED_CODE = 78  # under `pawl run`: a new process would be refused as well, so none is started
+
 _failed = False  # this process ends because something went wrong
+_refused = False  # and pawl has said what
 _job: EndingJob | None = None
 
 
@@ -83,6 +86,8 @@ def watch(job: EndingJob) -> None:
 def show_sentences() -> None:
     """What is Refused is shown without a traceback. Idempotent."""
     shown = sys.excepthook
+    if not getattr(shown, "shows_sentences", False) and os.environ.get("PAWL_SOCKET"):
+        atexit.register(_leave_refused)  # before all others of pawl's, so it comes last
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         note_failure(error)
@@ -92,6 +97,8 @@ def show_sentences() -> None:
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)  # a death like the other; an exit would be the script's own failure
         if isinstance(error, Refused):
+            global _refused
+            _refused = True
             say(str(error))
         else:
             shown(kind, error, traceback)
@@ -126,6 +133,13 @@ def _see_exit_codes() -> None:
     if not getattr(exits, "seen_by_pawl", False):
         exit_seen.seen_by_pawl = True  # type: ignore[attr-defined]
         sys.exit = exit_seen
+
+
+def _leave_refused() -> None:
+    if _refused:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(REFUSED_CODE)
 
 
 def _at_exit() -> None:

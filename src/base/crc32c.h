@@ -22,7 +22,8 @@ namespace pawl {
 [[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
 // memcpy with the sum fused: returns the CRC of exactly the bytes stored (each is loaded once). No overlap. Large
-// copies to 8-byte aligned memory bypass the cache; they are ordered before any later store of this thread (sfence).
+// copies to memory aligned to 64 bytes bypass the cache; they are ordered before any later store of this thread
+// (sfence).
 std::uint32_t copy_crc32c(std::byte* to, const std::byte* from, std::size_t size);
 // The same by the reference.
 std::uint32_t copy_crc32c_reference(std::byte* to, const std::byte* from, std::size_t size);

@@ -12,6 +12,7 @@ std::atomic<int> log_fd{STDERR_FILENO};
 std::atomic<LogLevel> log_least{LogLevel::info};
 std::mutex who_mutex;
 std::string who_name;
+std::atomic<void (*)(LogLevel, std::string_view)> log_sink{nullptr};
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -61,11 +62,18 @@ void log_to(int fd, LogLevel least, std::string who) {
   who_name = std::move(who);
 }
 
+void log_through(void (*sink)(LogLevel, std::string_view), LogLevel least) {
+  log_sink = sink;
+  log_least = least;
+}
+
 void log_fields(LogLevel level, std::string_view event, std::initializer_list<TextPart> fields) {
   if (level < log_least.load()) return;
-  std::string line = time_text();
-  line.append(" ").append(name_of(level)).append(" ");
-  {
+  const auto sink = log_sink.load();
+  std::string line;
+  if (sink == nullptr) {
+    line = time_text();
+    line.append(" ").append(name_of(level)).append(" ");
     std::lock_guard lock(who_mutex);
     if (!who_name.empty()) line.append(who_name).append(" ");
   }
@@ -81,6 +89,7 @@ void log_fields(LogLevel level, std::string_view event, std::initializer_list<Te
     }
     is_key = !is_key;
   }
+  if (sink != nullptr) return sink(level, line);
   line.push_back('\n');
   // A log that cannot be written must never stop the work it tells of.
   [[maybe_unused]] ssize_t written = ::write(log_fd.load(), line.data(), line.size());

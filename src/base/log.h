@@ -20,6 +20,8 @@ enum class LogLevel : unsigned char { debug, info, warn, error };
 
 // For the process. `who` leads each line ("node=2"). Defaults: info, stderr, nobody.
 void log_to(int fd, LogLevel least, std::string who);
+// Lines go to `sink` instead, without a time and a name: a simulation has its own of both. nullptr: no longer.
+void log_through(void (*sink)(LogLevel level, std::string_view line), LogLevel least);
 
 // `fields`: key, value, key, value.
 void log_fields(LogLevel level, std::string_view event, std::initializer_list<TextPart> fields);

@@ -42,8 +42,8 @@ std::string whole_number(const std::string& words) {
 
 struct Everything {
   RunOptions run;
-  std::string nnodes = "1", nproc = "1", namespaces = "auto", tee = "0", redirects;
-  std::uint32_t node_rank = 0, spares = 0, drill_timeout_s = 60;
+  std::string nnodes = "1", nproc = "1", namespaces = "auto", tee, redirects;
+  std::uint32_t node_rank = 0, spares = 0, replicas = 0, drill_timeout_s = 60;
   std::string rdzv_id;
   KeeperCommandOptions keeper;
   DaemonCommandOptions daemon;
@@ -60,11 +60,9 @@ struct Everything {
 };
 
 // torchrun's bits: "0", "1", "2", "3". Its form per rank is rejected with an error that says what is possible.
-void read_stream_bits(const std::string& flag, const std::string& value, std::uint32_t& bits) {
-  if (value.size() == 1 && value[0] >= '0' && value[0] <= '3')
-    bits = static_cast<std::uint32_t>(value[0] - '0');
-  else
-    throw CLI::ValidationError(flag, "expected 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), for all ranks alike");
+std::uint32_t stream_bits(const std::string& flag, const std::string& value) {
+  if (value.size() == 1 && value[0] >= '0' && value[0] <= '3') return static_cast<std::uint32_t>(value[0] - '0');
+  throw CLI::ValidationError(flag, "expected 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), for all ranks alike");
 }
 
 void read_node_count(Everything& all) {
@@ -103,7 +101,7 @@ void add_run(CLI::App& app, Everything& all) {
   run->footer(
       "pawl run [OPTIONS] SCRIPT.py ARGUMENTS   or   pawl run [OPTIONS] -- PROGRAM ARGUMENTS\n"
       "Everything after -- (or from the first word that is not a flag) is the trainer and its arguments.\n"
-      "The trainers' output goes to logs in the run directory; -t 3 also shows it here. See docs/user/operate.md.");
+      "The trainers' output goes to logs in the run directory; rank 0's is shown here, too. See docs/user/operate.md.");
   run->prefix_command();
   RunOptions& o = all.run;
   run->add_option("--nnodes", all.nnodes, "number of nodes that train; N:M adds M-N spares")->capture_default_str();
@@ -117,10 +115,11 @@ void add_run(CLI::App& app, Everything& all) {
                 "start all nodes and a control on this machine (default without --control)");
   run->add_option("--control", o.control, "HOST:PORT[,HOST:PORT] of etcd or `pawl control`; the same on every machine");
   run->add_option("--job", o.job, "name of the job; default: a random one");
-  run->add_option("--replicas", o.replica_count,
-                  "copies of each seat's state in other nodes' memory; 0 for a job of one node")
-      ->check(whole_number)
-      ->capture_default_str();
+  CLI::Option* replicas =
+      run->add_option("--replicas", all.replicas,
+                      "copies of each seat's state in other nodes' memory, at most one less than the nodes that train; "
+                      "default: 1, or 0 if one node trains")
+          ->check(whole_number);
   run->add_option("--deadline-ms", o.deadline_ms,
                   "a lost node is noticed within this time; all other deadlines follow from it")
       ->check(whole_number)
@@ -135,6 +134,8 @@ void add_run(CLI::App& app, Everything& all) {
       ->capture_default_str();
   run->add_flag("--no-wait", o.no_wait,
                 "if a node dies and there is no spare: stop the job instead of waiting for one");
+  run->add_option(both("--failure-signs"), o.failure_signs,
+                  "file with texts by which a trainer's failure is known, see docs/user/operate.md");
   run->add_option("--token-file", o.token_file,
                   "file with a secret that all nodes share (or PAWL_TOKEN_FILE); only with --control");
   run->add_option("--listen", o.listen,
@@ -148,11 +149,12 @@ void add_run(CLI::App& app, Everything& all) {
   run->add_flag_function(
       "--restart-dead-nodes,!--no-restart-dead-nodes", [&o](std::int64_t n) { o.restart_dead_nodes = n > 0; },
       "start a dead node again, as a spare (default with --standalone)");
-  run->add_flag("--keep", o.keep, "keep the run directory and its logs after a clean end");
+  run->add_flag("--keep", o.keep, "keep all of the run directory after a clean end, not the logs alone");
   run->add_option(both("--log-dir"), o.log_dir,
                   "write each trainer's output to files in this folder, not to the node's log");
-  run->add_option("-t,--tee", all.tee, "show the trainers' output here too: 0 nothing, 1 stdout, 2 stderr, 3 both")
-      ->capture_default_str();
+  run->add_option("-t,--tee", all.tee,
+                  "show the output of all trainers, with their nodes: 0 nothing, 1 stdout, 2 stderr, 3 both; default: "
+                  "both of rank 0, as it is");
   run->add_option("-r,--redirects", all.redirects,
                   "accepted for torchrun's sake, no effect: output always goes to the logs")
       ->group("torchrun's flags that have no effect");
@@ -166,15 +168,16 @@ void add_run(CLI::App& app, Everything& all) {
        {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
         "--role", "--master-addr", "--master-port", "--local-addr", "--logs-specs", "--local-ranks-filter"})
     add_without_effect(*run, o, flag);
-  run->callback([&all, run, rank, spares] {
+  run->callback([&all, run, rank, spares, replicas] {
     RunOptions& o = all.run;
     read_node_count(all);
     if (!parse_number(std::string_view(all.nproc), o.seats_per_node))
       throw CLI::ValidationError("--nproc-per-node", text("\"", all.nproc, "\": expected a number"));
-    read_stream_bits("--tee", all.tee, o.tee);
+    if (!all.tee.empty()) o.tee = stream_bits("--tee", all.tee);
     if (!all.redirects.empty()) o.without_effect.emplace_back("--redirects");
     if (rank->count() > 0) o.node_rank = all.node_rank;
     if (spares->count() > 0) o.spare_count = all.spares;
+    if (replicas->count() > 0) o.replica_count = all.replicas;
     if (o.job.empty()) o.job = all.rdzv_id;
     if (all.namespaces == "require") o.namespaces = Namespaces::require;
     if (all.namespaces == "off") o.namespaces = Namespaces::off;

@@ -2,7 +2,7 @@
 //
 // Every socket made here is close-on-exec and non-blocking; every wait has a Deadline; nothing raises SIGPIPE.
 // Calls that take `int fd` only borrow it. One thread may send while another receives; two senders need a lock.
-// Frames and their meaning are not here (transport/). Errors say what can be done next:
+// Frames and their meaning are not here (job/transport). Errors say what can be done next:
 //   unreachable  the other side is gone, refused, closed or cannot be reached
 //   timeout      the deadline passed
 //   invalid      the address is wrong, or taken by somebody who lives

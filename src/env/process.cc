@@ -156,7 +156,8 @@ Result<std::vector<std::string>> stat_fields(pid_t pid) {
   return fields;
 }
 
-constexpr std::size_t kStateField = 0;       // field 3 of proc(5)
+constexpr std::size_t kStateField = 0;  // field 3 of proc(5)
+constexpr std::size_t kGroupField = 2;
 constexpr std::size_t kStartTimeField = 19;  // field 22
 
 bool is_program(const std::string& path) {
@@ -293,6 +294,39 @@ Result<char> process_state(pid_t pid) {
   if (fields.empty() || fields[kStateField].empty())
     return Error{Code::io, text("process ", pid, ": its /proc entry has no state")};
   return fields[kStateField].front();
+}
+
+Result<pid_t> process_group(pid_t pid) {
+  PAWL_ASSIGN(const std::vector<std::string> fields, stat_fields(pid));
+  std::uint32_t group = 0;
+  if (fields.size() <= kGroupField || !parse_number(fields[kGroupField], group))
+    return Error{Code::io, text("process ", pid, ": its /proc entry has no group")};
+  return static_cast<pid_t>(group);
+}
+
+std::vector<pid_t> processes_of_group(pid_t leader) {
+  std::vector<pid_t> members;
+  const Result<std::vector<std::string>> names = real_files().list("/proc");
+  if (!names) return members;
+  for (const std::string& name : *names) {
+    std::uint32_t number = 0;
+    if (!parse_number(name, number)) continue;
+    const auto pid = static_cast<pid_t>(number);
+    if (process_group(pid).value_or(0) != leader) continue;
+    const char state = process_state(pid).value_or('X');
+    if (state != 'Z' && state != 'X') members.push_back(pid);
+  }
+  return members;
+}
+
+bool was_started_with(pid_t pid, std::string_view entry) {
+  const Result<std::string> entries = read_file(text("/proc/", pid, "/environ"));
+  for (std::string_view left = entries ? *entries : std::string_view(); !left.empty();) {
+    const std::size_t end = std::min(left.find('\0'), left.size());
+    if (left.substr(0, end) == entry) return true;
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return false;
 }
 
 bool is_alive(pid_t pid, std::uint64_t start_time) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -76,6 +77,12 @@ struct Exit {
 [[nodiscard]] Result<std::uint64_t> process_start_time(pid_t pid);
 // As in /proc: R running, S sleeping, D in a system call that can't be interrupted, T stopped, t traced, Z zombie.
 [[nodiscard]] Result<char> process_state(pid_t pid);
+// Fails: `not_found`.
+[[nodiscard]] Result<pid_t> process_group(pid_t pid);
+// Living processes of the group that `leader` leads, or led: a group outlives its leader.
+[[nodiscard]] std::vector<pid_t> processes_of_group(pid_t leader);
+// Whether it was started with this entry, "NAME=value", in its environment. False also where that can't be told.
+[[nodiscard]] bool was_started_with(pid_t pid, std::string_view entry);
 // This very process runs, or is stopped; a zombie is not alive.
 [[nodiscard]] bool is_alive(pid_t pid, std::uint64_t start_time);
 

@@ -211,6 +211,26 @@ TEST(Process, AStrangersEndIsSeenButNotExplained) {
   EXPECT_TRUE(wait_exit(shell->pidfd.get(), Deadline::in(10s)));
 }
 
+TEST(Process, AGroupOutlivesItsLeader) {
+  SpawnOptions options;
+  options.argv = {"sh", "-c", "sleep 1000 & exit 0"};
+  options.environment = std::vector<std::string>{"PATH=/usr/bin:/bin", "MARK=this one"};
+  options.new_process_group = true;
+  Result<Process> leader = spawn(options);
+  ASSERT_TRUE(leader) << leader.error().what;
+  ASSERT_TRUE(reaches_state(leader->pid, 'Z'));
+  const std::vector<pid_t> members = processes_of_group(leader->pid);
+  ASSERT_EQ(members.size(), 1u) << "not the zombie";
+  EXPECT_TRUE(was_started_with(members[0], "MARK=this one"));
+  EXPECT_FALSE(was_started_with(members[0], "MARK=this"));
+  EXPECT_FALSE(was_started_with(members[0], "this one"));
+  ::kill(-leader->pid, SIGKILL);
+  ASSERT_TRUE(wait_exit(leader->pidfd.get(), Deadline::in(20s)));
+  for (const Deadline deadline = Deadline::in(10s); !deadline.passed() && !processes_of_group(leader->pid).empty();)
+    real_clock().sleep(1ms);
+  EXPECT_TRUE(processes_of_group(leader->pid).empty());
+}
+
 TEST(Process, ANameWithBracketsAndBlanksDoesNotConfuseIt) {
   const TemporaryDirectory directory;
   const std::string program = directory.path("a) R 1 (b");

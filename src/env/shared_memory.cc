@@ -1,13 +1,18 @@
 #include "env/shared_memory.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <limits>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "env/files.h"
@@ -62,20 +67,90 @@ Error too_little_memory(const std::string& name, std::uint64_t size_bytes) {
                                 "less state per node")};
 }
 
-// In pieces: an interrupted fallocate gives back all that it had, so a large one might never end under a timer.
-Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes) {
-  const std::uint64_t piece_bytes = std::uint64_t{256} << 20;
-  for (std::uint64_t offset = 0; offset < size_bytes;) {
-    const std::uint64_t length = std::min(piece_bytes, size_bytes - offset);
-    if (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(length)) == 0) {
-      offset += length;
-    } else if (errno == ENOSPC || errno == ENOMEM) {
-      return too_little_memory(name, size_bytes);
-    } else if (errno != EINTR) {
-      return system_error(text("segment ", name, ": allocate"), errno);
-    }
+// No call of the kernel is given more than this at once: it holds locks that mmap waits for, and can't be interrupted.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+
+// What populates one mapping. Linux 5.14 and later; EINVAL before.
+struct Populating {
+  std::byte* data = nullptr;
+  std::uint64_t size_bytes = 0;
+  std::atomic<std::uint64_t> next{0};  // which byte the next piece begins at
+  std::atomic<int> cause{0};           // errno of a piece that failed
+};
+
+void* populate_pieces(void* argument) {
+  Populating& work = *static_cast<Populating*>(argument);
+  while (work.cause.load() == 0) {
+    const std::uint64_t offset = work.next.fetch_add(kPieceBytes);
+    if (offset >= work.size_bytes) break;
+    const std::uint64_t length = std::min(kPieceBytes, work.size_bytes - offset);
+    int done = 0;
+    do {
+      done = madvise(work.data + offset, length, MADV_POPULATE_WRITE);
+    } while (done != 0 && (errno == EINTR || errno == EAGAIN));
+    if (done != 0) work.cause.store(errno);
   }
-  return {};
+  return nullptr;
+}
+
+// Zeroing pages takes as long as memory does, and longer where a host gives them first: on half of the cores, so that
+// others can go on training. 0, or errno.
+int populate(std::byte* data, std::uint64_t size_bytes) {
+  Populating work;
+  work.data = data;
+  work.size_bytes = size_bytes;
+  const std::uint64_t pieces = (size_bytes + kPieceBytes - 1) / kPieceBytes;
+  const std::uint64_t threads = std::min<std::uint64_t>({pieces, std::thread::hardware_concurrency() / 2, 8});
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits the mask: it shall run nobody's handlers
+  std::vector<pthread_t> helpers;
+  while (helpers.size() + 1 < threads) {
+    pthread_t helper{};
+    if (pthread_create(&helper, nullptr, &populate_pieces, &work) != 0) break;  // fewer will do
+    helpers.push_back(helper);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  populate_pieces(&work);
+  for (const pthread_t helper : helpers) pthread_join(helper, nullptr);
+  return work.cause.load();
+}
+
+// For kernels that can't populate a mapping. An interrupted fallocate gives back all that it had, hence the pieces.
+int allocate(int fd, std::uint64_t size_bytes) {
+  for (std::uint64_t offset = 0; offset < size_bytes;) {
+    const std::uint64_t length = std::min(kPieceBytes, size_bytes - offset);
+    if (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(length)) == 0)
+      offset += length;
+    else if (errno != EINTR)
+      return errno;
+  }
+  return 0;
+}
+
+// Through a mapping that is advised first: huge pages are made only where a fault asks for them (shmem_enabled
+// "advise"), and never of pages that are there already. Unlike fallocate's these pages are zeroed, too: nobody who maps
+// them later has to wait for that.
+Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes) {
+  void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  int cause = data == MAP_FAILED ? errno : 0;
+  if (cause == 0) {
+    madvise(data, size_bytes, MADV_HUGEPAGE);  // best effort: most systems don't allow it for shared memory
+    cause = populate(static_cast<std::byte*>(data), size_bytes);
+    munmap(data, size_bytes);
+  }
+  if (cause == EINVAL) cause = allocate(fd, size_bytes);
+  if (cause == 0) return {};
+  // EFAULT: a page could not be had, which a writer would have been told by SIGBUS.
+  if (cause == ENOSPC || cause == ENOMEM || cause == EFAULT) return too_little_memory(name, size_bytes);
+  return system_error(text("segment ", name, ": allocate"), cause);
+}
+
+// Best effort: the pages are there, and a fault that enters one later is cheap.
+void enter_pages(std::byte* data, std::uint64_t size_bytes) {
+  for (std::uint64_t offset = 0; offset < size_bytes; offset += kPieceBytes)
+    madvise(data + offset, std::min(kPieceBytes, size_bytes - offset), MADV_POPULATE_READ);  // writable where it may be
 }
 
 }  // namespace
@@ -133,7 +208,7 @@ Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options
   if (size_bytes == 0 || size_bytes > segment_bytes)
     return Error{Code::invalid, text("map ", size_bytes, " bytes of a segment of ", segment_bytes)};
   const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* data = mmap(nullptr, size_bytes, protection, MAP_SHARED | (options.populate ? MAP_POPULATE : 0), fd, 0);
+  void* data = mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
     const int cause = errno;
     Error error = system_error(text("map ", size_bytes, " bytes"), cause);
@@ -141,7 +216,8 @@ Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options
     return error;
   }
   madvise(data, size_bytes, MADV_DONTDUMP);
-  madvise(data, size_bytes, MADV_HUGEPAGE);  // best effort: many systems don't allow it for shared memory
+  madvise(data, size_bytes, MADV_HUGEPAGE);
+  if (options.populate) enter_pages(static_cast<std::byte*>(data), size_bytes);
   return Mapping(static_cast<std::byte*>(data), size_bytes);
 }
 

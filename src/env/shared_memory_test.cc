@@ -4,10 +4,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "env/shared_memory_conformance.h"
 
@@ -46,6 +48,35 @@ TEST(Segment, TooLittleMemoryIsAnErrorNowThatSaysHowMuch) {
   EXPECT_NE(segment.error().what.find("needs"), std::string::npos);
   EXPECT_NE(segment.error().what.find("are available"), std::string::npos);
 }
+
+[[maybe_unused]] long faults_of_this_thread() {
+  struct rusage used {};
+  getrusage(RUSAGE_THREAD, &used);
+  return used.ru_minflt;
+}
+
+// Allocated is not enough: the first who maps a page that is not zeroed waits for it, a GiB of them for seconds.
+TEST(Segment, IsZeroedWhenItIsMade) {
+  const std::size_t size = (std::size_t{40} << 20) + 4096;  // some pieces and a bit
+  Result<Fd> segment = create_segment("pawl_test", size);
+  ASSERT_TRUE(segment);
+  Result<Mapping> mapping = map_segment(segment->get(), size);
+  std::vector<unsigned char> ready(size / 4096);
+  ASSERT_EQ(mincore(mapping->data(), size, ready.data()), 0);
+  EXPECT_TRUE(std::ranges::all_of(ready, [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose notes about memory cause faults as well
+TEST(Segment, PopulatedHasNoFaultsLeft) {
+  const std::size_t size = (std::size_t{40} << 20) + 4096;
+  Result<Fd> segment = create_segment("pawl_test", size);
+  Result<Mapping> mapping = map_segment(segment->get(), size, {.populate = true});
+  ASSERT_TRUE(mapping);
+  const long before = faults_of_this_thread();
+  for (std::size_t at = 0; at < size; at += 4096) mapping->data()[at] = std::byte{1};
+  EXPECT_LT(faults_of_this_thread() - before, 100);  // of 10241 pages
+}
+#endif
 
 // A peer that hands us a descriptor of which it can take pages away could end us with SIGBUS.
 TEST(Segment, RefusesMemoryThatIsNotSealed) {

@@ -299,7 +299,7 @@ class PlainTest(unittest.TestCase):
         self.run_plain(*flags(steps=3), PAWL="off", PAWL_SOCKET="/nowhere")
 
     def test_no_daemon_is_a_sentence(self):
-        said = self.run_plain(*flags(steps=3), PAWL_SOCKET="/nowhere/at/all", code=1)
+        said = self.run_plain(*flags(steps=3), PAWL_SOCKET="/nowhere/at/all", code=78)
         self.assertIn("pawl: no pawld answers", said)
         self.assertNotIn("Traceback", said)
 

@@ -1,4 +1,4 @@
-// JSON as it is written: what a string of it looks like. (containers/json_scan.h reads.)
+// JSON as it is written: what a string of it looks like. (checkpoint/containers/json_scan.h reads.)
 #pragma once
 
 #include <string>

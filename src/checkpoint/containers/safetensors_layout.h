@@ -1,8 +1,8 @@
 // SafetensorsLayout: a safetensors file before it is written: its header, and where each tensor's bytes go.
 //
 // What always holds: offsets are multiples of the element's size; the ranges cover the data without holes; a reader of
-// the format (containers/safetensors.h, the library) takes header and data as they are. Tensors of wider types come
-// first, otherwise in the order given, so equal arguments give equal bytes.
+// the format (checkpoint/containers/safetensors.h, the library) takes header and data as they are. Tensors of wider
+// types come first, otherwise in the order given, so equal arguments give equal bytes.
 // Types that the format lacks (complex128, torch's bits and quantised types) are held as what they are, bytes: U8 and
 // flat, with the true type and shape in the metadata. Two numbers in a byte (float4_e2m1fn_x2) become F4, as in torch.
 // Pure.

@@ -4,8 +4,9 @@
 // data file of their own; each answers its share of the manifest, and the first process, given all shares, publishes.
 // What always holds:
 //  * at `path` there is what stood there before, or all of the new checkpoint, at any instant and after any crash:
-//    everything grows in `<path>.pawl-partial`, is synced, the marker last, and is then renamed (formats/
-//    partial_output.h). A folder that is replaced is exchanged in one step, so the disk has to hold both for a while;
+//    everything grows in `<path>.pawl-partial`, is synced, the marker last, and is then renamed
+//    (checkpoint/output/partial_output.h). A folder that is replaced is exchanged in one step, so the disk has to hold
+//    both for a while;
 //  * a checkpoint is only published if its pieces tile each tensor exactly, and each has its checksum in the manifest;
 //  * two saves to one path at once: the second fails. The next save empties and takes over what a killed one left.
 // Written past the page cache where that is possible (checkpoint/reshape/execute.h). What the bytes are:

@@ -24,11 +24,12 @@ struct RunOptions {
   bool standalone = false;
   std::string control;
   std::string job;
-  std::uint32_t replica_count = 1;
+  std::optional<std::uint32_t> replica_count;  // default: one, or none where a single node trains
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;
   bool no_wait = false;
+  std::string failure_signs;  // a file
   bool test_hooks = false;
   bool gate_off = false;
   std::string token_file;
@@ -37,8 +38,8 @@ struct RunOptions {
   std::optional<bool> restart_dead_nodes;  // default: only with --standalone
   bool keep = false;                       // the run directory, after a clean end
   std::string log_dir;
-  std::uint32_t tee = 0;
-  bool module = false;  // -m
+  std::optional<std::uint32_t> tee;  // default: what the trainer in seat 0 writes
+  bool module = false;               // -m
   bool no_python = false;
   std::vector<std::string> without_effect;  // torchrun's flags that mean nothing here, for a note
   std::string daemon_command;               // test only

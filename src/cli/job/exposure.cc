@@ -6,10 +6,14 @@
 #include "cli/job/commands.h"
 #include "cli/job/job_view.h"
 #include "cli/output.h"
+#include "env/clock.h"
 #include "job/recovery/planner.h"
 
 namespace pawl::job {
 namespace {
+
+constexpr int kLooksMax = 20;
+constexpr Duration kLookPause = std::chrono::milliseconds(5);
 
 struct Case {
   std::vector<NodeId> dead;
@@ -58,28 +62,63 @@ std::string table_of(Step committed, const std::vector<Case>& cases, const std::
   return out + "\n" + table(rows);
 }
 
+struct Holdings {
+  JobView view;
+  std::vector<Inventory> inventories;
+  std::vector<std::string> silent;
+  Step committed;
+};
+
+Result<Holdings> look(const JobAccess& access) {
+  Holdings found;
+  PAWL_ASSIGN(found.view, view_job(access, "inventory"));
+  const std::optional<JobState>& state = found.view.state;
+  if (!state || state->seats.empty())
+    return Error{Code::not_found, text("job ", found.view.spec.job, " has not begun: nothing is held yet")};
+  found.committed = state->committed;
+  for (const NodeView& node : found.view.nodes) {
+    if (!node.answer.is_object()) {
+      found.silent.push_back(text("node ", node.record.life.node, " was not asked: ", node.why_not));
+      continue;
+    }
+    Result<Inventory> inventory = parse_inventory(node.answer.dump());
+    if (!inventory) return std::move(inventory).error().within(text("node ", node.record.life.node));
+    found.committed = std::max(found.committed, inventory->committed);
+    found.inventories.push_back(std::move(inventory).value());
+  }
+  return found;
+}
+
+// Nodes are asked one after the other, and steps go on meanwhile. Where all that hold something know the same step to be
+// committed, the answers are as good as one moment's: no node gives up a slot of that step before it knows a greater one
+// to be committed (the gate).
+bool is_one_moment(const Holdings& found) {
+  return std::ranges::all_of(found.inventories, [&](const Inventory& inventory) {
+    return inventory.items.empty() ||
+           (inventory.committed == found.committed && inventory.generation == found.view.state->generation);
+  });
+}
+
+Result<Holdings> look_until_one_moment(const JobAccess& access) {
+  Result<Holdings> found = look(access);
+  for (int again = 0; found && !is_one_moment(*found) && again < kLooksMax; ++again) {
+    real_clock().sleep(kLookPause);
+    found = look(access);
+  }
+  if (found && !is_one_moment(*found))
+    found->silent.emplace_back("the nodes went on while they were asked: what is shown may be a step too pessimistic");
+  return found;
+}
+
 }  // namespace
 
 int command_exposure(const ExposureOptions& options) {
   const Result<JobAccess> access = find_job(options.job);
   if (!access) return report_error(access.error());
-  const Result<JobView> view = view_job(*access, "inventory");
-  if (!view) return report_error(view.error());
-  if (!view->state || view->state->seats.empty())
-    return report_error({Code::not_found, text("job ", view->spec.job, " has not begun: nothing is held yet")});
-  std::vector<Inventory> inventories;
-  std::vector<std::string> silent;
-  Step committed = view->state->committed;
-  for (const NodeView& node : view->nodes) {
-    if (!node.answer.is_object()) {
-      silent.push_back(text("node ", node.record.life.node, " was not asked: ", node.why_not));
-      continue;
-    }
-    Result<Inventory> inventory = parse_inventory(node.answer.dump());
-    if (!inventory) return report_error(std::move(inventory).error().within(text("node ", node.record.life.node)));
-    committed = std::max(committed, inventory->committed);
-    inventories.push_back(std::move(inventory).value());
-  }
+  const Result<Holdings> found = look_until_one_moment(*access);
+  if (!found) return report_error(found.error());
+  const auto& [view_found, inventories, silent, committed] = *found;
+  const JobView* view = &view_found;
   const PlanInput input{static_cast<std::uint32_t>(view->state->seats.size()),
                         inventories,
                         view->state->lineage,

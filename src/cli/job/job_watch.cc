@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/text.h"
 
@@ -9,6 +11,7 @@ namespace pawl::job {
 namespace {
 
 constexpr int kLookEveryMs = 300;
+constexpr std::size_t kEventsMax = 10'000;  // that nobody takes
 
 Event make_event() {
   Result<Event> event = Event::make();
@@ -19,9 +22,17 @@ Event make_event() {
 }  // namespace
 
 JobWatch::JobWatch(Control& control, const std::string& job)
-    : control_(control), keys_(job), stop_(make_event()), thread_([this] { run(); }) {}
+    : control_(control), keys_(job), stop_(make_event()), thread_([this] { run(); }) {
+  watch_ = control.watch(keys_.events(), {}, [this](const WatchEvent& event) {
+    if (event.kind != WatchEvent::Kind::put) return;
+    json told = json::parse(event.kv.value, nullptr, false);
+    const std::lock_guard lock(mutex_);
+    if (told.is_object() && events_.size() < kEventsMax) events_.push_back(std::move(told));
+  });
+}
 
 JobWatch::~JobWatch() {
+  watch_.reset();
   stopping_ = true;
   stop_.raise();
   thread_.join();
@@ -30,6 +41,11 @@ JobWatch::~JobWatch() {
 JobSeen JobWatch::seen() const {
   const std::lock_guard lock(mutex_);
   return seen_;
+}
+
+std::vector<json> JobWatch::take_events() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(events_, {});
 }
 
 JobSeen JobWatch::look() {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/json_access.h"
 #include "env/poller.h"
 #include "job/control/control.h"
 #include "job/membership/job_state.h"
@@ -35,6 +36,8 @@ class JobWatch {
 
   [[nodiscard]] JobSeen seen() const;
   [[nodiscard]] JobSeen look();  // now, on this thread; as long as the control's deadline
+  // What the job's daemons have told since the last call, in order.
+  [[nodiscard]] std::vector<json> take_events();
 
  private:
   void run();
@@ -42,9 +45,11 @@ class JobWatch {
   const JobKeys keys_;
   mutable std::mutex mutex_;
   JobSeen seen_;
+  std::vector<json> events_;
   std::atomic<bool> stopping_{false};
   Event stop_;
   std::thread thread_;
+  std::unique_ptr<Watch> watch_;  // of the events
 };
 
 }  // namespace pawl::job

@@ -42,7 +42,9 @@ int command_keeper(const KeeperCommandOptions& options) {
   keeper.run_dir = options.run_dir;
   keeper.listen = std::move(listen).value();
   keeper.seats_per_node = options.seats_per_node;
-  keeper.silence = derive_deadlines(std::chrono::milliseconds(options.deadline_ms)).silence;
+  const Deadlines deadlines = derive_deadlines(std::chrono::milliseconds(options.deadline_ms));
+  keeper.silence = deadlines.silence;
+  keeper.lease = deadlines.lease;
   keeper.daemon_silence = keeper.silence / 2;  // a new pawld must be up before the neighbours give the node up
   keeper.daemon_argv = words_of(options.daemon_command);
   if (keeper.daemon_argv.empty()) keeper.daemon_argv = {"/proc/self/exe", "daemon"};

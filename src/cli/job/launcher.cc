@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/job_watch.h"
+#include "cli/job/recovery_tally.h"
 #include "cli/job/run_directory.h"
 #include "env/clock.h"
 #include "env/files.h"
@@ -69,6 +70,7 @@ class Launcher {
   void write_output();
   void restart_what_died();
   void tell_people();
+  void tell_of_recoveries();
   void signal_keepers(int signal);
   void stop_control();
   [[nodiscard]] bool over() const;
@@ -92,6 +94,7 @@ class Launcher {
   bool job_ended_ = false;  // a keeper was told so, or the state says so
   bool broken_ = false;
   std::optional<Duration> stop_at_;  // when patience ends: SIGTERM, later SIGKILL
+  RecoveryTally tally_;
   std::string said_state_;
   Duration said_at_{};
   Duration began_{};
@@ -352,6 +355,7 @@ void Launcher::tell_people() {
     said_state_ = state;
     said_at_ = now;
   }
+  tell_of_recoveries();
   if (now - said_at_ < kSayEvery || job_ended_ || interrupts_ > 0) return;
   said_at_ = now;
   if (!seen.answered && !seen.why_not.empty())
@@ -360,6 +364,11 @@ void Launcher::tell_people() {
     say(what_is_missing(seen, plan_.spec));
   else if (!seen.state->waiting.empty())
     say(state);
+}
+
+void Launcher::tell_of_recoveries() {
+  for (const json& event : watch_->take_events())
+    if (const auto sentence = tally_.note(event)) say(*sentence);
 }
 
 bool Launcher::over() const {
@@ -404,6 +413,8 @@ int Launcher::conclude() {
     write_output();
   }
   int code = kExitFailed;
+  if (watch_) tell_of_recoveries();
+  if (const std::string totals = tally_.totals(); !totals.empty()) say(totals);
   if (interrupts_ > 0) {
     code = 130;
   } else if (watch_) {
@@ -436,13 +447,14 @@ int Launcher::run() {
   watch_.reset();
   control_.reset();
   stop_control();
-  const bool clean = code == kExitOk || code == 130 || nothing_ran;
-  if (clean && !plan_.keep) {
+  const bool clean = code == kExitOk || code == 130;
+  if (nothing_ran) {
     if (Status removed = remove_tree(run_root(), plan_.directory); !removed) say(removed.error().what);
-  } else {
-    ::unlink(join_path(plan_.directory, "launcher.json").c_str());
-    say(text("logs are kept in ", plan_.directory));
+    return code;
   }
+  ::unlink(join_path(plan_.directory, "launcher.json").c_str());
+  if (clean && !plan_.keep) keep_logs_only(plan_.directory);
+  say(text("logs are kept in ", plan_.directory));
   return code;
 }
 

@@ -103,6 +103,8 @@ class LauncherTest : public testing::Test {
 };
 
 TEST_F(LauncherTest, BadInputIsASentence) {
+  std::ofstream(directory_.path("notes.txt")) << "not a program";
+  setenv("PAWL_RUN_DIR", directory_.path("a-folder-of-twenty-nine-chars").c_str(), 1);
   const std::vector<std::tuple<Words, int, std::string>> cases = {
       {{"run"}, 2, "no trainer named"},
       {{"run", "--no-such-flag", "--", "true"}, 2, "no such flag"},
@@ -118,6 +120,14 @@ TEST_F(LauncherTest, BadInputIsASentence) {
       {{"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--", "true"}, 2, "no token"},
       {{"run", "--tee", "7", "--", "true"}, 2, "0 (nothing)"},
       {{"run", "--", "/no/such/trainer"}, 3, "no such program"},
+      {{"run", "--", "/tmp"}, 2, "a folder can't be executed"},
+      {{"run", "--", directory_.path("notes.txt")}, 2, "not executable; run chmod +x"},
+      {{"run", "--replicas", "1", "--", "true"}, 2, "--nnodes 1 has none, so at most 0"},
+      {{"run", "--failure-signs", directory_.path("notes.txt"), "--", "true"}, 2, "line 1: expected a class"},
+      {{"run", "--nnodes", "3", "--replicas", "3", "--", "true"}, 2, "3 nodes can hold at most 2"},
+      {{"run", "--nnodes", "2:5", "--replicas", "2", "--", "true"}, 2, "2 nodes can hold at most 1"},
+      {{"run", "--nnodes", "30", "--replicas", "17", "--", "true"}, 2, "--replicas 17: at most 16"},
+      {{"run", "--job", std::string(63, 'x'), "--", "true"}, 2, "set PAWL_RUN_DIR to a folder whose path"},
       {{"status"}, 3, "no job runs"},
       {{"events", "--job", "none"}, 3, "does not run"},
       {{"drill", "kill", "everything"}, 2, "everything"},
@@ -162,7 +172,9 @@ TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
   EXPECT_EQ(exit->number, 130);
   launcher_.pid = 0;
   expect_nothing_left(before);
-  EXPECT_FALSE(path_exists(directory_.path("quiet")));
+  EXPECT_TRUE(path_exists(directory_.path("quiet/node-0/log")));
+  for (const char* gone : {"quiet/token", "quiet/launcher.json", "quiet/control", "quiet/node-0/pawld.sock"})
+    EXPECT_FALSE(path_exists(directory_.path(gone))) << gone;
 }
 
 TEST_F(LauncherTest, TwoInterruptsStopAtOnce) {

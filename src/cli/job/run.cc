@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -13,6 +14,9 @@
 #include "cli/job/trainer_command.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "job/daemon/keeper_output.h"
+#include "job/recovery/classes.h"
+#include "job/snapshot/arena.h"
 
 namespace pawl::job {
 namespace {
@@ -24,15 +28,32 @@ Error usage(std::string sentence) {
   return {Code::invalid, std::move(sentence)};
 }
 
+// With --nnodes N:M it is N: spares hold nothing before they have a seat.
+std::uint32_t replicas_of(const RunOptions& options) {
+  return options.replica_count.value_or(std::min(1U, options.node_count - 1));
+}
+
+Status check_replicas(const RunOptions& options) {
+  const std::uint32_t count = replicas_of(options);
+  const std::uint32_t others = options.node_count - 1;
+  if (count > kHoldersMax) return usage(text("--replicas ", count, ": at most ", kHoldersMax, " are possible"));
+  if (count > 0 && others == 0)
+    return usage(text("--replicas ", count,
+                      ": replicas lie on other nodes, and --nnodes 1 has none, so at most 0 are "
+                      "possible: leave out --replicas, or let more nodes train"));
+  if (count > others)
+    return usage(text("--replicas ", count, ": ", options.node_count, " nodes can hold at most ", others,
+                      " of each seat, one on each other node"));
+  return {};
+}
+
 Status check(const RunOptions& options) {
   if (options.node_count == 0) return usage("--nnodes 0: a job needs at least one node");
   if (options.node_count_max && *options.node_count_max < options.node_count)
     return usage(
         text("--nnodes ", options.node_count, ":", *options.node_count_max, ": the greater number comes second"));
   if (options.seats_per_node == 0) return usage("--nproc-per-node 0: a node needs at least one trainer");
-  if (options.replica_count >= options.node_count && options.replica_count > 1)
-    return usage(text("--replicas ", options.replica_count, ": ", options.node_count, " nodes can hold at most ",
-                      options.node_count - 1, " replicas, one on each other node"));
+  PAWL_TRY(check_replicas(options));
   if (options.deadline_ms < 200 || options.deadline_ms > 600000)
     return usage(text("--deadline-ms ", options.deadline_ms, ": expected 200 to 600000"));
   if (options.start_timeout_s < 1 || options.start_timeout_s > 86400)
@@ -63,7 +84,7 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   spec.node_count = options.node_count;
   spec.seats_per_node = options.seats_per_node;
   spec.spare_count = spares_of(options);
-  spec.replica_count = options.replica_count;
+  spec.replica_count = replicas_of(options);
   spec.wait_for_spare = !options.no_wait;
   spec.test_hooks = options.test_hooks;
   spec.gate_off = options.gate_off;
@@ -74,16 +95,18 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   return spec;
 }
 
+std::string absolute(const std::string& path) {
+  const char* here = std::getenv("PWD");
+  return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
+}
+
 LaunchPlan plan_of(const RunOptions& options, const std::string& job, const std::string& token) {
   LaunchPlan plan;
   plan.spec = spec_of(options, job, token);
   plan.token = token;
   plan.keep = options.keep;
-  plan.log_dir =
-      options.log_dir.empty() || options.log_dir.front() == '/'
-          ? options.log_dir
-          : text(std::string(std::getenv("PWD") != nullptr ? std::getenv("PWD") : "."), "/", options.log_dir);
-  plan.tee = options.tee;
+  plan.log_dir = absolute(options.log_dir);
+  plan.tee = options.tee.value_or(kTeeFirstSeat | kTeeStdout | kTeeStderr);
   plan.daemon_command = options.daemon_command;
   return plan;
 }
@@ -210,15 +233,28 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
   return launch(plan);
 }
 
+// To every keeper and pawld that is started from here (job/daemon/trainer_watch.h).
+Status pass_on_signs(const std::string& path) {
+  if (path.empty()) return {};
+  const Result<std::string> lines = read_file(path);
+  if (!lines) return Error{lines.error()}.within("--failure-signs");
+  if (auto signs = parse_signs(*lines); !signs) return std::move(signs).error().within(text("--failure-signs ", path));
+  ::setenv("PAWL_FAILURE_SIGNS", absolute(path).c_str(), 1);
+  return {};
+}
+
 }  // namespace
 
 int command_run(const RunOptions& options) {
   if (Status checked = check(options); !checked) return usage_error(checked.error().what);
+  if (Status passed = pass_on_signs(options.failure_signs); !passed) return usage_error(passed.error().what);
   Result<std::vector<std::string>> trainer = trainer_command(options);
   if (!trainer)
     return trainer.error().code == Code::invalid ? usage_error(trainer.error().what) : report_error(trainer.error());
   if (!options.job.empty())
     if (Status named = check_job_name(options.job); !named) return usage_error(named.error().what);
+  if (!options.replica_count && replicas_of(options) == 0)
+    say("one node trains, so no other holds replicas: a trainer that dies is started again, a lost node ends the job");
   for (const std::string& flag : options.without_effect) say(text(flag, " has no effect in pawl"));
   const Result<int> code = options.control.empty() ? run_standalone(options, std::move(trainer).value())
                                                    : run_member(options, std::move(trainer).value());

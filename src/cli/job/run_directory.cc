@@ -2,8 +2,10 @@
 
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +14,7 @@
 #include "cli/json_access.h"
 #include "env/files.h"
 #include "env/process.h"
+#include "job/daemon/keeper.h"
 
 namespace pawl::job {
 
@@ -68,6 +71,23 @@ Result<LauncherRecord> read_launcher_record(const std::string& job) {
   return parse_launcher_record(content);
 }
 
+namespace {
+
+constexpr std::uint32_t kNodesExpectedMax = 99'999;  // a node's number is part of its socket's path
+
+// The longest path of a socket in the directory is that of a node's pawld (job/daemon/keeper.h).
+Status check_socket_paths(const std::string& directory) {
+  constexpr std::size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+  const std::size_t longest = node_socket_path(directory, NodeId(kNodesExpectedMax)).size();
+  if (longest <= kSocketPathMax) return {};
+  return Error{Code::invalid, text("run directory ", directory, ": the sockets in it would have paths of up to ",
+                                   longest, " bytes, and Linux allows ", kSocketPathMax,
+                                   ": set PAWL_RUN_DIR to a folder whose path is at least ", longest - kSocketPathMax,
+                                   " bytes shorter, or choose a shorter --job")};
+}
+
+}  // namespace
+
 Result<std::string> make_job_directory(const std::string& job) {
   PAWL_TRY(check_job_name(job));
   PAWL_TRY(make_private_directory(run_root()));
@@ -75,9 +95,42 @@ Result<std::string> make_job_directory(const std::string& job) {
     return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
                                      "): choose another --job, or another PAWL_RUN_DIR")};
   const std::string directory = job_directory(job);
+  PAWL_TRY(check_socket_paths(directory));
   PAWL_TRY(remove_tree(run_root(), directory));
   PAWL_TRY(make_private_directory(directory));
   return directory;
+}
+
+namespace {
+
+// Jobs without a launcher, oldest first.
+std::vector<std::string> ended_jobs() {
+  std::vector<std::pair<std::int64_t, std::string>> ended;
+  for (const std::string& name : real_files().list(run_root()).value_or({})) {
+    struct stat found {};
+    const std::string directory = job_directory(name);
+    if (::stat(directory.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) continue;
+    if (!path_exists(join_path(directory, "launcher.json"))) ended.emplace_back(found.st_mtime, directory);
+  }
+  std::sort(ended.begin(), ended.end());
+  std::vector<std::string> directories;
+  for (auto& [time, directory] : ended) directories.push_back(std::move(directory));
+  return directories;
+}
+
+}  // namespace
+
+void keep_logs_only(const std::string& directory) {
+  const auto keep = [](const std::string& folder, const auto& kept) {
+    for (const std::string& name : real_files().list(folder).value_or({}))
+      if (!kept(name)) (void)remove_tree(run_root(), join_path(folder, name));
+  };
+  keep(directory, [](const std::string& name) { return name.starts_with("node-") || name == "control.log"; });
+  for (const std::string& name : real_files().list(directory).value_or({}))
+    if (name.starts_with("node-"))
+      keep(join_path(directory, name), [](const std::string& file) { return file == "log"; });
+  const std::vector<std::string> ended = ended_jobs();
+  for (std::size_t i = 0; i + kEndedJobsKept < ended.size(); ++i) (void)remove_tree(run_root(), ended[i]);
 }
 
 Result<std::string> read_token(const std::string& path) {

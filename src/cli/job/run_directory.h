@@ -41,8 +41,14 @@ struct LauncherRecord {
 [[nodiscard]] Result<LauncherRecord> read_launcher_record(const std::string& job);  // `not_found`
 
 // A fresh directory for `job`, with the remains of an ended one of that name removed.
-// Fails: `invalid` if a job of this name runs from here, or a directory is not ours alone.
+// Fails: `invalid` if a job of this name runs from here, a directory is not ours alone, or its path is too long for
+// sockets.
 [[nodiscard]] Result<std::string> make_job_directory(const std::string& job);
+
+// After a job has ended well: leaves its logs, and nothing else, in its directory; and of ended jobs the newest
+// kEndedJobsKept alone. Best effort: what can't be removed stays.
+inline constexpr std::size_t kEndedJobsKept = 20;
+void keep_logs_only(const std::string& directory);
 
 // First line of the file, without blanks. Fails: `not_found`, `invalid` (empty, or others may read it).
 [[nodiscard]] Result<std::string> read_token(const std::string& path);

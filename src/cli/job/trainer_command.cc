@@ -1,5 +1,8 @@
 #include "cli/job/trainer_command.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -9,6 +12,25 @@
 #include "env/process.h"
 
 namespace pawl::job {
+
+namespace {
+
+// A program that can't be started would be tried on every node, for nothing.
+Status check_executable(const std::string& program) {
+  struct stat found {};
+  if (::stat(program.c_str(), &found) != 0)
+    return Error{Code::not_found, text("trainer ", program, ": no such program")};
+  if (S_ISDIR(found.st_mode))
+    return Error{Code::invalid, text("trainer ", program, ": a folder can't be executed; name a program or a script")};
+  if (!S_ISREG(found.st_mode) || ::access(program.c_str(), X_OK) != 0)
+    return Error{Code::invalid, text("trainer ", program,
+                                     ": not executable; run chmod +x on it, or name its "
+                                     "interpreter before it (-- python3 ",
+                                     program, ")")};
+  return {};
+}
+
+}  // namespace
 
 Result<std::vector<std::string>> trainer_command(const RunOptions& options) {
   if (options.command.empty())
@@ -25,8 +47,7 @@ Result<std::vector<std::string>> trainer_command(const RunOptions& options) {
   }
   command.insert(command.end(), options.command.begin(), options.command.end());
   PAWL_ASSIGN(command.front(), find_program(command.front()));
-  if (!path_exists(command.front()))
-    return Error{Code::not_found, text("trainer ", command.front(), ": no such program")};
+  PAWL_TRY(check_executable(command.front()));
   return command;
 }
 

@@ -3,7 +3,8 @@
 //
 // Every modification makes one revision, greater than all before; whoever wins a compare-and-swap is the only one.
 // A call blocks until it is answered, at most `deadline`; while the server is away or an endpoint is down it is tried
-// again inside that time. All calls are thread-safe. One implementation: the etcd v3 protocol, to a cluster of etcd or
+// again inside that time. An endpoint that accepts a call and says nothing costs its share of the deadline, once: the next
+// calls begin with another. All calls are thread-safe. One implementation: the etcd v3 protocol, to a cluster of etcd or
 // to pawl's embedded server (server.h). Failures of every call: `unreachable` (no server answered in time: try again),
 // `timeout` (one took it and did not answer), `invalid` (the request or the token), `full`, and those named below. A
 // modification that fails with `unreachable` or `timeout` may still have happened: look before acting on it. What the
@@ -87,7 +88,8 @@ struct WatchOptions {
 };
 
 // A watch under way. It reconnects and resumes by itself: each event is delivered once and in order, whatever the
-// server or the connection does, or `resync` says that some were lost.
+// server or the connection does, or `resync` says that some were lost. A server that says nothing is noticed within two
+// seconds, and left for another endpoint if there is one.
 // Its callbacks run in a task of its own, one at a time; they may call Control, and may not destroy the watch.
 class Watch {
  public:

@@ -1,5 +1,5 @@
-// What the conformance suites run against: the embedded server in this process, the same as a process of its own, and
-// a real one-member etcd. For tests.
+// What the conformance suites run against: the embedded server in this process, the same as a process of its own, a
+// real etcd of one member, and one of three. For tests.
 #pragma once
 
 #include <fcntl.h>
@@ -37,12 +37,13 @@ class ControlBackend {
   virtual ~ControlBackend() = default;
   virtual void start() = 0;  // again on the same data and address
   virtual void kill() = 0;
-  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& address() const { return address_; }  // all endpoints, with commas between them
+  [[nodiscard]] std::string first_address() const { return address_.substr(0, address_.find(',')); }
   [[nodiscard]] std::string data_directory() const { return directory_.path() + "/data"; }
 
   // Until it answers: a test begins with a server that serves.
   void wait_ready() {
-    auto control = connect_control(address_, {.deadline = std::chrono::seconds(20)});
+    auto control = connect_control(address_, {.deadline = std::chrono::seconds(60)});
     ASSERT_TRUE(control);
     const auto listed = (*control)->list("/");
     ASSERT_TRUE(listed) << listed.error().what;
@@ -70,97 +71,140 @@ class EmbeddedBackend final : public ControlBackend {
   std::unique_ptr<ControlServer> server_;
 };
 
-class ProcessBackend : public ControlBackend {
+// A server process that ends with the test.
+class ServerProcess {
  public:
-  ~ProcessBackend() override { end(); }
-  void start() override {
+  ServerProcess() {
+    int ends[2];
+    EXPECT_EQ(0, ::pipe2(ends, O_CLOEXEC));
+    read_end_.reset(ends[0]);
+    write_end_.reset(ends[1]);
+  }
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+  ~ServerProcess() { kill(); }
+
+  void start(std::vector<std::string> arguments) {
     SpawnOptions options;
-    options.argv = arguments();
-    options.stdin_fd = stdin_.read_end.get();
+    options.argv = std::move(arguments);
+    options.stdin_fd = read_end_.get();
     options.parent_death_signal = SIGKILL;
     auto process = spawn(options);
     ASSERT_TRUE(process) << process.error().what;
     process_ = std::move(*process);
-    wait_ready();
   }
-  void kill() override { end(); }
-
- protected:
-  virtual std::vector<std::string> arguments() = 0;
-
- private:
-  struct Pipe {
-    Pipe() {
-      int ends[2];
-      EXPECT_EQ(0, ::pipe2(ends, O_CLOEXEC));
-      read_end.reset(ends[0]);
-      write_end.reset(ends[1]);
-    }
-    Fd read_end, write_end;
-  };
-  void end() {
-    if (process_.pid == 0) return;
-    (void)send_signal(process_.pidfd.get(), SIGKILL);
+  void kill() {
+    if (!runs()) return;
+    send(SIGKILL);
     (void)wait_exit(process_.pidfd.get(), Deadline::in(std::chrono::seconds(10)));
     process_ = Process();
   }
-  Pipe stdin_;
+  void send(int signal) { (void)send_signal(process_.pidfd.get(), signal); }
+  [[nodiscard]] bool runs() const { return process_.pid != 0; }
+
+ private:
+  Fd read_end_, write_end_;
   Process process_;
 };
 
-class EmbeddedProcessBackend final : public ProcessBackend {
+class EmbeddedProcessBackend final : public ControlBackend {
  public:
   EmbeddedProcessBackend() { address_ = text("127.0.0.1:", free_port()); }
+  void start() override {
+    process_.start({CONTROL_SERVER_MAIN, data_directory(), address_});
+    wait_ready();
+  }
+  void kill() override { process_.kill(); }
 
- protected:
-  std::vector<std::string> arguments() override { return {CONTROL_SERVER_MAIN, data_directory(), address_}; }
+ private:
+  ServerProcess process_;
 };
 
-class EtcdBackend final : public ProcessBackend {
+// Members "0", "1", ... of one etcd, on loopback ports.
+class EtcdBackend : public ControlBackend {
  public:
-  EtcdBackend() : peer_(text("http://127.0.0.1:", free_port())) { address_ = text("127.0.0.1:", free_port()); }
+  explicit EtcdBackend(std::size_t count = 1) {
+    for (std::size_t i = 0; i < count; ++i) {
+      auto& member = *members_.emplace_back(std::make_unique<Member>());
+      member.address = text("127.0.0.1:", free_port());
+      member.peer = text("http://127.0.0.1:", free_port());
+      address_ += (i > 0 ? "," : "") + member.address;
+      initial_cluster_ += text(i > 0 ? "," : "", i, "=", member.peer);
+    }
+  }
 
- protected:
-  std::vector<std::string> arguments() override {
-    const std::string client = "http://" + address_;
-    return {"etcd",
-            "--data-dir",
-            data_directory(),
-            "--listen-client-urls",
-            client,
-            "--advertise-client-urls",
-            client,
-            "--listen-peer-urls",
-            peer_,
-            "--initial-advertise-peer-urls",
-            peer_,
-            "--initial-cluster",
-            "default=" + peer_,
-            "--logger",
-            "zap",
-            "--log-level",
-            "fatal",
-            "--log-outputs",
-            "stderr"};
+  void start() override {
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      if (!members_[i]->process.runs()) start_member(i);
+    wait_ready();
+  }
+  void kill() override {
+    for (auto& member : members_) member->process.kill();
+  }
+
+  [[nodiscard]] std::size_t count() const { return members_.size(); }
+  [[nodiscard]] const std::string& address_of(std::size_t member) const { return members_[member]->address; }
+  [[nodiscard]] ServerProcess& process(std::size_t member) { return members_[member]->process; }
+  void start_member(std::size_t member) {
+    const std::string client = "http://" + members_[member]->address;
+    const std::string& peer = members_[member]->peer;
+    members_[member]->process.start({"etcd",
+                                     "--name",
+                                     text(member),
+                                     "--data-dir",
+                                     text(data_directory(), member),
+                                     "--listen-client-urls",
+                                     client,
+                                     "--advertise-client-urls",
+                                     client,
+                                     "--listen-peer-urls",
+                                     peer,
+                                     "--initial-advertise-peer-urls",
+                                     peer,
+                                     "--initial-cluster",
+                                     initial_cluster_,
+                                     "--heartbeat-interval",
+                                     "50",
+                                     "--election-timeout",
+                                     "500",
+                                     "--logger",
+                                     "zap",
+                                     "--log-level",
+                                     "fatal",
+                                     "--log-outputs",
+                                     "stderr"});
   }
 
  private:
-  std::string peer_;
+  struct Member {
+    std::string address;
+    std::string peer;
+    ServerProcess process;
+  };
+  std::vector<std::unique_ptr<Member>> members_;
+  std::string initial_cluster_;
 };
 
 inline std::unique_ptr<ControlBackend> make_backend(const std::string& kind) {
   if (kind == "embedded") return std::make_unique<EmbeddedBackend>();
   if (kind == "embedded_process") return std::make_unique<EmbeddedProcessBackend>();
-  return std::make_unique<EtcdBackend>();
+  return std::make_unique<EtcdBackend>(kind == "etcd_cluster" ? 3 : 1);
+}
+
+// False where there is no etcd; CI must have one.
+inline bool has_etcd() {
+  if (find_program("etcd")) return true;
+  const char* ci = std::getenv("CI");
+  EXPECT_FALSE(ci != nullptr && std::string(ci) == "true") << "no etcd here; install etcd-server";
+  return false;
 }
 
 // One server of each kind for the whole run; every test has keys of its own.
 class ControlConformance : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (std::string(GetParam()) == "etcd" && !find_program("etcd")) {
-      const char* ci = std::getenv("CI");
-      if (ci != nullptr && std::string(ci) == "true") FAIL() << "no etcd here; install etcd-server";
+    if (std::string(GetParam()).starts_with("etcd") && !has_etcd()) {
+      if (HasFailure()) return;
       GTEST_SKIP() << "no etcd here; install etcd-server";
     }
     auto& backend = backends()[GetParam()];
@@ -194,9 +238,6 @@ class ControlConformance : public testing::TestWithParam<const char*> {
   }
 };
 
-inline auto all_backends() {
-  return testing::Values("embedded", "embedded_process", "etcd");
-}
 inline std::string backend_name(const testing::TestParamInfo<const char*>& info) {
   return info.param;
 }

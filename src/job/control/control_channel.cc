@@ -1,6 +1,7 @@
 #include "job/control/control_channel.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "job/control/grpc_log.h"
@@ -11,6 +12,9 @@ namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(20);       // between two attempts
 constexpr auto kStateSlice = std::chrono::milliseconds(50);  // how often a failed connection is tried anew by a call
+// Of each attempt, while that much is left: one that is shorter than the answer of a busy member only makes the outcome
+// uncertain.
+constexpr auto kShareMin = std::chrono::milliseconds(250);
 
 grpc::ChannelArguments arguments() {
   grpc::ChannelArguments arguments;
@@ -29,6 +33,37 @@ bool is_away(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
 }
+
+// An etcd that waits for its cluster in vain tells its own deadline as an error of no known kind.
+grpc::Status known(grpc::Status status) {
+  const bool late = status.error_code() == grpc::StatusCode::UNKNOWN &&
+                    status.error_message().find("context deadline exceeded") != std::string::npos;
+  return late ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, status.error_message()) : status;
+}
+
+// The last word of each endpoint, for an error that is of none alone.
+class LastWords {
+ public:
+  explicit LastWords(std::size_t endpoints) : endpoints_(endpoints) {}
+
+  void note(const CallOutcome& outcome) {
+    const bool silent = outcome.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    words_[outcome.address] = silent ? "it did not answer in time" : outcome.status.error_message();
+  }
+
+  CallOutcome error(CallOutcome outcome) const {
+    if (endpoints_ == 1) return outcome;
+    std::string all;
+    for (const auto& [address, word] : words_) all += text(all.empty() ? "" : "; ", address, ": ", word);
+    outcome.status = {outcome.status.error_code(), all};
+    outcome.address = text(words_.size(), " of ", endpoints_, " endpoints");
+    return outcome;
+  }
+
+ private:
+  std::size_t endpoints_;
+  std::map<std::string, std::string> words_;
+};
 
 Code code_of(grpc::StatusCode code) {
   switch (code) {
@@ -119,13 +154,16 @@ void ControlChannel::prepare(grpc::ClientContext* context) const {
 }
 
 bool ControlChannel::wait_connected(ControlEndpoint& endpoint, Clock::time_point until, bool in_a_hurry) {
-  while (true) {
+  for (bool failed = false;;) {
     const auto state = endpoint.channel->GetState(true);
     if (state == GRPC_CHANNEL_READY) return true;
     const auto now = Clock::now();
     if (now >= until) return false;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-      if (endpoints_.size() > 1) return false;
+      // Once it is waited for all the same: only who waits makes gRPC read what the other side says. Without that no
+      // connection to a server that came late is ever complete.
+      if (failed && endpoints_.size() > 1) return false;
+      failed = true;
       if (in_a_hurry) grpc::experimental::ChannelResetConnectionBackoff(endpoint.channel.get());
     }
     endpoint.channel->WaitForStateChange(state, std::min(until, now + kStateSlice));
@@ -135,24 +173,27 @@ bool ControlChannel::wait_connected(ControlEndpoint& endpoint, Clock::time_point
 CallOutcome ControlChannel::call(const Attempt& attempt) {
   const auto deadline = Clock::now() + options_.deadline;
   CallOutcome outcome;
+  LastWords words(endpoints_.size());
   while (true) {
     ControlEndpoint& endpoint = current();
     outcome.address = endpoint.address;
     // A silent endpoint may not eat the time of those behind it.
-    const auto share = (deadline - Clock::now()) / static_cast<long>(endpoints_.size());
-    const auto until = endpoints_.size() == 1 ? deadline : Clock::now() + share;
+    const auto now = Clock::now();
+    const auto share = std::max<Clock::duration>((deadline - now) / static_cast<long>(endpoints_.size()), kShareMin);
+    const auto until = std::min(deadline, now + share);
     // Sent only over a standing connection: then a failure to connect is known to have changed nothing.
     if (wait_connected(endpoint, until, true)) {
       grpc::ClientContext context;
       context.set_deadline(until);
       prepare(&context);
-      outcome.status = attempt(endpoint, &context);
+      outcome.status = known(attempt(endpoint, &context));
       if (!is_away(outcome.status)) return outcome;
       outcome.uncertain = true;
     } else {
       outcome.status = {grpc::StatusCode::UNAVAILABLE, "cannot connect; is the control server running there?"};
     }
-    if (Clock::now() + kPause >= deadline) return outcome;
+    words.note(outcome);
+    if (Clock::now() + kPause >= deadline) return words.error(std::move(outcome));
     pass_over(endpoint);
     options_.environment->clock.sleep(kPause);
   }

@@ -31,7 +31,7 @@ struct ControlEndpoint {
 struct CallOutcome {
   grpc::Status status;
   bool uncertain = false;
-  std::string address;  // of the last attempt
+  std::string address;  // of the last attempt; all of them if several endpoints were tried in vain
 };
 
 class ControlChannel {
@@ -48,6 +48,7 @@ class ControlChannel {
   void pass_over(const ControlEndpoint& endpoint);   // the next call begins with another one, if there is one
   void prepare(grpc::ClientContext* context) const;  // the token
   [[nodiscard]] Tasks& tasks() const { return options_.environment->tasks; }
+  [[nodiscard]] pawl::Clock& steady_clock() const { return options_.environment->clock; }
   // Connected before `until`? Gives up earlier if the attempt failed and there is another endpoint to try.
   bool wait_connected(ControlEndpoint& endpoint, Clock::time_point until, bool in_a_hurry);
 

@@ -342,9 +342,10 @@ TEST_P(ControlConformance, TheNextEndpointIsTried) {
   EXPECT_EQ(heard.wait_for(1).size(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Control, ControlConformance, testing::Values("embedded", "etcd"), backend_name);
-INSTANTIATE_TEST_SUITE_P(Control, ControlRestart, testing::Values("embedded", "embedded_process", "etcd"),
+INSTANTIATE_TEST_SUITE_P(Control, ControlConformance, testing::Values("embedded", "etcd", "etcd_cluster"),
                          backend_name);
+INSTANTIATE_TEST_SUITE_P(Control, ControlRestart,
+                         testing::Values("embedded", "embedded_process", "etcd", "etcd_cluster"), backend_name);
 
 TEST(ConnectControl, RefusesWhatIsNoAddress) {
   for (const char* address : {"", "nowhere", "host:", ":1", "host:0", "host:65536", "unix:", "a:1,,b:2", "a:1,"})

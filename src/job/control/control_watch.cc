@@ -1,5 +1,6 @@
 #include "job/control/control_watch.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "base/check.h"
@@ -15,9 +16,74 @@ namespace {
 constexpr auto kReopenPause = std::chrono::milliseconds(20);    // before the stream is opened again
 constexpr auto kConnectSlice = std::chrono::milliseconds(100);  // the longest that the end of a watch waits for
 constexpr auto kLookMax = std::chrono::seconds(2);
+constexpr Duration kPulse = std::chrono::milliseconds(500);  // nothing was heard for so long: the server is asked
+// So long a question may stay unanswered. Together with the pulse well below the deadline within which a node must have
+// noticed a recovery. After each silence it is doubled, for a server that is only slow.
+constexpr Duration kPatience = std::chrono::seconds(1);
+constexpr Duration kPatienceMax = std::chrono::seconds(8);
 
 // Whose callbacks run on this thread, if any's: one that a callback destroys would wait for itself.
 thread_local const Watch* current_watch = nullptr;
+
+// One stream, by gRPC's asynchronous face: the other one can't wait for an answer for a bounded time.
+// All in one task. `context` outlives it, and may be cancelled from elsewhere.
+class WatchCall {
+ public:
+  enum class Got : unsigned char { answer, nothing, end };
+
+  WatchCall(etcdserverpb::Watch::Stub& stub, grpc::ClientContext* context)
+      : context_(context), stream_(stub.AsyncWatch(context, &queue_, &starting_)) {}
+
+  ~WatchCall() {
+    context_->TryCancel();
+    while (starting_ || writing_ || reading_) (void)turn(kForever);
+    grpc::Status status;
+    finishing_ = true;
+    stream_->Finish(&status, &finishing_);
+    while (finishing_) (void)turn(kForever);
+    queue_.Shutdown();
+    void* left = nullptr;
+    bool ok = false;
+    while (queue_.Next(&left, &ok)) {
+    }
+  }
+
+  [[nodiscard]] bool can_write() const { return !starting_ && !writing_; }
+  void write(const WatchRequest& request) {  // only if it can
+    writing_ = true;
+    stream_->Write(request, &writing_);
+  }
+
+  // Waits for an answer, at most so long; for nothing also until can_write() has changed.
+  Got wait(WatchResponse* response, Duration at_most) {
+    if (!starting_ && !reading_) {
+      reading_ = true;
+      stream_->Read(&response_, &reading_);
+    }
+    const Got got = turn(SystemClock::now() + std::chrono::ceil<SystemClock::duration>(at_most));
+    if (got == Got::answer) response->Swap(&response_);
+    return got;
+  }
+
+ private:
+  using SystemClock = ControlChannel::Clock;
+  static constexpr auto kForever = SystemClock::time_point::max();
+
+  Got turn(SystemClock::time_point until) {
+    void* done = nullptr;
+    bool ok = false;
+    if (queue_.AsyncNext(&done, &ok, until) != grpc::CompletionQueue::GOT_EVENT) return Got::nothing;
+    *static_cast<bool*>(done) = false;
+    if (!ok) return Got::end;
+    return done == &reading_ ? Got::answer : Got::nothing;
+  }
+
+  grpc::ClientContext* context_;
+  grpc::CompletionQueue queue_;
+  WatchResponse response_;                                                        // of the read under way
+  bool starting_ = true, writing_ = false, reading_ = false, finishing_ = false;  // and the tags of what is under way
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<WatchRequest, WatchResponse>> stream_;
+};
 
 class EtcdWatch final : public Watch {
  public:
@@ -65,20 +131,46 @@ class EtcdWatch final : public Watch {
       if (stopping_) return;
       stream_context_ = &context;
     }
-    const auto stream = endpoint.watch->Watch(&context);
+    WatchCall call(*endpoint.watch, &context);
+    read(endpoint, call);
+    std::lock_guard lock(mutex_);
+    stream_context_ = nullptr;
+  }
+
+  // A server that was stopped, or whose connection was cut without a word, ends no stream. So it is asked now and then,
+  // and has to say something.
+  void read(ControlEndpoint& endpoint, WatchCall& call) {
+    Clock& clock = channel_->steady_clock();
     WatchRequest request;
     auto* create = request.mutable_create_request();
     create->set_key(prefix_begin(prefix_));
     create->set_range_end(prefix_end(prefix_));
     create->set_start_revision(next_);
-    WatchResponse response;
-    if (stream->Write(request))
-      while (stream->Read(&response) && take(endpoint, response)) {
+    bool to_ask = true, asked = true;  // `request` is to be sent; an answer is due
+    for (Duration since = clock.now();;) {
+      if (to_ask && call.can_write()) {
+        call.write(request);
+        to_ask = false;
       }
-    context.TryCancel();
-    (void)stream->Finish();
-    std::lock_guard lock(mutex_);
-    stream_context_ = nullptr;
+      const Duration due = since + (asked ? patience_ : kPulse);
+      WatchResponse response;
+      const WatchCall::Got got = call.wait(&response, due - clock.now());
+      if (got == WatchCall::Got::end) return;
+      if (got == WatchCall::Got::answer) {
+        if (asked) patience_ = std::clamp(2 * (clock.now() - since), kPatience, kPatienceMax);
+        if (!take(endpoint, response)) return;
+        asked = false;
+        since = clock.now();
+      } else if (clock.now() >= due) {
+        if (asked) {
+          patience_ = std::min(2 * patience_, kPatienceMax);
+          return;
+        }
+        request.mutable_progress_request();
+        to_ask = asked = true;
+        since = clock.now();
+      }
+    }
   }
 
   // False: the stream is of no more use.
@@ -158,9 +250,10 @@ class EtcdWatch final : public Watch {
   const std::string prefix_;
   const WatchOptions options_;
   const std::function<void(const WatchEvent&)> on_event_;
-  Revision next_;  // the task's own, as are the next two
+  Revision next_;  // the task's own, as are the next three
   std::uint64_t cluster_id_ = 0;
   bool connected_ = false;
+  Duration patience_ = kPatience;
 
   std::mutex mutex_;
   std::unique_ptr<Condition> stop_;

@@ -3,9 +3,19 @@
 #include "base/log.h"
 
 namespace pawl::job {
+namespace {
 
-ControlSession::ControlSession(Loop& loop, std::unique_ptr<Control> control)
-    : loop_(loop), control_(std::move(control)), changed_(loop.environment().tasks.make_condition()) {
+constexpr Duration kRegisterPause = std::chrono::milliseconds(50);
+constexpr Duration kRetryPause = std::chrono::milliseconds(200);
+
+}  // namespace
+
+ControlSession::ControlSession(Loop& loop, std::unique_ptr<Control> control,
+                               std::function<void(Duration asked, bool answered)> on_answer)
+    : loop_(loop),
+      control_(std::move(control)),
+      on_answer_(std::move(on_answer)),
+      changed_(loop.environment().tasks.make_condition()) {
   worker_ = loop_.environment().tasks.start("pawl-control", [this] { run(); });
 }
 
@@ -21,6 +31,10 @@ ControlSession::~ControlSession() {
 
 void ControlSession::tell(std::function<void(Control&)> work) {
   enqueue([this, work = std::move(work)] { work(*control_); });
+}
+
+void ControlSession::tell_answer(Duration asked, bool answered) {
+  loop_.post([this, asked, answered] { on_answer_(asked, answered); });
 }
 
 void ControlSession::enqueue(std::function<void()> job) {
@@ -62,32 +76,38 @@ void ControlSession::register_again() {
   changed_->notify_all();
 }
 
+// One renewal, or a new lease and registration.
+Status ControlSession::renew(LeaseId& lease, bool& registered) {
+  const Duration asked_at = loop_.environment().clock.boottime();
+  if (lease != 0) {
+    auto left = control_->lease_keep_alive_once(lease);
+    if (!left && left.error().code != Code::not_found) return left.error();
+    if (left) renewed_(asked_at);
+    if (!left) log_warn("lease_lost", "key", key_);
+    if (!left) lease = 0;
+  }
+  if (lease == 0) {
+    registered = false;
+    PAWL_ASSIGN(lease, control_->lease_grant(std::chrono::ceil<std::chrono::seconds>(time_to_live_)));
+  }
+  if (registered) return {};
+  auto put = control_->put(key_, value_(), lease);
+  registered = put.has_value();
+  if (registered) renewed_(asked_at);
+  if (!put && put.error().code == Code::not_found) lease = 0;
+  return put ? Status() : Status(put.error());
+}
+
 void ControlSession::run_lease() {
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(time_to_live_);
   LeaseId lease = 0;
   bool registered = false;
   for (;;) {
-    const Duration asked_at = loop_.environment().clock.boottime();
-    if (lease == 0) {
-      auto granted = control_->lease_grant(seconds);
-      if (granted) lease = *granted;
-      registered = false;
-    } else if (auto left = control_->lease_keep_alive_once(lease); !left && left.error().code == Code::not_found) {
-      log_warn("lease_lost", "key", key_);
-      lease = 0;
-      continue;
-    } else if (left) {
-      renewed_(asked_at);
-    }
-    if (lease != 0 && !registered) {
-      auto put = control_->put(key_, value_(), lease);
-      registered = put.has_value();
-      if (registered) renewed_(asked_at);
-      if (!put && put.error().code == Code::not_found) lease = 0;
-    }
-    std::unique_lock lock(mutex_);
-    const Duration pause = registered ? time_to_live_ / 4 : Duration(std::chrono::milliseconds(50));
     Clock& clock = loop_.environment().clock;
+    const Duration asked = clock.now();
+    const Status renewed = renew(lease, registered);
+    tell_answer(asked, has_answered(renewed));
+    std::unique_lock lock(mutex_);
+    const Duration pause = !registered ? kRegisterPause : renewed ? time_to_live_ / 4 : kRetryPause;
     const Duration until = clock.now() + pause;
     while (!ended_ && !value_changed_ && clock.now() < until) changed_->wait_for(lock, until - clock.now());
     if (value_changed_) registered = false;

@@ -18,14 +18,18 @@ namespace pawl::job {
 
 class ControlSession {
  public:
-  ControlSession(Loop& loop, std::unique_ptr<Control> control);
+  // `on_answer`, on the loop: a call that was begun at `asked` (steady clock) was answered, or not in its time.
+  ControlSession(Loop& loop, std::unique_ptr<Control> control,
+                 std::function<void(Duration asked, bool answered)> on_answer);
   ~ControlSession();
 
   // Runs `work` on the session's thread, then `then(its result)` on the loop.
   template <class T>
   void call(std::function<Result<T>(Control&)> work, std::function<void(Result<T>)> then) {
     enqueue([this, work = std::move(work), then = std::move(then)] {
+      const Duration asked = loop_.environment().clock.now();
       auto result = std::make_shared<Result<T>>(work(*control_));
+      tell_answer(asked, has_answered(*result));
       loop_.post([result, then] { then(std::move(*result)); });
     });
   }
@@ -42,12 +46,19 @@ class ControlSession {
                                              std::function<void(const WatchEvent&)> on_event);
 
  private:
+  template <class T>
+  [[nodiscard]] static bool has_answered(const Result<T>& result) {  // a refusal is an answer, too
+    return result || (result.error().code != Code::unreachable && result.error().code != Code::timeout);
+  }
+  void tell_answer(Duration asked, bool answered);
   void enqueue(std::function<void()> job);
   void run();
   void run_lease();
+  Status renew(LeaseId& lease, bool& registered);
 
   Loop& loop_;
   std::unique_ptr<Control> control_;
+  const std::function<void(Duration, bool)> on_answer_;
   std::mutex mutex_;
   std::unique_ptr<Condition> changed_;
   std::deque<std::function<void()>> jobs_;

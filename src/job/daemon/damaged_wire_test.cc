@@ -47,7 +47,8 @@ Memory memory_of_its_own() {
 void fill_and_seal(const Slot& slot) {
   std::mt19937_64 random(7);
   for (std::byte& byte : slot.payload()) byte = static_cast<std::byte>(random());
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, crc32c(slot.bucket(i)));
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i)
+    slot.bucket_done(i, crc32c(slot.bucket(i)), kGeneration, kStep);
 }
 
 // Accepts on a loopback port of its own, and calls `serve` with each connection, on a thread of its own.
@@ -193,6 +194,7 @@ class DamagedStream : public DamagedWire {
     std::atomic<std::uint64_t> held_step{0};
     auto sender = ReplicaSender::start({.hello = hello_for(Purpose::data),
                                         .address = relay.address(),
+                                        .holder = NodeId(2),
                                         .arena = arena,
                                         .context = context_,
                                         .on_held = [&](Step step) { held_step = step.value; },
@@ -231,11 +233,13 @@ TEST_F(DamagedStream, ABucketsIndexAndSumAndBytes) {
   carry_a_step(false, 8 * bucket);                                 // the length of its frame
   carry_a_step(false, 8 * (bucket + kFrameHeaderBytes));           // its index: the bytes are right, their place isn't
   carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 4) + 3);   // its sum
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8) + 5);   // its first byte
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8));       // whose it is
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 24) + 5);  // its first byte
   carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 70'000));  // somewhere in the second
 }
 TEST_F(DamagedStream, TheSeal) {
-  const std::uint64_t seal = kHelloBytes + kOpenBytes + kBuckets * (kFrameHeaderBytes + 8) + kPayloadBytes;
+  const std::uint64_t seal =
+      kHelloBytes + kOpenBytes + kBuckets * (kFrameHeaderBytes + BucketMessage::kFieldsBytes) + kPayloadBytes;
   carry_a_step(false, 8 * (seal + kFrameHeaderBytes));
 }
 TEST_F(DamagedStream, TheAcknowledgement) {
@@ -252,6 +256,7 @@ TEST_F(DamagedStream, AnywhereAtAll) {
 class DamagedFetch : public DamagedWire {
  protected:
   Status fetch_through(std::uint64_t damaged_bit, bool source_is_damaged, Memory& to) {
+    to.freeze_all();  // as in every recovery
     Memory holder = memory_of_its_own();
     const ArenaHandle arena = *holder.arena_for(spec_of(ArenaKind::replica));
     const Slot slot = arena->arena.slot(0);

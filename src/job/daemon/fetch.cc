@@ -9,15 +9,22 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kDamagedMax = 3;
+// No descriptor or no memory may be a matter of a moment: what died here a moment ago still gives back its own.
+constexpr int kFailedMax = 10;
+constexpr Duration kFailedPause = 100ms;
 
 Error refusal_of(const Frame& frame) {
   PeerRefusedMessage refused;
   if (!is<PeerRefusedMessage>(frame)) return unexpected_message(frame);
   (void)decode(frame.payload, refused);  // what is missing in it is empty: it is a refusal all the same
-  const Code code = refused.refusal == PeerRefusal::missing ? Code::corrupt
+  const Code code = refused.refusal == PeerRefusal::missing ? Code::not_found
                     : refused.refusal == PeerRefusal::never ? Code::invalid
                                                             : Code::stale;
   return {code, refused.why};
+}
+
+Error ended_error() {
+  return {Code::cancelled, "the recovery that needs it is over"};
 }
 
 }  // namespace
@@ -46,11 +53,9 @@ bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slo
 
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
-  fetch->options_.context.workers->begin();
   (void)fetch->options_.context.environment->tasks.start("pawl-fetch", [fetch] {
     std::uint64_t bytes = 0;
     Status status = fetch->run(bytes);
-    fetch->options_.context.workers->finish();
     fetch->options_.on_done(std::move(status), bytes);
   });
   return fetch;
@@ -63,31 +68,53 @@ void Fetch::end() {
 }
 
 Status Fetch::run(std::uint64_t& bytes) {
-  const Environment& environment = *options_.context.environment;
-  PAWL_ASSIGN(Address address, Address::parse(options_.address));
+  PAWL_ASSIGN(const Address address, Address::parse(options_.address));
   int damaged = 0;
-  for (;;) {  // a source that restarts its pawld, or has not seen the generation yet, answers a little later
-    if (ended_) return Error{Code::cancelled, "a further generation began"};
-    auto stream = environment.network.connect(address, Deadline::in(500ms, environment.clock));
-    if (stream) {
-      {
-        std::lock_guard lock(mutex_);
-        if (ended_) return Error{Code::cancelled, "a further generation began"};
-        stream_ = stream->get();
-      }
-      Status received = receive_slot(**stream, bytes);
-      {
-        std::lock_guard lock(mutex_);
-        stream_ = nullptr;
-      }
-      const Code code = received ? Code::invalid : received.error().code;
-      // Bytes may also have been damaged on the way: a source is at fault only if they come wrong again.
-      const bool once_more = code == Code::corrupt && ++damaged < kDamagedMax;
-      if (once_more) log_warn("fetch_again", "seat", options_.source.seat, "why", received.error().what);
-      if (code != Code::unreachable && code != Code::stale && !once_more) return received;
+  int failed = 0;
+  while (!ended_) {
+    Status tried = attempt(address, bytes);
+    if (tried || ended_) return tried ? std::move(tried) : Status(ended_error());
+    const Error& error = tried.error();
+    Duration pause = 10ms;
+    switch (error.code) {
+      case Code::unreachable:  // a source that restarts its pawld, or has not seen the generation yet, answers later
+      case Code::timeout:
+      case Code::stale:
+        break;
+      case Code::corrupt:
+        if (++damaged == kDamagedMax)
+          return Error{Code::io, "it comes damaged, and its source proves it right where it lies: " + error.what};
+        log_warn("fetch_again", "seat", options_.source.seat, "why", error.what);
+        prove_ = true;
+        break;
+      case Code::full:
+      case Code::io:
+        if (++failed == kFailedMax) return tried;
+        pause = kFailedPause;
+        break;
+      case Code::not_found:
+        return Error{Code::corrupt, error.what};
+      default:
+        return tried;
     }
-    environment.clock.sleep(10ms);
+    options_.context.environment->clock.sleep(pause);
   }
+  return ended_error();
+}
+
+Status Fetch::attempt(const Address& address, std::uint64_t& bytes) {
+  const Environment& environment = *options_.context.environment;
+  PAWL_ASSIGN(const std::unique_ptr<Stream> stream,
+              environment.network.connect(address, Deadline::in(500ms, environment.clock)));
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return ended_error();
+    stream_ = stream.get();
+  }
+  Status received = receive_slot(*stream, bytes);
+  std::lock_guard lock(mutex_);
+  stream_ = nullptr;
+  return received;
 }
 
 Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
@@ -96,25 +123,41 @@ Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
   PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
   PAWL_ASSIGN(Frame welcome, receive_frame(stream));
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
-  PAWL_TRY(send_frame(stream, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step})));
+  PAWL_TRY(send_frame(stream, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step, prove_})));
   PAWL_ASSIGN(Frame answer, receive_frame(stream));
   if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
   PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
+  if (begin.generation != source.slot_generation || begin.step != source.step)
+    return Error{Code::corrupt, text("step ", begin.step, " came, not step ", source.step)};
   PAWL_ASSIGN(ArenaHandle arena,
               options_.arena_for(spec_of(begin.shape, options_.hello.job, source.seat, ArenaKind::own)));
-  const Slot slot = slot_to_fill(arena->arena, begin.generation, begin.step);
-  slot.open_frozen(begin.generation, begin.step, begin.samples);
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return ended_error();
+    options_.context.workers
+        ->begin();  // from here on, and not before, memory is touched: whoever ended us waits for that
+  }
+  Status filled = fill(slot_to_fill(arena->arena, begin.generation, begin.step), begin, stream, bytes);
+  options_.context.workers->finish();
+  return filled;
+}
+
+Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream, std::uint64_t& bytes) {
+  if (!slot.open_frozen(begin.generation, begin.step, begin.samples))
+    return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
   bytes = 0;
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::uint32_t sum = 0;
     PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
     PAWL_TRY(stream.receive_all(slot.bucket(i), Deadline::never()));
     if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
-    slot.bucket_done(i, sum);
+    slot.bucket_done(i, sum, begin.generation, begin.step);
     bytes += slot.bucket(i).size();
   }
   options_.context.bytes_received->add(bytes);
-  return slot.seal_frozen(begin.generation, begin.step);
+  if (const Status sealed = slot.seal_frozen(begin.generation, begin.step); !sealed)
+    return Error{Code::broken, sealed.error().what};  // somebody else has written into it
+  return {};
 }
 
 FetchServer::FetchServer(Options options) : options_(std::move(options)), stream_(std::move(options_.stream)) {}
@@ -148,8 +191,11 @@ Status FetchServer::serve() {
     return send_frame(stream,
                       frame_of(PeerRefusedMessage{PeerRefusal::missing,
                                                   text("no sealed slot of seat ", asked.seat, " step ", asked.step)}));
-  if (Status header = slot.verify_header(); !header)
-    return send_frame(stream, frame_of(PeerRefusedMessage{PeerRefusal::missing, header.error().what}));
+  if (const Status found = asked.prove ? slot.verify() : slot.verify_header(); !found) {
+    const bool dropped = found.error().code == Code::stale;  // not wrong: the recovery is over
+    return send_frame(stream, frame_of(PeerRefusedMessage{dropped ? PeerRefusal::stale : PeerRefusal::missing,
+                                                          "where it lies: " + found.error().what}));
+  }
   PAWL_TRY(send_frame(stream, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
                                                         shape_of(arena->arena.spec())})));
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {

@@ -1,7 +1,10 @@
 // Fetch: one slot of one seat, from the daemon that holds it into this node's own arena, during a recovery.
 //
-// Every bucket is verified where it landed; one wrong bucket is `corrupt` and the source is struck out. Runs in tasks
-// of its own; the slots at both ends are frozen meanwhile. end() never waits.
+// Every bucket is verified where it landed. One that is wrong proves nothing against the source: it may have been damaged
+// on the way, or here. The slot is asked for again, and the source then proves each bucket in its own memory first; only
+// its own word strikes it out. Runs in tasks of its own; the slots at both ends are frozen meanwhile. end() never waits:
+// a task that does not touch memory then never will, and one that does is counted (StreamContext::workers) until it has
+// stopped. So an arena that is still being made, or a connection, holds up no further recovery.
 #pragma once
 
 #include <atomic>
@@ -24,7 +27,9 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     StreamContext context;
     // On the fetch's thread: the own arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
-    std::function<void(Status, std::uint64_t bytes)> on_done;  // any thread, once. `corrupt`: strike the source out
+    // Any thread, once. `corrupt`: the source itself says that it hasn't the slot, or not right: strike it out.
+    // `cancelled`: ended. All else: this node can't do it, the source is sound.
+    std::function<void(Status, std::uint64_t bytes)> on_done;
   };
   static std::shared_ptr<Fetch> start(Options options);
   void end();
@@ -32,8 +37,11 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
  private:
   explicit Fetch(Options options) : options_(std::move(options)) {}
   [[nodiscard]] Status run(std::uint64_t& bytes);
+  [[nodiscard]] Status attempt(const Address& address, std::uint64_t& bytes);
   [[nodiscard]] Status receive_slot(Stream& stream, std::uint64_t& bytes);
+  [[nodiscard]] Status fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream, std::uint64_t& bytes);
   Options options_;
+  bool prove_ = false;  // ask the source to prove what it has
   std::atomic<bool> ended_{false};
   std::mutex mutex_;
   Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_

@@ -19,6 +19,7 @@ constexpr Seat kSeat{1};
 
 class Fetches : public testing::Test {
  protected:
+  Fetches() { memory.freeze_all(); }  // as in every recovery
   ~Fetches() override {
     if (fetch) fetch->end();
     streams.wait_until_ended();
@@ -33,7 +34,7 @@ class Fetches : public testing::Test {
                           .source = {kSeat, kind, {}, kSlotGeneration, kStep},
                           .context = streams.context,
                           .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
-                            if (!refusal.empty()) return Error{Code::invalid, refusal};
+                            if (refusals > 0 && refusals-- > 0) return Error{refusal_code, "no room"};
                             EXPECT_EQ(spec.kind, ArenaKind::own);
                             return memory.arena_for(spec);
                           },
@@ -53,10 +54,11 @@ class Fetches : public testing::Test {
     return source;
   }
   // Of a source that is asked for the slot.
-  PeerEnd welcome() {
+  PeerEnd welcome(bool prove = false) {
     PeerEnd source = accept();
     source.say(WelcomeMessage{NodeId(2), Incarnation(1)});
     const auto asked = source.next<FetchMessage>();
+    EXPECT_EQ(asked.prove, prove);
     EXPECT_EQ(asked.seat, kSeat);
     EXPECT_EQ(asked.from, FetchFrom::replica);
     EXPECT_EQ(asked.slot_generation, kSlotGeneration);
@@ -76,7 +78,8 @@ class Fetches : public testing::Test {
 
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
-  std::string refusal;
+  std::atomic<int> refusals{0};  // of the arena
+  Code refusal_code = Code::full;
   Status outcome;
   std::uint64_t fetched_bytes = 0;
   std::atomic<int> done{0};
@@ -126,28 +129,78 @@ TEST_F(Fetches, AnInterruptedSlotIsFetchedFromItsStart) {
   EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
 }
 
-TEST_F(Fetches, WrongBytesAreFetchedAgainAndTheThirdTimeTheSourceIsAtFault) {
+void say_damaged_slot(PeerEnd& source) {
+  say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  say_slot_bucket(source, kStep, 0);
+  say_slot_bucket(source, kStep, 1, true);
+  EXPECT_TRUE(source.is_closed());
+}
+
+TEST_F(Fetches, ASourceThatFindsItsOwnBytesWrongIsStruckOut) {
   start();
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(done, 0);
-    PeerEnd source = welcome();
-    say_slot_begin(source, kSlotGeneration, kStep, kSeat);
-    say_slot_bucket(source, kStep, 0);
-    say_slot_bucket(source, kStep, 1, true);
-    EXPECT_TRUE(source.is_closed());
-  }
+  PeerEnd first = welcome();
+  say_damaged_slot(first);
+  welcome(true).say(PeerRefusedMessage{PeerRefusal::missing, "where it lies: bucket 1: checksum differs"});
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::corrupt);
-  EXPECT_EQ(outcome.error().what, "bucket 1: checksum differs");
+  EXPECT_EQ(outcome.error().what, "where it lies: bucket 1: checksum differs");
   EXPECT_FALSE(fetched());
 }
 
-TEST_F(Fetches, ASourceWithoutTheSlotIsAtFaultToo) {
+TEST_F(Fetches, WrongBytesAreNoFaultOfASourceThatProvesThemRight) {
   start();
-  for (int i = 0; i < 3; ++i) welcome().say(PeerRefusedMessage{PeerRefusal::missing, "no sealed slot"});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(done, 0);
+    PeerEnd source = welcome(i > 0);
+    say_damaged_slot(source);
+  }
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::io);
+  EXPECT_NE(outcome.error().what.find("bucket 1: checksum differs"), std::string::npos) << outcome.error().what;
+  EXPECT_FALSE(fetched());
+}
+
+TEST_F(Fetches, WhatWasDamagedOnTheWayIsRightTheNextTime) {
+  start();
+  PeerEnd first = welcome();
+  say_damaged_slot(first);
+  PeerEnd second = welcome(true);
+  say_slot(second, kSlotGeneration, kStep, kSeat);
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+}
+
+TEST_F(Fetches, ASourceThatSaysItHasNoSuchSlotIsStruckOut) {
+  start();
+  welcome().say(PeerRefusedMessage{PeerRefusal::missing, "no sealed slot"});
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::corrupt);
   EXPECT_EQ(outcome.error().what, "no sealed slot");
+}
+
+TEST_F(Fetches, AnotherSlotThanWasAskedForIsNotTaken) {
+  start();
+  PeerEnd source = welcome();
+  say_slot_begin(source, kSlotGeneration, kStep.next(), kSeat);
+  EXPECT_TRUE(source.is_closed());
+  EXPECT_EQ(memory.find(ArenaKind::own, kSeat), nullptr);
+}
+
+// The phase is over, and somebody has let the slots go before this task was gone: nothing live is touched.
+TEST_F(Fetches, ALiveSlotIsNeverFilled) {
+  const ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::own, kSeat));
+  memory.unfreeze_all({}, kGeneration);
+  capture_step(arena->arena.slot(0), kGeneration, Step(42));
+  open_step(arena->arena.slot(1), kGeneration, Step(43));
+  const SlotWord before[] = {arena->arena.slot(0).word(), arena->arena.slot(1).word()};
+  start();
+  PeerEnd source = welcome();
+  say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::broken);
+  EXPECT_EQ(arena->arena.slot(0).word(), before[0]);
+  EXPECT_EQ(arena->arena.slot(1).word(), before[1]);
 }
 
 TEST_F(Fetches, ARefusalForEverEndsIt) {
@@ -158,14 +211,42 @@ TEST_F(Fetches, ARefusalForEverEndsIt) {
   EXPECT_EQ(streams.world.network.asked().size(), 1u);
 }
 
-TEST_F(Fetches, AnArenaThatIsRefusedEndsIt) {
-  refusal = "another layout";
+TEST_F(Fetches, AnArenaThatIsRefusedEndsItAndIsNoFaultOfTheSource) {
+  refusals = 1;
+  refusal_code = Code::invalid;
   start();
   PeerEnd source = welcome();
   say_slot_begin(source, kSlotGeneration, kStep, kSeat);
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::invalid);
-  EXPECT_EQ(outcome.error().what, "another layout");
+  EXPECT_EQ(outcome.error().what, "no room");
+}
+
+TEST_F(Fetches, TooLittleMemoryMayBeAMatterOfAMoment) {
+  refusals = 2;
+  start();
+  for (int i = 0; i < 2; ++i) {
+    PeerEnd source = welcome();
+    say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+    EXPECT_TRUE(source.is_closed());
+  }
+  PeerEnd source = welcome();
+  say_slot(source, kSlotGeneration, kStep, kSeat);
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+}
+
+TEST_F(Fetches, TooLittleMemoryForLongIsThisNodesFailure) {
+  refusals = 1000;
+  start();
+  while (done == 0 && !HasFailure()) {
+    if (!streams.world.network.has_waiting()) continue;
+    PeerEnd source = welcome();
+    say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+    EXPECT_TRUE(source.is_closed());
+  }
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::full);
 }
 
 TEST_F(Fetches, AnAddressThatIsNoneEndsIt) {
@@ -210,7 +291,9 @@ class Serves : public testing::Test {
     server->end();
     streams.wait_until_ended();
   }
-  void ask(FetchFrom from = FetchFrom::replica) { asker.say(FetchMessage{kSeat, from, kSlotGeneration, kStep}); }
+  void ask(FetchFrom from = FetchFrom::replica, bool prove = false) {
+    asker.say(FetchMessage{kSeat, from, kSlotGeneration, kStep, prove});
+  }
 
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
@@ -258,6 +341,21 @@ TEST_F(Serves, NoSlotWhoseTableIsDamaged) {
   arena->arena.slot(0).buckets()[1].crc32c ^= 1;
   ask();
   EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
+}
+
+TEST_F(Serves, WrongBytesAreItsOwnFaultOnlyIfTheyAreWrongWhereTheyLie) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  arena->arena.slot(0).payload()[5000] ^= std::byte{1};
+  ask(FetchFrom::replica, true);
+  const auto refused = asker.next<PeerRefusedMessage>();
+  EXPECT_EQ(refused.refusal, PeerRefusal::missing);
+  EXPECT_NE(refused.why.find("bucket 1: checksum differs"), std::string::npos) << refused.why;
+}
+
+TEST_F(Serves, WhatIsRightWhereItLiesIsSentAgain) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  ask(FetchFrom::replica, true);
+  EXPECT_EQ(asker.next<SlotBeginMessage>().step, kStep);
 }
 
 TEST_F(Serves, NothingElse) {

@@ -1,6 +1,7 @@
 #include "job/daemon/generations.h"
 
 #include <algorithm>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -16,7 +17,27 @@ namespace {
 
 constexpr std::size_t kEventsMax = 4096;
 
+// All that the nodes have put for the generations up to this one.
+void erase_up_to(Control& control, const std::string& prefix, Generation last) {
+  auto listing = control.list(prefix);
+  if (!listing) return;  // the next recovery's leader does it
+  for (const std::string& folder : folders_up_to(*listing, prefix, last)) (void)control.erase_prefix(folder);
+}
+
 }  // namespace
+
+std::vector<std::string> folders_up_to(const Listing& listing, const std::string& prefix, Generation last) {
+  std::set<std::string> folders;
+  for (const KeyValue& kv : listing.kvs) {
+    const std::size_t end = kv.key.find('/', prefix.size());
+    std::uint64_t generation = 0;
+    if (kv.key.rfind(prefix, 0) != 0 || end == std::string::npos ||
+        !parse_number(std::string_view(kv.key).substr(prefix.size(), end - prefix.size()), generation))
+      continue;
+    if (generation <= last.value) folders.insert(kv.key.substr(0, end + 1));
+  }
+  return {folders.begin(), folders.end()};
+}
 
 void Generations::follow() {
   NodeContext& context = parts_.context;
@@ -33,8 +54,10 @@ void Generations::follow() {
       return;
   }
   context.followed.was_member = true;
-  if (duties_of(state, context.followed, true).freeze) freeze();
-  const Duties duties = duties_of(state, context.followed, parts_.streams.idle());
+  Duties duties = duties_of(state, context.followed, copies());
+  if (duties.freeze) freeze();
+  if (duties.end_copies) end_copies();
+  duties = duties_of(state, context.followed, copies());
   if (duties.report_inventory) put_inventory();
   if (duties.begin_restore && !parts_.holds.is_held_at("import")) begin_restore();
   if (context.is_restoring()) {
@@ -59,27 +82,35 @@ void Generations::end_with_job() {
   hooks_.end_job(state.phase == JobPhase::finished ? 0 : 1);
 }
 
-void Generations::freeze() {
-  const JobState& state = parts_.context.mirror.state();
+void Generations::end_copies() {
   parts_.streams.end();
   parts_.imports.end();
+}
+
+void Generations::freeze() {
+  const JobState& state = parts_.context.mirror.state();
+  end_copies();
   parts_.memory.freeze_all();
   parts_.context.followed.frozen = state.generation;
   parts_.rendezvous.enter();
+  Step begun;  // for people
   for (TrainerProcess& trainer : parts_.trainers.places()) {
+    if (trainer.seat && trainer.seated.value > 0 && trainer.shared.page != nullptr)
+      begun = std::max(begun, Step(trainer.shared.page->step.load()));
     parts_.trainers.interrupt(trainer, state.generation);
     const bool restart =
         trainer.seat && std::find(state.restart.begin(), state.restart.end(), *trainer.seat) != state.restart.end();
     if (restart && trainer.pid != 0 && trainer.seated.value > 0)
       parts_.watch.kill(trainer, "its seat is to be restarted");
   }
-  parts_.events.tell("frozen");
+  parts_.events.tell("frozen", Json{{"step", begun.value}}.dump());
 }
 
 void Generations::put_inventory() {
   NodeContext& context = parts_.context;
   if (context.mirror.has_own_inventory() || parts_.holds.is_held_at("frozen")) return;
   const Generation generation = context.mirror.generation();
+  parts_.memory.empty_struck(context.mirror.state().struck, context.self);
   Inventory inventory;
   inventory.life = context.self;
   inventory.generation = generation;
@@ -102,12 +133,11 @@ void Generations::begin_restore() {
   const JobState& state = context.mirror.state();
   context.followed.restoring = state.generation;
   context.followed.restoring_since = context.clock->now();
-  if (state.cold) {
-    for (TrainerProcess& trainer : parts_.trainers.places())
-      if (trainer.pid != 0 && trainer.seated.value > 0)
-        parts_.watch.kill(trainer, "cold restart: no step was committed yet");
-    parts_.memory.drop_all();  // the new processes may declare another layout
-  }
+  // Arenas stay, and become empty at `running`: a new process may have been given one by the pawld before us, and would
+  // write where nobody looks. One of another layout is replaced when it is declared (SeatArenas).
+  for (TrainerProcess& trainer : parts_.trainers.places())
+    if (state.cold && trainer.pid != 0 && trainer.seated.value > 0 && trainer.seated < state.generation)
+      parts_.watch.kill(trainer, "cold restart: no step was committed yet");
   parts_.imports.begin();
   parts_.watch.start_missing();
 }
@@ -115,7 +145,7 @@ void Generations::begin_restore() {
 void Generations::begin_running() {
   NodeContext& context = parts_.context;
   const JobState& state = context.mirror.state();
-  parts_.memory.unfreeze_all(state.lineage, parts_.imports.take_struck());
+  parts_.memory.unfreeze_all(state.lineage, state.generation);
   parts_.watch.on_running();
   context.followed.running = state.generation;
   context.followed.frozen = std::max(context.followed.frozen, state.generation);
@@ -124,6 +154,7 @@ void Generations::begin_running() {
   drop_other_arenas();
   parts_.pages.open_windows(parts_.streams.stream_context().gate_off);
   parts_.streams.start();
+  parts_.protection.begin();
   if (state.leader != context.self) return;
   parts_.events.tell("running", Json{{"resume", state.resume.value}}.dump());
   tidy_keys();
@@ -143,9 +174,10 @@ void Generations::drop_other_arenas() {
 void Generations::tidy_keys() {
   const JobMirror& mirror = parts_.context.mirror;
   parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation()](Control& control) {
-    (void)control.erase_prefix(keys.inventories(generation));
-    (void)control.erase_prefix(keys.readies(generation));
-    (void)control.erase_prefix(keys.stop_acks(Generation(generation.value - 1)));
+    erase_up_to(control, keys.root + "inventory/", generation);
+    erase_up_to(control, keys.root + "ready/", generation);
+    erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
+    erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
     auto events = control.list(keys.events());
     if (!events) return;
     for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) (void)control.erase(events->kvs[i].key);

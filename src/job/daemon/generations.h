@@ -1,6 +1,6 @@
 // Generations: carries out on this node what the job's state asks of it: freeze, report, restore, run, end.
 //
-// What is due is decided in recovery/duties.h from the state and from how far this node has followed it. Rules:
+// What is due is decided in job/recovery/duties.h from the state and from how far this node has followed it. Rules:
 // docs/protocol.md.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "job/daemon/imports.h"
 #include "job/daemon/node_context.h"
 #include "job/daemon/progress_tree.h"
+#include "job/daemon/protection_watch.h"
 #include "job/daemon/rendezvous_server.h"
 #include "job/daemon/seats.h"
 #include "job/daemon/streams.h"
@@ -19,6 +20,10 @@
 #include "job/daemon/trainer_watch.h"
 
 namespace pawl::job {
+
+// Of keys `<prefix><generation>/...`: the folders `<prefix><generation>/` of generations up to `last`, each once. Pure.
+[[nodiscard]] std::vector<std::string> folders_up_to(const Listing& listing, const std::string& prefix,
+                                                     Generation last);
 
 class Generations {
  public:
@@ -32,6 +37,7 @@ class Generations {
     Imports& imports;
     Streams& streams;
     ProgressTree& progress;
+    ProtectionWatch& protection;
     RendezvousServer& rendezvous;
     Events& events;
     Holds& holds;
@@ -49,9 +55,11 @@ class Generations {
   void freeze();
   void put_inventory();
   void begin_restore();
+  void end_copies();
   void begin_running();
+  [[nodiscard]] CopyTasks copies() const { return {!parts_.streams.idle(), !parts_.imports.idle()}; }
   void drop_other_arenas();
-  void tidy_keys();  // of recoveries that are over
+  void tidy_keys();  // of all recoveries that are over, also of those that another one superseded
 
   Parts parts_;
   Hooks hooks_;

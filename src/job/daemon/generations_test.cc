@@ -20,7 +20,6 @@ class OneNode : public testing::Test {
   void follow(JobPhase phase) {
     node.state.phase = phase;
     const JobMirror::Change change = node.learn();
-    imports.note_struck(node.state.struck);
     if (change.phase) seats.take();
     generations.follow();
   }
@@ -41,6 +40,11 @@ class OneNode : public testing::Test {
     message.layout = "a layout";
     message.layout_digest = 9;
     return message;
+  }
+  static void capture_slot(const Slot& slot, Step step) {
+    ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), step, 0));
+    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, 0, Generation(1), step);
+    ASSERT_TRUE(slot.try_seal(Generation(1), step));
   }
   // From the start to a running job.
   void run() {
@@ -81,6 +85,8 @@ class OneNode : public testing::Test {
                                .send_to_root = [](std::uint64_t, const RendezvousRequest&) {}}};
   Streams streams{node.context, memory,          arenas,
                   node.holds,   progress.bits(), {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
+  ProtectionWatch protection{{node.context, trainers, memory, streams, node.events},
+                             [this] { return progress.progress(); }};
   Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
   JobEnd job_end{node.context, trainers, node.mover, [this] { return progress.progress(); }};
   Seats seats{
@@ -88,8 +94,8 @@ class OneNode : public testing::Test {
   std::optional<int> ended;
   std::string reset;
   Generations generations{
-      {node.context, trainers, memory, pages, watch, seats, imports, streams, progress, rendezvous, node.events,
-       node.holds},
+      {node.context, trainers, memory, pages, watch, seats, imports, streams, progress, protection, rendezvous,
+       node.events, node.holds},
       {.end_job = [this](int code) { ended = code; }, .reset = [this](const std::string& why) { reset = why; }}};
 };
 
@@ -104,7 +110,7 @@ TEST_F(OneNode, SeatsItsTrainersAndRuns) {
   ASSERT_TRUE(seated);
   EXPECT_EQ(seated->seat, Seat(0));
   EXPECT_EQ(seated->world, 1u);
-  EXPECT_EQ(seated->store_prefix, "g1");
+  EXPECT_EQ(seated->rendezvous_prefix, "g1");
 
   ask(layout());
   EXPECT_TRUE(answer<ArenaMessage>());
@@ -174,22 +180,87 @@ TEST_F(OneNode, KillsTheTrainerOfASeatThatIsToBeRestarted) {
   EXPECT_EQ(killed, 1);
 }
 
-TEST_F(OneNode, AColdRestartKillsAllAndForgetsTheirArenas) {
+// An arena may have been given to a new process already, by the pawld before this one: it stays, and what is in it goes.
+TEST_F(OneNode, AColdRestartKillsAllAndEmptiesTheirArenas) {
   run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  capture_slot(arena->arena.slot(0), Step(1));
   node.state.generation = Generation(2);
   node.state.cold = true;
+  node.state.lineage = {{Generation(2), Step(0)}};
   follow(JobPhase::restoring);
   EXPECT_EQ(killed, 1);
-  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), arena);
+  LayoutMessage other = layout();
+  other.layout_digest = 10;
+  ask(other);  // the new process may declare another one
+  EXPECT_TRUE(answer<ArenaMessage>());
+  EXPECT_NE(memory.find(ArenaKind::own, Seat(0)), arena);
+}
+
+TEST_F(OneNode, AColdRestartThatIsTakenUpAgainTakesNoArenaAway) {
+  run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  capture_slot(arena->arena.slot(0), Step(1));
+  node.state.generation = Generation(2);
+  node.state.cold = true;
+  node.state.lineage = {{Generation(2), Step(0)}};
+  trainer.process().seated = Generation(2);  // new, and attached again: it has this arena
+  follow(JobPhase::restoring);
+  EXPECT_EQ(killed, 0);
+  ask(DoneMessage{Generation(2)});
+  follow(JobPhase::running);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), arena);
+  EXPECT_EQ(arena->arena.slot(0).word(), SlotWord{});
+}
+
+TEST_F(OneNode, NothingIsLetGoBeforeEveryTaskOfTheRecoveryIsGone) {
+  run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  capture_slot(arena->arena.slot(0), Step(1));
+  node.state.generation = Generation(2);
+  node.state.lineage = {{Generation(2), Step(1)}};
+  follow(JobPhase::restoring);
+  streams.stream_context().workers->begin();  // one that has not seen its end yet
+  follow(JobPhase::running);
+  EXPECT_EQ(node.context.followed.running, Generation(1));
+  EXPECT_TRUE(arena->arena.slot(0).word().frozen);
+  EXPECT_FALSE(node.context.is_running());
+  streams.stream_context().workers->finish();
+  generations.follow();
+  EXPECT_EQ(node.context.followed.running, Generation(2));
+  EXPECT_FALSE(arena->arena.slot(0).word().frozen);
+}
+
+TEST_F(OneNode, WhatProvedWrongIsEmptiedBeforeItIsReported) {
+  run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  capture_slot(arena->arena.slot(0), Step(1));
+  capture_slot(arena->arena.slot(1), Step(2));
+  node.state.generation = Generation(2);
+  node.state.struck = {{test_life(0), Seat(0), SourceKind::own_arena, Generation(1), Step(2)}};
+  node.control.puts.clear();
+  follow(JobPhase::quiescing);
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  const auto inventory = parse_inventory(node.control.puts[0].value);
+  ASSERT_EQ(inventory->items.size(), 1u);
+  EXPECT_EQ(inventory->items[0].step, Step(1));
+}
+
+TEST(FoldersUpTo, AreThoseOfGenerationsThatAreOver) {
+  Listing listing;
+  for (const char* key :
+       {"/pawl/test/inventory/2/0", "/pawl/test/inventory/2/1", "/pawl/test/inventory/3/0", "/pawl/test/inventory/4/0",
+        "/pawl/test/inventory/x/0", "/pawl/test/inventory/1", "/pawl/test/ready/1/0"})
+    listing.kvs.push_back({key, "", 1});
+  EXPECT_EQ(folders_up_to(listing, "/pawl/test/inventory/", Generation(3)),
+            (std::vector<std::string>{"/pawl/test/inventory/2/", "/pawl/test/inventory/3/"}));
 }
 
 TEST_F(OneNode, AnotherLayoutMayNotReplaceASnapshot) {
   run();
   const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
-  const Slot slot = arena->arena.slot(0);
-  ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), Step(1), 0));
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, 0);
-  ASSERT_TRUE(slot.try_seal(Generation(1), Step(1)));
+  capture_slot(arena->arena.slot(0), Step(1));
   LayoutMessage other = layout();
   other.layout_digest = 10;
   ask(other);

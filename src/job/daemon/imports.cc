@@ -1,7 +1,5 @@
 #include "job/daemon/imports.h"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -18,23 +16,29 @@ void Imports::begin() {
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
     const Source* source = context_.mirror.source_of(member.seat);
-    const bool here = source == nullptr || source->kind == SourceKind::nothing ||
-                      (source->kind == SourceKind::own_arena && source->from == context_.self);
-    if (here) {
+    if (source == nullptr || source->kind == SourceKind::nothing || arenas_.has(*source)) {
       imported_.insert(member.seat);
+    } else if (source->kind == SourceKind::own_arena && source->from == context_.self) {
+      strike(*source, "the step is not in the own arena any more");
     } else {
       waiting_.push_back(*source);
     }
   }
 }
 
+// Whether a copy thread of an older generation may still write into the seat's arena.
+bool Imports::may_copy(Seat seat) {
+  const TrainerProcess* trainer = trainers_.at_seat(seat);
+  if (trainer == nullptr || trainer->pid == 0) return false;
+  if (trainer->inherited) return true;  // it may be anywhere
+  const bool has_joined = trainer->line.waits_for(MessageKind::join) || trainer->seated == context_.mirror.generation();
+  return trainer->seated.value > 0 && !has_joined;
+}
+
 void Imports::start_waiting() {
   std::vector<Source> waiting;
   for (const Source& source : waiting_) {
-    const TrainerProcess* trainer = trainers_.at_seat(source.seat);
-    const bool may_copy = trainer != nullptr && trainer->pid != 0 && trainer->seated.value > 0 &&
-                          !trainer->line.waits_for(MessageKind::join);
-    if (may_copy) {
+    if (may_copy(source.seat)) {
       waiting.push_back(source);
     } else {
       start(source);
@@ -44,6 +48,7 @@ void Imports::start_waiting() {
 }
 
 void Imports::end() {
+  waiting_.clear();
   for (auto& fetch : fetches_) fetch->end();
 }
 
@@ -62,21 +67,22 @@ void Imports::start(const Source& source) {
     context_.post(
         [this, generation, source, shared, bytes, took] { finished(generation, source, *shared, bytes, took); });
   };
+  StreamContext stream = streams_.stream_context();
+  stream.workers = &workers_;
+  auto arena_for = [this, generation](const ArenaSpec& spec) { return arenas_.own_from_thread(spec, generation); };
   fetches_.push_back(Fetch::start({.hello = hello,
                                    .address = address,
                                    .source = source,
-                                   .context = streams_.stream_context(),
-                                   .arena_for = [this](const ArenaSpec& spec) { return arenas_.own_from_thread(spec); },
+                                   .context = stream,
+                                   .arena_for = arena_for,
                                    .on_done = on_done}));
 }
 
 void Imports::finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes,
                        Duration took) {
-  if (context_.mirror.generation() != generation || context_.followed.restoring != generation) return;
+  if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
   if (status) {
     imported_.insert(source.seat);
-    std::erase_if(struck_here_,
-                  [&](const Struck& s) { return s.seat == source.seat && s.kind == SourceKind::own_arena; });
     events_.tell("seat_restored", Json{{"seat", source.seat.value},
                                        {"source", name_of(source.kind)},
                                        {"from", source.from.node.value},
@@ -85,20 +91,17 @@ void Imports::finished(Generation generation, const Source& source, const Status
                                       .dump());
     return context_.drive();
   }
-  if (status.error().code == Code::cancelled) return;
-  if (status.error().code == Code::invalid)
-    return mover_.report({FaultKind::layout_conflict, std::nullopt, source.seat, status.error().what, 0});
-  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why",
-            status.error().what);
-  mover_.report({FaultKind::corrupt_source, source.from, source.seat,
-                 text(name_of(source.kind), " at node ", source.from.node, ": ", status.error().what), 0},
-                {{source.from, source.seat, source.kind, source.slot_generation, source.step}});
+  const Error& error = status.error();
+  if (error.code == Code::cancelled) return;
+  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why", error.what);
+  if (error.code == Code::corrupt) return strike(source, error.what);
+  mover_.give_up_node(text("seat ", source.seat, " can't be restored here: ", error.what));
 }
 
-void Imports::note_struck(std::span<const Struck> struck) {
-  for (const Struck& one : struck)
-    if (one.at == context_.self && std::find(struck_here_.begin(), struck_here_.end(), one) == struck_here_.end())
-      struck_here_.push_back(one);
+void Imports::strike(const Source& source, const std::string& why) {
+  mover_.report({FaultKind::corrupt_source, source.from, source.seat,
+                 text(name_of(source.kind), " at node ", source.from.node, ": ", why), 0},
+                {{source.from, source.seat, source.kind, source.slot_generation, source.step}});
 }
 
 }  // namespace pawl::job

@@ -1,12 +1,28 @@
-// Imports: how the state of this node's seats comes into its memory in a recovery, and which slots here proved wrong.
+// Imports: how the state of this node's seats comes into its memory in a recovery.
 //
 // A seat whose own arena has the step needs nothing; another one is fetched from its source, once no copy thread of its
-// trainer can touch the arena (it has joined, or is gone). A source that fails is reported and never tried again.
+// trainer can touch the arena (it has joined, or is gone). A source is reported, and never tried again, only if it says
+// itself that it hasn't the slot or not right; if this node can't fetch, it gives up its seats.
+//
+// A pawld may die anywhere in `restoring` and the next one finds (docs/protocol.md: slots outlive it, its tasks do not):
+//   slot here           trainer          `ready`   the next pawld
+//   none, or half       not done         not put   fetches, into the half one; the trainer waits in restore
+//   none, or half       done             not put   only if the segment was lost: fetches, not ready before that
+//   none, or half       done             put       likewise; at `running` the fetch is ended and the half slot emptied
+//   none, or half       not done         put       does not occur: ready needs done
+//   sealed              not done         not put   fetches nothing; answers the restore, or the trainer reads on
+//   sealed              done             not put   fetches nothing; the trainer repeats done: ready
+//   sealed              done             put       fetches nothing; puts ready again, which says the same
+//   sealed              not done         put       does not occur
+// "Sealed" is a slot of the step, frozen, with a sound header: in `restoring` only a finished fetch of this recovery, or
+// the own arena that the plan relies on, can be that. For what proved wrong was emptied before this node's inventory was
+// put (Memory::empty_struck), and no `restoring` begins without that. Half slots are never taken for whole ones, since a
+// fetch seals last. A trainer that nobody has heard since the restart may be one that copies: it is waited for.
 #pragma once
 
 #include <memory>
 #include <set>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "job/daemon/events.h"
@@ -29,18 +45,19 @@ class Imports {
         streams_(streams),
         mover_(mover),
         events_(events),
-        hello_(std::move(hello)) {}
+        hello_(std::move(hello)),
+        workers_([&context] { context.post([&context] { context.drive(); }); }) {}
 
   void begin();          // of the state's generation
   void start_waiting();  // those whose trainers are out of the way
-  void end();            // of the generation; never waits
+  void end();            // of the generation; never waits: idle() tells when no fetch touches memory any more
+  [[nodiscard]] bool idle() const { return workers_.idle(); }
   [[nodiscard]] bool has(Seat seat) const { return imported_.count(seat) > 0; }  // the resume step lies here
 
-  void note_struck(std::span<const Struck> struck);  // keeps those that are here
-  [[nodiscard]] std::vector<Struck> take_struck() { return std::exchange(struck_here_, {}); }
-
  private:
+  [[nodiscard]] bool may_copy(Seat seat);
   void start(const Source& source);
+  void strike(const Source& source, const std::string& why);
   void finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes, Duration took);
 
   NodeContext& context_;
@@ -50,10 +67,10 @@ class Imports {
   StateMover& mover_;
   Events& events_;
   std::function<Hello(Purpose)> hello_;
+  Workers workers_;
   std::set<Seat> imported_;
   std::vector<Source> waiting_;  // for their trainers to join
   std::vector<std::shared_ptr<Fetch>> fetches_;
-  std::vector<Struck> struck_here_;  // slots of ours that proved wrong and were not filled anew: emptied at running
 };
 
 }  // namespace pawl::job

@@ -1,6 +1,6 @@
 // JobEnd: how the job ends: the step after which all stop, and the seats that have finished.
 //
-// Trainers ask, the answer waits until every member agrees; decisions are in recovery/ending.h and recovery/decide.h.
+// Trainers ask, the answer waits until every member agrees; decisions are in ending.h and decide.h of job/recovery.
 #pragma once
 
 #include "job/daemon/node_context.h"

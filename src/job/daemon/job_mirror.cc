@@ -1,9 +1,12 @@
 #include "job/daemon/job_mirror.h"
 
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "job/recovery/duties.h"
+#include "job/recovery/suspicion.h"
 
 namespace pawl::job {
 
@@ -17,7 +20,38 @@ std::uint64_t number_in(const Json& object, const char* name) {
              : 0;
 }
 
+bool number_after(const std::string& key, const std::string& prefix, std::uint64_t& number) {
+  return key.rfind(prefix, 0) == 0 && parse_number(std::string_view(key).substr(prefix.size()), number);
+}
+
+std::string text_in(const Json& object, const char* name) {
+  return object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : std::string();
+}
+
+std::optional<TrainerEnd> trainer_end_in(Seat seat, const std::string& value) {
+  const Json json = Json::parse(value, nullptr, false);
+  if (!json.is_object() || !json.contains("detail") || !json["detail"].is_string()) return std::nullopt;
+  TrainerEnd end{seat, Generation(number_in(json, "generation")), text_in(json, "detail")};
+  end.step = Step(number_in(json, "step"));
+  end.failure = text_in(json, "failure");
+  end.times = static_cast<std::uint32_t>(std::min<std::uint64_t>(number_in(json, "times"), kSameEndsMax));
+  end.failure_class = failure_class_named(text_in(json, "class")).value_or(FailureClass::trainer_process);
+  end.remedy = text_in(json, "remedy");
+  return end;
+}
+
 }  // namespace
+
+std::string to_json(const TrainerEnd& end) {
+  const Json json{{"generation", end.generation.value},
+                  {"detail", end.detail},
+                  {"step", end.step.value},
+                  {"failure", end.failure},
+                  {"times", end.times},
+                  {"class", name_of(end.failure_class)},
+                  {"remedy", end.remedy}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a trainer says what it likes
+}
 
 JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Duration now) {
   if (revision <= state_revision_) return {};
@@ -27,64 +61,99 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
   change.phase = change.generation || state.phase != state_->phase;
   state_revision_ = revision;
   state_ = state;
+  news_at_ = now;
   if (change.generation) {
     inventories_.clear();
     readies_.clear();
+    accusations_.clear();
   }
   if (change.phase) state_since_ = now;
   return change;
 }
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
-  auto number_after = [&](const std::string& prefix, std::uint64_t& number) {
-    return key.rfind(prefix, 0) == 0 && parse_number(std::string_view(key).substr(prefix.size()), number);
-  };
   Change change;
   std::uint64_t number = 0;
   if (key == keys_.state()) {
-    if (value == nullptr) return {};
+    if (value == nullptr) return change;
     auto state = parse_job_state(*value);
     if (state) return learn(*state, revision, now);
     change.refused = state.error().what;
-  } else if (number_after(keys_.nodes(), number)) {
-    const NodeId node(static_cast<std::uint32_t>(number));
+    return change;
+  }
+  if (key.rfind(keys_.events(), 0) == 0) return change;
+  if (key.rfind(keys_.all_accusations(), 0) != 0) news_at_ = now;
+  if (number_after(key, keys_.nodes(), number)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
-    if (record) {
-      registrations_.nodes[node] = *record;
-      registrations_.gone_since.erase(node);
-    } else {
-      registrations_.nodes.erase(node);
-      registrations_.gone_since[node] = now;
-    }
-  } else if (value == nullptr) {
-    return {};
-  } else if (state_ && number_after(keys_.inventories(state_->generation), number)) {
-    if (auto inventory = parse_inventory(*value)) inventories_[inventory->life.node] = *inventory;
-  } else if (state_ && number_after(keys_.readies(state_->generation), number)) {
-    readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
-  } else if (key == keys_.stop()) {
-    stop_.stop_step = Step(number_in(Json::parse(*value, nullptr, false), "step"));
-    change.stop = true;
-  } else if (state_ && number_after(keys_.stop_acks(state_->generation), number)) {
-    stop_.told[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
-  } else if (number_after(keys_.finishes(), number)) {
-    const Json json = Json::parse(*value, nullptr, false);
-    const SeatFinish finish{Generation(number_in(json, "generation")), Step(number_in(json, "step")),
-                            json.is_object() && json.value("committed", Json()) == true};
-    if (finish.generation.value > 0) finishes_[Seat(static_cast<std::uint32_t>(number))] = finish;
-  } else if (number_after(keys_.exits(), number)) {
-    const Json json = Json::parse(*value, nullptr, false);
-    const Seat seat(static_cast<std::uint32_t>(number));
-    if (json.is_object() && json.contains("detail") && json["detail"].is_string())
-      ends_[seat] = {seat, Generation(number_in(json, "generation")), json["detail"].get<std::string>()};
+    registrations_.note(NodeId(static_cast<std::uint32_t>(number)), record ? &*record : nullptr, now);
+    change.nodes = true;
+  } else {
+    apply_record(key, value, change);
   }
   return change;
 }
 
-std::vector<NodeRecord> JobMirror::nodes() const {
-  std::vector<NodeRecord> records;
-  for (const auto& [id, record] : registrations_.nodes) records.push_back(record);
-  return records;
+// Of which a later one takes the place of an earlier one, and that nobody erases but the leader when they are over.
+void JobMirror::apply_record(const std::string& key, const std::string* value, Change& change) {
+  std::uint64_t number = 0;
+  if (state_ && key.rfind(keys_.accusations(state_->generation), 0) == 0) {
+    auto accusation = value != nullptr ? parse_accusation(*value) : Result<Accusation>(Error{Code::not_found, ""});
+    if (accusation)
+      accusations_[key] = *accusation;
+    else
+      accusations_.erase(key);
+  } else if (value == nullptr) {
+    return;
+  } else if (state_ && number_after(key, keys_.inventories(state_->generation), number)) {
+    if (auto inventory = parse_inventory(*value)) inventories_[inventory->life.node] = *inventory;
+  } else if (state_ && number_after(key, keys_.readies(state_->generation), number)) {
+    readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
+  } else if (key == keys_.stop()) {
+    stop_.stop_step = Step(number_in(Json::parse(*value, nullptr, false), "step"));
+    change.stop = true;
+  } else if (state_ && number_after(key, keys_.stop_acks(state_->generation), number)) {
+    stop_.told[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
+  } else if (number_after(key, keys_.finishes(), number)) {
+    const Json json = Json::parse(*value, nullptr, false);
+    const SeatFinish finish{Generation(number_in(json, "generation")), Step(number_in(json, "step")),
+                            json.is_object() && json.value("committed", Json()) == true};
+    if (finish.generation.value > 0) finishes_[Seat(static_cast<std::uint32_t>(number))] = finish;
+  } else if (number_after(key, keys_.exits(), number)) {
+    if (const auto end = trainer_end_in(Seat(static_cast<std::uint32_t>(number)), *value)) note_end(*end);
+  }
+}
+
+JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
+  Change all;
+  const KeyValue* state = nullptr;
+  for (const KeyValue& kv : listing.kvs)
+    if (kv.key == keys_.state()) state = &kv;
+  if (state != nullptr) all = apply(state->key, &state->value, state->mod_revision, now);
+  // Revisions only grow, and nobody erases the state: it is the control that is not the one it was.
+  all.lost = state_ && (state == nullptr || listing.revision < state_revision_);
+
+  const std::map<NodeId, NodeRecord> registered = std::exchange(registrations_.nodes, {});
+  inventories_.clear();
+  readies_.clear();
+  accusations_.clear();
+  stop_.told.clear();
+  finishes_.clear();
+  ends_.clear();
+  for (const KeyValue& kv : listing.kvs) {
+    if (&kv == state) continue;
+    const Change change = apply(kv.key, &kv.value, kv.mod_revision, now);
+    all.stop = all.stop || change.stop;
+  }
+  // Also of members that were gone before this node first looked.
+  const auto note_if_gone = [&](NodeId node) {
+    if (registrations_.nodes.count(node) == 0) registrations_.note(node, nullptr, now);
+  };
+  for (const auto& [node, record] : registered) note_if_gone(node);
+  if (state_)
+    for (const Member& member : state_->seats) note_if_gone(member.life.node);
+  all.nodes = true;
+  news_at_ = now;
+  return all;
 }
 
 std::vector<Inventory> JobMirror::inventories() const {
@@ -106,6 +175,11 @@ std::vector<TrainerEnd> JobMirror::ends() const {
   std::vector<TrainerEnd> all;
   for (const auto& [seat, end] : ends_) all.push_back(end);
   return all;
+}
+
+std::optional<TrainerEnd> JobMirror::end_of(Seat seat) const {
+  const auto found = ends_.find(seat);
+  return found != ends_.end() ? std::optional(found->second) : std::nullopt;
 }
 
 bool JobMirror::is_member() const {
@@ -136,14 +210,14 @@ std::optional<NodeId> JobMirror::node_at(std::uint32_t position) const {
   return state_->seats[seat].life.node;
 }
 
+std::vector<Accusation> JobMirror::accusations() const {
+  std::vector<Accusation> all;
+  for (const auto& [key, accusation] : accusations_) all.push_back(accusation);
+  return all;
+}
+
 std::vector<Member> JobMirror::linked_members() const {
-  std::vector<Member> wanted;
-  if (!is_member() || is_over()) return wanted;
-  for (const std::uint32_t position : linked_positions(my_position(), spec_.node_count)) {
-    const std::size_t seat = std::size_t{position} * spec_.seats_per_node;
-    if (seat < state_->seats.size() && !is_evicted(state_->seats[seat].life)) wanted.push_back(state_->seats[seat]);
-  }
-  return wanted;
+  return state_ ? watched_by(*state_, registrations_, self_) : std::vector<Member>();
 }
 
 }  // namespace pawl::job

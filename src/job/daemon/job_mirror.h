@@ -3,7 +3,7 @@
 // Always as the control last said (apply, in the order of revisions), and besides that what this node itself has put
 // and the control has not repeated yet (note_own_*, taken back by forget_own_* if the put fails). The state's generation
 // rules: inventories, readies and acknowledgements of another one are not kept. Pure: no control, no clock.
-// What follows from it is decided in recovery/; what the node has done about it is recovery/duties.h (Followed).
+// What follows from it is decided in job/recovery; what the node has done about it is Followed (job/recovery/duties.h).
 #pragma once
 
 #include <map>
@@ -20,6 +20,9 @@
 
 namespace pawl::job {
 
+// The value of exit/<seat>.
+[[nodiscard]] std::string to_json(const TrainerEnd& end);
+
 class JobMirror {
  public:
   JobMirror(NodeLife self, std::string_view job) : self_(self), keys_(job) {}
@@ -29,10 +32,14 @@ class JobMirror {
     bool phase = false;       // of another phase
     bool generation = false;  // and of another generation
     bool stop = false;        // the job's last step is known
+    bool nodes = false;       // who is registered
+    bool lost = false;        // the control has lost what it knew: the state is not there any more, or an older one is
     std::string refused;      // not empty: the state can't be read, why
   };
   // A key of the job. `value`: nullptr if it was erased.
   Change apply(const std::string& key, const std::string* value, Revision revision, Duration now);
+  // All keys of the job, as of `listing.revision`: what is not among them is not there.
+  Change apply_all(const Listing& listing, Duration now);
   Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
   void set_spec(const JobSpec& spec) { spec_ = spec; }
 
@@ -42,6 +49,7 @@ class JobMirror {
   void forget_own_stop_ack() { stop_.told.erase(self_.node); }
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
   void forget_finish(Seat seat) { finishes_.erase(seat); }
+  void note_end(const TrainerEnd& end) { ends_.insert_or_assign(end.seat, end); }
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
   [[nodiscard]] const JobSpec& spec() const { return spec_; }
@@ -53,16 +61,18 @@ class JobMirror {
   [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
   [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
   [[nodiscard]] const Registrations& registrations() const { return registrations_; }
-  [[nodiscard]] std::vector<NodeRecord> nodes() const;
   [[nodiscard]] bool has_own_inventory() const { return inventories_.count(self_.node) > 0; }
   [[nodiscard]] std::vector<Inventory> inventories() const;
   [[nodiscard]] std::vector<NodeLife> ready_members() const;  // once a seat
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
+  [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
   [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
   [[nodiscard]] const StopView& stop() const { return stop_; }
+  [[nodiscard]] std::vector<Accusation> accusations() const;  // of the state's generation
+  // When anything last changed from which a recovery could go on.
+  [[nodiscard]] Duration news_at() const { return news_at_; }
 
   [[nodiscard]] bool is_member() const;
-  [[nodiscard]] bool is_evicted(NodeLife life) const { return state_ && job::is_evicted(*state_, life); }
   [[nodiscard]] const Source* source_of(Seat seat) const;
   // The ring, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the root.
   [[nodiscard]] RingOptions ring() const;
@@ -70,10 +80,12 @@ class JobMirror {
   [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
   [[nodiscard]] std::uint32_t my_position() const { return position_of(self_.node).value_or(0); }
   [[nodiscard]] bool is_root() const { return is_member() && my_position() == 0; }
-  // To whom this node keeps links; empty if it is no member.
+  // To whom this node keeps links (job/recovery/suspicion.h).
   [[nodiscard]] std::vector<Member> linked_members() const;
 
  private:
+  void apply_record(const std::string& key, const std::string* value, Change& change);
+
   const NodeLife self_;
   const JobKeys keys_;
   JobSpec spec_;
@@ -83,6 +95,8 @@ class JobMirror {
   Registrations registrations_;
   std::map<NodeId, Inventory> inventories_;
   std::map<NodeId, Generation> readies_;
+  std::map<std::string, Accusation> accusations_;  // by key
+  Duration news_at_{};
   std::map<Seat, SeatFinish> finishes_;
   std::map<Seat, TrainerEnd> ends_;
   StopView stop_;

@@ -73,7 +73,7 @@ TEST_F(Mirror, KnowsTheRingAndTheTree) {
   ASSERT_EQ(mirror.linked_members().size(), 2u);
   state.evicted = {test_life(2)};
   (void)put_state();
-  EXPECT_TRUE(mirror.is_evicted(test_life(2)));
+  EXPECT_TRUE(is_evicted(mirror.state(), test_life(2)));
   ASSERT_EQ(mirror.linked_members().size(), 1u);
   EXPECT_EQ(mirror.linked_members()[0].life, test_life(0));
 }
@@ -107,12 +107,63 @@ TEST_F(Mirror, FollowsRegistrations) {
   record.life = test_life(2);
   (void)put(keys.node(NodeId(2)), to_json(record));
   EXPECT_TRUE(mirror.registrations().has(test_life(2)));
-  EXPECT_EQ(mirror.nodes().size(), 1u);
+  EXPECT_EQ(mirror.registrations().nodes.size(), 1u);
   (void)mirror.apply(keys.node(NodeId(2)), nullptr, ++revision, 30s);
-  EXPECT_TRUE(mirror.nodes().empty());
+  EXPECT_TRUE(mirror.registrations().nodes.empty());
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(2)), 30s);
   (void)put(keys.node(NodeId(2)), to_json(record));
   EXPECT_EQ(mirror.registrations().gone_since.count(NodeId(2)), 0u);
+}
+
+TEST_F(Mirror, KeepsAccusationsOfTheStatesGenerationUntilTheyAreErased) {
+  (void)put_state();
+  const Accusation accusation{test_life(2), test_life(0)};
+  (void)put(keys.accusation(Generation(2), NodeId(2), NodeId(0)), to_json(accusation));
+  (void)put(keys.accusation(Generation(1), NodeId(2), NodeId(1)), to_json(accusation));
+  (void)put(keys.accusation(Generation(2), NodeId(2), NodeId(1)), "{}");
+  EXPECT_EQ(mirror.accusations(), std::vector<Accusation>{accusation});
+  (void)mirror.apply(keys.accusation(Generation(2), NodeId(2), NodeId(0)), nullptr, ++revision, 30s);
+  EXPECT_TRUE(mirror.accusations().empty());
+  (void)put(keys.accusation(Generation(2), NodeId(2), NodeId(0)), to_json(accusation));
+  state.generation = Generation(3);
+  (void)put_state();
+  EXPECT_TRUE(mirror.accusations().empty());
+}
+
+TEST_F(Mirror, AListingIsTheWholeTruth) {
+  (void)put_state();
+  NodeRecord record;
+  record.life = test_life(0);
+  (void)put(keys.node(NodeId(0)), to_json(record));
+  record.life = test_life(7);
+  (void)put(keys.node(NodeId(7)), to_json(record));
+  (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
+  (void)put(keys.exit(Seat(1)), R"({"generation":2,"detail":"exited 1"})");
+  record.life = test_life(1);
+  const Listing listing{{{keys.node(NodeId(1)), to_json(record), 50, 50, 0}, {keys.state(), to_json(state), 1, 1, 0}},
+                        60};
+  const JobMirror::Change change = mirror.apply_all(listing, 40s);
+  EXPECT_TRUE(change.nodes);
+  EXPECT_FALSE(change.state);
+  EXPECT_FALSE(change.lost);
+  EXPECT_EQ(mirror.registrations().nodes.size(), 1u);
+  EXPECT_TRUE(mirror.registrations().has(test_life(1)));
+  for (const std::uint32_t gone : {0u, 7u, 2u})  // 2: a member that this node has never seen
+    EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(gone)), 40s) << gone;
+  EXPECT_TRUE(mirror.finishes().empty());
+  EXPECT_TRUE(mirror.ends().empty());
+  (void)mirror.apply_all({{}, 61}, 50s);
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(0)), 40s);
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(1)), 50s);
+}
+
+TEST_F(Mirror, NoticesAControlThatLostItsData) {
+  (void)put_state();
+  (void)put_state();
+  EXPECT_FALSE(mirror.apply_all({{{keys.state(), to_json(state), 2, 1, 0}}, 2}, 40s).lost);
+  EXPECT_TRUE(mirror.apply_all({{{keys.state(), to_json(state), 1, 1, 0}}, 1}, 40s).lost);
+  EXPECT_TRUE(mirror.apply_all({{}, 90}, 40s).lost);
+  EXPECT_TRUE(mirror.has_state());
 }
 
 TEST_F(Mirror, ReadsStopsFinishesAndExits) {

@@ -6,7 +6,7 @@
 // words it understands are the table in docs/protocol.md ("Keeper <-> pawld"). Always: every child dies with it
 // (parent-death signal); one that did not run for longer than the silence deadline kills its trainers and pawld, drops
 // all segments and begins a new incarnation, as others have gone on without it. Not here: namespaces
-// (cli/job/namespaces.h), which node lives or dies (membership/, recovery/). Single-threaded: poll(2) over pidfds, the
+// (cli/job/namespaces.h), which node lives or dies (job/recovery). Single-threaded: poll(2) over pidfds, the
 // channel, signals and the trainers' output.
 #pragma once
 
@@ -29,10 +29,11 @@ struct KeeperOptions {
   std::uint32_t seats_per_node = 1;
   Duration silence = std::chrono::seconds(1);         // of our own: the others have gone on without us
   Duration daemon_silence = std::chrono::seconds(1);  // of pawld: it is started anew
+  Duration lease = std::chrono::seconds(2);           // of the node's registration: where no pawld lives to renew it
   std::vector<std::string> daemon_argv;  // what to start as pawld, before its flags: {"/proc/self/exe", "daemon"}
   std::vector<std::string> trainer_argv;
   std::string log_dir;    // empty: trainers write to the node's log
-  std::uint32_t tee = 0;  // bit 0: trainers' stdout goes to `tee_fd` as well, bit 1: stderr
+  std::uint32_t tee = 0;  // kTee...: which of the trainers' output goes to `tee_fd` as well
   int tee_fd = -1;        // non-blocking; whole lines; what doesn't fit is left out there (never in the log)
 };
 

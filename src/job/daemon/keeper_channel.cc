@@ -24,6 +24,9 @@ void KeeperChannel::spawn_trainer(std::uint32_t local_index, std::span<const std
 void KeeperChannel::kill_trainer(std::uint32_t local_index) {
   say(KillTrainer{local_index});
 }
+void KeeperChannel::show_trainer(std::uint32_t local_index, bool shown) {
+  say(ShowTrainer{local_index, shown});
+}
 void KeeperChannel::alive(Duration lease_renewed_boottime) {
   say(PawldAlive{lease_renewed_boottime});
 }
@@ -54,7 +57,7 @@ void KeeperChannel::read() {
   if (const auto* spawned = std::get_if<TrainerSpawned>(&*news)) {
     handlers_.spawned(spawned->local_index, spawned->pid, spawned->start_time);
   } else if (const auto* exited = std::get_if<TrainerExited>(&*news)) {
-    handlers_.exited(exited->local_index, exited->pid, exited->how);
+    handlers_.exited(*exited);
   }
 }
 

@@ -19,7 +19,7 @@ class KeeperChannel {
  public:
   struct Handlers {
     std::function<void(std::uint32_t local_index, std::uint64_t pid, std::uint64_t start_time)> spawned;
-    std::function<void(std::uint32_t local_index, std::uint64_t pid, std::string how)> exited;
+    std::function<void(const TrainerExited&)> exited;
     std::function<void()> lost;
   };
   KeeperChannel(Loop& loop, std::unique_ptr<Stream> keeper, Handlers handlers);
@@ -28,6 +28,7 @@ class KeeperChannel {
   void drop(const std::string& name);
   void spawn_trainer(std::uint32_t local_index, std::span<const std::string> environment);
   void kill_trainer(std::uint32_t local_index);
+  void show_trainer(std::uint32_t local_index, bool shown);
   void alive(Duration lease_renewed_boottime);
   void reset(const std::string& reason);
   void end(int code);

@@ -332,6 +332,59 @@ TEST_F(KeeperTest, TakenPortIsASentence) {
   EXPECT_NE(code.error().what.find("another process listens there"), std::string::npos) << code.error().what;
 }
 
+TEST_F(KeeperTest, ANodeThatComesBackWaitsForItsPort) {
+  start();
+  const std::string first = await("started");
+  kill(keeper_, SIGKILL);
+  wait_code();
+  Result<Fd> port = listen_tcp({"127.0.0.1", 0});
+  options_.listen = *local_address(port->get());
+  const pid_t dying = fork();  // holds the port for a while, as a pawld does that has gigabytes to give back
+  if (dying == 0) {
+    real_clock().sleep(milliseconds(300));
+    _exit(0);
+  }
+  port->reset();
+  start();
+  const std::string second = await("started", 2);
+  waitpid(dying, nullptr, 0);
+  EXPECT_GT(std::stoull(word(second, 2)), std::stoull(word(first, 2)));
+  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
+  EXPECT_NE(log.find("port_held"), std::string::npos) << log;
+}
+
+TEST_F(KeeperTest, WhoWaitsForItsPortCanBeEnded) {
+  start();
+  await("started");
+  kill(keeper_, SIGKILL);
+  wait_code();
+  const Result<Fd> taken = listen_tcp({"127.0.0.1", 0});
+  options_.listen = *local_address(taken->get());
+  start();
+  real_clock().sleep(milliseconds(300));
+  kill(keeper_, SIGTERM);
+  EXPECT_EQ(wait_code(), 128 + SIGTERM);
+}
+
+// Its parent-death signal reaches a wrapper, and not what the wrapper has started.
+TEST_F(KeeperTest, NothingOfANodesEarlierLifeLivesBesideANewOne) {
+  options_.trainer_argv = {"/bin/sh", "-c", "sleep 1000 & echo $! > \"$OUT\"; wait"};
+  start();
+  await("started");
+  command(text("spawn 0\nOUT=", directory_.path(), "/out\n"));
+  await("heard spawned 0");
+  for (int i = 0; i < 1000 && read_file(directory_.path("out")).value_or("").empty(); ++i)
+    real_clock().sleep(milliseconds(10));
+  const pid_t orphan = std::atoi(read_file(directory_.path("out"))->c_str());
+  kill(keeper_, SIGKILL);
+  wait_code();
+  ASSERT_TRUE(process_state(orphan)) << "nobody has ended it yet";
+  start();
+  await("started", 2);
+  EXPECT_NE(process_state(orphan).value_or('Z'), 'S');
+  EXPECT_TRUE(gone_soon(orphan));
+}
+
 TEST_F(KeeperTest, OutputGoesToTheLogAndIsTeedByLine) {
   options_.trainer_argv = {"/bin/sh", "-c", "echo one; printf tw; sleep 0.1; echo o; echo hidden >&2; exit 0"};
   options_.tee = 1;

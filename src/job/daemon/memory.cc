@@ -18,6 +18,10 @@ SourceKind source_kind(ArenaKind kind) {
   return kind == ArenaKind::own ? SourceKind::own_arena : SourceKind::replica;
 }
 
+void freeze(const Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) arena.slot(i).freeze();
+}
+
 }  // namespace
 
 std::string segment_name(ArenaKind kind, Seat seat) {
@@ -26,30 +30,44 @@ std::string segment_name(ArenaKind kind, Seat seat) {
 
 Status Memory::adopt(const std::string& name, Fd fd) {
   PAWL_ASSIGN(std::uint64_t size, shared_.size_bytes(fd.get()));
-  PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {.populate = true}));
+  PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {}));
   PAWL_ASSIGN(Arena arena, Arena::open(mapping.bytes()));
   if (segment_name(arena.spec().kind, arena.spec().seat) != name)
     return Error{Code::corrupt, text("segment ", name, " says it is another")};
+  if (frozen_) freeze(arena);
   const Key key{arena.spec().kind, arena.spec().seat};
   arenas_[key] = std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena});
   return {};
 }
 
-Result<ArenaHandle> Memory::arena_for(const ArenaSpec& spec) {
-  const Key key{spec.kind, spec.seat};
-  auto found = arenas_.find(key);
-  if (found != arenas_.end() && same_shape(found->second->arena.spec(), spec)) return found->second;
-  const std::string name = segment_name(spec.kind, spec.seat);
+ArenaHandle Memory::find_equal(const ArenaSpec& spec) const {
+  const ArenaHandle found = find(spec.kind, spec.seat);
+  return found && same_shape(found->arena.spec(), spec) ? found : nullptr;
+}
+
+Result<ArenaHandle> Memory::make(const ArenaSpec& spec) const {
   const std::uint64_t size = Arena::size_bytes(spec);
-  PAWL_ASSIGN(Fd fd, shared_.create("pawl." + spec.job + "." + name, size));
+  PAWL_ASSIGN(Fd fd, shared_.create("pawl." + spec.job + "." + segment_name(spec.kind, spec.seat), size));
   PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {.populate = true}));
   PAWL_ASSIGN(Arena arena, Arena::format(mapping.bytes(), spec));
-  if (found != arenas_.end()) log_warn("arena_replaced", "name", name, "why", "the layout differs");
+  return std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena});
+}
+
+void Memory::put(const ArenaHandle& made) {
+  const ArenaSpec& spec = made->arena.spec();
+  const std::string name = segment_name(spec.kind, spec.seat);
+  if (frozen_) freeze(made->arena);
+  if (find(spec.kind, spec.seat)) log_warn("arena_replaced", "name", name, "why", "the layout differs");
   drop(spec.kind, spec.seat);
-  keeper_.hold(name, fd.get());
-  ArenaHandle made = std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena});
-  arenas_[key] = made;
-  log_info("arena_made", "name", name, "bytes", size);
+  keeper_.hold(name, made->fd.get());
+  arenas_[{spec.kind, spec.seat}] = made;
+  log_info("arena_made", "name", name, "bytes", made->mapping.size_bytes());
+}
+
+Result<ArenaHandle> Memory::arena_for(const ArenaSpec& spec) {
+  if (ArenaHandle found = find_equal(spec)) return found;
+  PAWL_ASSIGN(ArenaHandle made, make(spec));
+  put(made);
   return made;
 }
 
@@ -62,25 +80,35 @@ void Memory::drop(ArenaKind kind, Seat seat) {
   if (arenas_.erase({kind, seat}) > 0) keeper_.drop(segment_name(kind, seat));
 }
 
-void Memory::drop_all() {
-  while (!arenas_.empty()) drop(arenas_.begin()->first.first, arenas_.begin()->first.second);
-}
-
 void Memory::freeze_all() {
-  for (auto& [key, held] : arenas_)
-    for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) held->arena.slot(i).freeze();
+  frozen_ = true;
+  for (auto& [key, held] : arenas_) freeze(held->arena);
 }
 
-void Memory::unfreeze_all(std::span<const LineageEntry> lineage, std::span<const Struck> struck) {
+void Memory::empty_struck(std::span<const Struck> struck, NodeLife self) {
+  for (const Struck& wrong : struck) {
+    const ArenaHandle held =
+        wrong.at == self ? find(wrong.kind == SourceKind::replica ? ArenaKind::replica : ArenaKind::own, wrong.seat)
+                         : nullptr;
+    for (std::uint32_t i = 0; held && i < held->arena.slot_count(); ++i) {
+      const Slot slot = held->arena.slot(i);
+      const SlotWord word = slot.word();
+      if (word.generation == wrong.slot_generation && word.step == wrong.step) (void)slot.empty_frozen();
+    }
+  }
+}
+
+void Memory::unfreeze_all(std::span<const LineageEntry> lineage, Generation running) {
+  frozen_ = false;
   for (auto& [key, held] : arenas_)
     for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
       const Slot slot = held->arena.slot(i);
       const SlotWord word = slot.word();
-      const bool wrong = std::any_of(struck.begin(), struck.end(), [&](const Struck& s) {
-        return s.seat == key.second && s.kind == source_kind(key.first) && s.slot_generation == word.generation &&
-               s.step == word.step;
-      });
-      slot.unfreeze(word.state == SlotState::sealed && !wrong && in_lineage(lineage, word.generation, word.step));
+      slot.unfreeze(word.state == SlotState::sealed && in_lineage(lineage, word.generation, word.step));
+      // Nobody writes an older generation's step any more. Left there, it would take the slot for good: the gate lets go
+      // only of what is before the committed step.
+      if (!word.frozen && word.state == SlotState::dirty && word.generation < running)
+        (void)slot.try_abandon(word.generation, word.step);
     }
 }
 

@@ -1,7 +1,8 @@
 // Memory: the arenas in this node's care, its own seats' and its wards'.
 //
 // Segments are made here, handed to the keeper (who keeps them over our death) and adopted from it on return. All calls
-// belong to the loop's thread; the Arena views handed out may be used by other threads as arena.h allows, and stay
+// but make() belong to the loop's thread, and none of those takes time by bytes (an adopted segment is entered into the
+// page table by whoever reads it); the Arena views handed out may be used by other threads as arena.h allows, and stay
 // valid until drop() (HeldArena is shared, so a thread that still holds one keeps the mapping).
 #pragma once
 
@@ -36,16 +37,25 @@ class Memory {
 
   // A segment from the keeper ("own.3", "replica.2"). Fails: `corrupt`; it is then dropped.
   [[nodiscard]] Status adopt(const std::string& name, Fd fd);
-  // The arena for spec.kind and spec.seat: the one that is there if its shape and layout are equal, else a fresh one in
-  // its place. Fails: `full` with need and remedy.
+  // The arena for spec.kind and spec.seat that is there, if its shape and layout are equal; else nullptr.
+  [[nodiscard]] ArenaHandle find_equal(const ArenaSpec& spec) const;
+  // A fresh one, which nobody keeps yet. Takes time by its bytes, so not on the loop: any task. Fails: `full` with need
+  // and remedy.
+  [[nodiscard]] Result<ArenaHandle> make(const ArenaSpec& spec) const;
+  // Keeps it, in place of the one that is there.
+  void put(const ArenaHandle& made);
+  // All of this in one: the one that is there, or a fresh one. Only for whoever may stand still meanwhile.
   [[nodiscard]] Result<ArenaHandle> arena_for(const ArenaSpec& spec);
   [[nodiscard]] ArenaHandle find(ArenaKind kind, Seat seat) const;  // nullptr: none
   void drop(ArenaKind kind, Seat seat);
-  void drop_all();
 
+  // From here to unfreeze_all every slot is frozen, those of arenas that come meanwhile too: no stream that has not seen
+  // its end yet can open one of them.
   void freeze_all();
-  // At `running`: what is sealed, in the lineage and not struck out stays, all else becomes empty.
-  void unfreeze_all(std::span<const LineageEntry> lineage, std::span<const Struck> struck);
+  // What proved wrong here is nobody's source any more: frozen slots become empty (and stay frozen).
+  void empty_struck(std::span<const Struck> struck, NodeLife self);
+  // At `running`: what is sealed and in the lineage stays, all else of generations before this one becomes empty.
+  void unfreeze_all(std::span<const LineageEntry> lineage, Generation running);
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
   [[nodiscard]] std::uint64_t bytes() const;
 
@@ -54,6 +64,7 @@ class Memory {
   SharedMemory& shared_;
   std::map<Key, ArenaHandle> arenas_;
   Keeper keeper_;
+  bool frozen_ = false;
 };
 
 [[nodiscard]] std::string segment_name(ArenaKind kind, Seat seat);

@@ -11,7 +11,6 @@ using namespace std::chrono_literals;
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
     : loop_(loop), self_(std::move(self)), deadlines_(deadlines), handlers_(std::move(handlers)) {
   self_.purpose = Purpose::link;
-  heard_boottime_ = loop_.environment().clock.boottime();
 }
 
 void Neighbours::set(const std::vector<Member>& wanted) {
@@ -47,13 +46,13 @@ void Neighbours::tick() {
     if (found == links_.end() || found->second.state == State::dead) continue;
     Link& link = found->second;
     if (link.state == State::up) link.connection->send(frame_of(BeatMessage{handlers_.generation()}));
-    if (now - link.heard > deadlines_.silence) {
-      lose(link, FaultKind::node_silent, text("no sign of life for ", (now - link.heard) / 1ms, " ms"));
-      continue;
-    }
-    const bool stuck = (link.state == State::connecting || link.state == State::greeting) &&
-                       now - link.attempted > std::max<Duration>(deadlines_.silence / 4, 200ms);
-    if (stuck && link.state == State::connecting) drop(link);  // the connect was swallowed; a greeting may just be slow
+    const Duration tried_for = now - link.attempted;
+    // A connect was swallowed. A greeting may just be slow: a pawld that restarts finds it waiting. But whoever was cut
+    // off in the midst of a connection may hear from it long after the cut is healed.
+    const bool swallowed =
+        link.state == State::connecting && tried_for > std::max<Duration>(deadlines_.silence / 4, 200ms);
+    const bool silent = now - link.heard > deadlines_.silence && tried_for > deadlines_.silence;
+    if (swallowed || silent) drop(link);
     if (link.state == State::down) connect(link);
   }
 }
@@ -61,7 +60,7 @@ void Neighbours::tick() {
 void Neighbours::connect(Link& link) {
   link.attempted = loop_.environment().clock.now();
   auto address = Address::parse(link.address);
-  if (!address) return lose(link, FaultKind::node_lost, address.error().what);
+  if (!address) return lose(link, address.error().what);
   auto started = loop_.environment().network.start_connect(*address);
   const NodeId node = link.life.node;
   if (!started) {
@@ -104,11 +103,18 @@ void Neighbours::on_frame(NodeId node, Frame& frame) {
       link.state = State::up;
       return handlers_.on_up(link.life);
     }
-    PeerRefusedMessage refused;
-    (void)decode(frame.payload, refused);
-    return lose(link, FaultKind::node_lost, "it refused us: " + refused.why);
+    PeerRefusedMessage answer;
+    (void)decode(frame.payload, answer);
+    return refused(link, answer);
   }
   if (!is<BeatBackMessage>(frame)) handlers_.on_answer(link.life, frame);
+}
+
+void Neighbours::refused(Link& link, const PeerRefusedMessage& answer) {
+  if (answer.refusal != PeerRefusal::evicted) return lose(link, "it refused us: " + answer.why);
+  const NodeLife life = link.life;
+  drop(link);
+  handlers_.on_evicted(life, answer.why);
 }
 
 void Neighbours::broken(NodeId node, const Error& error) {
@@ -117,23 +123,23 @@ void Neighbours::broken(NodeId node, const Error& error) {
   Link& link = found->second;
   const bool was_up = link.state == State::up;
   drop(link);
-  if (is_refused(error)) return lose(link, FaultKind::node_lost, "its address refuses connections");
+  if (is_refused(error)) return lose(link, "its address refuses connections");
   if (was_up) {
     log_info("link_broken", "to", node, "why", error.what);
     connect(link);  // at once: refused or not tells whether the node or only its pawld has died
   }
 }
 
-void Neighbours::lose(Link& link, FaultKind kind, const std::string& detail) {
+void Neighbours::lose(Link& link, const std::string& proof) {
   const NodeLife life = link.life;
   drop(link);
   link.state = State::dead;
-  handlers_.on_lost(life, kind, detail);
+  handlers_.on_lost(life, proof);
 }
 
 void Neighbours::hear(Link& link) {
   link.heard = loop_.environment().clock.now();
-  heard_boottime_ = loop_.environment().clock.boottime();
+  link.heard_boottime = loop_.environment().clock.boottime();
 }
 
 void Neighbours::drop(Link& link) {
@@ -147,6 +153,13 @@ void Neighbours::drop(Link& link) {
 bool Neighbours::is_up(NodeId node) const {
   auto found = links_.find(node);
   return found != links_.end() && found->second.state == State::up;
+}
+
+std::vector<Contact> Neighbours::contacts() const {
+  std::vector<Contact> contacts;
+  for (const auto& [node, link] : links_)
+    contacts.push_back({link.life, link.heard, link.heard_boottime, link.state == State::dead});
+  return contacts;
 }
 
 std::vector<Neighbours::View> Neighbours::view() const {

@@ -1,10 +1,10 @@
 // Neighbours: this daemon's links to the members it watches and talks to. On the loop's thread.
 //
 // One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node
-// is dead (its keeper owns the listening socket). Accepted or swallowed but silent: its pawld restarts, or the node is
-// stopped or cut off; wait out the silence deadline. Another incarnation answers: the life we knew is over. What
-// follows from a lost neighbour is decided elsewhere (job/recovery/decide.h). Incoming links: peer_listener.h; they
-// only answer.
+// is dead (its keeper owns the listening socket). Another incarnation answers: the life we knew is over. Accepted or
+// swallowed but silent: its pawld restarts, or the node is stopped, or it or this one is cut off; the link is tried again
+// for ever, and what its silence means is weighed elsewhere (job/recovery/suspicion.h). Incoming links: peer_listener.h;
+// they only answer.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 #include "job/daemon/connection.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/deadlines.h"
+#include "job/recovery/suspicion.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
@@ -23,9 +24,10 @@ namespace pawl::job {
 class Neighbours {
  public:
   struct Handlers {
-    std::function<void(NodeLife, FaultKind, const std::string& detail)> on_lost;  // once for each life
-    std::function<void(NodeLife)> on_up;                                          // a link stands (again)
-    std::function<void(NodeLife, Frame&)> on_answer;                              // on an outgoing link
+    std::function<void(NodeLife, const std::string& proof)> on_lost;   // it is gone for certain; once for each life
+    std::function<void(NodeLife, const std::string& why)> on_evicted;  // it says that this node was evicted
+    std::function<void(NodeLife)> on_up;                               // a link stands (again)
+    std::function<void(NodeLife, Frame&)> on_answer;                   // on an outgoing link
     std::function<Generation()> generation;
   };
   Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers);
@@ -37,8 +39,7 @@ class Neighbours {
   void tick();  // every heartbeat interval
 
   [[nodiscard]] bool is_up(NodeId node) const;
-  [[nodiscard]] Duration last_heard_boottime() const { return heard_boottime_; }
-  [[nodiscard]] bool has_any() const { return !links_.empty(); }
+  [[nodiscard]] std::vector<Contact> contacts() const;
   struct View {
     NodeId node;
     const char* state;
@@ -56,13 +57,15 @@ class Neighbours {
     std::uint64_t watch = 0;
     std::shared_ptr<Connection> connection;
     Duration heard{};  // steady clock
+    Duration heard_boottime{};
     Duration attempted{};
   };
   void connect(Link& link);
   void connected(NodeId node);
   void on_frame(NodeId node, Frame& frame);
   void broken(NodeId node, const Error& error);
-  void lose(Link& link, FaultKind kind, const std::string& detail);
+  void refused(Link& link, const PeerRefusedMessage& answer);
+  void lose(Link& link, const std::string& proof);
   void hear(Link& link);
   void drop(Link& link);
 
@@ -71,7 +74,6 @@ class Neighbours {
   Deadlines deadlines_;
   Handlers handlers_;
   std::map<NodeId, Link> links_;
-  Duration heard_boottime_{};
 };
 
 }  // namespace pawl::job

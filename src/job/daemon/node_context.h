@@ -2,7 +2,7 @@
 // followed them, and the few things that a part asks of the world.
 //
 // One of it, made by Pawld, outlives all parts. Parts read it; besides Pawld only Generations and Imports write
-// `followed`, and only Pawld lets the mirror apply keys. On the loop's thread, except `post`, `clock` and `self`.
+// `followed`, and only Pawld lets the mirror apply keys and tells `attention` what happens. On the loop's thread, except `post`, `clock` and `self`.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "env/environment.h"
 #include "job/daemon/job_mirror.h"
+#include "job/recovery/attention.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/duties.h"
 
@@ -21,6 +22,7 @@ class ControlCalls {
  public:
   virtual ~ControlCalls() = default;
   virtual void put(std::string key, std::string value, std::function<void(Status)> then) = 0;
+  // Not begun at all (`stale`) if others stand in its way for long: what it was decided from is then too old.
   virtual void compare_and_swap(std::string key, Revision expected, std::string value,
                                 std::function<void(Result<Swapped>)> then) = 0;
   // Runs where blocking is allowed; nobody cares about the result.
@@ -36,6 +38,7 @@ struct NodeContext {
   std::string address;  // where others reach this node
   JobMirror mirror;
   Followed followed;
+  Attention attention;
   Deadlines deadlines{};
   bool ending = false;
 

@@ -1,8 +1,12 @@
 #include "job/daemon/pawld.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/log.h"
 #include "env/files.h"
 #include "job/daemon/pawld_parts.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
@@ -10,9 +14,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr Duration kListPause = 100ms;
+constexpr Duration kUnreadyTick = 50ms;
+
 class SessionCalls : public ControlCalls {
  public:
-  explicit SessionCalls(ControlSession& session) : session_(session) {}
+  SessionCalls(ControlSession& session, NodeContext& context) : session_(session), context_(context) {}
   void put(std::string key, std::string value, std::function<void(Status)> then) override {
     session_.call<Revision>(
         [key = std::move(key), value = std::move(value)](Control& control) { return control.put(key, value); },
@@ -20,14 +27,20 @@ class SessionCalls : public ControlCalls {
   }
   void compare_and_swap(std::string key, Revision expected, std::string value,
                         std::function<void(Result<Swapped>)> then) override {
-    session_.call<Swapped>([key = std::move(key), expected, value = std::move(value)](
-                               Control& control) { return control.compare_and_swap(key, expected, value); },
-                           std::move(then));
+    Clock& clock = *context_.clock;
+    const Duration begin_by = clock.now() + context_.deadlines.silence / 2;
+    session_.call<Swapped>(
+        [key = std::move(key), expected, value = std::move(value), begin_by, &clock](Control& control) {
+          if (clock.now() > begin_by) return Result<Swapped>(Error{Code::stale, "other calls took too long"});
+          return control.compare_and_swap(key, expected, value);
+        },
+        std::move(then));
   }
   void tell(std::function<void(Control&)> work) override { session_.tell(std::move(work)); }
 
  private:
   ControlSession& session_;
+  NodeContext& context_;
 };
 
 }  // namespace
@@ -59,15 +72,21 @@ Status Pawld::start() {
       *loop_, std::move(lines_.keeper),
       KeeperChannel::Handlers{.spawned = [this](std::uint32_t i, std::uint64_t pid,
                                                 std::uint64_t started) { parts_->trainers.spawned(i, pid, started); },
-                              .exited = [this](std::uint32_t i, std::uint64_t pid,
-                                               const std::string& how) { parts_->trainers.exited(i, pid, how); },
+                              .exited =
+                                  [this](const TrainerExited& exited) {
+                                    parts_->trainers.exited(exited.local_index, exited.pid, exited.how, exited.said);
+                                  },
                               .lost = [this] { context_.exit(1); }});
   parts_ = std::make_unique<Parts>(*this);
   adopt_held();
   PAWL_ASSIGN(std::unique_ptr<Control> control, lines_.connect_control(token_));
-  session_ = std::make_unique<ControlSession>(*loop_, std::move(control));
-  control_calls_ = std::make_unique<SessionCalls>(*session_);
+  session_ = std::make_unique<ControlSession>(*loop_, std::move(control), [this](Duration asked, bool answered) {
+    if (answered) return context_.attention.control_answered(asked, context_.clock->now(), context_.deadlines);
+    context_.attention.control_failed();
+  });
+  control_calls_ = std::make_unique<SessionCalls>(*session_, context_);
   context_.control = control_calls_.get();
+  tick();
   join_job();
   return {};
 }
@@ -99,7 +118,7 @@ void Pawld::join_job() {
                           [this](Result<Listing> listing) {
                             if (listing) return joined(*listing);
                             log_warn("control_away", "why", listing.error().what);
-                            loop_->after(100ms, [this] { join_job(); });
+                            loop_->after(kListPause, [this] { join_job(); });
                           });
 }
 
@@ -129,7 +148,7 @@ void Pawld::joined(const Listing& listing) {
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);
   start_neighbours();
   ready_ = true;
-  note_all(listing);
+  take(listing);
   watch_ = session_->watch(context_.mirror.keys().root, listing.revision + 1,
                            [this](const WatchEvent& event) { on_key(event); });
   parts_->peers.open();
@@ -138,30 +157,33 @@ void Pawld::joined(const Listing& listing) {
   register_node();
   log_info("daemon_ready", "address", options_.address, "incarnation", context_.self.incarnation, "memory_bytes",
            parts_->memory.bytes());
-  tick();
   drive();
 }
 
 void Pawld::start_neighbours() {
   neighbours_ = std::make_unique<Neighbours>(
       *loop_, hello(Purpose::link), context_.deadlines,
-      Neighbours::Handlers{.on_lost =
-                               [this](NodeLife life, FaultKind kind, const std::string& why) {
-                                 if (context_.mirror.has_state() && !context_.mirror.is_over())
-                                   parts_->mover.report({kind, life, std::nullopt, why, 0});
-                               },
-                           .on_up =
-                               [this](NodeLife life) {
-                                 if (!context_.mirror.is_member()) return;
-                                 parts_->progress.on_link_up(life.node);
-                                 if (context_.mirror.node_at(0) == life.node) parts_->rendezvous.ask_again();
-                               },
-                           .on_answer =
-                               [this](NodeLife, Frame& frame) {
-                                 if (const auto value = message_in<PeerValueMessage>(frame))
-                                   parts_->rendezvous.on_answer(frame.id, value->answer);
-                               },
-                           .generation = [this] { return context_.mirror.generation(); }});
+      Neighbours::Handlers{
+          .on_lost =
+              [this](NodeLife life, const std::string& proof) {
+                const JobMirror& mirror = context_.mirror;
+                if (!mirror.has_state() || mirror.is_over() || !is_survivor(mirror.state(), life)) return;
+                parts_->mover.report({FaultKind::node_lost, life, std::nullopt, proof, 0});
+              },
+          .on_evicted = [this](NodeLife life,
+                               const std::string& why) { fence(text("node ", life.node, " says: ", why)); },
+          .on_up =
+              [this](NodeLife life) {
+                if (!context_.mirror.is_member()) return;
+                parts_->progress.on_link_up(life.node);
+                if (context_.mirror.node_at(0) == life.node) parts_->rendezvous.ask_again();
+              },
+          .on_answer =
+              [this](NodeLife, Frame& frame) {
+                if (const auto value = message_in<PeerValueMessage>(frame))
+                  parts_->rendezvous.on_answer(frame.id, value->answer);
+              },
+          .generation = [this] { return context_.mirror.generation(); }});
 }
 
 void Pawld::register_node() {
@@ -197,27 +219,35 @@ Hello Pawld::hello(Purpose purpose) const {
 
 void Pawld::on_key(const WatchEvent& event) {
   if (event.kind == WatchEvent::Kind::resync) {
-    session_->call<Listing>([root = context_.mirror.keys().root](Control& control) { return control.list(root); },
-                            [this](Result<Listing> listing) {
-                              if (!listing) return;
-                              note_all(*listing);
-                              drive();
-                            });
+    if (!std::exchange(listing_, true)) list_again();
     return;
   }
+  if (listing_) return missed_.push_back(event);
   KeyValue kv = event.kv;
   kv.mod_revision = event.revision;
   note(kv, event.kind != WatchEvent::Kind::put);
   if (kv.key.rfind(context_.mirror.keys().events(), 0) != 0) drive();
 }
 
-// The state first: what the others say belongs to its generation.
-void Pawld::note_all(const Listing& listing) {
-  const std::string state = context_.mirror.keys().state();
-  for (const KeyValue& kv : listing.kvs)
-    if (kv.key == state) note(kv);
-  for (const KeyValue& kv : listing.kvs)
-    if (kv.key != state) note(kv);
+// Some events are lost: the keys are read anew, and what came meanwhile is taken after that.
+void Pawld::list_again() {
+  session_->call<Listing>([root = context_.mirror.keys().root](Control& control) { return control.list(root); },
+                          [this](Result<Listing> listing) {
+                            if (!listing) {
+                              log_warn("control_away", "why", listing.error().what);
+                              loop_->after(kListPause, [this] { list_again(); });
+                              return;
+                            }
+                            listing_ = false;
+                            take(*listing);
+                            for (const WatchEvent& event : std::exchange(missed_, {}))
+                              if (event.revision > listing->revision) on_key(event);
+                            drive();
+                          });
+}
+
+void Pawld::take(const Listing& listing) {
+  on_change(context_.mirror.apply_all(listing, context_.clock->now()));
 }
 
 void Pawld::note(const KeyValue& kv, bool erased) {
@@ -227,15 +257,26 @@ void Pawld::note(const KeyValue& kv, bool erased) {
 void Pawld::on_change(const JobMirror::Change& change) {
   if (!change.refused.empty()) return log_error("state_refused", "why", change.refused);
   if (change.stop) parts_->pages.write_all();
-  if (!change.state) return;
-  const JobState& state = context_.mirror.state();
-  parts_->imports.note_struck(state.struck);
-  if (!change.phase) return;
-  log_info("state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader",
-           state.leader.node);
-  parts_->seats.take();
-  parts_->pages.write_all();
-  neighbours_->set(context_.mirror.linked_members());
+  if (change.lost && !std::exchange(control_lost_, true)) tell_control_lost();
+  if (change.phase) {
+    const JobState& state = context_.mirror.state();
+    log_info("state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader",
+             state.leader.node);
+    parts_->seats.take();
+    parts_->pages.write_all();
+  }
+  if (change.phase || change.nodes) neighbours_->set(context_.mirror.linked_members());
+}
+
+// What this node read last need not be what the control took last: a swap that only another has read, or that nobody
+// has, would be undone by writing it back, and of one generation there would be two lines. So nobody does. Training and
+// capture go on with the state that is known here; every swap loses from now on, after pauses.
+void Pawld::tell_control_lost() {
+  log_error("control_lost_data", "generation", context_.mirror.generation(), "revision",
+            context_.mirror.state_revision());
+  if (context_.mirror.is_root())
+    parts_->events.tell("control_lost_data",
+                        R"({"detail":"no recovery is possible any more; save a checkpoint, and start the job anew"})");
 }
 
 // --- Driving
@@ -261,11 +302,16 @@ void Pawld::drive_soon(Duration delay) {
 
 void Pawld::tick() {
   if (context_.ending) return;
-  neighbours_->tick();
   keeper_->alive(Duration(lease_renewed_ns_.load()));
+  if (!ready_) {  // the keeper must know that this pawld lives, however long the control takes
+    loop_->after(kUnreadyTick, [this] { tick(); });
+    return;
+  }
+  context_.attention.ticked(context_.clock->now(), context_.deadlines);
+  neighbours_->tick();
   fence_if_cut_off();
   parts_->watch.check();
-  parts_->mover.check_members([this](NodeId node) { return neighbours_->is_up(node); });
+  parts_->mover.check_members(neighbours_->contacts());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });
 }
@@ -275,12 +321,18 @@ void Pawld::fence_if_cut_off() {
   view.now_boottime = context_.clock->boottime();
   view.lease_renewed_boottime = Duration(lease_renewed_ns_.load());
   view.last_tick_boottime = loop_->last_round_boottime();
-  view.neighbour_heard_boottime = neighbours_->last_heard_boottime();
-  view.has_neighbours = neighbours_->has_any();
+  if (const JobMirror& mirror = context_.mirror; mirror.has_state())
+    count_heard(view, mirror.state(), mirror.registrations(), context_.self, neighbours_->contacts(), beats_,
+                context_.deadlines);
   if (!must_fence(view, context_.deadlines)) return;
-  log_error("fencing_itself", "lease_age_ms", (view.now_boottime - view.lease_renewed_boottime) / 1ms);
-  context_.ending = true;
-  keeper_->reset("cut off: the lease is older than its bound and no neighbour was heard");
+  fence(text("cut off: the lease is ", (view.now_boottime - view.lease_renewed_boottime) / 1ms, " ms old, and of ",
+             view.members, " members ", view.heard, " are heard, this one among them"));
+}
+
+void Pawld::fence(const std::string& why) {
+  if (std::exchange(context_.ending, true)) return;
+  log_error("fencing_itself", "why", why);
+  keeper_->reset(why);
 }
 
 void Pawld::end_job(int code) {

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,13 +52,16 @@ class Pawld {
   void register_node();
   [[nodiscard]] NodeRecord node_record() const;  // any thread
   void on_key(const WatchEvent& event);
-  void note_all(const Listing& listing);
+  void list_again();
+  void take(const Listing& listing);
   void note(const KeyValue& kv, bool erased = false);
   void on_change(const JobMirror::Change& change);
+  void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
   void drive_soon(Duration delay);
   void tick();
   void fence_if_cut_off();
+  void fence(const std::string& why);
   void end_job(int code);
   [[nodiscard]] Hello hello(Purpose purpose) const;
 
@@ -75,6 +79,10 @@ class Pawld {
   int exit_code_ = 0;
   bool ready_ = false;  // spec, state and nodes are known
   bool drive_planned_ = false;
+  bool control_lost_ = false;
+  bool listing_ = false;              // the keys are being read anew
+  std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
+  std::vector<WatchEvent> missed_;    // that came meanwhile
   std::atomic<std::int64_t> lease_renewed_ns_{0};
 };
 

@@ -27,6 +27,7 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
       .on_question = [&pawld](const std::string& json) { return pawld.parts_->questions.answer(json, false); },
       .on_data = [&pawld](const auto& connection, const Hello& h) { pawld.parts_->streams.adopt_data(connection, h); },
       .on_fetch = [&pawld](const auto& connection) { pawld.parts_->streams.adopt_fetch(connection); },
+      .on_beat = [&pawld](NodeId node) { pawld.beats_[node] = pawld.context_.clock->boottime(); },
       .on_report = [&pawld](NodeId node, Generation g,
                             const SeatReport& report) { pawld.parts_->progress.on_report(node, g, report); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
@@ -67,7 +68,9 @@ Pawld::Parts::Parts(Pawld& pawld)
              .state_of =
                  [&pawld](std::uint64_t pid) {
                    return pawld.context_.environment->processes.state(static_cast<pid_t>(pid));
-                 }}),
+                 },
+             .tell = [this](const std::string& kind, const std::string& fields) { events.tell(kind, fields); },
+             .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },
@@ -88,21 +91,26 @@ Pawld::Parts::Parts(Pawld& pawld)
       streams(pawld.context_, memory, arenas, holds, progress.bits(),
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
                .on_held = [this] { progress.report(); }}),
+      protection({pawld.context_, trainers, memory, streams, events}, [this] { return progress.progress(); }),
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
       seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
-      generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, rendezvous,
-                   events, holds},
+      generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, protection,
+                   rendezvous, events, holds},
                   {.end_job = [&pawld](int code) { pawld.end_job(code); },
                    .reset = [&pawld](const std::string& reason) { pawld.keeper_->reset(reason); }}),
       questions(
           {pawld.context_, trainers, memory, holds}, pawld.token_,
           {.progress = [this] { return progress.progress(); },
-           .lease_age =
-               [&pawld] { return pawld.context_.clock->boottime() - Duration(pawld.lease_renewed_ns_.load()); },
+           .lease_age = [&pawld]() -> std::optional<Duration> {
+             const Duration renewed(pawld.lease_renewed_ns_.load());
+             if (renewed == Duration::zero()) return std::nullopt;
+             return pawld.context_.clock->boottime() - renewed;
+           },
            .bytes_sent = [this] { return streams.bytes_sent(); },
            .bytes_received = [this] { return streams.bytes_received(); },
+           .stopped_by = [this] { return protection.stopped_by(); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); }}),
       peers(*pawld.loop_, pawld.context_, pawld.token_, std::move(pawld.lines_.peers), peer_handlers(pawld)) {}

@@ -9,6 +9,7 @@
 #include "job/daemon/pawld.h"
 #include "job/daemon/peer_listener.h"
 #include "job/daemon/progress_tree.h"
+#include "job/daemon/protection_watch.h"
 #include "job/daemon/questions.h"
 #include "job/daemon/rendezvous_server.h"
 #include "job/daemon/seat_arenas.h"
@@ -37,6 +38,7 @@ struct Pawld::Parts {
   RendezvousLog rendezvous_log;
   RendezvousServer rendezvous;
   Streams streams;
+  ProtectionWatch protection;
   Imports imports;
   JobEnd job_end;
   Seats seats;

@@ -16,7 +16,8 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
   if (hello.expected.value != 0 && hello.expected != judge.self.incarnation)
     return Refused{PeerRefusal::stale, "that life of this node is over"};
   const NodeLife life{hello.node, hello.incarnation};
-  if (judge.state != nullptr && is_evicted(*judge.state, life)) return Refused{PeerRefusal::stale, "you were evicted"};
+  if (judge.state != nullptr && is_evicted(*judge.state, life))
+    return Refused{PeerRefusal::evicted, "you were evicted"};
   if (hello.purpose == Purpose::link) return std::nullopt;
   if (judge.state == nullptr || hello.generation > judge.state->generation)
     return Refused{PeerRefusal::later, "not yet in that generation"};
@@ -39,6 +40,17 @@ PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, 
 
 void PeerListener::open() {
   loop_.watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
+  close_silent();
+}
+
+void PeerListener::close_silent() {
+  const Duration now = context_.clock->now();
+  std::erase_if(connections_, [&](const auto& known) {
+    const bool silent = now - known.second.heard > context_.deadlines.silence;
+    if (silent) known.first->close();
+    return silent;
+  });
+  context_.after(context_.deadlines.silence / 2, [this] { close_silent(); });
 }
 
 void PeerListener::accept_all() {
@@ -61,12 +73,13 @@ void PeerListener::adopt(std::unique_ptr<Stream> accepted) {
                                             if (auto c = weak->lock()) connections_.erase(c);
                                           }});
   *weak = connection;
-  connections_[connection] = std::nullopt;
+  connections_[connection] = {std::nullopt, context_.clock->now()};
 }
 
 void PeerListener::on_frame(const ConnectionHandle& connection, const Frame& frame) {
   const auto known = connections_.find(connection);
-  if (known != connections_.end() && known->second) return on_link_frame(*known->second, connection, frame);
+  if (known != connections_.end()) known->second.heard = context_.clock->now();
+  if (known != connections_.end() && known->second.node) return on_link_frame(*known->second.node, connection, frame);
   if (is<QuestionMessage>(frame))
     return connection->send(frame_of(AnswerMessage{handlers_.on_question(frame.payload)}, frame.id));
   on_hello(connection, frame);
@@ -83,13 +96,21 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
     return connection->send(frame_of(*refused));
   if (hello.purpose == Purpose::data) return handlers_.on_data(connection, hello);
   if (hello.purpose == Purpose::fetch) return handlers_.on_fetch(connection);
+  // What an older link of that node still brings is older than what it has said already: a report that came late over a
+  // slow network would undo a later one.
+  std::erase_if(connections_, [&](const auto& known) {
+    const bool older = known.second.node == hello.node && known.first != connection;
+    if (older) known.first->close();
+    return older;
+  });
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
-  connections_[connection] = hello.node;
+  connections_[connection] = {hello.node, context_.clock->now()};
 }
 
 void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame) {
   switch (kind_of(frame)) {
     case MessageKind::beat:
+      handlers_.on_beat(node);
       return connection->send(frame_of(BeatBackMessage{}));
     case MessageKind::report:
       if (const auto message = message_in<ReportMessage>(frame))

@@ -2,6 +2,8 @@
 //
 // Each begins with a hello, which is judged; a link then stays here and its requests are handed on, a stream's socket
 // goes to its thread. Outgoing links are in neighbours.h.
+// Whoever says nothing for as long as a node may be silent is closed: one that never says hello, and a link whose other
+// end beats no more (its machine is gone, and no FIN ever came), or each of them would cost a descriptor for good.
 #pragma once
 
 #include <functional>
@@ -33,13 +35,14 @@ class PeerListener {
     std::function<std::string(const std::string& json)> on_question;
     std::function<void(const ConnectionHandle&, const Hello&)> on_data;  // answers the hello itself
     std::function<void(const ConnectionHandle&)> on_fetch;               // likewise
+    std::function<void(NodeId)> on_beat;
     std::function<void(NodeId, Generation, const SeatReport&)> on_report;
     std::function<void(Generation, Progress)> on_progress;
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;
   };
   PeerListener(Loop& loop, NodeContext& context, std::string token, std::unique_ptr<Listener> listener,
                Handlers handlers);
-  void open();                                   // from now on who connects is heard
+  void open();                                   // from now on who connects is heard, and who is silent closed
   void adopt(std::unique_ptr<Stream> accepted);  // one that was accepted
 
  private:
@@ -47,13 +50,18 @@ class PeerListener {
   void on_frame(const ConnectionHandle& connection, const Frame& frame);
   void on_hello(const ConnectionHandle& connection, const Frame& frame);
   void on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame);
+  void close_silent();
 
   Loop& loop_;
   NodeContext& context_;
   const std::string token_;
   const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
-  std::map<ConnectionHandle, std::optional<NodeId>> connections_;  // whose link it is; nullopt: not welcomed yet
+  struct Peer {
+    std::optional<NodeId> node;  // whose link it is; nullopt: not welcomed yet
+    Duration heard{};
+  };
+  std::map<ConnectionHandle, Peer> connections_;
 };
 
 }  // namespace pawl::job

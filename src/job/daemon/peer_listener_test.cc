@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
 
 namespace pawl::job {
 namespace {
+
+using namespace std::chrono_literals;
 
 class Judged : public testing::Test {
  protected:
@@ -82,6 +85,79 @@ TEST_F(Judged, ASeatsStreamComesFromWhoSitsThere) {
   state.evicted.clear();
   hello.purpose = static_cast<Purpose>(9);
   EXPECT_EQ(refusal(), "unknown purpose");
+}
+
+class Listens : public testing::Test {
+ protected:
+  ~Listens() override {
+    loop.run([this] { peers.reset(); });
+  }
+  PeerEnd connect() {
+    auto [ours, theirs] = connected_pair();
+    loop.run([&, stream = std::make_shared<Fd>(std::move(ours))] { peers->adopt(real_stream(std::move(*stream))); });
+    return PeerEnd(std::move(theirs));
+  }
+  void pass(Duration time) {
+    loop.run([&] { node.pass(time); });
+  }
+  // As node 1, for a link.
+  void greet(PeerEnd& end) {
+    Hello hello;
+    hello.job = "test";
+    hello.token = "token";
+    hello.node = NodeId(1);
+    hello.incarnation = Incarnation(1);
+    end.say(hello);
+    end.next<WelcomeMessage>();
+  }
+
+  std::vector<std::uint64_t> reported;  // what node 1 knows to be committed
+  TestNode node;
+  RunningLoop loop{real_environment()};
+  std::unique_ptr<PeerListener> peers = loop.run([this] {
+    PeerListener::Handlers handlers;
+    handlers.on_beat = [](NodeId) {};
+    handlers.on_report = [this](NodeId, Generation, const SeatReport& report) {
+      reported.push_back(report.known.committed.value);
+    };
+    return std::make_unique<PeerListener>(loop.loop(), node.context, "token",
+                                          real_listener(*listen_tcp({"127.0.0.1", 0})), handlers);
+  });
+};
+
+TEST_F(Listens, WhoeverIsSilentIsClosed) {
+  node.learn(JobPhase::running);
+  loop.run([&] { peers->open(); });
+  PeerEnd stranger = connect();
+  PeerEnd link = connect();
+  greet(link);
+  for (int i = 0; i < 5; ++i) {
+    pass(1s);
+    link.say(BeatMessage{Generation(1)});
+    link.next<BeatBackMessage>();
+  }
+  EXPECT_TRUE(stranger.is_closed());  // it never said who it is
+  for (int i = 0; i < 5; ++i) pass(1s);
+  EXPECT_TRUE(link.is_closed());  // its machine is gone
+}
+
+// Over a slow network the old connection still brings a report when the new one has brought a later one. Taken, it would
+// stand until the node has something new to say: at the end of a job that is never.
+TEST_F(Listens, ANewLinkEndsTheOldOneOfThatNode) {
+  node.learn(JobPhase::running);
+  loop.run([&] { peers->open(); });
+  const auto say = [](PeerEnd& end, std::uint64_t committed) {
+    end.say(ReportMessage{Generation(1), SeatReport{Progress{Step(committed), 0}, 0, 0}});
+  };
+  PeerEnd older = connect();
+  greet(older);
+  PeerEnd newer = connect();
+  greet(newer);
+  say(newer, 36);
+  newer.say(BeatMessage{Generation(1)});
+  newer.next<BeatBackMessage>();
+  EXPECT_TRUE(older.is_closed());
+  loop.run([&] { EXPECT_EQ(reported, std::vector<std::uint64_t>{36}); });
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ void add_page(Json& json, const TrainerPage& page) {
 Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generation running) {
   Json json{{"local_index", trainer.index},
             {"seat", trainer.seat ? Json(trainer.seat->value) : Json()},
-            {"pid", trainer.pid == kPidNotKnownYet ? 0 : trainer.pid},
-            {"start_time", trainer.start_time}};
+            {"pid", trainer.trainer().pid == kPidNotKnownYet ? 0 : trainer.trainer().pid},
+            {"start_time", trainer.trainer().start_time}};
   json["state"] = trainer.pid == 0 || trainer.dying                ? "dead"
                   : trainer.finished                               ? "finished"
                   : trainer.line.waits_for(MessageKind::join)      ? (trainer.seat ? "joined" : "parked")
@@ -51,7 +51,7 @@ Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generatio
                                                                    : "restoring";
   if (trainer.shared.page == nullptr) return json;
   add_page(json, *trainer.shared.page);
-  json["rss_bytes"] = processes.resident_bytes(static_cast<pid_t>(trainer.pid));
+  json["rss_bytes"] = processes.resident_bytes(static_cast<pid_t>(trainer.trainer().pid));
   return json;
 }
 
@@ -146,7 +146,8 @@ std::string Questions::status_json() const {
   status["address"] = context.address;
   status["keeper_pid"] = context.environment->processes.parent_pid();
   status["pawld_pid"] = context.environment->processes.own_pid();
-  status["lease_age_ms"] = ms_of(static_cast<std::uint64_t>(hooks_.lease_age().count()));
+  const std::optional<Duration> lease_age = hooks_.lease_age();
+  status["lease_age_ms"] = lease_age ? Json(ms_of(static_cast<std::uint64_t>(lease_age->count()))) : Json();
   status["memory_bytes"] = parts_.memory.bytes();
   status["wire_bytes"] = {{"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}};
   const Generation running =
@@ -162,6 +163,7 @@ std::string Questions::status_json() const {
     for (const std::string& why : exposures(context, *trainer.seat, arena != nullptr, committed))
       exposed.push_back(why);
   }
+  for (const std::string& why : hooks_.stopped_by()) exposed.push_back(why);
   status["exposed"] = exposed;
   status["neighbours"] = Json::array();
   for (const Neighbours::View& view : hooks_.neighbours())

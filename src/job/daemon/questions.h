@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,10 @@ class Questions {
   };
   struct Hooks {
     std::function<Progress()> progress;
-    std::function<Duration()> lease_age;
-    std::function<std::uint64_t()> bytes_sent;  // over the wire, and received
+    std::function<std::optional<Duration>()> lease_age;  // nullopt: it was never registered
+    std::function<std::uint64_t()> bytes_sent;           // over the wire, and received
     std::function<std::uint64_t()> bytes_received;
+    std::function<std::vector<std::string>()> stopped_by;  // why protection has stopped
     std::function<std::vector<Neighbours::View>()> neighbours;
   };
   Questions(Parts parts, std::string token, Hooks hooks)

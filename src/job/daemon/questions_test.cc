@@ -25,15 +25,18 @@ class Asked : public testing::Test {
   Memory memory{real_shared_memory(), {.hold = [](const std::string&, int) {}, .drop = [](const std::string&) {}}};
   Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
   TestTrainer trainer{*loop, trainers.places()[0]};
+  std::vector<std::string> stopped_by;
+  std::optional<Duration> lease_age = Duration(1'000'000);
   Questions questions{{node.context, trainers, memory, node.holds},
                       "token",
                       {.progress =
                            [] {
                              return Progress{Step(3), 0};
                            },
-                       .lease_age = [] { return Duration(1'000'000); },
+                       .lease_age = [this] { return lease_age; },
                        .bytes_sent = [] { return std::uint64_t{5}; },
                        .bytes_received = [] { return std::uint64_t{6}; },
+                       .stopped_by = [this] { return stopped_by; },
                        .neighbours =
                            [] {
                              return std::vector<Neighbours::View>{{NodeId(1), "up", Duration(2'000'000)}};
@@ -47,11 +50,19 @@ TEST_F(Asked, OthersMustShowTheToken) {
   EXPECT_TRUE(ask(R"({"ask":"what"})").contains("error"));
 }
 
+TEST_F(Asked, StatusSaysWhyProtectionHasStopped) {
+  EXPECT_TRUE(ask(R"({"ask":"status"})")["exposed"].empty());
+  stopped_by = {"seat 0: nothing after step 3 is protected: no room"};
+  EXPECT_EQ(ask(R"({"ask":"status"})")["exposed"], Json(stopped_by));
+}
+
 TEST_F(Asked, StatusBeforeThereIsAJob) {
   const Json status = ask(R"({"ask":"status"})");
   EXPECT_EQ(status["role"], "joining");
   EXPECT_EQ(status["phase"], "forming");
   EXPECT_EQ(status["lease_age_ms"], 1.0);
+  lease_age.reset();  // it was never registered
+  EXPECT_TRUE(ask(R"({"ask":"status"})")["lease_age_ms"].is_null());
   EXPECT_EQ(status["wire_bytes"]["received"], 6);
   EXPECT_EQ(status["neighbours"][0]["heard_ms"], 2.0);
   EXPECT_EQ(status["trainers"][0]["state"], "restoring");

@@ -1,4 +1,4 @@
-// RendezvousLog: what the rendezvous store at the root has carried out, in memory that outlives this pawld.
+// RendezvousLog: which changes the root of the rendezvous has carried out, in memory that outlives this pawld.
 //
 // A segment named "store" at the keeper: a pawld that returns replays it and goes on answering as the last one would
 // have. Of one generation; it dies with the node, and so does the generation. What was appended is whole or not there,

@@ -1,4 +1,4 @@
-// The store's log: what was appended comes back, of its own generation, through any number of rewritings.
+// The rendezvous log: what was appended comes back, of its own generation, through any number of rewritings.
 #include "job/daemon/rendezvous_log.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// RendezvousServer: this node's end of the job's rendezvous store.
+// RendezvousServer: this node's end of the job's rendezvous.
 //
-// The root of the tree has the store and answers; what it has carried out lies in a log that outlives this pawld, so a
+// The root of the tree has the keys and answers; what it has carried out lies in a log that outlives this pawld, so a
 // returning root goes on as the last one would have. Every other node sends requests to the root, and again over each
 // new link. Requests of a generation that this node has not entered yet are kept until it has. With a generation all
 // that waits in it is dropped; trainers ask again. No sockets here: hooks send, on_answer() receives.

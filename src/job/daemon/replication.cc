@@ -8,6 +8,14 @@ namespace pawl::job {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+// Who says `later` is asked again after a while that doubles: it may be short of memory, and asking costs it work.
+constexpr Duration kLaterMin = 20ms;
+constexpr Duration kLaterMax = 1s;
+
+}  // namespace
+
 ArenaShape shape_of(const ArenaSpec& spec) {
   return {spec.slot_count, spec.payload_bytes, spec.stable_bytes, spec.bucket_bytes, spec.layout_digest, spec.layout};
 }
@@ -56,6 +64,16 @@ void ReplicaSender::end() {
   changed_->notify_all();
 }
 
+std::string ReplicaSender::obstacle() const {
+  std::lock_guard lock(mutex_);
+  return obstacle_;
+}
+
+void ReplicaSender::set_obstacle(std::string why) {
+  std::lock_guard lock(mutex_);
+  obstacle_ = std::move(why);
+}
+
 void ReplicaSender::wait_notice(Duration at_most) {
   std::unique_lock lock(mutex_);
   Clock& clock = options_.context.environment->clock;
@@ -78,12 +96,15 @@ void ReplicaSender::run() {
       }
       const Status served = serve_connection(**stream);
       if (!served && !ended_) {
+        set_obstacle(text("the stream to node ", options_.holder, " broke: ", served.error().what));
         log_info("replica_stream_broken", "seat", options_.hello.seat, "to", options_.address, "why",
                  served.error().what);
         if (served.error().code == Code::invalid) options_.on_refused(served.error());
       }
       std::lock_guard lock(mutex_);
       stream_ = nullptr;
+    } else {
+      set_obstacle(text("node ", options_.holder, " can't be reached: ", stream.error().what));
     }
     if (!ended_) wait_notice(20ms);
   }
@@ -97,6 +118,7 @@ Status ReplicaSender::serve_connection(Stream& stream) {
     (void)decode(answer.payload, refused);  // what is missing in it is empty: it is a refusal all the same
     return Error{refused.refusal == PeerRefusal::never ? Code::invalid : Code::stale, refused.why};
   }
+  set_obstacle("");
   while (!ended_) {
     Slot slot;
     SlotWord word;
@@ -126,61 +148,95 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
   return found;
 }
 
-Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word) {
-  const ArenaSpec& spec = options_.arena->arena.spec();
-  auto still_there = [&] {
-    const SlotWord now = slot.word();
-    return !ended_ && !now.frozen && now.generation == word.generation && now.step == word.step &&
-           now.state != SlotState::empty;
-  };
-  auto held = [&] {
-    slot.acknowledge(word.generation, word.step, options_.holder_index);
-    options_.on_held(word.step);
-    return Status();
-  };
-  for (;;) {
-    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape_of(spec)})));
+bool ReplicaSender::still_there(const Slot& slot, SlotWord word) const {
+  const SlotWord now = slot.word();
+  return !ended_ && !now.frozen && now.generation == word.generation && now.step == word.step &&
+         now.state != SlotState::empty;
+}
+
+void ReplicaSender::note_held(const Slot& slot, SlotWord word) {
+  if (!still_there(slot, word)) return;
+  set_obstacle("");
+  slot.acknowledge(word.generation, word.step, options_.holder_index);
+  options_.on_held(word.step);
+}
+
+// Until the holder takes the step, or has it, or it is not there any more.
+Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord word) {
+  const ArenaShape shape = shape_of(options_.arena->arena.spec());
+  for (Duration later = kLaterMin; still_there(slot, word);) {
+    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape})));
     PAWL_ASSIGN(Frame answer, receive_frame(stream));
-    if (is<HeldMessage>(answer)) return still_there() ? held() : Status();
-    if (is<OpenedMessage>(answer)) break;
-    if (!is<BusyMessage>(answer)) return unexpected_message(answer);
-    wait_notice(1ms);
-    if (!still_there()) return {};
+    if (is<OpenedMessage>(answer)) return true;
+    if (is<HeldMessage>(answer)) {
+      note_held(slot, word);
+      return false;
+    }
+    if (is<BusyMessage>(answer)) {
+      set_obstacle(text("node ", options_.holder, " has no slot free for step ", word.step, " yet"));
+      wait_notice(1ms);
+      continue;
+    }
+    PAWL_ASSIGN(const LaterMessage refused, message_in<LaterMessage>(answer));
+    set_obstacle(text("node ", options_.holder, " can't take it: ", refused.why));
+    Clock& clock = options_.context.environment->clock;
+    for (const Duration until = clock.now() + later; still_there(slot, word) && clock.now() < until;)
+      wait_notice(until - clock.now());  // a notice ends it early, and changes nothing
+    later = std::min(2 * later, kLaterMax);
   }
+  return false;
+}
+
+// Buckets and seal are of the step that was picked, whatever the slot has become meanwhile: what is not there as that
+// step's any more is not sent, and the seal is sent only if the slot was it to the last.
+Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word) {
+  PAWL_ASSIGN(const bool wanted, offer(stream, slot, word));
+  if (!wanted) return {};
+  set_obstacle("");
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
-    while (!slot.bucket_ready(i)) {
-      if (!still_there()) return send_frame(stream, frame_of(AbandonMessage{word.step}));
+    while (!slot.bucket_ready(i, word.generation, word.step)) {
+      if (!still_there(slot, word)) return send_frame(stream, frame_of(AbandonMessage{word.step}));
       wait_notice(5ms);
     }
-    const auto bytes = slot.bucket(i);
-    const std::uint32_t sum = slot.buckets()[i].crc32c;
-    const std::string fields = encode(BucketMessage{i, sum});
-    std::byte head[kFrameHeaderBytes];
-    encode_header(
-        {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
-         crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
-        head);
-    PAWL_TRY(stream.send_all(
-        {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
-        Deadline::never()));
-    options_.context.bytes_sent->add(bytes.size());
+    PAWL_TRY(send_bucket(stream, slot, word, i));
   }
-  while (slot.word().state != SlotState::sealed) {
-    if (!still_there()) return send_frame(stream, frame_of(AbandonMessage{word.step}));
+  const SlotWord sealed{word.generation, word.step, SlotState::sealed, false};
+  while (slot.word() != sealed) {
+    if (!still_there(slot, word)) return send_frame(stream, frame_of(AbandonMessage{word.step}));
     wait_notice(5ms);
   }
+  return seal_step(stream, slot, word);
+}
+
+Status ReplicaSender::send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index) {
+  const auto bytes = slot.bucket(index);
+  const std::uint32_t sum = slot.buckets()[index].crc32c;
+  const std::string fields = encode(BucketMessage{index, sum, word.generation, word.step});
+  std::byte head[kFrameHeaderBytes];
+  encode_header(
+      {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
+       crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
+      head);
+  PAWL_TRY(stream.send_all(
+      {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
+      Deadline::never()));
+  options_.context.bytes_sent->add(bytes.size());
+  return {};
+}
+
+Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word) {
   PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step})));
   PAWL_ASSIGN(Frame answer, receive_frame(stream));
-  if (is<BucketBadMessage>(answer)) {
-    // Either the slot was taken for another step under our hands, or bytes were damaged on the way: begin the step
-    // again.
+  if (is<BucketBadMessage>(answer)) {  // bytes were damaged on the way: begin the step again
     BucketBadMessage bad;
     (void)decode(answer.payload, bad);
     log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket", bad.index);
+    set_obstacle(text("bucket ", bad.index, " of step ", word.step, " came damaged to node ", options_.holder));
     return {};
   }
   if (!is<HeldMessage>(answer)) return unexpected_message(answer);
-  return still_there() ? held() : Status();
+  note_held(slot, word);
+  return {};
 }
 
 // --- Receiver
@@ -236,25 +292,39 @@ Status ReplicaReceiver::serve() {
 
 Status ReplicaReceiver::on_open(const Frame& frame) {
   PAWL_ASSIGN(const OpenMessage open, message_in<OpenMessage>(frame));
-  const Generation generation = open.generation;
+  open_ = false;
   step_ = open.step;
   const ArenaSpec spec = spec_of(open.shape, options_.job, options_.seat, ArenaKind::replica);
-  if (generation != options_.generation) return Error{Code::stale, "a step of another generation"};
+  if (open.generation != options_.generation) return Error{Code::stale, "a step of another generation"};
   if (!arena_ || arena_->arena.spec().layout_digest != spec.layout_digest) {
-    PAWL_ASSIGN(arena_, options_.arena_for(spec));
+    auto arena = options_.arena_for(spec);
+    if (!arena && arena.error().code == Code::stale) return std::move(arena).error();  // the generation is over
+    if (!arena) {  // said, and tried again when the sender asks again: it takes its time
+      log_warn("replica_arena_refused", "seat", options_.seat, "why", arena.error().what);
+      return send_frame(*stream_, frame_of(LaterMessage{arena.error().what}));
+    }
+    arena_ = *arena;
   }
+  return open_slot(open);
+}
+
+Status ReplicaReceiver::open_slot(const OpenMessage& open) {
   const Arena& arena = arena_->arena;
   std::vector<SlotWord> words;
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) words.push_back(arena.slot(i).word());
-  for (const SlotWord& word : words)
-    if (word.state == SlotState::sealed && word.generation == generation && word.step == step_ && !word.frozen) {
+  for (std::uint32_t i = 0; i < words.size(); ++i) {
+    const SlotWord& word = words[i];
+    if (word.frozen)  // between two generations; else it was left behind, and somebody must hear of it
+      return send_frame(*stream_, frame_of(LaterMessage{text("its slot ", i, " is frozen, at step ", word.step)}));
+    if (word.state == SlotState::sealed && word.generation == options_.generation && word.step == step_) {
       options_.context.hold("ack", ended_);
       return send_frame(*stream_, frame_of(HeldMessage{step_}));
     }
+  }
   Progress progress = Progress::unpack(options_.context.progress->load());
   if (options_.context.gate_off) progress.committed = Step(kStepMax);
-  const auto index = choose_slot(words, progress, generation, step_);
-  open_ = index && arena.slot(*index).try_open(words[*index], generation, step_, open.samples);
+  const auto index = choose_slot(words, progress, options_.generation, step_);
+  open_ = index && arena.slot(*index).try_open(words[*index], options_.generation, step_, open.samples);
   if (open_) slot_ = arena.slot(*index);
   return send_frame(*stream_, open_ ? frame_of(OpenedMessage{}) : frame_of(BusyMessage{}));
 }
@@ -269,6 +339,8 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   const std::uint32_t sum = bucket.crc32c;
   if (!open_ || index >= slot_.buckets().size())
     return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
+  if (bucket.generation != options_.generation || bucket.step != step_)
+    return Error{Code::corrupt, text("bucket ", index, " of step ", bucket.step, ", and step ", step_, " is open")};
   const auto place = slot_.bucket(index);
   if (header.length - sizeof fields != place.size())
     return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
@@ -278,7 +350,7 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   // fields, too: right bytes under a wrong index are wrong.
   const std::uint32_t found = crc32c(place);
   const bool right = found == sum && crc32c_combine(crc32c(fields), found, place.size()) == header.payload_crc32c;
-  if (right) slot_.bucket_done(index, sum);
+  if (right) slot_.bucket_done(index, sum, options_.generation, step_);
   return {};
 }
 
@@ -287,7 +359,7 @@ Status ReplicaReceiver::on_seal(const Frame& frame) {
   if (!open_ || seal.step != step_) return Error{Code::corrupt, "seal of a step that is not open"};
   open_ = false;
   for (std::uint32_t i = 0; i < slot_.buckets().size(); ++i)
-    if (!slot_.bucket_ready(i)) {
+    if (!slot_.bucket_ready(i, options_.generation, step_)) {
       (void)slot_.try_abandon(options_.generation, step_);
       return send_frame(*stream_, frame_of(BucketBadMessage{i}));
     }

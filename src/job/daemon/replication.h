@@ -2,8 +2,8 @@
 //
 // Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
 // and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
-// again). A stream belongs to one generation; ending it (end()) never waits. The daemon counts live workers and
-// restores nothing while one of an older generation still runs.
+// again; later: the holder can't take anything now, and says why). A stream belongs to one generation; ending it (end())
+// never waits. The daemon counts live workers and restores nothing while one of an older generation still runs.
 #pragma once
 
 #include <atomic>
@@ -53,6 +53,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
     Hello hello;          // purpose data; seat and generation of the stream
     std::string address;  // of the holder
     std::uint32_t holder_index = 0;
+    NodeId holder;
     ArenaHandle arena;  // the seat's own
     StreamContext context;
     std::function<void(Step)> on_held;             // any thread
@@ -61,19 +62,29 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] static std::shared_ptr<ReplicaSender> start(Options options);
   void notice();  // something new may lie in the arena. Any thread
   void end();     // never waits
+  // Why the holder has not got what lies here, a sentence; empty: it has, or it is on its way. Any thread.
+  [[nodiscard]] std::string obstacle() const;
+  [[nodiscard]] std::uint32_t holder_index() const { return options_.holder_index; }
 
  private:
   explicit ReplicaSender(Options options);
+  void set_obstacle(std::string why);
   void run();
   [[nodiscard]] Status serve_connection(Stream& stream);
+  [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
   [[nodiscard]] Status send_step(Stream& stream, const Slot& slot, SlotWord word);
+  [[nodiscard]] Status send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index);
+  [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word);
+  [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
+  void note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
   void wait_notice(Duration at_most);
 
   Options options_;
   std::atomic<bool> ended_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unique_ptr<Condition> changed_;
+  std::string obstacle_;  // under mutex_
   std::uint64_t notices_ = 0;
   std::uint64_t seen_ = 0;
   Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_
@@ -88,7 +99,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
     Seat seat;
     std::string job;
     StreamContext context;
-    // Asked once a connection, on the stream's thread: the replica arena for this spec (made by the loop).
+    // On the stream's thread, until it succeeds: the replica arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
   };
   [[nodiscard]] static std::shared_ptr<ReplicaReceiver> start(Options options);
@@ -100,6 +111,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   void run();
   [[nodiscard]] Status serve();
   [[nodiscard]] Status on_open(const Frame& frame);
+  [[nodiscard]] Status open_slot(const OpenMessage& open);
   [[nodiscard]] Status on_bucket(FrameHeader header);
   [[nodiscard]] Status on_seal(const Frame& frame);
 

@@ -31,6 +31,7 @@ class Sends : public testing::Test {
     sender = ReplicaSender::start({.hello = hello,
                                    .address = "127.0.0.1:7",
                                    .holder_index = 1,
+                                   .holder = NodeId(2),
                                    .arena = arena,
                                    .context = streams.context,
                                    .on_held = [this](Step step) { held = step.value; },
@@ -150,6 +151,43 @@ TEST_F(Sends, ABusyHolderIsAskedAgain) {
   take(holder, Step(11));
 }
 
+TEST_F(Sends, AHolderThatCanNotTakeItIsAskedLessAndLessAndItsReasonKept) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  EXPECT_EQ(sender->obstacle(), "");
+  Duration last{};
+  for (int i = 0; i < 3; ++i) {
+    const Duration asked = real_clock().now();
+    expect_open(holder, Step(11));
+    const Duration waited = real_clock().now() - asked;
+    EXPECT_GE(waited, last);
+    last = i > 0 ? waited / 2 : Duration::zero();
+    holder.say(LaterMessage{"4 GiB are needed, 1 GiB is there"});
+    sender->notice();  // hurries nobody
+  }
+  EXPECT_TRUE(
+      eventually([&] { return sender->obstacle() == "node 2 can't take it: 4 GiB are needed, 1 GiB is there"; }));
+  take(holder, Step(11));
+  EXPECT_EQ(sender->obstacle(), "");
+}
+
+// A void step's slot is taken for the next one while the stream is at it: not a byte of that goes under the old name.
+TEST_F(Sends, AReopenedSlotsBucketsAreNotSentAsTheOldStep) {
+  open_step(slot(0), kGeneration, Step(11));
+  capture_bucket(slot(0), 0);
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(OpenedMessage{});
+  expect_bucket(holder, Step(11), 0);
+  ASSERT_TRUE(slot(0).try_abandon(kGeneration, Step(11)));
+  capture_step(slot(0), kGeneration, Step(12));
+  sender->notice();
+  EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
+  take(holder, Step(12));
+}
+
 TEST_F(Sends, AStepThatIsDroppedWhileItIsSentIsTakenBack) {
   open_step(slot(0), kGeneration, Step(11));
   capture_bucket(slot(0), 0);
@@ -252,7 +290,10 @@ class Receives : public testing::Test {
                                        .seat = kSeat,
                                        .job = "test",
                                        .context = streams.context,
-                                       .arena_for = [this](const ArenaSpec& spec) { return memory.arena_for(spec); }});
+                                       .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
+                                         if (refusals > 0 && refusals-- > 0) return Error{Code::full, "no room"};
+                                         return memory.arena_for(spec);
+                                       }});
   }
   ~Receives() override {
     receiver->end();
@@ -261,7 +302,7 @@ class Receives : public testing::Test {
   void open(Step step, Generation generation = kGeneration) {
     sender.say(OpenMessage{generation, step, 64 * step.value, shape_of(test_arena(ArenaKind::own, kSeat))});
   }
-  void bucket(Step step, std::uint32_t index) { sender.say_bucket(index, bytes_of(step, index)); }
+  void bucket(Step step, std::uint32_t index) { sender.say_bucket(index, bytes_of(step, index), kGeneration, step); }
   static std::vector<std::byte> bytes_of(Step step, std::uint32_t index) {
     return bucket_bytes(step, index, test_bucket_bytes(index));
   }
@@ -289,6 +330,7 @@ class Receives : public testing::Test {
 
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
+  std::atomic<int> refusals{0};
   PeerEnd sender{Fd()};
   std::shared_ptr<ReplicaReceiver> receiver;
 };
@@ -326,7 +368,7 @@ TEST_F(Receives, AStepThatItHoldsFrozenIsNotAcknowledged) {
   send(Step(11));
   sealed(Step(11))->freeze();
   open(Step(11));
-  sender.next<BusyMessage>();
+  EXPECT_EQ(sender.next<LaterMessage>().why, "its slot 0 is frozen, at step 11");
 }
 
 TEST_F(Receives, AnOpenedStepMayBeOpenedAgainAndStartsAnew) {
@@ -346,7 +388,8 @@ TEST_F(Receives, AMissingOrDamagedBucketIsNamedAndNothingIsSealed) {
   open(Step(11));
   sender.next<OpenedMessage>();
   bucket(Step(11), 0);
-  sender.say_bucket(1, bytes_of(Step(12), 1), crc32c(bytes_of(Step(11), 1)));  // other bytes than the sum is of
+  // Other bytes than the sum is of.
+  sender.say_bucket(1, bytes_of(Step(12), 1), kGeneration, Step(11), crc32c(bytes_of(Step(11), 1)));
   bucket(Step(11), 2);
   sender.say(SealMessage{Step(11)});
   EXPECT_EQ(sender.next<BucketBadMessage>().index, 1u);
@@ -398,14 +441,14 @@ TEST_F(Receives, ABucketOfNoOpenStepEndsTheLink) {
 TEST_F(Receives, ABucketThatIsNotInTheArenaEndsTheLink) {
   open(Step(11));
   sender.next<OpenedMessage>();
-  sender.say_bucket(kTestBuckets, bytes_of(Step(11), 0));
+  sender.say_bucket(kTestBuckets, bytes_of(Step(11), 0), kGeneration, Step(11));
   EXPECT_TRUE(sender.is_closed());
 }
 
 TEST_F(Receives, ABucketOfAWrongSizeEndsTheLink) {
   open(Step(11));
   sender.next<OpenedMessage>();
-  sender.say_bucket(2, bytes_of(Step(11), 0));
+  sender.say_bucket(2, bytes_of(Step(11), 0), kGeneration, Step(11));
   EXPECT_TRUE(sender.is_closed());
 }
 
@@ -426,6 +469,24 @@ TEST_F(Receives, AFrozenSlotIsNotSealedNorAcknowledged) {
   sender.say(SealMessage{Step(11)});
   EXPECT_TRUE(sender.is_closed());
   EXPECT_EQ(words()[0].state, SlotState::dirty);
+}
+
+TEST_F(Receives, ABucketOfAnotherStepOrGenerationEndsTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  sender.say_bucket(0, bytes_of(Step(12), 0), kGeneration, Step(12));
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_FALSE(sealed(Step(11)));
+}
+
+TEST_F(Receives, TooLittleMemoryIsSaidAndTriedAgainWhenTheSenderAsks) {
+  refusals = 2;
+  for (int i = 0; i < 2; ++i) {
+    open(Step(11));
+    EXPECT_EQ(sender.next<LaterMessage>().why, "no room");
+  }
+  send(Step(11));
+  EXPECT_TRUE(sealed(Step(11)));
 }
 
 TEST_F(Receives, EndsAtOnce) {

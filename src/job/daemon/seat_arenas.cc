@@ -8,9 +8,9 @@
 namespace pawl::job {
 namespace {
 
-// On the loop, while the calling task waits.
-template <class T, class Work>
-T on_loop(NodeContext& context, Work work) {
+// `ask(then)` runs on the loop; the calling task waits until `then` is called there with the answer.
+template <class T, class Ask>
+T on_loop(NodeContext& context, Ask ask) {
   struct Call {
     std::mutex mutex;
     std::unique_ptr<Condition> changed;
@@ -18,11 +18,12 @@ T on_loop(NodeContext& context, Work work) {
   };
   auto call = std::make_shared<Call>();
   call->changed = context.environment->tasks.make_condition();
-  context.post([call, work = std::move(work)] {
-    T result = work();
-    std::lock_guard lock(call->mutex);
-    call->result.emplace(std::move(result));
-    call->changed->notify_all();
+  context.post([call, ask = std::move(ask)] {
+    ask([call](T result) {
+      std::lock_guard lock(call->mutex);
+      call->result.emplace(std::move(result));
+      call->changed->notify_all();
+    });
   });
   std::unique_lock lock(call->mutex);
   while (!call->result) call->changed->wait(lock);
@@ -31,7 +32,7 @@ T on_loop(NodeContext& context, Work work) {
 
 }  // namespace
 
-Result<ArenaHandle> SeatArenas::own(const ArenaSpec& spec) {
+Status SeatArenas::check_layout(const ArenaSpec& spec) const {
   const ArenaHandle held = memory_.find(ArenaKind::own, spec.seat);
   if (held && held->arena.spec().layout_digest != spec.layout_digest) {
     bool sealed = false;
@@ -44,19 +45,81 @@ Result<ArenaHandle> SeatArenas::own(const ArenaSpec& spec) {
       return Error{Code::invalid, differences};
     }
   }
-  return memory_.arena_for(spec);
+  return {};
 }
 
-Result<ArenaHandle> SeatArenas::own_from_thread(const ArenaSpec& spec) {
-  return on_loop<Result<ArenaHandle>>(context_, [this, spec] { return own(spec); });
+void SeatArenas::own(const ArenaSpec& spec, Then then) {
+  if (Status allowed = check_layout(spec); !allowed) return then(std::move(allowed).error());
+  find_or_make(spec, std::move(then));
 }
 
-Result<ArenaHandle> SeatArenas::replica_from_thread(const ArenaSpec& spec) {
-  return on_loop<Result<ArenaHandle>>(context_, [this, spec] { return memory_.arena_for(spec); });
+void SeatArenas::find_or_make(const ArenaSpec& spec, Then then) {
+  if (ArenaHandle found = memory_.find_equal(spec)) return then(found);
+  const Key key{spec.kind, spec.seat};
+  std::vector<Asked>& waiting = making_[key];
+  waiting.push_back({spec, std::move(then)});
+  if (waiting.size() > 1) return;
+  (void)context_.environment->tasks.start("pawl-arena", [this, key, spec] {
+    auto made = std::make_shared<Result<ArenaHandle>>(memory_.make(spec));
+    context_.post([this, key, made] {
+      std::vector<Asked> asked;
+      asked.swap(making_[key]);
+      making_.erase(key);
+      const Status allowed = key.first == ArenaKind::own ? check_layout(asked[0].spec) : Status();
+      if (!allowed)
+        *made = allowed.error();
+      else if (*made)
+        memory_.put(**made);
+      asked[0].then(*made);
+      for (std::size_t i = 1; i < asked.size(); ++i) {
+        if (key.first == ArenaKind::own)
+          own(asked[i].spec, std::move(asked[i].then));
+        else
+          find_or_make(asked[i].spec, std::move(asked[i].then));
+      }
+    });
+  });
+}
+
+Result<ArenaHandle> SeatArenas::own_from_thread(const ArenaSpec& spec, Generation generation) {
+  const auto is_over = [this, generation] {
+    return !context_.is_restoring() || context_.mirror.generation() != generation;
+  };
+  const Error over{Code::cancelled, "that recovery is over"};
+  return on_loop<Result<ArenaHandle>>(context_, [this, spec, is_over, over](Then then) {
+    if (is_over()) return then(over);
+    own(spec, [is_over, over, then = std::move(then)](Result<ArenaHandle> arena) {
+      then(is_over() ? Result<ArenaHandle>(over) : std::move(arena));
+    });
+  });
+}
+
+Result<ArenaHandle> SeatArenas::replica_from_thread(const ArenaSpec& spec, Generation generation) {
+  const auto is_over = [this, generation] {
+    return !context_.is_running() || context_.mirror.generation() != generation;
+  };
+  const Error over{Code::stale, "that generation is over"};
+  return on_loop<Result<ArenaHandle>>(context_, [this, spec, is_over, over](Then then) {
+    if (is_over()) return then(over);
+    find_or_make(spec, [is_over, over, then = std::move(then)](Result<ArenaHandle> arena) {
+      then(is_over() ? Result<ArenaHandle>(over) : std::move(arena));
+    });
+  });
 }
 
 ArenaHandle SeatArenas::find_from_thread(ArenaKind kind, Seat seat) {
-  return on_loop<ArenaHandle>(context_, [this, kind, seat] { return memory_.find(kind, seat); });
+  return on_loop<ArenaHandle>(
+      context_, [this, kind, seat](const std::function<void(ArenaHandle)>& then) { then(memory_.find(kind, seat)); });
+}
+
+bool SeatArenas::has(const Source& source) const {
+  const ArenaHandle held = memory_.find(ArenaKind::own, source.seat);
+  for (std::uint32_t i = 0; held && i < held->arena.slot_count(); ++i) {
+    const Slot slot = held->arena.slot(i);
+    const SlotWord there{source.slot_generation, source.step, SlotState::sealed, true};
+    if (slot.word() == there && slot.verify_header()) return true;
+  }
+  return false;
 }
 
 }  // namespace pawl::job

@@ -1,7 +1,13 @@
 // SeatArenas: the arena for a seat, for its trainer and for the threads that bring its state here.
 //
-// Memory belongs to the loop; the calls named from_thread hand the question to it and wait for the answer.
+// Memory belongs to the loop; the calls named from_thread hand the question to it and wait for the answer. A fresh arena
+// is made in a task of its own, for gigabytes take seconds; nobody makes a second one for the same seat meanwhile.
 #pragma once
+
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "job/daemon/memory.h"
 #include "job/daemon/node_context.h"
@@ -12,16 +18,30 @@ class SeatArenas {
  public:
   SeatArenas(NodeContext& context, Memory& memory) : context_(context), memory_(memory) {}
 
-  // The own arena for `spec`; never in place of one that may be needed and has another layout. Fails: `invalid` then,
-  // with the first differences; `full`.
-  [[nodiscard]] Result<ArenaHandle> own(const ArenaSpec& spec);
-  [[nodiscard]] Result<ArenaHandle> own_from_thread(const ArenaSpec& spec);
-  [[nodiscard]] Result<ArenaHandle> replica_from_thread(const ArenaSpec& spec);
+  using Then = std::function<void(Result<ArenaHandle>)>;
+  // Calls `then` with the own arena for `spec`, on the loop: at once where it is there already. Never in place of one
+  // that may be needed and has another layout. Fails: `invalid` then, with the first differences; `full`.
+  void own(const ArenaSpec& spec, Then then);
+  // For a recovery to this generation; and for a stream of it, while it runs. Fail also: `cancelled` and `stale`, when
+  // that is over.
+  [[nodiscard]] Result<ArenaHandle> own_from_thread(const ArenaSpec& spec, Generation generation);
+  [[nodiscard]] Result<ArenaHandle> replica_from_thread(const ArenaSpec& spec, Generation generation);
   [[nodiscard]] ArenaHandle find_from_thread(ArenaKind kind, Seat seat);  // nullptr: none
+  // The step to resume from lies whole and frozen in the seat's own arena, as far as its header and table tell.
+  [[nodiscard]] bool has(const Source& source) const;
 
  private:
+  using Key = std::pair<ArenaKind, Seat>;
+  struct Asked {
+    ArenaSpec spec;
+    Then then;
+  };
+  void find_or_make(const ArenaSpec& spec, Then then);
+  [[nodiscard]] Status check_layout(const ArenaSpec& spec) const;  // of an own one
+
   NodeContext& context_;
   Memory& memory_;
+  std::map<Key, std::vector<Asked>> making_;  // who waits for the one that is being made; the first asked for it
 };
 
 }  // namespace pawl::job

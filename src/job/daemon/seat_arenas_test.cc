@@ -14,7 +14,24 @@ class ArenasOfSeats : public testing::Test {
     node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
     node.run_in(JobPhase::restoring);
   }
-  TestNode node;
+  // What `work` answers on a thread of its own, while the loop's works.
+  template <class Work>
+  auto on_a_task(Work work) -> decltype(work()) {
+    auto answer = std::async(std::launch::async, std::move(work));
+    EXPECT_TRUE(
+        posted.run_until([&] { return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+    return answer.get();
+  }
+
+  // The answer of arenas.own, with the loop's work done meanwhile.
+  Result<ArenaHandle> own(const ArenaSpec& wanted) {
+    std::optional<Result<ArenaHandle>> answer;
+    arenas.own(wanted, [&](Result<ArenaHandle> arena) { answer = std::move(arena); });
+    EXPECT_TRUE(posted.run_until([&] { return answer.has_value(); }));
+    return std::move(*answer);
+  }
+
+  TestNode node{2, 0, real_environment()};
   PostedTasks posted;
   Memory memory{real_shared_memory(), nobody_keeps()};
   SeatArenas arenas{node.context, memory};
@@ -23,26 +40,26 @@ class ArenasOfSeats : public testing::Test {
 };
 
 TEST_F(ArenasOfSeats, TheSameLayoutGetsTheSameArena) {
-  const auto first = arenas.own(spec);
+  const auto first = own(spec);
   ASSERT_TRUE(first);
   capture_step((*first)->arena.slot(0), Generation(1), Step(7));
-  const auto second = arenas.own(spec);
+  const auto second = own(spec);
   ASSERT_TRUE(second);
   EXPECT_EQ(*first, *second);
 }
 
 TEST_F(ArenasOfSeats, AnotherLayoutReplacesAnArenaWithoutASnapshot) {
-  const auto first = arenas.own(spec);
+  const auto first = own(spec);
   open_step((*first)->arena.slot(0), Generation(1), Step(7));
-  const auto second = arenas.own(other);
+  const auto second = own(other);
   ASSERT_TRUE(second);
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0))->arena.spec().layout_digest, 6u);
 }
 
 TEST_F(ArenasOfSeats, AnotherLayoutMustNotReplaceASnapshot) {
-  const auto first = arenas.own(spec);
+  const auto first = own(spec);
   capture_step((*first)->arena.slot(1), Generation(1), Step(7));
-  const auto second = arenas.own(other);
+  const auto second = own(other);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::invalid);
   EXPECT_NE(second.error().what.find("the layout of its snapshot differs"), std::string::npos) << second.error().what;
@@ -50,33 +67,88 @@ TEST_F(ArenasOfSeats, AnotherLayoutMustNotReplaceASnapshot) {
 }
 
 TEST_F(ArenasOfSeats, AColdRestartForgetsTheSnapshot) {
-  const auto first = arenas.own(spec);
+  const auto first = own(spec);
   capture_step((*first)->arena.slot(1), Generation(1), Step(7));
   node.state.cold = true;
   (void)node.learn();
-  EXPECT_TRUE(arenas.own(other));
+  EXPECT_TRUE(own(other));
+}
+
+// Seconds, for gigabytes: the loop goes on meanwhile, and who asks again does not get a second one made.
+TEST_F(ArenasOfSeats, AFreshOneIsMadeOffTheLoopAndOnce) {
+  std::vector<ArenaHandle> got;
+  const auto take = [&](Result<ArenaHandle> arena) { got.push_back(*arena); };
+  arenas.own(spec, take);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr) << "nothing is made on the loop";
+  arenas.own(spec, take);
+  EXPECT_TRUE(posted.run_until([&] { return got.size() == 2; }));
+  EXPECT_EQ(got[0], got[1]);
+  arenas.own(spec, take);  // it is there: at once
+  ASSERT_EQ(got.size(), 3U);
+  EXPECT_EQ(got[2], got[0]);
+}
+
+TEST_F(ArenasOfSeats, WhoAsksForAnotherLayoutMeanwhileGetsThatOne) {
+  ArenaHandle first, second;
+  arenas.own(spec, [&](Result<ArenaHandle> arena) { first = *arena; });
+  arenas.own(other, [&](Result<ArenaHandle> arena) { second = *arena; });
+  EXPECT_TRUE(posted.run_until([&] { return first && second; }));
+  EXPECT_EQ(second->arena.spec().layout_digest, 6U);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), second);
 }
 
 TEST_F(ArenasOfSeats, TasksAskTheLoopAndWait) {
-  Result<ArenaHandle> own = Error{Code::io, "not asked"};
-  Result<ArenaHandle> replica = Error{Code::io, "not asked"};
-  ArenaHandle found;
-  ArenaHandle missing;
-  std::atomic<bool> done{false};
-  std::thread task([&] {
-    own = arenas.own_from_thread(spec);
-    replica = arenas.replica_from_thread(test_arena(ArenaKind::replica, Seat(1)));
-    found = arenas.find_from_thread(ArenaKind::replica, Seat(1));
-    missing = arenas.find_from_thread(ArenaKind::replica, Seat(0));
-    done = true;
-  });
-  EXPECT_TRUE(posted.run_until([&] { return done.load(); }));
-  task.join();
+  const Result<ArenaHandle> own = on_a_task([&] { return arenas.own_from_thread(spec, Generation(1)); });
   ASSERT_TRUE(own);
   EXPECT_EQ(*own, memory.find(ArenaKind::own, Seat(0)));
-  ASSERT_TRUE(replica);
-  EXPECT_EQ(*replica, found);
-  EXPECT_EQ(missing, nullptr);
+  EXPECT_EQ(on_a_task([&] { return arenas.find_from_thread(ArenaKind::own, Seat(0)); }), *own);
+  EXPECT_EQ(on_a_task([&] { return arenas.find_from_thread(ArenaKind::replica, Seat(0)); }), nullptr);
+}
+
+TEST_F(ArenasOfSeats, AReplicaIsForAStreamOfTheGenerationThatRuns) {
+  const ArenaSpec ward = test_arena(ArenaKind::replica, Seat(1));
+  const auto replica_for = [&](Generation generation) {
+    return on_a_task([&] { return arenas.replica_from_thread(ward, generation); });
+  };
+  EXPECT_EQ(replica_for(Generation(1)).error().code, Code::stale);  // it does not run yet, or not any more
+  node.run_in(JobPhase::running);
+  EXPECT_EQ(replica_for(Generation(2)).error().code, Code::stale);
+  EXPECT_TRUE(replica_for(Generation(1)));
+  EXPECT_EQ(on_a_task([&] { return arenas.own_from_thread(spec, Generation(1)); }).error().code, Code::cancelled);
+}
+
+TEST_F(ArenasOfSeats, WhatIsMadeInARecoveryStaysFrozenUntilTheJobRuns) {
+  memory.freeze_all();
+  const Slot slot = (*own(spec))->arena.slot(0);
+  EXPECT_TRUE(slot.word().frozen);
+  EXPECT_FALSE(slot.try_open(slot.word(), Generation(1), Step(1), 0));
+  memory.unfreeze_all({}, Generation(2));
+  EXPECT_EQ(slot.word(), SlotWord{});
+  const Slot replica = (*memory.arena_for(test_arena(ArenaKind::replica, Seat(1))))->arena.slot(0);
+  EXPECT_FALSE(replica.word().frozen);
+}
+
+TEST_F(ArenasOfSeats, NothingHalfWrittenOfAnOlderGenerationIsLeftWhenTheJobRuns) {
+  const Arena arena = (*memory.arena_for(test_arena(ArenaKind::replica, Seat(1))))->arena;
+  open_step(arena.slot(0), Generation(1), Step(42));  // by a stream that had ended: after the freeze
+  open_step(arena.slot(1), Generation(2), Step(42));  // by one of the generation that runs, and is returned to
+  memory.unfreeze_all(std::vector<LineageEntry>{{Generation(2), Step(41)}}, Generation(2));
+  EXPECT_EQ(arena.slot(0).word(), SlotWord{});
+  EXPECT_EQ(arena.slot(1).word().step, Step(42));
+}
+
+TEST_F(ArenasOfSeats, AStepIsThereIfItIsWholeAndFrozen) {
+  const Source source{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(7)};
+  EXPECT_FALSE(arenas.has(source));
+  const Slot slot = (*own(spec))->arena.slot(1);
+  open_step(slot, Generation(1), Step(7));
+  EXPECT_FALSE(arenas.has(source));
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(slot, i);
+  ASSERT_TRUE(slot.try_seal(Generation(1), Step(7)));
+  EXPECT_FALSE(arenas.has(source));
+  memory.freeze_all();
+  EXPECT_TRUE(arenas.has(source));
+  EXPECT_FALSE(arenas.has({Seat(0), SourceKind::replica, test_life(0), Generation(1), Step(8)}));
 }
 
 }  // namespace

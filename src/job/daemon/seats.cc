@@ -103,6 +103,7 @@ void Seats::on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad
 void Seats::answer_waiting() {
   answer_joins();
   answer_restores();
+  consider_ready();
 }
 
 void Seats::answer_joins() {
@@ -111,6 +112,11 @@ void Seats::answer_joins() {
     if (!trainer.seat || trainer.dying || trainer.seated == state.generation ||
         !trainer.line.waits_for(MessageKind::join))
       continue;
+    // What it has trained counts for nothing, and from step 0 it restores nothing: only a new process begins there.
+    if (state.cold && trainer.seated.value > 0) {
+      parts_.watch.kill(trainer, "cold restart: no step was committed yet");
+      continue;
+    }
     if (parts_.holds.is_held_at("seated")) return;
     trainer.seated = state.generation;
     parts_.watch.on_seated(trainer);
@@ -120,7 +126,7 @@ void Seats::answer_joins() {
                                          .world = static_cast<std::uint32_t>(state.seats.size()),
                                          .local_rank = trainer.index,
                                          .resume = state.resume,
-                                         .store_prefix = text("g", state.generation)});
+                                         .rendezvous_prefix = text("g", state.generation)});
   }
 }
 
@@ -147,20 +153,28 @@ void Seats::on_done(TrainerProcess& trainer, Generation generation) {
   NodeContext& context = parts_.context;
   if (!context.mirror.has_state() || generation != context.mirror.generation()) return;
   trainer.done = generation;
-  if (context.mirror.is_in(JobPhase::running))  // we were away when the others went on
+  if (context.is_running())  // we were away when the others went on
     return parts_.trainers.answer(trainer, MessageKind::done, RunningMessage{generation});
+  consider_ready();
+}
+
+// A node is ready when each of its trainers has restored, and the step that they restored lies in their arenas: once it
+// runs, that is where the next recovery looks for it, and nothing fills a slot any more.
+void Seats::consider_ready() {
+  NodeContext& context = parts_.context;
+  const Generation generation = context.mirror.generation();
+  if (!context.is_restoring() || ready_put_ == generation) return;
   const std::vector<TrainerProcess>& trainers = parts_.trainers.places();
-  const bool all = std::all_of(trainers.begin(), trainers.end(),
-                               [&](const TrainerProcess& t) { return !t.seat || t.done == generation; });
-  if (!all || ready_put_ == generation) return;
+  const bool all = std::all_of(trainers.begin(), trainers.end(), [&](const TrainerProcess& t) {
+    return !t.seat || (t.done == generation && parts_.imports.has(*t.seat));
+  });
+  if (!all) return;
   ready_put_ = generation;
-  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}",
-                       [this, generation, index = trainer.index](Status put) {
-                         if (put || parts_.context.ending) return;
-                         ready_put_ = Generation(0);
-                         parts_.context.after(
-                             20ms, [this, generation, index] { on_done(parts_.trainers.places()[index], generation); });
-                       });
+  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", [this](Status put) {
+    if (put || parts_.context.ending) return;
+    ready_put_ = Generation(0);
+    parts_.context.after(20ms, [this] { consider_ready(); });
+  });
 }
 
 // --- Layouts
@@ -179,7 +193,17 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.layout_digest = declared.layout_digest;
   spec.layout = std::move(declared.layout);
   spec.seat = *trainer.seat;
-  auto arena = parts_.arenas.own(spec);
+  // It may take long to make, and the trainer may ask for something else meanwhile.
+  parts_.arenas.own(spec, [this, spec, index = trainer.index, id = frame.id](const Result<ArenaHandle>& arena) {
+    const TrainerProcess& asking = parts_.trainers.places()[index];
+    const auto waiting = asking.line.waiting.find(MessageKind::layout);
+    if (waiting != asking.line.waiting.end() && waiting->second == id && asking.seat == spec.seat)
+      on_arena(index, spec, arena);
+  });
+}
+
+void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena) {
+  TrainerProcess& trainer = parts_.trainers.places()[index];
   if (!arena) {
     log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
     parts_.watch.note_layout_refusal(arena.error().what);
@@ -216,7 +240,7 @@ void Seats::grant(TrainerProcess& trainer, const ArenaHandle& arena) {
   if (parts_.context.followed.running == parts_.context.mirror.generation()) parts_.streams.start();
 }
 
-// --- The rendezvous store
+// --- The rendezvous
 
 void Seats::on_rendezvous(TrainerProcess& trainer, const Frame& frame) {
   const std::uint64_t id = frame.id;

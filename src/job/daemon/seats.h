@@ -41,9 +41,11 @@ class Seats {
 
  private:
   void on_layout(TrainerProcess& trainer, const Frame& frame);
+  void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);
   void on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad);
   void on_rendezvous(TrainerProcess& trainer, const Frame& frame);
   void on_done(TrainerProcess& trainer, Generation generation);
+  void consider_ready();
   void compare_layouts(std::uint32_t index, const std::string& first, const std::string& mine,
                        const ArenaHandle& arena);
   void grant(TrainerProcess& trainer, const ArenaHandle& arena);

@@ -186,15 +186,16 @@ TEST_F(TwoSeats, ARestoreIsAnsweredWhenTheStepLiesInTheArena) {
   node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(41)},
                         {Seat(1), SourceKind::replica, test_life(5), Generation(1), Step(41)}};
   (void)node.learn();
-  imports.begin();
   declare(first, 5);
   declare(second, 5);
   (void)first.answers();
   const Arena& arena = memory.find(ArenaKind::own, Seat(0))->arena;
   const Slot slot = arena.slot(1);
   ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), Step(41), 0));
-  slot.bucket_done(0, crc32c(slot.bucket(0)));
+  slot.bucket_done(0, crc32c(slot.bucket(0)), Generation(1), Step(41));
   ASSERT_TRUE(slot.try_seal(Generation(1), Step(41)));
+  memory.freeze_all();
+  imports.begin();
   ask(first, RestoreMessage{Generation(1)}, 8);
   ask(second, RestoreMessage{Generation(1)}, 9);
   const auto there = answer<SlotMessage>(first);
@@ -212,6 +213,50 @@ TEST_F(TwoSeats, TheNodeIsReadyWhenAllItsSeatsAreDone) {
   ask(first, DoneMessage{Generation(1)});
   ASSERT_EQ(node.control.puts.size(), 1u);
   EXPECT_EQ(node.control.puts[0].key, "/pawl/test/ready/1/0");
+}
+
+// It restored from the slot that the pawld before us had; that slot is not there any more, and comes again.
+TEST_F(TwoSeats, ASeatWhoseStepIsNotHereIsNotDone) {
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::nothing, {}, {}, {}},
+                        {Seat(1), SourceKind::replica, test_life(5), Generation(1), Step(41)}};
+  (void)node.learn();
+  memory.freeze_all();
+  imports.begin();
+  ask(first, DoneMessage{Generation(1)});
+  ask(second, DoneMessage{Generation(1)});
+  EXPECT_TRUE(node.control.puts.empty());
+  seats.answer_waiting();
+  EXPECT_TRUE(node.control.puts.empty());
+
+  const ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::own, Seat(1)));
+  ASSERT_TRUE(arena->arena.slot(0).open_frozen(Generation(1), Step(41), 0));
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(arena->arena.slot(0), i);
+  ASSERT_TRUE(arena->arena.slot(0).seal_frozen(Generation(1), Step(41)));
+  imports.begin();
+  seats.answer_waiting();
+  EXPECT_EQ(node.control.puts.size(), 1u);
+}
+
+TEST_F(TwoSeats, NobodyRunsBeforeTheNodeHasFollowed) {
+  node.learn(JobPhase::running);  // what the recovery has begun is not gone yet
+  ask(first, DoneMessage{Generation(1)});
+  EXPECT_FALSE(answer<RunningMessage>(first));
+  EXPECT_TRUE(first.process().line.waits_for(MessageKind::done));
+}
+
+// The pawld before us died before it had killed it.
+TEST_F(TwoSeats, NobodyGoesOnFromAColdRestartWithWhatItHasTrained) {
+  node.state.generation = Generation(2);
+  node.state.cold = true;
+  node.run_in(JobPhase::restoring);
+  first.process().seated = Generation(1);
+  ask(first, JoinMessage{Generation(1)});
+  ask(second, JoinMessage{});
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<SeatedMessage>(first));
+  EXPECT_TRUE(first.process().dying);
+  EXPECT_TRUE(answer<SeatedMessage>(second));
 }
 
 TEST_F(TwoSeats, WhoIsDoneLateRunsAtOnce) {

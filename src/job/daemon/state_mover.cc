@@ -1,42 +1,76 @@
 #include "job/daemon/state_mover.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "job/recovery/local_trainer.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
+namespace {
+
+constexpr Duration kPauseMin = 20ms;
+constexpr Duration kPauseMax = 1s;
+
+// Between half of it and all, another for each node and moment: many that lost one race don't begin the next together.
+Duration jittered(Duration pause, NodeId node, Duration now) {
+  const auto mixed =
+      (static_cast<std::uint64_t>(now.count()) ^ (std::uint64_t{node.value} << 32)) * 0x9e3779b97f4a7c15u;
+  return pause / 2 + pause / 2 * static_cast<std::int64_t>(mixed >> 56) / 256;
+}
+
+}  // namespace
+
 void StateMover::move(const JobState& next, const std::string& why) {
-  if (moving_) return;
+  if (moving_ || context_.clock->now() < paused_until_) return;
   moving_ = true;
-  context_.control->compare_and_swap(
-      context_.mirror.keys().state(), context_.mirror.state_revision(), to_json(next),
-      [this, next, why](Result<Swapped> swap) {
-        moving_ = false;
-        if (!swap) {
-          log_warn("control_away", "why", swap.error().what);
-          return context_.drive_soon(20ms);
-        }
-        if (swap->won) {
-          log_info("state_moved", "generation", next.generation, "phase", name_of(next.phase), "why", why);
-          if (next.phase == JobPhase::failed)
-            events_.tell("job_failed", Json{{"verdict", next.verdict}, {"generation", next.generation.value}}.dump());
-          if (next.phase == JobPhase::finished)
-            events_.tell("job_finished", Json{{"generation", next.generation.value}}.dump());
-          handlers_.on_won(next, swap->revision);
-        } else if (swap->current) {
-          handlers_.on_lost(*swap->current);
-        }
-        context_.drive();
-      });
+  context_.control->compare_and_swap(context_.mirror.keys().state(), context_.mirror.state_revision(), to_json(next),
+                                     [this, next, why](Result<Swapped> swap) { on_swapped(next, why, swap); });
+}
+
+void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {
+  moving_ = false;
+  const Revision before = context_.mirror.state_revision();
+  if (!swap) {
+    log_warn("swap_failed", "why", swap.error().what);
+    return pause();
+  }
+  if (swap->won) {
+    log_info("state_moved", "generation", next.generation, "phase", name_of(next.phase), "why", why);
+    if (next.phase == JobPhase::failed)
+      events_.tell("job_failed", Json{{"verdict", next.verdict}, {"generation", next.generation.value}}.dump());
+    if (next.phase == JobPhase::finished)
+      events_.tell("job_finished", Json{{"generation", next.generation.value}}.dump());
+    handlers_.on_won(next, swap->revision);
+  } else if (swap->current) {
+    handlers_.on_lost(*swap->current);
+  }
+  // A race that another has won is no reason to wait, if it has told us something.
+  if (!swap->won && context_.mirror.state_revision() == before) {
+    log_warn("swap_lost", "expected", before, "found", swap->current ? swap->current->mod_revision : 0);
+    return pause();
+  }
+  pause_ = {};
+  context_.drive();
+}
+
+void StateMover::pause() {
+  pause_ = std::clamp(pause_ * 2, kPauseMin, kPauseMax);
+  const Duration now = context_.clock->now();
+  const Duration pause = jittered(pause_, context_.self.node, now);
+  paused_until_ = now + pause;
+  context_.drive_soon(pause);
 }
 
 void StateMover::consider_forming() {
-  FormingView view{context_.mirror.spec(), context_.mirror.nodes(), 0};
+  FormingView view{context_.mirror.spec(), context_.mirror.registrations().records(), 0};
   const Duration now = context_.clock->now();
   enough_nodes_since_ = enough_nodes_since(view, enough_nodes_since_, now);
   if (enough_nodes_since_ > Duration::zero())
@@ -46,15 +80,12 @@ void StateMover::consider_forming() {
 }
 
 void StateMover::drive() {
+  if (moving_) return;
   push_causes();
-  if (context_.mirror.state().leader == context_.self) lead();
+  lead();
 }
 
-void StateMover::report(Cause cause, std::vector<Struck> struck) {
-  if (context_.ending || !context_.mirror.is_member()) return;
-  for (const PendingCause& pending : causes_)
-    if (pending.cause.kind == cause.kind && pending.cause.node == cause.node && pending.cause.seat == cause.seat)
-      return;
+void StateMover::tell_fault(Cause& cause) {
   cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
   log_warn("fault_detected", "kind", name_of(cause.kind), "node", cause.node ? text(cause.node->node) : "-", "seat",
            cause.seat ? text(*cause.seat) : "-", "detail", cause.detail);
@@ -62,50 +93,116 @@ void StateMover::report(Cause cause, std::vector<Struck> struck) {
   if (cause.node) fields["victim_node"] = cause.node->node.value;
   if (cause.seat) fields["victim_seat"] = cause.seat->value;
   events_.tell("fault_detected", fields.dump());
-  causes_.push_back({std::move(cause), std::move(struck)});
+}
+
+void StateMover::report(Cause cause, std::vector<Struck> struck) {
+  if (context_.ending || !context_.mirror.is_member()) return;
+  for (PendingCause& pending : causes_) {
+    if (pending.cause.kind != cause.kind || pending.cause.node != cause.node || pending.cause.seat != cause.seat)
+      continue;
+    pending.reported_at = context_.clock->now();
+    return;
+  }
+  tell_fault(cause);
+  causes_.push_back({std::move(cause), std::move(struck), context_.clock->now()});
   context_.drive_soon(0ms);
+}
+
+// Of what is not kept.
+void StateMover::tell_once(Cause cause) {
+  if (std::exchange(told_in_, context_.mirror.generation()) != context_.mirror.generation()) told_.clear();
+  if (told_.insert(*cause.node).second) tell_fault(cause);
+}
+
+SuspicionView StateMover::suspicion() const {
+  const Duration now = context_.clock->now();
+  return {context_.mirror.state(),
+          context_.mirror.registrations(),
+          context_.mirror.accusations(),
+          contacts_,
+          context_.self,
+          context_.attention.since(now, context_.deadlines),
+          now};
 }
 
 void StateMover::push_causes() {
   if (moving_ || !context_.mirror.is_member()) return;
-  if (causes_.empty() || holds_.is_held_at("suspect")) return;
+  // A trainer that hangs is reported at every tick. If the control was away meanwhile, it may have gone on.
+  std::erase_if(causes_, [&](const PendingCause& pending) {
+    return pending.cause.kind == FaultKind::trainer_hang &&
+           context_.clock->now() - pending.reported_at > context_.deadlines.silence / 2;
+  });
   std::vector<Cause> causes;
   std::vector<Struck> struck;
   for (const PendingCause& pending : causes_) {
     causes.push_back(pending.cause);
     struck.insert(struck.end(), pending.struck.begin(), pending.struck.end());
   }
+  for (Cause& cause : convicted(suspicion(), context_.deadlines)) {
+    cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
+    causes.push_back(std::move(cause));
+  }
+  if (causes.empty() || holds_.is_held_at("suspect")) return;
   const Decision decision = open_generation(context_.mirror.state(), causes, context_.self, struck);
   if (const StateMove* next = std::get_if<StateMove>(&decision)) return move(next->next, next->why);
   causes_.clear();  // the state accounts for them
+}
+
+// Counted from when this node began to be able to notice.
+Duration StateMover::attentive_for(Duration since) const {
+  const Duration now = context_.clock->now();
+  const auto attentive = context_.attention.since(now, context_.deadlines);
+  return attentive ? now - std::max(since, *attentive) : Duration::zero();
+}
+
+std::vector<NodeLife> StateMover::absent() const {
+  const Duration now = context_.clock->now();
+  const auto attentive = context_.attention.since(now, context_.deadlines);
+  std::vector<NodeLife> absent;
+  if (!attentive || context_.mirror.registrations().gone_since.empty()) return absent;
+  for (const NodeLife& life : survivors_of(context_.mirror.state()))
+    if (is_absent(context_.mirror.registrations(), life, *attentive, now, context_.deadlines)) absent.push_back(life);
+  return absent;
 }
 
 void StateMover::lead() {
   if (moving_) return;
   const JobMirror& mirror = context_.mirror;
   const JobState& state = mirror.state();
+  // In all other phases nobody leads: a view of a large job is not worth making for each key that changes.
+  const bool recovers = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
   const std::vector<TrainerEnd> ends = mirror.ends();
+  if (!recovers && ends.empty()) return;
+  const auto delay =
+      lead_delay({state, mirror.registrations(), context_.self, attentive_for(mirror.news_at())}, context_.deadlines);
+  if (!delay) return;
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
-  // In all other phases nobody leads: a view of a large job is not worth making for each key that changes.
-  if (state.phase != JobPhase::quiescing && state.phase != JobPhase::restoring) return;
-  const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.nodes(), mirror.ready_members(),
-                                 ends, context_.clock->now() - mirror.state_since()},
-                                context_.self, context_.deadlines);
-  if (!lead) return;
-  if (const StateMove* next = std::get_if<StateMove>(&lead->decision)) {
+  const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
+  if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
+                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(), absent()},
+                                    context_.self, context_.deadlines))
+    act_on(*lead);
+}
+
+void StateMover::act_on(const Lead& lead) {
+  const JobState& state = context_.mirror.state();
+  if (const StateMove* next = std::get_if<StateMove>(&lead.decision)) {
     if (state.phase == JobPhase::quiescing && holds_.is_held_at("decide")) return;
     if (next->next.phase == JobPhase::restoring) tell_restore(*next);
     return move(next->next, next->why);
   }
-  const Wait& wait = std::get<Wait>(lead->decision);
+  const Wait& wait = std::get<Wait>(lead.decision);
   if (wait.without_deadline && state.waiting != wait.what) {
     JobState waiting = state;
     waiting.waiting = wait.what;
     events_.tell("spare_waiting", Json{{"what", wait.what}}.dump());
     return move(waiting, "waiting for " + wait.what);
   }
-  for (const Cause& late : lead->late) report(late);
+  if (lead.late.empty()) return;
+  for (const Cause& late : lead.late) tell_once(late);
+  const Decision decision = open_generation(state, lead.late, context_.self);
+  if (const StateMove* next = std::get_if<StateMove>(&decision)) move(next->next, next->why);
 }
 
 void StateMover::tell_restore(const StateMove& move) {
@@ -127,21 +224,56 @@ void StateMover::tell_restore(const StateMove& move) {
                                       .dump());
 }
 
-// A member whose registration ended: decided by its neighbours while a link to it stands; else by whoever notices.
-void StateMover::check_members(const std::function<bool(NodeId)>& is_linked) {
+void StateMover::check_members(std::span<const Contact> contacts) {
   const JobMirror& mirror = context_.mirror;
+  contacts_.assign(contacts.begin(), contacts.end());
   if (!mirror.has_state() || mirror.is_over()) return;
+  accuse();
+  if (!mirror.is_member()) return take_over_orphan();
+  for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), context_.self)) report(cause);
+}
+
+// Says whom this node accuses, and withdraws what does not hold any more.
+void StateMover::accuse() {
+  const JobMirror& mirror = context_.mirror;
   const Duration now = context_.clock->now();
-  if (mirror.is_member()) {
-    for (const Cause& cause :
-         absent_members(mirror.state(), mirror.registrations(), context_.self, is_linked, now, context_.deadlines))
-      report(cause);
-    return;
+  const SuspicionView view = suspicion();
+  const std::vector<NodeLife> accused = accused_by(view, context_.deadlines);
+  const auto stands = [&](NodeLife victim) { return contains(view.accusations, Accusation{victim, context_.self}); };
+  // What was said comes back as a key; until then, and if the control is slow, it is not said again and again.
+  const auto may_speak = [&](NodeLife victim) {
+    const auto [spoken, first] = spoken_at_.try_emplace(victim, now);
+    if (!first && now - spoken->second < context_.deadlines.silence / 4) return false;
+    spoken->second = now;
+    return true;
+  };
+  const JobKeys& keys = mirror.keys();
+  for (const NodeLife& victim : accused) {
+    if (stands(victim) || !may_speak(victim)) continue;
+    tell_once({FaultKind::node_silent, victim, std::nullopt, "no sign of life", 0});
+    context_.control->put(keys.accusation(mirror.generation(), victim.node, context_.self.node),
+                          to_json(Accusation{victim, context_.self}), [](Status) {});
   }
-  const Orphaned orphaned =
-      decide_orphaned(mirror.state(), mirror.registrations(), context_.self, orphaned_since_, now, context_.deadlines);
+  for (const Accusation& own : view.accusations) {
+    if (own.accuser != context_.self || contains(accused, own.victim) || !may_speak(own.victim)) continue;
+    log_info("accusation_withdrawn", "node", own.victim.node);
+    context_.control->tell([key = keys.accusation(mirror.generation(), own.victim.node, context_.self.node)](
+                               Control& control) { (void)control.erase(key); });
+  }
+}
+
+void StateMover::take_over_orphan() {
+  const JobMirror& mirror = context_.mirror;
+  const Orphaned orphaned = decide_orphaned(mirror.state(), mirror.registrations(), contacts_, context_.self,
+                                            orphaned_since_, context_.clock->now(), context_.deadlines);
   orphaned_since_ = orphaned.since;
-  if (orphaned.move) move(orphaned.move->next, orphaned.move->why);
+  if (orphaned.move) return move(orphaned.move->next, orphaned.move->why);
+  if (orphaned.unproven.empty() || attentive_for(orphaned.since) < context_.deadlines.lease) return;
+  if (std::exchange(told_away_, mirror.generation()) == mirror.generation()) return;
+  const std::string nodes = numbers_of(orphaned.unproven);
+  log_warn("members_away", "nodes", nodes);
+  events_.tell("members_away",
+               Json{{"nodes", nodes}, {"detail", "no member reaches the control; they may train on"}}.dump());
 }
 
 void StateMover::give_up_node(const std::string& why) {

@@ -2,16 +2,22 @@
 //
 // Each move is a decision of recovery/ written by compare-and-swap; whoever wins it, the state that stands is learned
 // and the daemon drives on. One swap at a time: a move that comes meanwhile is dropped, and decided again later from
-// the state that then stands.
+// the state that then stands. What this node has seen for certain, or of its own trainers, is kept until the state
+// accounts for it. What it thinks of others (who is silent, who is late) is never kept: it is asked for again right
+// before each swap. Swaps that do not help are tried again after a pause that doubles.
 #pragma once
 
 #include <functional>
+#include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "job/daemon/events.h"
 #include "job/daemon/holds.h"
 #include "job/daemon/node_context.h"
+#include "job/recovery/suspicion.h"
 
 namespace pawl::job {
 
@@ -29,26 +35,44 @@ class StateMover {
   void report(Cause cause, std::vector<Struck> struck = {});
   void give_up_node(const std::string& why);  // it is no place for the job
 
-  void consider_forming();                                           // while there is no state
-  void drive();                                                      // while there is one
-  void check_members(const std::function<bool(NodeId)>& is_linked);  // at every tick
+  void consider_forming();                                // while there is no state
+  void drive();                                           // while there is one
+  void check_members(std::span<const Contact> contacts);  // at every tick
   [[nodiscard]] bool is_moving() const { return moving_; }
 
  private:
+  void tell_fault(Cause& cause);
+  void tell_once(Cause cause);
   void push_causes();
   void lead();
+  void act_on(const Lead& lead);
   void tell_restore(const StateMove& move);
+  void accuse();
+  void take_over_orphan();
+  void on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap);
+  void pause();
+  [[nodiscard]] SuspicionView suspicion() const;
+  [[nodiscard]] std::vector<NodeLife> absent() const;
+  [[nodiscard]] Duration attentive_for(Duration since) const;
 
   struct PendingCause {
     Cause cause;
     std::vector<Struck> struck;
+    Duration reported_at{};  // the last time
   };
   NodeContext& context_;
   Events& events_;
   Holds& holds_;
   Handlers handlers_;
   std::vector<PendingCause> causes_;
-  bool moving_ = false;  // a compare-and-swap is under way
+  std::vector<Contact> contacts_;  // as of the last tick
+  std::set<NodeLife> told_;        // events about what is not kept, of the generation told_in_
+  Generation told_in_;
+  Generation told_away_;
+  std::map<NodeLife, Duration> spoken_at_;  // when this node last accused it, or withdrew that
+  bool moving_ = false;                     // a compare-and-swap is under way
+  Duration pause_{};                        // after the last swap that did not help
+  Duration paused_until_{};
   Duration enough_nodes_since_{};
   Duration orphaned_since_{};
 };

@@ -45,6 +45,7 @@ std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& m
         {.hello = hello,
          .address = holder.address,
          .holder_index = i,
+         .holder = holder.life.node,
          .arena = arena,
          .context = stream_,
          .on_held = [this](Step) { context_.post([this] { hooks_.on_held(); }); },
@@ -71,6 +72,15 @@ void Streams::notice(Seat seat) {
   for (auto& sender : senders->second) sender->notice();
 }
 
+std::map<std::uint32_t, std::string> Streams::obstacles(Seat seat) const {
+  std::map<std::uint32_t, std::string> found;
+  const auto senders = senders_.find(seat);
+  if (senders == senders_.end()) return found;
+  for (const auto& sender : senders->second)
+    if (std::string why = sender->obstacle(); !why.empty()) found[sender->holder_index()] = std::move(why);
+  return found;
+}
+
 void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello) {
   auto old = receivers_.find(hello.seat);
   const bool busy = old != receivers_.end() && !old->second->finished();
@@ -78,16 +88,20 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
   if (busy || !context_.is_running())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
-  receivers_[hello.seat] = ReplicaReceiver::start(
-      {.stream = connection->release(),
-       .generation = context_.mirror.generation(),
-       .seat = hello.seat,
-       .job = context_.job,
-       .context = stream_,
-       .arena_for = [this](const ArenaSpec& spec) { return arenas_.replica_from_thread(spec); }});
+  receivers_[hello.seat] =
+      ReplicaReceiver::start({.stream = connection->release(),
+                              .generation = context_.mirror.generation(),
+                              .seat = hello.seat,
+                              .job = context_.job,
+                              .context = stream_,
+                              .arena_for = [this, generation = context_.mirror.generation()](const ArenaSpec& spec) {
+                                return arenas_.replica_from_thread(spec, generation);
+                              }});
 }
 
 void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {
+  if (context_.mirror.is_in(JobPhase::running))  // slots are live: what is read may be overwritten meanwhile
+    return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::stale, "that recovery is over"}));
   if (context_.followed.frozen < context_.mirror.generation())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));

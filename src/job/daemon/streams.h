@@ -39,6 +39,9 @@ class Streams {
   void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void adopt_fetch(const std::shared_ptr<Connection>& connection);
 
+  // Why a step of this seat does not get to its holder, by the holder's index; none: nothing stands in its way.
+  [[nodiscard]] std::map<std::uint32_t, std::string> obstacles(Seat seat) const;
+
   [[nodiscard]] bool idle() const { return workers_.idle(); }
   [[nodiscard]] const StreamContext& stream_context() const { return stream_; }
   [[nodiscard]] std::uint64_t bytes_sent() const { return stream_.bytes_sent->value(); }

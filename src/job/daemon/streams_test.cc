@@ -183,12 +183,37 @@ TEST_F(BulkTraffic, ASlotIsServedOnceItIsFrozen) {
   EXPECT_EQ(link.other_end.next<SlotBeginMessage>().step, Step(7));
 }
 
+TEST_F(BulkTraffic, NoSlotIsServedWhileTheJobRuns) {
+  node.run_in(JobPhase::running);
+  Incoming link = incoming();
+  streams.adopt_fetch(link.connection);
+  EXPECT_EQ(link.other_end.next<PeerRefusedMessage>().refusal, PeerRefusal::stale);
+}
+
+TEST_F(BulkTraffic, AHoldersReasonIsKnownByItsSeat) {
+  node.run_in(JobPhase::running);
+  const ArenaHandle arena = own_arena();
+  streams.start();
+  PeerEnd holder = world.network.accept();
+  (void)holder.next<Hello>();
+  holder.say(WelcomeMessage{NodeId(1), Incarnation(5)});
+  capture_step(arena->arena.slot(0), Generation(1), Step(7));
+  streams.notice(Seat(0));
+  (void)holder.next<OpenMessage>();
+  holder.say(LaterMessage{"no room"});
+  EXPECT_TRUE(eventually([&] {
+    return streams.obstacles(Seat(0)) == std::map<std::uint32_t, std::string>{{0, "node 1 can't take it: no room"}};
+  }));
+  EXPECT_TRUE(streams.obstacles(Seat(1)).empty());
+}
+
 TEST_F(BulkTraffic, EndsWhateverIsUnderWay) {
+  node.run_in(JobPhase::restoring);
+  Incoming fetch = incoming();
+  streams.adopt_fetch(fetch.connection);
   node.run_in(JobPhase::running);
   Incoming replica = incoming();
-  Incoming fetch = incoming();
   streams.adopt_data(replica.connection, of_seat(Seat(2)));
-  streams.adopt_fetch(fetch.connection);
   replica.other_end.next<WelcomeMessage>();
   fetch.other_end.next<WelcomeMessage>();
   EXPECT_FALSE(streams.idle());
@@ -208,7 +233,7 @@ TEST_F(BulkTraffic, ADrillCanHoldTheAcknowledgement) {
   EXPECT_TRUE(posted.run_until([&] { return memory.find(ArenaKind::replica, Seat(2)) != nullptr; }));
   link.other_end.next<OpenedMessage>();
   for (std::uint32_t i = 0; i < kTestBuckets; ++i)
-    link.other_end.say_bucket(i, bucket_bytes(Step(7), i, test_bucket_bytes(i)));
+    link.other_end.say_bucket(i, bucket_bytes(Step(7), i, test_bucket_bytes(i)), Generation(1), Step(7));
   link.other_end.say(SealMessage{Step(7)});
   EXPECT_TRUE(link.other_end.is_quiet());
   node.holds.release_all();

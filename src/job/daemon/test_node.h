@@ -60,9 +60,32 @@ inline NodeLife test_life(std::uint32_t node, std::uint64_t incarnation = 1) {
   return {NodeId(node), Incarnation(incarnation)};
 }
 
+// The real world, but an arena is made at once where it is asked for: these tests have no loop that could go on meanwhile.
+// (Only a test of seat_arenas.h looks at how that waits.)
+inline const Environment& world_with_arenas_at_once() {
+  class DoneTask final : public Task {
+   public:
+    void join() override {}
+  };
+  class ArenasAtOnce final : public Tasks {
+   public:
+    std::unique_ptr<Task> start(const std::string& name, std::function<void()> body) override {
+      if (name != "pawl-arena") return real_tasks().start(name, std::move(body));
+      body();
+      return std::make_unique<DoneTask>();
+    }
+    std::unique_ptr<Condition> make_condition() override { return real_tasks().make_condition(); }
+  };
+  static ArenasAtOnce tasks;
+  static const Environment& real = real_environment();
+  static const Environment world{real.clock, tasks, real.network, real.files, real.processes, real.memory};
+  return world;
+}
+
 // Node 0 of a job of `nodes` members, each with one seat, in generation 1.
 struct TestNode {
-  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0, const Environment& world = real_environment())
+  explicit TestNode(std::uint32_t nodes = 2, std::uint32_t self = 0,
+                    const Environment& world = world_with_arenas_at_once())
       : context(test_life(self), "test", world) {
     JobSpec spec;
     spec.job = "test";
@@ -79,6 +102,31 @@ struct TestNode {
       state.seats.push_back({Seat(node), test_life(node), "host" + std::to_string(node), 0});
     state.generation = Generation(1);
     state.leader = test_life(0);
+  }
+  // The nodes 0 .. `nodes`-1 are registered, and the control answers.
+  void register_nodes(std::uint32_t nodes) {
+    for (std::uint32_t id = 0; id < nodes; ++id) {
+      NodeRecord record;
+      record.life = test_life(id);
+      record.address = "host";
+      record.healthy = true;
+      record.parked = 1;
+      const std::string value = to_json(record);
+      (void)context.mirror.apply(context.mirror.keys().node(NodeId(id)), &value, ++revision, clock.time);
+    }
+    be_attentive();
+  }
+  // Time passes in which this node runs and the control answers it.
+  void live(Duration time) {
+    for (const Duration end = clock.time + time; clock.time < end;) {
+      be_attentive();
+      pass(std::min<Duration>(std::chrono::milliseconds(100), end - clock.time));
+    }
+    be_attentive();
+  }
+  void be_attentive() {
+    context.attention.ticked(clock.time, context.deadlines);
+    context.attention.control_answered(clock.time, clock.time, context.deadlines);
   }
   // The state as it now is, as the control would tell it.
   JobMirror::Change learn() { return context.mirror.learn(state, ++revision, clock.time); }
@@ -137,6 +185,7 @@ class TestTrainer {
     std::free(page_);
   }
   TrainerProcess& process() { return process_; }
+  [[nodiscard]] TrainerPage* page() const { return reinterpret_cast<TrainerPage*>(page_); }
   // As Trainers does it when a request arrives.
   template <class Message>
   Frame asks(const Message& message, std::uint64_t id = 1) {

@@ -52,8 +52,9 @@ class PeerEnd {
     EXPECT_TRUE(send_frame(fd_.get(), frame_of(message), Deadline::in(kTestPatience)).has_value());
   }
   // A bucket as a sender sends it; `sum` is that of the bytes if it is not given.
-  void say_bucket(std::uint32_t index, std::span<const std::byte> bytes, std::optional<std::uint32_t> sum = {}) {
-    Frame frame = frame_of(BucketMessage{index, sum.value_or(crc32c(bytes))});
+  void say_bucket(std::uint32_t index, std::span<const std::byte> bytes, Generation generation, Step step,
+                  std::optional<std::uint32_t> sum = {}) {
+    Frame frame = frame_of(BucketMessage{index, sum.value_or(crc32c(bytes)), generation, step});
     frame.payload.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     EXPECT_TRUE(send_frame(fd_.get(), frame, Deadline::in(kTestPatience)).has_value());
   }
@@ -292,9 +293,10 @@ inline bool holds_bytes_of(const Slot& slot, Step step) {
 }
 
 inline void capture_bucket(const Slot& slot, std::uint32_t index) {
-  const auto bytes = bucket_bytes(slot.word().step, index, slot.bucket(index).size());
+  const SlotWord of = slot.word();
+  const auto bytes = bucket_bytes(of.step, index, slot.bucket(index).size());
   std::memcpy(slot.bucket(index).data(), bytes.data(), bytes.size());
-  slot.bucket_done(index, crc32c(slot.bucket(index)));
+  slot.bucket_done(index, crc32c(slot.bucket(index)), of.generation, of.step);
 }
 
 inline void open_step(const Slot& slot, Generation generation, Step step) {

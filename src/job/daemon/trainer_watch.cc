@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "env/files.h"
 #include "job/recovery/local_trainer.h"
 #include "pawl/pawl.h"
 
@@ -11,13 +12,27 @@ namespace pawl::job {
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
+namespace {
+
+constexpr std::size_t kSignsBytesMax = 1 << 20;
+constexpr Duration kStillThere = 100ms;                           // until the next look whether a process is gone
+constexpr auto kReplaceBadText = Json::error_handler_t::replace;  // a trainer says what it likes
+
+}  // namespace
+
 // --- Starts and kills
 
 void TrainerWatch::start_missing() {
   if (context_.ending) return;
   for (TrainerProcess& trainer : trainers_.places()) {
     if (trainer.pid != 0) continue;
+    if (!trainer.death.unseen.empty()) on_unseen_death(trainer);
+    if (outlives_its_command(trainer)) {
+      context_.after(kStillThere, [this] { start_missing(); });
+      continue;
+    }
     trainer.pid = kPidNotKnownYet;
+    trainer.attached = {};
     trainer.seated = trainer.done = Generation(0);
     trainer.shared.page = nullptr;
     trainer.spawned_at = context_.clock->now();
@@ -28,8 +43,10 @@ void TrainerWatch::start_missing() {
 std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer) const {
   const JobSpec& spec = context_.mirror.spec();
   const Generation generation = context_.mirror.generation();
-  const Seat seat = trainer.seat.value_or(Seat(trainer.index));
   const std::uint32_t world = spec.node_count * spec.seats_per_node;
+  // Before the job is formed: the nodes of the lowest ids will be its members, in order.
+  const std::uint32_t node = context_.self.node.value < spec.node_count ? context_.self.node.value : 0;
+  const Seat seat = trainer.seat.value_or(Seat(node * spec.seats_per_node + trainer.index));
   const std::uint32_t group = seat.value / spec.seats_per_node;
   std::vector<std::string> environment = {
       text("RANK=", seat),
@@ -51,7 +68,10 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
 void TrainerWatch::kill(TrainerProcess& trainer, const std::string& why) {
   if (trainer.pid == 0 || trainer.dying) return;
   log_warn("trainer_killed", "place", trainer.index, "why", why);
-  trainer.dying = true;
+  trainer.death.resident_bytes =
+      context_.environment->processes.resident_bytes(static_cast<pid_t>(trainer.trainer().pid));
+  trainer.begin_dying(context_.clock->now());
+  trainer.death.killed = true;
   trainer.killed_why = why;
   trainer.ended.clear();
   trainer.line.waiting.clear();
@@ -72,8 +92,11 @@ void TrainerWatch::on_seated(TrainerProcess& trainer) {
 
 // --- Deaths and faults
 
-void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& how) {
+void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& told) {
   if (context_.ending) return;
+  // Nobody tells how a process ended whose command doesn't.
+  const bool untold = trainer.death.behind && told.rfind("exited 0", 0) == 0 && !trainer.finished;
+  const std::string how = (untold ? "died behind a command that " : "") + told;
   const JobMirror& mirror = context_.mirror;
   const bool confirmed = !how.empty();
   log_warn("trainer_died", "place", trainer.index, "seat", trainer.seat ? text(*trainer.seat) : "-", "how",
@@ -84,13 +107,22 @@ void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& how) {
   if (confirmed) {
     const bool had_seat = trainer.seated.value > 0;
     const bool has_step = trainer.shared.page != nullptr && had_seat;
-    trainer.ended = how_it_ended(how, trainer.killed_why,
-                                 has_step ? std::optional(Step(trainer.shared.page->step.load())) : std::nullopt);
+    const std::string failure = ended_by_itself(how) ? failure_in(trainer.death.said) : "";
+    const FailureSign* sign = sign_of(how, failure, users_signs());
+    trainer.ended =
+        how_it_ended(how, trainer.killed_why,
+                     has_step ? std::optional(Step(trainer.shared.page->step.load())) : std::nullopt, failure);
     trainer.killed_why.clear();
-    put_exit(trainer, how);
+    put_exit(trainer, how, sign);
+    if (hooks_.tell && trainer.seat && had_seat)
+      hooks_.tell("trainer_ended",
+                  Json{{"seat", trainer.seat->value}, {"how", trainer.ended}}.dump(-1, ' ', false, kReplaceBadText));
+    const bool machine = sign != nullptr && sign->failure_class == FailureClass::node && ended_by_itself(how);
+    if (machine && seat && mirror.is_member() && mirror.state().ran.value > 0)
+      return mover_.give_up_node(text("its machine failed the trainer of seat ", *seat, ": ", trainer.ended));
     int& early_exits = early_exits_[trainer.index];
     const Respawn respawn = decide_respawn({context_.clock->now(), trainer.spawned_at, had_seat, early_exits,
-                                            mirror.has_state(), mirror.is_member(), trainer.ended});
+                                            mirror.has_state(), mirror.is_member(), trainer.ended, sign});
     early_exits = respawn.early_exits;
     if (!respawn.give_up.empty()) return mover_.give_up_node(respawn.give_up);
     if (respawn.unfit)
@@ -105,6 +137,16 @@ void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& how) {
   report_death_later(*seat, trainer.index);
 }
 
+// It died while no pawld was here to see it. The keeper tells of each process that has ended and has no successor: its
+// death may have been reported before, then the state accounts for it.
+void TrainerWatch::on_unseen_death(TrainerProcess& trainer) {
+  const std::string how = std::exchange(trainer.death.unseen, {});
+  if (!trainer.seat || !context_.mirror.is_member()) return;
+  log_warn("trainer_died_unseen", "place", trainer.index, "seat", *trainer.seat, "how", how);
+  trainer.ended = how_it_ended(how, "", std::nullopt);
+  report_death_later(*trainer.seat, trainer.index);
+}
+
 // If the whole node is dying, this one will not live to say so: wait a moment rather than cost two generations.
 void TrainerWatch::report_death_later(Seat seat, std::uint32_t index) {
   const Generation generation = context_.mirror.generation();
@@ -116,11 +158,19 @@ void TrainerWatch::report_death_later(Seat seat, std::uint32_t index) {
 }
 
 // An end that nobody brought about from outside is told to all: decide_ends, decide_running.
-void TrainerWatch::put_exit(const TrainerProcess& trainer, const std::string& how) {
+void TrainerWatch::put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign) {
   if (!trainer.seat || trainer.seated.value == 0 || !ended_by_itself(how)) return;
-  const Json end{{"generation", trainer.seated.value}, {"detail", trainer.ended}};
-  context_.control->tell([key = context_.mirror.keys().exit(*trainer.seat),
-                          value = end.dump(-1, ' ', false, Json::error_handler_t::replace)](Control& control) {
+  TrainerEnd end{*trainer.seat, trainer.seated, trainer.ended};
+  if (trainer.shared.page != nullptr) end.step = Step(trainer.shared.page->step.load());
+  end.failure = failure_in(trainer.death.said);
+  if (sign != nullptr) {
+    end.failure_class = sign->failure_class;
+    end.remedy = sign->remedy;
+  }
+  const std::optional<TrainerEnd> before = context_.mirror.end_of(*trainer.seat);
+  end = next_end(std::move(end), before ? &*before : nullptr);
+  context_.mirror.note_end(end);
+  context_.control->tell([key = context_.mirror.keys().exit(*trainer.seat), value = to_json(end)](Control& control) {
     (void)control.put(key, value);
   });
 }
@@ -139,6 +189,10 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
 // --- Checks
 
 void TrainerWatch::check() {
+  if (context_.ending) return;
+  show_first_seat();
+  for (TrainerProcess& trainer : trainers_.places())
+    if (trainer.dying && trainer.pid != 0 && trainer.pid != kPidNotKnownYet) check_dying(trainer);
   if (!context_.mirror.is_member()) return;
   const bool running = context_.is_running();
   const bool returning = context_.is_restoring();
@@ -151,6 +205,55 @@ void TrainerWatch::check() {
   }
 }
 
+// `pawl run --failure-signs` has checked the file and names it to all that it starts.
+std::span<const FailureSign> TrainerWatch::users_signs() {
+  if (signs_) return *signs_;
+  signs_.emplace();
+  const auto path = context_.environment->processes.environment_variable("PAWL_FAILURE_SIGNS");
+  if (!path) return *signs_;
+  const Result<std::string> lines = read_file(*path, kSignsBytesMax, context_.environment->files);
+  Result<std::vector<FailureSign>> signs = lines ? parse_signs(*lines) : lines.error();
+  if (signs)
+    signs_ = std::move(signs).value();
+  else
+    log_warn("failure_signs_refused", "path", *path, "why", signs.error().what);
+  return *signs_;
+}
+
+// Rank 0's output is what people see, on whichever node it is.
+void TrainerWatch::show_first_seat() {
+  if (!hooks_.show) return;
+  for (const TrainerProcess& trainer : trainers_.places()) {
+    const bool runs = trainer.pid != 0 && trainer.pid != kPidNotKnownYet;
+    const bool shown = runs && trainer.seat == Seat(0);
+    if (std::exchange(shown_[trainer.index], shown) != shown) hooks_.show(trainer.index, shown);
+  }
+}
+
+void TrainerWatch::check_dying(TrainerProcess& trainer) {
+  const TrainerDeath& death = trainer.death;
+  const DyingVerdict verdict = decide_dying({context_.clock->now(), death.since, death.resident_bytes, death.killed});
+  if (verdict.kill) {
+    trainer.death.killed = true;
+    hooks_.kill(trainer.index);
+  }
+  if (!verdict.give_up.empty()) mover_.give_up_node(verdict.give_up);
+}
+
+// What the keeper started has ended, and the process that trained has not: two must not write into one arena.
+bool TrainerWatch::outlives_its_command(const TrainerProcess& trainer) const {
+  if (trainer.attached.pid == 0) return false;
+  Processes& processes = context_.environment->processes;
+  const auto pid = static_cast<pid_t>(trainer.attached.pid);
+  const auto started = processes.start_time(pid);
+  if (!started || *started != trainer.attached.start_time) return false;
+  const auto state = processes.state(pid);
+  if (!state || *state == 'Z' || *state == 'X') return false;
+  const DyingVerdict verdict = decide_dying({context_.clock->now(), trainer.death.since, 0, true});
+  if (!verdict.give_up.empty()) mover_.give_up_node(verdict.give_up);
+  return true;
+}
+
 Duration TrainerWatch::since_progress(const TrainerProcess& trainer) const {
   const Duration last = trainer.shared.page == nullptr
                             ? trainer.spawned_at
@@ -161,11 +264,15 @@ Duration TrainerWatch::since_progress(const TrainerProcess& trainer) const {
 // Who has just made progress is not stopped: no need to look.
 bool TrainerWatch::is_stopped(const TrainerProcess& trainer, Duration since_progress) const {
   if (since_progress < 500ms) return false;
-  const auto process = hooks_.state_of(trainer.pid);
+  const auto process = hooks_.state_of(trainer.trainer().pid);
   return process && (*process == 'T' || *process == 't');
 }
 
 void TrainerWatch::check_running(TrainerProcess& trainer) {
+  // Whoever ran here in this generation is gone, and a new process waits in its place: the pawld before us started it, and
+  // did not come to say why.
+  if (trainer.line.waits_for(MessageKind::join) && trainer.seated != context_.mirror.generation())
+    return report_death_later(*trainer.seat, trainer.index);
   TrainerView view;
   view.since_progress = since_progress(trainer);
   if (view.since_progress < 500ms) return;

@@ -1,6 +1,6 @@
 // TrainerWatch: starts this node's trainer processes, watches how they fare, and acts on their deaths.
 //
-// What follows from what it sees is decided in recovery/local_trainer.h and recovery/deadlines.h.
+// What follows from what it sees is decided in job/recovery/local_trainer.h and job/recovery/deadlines.h.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include "job/daemon/node_context.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/trainers.h"
+#include "job/recovery/classes.h"
 
 namespace pawl::job {
 
@@ -22,15 +23,17 @@ class TrainerWatch {
     std::function<void(std::uint32_t local_index)> kill;
     std::function<void()> on_parked_changed;                  // of a node that is no member
     std::function<Result<char>(std::uint64_t pid)> state_of;  // 'R', 'T', ... as in /proc/PID/stat
+    std::function<void(const std::string& kind, const std::string& fields_json)> tell = {};  // an event
+    std::function<void(std::uint32_t local_index, bool shown)> show = {};                    // its output, to people
   };
   TrainerWatch(NodeContext& context, Trainers& trainers, StateMover& mover, Hooks hooks)
       : context_(context), trainers_(trainers), mover_(mover), hooks_(std::move(hooks)) {}
 
   void start_missing();
   void kill(TrainerProcess& trainer, const std::string& why);
-  void on_death(TrainerProcess& trainer, const std::string& how);  // `how` is empty: only the robust mutex tells of it
+  void on_death(TrainerProcess& trainer, const std::string& told);  // how; empty: only the robust mutex tells of it
   void on_fault(TrainerProcess& trainer, Generation generation, const std::string& what);  // the trainer says so
-  void check();  // at every tick: does anybody hang?
+  void check();  // at every tick: does anybody hang, or not die?
 
   void count_parked();
   [[nodiscard]] std::uint32_t parked() const { return parked_; }  // any thread
@@ -41,8 +44,13 @@ class TrainerWatch {
  private:
   void check_running(TrainerProcess& trainer);
   void check_returning(TrainerProcess& trainer);
+  [[nodiscard]] std::span<const FailureSign> users_signs();
+  void show_first_seat();
+  void check_dying(TrainerProcess& trainer);
+  void on_unseen_death(TrainerProcess& trainer);
+  [[nodiscard]] bool outlives_its_command(const TrainerProcess& trainer) const;
   void report_death_later(Seat seat, std::uint32_t index);
-  void put_exit(const TrainerProcess& trainer, const std::string& how);
+  void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;
   [[nodiscard]] bool is_stopped(const TrainerProcess& trainer, Duration since_progress) const;
   [[nodiscard]] std::vector<std::string> environment(const TrainerProcess& trainer) const;
@@ -51,9 +59,11 @@ class TrainerWatch {
   Trainers& trainers_;
   StateMover& mover_;
   Hooks hooks_;
-  std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
-  std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
-  std::string layout_refusal_;                  // why the last layout was refused for want of memory
+  std::map<std::uint32_t, int> early_exits_;       // local index -> exits soon, and without a seat
+  std::map<std::uint32_t, int> restore_exits_;     // local index -> exits in its seat, since the job last ran
+  std::string layout_refusal_;                     // why the last layout was refused for want of memory
+  std::optional<std::vector<FailureSign>> signs_;  // users', once they have been read
+  std::map<std::uint32_t, bool> shown_;            // local index -> as the keeper was told last
   std::atomic<std::uint32_t> parked_{0};
 };
 

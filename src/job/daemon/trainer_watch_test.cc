@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "job/daemon/test_node.h"
+#include "job/recovery/local_trainer.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -10,9 +11,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Watched : public testing::Test {
+class TrainersWatched : public testing::Test {
  protected:
-  Watched() {
+  TrainersWatched() {
     trainer.process().spawned_at = node.clock.time;
     node.state.ran = Generation(1);
   }
@@ -40,6 +41,7 @@ class Watched : public testing::Test {
   std::vector<std::vector<std::string>> spawned;
   int killed = 0;
   int parked_changes = 0;
+  std::vector<std::string> shown;
   char process_state = 'R';
   TrainerWatch watch{node.context,
                      trainers,
@@ -50,10 +52,12 @@ class Watched : public testing::Test {
                           },
                       .kill = [this](std::uint32_t) { ++killed; },
                       .on_parked_changed = [this] { ++parked_changes; },
-                      .state_of = [this](std::uint64_t) { return Result<char>(process_state); }}};
+                      .state_of = [this](std::uint64_t) { return Result<char>(process_state); },
+                      .show = [this](std::uint32_t index,
+                                     bool on) { shown.push_back((on ? "show " : "hide ") + std::to_string(index)); }}};
 };
 
-TEST_F(Watched, StartsWhatIsMissingOnce) {
+TEST_F(TrainersWatched, StartsWhatIsMissingOnce) {
   process.pid = 0;
   watch.start_missing();
   watch.start_missing();
@@ -67,7 +71,25 @@ TEST_F(Watched, StartsWhatIsMissingOnce) {
   EXPECT_EQ(spawned.size(), 1u);
 }
 
-TEST_F(Watched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
+TEST(TrainerEnvironment, NodesHaveDifferentGroupRanksBeforeTheyHaveSeats) {
+  TestNode node(3, 2);
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+  std::vector<std::string> environment;
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn = [&](std::uint32_t, auto given) { environment.assign(given.begin(), given.end()); },
+                      .kill = [](std::uint32_t) {},
+                      .on_parked_changed = [] {},
+                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
+  watch.start_missing();
+  ASSERT_GT(environment.size(), 4u);
+  EXPECT_EQ(environment[0], "RANK=2");
+  EXPECT_EQ(environment[4], "GROUP_RANK=2");
+}
+
+TEST_F(TrainersWatched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
   seat_in(JobPhase::running);
   trainer.process().shared.page->step.store(41);
   process.pid = 0;
@@ -82,7 +104,22 @@ TEST_F(Watched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
   EXPECT_EQ(spawned.size(), 1u);
 }
 
-TEST_F(Watched, AKillIsNamedAsSuch) {
+// The pawld before this one saw the death, started a new process, and was killed before it told anybody.
+TEST_F(TrainersWatched, ANewProcessInASeatOfTheJobThatRunsTellsOfADeath) {
+  seat_in(JobPhase::running);
+  trainer.page()->progress_at_ns = static_cast<std::uint64_t>(node.clock.time.count());
+  watch.check();
+  EXPECT_TRUE(causes().empty());
+  process.seated = Generation(0);
+  (void)trainer.asks(JoinMessage{}, 1);
+  watch.check();
+  const std::vector<Cause> found = causes();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, FaultKind::trainer_exit);
+  EXPECT_EQ(found[0].seat, Seat(0));
+}
+
+TEST_F(TrainersWatched, AKillIsNamedAsSuch) {
   seat_in(JobPhase::running);
   process.line.waiting[MessageKind::done] = 3;
   watch.kill(process, "it hangs");
@@ -94,7 +131,103 @@ TEST_F(Watched, AKillIsNamedAsSuch) {
   EXPECT_EQ(process.ended, "killed: it hangs");
 }
 
-TEST_F(Watched, ThreeEarlyExitsEndAJobThatNeverFormed) {
+TEST_F(TrainersWatched, TheSameFailureInTheSameStepIsCounted) {
+  seat_in(JobPhase::running);
+  process.shared.page->step.store(9);
+  process.death.said = "step 9\nTraceback (most recent call last):\n  File \"x\"\nValueError: told to\n";
+  process.pid = 0;
+  watch.on_death(process, "exited 1, its output is in x");
+  auto end = node.context.mirror.end_of(Seat(0));
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->failure, "ValueError: told to");
+  EXPECT_EQ(end->detail, "exited 1 in or after step 9: ValueError: told to, its output is in x");
+  EXPECT_EQ(end->step, Step(9));
+  EXPECT_EQ(end->times, 1u);
+  process.seated = Generation(2);  // a new process, which does the same
+  process.shared.page = trainer.page();
+  watch.on_death(process, "exited 1, its output is in x");
+  end = node.context.mirror.end_of(Seat(0));
+  EXPECT_EQ(end->times, 2u);
+  EXPECT_EQ(end->generation, Generation(2));
+  watch.on_death(process, "killed by SIGKILL");  // not by itself
+  EXPECT_EQ(node.context.mirror.end_of(Seat(0))->times, 2u);
+}
+
+TEST_F(TrainersWatched, TheFirstSeatsOutputIsShown) {
+  seat_in(JobPhase::running);
+  watch.check();
+  watch.check();
+  EXPECT_EQ(shown, std::vector<std::string>{"show 0"});
+  process.seat = Seat(1);
+  watch.check();
+  EXPECT_EQ(shown.back(), "hide 0");
+  process.seat = Seat(0);
+  process.pid = kPidNotKnownYet;  // the next process has other pipes
+  watch.check();
+  process.pid = 78;
+  watch.check();
+  EXPECT_EQ(shown, (std::vector<std::string>{"show 0", "hide 0", "show 0"}));
+}
+
+TEST_F(TrainersWatched, ACommandThatHidesHowItEndedTellsNothingOfTheScript) {
+  seat_in(JobPhase::running);
+  process.shared.page->step.store(9);
+  process.death.behind = true;
+  watch.on_death(process, "exited 0, its output is in x");
+  EXPECT_EQ(process.ended, "died behind a command that exited 0 in or after step 9, its output is in x");
+  EXPECT_FALSE(node.context.mirror.end_of(Seat(0)));
+  watch.on_death(process, "exited 1, its output is in x");
+  EXPECT_TRUE(node.context.mirror.end_of(Seat(0)));
+}
+
+TEST_F(TrainersWatched, AFailureOfTheMachineCostsTheNode) {
+  seat_in(JobPhase::running);
+  process.death.said = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n";
+  watch.on_death(process, "exited 1");
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::node_lost);
+  EXPECT_NE(reported[0].detail.find("uncorrectable ECC error"), std::string::npos) << reported[0].detail;
+}
+
+TEST_F(TrainersWatched, WhatADeadProcessWasStartedByIsKilledToo) {
+  seat_in(JobPhase::running);
+  process.begin_dying(node.clock.time);
+  watch.on_death(process, "");
+  node.pass(kEndToldMax);
+  watch.check();
+  EXPECT_EQ(killed, 0);
+  node.pass(1ms);
+  watch.check();
+  watch.check();
+  EXPECT_EQ(killed, 1);
+}
+
+TEST_F(TrainersWatched, AProcessThatDoesNotDieCostsItsNode) {
+  seat_in(JobPhase::restoring);
+  watch.kill(process, "it hangs");
+  node.pass(kDyingMax);
+  watch.check();
+  EXPECT_TRUE(node.control.swaps.empty());
+  node.pass(1ms);
+  watch.check();
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::node_lost);
+  EXPECT_EQ(reported[0].node, test_life(0));
+  EXPECT_NE(reported[0].detail.find("does not die"), std::string::npos) << reported[0].detail;
+}
+
+TEST_F(TrainersWatched, AMissingModuleEndsAJobThatNeverFormedAtOnce) {
+  process.death.said = "Traceback (most recent call last):\n  File \"x\"\nModuleNotFoundError: No module named 'm'\n";
+  watch.on_death(process, "exited 1, its output is in x");
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(node.control.swaps[0].value)->verdict,
+            "node 0: its trainer can't start (exited 1: ModuleNotFoundError: No module named 'm', its output is in x); "
+            "install the module on every node, or start with another interpreter");
+}
+
+TEST_F(TrainersWatched, ThreeEarlyExitsEndAJobThatNeverFormed) {
   for (int i = 0; i < 3; ++i) watch.on_death(process, "exited 2");
   ASSERT_EQ(node.control.swaps.size(), 1u);
   const auto failed = parse_job_state(node.control.swaps[0].value);
@@ -102,7 +235,7 @@ TEST_F(Watched, ThreeEarlyExitsEndAJobThatNeverFormed) {
   EXPECT_EQ(failed->verdict, "node 0: its trainer ended 3 times before it had a seat (exited 2)");
 }
 
-TEST_F(Watched, ThreeEndsBeforeTheJobRunsGiveTheNodeUp) {
+TEST_F(TrainersWatched, ThreeEndsBeforeTheJobRunsGiveTheNodeUp) {
   seat_in(JobPhase::restoring);
   watch.note_layout_refusal("no memory");
   for (int i = 0; i < 3; ++i) watch.on_death(process, "exited 2");
@@ -113,14 +246,14 @@ TEST_F(Watched, ThreeEndsBeforeTheJobRunsGiveTheNodeUp) {
   EXPECT_NE(reported[0].detail.find("no memory"), std::string::npos);
 }
 
-TEST_F(Watched, ADeathAfterTheEndIsNoFault) {
+TEST_F(TrainersWatched, ADeathAfterTheEndIsNoFault) {
   seat_in(JobPhase::finished);
   watch.on_death(process, "exited 0");
   EXPECT_TRUE(causes().empty());
   EXPECT_EQ(node.drives, 1);
 }
 
-TEST_F(Watched, AHangIsReported) {
+TEST_F(TrainersWatched, AHangIsReported) {
   seat_in(JobPhase::running);
   process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
   process.shared.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.time.count()));
@@ -138,7 +271,7 @@ TEST_F(Watched, AHangIsReported) {
   EXPECT_EQ(reported[0].kind, FaultKind::trainer_hang);
 }
 
-TEST_F(Watched, WhoIsHeldByADrillDoesNotHang) {
+TEST_F(TrainersWatched, WhoIsHeldByADrillDoesNotHang) {
   seat_in(JobPhase::running);
   process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
   process.shared.page->held.store(1);
@@ -147,7 +280,7 @@ TEST_F(Watched, WhoIsHeldByADrillDoesNotHang) {
   EXPECT_TRUE(causes().empty());
 }
 
-TEST_F(Watched, AStoppedProcessIsKilledOnItsWayBack) {
+TEST_F(TrainersWatched, AStoppedProcessIsKilledOnItsWayBack) {
   seat_in(JobPhase::restoring);
   node.context.followed.restoring_since = node.clock.time;
   process_state = 'T';
@@ -160,7 +293,7 @@ TEST_F(Watched, AStoppedProcessIsKilledOnItsWayBack) {
   EXPECT_EQ(process.killed_why, "the process was stopped");
 }
 
-TEST_F(Watched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHappened) {
+TEST_F(TrainersWatched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHappened) {
   seat_in(JobPhase::running);
   watch.on_fault(process, Generation(1), "timeout");
   watch.on_fault(process, Generation(7), "of another generation");
@@ -171,7 +304,7 @@ TEST_F(Watched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHappened) {
   EXPECT_EQ(reported[0].kind, FaultKind::communication);
 }
 
-TEST_F(Watched, ASparesParkedTrainersAreRegistered) {
+TEST_F(TrainersWatched, ASparesParkedTrainersAreRegistered) {
   trainer.asks(JoinMessage{});
   watch.count_parked();
   watch.count_parked();

@@ -41,24 +41,35 @@ Status Trainers::adopt_page(std::uint32_t index, Fd fd) {
   place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
   PAWL_ASSIGN(place.shared.page, open_page(place.shared.mapping->bytes()));
   place.shared.page_fd = std::move(fd);
+  place.attached = {place.shared.page->pid.load(), place.shared.page->start_time.load()};
   return {};
 }
 
 void Trainers::spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time) {
   if (index >= places_.size()) return;
   TrainerProcess& place = places_[index];
+  if (place.pid == 0) place.inherited = true;  // we did not ask for it
   place.pid = pid;
   place.start_time = start_time;
   place.spawned_at = loop_.environment().clock.now();
   place.dying = false;
+  place.death = {};
+  // It ran under the pawld before us, and so did whoever attached: one that is older is of a process before this one.
+  if (place.attached.pid != 0 && place.attached.start_time >= start_time) watch_death(place);
 }
 
-void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string& how) {
-  if (index >= places_.size() || places_[index].pid == 0) return;
+void Trainers::exited(std::uint32_t index, std::uint64_t pid, const std::string& how, const std::string& said) {
+  if (index >= places_.size()) return;
   TrainerProcess& place = places_[index];
+  const bool seen = place.spawned_at > Duration::zero();
+  if (place.pid == 0 && !seen && pid != 0) place.death.unseen = how;
   const bool never_started = pid == 0 && place.pid == kPidNotKnownYet;
-  if (place.pid != pid && !never_started) return;  // of a process before this one
+  if (place.pid == 0 || (place.pid != pid && !never_started)) return;  // of a process before this one
+  place.death.behind = place.attached.pid != 0 && place.attached.pid != place.pid;
   place.pid = 0;
+  place.death.said = said;
+  if (!place.dying) place.death.since = loop_.environment().clock.now();
+  place.inherited = false;
   place.line.forget_requests();
   place.watched = false;
   if (place.line.connection) place.line.connection->close();
@@ -162,10 +173,13 @@ void Trainers::attach(const std::shared_ptr<Connection>& connection, Frame& fram
   if (place.line.connection && place.line.connection != connection) place.line.connection->close();
   strangers_.erase(connection.get());
   place.line.connection = connection;
+  place.inherited = false;
   place.line.forget_requests();
-  if (credentials) place.pid = static_cast<std::uint64_t>(credentials->pid);
-  if (auto started = loop_.environment().processes.start_time(static_cast<pid_t>(place.pid)))
-    place.start_time = *started;
+  if (credentials) place.attached = identity_of(credentials->pid);
+  if (place.pid == 0) {  // the keeper will say what it started
+    place.pid = place.attached.pid;
+    place.start_time = place.attached.start_time;
+  }
   place.shared.notice_watch = loop_.watch(place.shared.notices->handle(), kRead, [this, index](const Ready&) {
     places_[index].shared.notices->lower();
     handlers_.on_notice(places_[index]);
@@ -208,17 +222,25 @@ void Trainers::on_frame(std::uint32_t index, Frame& frame) {
   handlers_.on_request(place, frame);
 }
 
+ProcessIdentity Trainers::identity_of(std::int64_t pid) const {
+  const auto started = loop_.environment().processes.start_time(static_cast<pid_t>(pid));
+  return {static_cast<std::uint64_t>(pid), started.value_or(0)};
+}
+
 void Trainers::watch_death(TrainerProcess& place) {
-  if (place.watched) return;
+  if (place.watched || place.shared.page == nullptr) return;
   place.watched = true;
   const Environment& environment = loop_.environment();
   (void)environment.tasks.start("pawl-death", [this, &environment, ended = ended_, mapping = place.shared.mapping,
-                                               page = place.shared.page, index = place.index, pid = place.pid] {
-    if (!environment.processes.wait_for_owner_death(&page->alive, *ended) || *ended) return;
-    loop_.post([this, index, pid] {
+                                               page = place.shared.page, index = place.index] {
+    const bool died = environment.processes.wait_for_owner_death(&page->alive, *ended);
+    if (*ended) return;
+    loop_.post([this, index, died, mapping] {
       TrainerProcess& dead = places_[index];
-      if (dead.pid != pid || dead.dying || dead.finished) return;
-      dead.dying = true;
+      if (dead.shared.mapping != mapping || dead.pid == 0) return;  // of a process before this one
+      dead.watched = died;  // else it has not locked it yet: from its next request on
+      if (!died || dead.dying || dead.finished) return;
+      dead.begin_dying(loop_.environment().clock.now());
       handlers_.on_death(dead, "");
     });
   });

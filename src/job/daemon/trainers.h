@@ -3,7 +3,7 @@
 // Owns what lies between pawld and one process: the connection, its page, the two event descriptors, the watch on the
 // robust mutex (which tells of a death at once, long before its memory is gone; the keeper's `exited` confirms it).
 // What a request means is decided by whoever gets on_request (job/daemon/pawld.h). Requests that cannot be answered yet
-// are remembered here by kind, since a trainer has at most one of each (of requests to the store any number, by id).
+// are remembered here by kind, since a trainer has at most one of each (of rendezvous requests any number, by id).
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ inline constexpr std::uint64_t kPidNotKnownYet = ~std::uint64_t{0};
 struct TrainerLine {
   std::shared_ptr<Connection> connection;        // nullptr: not attached
   std::map<MessageKind, std::uint64_t> waiting;  // kind -> request id
-  std::set<std::uint64_t> rendezvous_waiting;    // ids of requests to the store, of which any number may wait
+  std::set<std::uint64_t> rendezvous_waiting;    // ids of rendezvous requests: any number may wait
 
   [[nodiscard]] bool waits_for(MessageKind kind) const { return waiting.count(kind) > 0; }
   [[nodiscard]] bool waits() const { return !waiting.empty() || !rendezvous_waiting.empty(); }
@@ -57,6 +57,21 @@ struct TrainerLastSteps {
   Step stop_wanted;   // stop_after: what it proposes
 };
 
+struct ProcessIdentity {
+  std::uint64_t pid = 0;  // 0: there is none
+  std::uint64_t start_time = 0;
+};
+
+// Between the first sign of a process's death and the keeper's word, and what that word was.
+struct TrainerDeath {
+  Duration since{};
+  bool killed = false;               // the keeper was asked to, with all that it was started by
+  std::uint64_t resident_bytes = 0;  // before that
+  std::string said;                  // the end of its output
+  std::string unseen;                // how the process ended that ran before this pawld
+  bool behind = false;               // a command that was not the process that trained
+};
+
 // One trainer process of this node, or the place for it while none runs.
 struct TrainerProcess {
   std::uint32_t index = 0;
@@ -64,11 +79,14 @@ struct TrainerProcess {
   Generation seated;  // in which it was last told its seat
   Generation done;    // in which it last said done
 
-  std::uint64_t pid = 0;  // 0: none runs
+  std::uint64_t pid = 0;  // that the keeper has started; 0: none runs
   std::uint64_t start_time = 0;
+  ProcessIdentity attached;  // the one that trains: another where a wrapper starts it (bash -c, uv run, srun)
   Duration spawned_at{};
-  bool watched = false;      // its death is watched through the mutex
-  bool dying = false;        // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  bool inherited = false;  // started under the pawld before us, and has not attached to us: who knows what it does
+  bool watched = false;    // its death is watched through the mutex
+  bool dying = false;      // known dead (robust mutex) or being killed; the keeper has not confirmed it yet
+  TrainerDeath death;
   bool finished = false;     // detached in good order
   std::string killed_why;    // by us
   std::string ended;         // how the process before this one ended, for people
@@ -77,6 +95,14 @@ struct TrainerProcess {
   TrainerLine line;
   TrainerShared shared;
   TrainerLastSteps last_steps;
+
+  [[nodiscard]] ProcessIdentity trainer() const {
+    return attached.pid != 0 ? attached : ProcessIdentity{pid, start_time};
+  }
+  void begin_dying(Duration now) {
+    dying = true;
+    death.since = now;
+  }
 };
 
 class Trainers {
@@ -101,14 +127,15 @@ class Trainers {
 
   // The keeper's news.
   void spawned(std::uint32_t index, std::uint64_t pid, std::uint64_t start_time);
-  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how);  // pid 0: it could not be started
+  // pid 0: it could not be started. `said`: the end of its output.
+  void exited(std::uint32_t index, std::uint64_t pid, const std::string& how, const std::string& said = {});
 
   // Answers the request of that kind, if the process waits in one.
   template <class Message>
   void answer(TrainerProcess& place, MessageKind waiting_kind, const Message& message, std::span<const int> fds = {}) {
     answer_frame(place, waiting_kind, frame_of(message), fds);
   }
-  // Answers the request to the rendezvous store with this id, if it still waits.
+  // Answers the rendezvous request with this id, if it still waits.
   template <class Message>
   void answer_rendezvous(TrainerProcess& place, std::uint64_t id, const Message& message) {
     answer_rendezvous_frame(place, frame_of(message, id));
@@ -126,6 +153,7 @@ class Trainers {
   [[nodiscard]] Status make_page(TrainerProcess& place);
   void on_frame(std::uint32_t index, Frame& frame);
   void watch_death(TrainerProcess& place);
+  [[nodiscard]] ProcessIdentity identity_of(std::int64_t pid) const;
 
   Loop& loop_;
   std::string job_;

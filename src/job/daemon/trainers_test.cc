@@ -224,6 +224,57 @@ TEST_F(Attaches, TheRobustMutexTellsOfADeathBeforeTheKeeperDoes) {
   EXPECT_TRUE(process.is_closed());
 }
 
+// bash -c, uv run, srun: what the keeper has started is not what attaches.
+TEST_F(Attaches, BehindAWrapperBothItsEndsCount) {
+  loop.run([this] { trainers->spawned(0, 4242, 1); });
+  TrainerEnd process(path);
+  attach(process);
+  loop.run([this] {
+    EXPECT_EQ(place().pid, 4242u);
+    EXPECT_EQ(place().attached.pid, static_cast<std::uint64_t>(getpid()));
+    EXPECT_EQ(place().trainer().pid, static_cast<std::uint64_t>(getpid()));
+  });
+  std::thread([this] { EXPECT_EQ(pthread_mutex_lock(&place().shared.page->alive), 0); }).join();  // and is gone
+  process.say(JoinMessage{}, 2);
+  EXPECT_TRUE(loop.eventually([this] { return deaths.size() == 1; }));
+  loop.run([this] {
+    EXPECT_TRUE(place().dying);
+    trainers->exited(0, 4242, "exited 0", "bye\n");
+    ASSERT_EQ(deaths.size(), 2u);
+    EXPECT_EQ(deaths.back(), "exited 0");
+    EXPECT_EQ(place().death.said, "bye\n");
+    EXPECT_EQ(place().pid, 0u);
+  });
+  EXPECT_TRUE(process.is_closed());
+}
+
+TEST_F(Attaches, AProcessThatAttachedToThePawldBeforeUsIsWatchedFromTheStart) {
+  auto fd = *create_segment("page", kTrainerPageBytes);
+  auto mapping = *map_segment(fd.get(), kTrainerPageBytes);
+  TrainerPage* page = *initialise_page(mapping.bytes());
+  page->pid.store(4243);
+  page->start_time.store(7);
+  std::thread([&] { EXPECT_EQ(pthread_mutex_lock(&page->alive), 0); }).join();
+  loop.run([&] {
+    ASSERT_TRUE(trainers->adopt_page(0, std::move(fd)));
+    trainers->spawned(0, 4242, 5);  // a wrapper, which lives on
+  });
+  EXPECT_TRUE(loop.eventually([this] { return deaths.size() == 1; }));
+}
+
+TEST_F(Attaches, APageOfAnEarlierProcessTellsNothingOfThisOne) {
+  auto fd = *create_segment("page", kTrainerPageBytes);
+  auto mapping = *map_segment(fd.get(), kTrainerPageBytes);
+  TrainerPage* page = *initialise_page(mapping.bytes());
+  page->pid.store(4243);
+  page->start_time.store(7);
+  loop.run([&] {
+    ASSERT_TRUE(trainers->adopt_page(0, std::move(fd)));
+    trainers->spawned(0, 4250, 9);
+    EXPECT_FALSE(place().watched);
+  });
+}
+
 TEST_F(Attaches, APageThatTheKeeperGivesBackIsUsed) {
   auto fd = *create_segment("page", kTrainerPageBytes);
   auto mapping = *map_segment(fd.get(), kTrainerPageBytes);
@@ -265,7 +316,7 @@ class Starts : public testing::Test {
 };
 
 TEST_F(Starts, AProcessThatCanNotBeStartedIsTriedAgainThenGivenUp) {
-  const std::string how = "start trian.py: no such program";
+  const std::string how = "start trian.py: too many open files (EMFILE)";
   watch.start_missing();
   EXPECT_EQ(spawned, 1);
   trainers.exited(0, 0, how);  // no pid: it never had one
@@ -295,17 +346,75 @@ TEST_F(Starts, AProcessThatCanBeStartedLaterRuns) {
   EXPECT_TRUE(node.control.swaps.empty());
 }
 
+TEST_F(Starts, WhatCanNotBeExecutedIsNotTriedAgain) {
+  watch.start_missing();
+  trainers.exited(0, 0, "start ./notes.txt: Permission denied");
+  start_again();
+  EXPECT_EQ(spawned, 1);
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const auto failed = parse_job_state(node.control.swaps[0].value);
+  EXPECT_EQ(failed->verdict.find("node 0: its trainer can't start (start ./notes.txt: Permission denied); "), 0u)
+      << failed->verdict;
+}
+
+TEST_F(Starts, ADeathThatNoPawldSawIsReported) {
+  node.state.ran = Generation(1);
+  node.run_in(JobPhase::running);
+  process.seat = Seat(0);
+  trainers.exited(0, 77, "exited 1");  // the keeper's first words to a new pawld
+  watch.start_missing();
+  EXPECT_EQ(spawned, 1);
+  node.pass(1s);
+  node.mover.drive();
+  ASSERT_FALSE(node.control.swaps.empty());
+  const auto causes = parse_job_state(node.control.swaps.back().value)->causes;
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_EQ(causes[0].kind, FaultKind::trainer_exit);
+  EXPECT_EQ(causes[0].seat, Seat(0));
+  EXPECT_EQ(causes[0].detail, "exited 1");
+}
+
+TEST_F(Starts, ADeathThatNoPawldSawIsKnownWhereItsRecoveryIsUnderWay) {
+  node.state.ran = Generation(1);
+  node.state.restart = {Seat(0)};
+  node.run_in(JobPhase::restoring);
+  process.seat = Seat(0);
+  trainers.exited(0, 77, "exited 1");
+  watch.start_missing();
+  EXPECT_EQ(spawned, 1);
+  node.pass(1s);
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+}
+
+// Its place is free, and it still writes into the arena of its seat.
+TEST_F(Starts, AProcessThatOutlivesItsCommandIsWaitedFor) {
+  node.state.ran = Generation(1);
+  node.run_in(JobPhase::running);
+  process.seat = Seat(0);
+  watch.start_missing();
+  trainers.spawned(0, 77, 5);
+  process.attached = {static_cast<std::uint64_t>(getpid()), *process_start_time(getpid())};
+  node.clock.time = real_clock().now();  // which the trainers look at
+  trainers.exited(0, 77, "exited 0");
+  start_again();
+  EXPECT_EQ(spawned, 1);
+  process.attached.start_time += 1;  // it is gone, and its number is another's
+  start_again();
+  EXPECT_EQ(spawned, 2);
+}
+
 TEST_F(Starts, NewsThatComeTwiceOrLateCountOnce) {
   watch.start_missing();
   trainers.exited(0, 76, "exited 1");  // of the one before
   EXPECT_EQ(process.pid, kPidNotKnownYet);
-  trainers.exited(0, 0, "no such program");
-  for (int i = 0; i < 5; ++i) trainers.exited(0, 0, "no such program");
+  trainers.exited(0, 0, "too many open files");
+  for (int i = 0; i < 5; ++i) trainers.exited(0, 0, "too many open files");
   EXPECT_TRUE(node.control.swaps.empty());  // one failed start, not six
   start_again();
   EXPECT_EQ(spawned, 2);
   trainers.spawned(0, 77, 5);
-  trainers.exited(0, 0, "no such program");
+  trainers.exited(0, 0, "too many open files");
   EXPECT_EQ(process.pid, 77u);
   trainers.exited(7, 77, "exited 1");  // a place that there isn't
   EXPECT_EQ(process.pid, 77u);

@@ -103,6 +103,11 @@ void fields(Io& io, Record& r) {
   io("trainers_alive", r.trainers_alive), io("frozen_wall_ms", r.frozen_wall_ms);
 }
 
+template <class Io, Is<Accusation> Record>
+void fields(Io& io, Record& r) {
+  io("victim", r.victim), io("accuser", r.accuser);
+}
+
 struct Writer {
   json& object;
   template <class Value>
@@ -291,6 +296,7 @@ void check(Reader& reader, const JobState& state) {
       reader.fail(text("lineage[", i, "].generation: not later than the one before"));
 }
 void check(Reader&, const Inventory&) {}
+void check(Reader&, const Accusation&) {}
 
 template <class Record>
 std::string write(const Record& record) {
@@ -326,6 +332,9 @@ std::string to_json(const JobState& state) {
 std::string to_json(const Inventory& inventory) {
   return write(inventory);
 }
+std::string to_json(const Accusation& accusation) {
+  return write(accusation);
+}
 Result<JobSpec> parse_job_spec(std::string_view json) {
   return read<JobSpec>("job spec", json);
 }
@@ -337,6 +346,9 @@ Result<JobState> parse_job_state(std::string_view json) {
 }
 Result<Inventory> parse_inventory(std::string_view json) {
   return read<Inventory>("inventory", json);
+}
+Result<Accusation> parse_accusation(std::string_view json) {
+  return read<Accusation>("accusation", json);
 }
 
 const char* name_of(JobPhase phase) {
@@ -376,6 +388,15 @@ std::string JobKeys::readies(Generation generation) const {
 }
 std::string JobKeys::ready(Generation generation, NodeId node) const {
   return text(readies(generation), node);
+}
+std::string JobKeys::all_accusations() const {
+  return root + "suspect/";
+}
+std::string JobKeys::accusations(Generation generation) const {
+  return text(all_accusations(), generation, "/");
+}
+std::string JobKeys::accusation(Generation generation, NodeId victim, NodeId accuser) const {
+  return text(accusations(generation), victim, "/", accuser);
 }
 std::string JobKeys::finishes() const {
   return root + "finish/";

@@ -3,7 +3,7 @@
 // Everything lives under /pawl/<job>/ in the control (etcd's protocol); docs/protocol.md lists the keys and who writes
 // them. The state moves only by compare-and-swap: forming -> restoring -> running -> quiescing -> restoring -> running;
 // a further death opens a further generation from any of the last three. Any daemon may carry it on.
-// Pure: who decides what is in recovery/. Parsing refuses what it does not know (Code::corrupt, naming the field): a
+// Pure: who decides what is in job/recovery. Parsing refuses what it does not know (Code::corrupt, naming the field): a
 // missing or unknown field, another type, a number out of range, text beyond kRecordBytesMax. It never aborts.
 #pragma once
 
@@ -173,16 +173,25 @@ struct Inventory {
   bool operator==(const Inventory&) const = default;
 };
 
+// suspect/<generation>/<victim>/<accuser>: the accuser hears nothing of the victim, which is erased when it does again.
+struct Accusation {
+  NodeLife victim;
+  NodeLife accuser;
+  bool operator==(const Accusation&) const = default;
+};
+
 inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 
 [[nodiscard]] std::string to_json(const JobSpec&);
 [[nodiscard]] std::string to_json(const NodeRecord&);
 [[nodiscard]] std::string to_json(const JobState&);
 [[nodiscard]] std::string to_json(const Inventory&);
+[[nodiscard]] std::string to_json(const Accusation&);
 [[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
 [[nodiscard]] Result<NodeRecord> parse_node_record(std::string_view json);
 [[nodiscard]] Result<JobState> parse_job_state(std::string_view json);
 [[nodiscard]] Result<Inventory> parse_inventory(std::string_view json);
+[[nodiscard]] Result<Accusation> parse_accusation(std::string_view json);
 
 [[nodiscard]] const char* name_of(JobPhase phase);
 [[nodiscard]] const char* name_of(FaultKind kind);
@@ -201,6 +210,9 @@ struct JobKeys {
   [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
   [[nodiscard]] std::string readies(Generation generation) const;  // ready/<generation>/
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string all_accusations() const;                   // suspect/
+  [[nodiscard]] std::string accusations(Generation generation) const;  // suspect/<generation>/
+  [[nodiscard]] std::string accusation(Generation generation, NodeId victim, NodeId accuser) const;
   [[nodiscard]] std::string finishes() const;                        // finish/
   [[nodiscard]] std::string finish(Seat seat) const;                 // finish/<seat>
   [[nodiscard]] std::string exits() const;                           // exit/

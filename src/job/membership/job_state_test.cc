@@ -99,6 +99,8 @@ TEST(JobState, EveryRecordComesBackAsItWas) {
   EXPECT_EQ(*inventory, full_inventory());
   EXPECT_EQ(*parse_job_state(to_json(JobState())), JobState());
   EXPECT_EQ(*parse_inventory(to_json(Inventory())), Inventory());
+  const Accusation accusation{life(3, 5), life(1, 2)};
+  EXPECT_EQ(*parse_accusation(to_json(accusation)), accusation);
 }
 
 TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
@@ -245,6 +247,7 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.state(), "/pawl/charlm/state");
   EXPECT_EQ(keys.node(NodeId(3)), "/pawl/charlm/nodes/3");
   EXPECT_EQ(keys.inventory(Generation(2), NodeId(3)), "/pawl/charlm/inventory/2/3");
+  EXPECT_EQ(keys.accusation(Generation(2), NodeId(3), NodeId(1)), "/pawl/charlm/suspect/2/3/1");
   EXPECT_EQ(keys.ready(Generation(2), NodeId(3)), "/pawl/charlm/ready/2/3");
   EXPECT_EQ(keys.finish(Seat(1)), "/pawl/charlm/finish/1");
   EXPECT_EQ(keys.event(5, NodeId(1)), "/pawl/charlm/events/00000000000000000005.1");

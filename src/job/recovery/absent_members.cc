@@ -1,8 +1,35 @@
 #include "job/recovery/absent_members.h"
 
+#include <algorithm>
+
 #include "job/recovery/members.h"
+#include "job/recovery/suspicion.h"
 
 namespace pawl::job {
+namespace {
+
+bool began_anew(const Registrations& registrations, NodeLife life) {
+  const auto record = registrations.nodes.find(life.node);
+  return record != registrations.nodes.end() && record->second.life.incarnation > life.incarnation;
+}
+
+}  // namespace
+
+void Registrations::note(NodeId node, const NodeRecord* record, Duration now) {
+  if (record != nullptr) {
+    nodes[node] = *record;
+    gone_since.erase(node);
+  } else {
+    nodes.erase(node);
+    gone_since.try_emplace(node, now);
+  }
+}
+
+std::vector<NodeRecord> Registrations::records() const {
+  std::vector<NodeRecord> records;
+  for (const auto& [id, record] : nodes) records.push_back(record);
+  return records;
+}
 
 bool Registrations::has(NodeLife life) const {
   const auto record = nodes.find(life.node);
@@ -13,9 +40,7 @@ bool is_evicted(const JobState& state, NodeLife life) {
   return contains(state.evicted, life) || contains(state.departed, life);
 }
 
-std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations, NodeLife self,
-                                  const std::function<bool(NodeId)>& is_linked, Duration now,
-                                  const Deadlines& deadlines) {
+std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations, NodeLife self) {
   std::vector<Cause> causes;
   // A leader without a seat (it has evicted itself, or was a spare) is nobody's neighbour: only its lease tells.
   const NodeLife leader = state.leader;
@@ -23,36 +48,36 @@ std::vector<Cause> absent_members(const JobState& state, const Registrations& re
   const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
   if (led && (is_evicted(state, leader) || (!sits && !registrations.has(leader))))
     causes.push_back({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
-  for (const Member& member : state.seats) {
-    const NodeLife life = member.life;
-    if (life == self || is_evicted(state, life) || is_linked(life.node)) continue;
-    const auto record = registrations.nodes.find(life.node);
-    if (record != registrations.nodes.end() && record->second.life.incarnation != life.incarnation)
-      causes.push_back({FaultKind::node_lost, life, std::nullopt, "it began anew with another incarnation", 0});
-    const auto gone = registrations.gone_since.find(life.node);
-    if (gone != registrations.gone_since.end() && now - gone->second > deadlines.silence / 2)
-      causes.push_back({FaultKind::node_lost, life, std::nullopt, "its lease ended", 0});
+  for (const auto& [id, record] : registrations.nodes) {
+    const auto member = std::ranges::find_if(state.seats, [node = id](const Member& m) { return m.life.node == node; });
+    if (member == state.seats.end() || member->life == self || is_evicted(state, member->life)) continue;
+    if (!began_anew(registrations, member->life)) continue;
+    if (contains(linked_with(state, registrations, self), member->life))
+      causes.push_back({FaultKind::node_lost, member->life, std::nullopt, "it began anew with another incarnation", 0});
   }
   return causes;
 }
 
-Orphaned decide_orphaned(const JobState& state, const Registrations& registrations, NodeLife self, Duration since,
-                         Duration now, const Deadlines& deadlines) {
+Orphaned decide_orphaned(const JobState& state, const Registrations& registrations, std::span<const Contact> contacts,
+                         NodeLife self, Duration since, Duration now, const Deadlines& deadlines) {
+  const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
+  const bool mine = !registrations.nodes.empty() && registrations.nodes.begin()->second.life == self;
+  const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed;
+  if (over || !mine || (led && registrations.has(state.leader))) return {};
   std::vector<Cause> causes;
-  bool orphaned = state.phase == JobPhase::running || !registrations.has(state.leader);
-  for (const Member& member : state.seats) {
-    if (is_evicted(state, member.life)) continue;
-    orphaned = orphaned && !registrations.has(member.life);
-    causes.push_back({FaultKind::node_lost, member.life, std::nullopt, "its lease ended", 0});
+  Orphaned orphaned{since == Duration::zero() ? now : since, {}, std::nullopt};
+  for (const NodeLife& life : survivors_of(state)) {
+    if (registrations.has(life)) return {};
+    const bool refused = std::ranges::any_of(
+        contacts, [life](const Contact& contact) { return contact.life == life && contact.refused; });
+    if (!refused && !began_anew(registrations, life)) orphaned.unproven.push_back(life);
+    causes.push_back({FaultKind::node_lost, life, std::nullopt, "its lease ended and its address refuses", 0});
   }
-  const bool mine = !registrations.nodes.empty() && registrations.nodes.begin()->first == self.node;
-  if (!orphaned || !mine) return {};
-  if (since == Duration::zero()) since = now;
-  if (now - since < deadlines.silence) return {since, std::nullopt};
+  if (!orphaned.unproven.empty() || now - orphaned.since < deadlines.silence) return orphaned;
   if (causes.empty()) causes.push_back({FaultKind::leader_lost, state.leader, std::nullopt, "no member is left", 0});
   Decision decision = open_generation(state, causes, self);
-  if (StateMove* move = std::get_if<StateMove>(&decision)) return {since, std::move(*move)};
-  return {since, std::nullopt};
+  if (StateMove* move = std::get_if<StateMove>(&decision)) orphaned.move = std::move(*move);
+  return orphaned;
 }
 
 }  // namespace pawl::job

@@ -1,12 +1,11 @@
-// Which members are gone, as one daemon sees it: by their registrations, and by the links that it has to them.
+// Which members the control's records show to be gone, and who takes over a job that no member speaks for any more.
 //
-// A node whose keeper died is noticed by its neighbours at once (job/daemon/neighbours.h). This is for what no
-// neighbour tells: a lease that ended, a leader without a seat, a job of which no member is left. Pure.
+// What links show of a member is weighed in suspicion.h. Pure.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "job/recovery/deadlines.h"
@@ -15,26 +14,33 @@
 namespace pawl::job {
 
 struct Registrations {
-  std::map<NodeId, NodeRecord> nodes;     // those that are registered
-  std::map<NodeId, Duration> gone_since;  // and those that are not any more
+  std::map<NodeId, NodeRecord> nodes;                              // those that are registered
+  std::map<NodeId, Duration> gone_since;                           // and those that are not any more
+  void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
   [[nodiscard]] bool has(NodeLife life) const;
+  [[nodiscard]] std::vector<NodeRecord> records() const;
 };
 
 // `life` was evicted, by the last recovery or an earlier one: it is never a member or a source again.
 [[nodiscard]] bool is_evicted(const JobState& state, NodeLife life);
 
-// For a member. `is_linked`: a link to that node stands; whether it lives is decided there.
+// For a member: a leader without a seat that is gone, and members whose nodes have begun another life. Of these only the
+// neighbours speak, or the whole job would at once.
 [[nodiscard]] std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations,
-                                                NodeLife self, const std::function<bool(NodeId)>& is_linked,
-                                                Duration now, const Deadlines& deadlines);
+                                                NodeLife self);
 
-// For a node that is no member. If all members are gone at once, none of them says so: the lowest of the other nodes
-// does, after the deadline for silence, and leads.
+// For a node that is no member. If no member is registered, none of them can say that all are gone. They may also have
+// lost the control together, and train on. So the lowest of the other nodes asks each at its own address: only if all are
+// proven dead, it takes the job over, and leads. A member that answers lives; one that neither answers nor refuses may,
+// and what it holds would be lost with it: it is waited for without a deadline, and that is said (`unproven`).
+struct Contact;
 struct Orphaned {
-  Duration since{};  // the job has had no living member since then; 0: it has one
+  Duration since{};  // the job has had no registered member since then; 0: it has one
+  std::vector<NodeLife> unproven;
   std::optional<StateMove> move;
 };
-[[nodiscard]] Orphaned decide_orphaned(const JobState& state, const Registrations& registrations, NodeLife self,
-                                       Duration since, Duration now, const Deadlines& deadlines);
+[[nodiscard]] Orphaned decide_orphaned(const JobState& state, const Registrations& registrations,
+                                       std::span<const Contact> contacts, NodeLife self, Duration since, Duration now,
+                                       const Deadlines& deadlines);
 
 }  // namespace pawl::job

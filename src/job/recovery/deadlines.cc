@@ -22,7 +22,10 @@ Deadlines derive_deadlines(Duration budget) {
   deadlines.restore = std::max<Duration>(whole * 10, seconds(10));
   // etcd counts leases in whole seconds.
   deadlines.lease = std::max<Duration>(std::chrono::ceil<seconds>(whole * 5 / 3), seconds(2));
+  deadlines.absence = deadlines.lease / 4 + whole / 4;
+  deadlines.leader = whole;
   deadlines.fence = whole * 10 / 3;
+  deadlines.protection = whole * 10 / 3;
   return deadlines;
 }
 
@@ -30,8 +33,8 @@ bool must_fence(const FenceView& view, const Deadlines& deadlines) {
   if (view.lease_renewed_boottime == Duration::zero()) return false;  // it was never registered
   if (view.now_boottime - view.lease_renewed_boottime <= deadlines.lease) return false;
   const bool stalled = view.now_boottime - view.last_tick_boottime > deadlines.silence;
-  // Beats come far more often than renewals, so "since the last renewal" would see the last beats before a cut.
-  const bool cut_off = view.has_neighbours && view.now_boottime - view.neighbour_heard_boottime > deadlines.silence;
+  // A lone node has nobody who could go on without it.
+  const bool cut_off = view.members > 1 && (view.knows_all ? 2 * view.heard <= view.members : view.heard <= 1);
   return stalled || cut_off;
 }
 

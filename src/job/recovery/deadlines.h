@@ -1,7 +1,8 @@
 // One deadline budget from which all other waits are derived and named.
 //
 // The budget (default 3 s, taken as 0.5 s .. 10 min) is how long a silent node may stay unnoticed. Always:
-// heartbeat_interval * 10 <= silence < lease, inventory <= trainer_free <= restore, and both graces < silence.
+// heartbeat_interval * 10 <= silence < lease, inventory <= trainer_free <= restore, both graces < silence, and
+// lease / 4 < absence < lease.
 // Pure.
 #pragma once
 
@@ -25,7 +26,13 @@ struct Deadlines {
   Duration restore;              // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
   Duration lease;                // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
                                  //                which a cut-off node fences itself
-  Duration fence;                // 10/3    10 s   a window not copied out by then is void
+  Duration absence;              // 2/3     2 s    a registration that has been gone for longer is not about to return:
+      //                a quarter of a lease, in which all others that lost the control at the
+      //                same moment lose theirs, and a quarter of the silence for the news
+  Duration leader;      // 1       3 s    a recovery stands still and nothing new has come: another member leads.
+                        //                A pawld that restarts does so within this
+  Duration fence;       // 10/3    10 s   a window not copied out by then is void
+  Duration protection;  // 10/3  10 s   windows go by and the committed step stands still for longer: that is said
 };
 // Not of the budget: what a script may still do when the job has finished (evaluate, save its model).
 inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
@@ -34,14 +41,17 @@ inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
 [[nodiscard]] Deadlines derive_deadlines(Duration budget);
 
 // Whether a daemon must fence itself (kill its trainers, drop its slots, come back as a spare): its lease is older than
-// its bound by BOOTTIME, and either it was stalled itself, or none of its neighbours has been heard since. The control
-// alone being away fences nobody.
+// its bound by BOOTTIME, and either it was stalled itself, or it hears no more than half of the members, itself among
+// them: the others may have gone on without it. Who has no links with some of the members, as in larger jobs, can't count
+// them, and fences only if it hears nobody: to fence is to drop what may be the last copy. The control alone being away
+// fences nobody.
 struct FenceView {
   Duration now_boottime;
-  Duration lease_renewed_boottime;    // 0: never
-  Duration last_tick_boottime;        // of our own loop, before this one
-  Duration neighbour_heard_boottime;  // latest of all neighbours; 0 if there are none
-  bool has_neighbours = false;
+  Duration lease_renewed_boottime;  // 0: never
+  Duration last_tick_boottime;      // of our own loop, before this one
+  std::uint32_t members = 1;        // itself and those it has links with, but for those that are proven dead
+  std::uint32_t heard = 1;          // of these itself, and those heard within the deadline for silence
+  bool knows_all = true;            // there are no others
 };
 [[nodiscard]] bool must_fence(const FenceView& view, const Deadlines& deadlines);
 

@@ -22,6 +22,8 @@ TEST(Deadlines, OfTheDefaultBudget) {
   EXPECT_EQ(d.trainer_free, seconds(10));
   EXPECT_EQ(d.restore, seconds(30));
   EXPECT_EQ(d.lease, seconds(5));
+  EXPECT_EQ(d.absence, seconds(2));
+  EXPECT_EQ(d.leader, seconds(3));
   EXPECT_EQ(d.fence, seconds(10));
 }
 
@@ -34,6 +36,8 @@ TEST(Deadlines, TheirOrderHoldsForEveryBudget) {
     EXPECT_LE(d.heartbeat_interval * 10, d.silence);
     EXPECT_LT(d.silence, d.lease);
     EXPECT_EQ(d.lease % seconds(1), Duration(0));
+    EXPECT_LT(d.lease / 4, d.absence);
+    EXPECT_LT(d.absence, d.lease);
     EXPECT_LT(d.communication_grace, d.silence);
     EXPECT_LT(d.trainer_exit_grace, d.communication_grace);
     EXPECT_LE(d.inventory, d.trainer_free);
@@ -44,7 +48,7 @@ TEST(Deadlines, TheirOrderHoldsForEveryBudget) {
 class Fence : public testing::Test {
  protected:
   Deadlines deadlines = derive_deadlines(seconds(3));  // lease 5 s, silence 3 s
-  FenceView view{seconds(100), seconds(99), seconds(100) - milliseconds(50), seconds(100) - milliseconds(40), true};
+  FenceView view{seconds(100), seconds(99), seconds(100) - milliseconds(50), 4, 4, true};
 };
 
 TEST_F(Fence, ASoundNodeGoesOn) {
@@ -54,12 +58,24 @@ TEST_F(Fence, TheControlAloneBeingAwayFencesNobody) {
   view.lease_renewed_boottime = seconds(10);
   EXPECT_FALSE(must_fence(view, deadlines));
 }
-TEST_F(Fence, ACutOffNodeFencesItself) {
+TEST_F(Fence, WhoHearsNoMajorityFencesItself) {
   view.lease_renewed_boottime = seconds(94);
-  view.neighbour_heard_boottime = seconds(95);  // a beat or two after the last renewal
-  EXPECT_TRUE(must_fence(view, deadlines));
+  view.heard = 3;
+  EXPECT_FALSE(must_fence(view, deadlines));
+  for (const std::uint32_t heard : {1u, 2u}) {  // a rack of two that was cut off together, too
+    view.heard = heard;
+    EXPECT_TRUE(must_fence(view, deadlines));
+  }
   view.lease_renewed_boottime = seconds(96);  // not yet
   EXPECT_FALSE(must_fence(view, deadlines));
+}
+TEST_F(Fence, WhoCantCountTheMembersFencesIfItHearsNobody) {
+  view.lease_renewed_boottime = seconds(94);
+  view.knows_all = false;
+  view.heard = 2;
+  EXPECT_FALSE(must_fence(view, deadlines));
+  view.heard = 1;
+  EXPECT_TRUE(must_fence(view, deadlines));
 }
 TEST_F(Fence, AWokenNodeFencesItself) {
   view.lease_renewed_boottime = seconds(94);
@@ -68,13 +84,10 @@ TEST_F(Fence, AWokenNodeFencesItself) {
   view.lease_renewed_boottime = seconds(98);  // a stall within the lease harms nobody
   EXPECT_FALSE(must_fence(view, deadlines));
 }
-TEST_F(Fence, ANodeWithoutNeighboursIsNotCutOff) {
+TEST_F(Fence, ALoneNodeIsNotCutOff) {
   view.lease_renewed_boottime = seconds(10);
-  view.has_neighbours = false;
-  view.neighbour_heard_boottime = {};
+  view.members = view.heard = 1;
   EXPECT_FALSE(must_fence(view, deadlines));
-  view.has_neighbours = true;  // it has some and never heard one
-  EXPECT_TRUE(must_fence(view, deadlines));
 }
 
 TEST(Hang, OnlyInsideOfAStepAndOutsideOfACollective) {

@@ -58,6 +58,19 @@ std::string describe(const std::vector<TrainerEnd>& ends) {
   return out;
 }
 
+// Not empty: a new process in the seat would end like this one.
+std::string why_not_again(const TrainerEnd& end) {
+  const std::string remedy = end.remedy.empty() ? "" : text("; ", end.remedy);
+  if (end.failure_class == FailureClass::permanent)
+    return text("stopped: the trainer of seat ", end.seat,
+                " failed, and a new process would fail the same way: ", end.detail, remedy);
+  if (end.failure_class == FailureClass::numerical)
+    return text("stopped: the training of seat ", end.seat, " went wrong in its numbers: ", end.detail, remedy);
+  if (end.times < kSameEndsMax) return {};
+  return text("stopped: the trainer of seat ", end.seat, " failed ", end.times, " times in the same way: ", end.detail,
+              "; mend the script, or what it reads in step ", end.step, remedy);
+}
+
 // Counts a recovery in which several ended by themselves; how many before it brought no new committed step.
 std::uint32_t count_several(JobState& state) {
   std::erase_if(state.attempts, [&state](const Attempt& past) { return past.resume < state.resume; });
@@ -128,6 +141,10 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
 Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self) {
   const std::vector<TrainerEnd> ended = recent(state, ends);
   const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed;
+  for (const TrainerEnd& end : ended) {
+    std::string verdict = why_not_again(end);
+    if (!over && !verdict.empty()) return StateMove{failed(state, self, verdict), verdict};
+  }
   if (over || state.seats.size() < 2 || ended.size() < state.seats.size())
     return Wait{text(ended.size(), " of ", state.seats.size(), " trainers have ended by themselves"), {}, true};
   std::string verdict =

@@ -1,10 +1,9 @@
-// The decisions of a recovery: values in, values and a reason out. The loop that asks is in daemon/.
+// The decisions of a recovery: values in, values and a reason out. The loop that asks is in job/daemon/.
 //
 // running -> quiescing(g+1): open_generation. quiescing -> restoring: decide_restore, once every member that is not
 // evicted has reported its frozen inventory. restoring -> running: decide_running. Who misses a deadline is evicted by
 // a further generation over the same frozen slots. Every function is pure and total; `now` is an argument; equal
 // arguments give equal answers on every node, so any daemon can carry on what another began.
-// Source: DEADPOOL sections III-IV.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +14,7 @@
 
 #include "base/ids.h"
 #include "job/membership/job_state.h"
+#include "job/recovery/classes.h"
 #include "job/recovery/lineage.h"
 
 namespace pawl::job {
@@ -66,13 +66,22 @@ struct QuiescingView {
 // could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
+// Whether these members, whose inventories are missing, may be evicted: what the others have reported holds a step whole.
+// If not, the job could only fail without them, so it waits for them as long as nobody proves them dead.
+[[nodiscard]] bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late);
 
 // A trainer process that ended by itself (an exception, sys.exit, the end of its script), nobody having killed it.
 struct TrainerEnd {
   Seat seat;
-  Generation generation;  // in which it sat
-  std::string detail;     // "exited 1 after step 41, its output is in ..."
+  Generation generation;     // in which it sat
+  std::string detail;        // "exited 1 after step 41, its output is in ..."
+  Step step = Step(0);       // the last that it had begun
+  std::string failure = {};  // what it said of it: "ValueError: ..."; empty: nothing
+  std::uint32_t times = 1;   // in a row in which the seat has ended with this failure in this step, in one life each
+  FailureClass failure_class = FailureClass::trainer_process;
+  std::string remedy = {};
 };
+inline constexpr std::uint32_t kSameEndsMax = 2;
 
 // All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.
 // `ends`: where several trainers ended by themselves in one recovery, the script is to blame more likely than their
@@ -80,8 +89,9 @@ struct TrainerEnd {
 [[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,
                                       std::span<const TrainerEnd> ends = {});
 
-// StateMove to failed where the trainers of all seats (of two at least) have ended by themselves since the job last ran:
-// nobody is left whom an outer fault could have spared, and new processes would do the same again. Else a Wait.
+// StateMove to failed where new processes would do the same again: a trainer has ended by itself with the same failure in
+// the same step kSameEndsMax times, or in a way that is permanent or numerical; or those of all seats (of two at least)
+// have ended by themselves since the job last ran, so nobody is left whom an outer fault could have spared. Else a Wait.
 [[nodiscard]] Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self);
 
 // After all seats have finished.

@@ -129,6 +129,30 @@ std::string why_restoring(const JobState& next, const Plan& plan, const Seating&
   return why;
 }
 
+Plan plan_of(const QuiescingView& view, std::span<const Inventory> inventories, std::span<const NodeLife> evicted) {
+  PlanInput input;
+  input.seat_count = static_cast<std::uint32_t>(view.state.seats.size());
+  input.inventories = inventories;
+  input.lineage = view.state.lineage;
+  input.struck = view.state.struck;
+  input.evicted = evicted;
+  input.committed = view.state.committed;
+  input.seats = view.state.seats;
+  input.seats_per_node = view.spec.seats_per_node;
+  input.replica_count = view.spec.replica_count;
+  return plan_restore(input);
+}
+
+// Step 0 needs no source, but only who was there can say that nothing was committed.
+bool is_beyond_recovery(const Plan& plan, bool anybody) {
+  return plan.resume == Step(0) && (plan.committed > Step(0) || !anybody);
+}
+
+// Whoever knows at all.
+bool is_anybody_there(const QuiescingView& view, std::span<const Inventory> inventories) {
+  return !inventories.empty() || view.state.ran == Generation(0);
+}
+
 JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating, std::vector<Seat> restart,
                    NodeLife self) {
   JobState next = view.state;
@@ -157,6 +181,14 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
 
 }  // namespace
 
+bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late) {
+  std::vector<NodeLife> evicted = view.state.evicted;
+  evicted.insert(evicted.end(), late.begin(), late.end());
+  std::vector<Inventory> inventories = valid_inventories(view);
+  std::erase_if(inventories, [&late](const Inventory& inventory) { return contains(late, inventory.life); });
+  return !is_beyond_recovery(plan_of(view, inventories, evicted), is_anybody_there(view, inventories));
+}
+
 Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
   if (state.phase != JobPhase::quiescing)
@@ -167,20 +199,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{std::move(what), std::move(late), false};
   }
 
-  PlanInput input;
-  input.seat_count = static_cast<std::uint32_t>(state.seats.size());
-  input.inventories = inventories;
-  input.lineage = state.lineage;
-  input.struck = state.struck;
-  input.evicted = state.evicted;
-  input.committed = state.committed;
-  input.seats = state.seats;
-  input.seats_per_node = view.spec.seats_per_node;
-  input.replica_count = view.spec.replica_count;
-  const Plan plan = plan_restore(input);
-  // Step 0 needs no source, but only who was there can say that nothing was committed.
-  const bool anybody = !inventories.empty() || state.ran == Generation(0);
-  if (plan.resume == Step(0) && (plan.committed > Step(0) || !anybody)) {
+  const Plan plan = plan_of(view, inventories, state.evicted);
+  const bool anybody = is_anybody_there(view, inventories);
+  if (is_beyond_recovery(plan, anybody)) {
     JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
     std::string why = ended.verdict;
     return StateMove{std::move(ended), std::move(why)};

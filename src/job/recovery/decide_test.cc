@@ -321,6 +321,35 @@ TEST_F(Recovery, EndsBeforeTheJobLastRanAreForgotten) {
   waits(decide_ends(state, ends, life(9)));
 }
 
+TEST_F(Recovery, TheSameFailureInTheSameStepTwiceStopsTheJobAndIsQuoted) {
+  std::vector<TrainerEnd> ends = {{Seat(1), Generation(1), "exited 1 in or after step 9: ValueError: x", Step(9)}};
+  waits(decide_ends(state, ends, life(9)));
+  ends[0].times = 2;
+  const JobState ended = moved(decide_ends(state, ends, life(9)));
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "seat 1 failed 2 times in the same way: exited 1 in or after step 9: ValueError: x"))
+      << ended.verdict;
+  EXPECT_FALSE(has(ended.verdict, "links")) << ended.verdict;
+  opened(cause(FaultKind::communication, std::nullopt, 0));  // which is what the others saw of it
+  EXPECT_EQ(moved(decide_ends(state, ends, life(9))).phase, JobPhase::failed);
+  waits(decide_ends(ended, ends, life(9)));
+  state.ran = Generation(2);
+  waits(decide_ends(state, ends, life(9)));  // it went on since
+}
+
+TEST_F(Recovery, WhatANewProcessCanNotMendStopsTheJobAtOnce) {
+  std::vector<TrainerEnd> ends = {{Seat(2), Generation(1), "exited 1: ModuleNotFoundError: x"}};
+  ends[0].remedy = "install it";
+  ends[0].failure_class = FailureClass::permanent;
+  const JobState ended = moved(decide_ends(state, ends, life(9)));
+  EXPECT_TRUE(has(ended.verdict, "seat 2 failed, and a new process would fail the same way")) << ended.verdict;
+  EXPECT_TRUE(has(ended.verdict, "ModuleNotFoundError: x; install it")) << ended.verdict;
+  ends[0].failure_class = FailureClass::numerical;
+  EXPECT_TRUE(has(moved(decide_ends(state, ends, life(9))).verdict, "seat 2 went wrong in its numbers"));
+  ends[0].failure_class = FailureClass::transient_communication;
+  waits(decide_ends(state, ends, life(9)));
+}
+
 TEST_F(Recovery, ASingleSeatIsNoCrowd) {
   state.seats.resize(1);
   const std::vector<TrainerEnd> ends = {{Seat(0), Generation(1), "exited 1"}};

@@ -1,11 +1,18 @@
 #include "job/recovery/duties.h"
 
+#include <algorithm>
 #include <set>
 
 #include "job/recovery/absent_members.h"
 #include "job/recovery/members.h"
+#include "job/recovery/suspicion.h"
 
 namespace pawl::job {
+namespace {
+
+constexpr std::size_t kTurnsMax = 4;  // from the fourth on they share one
+
+}  // namespace
 
 bool is_member(const JobState& state, NodeLife life) {
   return lowest_seat_of(state, life).has_value();
@@ -22,14 +29,16 @@ Standing standing_of(const JobState& state, const StandingView& view) {
   return member ? Standing::member : Standing::bystander;
 }
 
-Duties duties_of(const JobState& state, const Followed& followed, bool copies_idle) {
+Duties duties_of(const JobState& state, const Followed& followed, CopyTasks copies) {
   Duties duties;
+  const bool idle = !copies.streams && !copies.imports;
   const Generation generation = state.generation;
   duties.freeze = state.phase != JobPhase::running && followed.frozen < generation;
-  duties.report_inventory = state.phase == JobPhase::quiescing;
-  duties.begin_restore = state.phase == JobPhase::restoring && followed.frozen == generation &&
-                         followed.restoring < generation && copies_idle;
-  duties.begin_running = state.phase == JobPhase::running && followed.running < generation;
+  duties.report_inventory = state.phase == JobPhase::quiescing && !copies.imports;
+  duties.begin_restore =
+      state.phase == JobPhase::restoring && followed.frozen == generation && followed.restoring < generation && idle;
+  duties.end_copies = state.phase == JobPhase::running && followed.running < generation;
+  duties.begin_running = duties.end_copies && idle;
   return duties;
 }
 
@@ -38,12 +47,19 @@ Duration enough_nodes_since(const FormingView& view, Duration since, Duration no
   return since == Duration::zero() ? now : since;
 }
 
+// In this generation: so it is there, whatever has become of its lease meanwhile.
+static bool has_reported(const LeadView& view, NodeLife life) {
+  return std::any_of(view.inventories.begin(), view.inventories.end(),
+                     [life](const Inventory& inventory) { return inventory.life == life; });
+}
+
 std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines) {
   const JobState& state = view.state;
   Lead lead;
   Duration patience = deadlines.inventory;
+  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes};
   if (state.phase == JobPhase::quiescing) {
-    lead.decision = decide_restore({view.spec, state, view.inventories, view.nodes}, self);
+    lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {
     lead.decision = decide_running(state, view.ready, self, view.ends);
     // Each pawld knows better what its trainers are doing, and has patience with them (decide_returning): this is for
@@ -53,10 +69,31 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
     return std::nullopt;
   }
   const Wait* wait = std::get_if<Wait>(&lead.decision);
-  if (wait == nullptr || wait->without_deadline || view.in_state_for <= patience) return lead;
-  for (const NodeLife& late : wait->late)
-    lead.late.push_back({FaultKind::node_silent, late, std::nullopt, "missed the deadline: " + wait->what, 0});
+  if (wait == nullptr || wait->without_deadline) return lead;
+  std::vector<NodeLife> late = wait->late;
+  if (view.in_state_for <= patience)
+    std::erase_if(late, [&view](NodeLife life) { return !contains(view.absent, life) || has_reported(view, life); });
+  if (late.empty() || !leaves_quorum(state, view.registrations, late)) return lead;
+  if (state.phase == JobPhase::quiescing && !can_restore_without(quiescing, late)) {
+    lead.decision = Wait{wait->what + ", which has the only copies", {}, true};
+    return lead;
+  }
+  for (const NodeLife& life : late)
+    lead.late.push_back({FaultKind::node_silent, life, std::nullopt, "missed the deadline: " + wait->what, 0});
   return lead;
+}
+
+std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadlines) {
+  if (view.state.leader == view.self) return Duration::zero();
+  if (view.quiet_for <= deadlines.leader || !is_survivor(view.state, view.self)) return std::nullopt;
+  std::size_t turn = 0;
+  for (const NodeLife& life : survivors_of(view.state)) {
+    if (life == view.state.leader || !view.registrations.has(life)) continue;
+    ++turn;
+    if (life == view.self || turn == kTurnsMax) break;
+  }
+  const Duration delay = deadlines.leader * std::max<std::size_t>(turn, 1);
+  return view.quiet_for > delay ? std::optional(delay) : std::nullopt;
 }
 
 std::vector<std::uint32_t> linked_positions(std::uint32_t mine, std::uint32_t count) {

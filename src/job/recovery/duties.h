@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "job/recovery/absent_members.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/decide.h"
 
@@ -45,10 +46,18 @@ struct Duties {
   bool freeze = false;
   bool report_inventory = false;
   bool begin_restore = false;
+  bool end_copies = false;  // what the recovery has begun and may still touch memory
   bool begin_running = false;
 };
-// `copies_idle`: no copy thread of an older generation touches memory any more.
-[[nodiscard]] Duties duties_of(const JobState& state, const Followed& followed, bool copies_idle);
+// Tasks of this node that touch arenas.
+struct CopyTasks {
+  bool streams = false;  // replicas, either end, and slots that others fetch: they run
+  bool imports = false;  // slots that this node fetches: they run
+};
+// No task outlives the phase that began it. A fetch writes into frozen slots, so nothing is said of them (inventory)
+// before it has ended, and they are not let go (running) either; streams write only into live ones, and a freeze stops
+// them there.
+[[nodiscard]] Duties duties_of(const JobState& state, const Followed& followed, CopyTasks copies);
 
 // The least moment since which enough nodes for a job have been there; 0: there are too few.
 [[nodiscard]] Duration enough_nodes_since(const FormingView& view, Duration since, Duration now);
@@ -62,13 +71,28 @@ struct LeadView {
   std::vector<NodeLife> ready;
   std::vector<TrainerEnd> ends;
   Duration in_state_for{};
+  const Registrations& registrations;
+  std::vector<NodeLife> absent;  // members without a registration for long (is_absent)
 };
 struct Lead {
   Decision decision;
   std::vector<Cause> late;  // who has missed the deadline
 };
-// nullopt: in this phase nobody leads.
+// nullopt: in this phase nobody leads. Of a recovery's members that are absent none becomes ready: they are late at once.
+// Nobody is late if not half of the members would be left (leaves_quorum).
 [[nodiscard]] std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines);
+
+// Who leads: whoever the state names; and where it stands still, its members in turn, each `Deadlines::leader` later.
+// Its moves are the same as the leader's, and the compare-and-swap takes one: a leader that is only slow loses nothing,
+// and nobody is evicted by a takeover.
+struct TurnView {
+  const JobState& state;
+  const Registrations& registrations;
+  NodeLife self;
+  Duration quiet_for{};  // neither state nor anything it waits for has changed, and this node would have heard of it
+};
+// How much later than the leader this node acts, if it may act now at all.
+[[nodiscard]] std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadlines);
 
 // Of which node at position `mine` of a ring of `count` keeps links: those beside it (two ahead), the root, and its
 // parent and children in the tree. Ascending.

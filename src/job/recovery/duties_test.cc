@@ -59,27 +59,45 @@ TEST(StandingOf, AFinishedJobWaitsForItsTrainersToLeave) {
 TEST(DutiesOf, EachPhaseAsksOnce) {
   Followed followed;
   const JobState quiescing = state_of(JobPhase::quiescing);
-  EXPECT_TRUE(duties_of(quiescing, followed, true).freeze);
+  EXPECT_TRUE(duties_of(quiescing, followed, {}).freeze);
   followed.frozen = Generation(3);
-  EXPECT_FALSE(duties_of(quiescing, followed, true).freeze);
-  EXPECT_TRUE(duties_of(quiescing, followed, true).report_inventory);
+  EXPECT_FALSE(duties_of(quiescing, followed, {}).freeze);
+  EXPECT_TRUE(duties_of(quiescing, followed, {}).report_inventory);
 
   const JobState restoring = state_of(JobPhase::restoring);
-  EXPECT_TRUE(duties_of(restoring, followed, true).begin_restore);
-  EXPECT_FALSE(duties_of(restoring, followed, false).begin_restore);  // an old copy thread still runs
+  EXPECT_TRUE(duties_of(restoring, followed, {}).begin_restore);
+  EXPECT_FALSE(duties_of(restoring, followed, {.streams = true}).begin_restore);  // an old stream still runs
+  EXPECT_FALSE(duties_of(restoring, followed, {.imports = true}).begin_restore);
   followed.restoring = Generation(3);
-  EXPECT_FALSE(duties_of(restoring, followed, true).begin_restore);
-  EXPECT_FALSE(duties_of(restoring, followed, true).begin_running);
+  EXPECT_FALSE(duties_of(restoring, followed, {}).begin_restore);
+  EXPECT_FALSE(duties_of(restoring, followed, {}).begin_running);
 
   const JobState running = state_of(JobPhase::running);
-  EXPECT_TRUE(duties_of(running, followed, true).begin_running);
-  EXPECT_FALSE(duties_of(running, Followed{}, true).freeze);
+  EXPECT_TRUE(duties_of(running, followed, {}).begin_running);
+  EXPECT_FALSE(duties_of(running, Followed{}, {}).freeze);
   followed.running = Generation(3);
-  EXPECT_FALSE(duties_of(running, followed, true).begin_running);
+  EXPECT_FALSE(duties_of(running, followed, {}).begin_running);
+}
+
+TEST(DutiesOf, NoFetchOutlivesItsPhase) {
+  Followed followed;
+  followed.frozen = Generation(3);
+  const JobState quiescing = state_of(JobPhase::quiescing);
+  EXPECT_FALSE(duties_of(quiescing, followed, {.imports = true}).report_inventory);
+  EXPECT_TRUE(duties_of(quiescing, followed, {.streams = true}).report_inventory);  // they can't seal what is frozen
+  followed.restoring = Generation(3);
+  const JobState running = state_of(JobPhase::running);
+  const Duties waits = duties_of(running, followed, {.imports = true});
+  EXPECT_TRUE(waits.end_copies);
+  EXPECT_FALSE(waits.begin_running);
+  EXPECT_FALSE(duties_of(running, followed, {.streams = true}).begin_running);
+  EXPECT_TRUE(duties_of(running, followed, {}).begin_running);
+  followed.running = Generation(3);
+  EXPECT_FALSE(duties_of(running, followed, {.streams = true}).end_copies);  // these are its own
 }
 
 TEST(DutiesOf, NothingIsRestoredBeforeItIsFrozen) {
-  const Duties duties = duties_of(state_of(JobPhase::restoring), Followed{}, true);
+  const Duties duties = duties_of(state_of(JobPhase::restoring), Followed{}, {});
   EXPECT_TRUE(duties.freeze);
   EXPECT_FALSE(duties.begin_restore);
 }
@@ -98,12 +116,24 @@ TEST(EnoughNodes, CountSinceTheLastTimeThereWereTooFew) {
 
 class Leading : public testing::Test {
  protected:
+  Leading() {
+    for (std::uint32_t node = 0; node < 4; ++node) registrations.nodes[NodeId(node)].life = life(node);
+  }
   std::optional<Lead> lead(const JobState& state, Duration in_state_for, std::vector<NodeLife> ready = {}) {
-    LeadView view{spec, state, {}, {}, std::move(ready), {}, in_state_for};
+    LeadView view{spec, state, inventories, {}, std::move(ready), {}, in_state_for, registrations, absent};
     return decide_lead(view, life(0), deadlines);
+  }
+  void report(std::uint32_t node) {
+    Inventory inventory;
+    inventory.life = life(node);
+    inventory.generation = Generation(3);
+    inventories.push_back(inventory);
   }
   JobSpec spec;
   Deadlines deadlines = derive_deadlines(3s);
+  Registrations registrations;
+  std::vector<Inventory> inventories;
+  std::vector<NodeLife> absent;
 };
 
 TEST_F(Leading, NobodyLeadsARunningJob) {
@@ -112,12 +142,61 @@ TEST_F(Leading, NobodyLeadsARunningJob) {
 
 TEST_F(Leading, AnInventoryMayBeLateByItsDeadline) {
   const JobState state = state_of(JobPhase::quiescing);
+  report(0);
   EXPECT_TRUE(lead(state, 3s)->late.empty());
   const auto late = lead(state, 4s);
-  ASSERT_EQ(late->late.size(), 2u);
-  EXPECT_EQ(late->late[1].kind, FaultKind::node_silent);
-  EXPECT_EQ(late->late[1].node, life(1));
-  EXPECT_EQ(late->late[1].detail.rfind("missed the deadline: inventory", 0), 0u) << late->late[1].detail;
+  ASSERT_EQ(late->late.size(), 1u);
+  EXPECT_EQ(late->late[0].kind, FaultKind::node_silent);
+  EXPECT_EQ(late->late[0].node, life(1));
+  EXPECT_EQ(late->late[0].detail.rfind("missed the deadline: inventory", 0), 0u) << late->late[0].detail;
+}
+
+TEST_F(Leading, MoreThanHalfAreNotLateButWaitedFor) {
+  const JobState state = state_of(JobPhase::quiescing, 4);
+  report(0);
+  EXPECT_TRUE(lead(state, 1h)->late.empty());
+  report(1);
+  EXPECT_EQ(lead(state, 1h)->late.size(), 2u);
+  registrations.nodes.erase(NodeId(1));  // who has reported and gone is not left, either
+  EXPECT_TRUE(lead(state, 1h)->late.empty());
+}
+
+TEST_F(Leading, AMemberWithoutTheControlIsNotWaitedForInARecovery) {
+  const JobState state = state_of(JobPhase::restoring);
+  registrations.nodes.erase(NodeId(1));
+  EXPECT_TRUE(lead(state, 10s, {life(0)})->late.empty());
+  absent = {life(1)};
+  EXPECT_EQ(lead(state, 10s, {life(0)})->late.size(), 1u);
+  EXPECT_TRUE(lead(state, 10s, {life(0), life(1)})->late.empty());
+}
+
+TEST_F(Leading, WhoHasReportedIsNotAbsentWhateverItsLease) {
+  registrations.nodes.erase(NodeId(1));
+  absent = {life(1)};
+  report(1);  // it has lost the control for a while, and is back
+  EXPECT_TRUE(lead(state_of(JobPhase::restoring), 10s, {life(0)})->late.empty());
+}
+
+TEST_F(Leading, WhoHasTheOnlyCopiesIsWaitedFor) {
+  JobState state = state_of(JobPhase::quiescing);
+  state.ran = Generation(2);
+  state.lineage = {{Generation(2), Step(0)}};
+  state.committed = Step(5);
+  report(0);
+  inventories[0].committed = Step(5);
+  const auto hold = [&](std::uint32_t seat, SourceKind kind) {
+    inventories[0].items.push_back({Seat(seat), kind, Generation(2), Step(5), SlotState::sealed, 7});
+  };
+  hold(0, SourceKind::own_arena);
+  const auto waiting = lead(state, 1h);
+  EXPECT_TRUE(waiting->late.empty()) << "without it nothing is left of seat 1";
+  const Wait* wait = std::get_if<Wait>(&waiting->decision);
+  ASSERT_NE(wait, nullptr);
+  EXPECT_TRUE(wait->without_deadline);
+  EXPECT_NE(wait->what.find("node 1, which has the only copies"), std::string::npos) << wait->what;
+
+  hold(1, SourceKind::replica);
+  EXPECT_EQ(lead(state, 1h)->late.size(), 1U) << "its seat is held elsewhere";
 }
 
 TEST_F(Leading, AMemberMayBeAsLongToBeReadyAsAStartAndTwoRestores) {
@@ -133,6 +212,21 @@ TEST_F(Leading, AllReadyMeansRunning) {
   const StateMove* move = std::get_if<StateMove>(&done->decision);
   ASSERT_NE(move, nullptr);
   EXPECT_EQ(move->next.phase, JobPhase::running);
+}
+
+TEST_F(Leading, WhereNothingMovesOthersLeadInTurn) {
+  const JobState state = state_of(JobPhase::quiescing, 4);
+  const auto delay = [&](std::uint32_t node, Duration quiet) {
+    return lead_delay({state, registrations, life(node), quiet}, deadlines);
+  };
+  EXPECT_EQ(delay(0, 0s), Duration::zero());  // it is the leader
+  EXPECT_FALSE(delay(1, 3s));
+  EXPECT_EQ(delay(1, 3001ms), Duration(3s));
+  EXPECT_FALSE(delay(2, 6s));
+  EXPECT_EQ(delay(2, 6001ms), Duration(6s));
+  registrations.nodes.erase(NodeId(1));  // who has lost the control as well has no turn
+  EXPECT_EQ(delay(2, 3001ms), Duration(3s));
+  EXPECT_FALSE(delay(7, 1h));  // a spare leads no members
 }
 
 TEST(LinkedPositions, AreTheRingAndTheTree) {

@@ -32,15 +32,30 @@ ReturningVerdict decide_returning(const ReturningView& view, ReturningNotes note
   return {notes, std::nullopt};
 }
 
-std::string how_it_ended(const std::string& how, const std::string& killed_why, std::optional<Step> step) {
+DyingVerdict decide_dying(const DyingView& view) {
+  DyingVerdict verdict;
+  const Duration past = view.now - view.since;
+  verdict.kill = !view.killed && past > kEndToldMax;
+  const Duration patience = kDyingMax + std::chrono::seconds(view.resident_bytes >> 30);
+  if (past > patience)
+    verdict.give_up = text("its trainer was killed ", past / 1s,
+                           " s ago and does not die: look at the kernel's log, and at its state and stack in /proc");
+  return verdict;
+}
+
+std::string how_it_ended(const std::string& how, const std::string& killed_why, std::optional<Step> step,
+                         const std::string& failure) {
   if (!killed_why.empty()) return "killed: " + killed_why;
-  if (!step) return how;
-  const std::string_view exited = "exited 0";
-  if (how.rfind(exited, 0) != 0) return text(how, " in or after step ", *step);
+  const std::size_t end = std::min(how.find(", "), how.size());  // then comes where its output is
+  const std::string what = how.substr(0, end);
+  const std::string where = how.substr(end);
+  const std::string said = failure.empty() ? "" : ": " + failure;
+  if (!step) return what + said + where;
+  if (what != "exited 0") return text(what, " in or after step ", *step, said, where);
   return text("ended (exit 0) after step ", *step,
               " without finishing: a trainer may end when pawl_finish has answered "
               "(job.steps() has run to its end), or when pawl says stop",
-              how.substr(exited.size()));
+              where);
 }
 
 bool ended_by_itself(const std::string& how) {
@@ -52,14 +67,26 @@ Respawn decide_respawn(const RespawnView& view) {
   respawn.pause = view.had_seat ? 0ms : 100ms;
   respawn.early_exits = view.early_exits;
   const bool soon = !view.had_seat && view.now - view.spawned_at < kEarly;
-  if (!soon || ++respawn.early_exits < kEarlyExitsMax) return respawn;
+  const bool permanent = view.sign != nullptr && view.sign->failure_class == FailureClass::permanent;
+  if (!soon || (++respawn.early_exits < kEarlyExitsMax && !permanent)) return respawn;
   if (!view.job_formed || view.is_member) {
-    respawn.give_up = text("its trainer ended ", respawn.early_exits, " times before it had a seat (", view.ended, ")");
+    respawn.give_up =
+        permanent ? text("its trainer can't start (", view.ended, ")", view.sign->remedy.empty() ? "" : "; ",
+                         view.sign->remedy)
+                  : text("its trainer ended ", respawn.early_exits, " times before it had a seat (", view.ended, ")");
   } else {
     respawn.unfit = true;
     respawn.pause = kUnfitPause;
   }
   return respawn;
+}
+
+TrainerEnd next_end(TrainerEnd end, const TrainerEnd* before) {
+  const bool by_peers = end.failure_class == FailureClass::transient_communication;
+  const bool again = before != nullptr && before->generation < end.generation && before->step == end.step &&
+                     !end.failure.empty() && same_failure(before->failure, end.failure);
+  end.times = again && !by_peers ? before->times + 1 : 1;
+  return end;
 }
 
 std::string why_unfit_for_seat(int exits, const std::string& ended, const std::string& layout_refusal) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <variant>
 
+#include "job/recovery/classes.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/decide.h"
 
@@ -17,6 +18,11 @@ namespace pawl::job {
 inline constexpr int kEarlyExitsMax = 3;
 inline constexpr Duration kEarly = std::chrono::seconds(60);
 inline constexpr Duration kUnfitPause = std::chrono::seconds(30);  // of a spare whose trainer doesn't stay to wait
+// A process whose robust mutex tells of its death: within this its end is told, too. Later, what it was started by
+// (bash -c, uv run, srun) goes on without it.
+inline constexpr Duration kEndToldMax = std::chrono::seconds(1);
+// A killed process gives back its memory and is gone within this, and a second more for each GiB that it had.
+inline constexpr Duration kDyingMax = std::chrono::seconds(30);
 
 // A trainer on its way back into the job, while the state is `restoring`.
 struct ReturningView {
@@ -25,7 +31,7 @@ struct ReturningView {
   Duration restoring_since{};  // this daemon began to restore then
   Duration spawned_at{};
   Duration since_progress{};      // of the process
-  bool waits_for_others = false;  // an answer of pawld, or a key of the rendezvous store
+  bool waits_for_others = false;  // an answer of pawld, or a key of the rendezvous
   bool waits_to_join = false;
   bool stopped = false;    // process state T
   bool was_there = false;  // its page says that it has run in an earlier generation
@@ -46,9 +52,23 @@ struct ReturningVerdict {
 [[nodiscard]] ReturningVerdict decide_returning(const ReturningView& view, ReturningNotes notes, Duration start,
                                                 const Deadlines& deadlines);
 
+// A process that is dead by its robust mutex or was killed, and whose end nobody has told yet.
+struct DyingView {
+  Duration now{};
+  Duration since{};  // that was seen, or done, then
+  std::uint64_t resident_bytes = 0;
+  bool killed = false;  // with all that it was started by
+};
+struct DyingVerdict {
+  bool kill = false;    // what it was started by holds its place
+  std::string give_up;  // not empty: it doesn't die (a system call that doesn't return), so its node goes; why
+};
+[[nodiscard]] DyingVerdict decide_dying(const DyingView& view);
+
 // How a process ended, for people: what, when, where to look. `how` is the keeper's word; `killed_why` is not empty if
-// this daemon killed it; `step` is the last that it has begun, if it ever had a seat.
-[[nodiscard]] std::string how_it_ended(const std::string& how, const std::string& killed_why, std::optional<Step> step);
+// this daemon killed it; `step` is the last that it has begun, if it ever had a seat; `failure` is what it said.
+[[nodiscard]] std::string how_it_ended(const std::string& how, const std::string& killed_why, std::optional<Step> step,
+                                       const std::string& failure = {});
 // Whether it ended by itself. Such an end is told to all (decide_ends, decide_running).
 [[nodiscard]] bool ended_by_itself(const std::string& how);
 
@@ -60,7 +80,8 @@ struct RespawnView {
   int early_exits = 0;      // in this place before this one: soon, and without a seat
   bool job_formed = false;  // there is a state
   bool is_member = false;
-  std::string ended;  // how_it_ended
+  std::string ended;                  // how_it_ended
+  const FailureSign* sign = nullptr;  // of its end, if one shows
 };
 struct Respawn {
   Duration pause{};
@@ -69,6 +90,10 @@ struct Respawn {
   std::string give_up;  // not empty: don't start another, this node can't do it; why
 };
 [[nodiscard]] Respawn decide_respawn(const RespawnView& view);
+
+// The end of a seat's trainer by itself, as all are told of it. `before`: what they were told of the seat last, if they
+// were. The same failure in the same step as before counts on; one that is a peer's doing never does.
+[[nodiscard]] TrainerEnd next_end(TrainerEnd end, const TrainerEnd* before);
 
 // A new process in a seat ended for the `exits`-th time before the job runs. Not empty: this node is no place for it, why.
 [[nodiscard]] std::string why_unfit_for_seat(int exits, const std::string& ended, const std::string& layout_refusal);

@@ -101,7 +101,11 @@ TEST(HowItEnded, NamesTheStepAndWhatToDo) {
   EXPECT_EQ(how_it_ended("signal 9", "it hangs", Step(4)), "killed: it hangs");
   EXPECT_EQ(how_it_ended("exited 1", "", std::nullopt), "exited 1");
   EXPECT_EQ(how_it_ended("exited 1, its output is in x", "", Step(4)),
-            "exited 1, its output is in x in or after step 4");
+            "exited 1 in or after step 4, its output is in x");
+  EXPECT_EQ(how_it_ended("exited 1, its output is in x", "", Step(4), "KeyError: 1"),
+            "exited 1 in or after step 4: KeyError: 1, its output is in x");
+  EXPECT_EQ(how_it_ended("exited 1, its output is in x", "", std::nullopt, "KeyError: 1"),
+            "exited 1: KeyError: 1, its output is in x");
   const std::string clean = how_it_ended("exited 0, its output is in x", "", Step(4));
   EXPECT_TRUE(has(clean, "ended (exit 0) after step 4 without finishing"));
   EXPECT_TRUE(has(clean, ", its output is in x"));
@@ -137,6 +141,72 @@ TEST(Respawning, TheThirdEarlyExitGivesTheNodeUpOrMakesASpareUnfit) {
   EXPECT_EQ(decide_respawn(view).give_up, "");
   EXPECT_TRUE(decide_respawn(view).unfit);
   EXPECT_EQ(decide_respawn(view).pause, kUnfitPause);
+}
+
+TEST(Respawning, WhatCanNotStartIsNotTriedAgain) {
+  RespawnView view;
+  view.now = 100s;
+  view.spawned_at = 99s;
+  view.ended = "exited 1: ModuleNotFoundError: x";
+  view.sign = sign_of("exited 1", "ModuleNotFoundError: x");
+  EXPECT_EQ(
+      decide_respawn(view).give_up,
+      "its trainer can't start (exited 1: ModuleNotFoundError: x); install the module on every node, or start with "
+      "another interpreter");
+  view.job_formed = true;  // a spare's may be mended while the job runs
+  EXPECT_EQ(decide_respawn(view).give_up, "");
+  EXPECT_TRUE(decide_respawn(view).unfit);
+  view.job_formed = false;
+  view.sign = sign_of("exited 1", "OSError: No space left on device");
+  EXPECT_EQ(decide_respawn(view).give_up, "");
+}
+
+TEST(Dying, WhatStartedADeadProcessIsKilledAfterAMoment) {
+  DyingView view;
+  view.now = view.since = 100s;
+  EXPECT_FALSE(decide_dying(view).kill);
+  view.now += kEndToldMax;
+  EXPECT_FALSE(decide_dying(view).kill);
+  view.now += 1ms;
+  EXPECT_TRUE(decide_dying(view).kill);
+  view.killed = true;
+  EXPECT_FALSE(decide_dying(view).kill);
+}
+
+TEST(Dying, WhoDoesNotDieCostsItsNode) {
+  DyingView view;
+  view.killed = true;
+  view.since = 100s;
+  view.now = view.since + kDyingMax;
+  EXPECT_EQ(decide_dying(view).give_up, "");
+  view.now += 1ms;
+  EXPECT_NE(decide_dying(view).give_up.find("killed 30 s ago and does not die"), std::string::npos);
+  view.resident_bytes = std::uint64_t{20} << 30;  // there is more to give back
+  EXPECT_EQ(decide_dying(view).give_up, "");
+  view.now += 20s;
+  EXPECT_NE(decide_dying(view).give_up, "");
+}
+
+TEST(NextEnd, TheSameFailureInTheSameStepCountsOn) {
+  const auto end = [](std::uint64_t generation, std::uint64_t step, const char* failure) {
+    TrainerEnd made{Seat(1), Generation(generation), "exited 1"};
+    made.step = Step(step);
+    made.failure = failure;
+    return made;
+  };
+  const TrainerEnd first = next_end(end(1, 9, "KeyError: 1"), nullptr);
+  EXPECT_EQ(first.times, 1u);
+  EXPECT_EQ(next_end(end(1, 9, "KeyError: 1"), &first).times, 1u);  // told again
+  const TrainerEnd second = next_end(end(2, 9, "KeyError: 1"), &first);
+  EXPECT_EQ(second.times, 2u);
+  EXPECT_EQ(next_end(end(4, 9, "KeyError: 1"), &second).times, 3u);
+  EXPECT_EQ(next_end(end(2, 10, "KeyError: 1"), &first).times, 1u);
+  EXPECT_EQ(next_end(end(2, 9, "KeyError: 2"), &first).times, 1u);
+  const TrainerEnd silent = next_end(end(1, 9, ""), nullptr);
+  EXPECT_EQ(next_end(end(2, 9, ""), &silent).times, 1u);
+  TrainerEnd of_a_peer = end(2, 9, "KeyError: 1");
+  of_a_peer.failure_class = FailureClass::transient_communication;
+  EXPECT_EQ(next_end(of_a_peer, &first).times, 1u);
 }
 
 TEST(Respawning, ThreeEndsInASeatBeforeTheJobRunsAreTooMany) {

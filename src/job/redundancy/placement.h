@@ -1,9 +1,10 @@
 // Placement: which nodes hold the replicas of a seat's state.
 //
-// The data-parallel ring over failure domains (DEADPOOL section III): seat s lives on the node at ring position
-// s / seats_per_node; its k replicas lie on the next k positions. One node is one failure domain here, so no replica
-// shares one with what it protects. A spare inherits a dead node's seats and with them its ring position.
-// Pure: equal arguments give an equal placement on every node. Thread-safe. Does not move bytes (daemon/).
+// The nodes form a ring: seat s lives on the node at ring position s / seats_per_node; its k replicas lie on the next k
+// positions. One node is one failure domain here, so no replica shares one with what it protects. A spare inherits a
+// dead node's seats and with them its ring position.
+// Pure: equal arguments give an equal placement on every node. Thread-safe. It moves no bytes:
+// job/daemon/replication.h does.
 #pragma once
 
 #include <cstdint>

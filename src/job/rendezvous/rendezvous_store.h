@@ -1,10 +1,10 @@
-// RendezvousStore: the contents of the store where the ranks of a training meet, and what each request does to them.
+// RendezvousStore: the keys and values by which the ranks of a training meet, and what each request does to them.
 //
 // Every request may be repeated, because a pawld on its way was restarted: one that changes something carries the
-// client that asks and a number that grows; the store remembers each client's last change and its answer, gives that
+// client that asks and a number that grows; this remembers each client's last change and its answer, gives that
 // answer again, and ignores what is older. So an `add` counts once. A client asks for one change at a time; it may read
 // meanwhile. Pure: no waiting and no clock; who asks for a key that is not there is told nullopt and asks again.
-// What the store has carried out can be written down as records and replayed (job/daemon/rendezvous_log.h). `add` and
+// What was carried out can be written down as records and replayed (job/daemon/rendezvous_log.h). `add` and
 // `compare_set` mean what they mean in PyTorch's c10d stores. How requests travel: job/transport/messages.h.
 #pragma once
 
@@ -26,7 +26,7 @@ class RendezvousStore {
   // Whether apply() would do something that it has not done before.
   [[nodiscard]] bool is_new_change(const RendezvousRequest& request) const;
 
-  // A change, as a record; and records that make an empty store what this one is.
+  // A change, as a record; and records that make an empty one what this one is.
   [[nodiscard]] static std::string record_of(const RendezvousRequest& request);
   [[nodiscard]] std::vector<std::string> records() const;
   // False where it is no record; nothing has changed then.

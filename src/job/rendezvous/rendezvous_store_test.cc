@@ -1,4 +1,4 @@
-// The rendezvous store against a plain map, with requests repeated and reordered as restarted daemons do it.
+// The rendezvous against a plain map, with requests repeated and reordered as restarted daemons do it.
 #include "job/rendezvous/rendezvous_store.h"
 
 #include <gtest/gtest.h>

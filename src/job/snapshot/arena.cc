@@ -266,18 +266,15 @@ bool Slot::try_open(SlotWord expected, Generation generation, Step step, std::ui
   return true;
 }
 
-void Slot::bucket_done(std::uint32_t index, std::uint32_t crc32c) const {
-  const SlotWord now = SlotWord::unpack(header_->word.load(std::memory_order_relaxed));
+void Slot::bucket_done(std::uint32_t index, std::uint32_t crc32c, Generation generation, Step step) const {
   Bucket& bucket = buckets()[index];
   bucket.crc32c.store(crc32c, std::memory_order_relaxed);
   // release: pairs with the acquire in bucket_ready; the bytes and the CRC come before.
-  bucket.ready.store(ready_bits(now.generation, now.step), std::memory_order_release);
+  bucket.ready.store(ready_bits(generation, step), std::memory_order_release);
 }
 
-bool Slot::bucket_ready(std::uint32_t index) const {
-  const SlotWord now = word();
-  return now.state != SlotState::empty &&
-         buckets()[index].ready.load(std::memory_order_acquire) == ready_bits(now.generation, now.step);
+bool Slot::bucket_ready(std::uint32_t index, Generation generation, Step step) const {
+  return buckets()[index].ready.load(std::memory_order_acquire) == ready_bits(generation, step);
 }
 
 bool Slot::all_ready(Generation generation, Step step) const {
@@ -315,9 +312,21 @@ void Slot::unfreeze(bool keep) const {
   header_->word.store(keep ? bits & ~kSlotFrozenBit : SlotWord{}.pack(), std::memory_order_release);
 }
 
-void Slot::open_frozen(Generation generation, Step step, std::uint64_t samples) const {
-  header_->word.store(SlotWord{generation, step, SlotState::dirty, true}.pack(), std::memory_order_release);
+// A frozen word has one writer, so a live one, which has others, is the only thing that can come between.
+bool Slot::change_frozen(SlotWord to) const {
+  std::uint64_t bits = header_->word.load(std::memory_order_acquire);
+  return (bits & kSlotFrozenBit) != 0 &&
+         header_->word.compare_exchange_strong(bits, to.pack(), std::memory_order_acq_rel, std::memory_order_relaxed);
+}
+
+bool Slot::open_frozen(Generation generation, Step step, std::uint64_t samples) const {
+  if (!change_frozen({generation, step, SlotState::dirty, true})) return false;
   clear(samples);
+  return true;
+}
+
+bool Slot::empty_frozen() const {
+  return change_frozen({{}, {}, SlotState::empty, true});
 }
 
 Status Slot::seal_frozen(Generation generation, Step step) const {

@@ -64,9 +64,11 @@ class Slot {
   // expected -> dirty(generation, step); clears acknowledgements and buckets. False: it has changed, or is frozen.
   // Whether `expected` may be overwritten is not asked here: job/redundancy/progress.h.
   [[nodiscard]] bool try_open(SlotWord expected, Generation generation, Step step, std::uint64_t samples) const;
-  // Stores the CRC and marks the bucket ready. By whoever writes the payload.
-  void bucket_done(std::uint32_t index, std::uint32_t crc32c) const;
-  [[nodiscard]] bool bucket_ready(std::uint32_t index) const;
+  // Stores the CRC and marks the bucket ready as one of (generation, step), which its writer has opened the slot for: never
+  // of what the word says by now. A writer that comes late, when the slot has another step, so spoils that step's seal
+  // and never gets its own bytes sealed as another step's.
+  void bucket_done(std::uint32_t index, std::uint32_t crc32c, Generation generation, Step step) const;
+  [[nodiscard]] bool bucket_ready(std::uint32_t index, Generation generation, Step step) const;
   // Every bucket ready: writes the header's CRC, then dirty -> sealed. False: frozen meanwhile (the step is void), or a
   // bucket is missing. Whoever filled buckets has called bucket_done before.
   [[nodiscard]] bool try_seal(Generation generation, Step step) const;
@@ -76,8 +78,11 @@ class Slot {
   SlotWord freeze() const;
   // Frozen -> as it was (keep) or empty. Only by the daemon, at `running`.
   void unfreeze(bool keep) const;
-  // Only by a daemon that fills a slot in a recovery: frozen|anything -> frozen|dirty, then -> frozen|sealed.
-  void open_frozen(Generation generation, Step step, std::uint64_t samples) const;
+  // Only by a daemon in a recovery, which fills a slot: frozen|anything -> frozen|dirty, then -> frozen|sealed; or takes
+  // away what proved wrong: frozen|anything -> frozen|empty. False: the slot is not frozen, and nothing has changed.
+  [[nodiscard]] bool open_frozen(Generation generation, Step step, std::uint64_t samples) const;
+  [[nodiscard]] bool empty_frozen() const;
+  // Fails: `stale` if it is not the slot that was opened so; `invalid` if a bucket is not one of (generation, step).
   [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
 
   // Which holders (bit i: i-th holder of job/redundancy/placement.h) have verified and acknowledged the slot's step.
@@ -97,6 +102,7 @@ class Slot {
  private:
   friend class Arena;
   void clear(std::uint64_t samples) const;
+  bool change_frozen(SlotWord to) const;
   bool all_ready(Generation generation, Step step) const;
   Status check_header(SlotWord word) const;
   Status check_payload() const;

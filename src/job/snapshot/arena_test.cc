@@ -47,7 +47,9 @@ ArenaSpec small_spec() {
 void fill(const Slot& slot, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (std::byte& byte : slot.payload()) byte = static_cast<std::byte>(random());
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, crc32c(slot.bucket(i)));
+  const SlotWord of = slot.word();
+  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i)
+    slot.bucket_done(i, crc32c(slot.bucket(i)), of.generation, of.step);
 }
 
 SlotWord word_of(std::uint64_t generation, std::uint64_t step, SlotState state, bool frozen = false) {
@@ -111,15 +113,15 @@ TEST_F(ArenaTest, SealsNothingThatMissesABucket) {
   ASSERT_TRUE(slot_.try_open(SlotWord{}, Generation(1), Step(1), 0));
   for (std::uint32_t i = 0; i < 5; ++i) {
     EXPECT_FALSE(slot_.try_seal(Generation(1), Step(1))) << i;
-    EXPECT_FALSE(slot_.bucket_ready(i));
-    slot_.bucket_done(i, crc32c(slot_.bucket(i)));
-    EXPECT_TRUE(slot_.bucket_ready(i));
+    EXPECT_FALSE(slot_.bucket_ready(i, Generation(1), Step(1)));
+    slot_.bucket_done(i, crc32c(slot_.bucket(i)), Generation(1), Step(1));
+    EXPECT_TRUE(slot_.bucket_ready(i, Generation(1), Step(1)));
   }
   EXPECT_FALSE(slot_.try_seal(Generation(1), Step(2)));
   EXPECT_TRUE(slot_.try_seal(Generation(1), Step(1)));
   // Buckets of the last step count for nothing in the next.
   ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(1), Step(3), 0));
-  EXPECT_FALSE(slot_.bucket_ready(0));
+  EXPECT_FALSE(slot_.bucket_ready(0, Generation(1), Step(3)));
   EXPECT_FALSE(slot_.try_seal(Generation(1), Step(3)));
 }
 
@@ -155,7 +157,7 @@ TEST_F(ArenaTest, AnOpenerMustHaveSeenTheWord) {
 TEST_F(ArenaTest, TheDaemonFillsAFrozenSlot) {
   slot_.freeze();
   EXPECT_EQ(slot_.seal_frozen(Generation(3), Step(9)).error().code, Code::stale);
-  slot_.open_frozen(Generation(3), Step(9), 77);
+  ASSERT_TRUE(slot_.open_frozen(Generation(3), Step(9), 77));
   EXPECT_EQ(slot_.seal_frozen(Generation(3), Step(9)).error().code, Code::invalid);
   fill(slot_, 9);
   EXPECT_FALSE(slot_.try_seal(Generation(3), Step(9)));  // a trainer cannot
@@ -166,6 +168,50 @@ TEST_F(ArenaTest, TheDaemonFillsAFrozenSlot) {
   EXPECT_EQ(slot_.word(), word_of(3, 9, SlotState::sealed));
   EXPECT_TRUE(slot_.verify());
   EXPECT_EQ(slot_.samples(), 77u);
+}
+
+TEST_F(ArenaTest, ALiveSlotIsNeverOpenedOrEmptiedAsAFrozenOne) {
+  seal(1, 4);
+  EXPECT_FALSE(slot_.open_frozen(Generation(1), Step(4), 0));
+  EXPECT_FALSE(slot_.empty_frozen());
+  EXPECT_TRUE(slot_.verify());
+  ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(1), Step(6), 0));
+  EXPECT_FALSE(slot_.open_frozen(Generation(1), Step(4), 0));
+  EXPECT_EQ(slot_.word(), word_of(1, 6, SlotState::dirty));
+}
+
+TEST_F(ArenaTest, WhatProvedWrongIsTakenAwayWhileFrozen) {
+  seal(1, 4);
+  slot_.freeze();
+  EXPECT_TRUE(slot_.empty_frozen());
+  EXPECT_EQ(slot_.word(), word_of(0, 0, SlotState::empty, true));
+  EXPECT_FALSE(slot_.try_open(slot_.word(), Generation(2), Step(5), 0));
+  slot_.unfreeze(false);
+  seal(2, 5);
+}
+
+// Who fills the slot with step R in a recovery is overtaken: the slot is let go and opened for R+1 by its trainer.
+TEST_F(ArenaTest, BytesOfOneStepAreNeverSealedAsAnothers) {
+  slot_.freeze();
+  ASSERT_TRUE(slot_.open_frozen(Generation(1), Step(41), 0));
+  for (std::uint32_t i = 0; i < 3; ++i) slot_.bucket_done(i, crc32c(slot_.bucket(i)), Generation(1), Step(41));
+  slot_.unfreeze(false);
+  ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(2), Step(42), 0));
+  for (std::uint32_t i = 0; i < 4; ++i) slot_.bucket_done(i, crc32c(slot_.bucket(i)), Generation(2), Step(42));
+  slot_.bucket_done(4, crc32c(slot_.bucket(4)), Generation(1), Step(41));  // it still fills
+  EXPECT_FALSE(slot_.bucket_ready(4, Generation(2), Step(42)));
+  EXPECT_FALSE(slot_.try_seal(Generation(2), Step(42)));
+  slot_.bucket_done(4, crc32c(slot_.bucket(4)), Generation(2), Step(42));
+  slot_.bucket_done(1, 0, Generation(1), Step(41));  // and spoils what was ready: nothing is sealed
+  EXPECT_FALSE(slot_.try_seal(Generation(2), Step(42)));
+}
+
+TEST_F(ArenaTest, ASlotFilledInARecoveryTakesNoOthersBuckets) {
+  slot_.freeze();
+  ASSERT_TRUE(slot_.open_frozen(Generation(1), Step(41), 0));
+  fill(slot_, 1);
+  slot_.bucket_done(2, crc32c(slot_.bucket(2)), Generation(1), Step(42));  // a copy thread of before
+  EXPECT_EQ(slot_.seal_frozen(Generation(1), Step(41)).error().code, Code::invalid);
 }
 
 TEST_F(ArenaTest, AcknowledgementsBelongToTheirStep) {

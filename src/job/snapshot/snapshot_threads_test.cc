@@ -61,7 +61,7 @@ void fill_buckets(const Slot& slot, SlotWord identity, std::atomic<std::uint32_t
     } else {
       crc = copy_crc32c(bucket.data(), reinterpret_cast<const std::byte*>(live.data()), bucket.size());
     }
-    slot.bucket_done(i, crc);
+    slot.bucket_done(i, crc, identity.generation, identity.step);
   }
 }
 
@@ -143,7 +143,7 @@ void daemon(Job& job) {
       SlotWord word = frozen[i];
       if (word.state != SlotState::sealed && random() % 2 == 0) {  // restored from elsewhere, as a daemon does
         word = SlotWord{Generation(generation - 1), Step(random() % 1000), SlotState::sealed, true};
-        slot.open_frozen(word.generation, word.step, 0);
+        ASSERT_TRUE(slot.open_frozen(word.generation, word.step, 0));
         std::atomic<std::uint32_t> next{0};
         fill_buckets(slot, word, next, live);
         ASSERT_TRUE(slot.seal_frozen(word.generation, word.step));
@@ -215,7 +215,8 @@ TEST(SnapshotThreads, ExactlyOneOfSealAndFreezeWins) {
   std::mt19937_64 random(3);
   for (std::uint64_t i = 1; i <= kTurns; ++i) {
     wrong += slot.try_open(slot.word(), Generation(1), Step(i), 0) ? 0 : 1;
-    for (std::uint32_t bucket = 0; bucket < slot.buckets().size(); ++bucket) slot.bucket_done(bucket, bucket);
+    for (std::uint32_t bucket = 0; bucket < slot.buckets().size(); ++bucket)
+      slot.bucket_done(bucket, bucket, Generation(1), Step(i));
     if (i % 8 == 1)
       slot.freeze();  // the freeze comes first for certain, the seal in the next case, else as it falls out
     turn.store(i, std::memory_order_release);

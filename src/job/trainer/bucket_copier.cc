@@ -18,7 +18,8 @@ void BucketCopier::copy_until(std::uint32_t end) {
     const std::uint32_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index >= end) break;
     const std::span<std::byte> bucket = slot_.bucket(index);
-    slot_.bucket_done(index, gather(source_.plan->bucket(index), kernel_, source_.bases, bucket.data()));
+    const std::uint32_t sum = gather(source_.plan->bucket(index), kernel_, source_.bases, bucket.data());
+    slot_.bucket_done(index, sum, generation_, step_);
     unannounced += bucket.size();
     if (unannounced >= kNotifyBytes) {
       source_.notify();

@@ -25,7 +25,12 @@ class BucketCopier {
     cancelled_ = false;
     next_ = 0;
   }
-  void set_slot(Slot slot) { slot_ = slot; }
+  // Where to, opened for this step.
+  void set_slot(Slot slot, Generation generation, Step step) {
+    slot_ = slot;
+    generation_ = generation;
+    step_ = step;
+  }
   [[nodiscard]] const Slot& slot() const { return slot_; }
   // The threads that found nothing to take have counted past the end: on with this bucket.
   void continue_at(std::uint32_t bucket) { next_ = bucket; }
@@ -41,6 +46,8 @@ class BucketCopier {
   const CaptureSource& source_;
   const CopyKernel& kernel_;
   Slot slot_;
+  Generation generation_;
+  Step step_;
   std::atomic<bool> cancelled_{false};
   std::atomic<std::uint32_t> next_{0};
 };

@@ -61,7 +61,7 @@ class BucketCopierTest : public ::testing::Test {
     source_.bases = bases_;
     source_.page = [this]() -> TrainerPage& { return *page_; };
     source_.notify = [this] { ++notices_; };
-    copier_.set_slot(arena_.slot(0));
+    copier_.set_slot(arena_.slot(0), Generation(1), Step(1));
     EXPECT_TRUE(arena_.slot(0).try_open(arena_.slot(0).word(), Generation(1), Step(1), 0));
     copies = 0;
     before_each_copy = nullptr;
@@ -69,7 +69,8 @@ class BucketCopierTest : public ::testing::Test {
 
   std::uint32_t ready() {
     std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < kBuckets; ++i) count += copier_.slot().bucket_ready(i) ? 1 : 0;
+    for (std::uint32_t i = 0; i < kBuckets; ++i)
+      count += copier_.slot().bucket_ready(i, Generation(1), Step(1)) ? 1 : 0;
     return count;
   }
 

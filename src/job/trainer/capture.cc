@@ -122,7 +122,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
     return resolve(false, copier_.cancelled() ? window_.why_cancelled
                                               : text("no slot was free: an earlier step is not yet committed"));
   }
-  copier_.set_slot(*slot);
+  copier_.set_slot(*slot, state_.generation, state_.step);
   window_.stage = Stage::copying;
   changed_.notify_all();
 

@@ -277,7 +277,7 @@ Result<pawl_seat> Trainer::join() {
   seat.world = seated.world;
   seat.local_rank = seated.local_rank;
   seat.resume_step = seated.resume.value;
-  const std::string& prefix = seated.store_prefix;
+  const std::string& prefix = seated.rendezvous_prefix;
   PAWL_ENSURE(whole && seat.seat < seat.world && seat.generation > 0 && prefix.size() < sizeof seat.rendezvous_prefix,
               "pawld seats us in a way that makes no sense");
   std::memcpy(seat.rendezvous_prefix, prefix.c_str(), prefix.size());

@@ -31,6 +31,9 @@ std::string write(const SpawnTrainer& m) {
 std::string write(const KillTrainer& m) {
   return text("kill ", m.local_index);
 }
+std::string write(const ShowTrainer& m) {
+  return text(m.shown ? "show " : "hide ", m.local_index);
+}
 std::string write(const PawldAlive& m) {
   return text("alive ", m.lease_renewed.count());
 }
@@ -44,7 +47,7 @@ std::string write(const TrainerSpawned& m) {
   return text("spawned ", m.local_index, " ", m.pid, " ", m.start_time);
 }
 std::string write(const TrainerExited& m) {
-  return text("exited ", m.local_index, " ", m.pid, " ", m.how);
+  return text("exited ", m.local_index, " ", m.pid, " ", m.how, m.said.empty() ? "" : "\n", m.said);
 }
 
 }  // namespace
@@ -70,6 +73,8 @@ std::optional<ToKeeper> parse_to_keeper(std::string_view packet) {
       if (const std::string_view line = take_word(rest, '\n'); !line.empty()) spawn.environment.emplace_back(line);
     return spawn;
   }
+  if (ShowTrainer show{0, word == "show"}; (show.shown || word == "hide") && parse_number(rest, show.local_index))
+    return show;
   if (KillTrainer kill; word == "kill" && parse_number(rest, kill.local_index)) return kill;
   if (std::uint64_t renewed = 0; word == "alive" && parse_number(rest, renewed))
     return PawldAlive{Duration(static_cast<std::int64_t>(renewed))};
@@ -83,7 +88,10 @@ std::optional<FromKeeper> parse_from_keeper(std::string_view packet) {
   std::uint32_t local_index = 0;
   std::uint64_t pid = 0;
   if (!parse_number(take_word(rest), local_index) || !parse_number(take_word(rest), pid)) return std::nullopt;
-  if (word == "exited") return TrainerExited{local_index, pid, std::string(rest)};
+  if (word == "exited") {
+    const std::string_view how = take_word(rest, '\n');
+    return TrainerExited{local_index, pid, std::string(how), std::string(rest)};
+  }
   if (TrainerSpawned spawned{local_index, pid, 0}; word == "spawned" && parse_number(rest, spawned.start_time))
     return spawned;
   return std::nullopt;

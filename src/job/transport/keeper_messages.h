@@ -30,6 +30,10 @@ struct SpawnTrainer {  // answered by TrainerSpawned or TrainerExited
 struct KillTrainer {  // answered by TrainerExited
   std::uint32_t local_index = 0;
 };
+struct ShowTrainer {  // it has seat 0, or has it no more: whether its output is what people see
+  std::uint32_t local_index = 0;
+  bool shown = false;
+};
 struct PawldAlive {          // every heartbeat
   Duration lease_renewed{};  // boottime
 };
@@ -39,7 +43,8 @@ struct ResetNode {  // begin again, with a new incarnation
 struct EndNode {
   std::uint32_t code = 0;  // exit code, 0..255
 };
-using ToKeeper = std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, PawldAlive, ResetNode, EndNode>;
+using ToKeeper =
+    std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, ShowTrainer, PawldAlive, ResetNode, EndNode>;
 
 // --- keeper -> pawld
 
@@ -51,7 +56,8 @@ struct TrainerSpawned {  // also once for each living trainer when a new pawld s
 struct TrainerExited {
   std::uint32_t local_index = 0;
   std::uint64_t pid = 0;
-  std::string how;  // "exited 1", and where its output is
+  std::string how;        // "exited 1", and where its output is
+  std::string said = {};  // the end of what it wrote to its stderr, lines
 };
 using FromKeeper = std::variant<TrainerSpawned, TrainerExited>;
 

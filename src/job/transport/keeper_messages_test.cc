@@ -25,17 +25,21 @@ TEST(KeeperMessages, AreTheseTexts) {
   EXPECT_EQ(there_and_back(ToKeeper(SpawnTrainer{1, {}})), "spawn 1");
   EXPECT_EQ(there_and_back(ToKeeper(SpawnTrainer{1, {"A=b c", "D="}})), "spawn 1\nA=b c\nD=");
   EXPECT_EQ(there_and_back(ToKeeper(KillTrainer{2})), "kill 2");
+  EXPECT_EQ(there_and_back(ToKeeper(ShowTrainer{2, true})), "show 2");
+  EXPECT_EQ(there_and_back(ToKeeper(ShowTrainer{2, false})), "hide 2");
   EXPECT_EQ(there_and_back(ToKeeper(PawldAlive{Duration(7)})), "alive 7");
   EXPECT_EQ(there_and_back(ToKeeper(ResetNode{"cut off: no lease"})), "reset cut off: no lease");
   EXPECT_EQ(there_and_back(ToKeeper(EndNode{1})), "end 1");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerSpawned{1, 20, 300})), "spawned 1 20 300");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerExited{1, 20, "killed by SIGKILL, its output is in x"})),
             "exited 1 20 killed by SIGKILL, its output is in x");
+  const FromKeeper exited = TrainerExited{1, 20, "exited 1", "Traceback\n  File x\nKeyError: 1\n"};
+  EXPECT_EQ(there_and_back(exited), "exited 1 20 exited 1\nTraceback\n  File x\nKeyError: 1\n");
 }
 
 TEST(KeeperMessages, OthersAreNone) {
-  for (const char* packet :
-       {"", "hold", "hold ", "spawn", "spawn x", "kill", "kill 1 2", "end", "end 256", "end -1", "alive x", "sing"})
+  for (const char* packet : {"", "hold", "hold ", "spawn", "spawn x", "kill", "kill 1 2", "show", "hide x", "end",
+                             "end 256", "end -1", "alive x", "sing"})
     EXPECT_FALSE(parse_to_keeper(packet)) << packet;
   for (const char* packet : {"", "spawned", "spawned 1", "spawned 1 2", "spawned 1 2 x", "exited 1", "exited x 2 y"})
     EXPECT_FALSE(parse_from_keeper(packet)) << packet;

@@ -160,7 +160,7 @@ void fields(F& f, AttachedMessage& m) {
 }
 template <class F>
 void fields(F& f, SeatedMessage& m) {
-  f(m.generation, m.seat, m.world, m.local_rank, m.resume, m.store_prefix);
+  f(m.generation, m.seat, m.world, m.local_rank, m.resume, m.rendezvous_prefix);
 }
 template <class F>
 void fields(F& f, ArenaMessage& m) {
@@ -240,12 +240,16 @@ void fields(F&, OpenedMessage&) {}
 template <class F>
 void fields(F&, BusyMessage&) {}
 template <class F>
+void fields(F& f, LaterMessage& m) {
+  f(m.why);
+}
+template <class F>
 void fields(F& f, HeldMessage& m) {
   f(m.step);
 }
 template <class F>
 void fields(F& f, BucketMessage& m) {
-  f(m.index, m.crc32c);
+  f(m.index, m.crc32c, m.generation, m.step);
 }
 template <class F>
 void fields(F& f, BucketBadMessage& m) {
@@ -261,7 +265,7 @@ void fields(F& f, AbandonMessage& m) {
 }
 template <class F>
 void fields(F& f, FetchMessage& m) {
-  f(m.seat, m.from, m.slot_generation, m.step);
+  f(m.seat, m.from, m.slot_generation, m.step, m.prove);
 }
 template <class F>
 void fields(F& f, SlotBeginMessage& m) {
@@ -338,6 +342,7 @@ PAWL_MESSAGE(PeerValueMessage)
 PAWL_MESSAGE(OpenMessage)
 PAWL_MESSAGE(OpenedMessage)
 PAWL_MESSAGE(BusyMessage)
+PAWL_MESSAGE(LaterMessage)
 PAWL_MESSAGE(HeldMessage)
 PAWL_MESSAGE(BucketMessage)
 PAWL_MESSAGE(BucketBadMessage)

@@ -74,6 +74,7 @@ enum class MessageKind : std::uint16_t {
   bucket_bad = 65,
   seal = 66,
   abandon = 67,
+  later = 68,
   // purpose fetch
   fetch = 70,
   slot_begin = 71,
@@ -194,7 +195,7 @@ struct SeatedMessage {
   std::uint32_t world = 0;
   std::uint32_t local_rank = 0;
   Step resume;
-  std::string store_prefix;
+  std::string rendezvous_prefix;  // new for each generation
 };
 struct ArenaMessage {  // descriptor: the segment
   static constexpr MessageKind kKind = MessageKind::arena;
@@ -232,7 +233,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 2;
+inline constexpr std::uint32_t kPeerWireVersion = 3;
 
 enum class Purpose : std::uint8_t {
   link = 1,   // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -245,7 +246,8 @@ enum class PeerRefusal : std::uint8_t {
   never = 1,    // another job, version or token
   stale = 2,    // of an old generation or incarnation
   later = 3,    // not yet in that generation: ask again
-  missing = 4,  // no such slot
+  missing = 4,  // no such slot, or its sums are wrong where it lies
+  evicted = 5,  // the asking life of that node
 };
 
 struct Hello {
@@ -310,7 +312,7 @@ struct ArenaShape {  // of an arena (job/snapshot/arena.h), without whose it is
   std::string layout;
   bool operator==(const ArenaShape&) const = default;
 };
-struct OpenMessage {  // Answer: opened, busy (ask again later) or held
+struct OpenMessage {  // Answer: opened, busy or later (ask again), or held
   static constexpr MessageKind kKind = MessageKind::open;
   Generation generation;
   Step step;
@@ -323,15 +325,21 @@ struct OpenedMessage {
 struct BusyMessage {  // the reuse gate leaves no slot yet
   static constexpr MessageKind kKind = MessageKind::busy;
 };
+struct LaterMessage {  // the holder can't take any step now
+  static constexpr MessageKind kKind = MessageKind::later;
+  std::string why;
+};
 struct HeldMessage {  // acknowledgement: the slot lies verified and sealed in the holder's memory
   static constexpr MessageKind kKind = MessageKind::held;
   Step step;
 };
 struct BucketMessage {  // the bucket's bytes follow these fields in the frame's payload
   static constexpr MessageKind kKind = MessageKind::bucket;
-  static constexpr std::size_t kFieldsBytes = 8;
+  static constexpr std::size_t kFieldsBytes = 24;
   std::uint32_t index = 0;
   std::uint32_t crc32c = 0;  // of those bytes
+  Generation generation;     // whose bucket it is: another than that of the open step is refused
+  Step step;
 };
 struct BucketBadMessage {  // the bytes that arrived do not have that sum
   static constexpr MessageKind kKind = MessageKind::bucket_bad;
@@ -354,6 +362,7 @@ struct FetchMessage {  // Answer: slot_begin or peer_refused
   FetchFrom from = FetchFrom::own;
   Generation slot_generation;
   Step step;
+  bool prove = false;  // it came damaged: the source first proves every bucket where it lies
 };
 struct SlotBeginMessage {  // then, outside frames, every bucket in order: its CRC32C (u32), its bytes
   static constexpr MessageKind kKind = MessageKind::slot_begin;

@@ -87,7 +87,7 @@ TEST(Messages, BetweenDaemons) {
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
   expect_wire(40,
-              "02000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "03000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
@@ -106,13 +106,14 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(61, "", OpenedMessage{});
   expect_wire(62, "", BusyMessage{});
   expect_wire(63, "0100000000000000", HeldMessage{Step(1)});
-  expect_wire(64, "01000000 02000000", BucketMessage{1, 2});
-  EXPECT_EQ(encode(BucketMessage{1, 2}).size(), BucketMessage::kFieldsBytes);
+  expect_wire(64, "01000000 02000000 0300000000000000 0400000000000000", BucketMessage{1, 2, Generation(3), Step(4)});
+  EXPECT_EQ(encode(BucketMessage{}).size(), BucketMessage::kFieldsBytes);
   expect_wire(65, "01000000", BucketBadMessage{1});
   expect_wire(66, "0100000000000000", SealMessage{Step(1)});
   expect_wire(67, "0100000000000000", AbandonMessage{Step(1)});
-  expect_wire(70, "01000000 02 0300000000000000 0400000000000000",
-              FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4)});
+  expect_wire(68, "0100000077", LaterMessage{"w"});
+  expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01",
+              FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
   expect_wire(71, numbers + kShapeBytes, SlotBeginMessage{Generation(1), Step(2), 3, kShape});
 }
 

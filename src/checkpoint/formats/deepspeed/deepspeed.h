@@ -10,7 +10,7 @@
 // In this order: find the folder (tag_folder.h) and its files (save_folder.h), learn the model and how the job was cut
 // (model.h, degrees.h), add weights (weights.h) and optimizer states (optimizers.h) to one table (parameters.h), name
 // the files that are missing (missing_files.h).
-// Not here: universal folders (deepspeed/universal.h), how slices of tensor-parallel ranks join (tensor_parallel.h).
+// Not here: universal folders (universal.h), how slices of tensor-parallel ranks join (tensor_parallel.h).
 #pragma once
 
 #include <string>

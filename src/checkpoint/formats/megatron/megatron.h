@@ -3,10 +3,10 @@
 // On disk all layers of a kind are one tensor with a layer axis, all experts of a layer have an expert axis, and norms
 // are filed under the linear layer that follows them. The view has the model's own parameters instead, with global
 // layer and expert numbers (decoder.layers.3.mlp.experts.local_experts.1.linear_fc2.weight), as they would be named
-// without any parallelism; what is fused in the model (QKV, the two halves of a gated fc1) stays so (names/families.h
-// splits it). Optimizer states have the roles master, exp_avg and exp_avg_sq, of every kind of sharding: plain,
-// fully_reshardable, flattened ranges of releases before 0.16, dp_reshardable and the gathered buffers of
-// dp_zero_gather_scatter.
+// without any parallelism; what is fused in the model (QKV, the two halves of a gated fc1) stays so
+// (checkpoint/names/families.h splits it). Optimizer states have the roles master, exp_avg and exp_avg_sq, of every
+// kind of sharding: plain, fully_reshardable, flattened ranges of releases before 0.16, dp_reshardable and the gathered
+// buffers of dp_zero_gather_scatter.
 // The files of the last two don't say where a parameter lies in a bucket: the copy of the weights in the bucket does.
 // Each place that the view has was proven by its contents; where that can't be, the optimizer's state is left out and
 // `problems` says why. The vocabulary is as stored, with its padding: no file says what of it is real.

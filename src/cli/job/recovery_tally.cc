@@ -1,0 +1,58 @@
+#include "cli/job/recovery_tally.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "cli/output.h"
+
+namespace pawl::job {
+namespace {
+
+std::string seconds_of(std::uint64_t ms) {
+  return text(fixed(static_cast<double>(ms) / 1000.0, 2), " s");
+}
+
+std::string counted(std::uint64_t count, const char* noun) {
+  return text(count, " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::optional<std::string> RecoveryTally::note(const json& event) {
+  const std::string kind = string_in(event, "kind");
+  const std::uint64_t generation = number_in(event, "generation");
+  if (kind == "running") return note_running(event);
+  if (kind == "trainer_ended")
+    return text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ",
+                string_in(event, "how"));
+  if (kind == "fault_detected" && generation >= ran_)
+    fault_ms_ = std::min(fault_ms_.value_or(~std::uint64_t{0}), number_in(event, "at_ms"));
+  if (kind == "frozen" && generation > ran_) begun_step_ = std::max(begun_step_, number_in(event, "step"));
+  return std::nullopt;
+}
+
+std::optional<std::string> RecoveryTally::note_running(const json& event) {
+  const std::uint64_t generation = number_in(event, "generation");
+  if (generation <= ran_) return std::nullopt;  // told twice
+  ran_ = generation;
+  const std::uint64_t resume = number_in(event, "resume");
+  const std::uint64_t begun = std::exchange(begun_step_, 0);
+  const auto began_ms = std::exchange(fault_ms_, std::nullopt);
+  if (!began_ms) return std::nullopt;  // the start of the job
+  const std::uint64_t now_ms = number_in(event, "at_ms");
+  const std::uint64_t took_ms = now_ms > *began_ms ? now_ms - *began_ms : 0;
+  const std::uint64_t redone = begun > resume ? begun - resume : 0;
+  ++recoveries_;
+  redone_ += redone;
+  took_ms_ += took_ms;
+  return text("recovered in ", seconds_of(took_ms), ", ", counted(redone, "step"), " to do again");
+}
+
+std::string RecoveryTally::totals() const {
+  if (recoveries_ == 0) return {};
+  return text(recoveries_, recoveries_ == 1 ? " recovery, " : " recoveries, ", counted(redone_, "step"),
+              " done again, ", seconds_of(took_ms_), " in all");
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,33 @@
+// RecoveryTally: what people are told of deaths and recoveries, from a job's events (docs/protocol.md).
+//
+// Pure. Events of one node come in order; those of several may overtake each other by a little, and wall clocks differ
+// by a little.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/json_access.h"
+
+namespace pawl::job {
+
+class RecoveryTally {
+ public:
+  // A sentence for people, if the event is worth one.
+  [[nodiscard]] std::optional<std::string> note(const json& event);
+  // Of all recoveries so far; empty: there was none.
+  [[nodiscard]] std::string totals() const;
+
+ private:
+  [[nodiscard]] std::optional<std::string> note_running(const json& event);
+
+  std::uint64_t ran_ = 0;                  // the last generation that did
+  std::optional<std::uint64_t> fault_ms_;  // the first since then
+  std::uint64_t begun_step_ = 0;           // by any seat, when it was frozen since then
+  std::uint64_t recoveries_ = 0;
+  std::uint64_t redone_ = 0;
+  std::uint64_t took_ms_ = 0;
+};
+
+}  // namespace pawl::job

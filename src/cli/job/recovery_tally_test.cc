@@ -1,0 +1,44 @@
+#include "cli/job/recovery_tally.h"
+
+#include <gtest/gtest.h>
+
+namespace pawl::job {
+namespace {
+
+json event(const char* kind, std::uint64_t generation, std::uint64_t at_ms, const json& more = json::object()) {
+  json made = {{"kind", kind}, {"generation", generation}, {"at_ms", at_ms}, {"node", 1}};
+  made.update(more);
+  return json::parse(made.dump());  // numbers as the control has them
+}
+
+TEST(RecoveryTally, SaysWhoEndedHowLongItTookAndWhatIsDoneAgain) {
+  RecoveryTally tally;
+  EXPECT_FALSE(tally.note(event("running", 1, 1000, {{"resume", 0}})));
+  EXPECT_EQ(tally.totals(), "");
+  EXPECT_FALSE(tally.note(event("fault_detected", 1, 5000)));
+  EXPECT_FALSE(tally.note(event("fault_detected", 1, 4980)));
+  EXPECT_FALSE(tally.note(event("frozen", 2, 5001, {{"step", 41}})));
+  EXPECT_FALSE(tally.note(event("frozen", 2, 5002, {{"step", 42}})));
+  EXPECT_EQ(tally.note(event("trainer_ended", 2, 5003, {{"seat", 2}, {"how", "exited 1 in or after step 42"}})),
+            "seat 2 (node 1): its trainer exited 1 in or after step 42");
+  EXPECT_EQ(tally.note(event("running", 2, 5400, {{"resume", 40}})), "recovered in 0.42 s, 2 steps to do again");
+  EXPECT_FALSE(tally.note(event("running", 2, 5401, {{"resume", 40}})));
+  EXPECT_EQ(tally.totals(), "1 recovery, 2 steps done again, 0.42 s in all");
+}
+
+TEST(RecoveryTally, ADeathInARecoveryIsOneRecovery) {
+  RecoveryTally tally;
+  (void)tally.note(event("running", 1, 1000));
+  (void)tally.note(event("fault_detected", 1, 2000));
+  (void)tally.note(event("frozen", 2, 2001, {{"step", 10}}));
+  (void)tally.note(event("fault_detected", 2, 2500));
+  (void)tally.note(event("frozen", 3, 2501, {{"step", 10}}));
+  EXPECT_EQ(tally.note(event("running", 3, 3000, {{"resume", 9}})), "recovered in 1.00 s, 1 step to do again");
+  (void)tally.note(event("frozen", 3, 3001, {{"step", 90}}));  // too late: it is counted with none
+  (void)tally.note(event("fault_detected", 3, 4000));
+  EXPECT_EQ(tally.note(event("running", 4, 4500, {{"resume", 12}})), "recovered in 0.50 s, 0 steps to do again");
+  EXPECT_EQ(tally.totals(), "2 recoveries, 1 step done again, 1.50 s in all");
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,38 @@
+#include "job/daemon/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+// What the keeper is told, in order.
+struct Told {
+  std::vector<std::string> words;
+  Memory::Keeper keeper() {
+    return {.hold = [this](const std::string& name, int) { words.push_back("hold " + name); },
+            .drop = [this](const std::string& name) { words.push_back("drop " + name); }};
+  }
+};
+
+TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
+  Told told;
+  Memory memory(real_shared_memory(), told.keeper());
+  const ArenaSpec spec = test_arena(ArenaKind::own, Seat(0), 5);
+  const auto made = memory.make(spec);
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(told.words.empty()) << "nobody keeps it yet";
+  EXPECT_EQ(memory.find_equal(spec), nullptr);
+  memory.put(*made);
+  EXPECT_EQ(told.words, std::vector<std::string>{"hold own.0"});
+  EXPECT_EQ(memory.find_equal(spec), *made);
+  EXPECT_EQ(memory.find_equal(test_arena(ArenaKind::own, Seat(0), 6)), nullptr) << "another layout";
+  EXPECT_EQ(*memory.arena_for(spec), *made);
+
+  memory.put(*memory.make(test_arena(ArenaKind::own, Seat(0), 6)));
+  EXPECT_EQ(told.words, (std::vector<std::string>{"hold own.0", "drop own.0", "hold own.0"}));
+}
+
+}  // namespace
+}  // namespace pawl::job

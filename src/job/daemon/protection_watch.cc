@@ -1,0 +1,91 @@
+#include "job/daemon/protection_watch.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+void look_at(SeatProtection& seat, const Arena& arena, std::uint32_t replica_count) {
+  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const Slot slot = arena.slot(i);
+    const SlotWord word = slot.word();
+    seat.slots.push_back(word);
+    const bool held = word.state == SlotState::sealed && (slot.acknowledged(word) & every_holder) == every_holder;
+    if (held) seat.held = std::max(seat.held, word.step);
+  }
+}
+
+}  // namespace
+
+void ProtectionWatch::begin() {
+  const Generation generation = parts_.context.mirror.generation();
+  if (std::exchange(watched_, generation) != generation) check(generation);
+}
+
+void ProtectionWatch::check(Generation generation) {
+  NodeContext& context = parts_.context;
+  if (context.ending || !context.is_running() || context.mirror.generation() != generation) return;
+  const ProtectionView now = view();
+  const ProtectionVerdict verdict = judge_protection(now, notes_, context.deadlines);
+  notes_ = verdict.notes;
+  if (verdict.change != ProtectionChange::none) tell(verdict.change, now);
+  context.after(context.deadlines.silence / 2, [this, generation] { check(generation); });
+}
+
+ProtectionView ProtectionWatch::view() const {
+  const JobMirror& mirror = parts_.context.mirror;
+  ProtectionView view;
+  view.now = parts_.context.clock->now();
+  view.generation = mirror.generation();
+  view.committed = progress_().committed;
+  view.is_root = mirror.is_root();
+  for (const TrainerProcess& trainer : parts_.trainers.places()) {
+    const ArenaHandle arena = trainer.seat ? parts_.memory.find(ArenaKind::own, *trainer.seat) : nullptr;
+    if (!arena || trainer.shared.page == nullptr || trainer.seated != view.generation) continue;
+    SeatProtection seat;
+    seat.seat = *trainer.seat;
+    seat.reached = Step(trainer.shared.page->reached.load(std::memory_order_acquire));
+    seat.obstacles = parts_.streams.obstacles(seat.seat);
+    look_at(seat, arena->arena, mirror.spec().replica_count);
+    view.seats.push_back(std::move(seat));
+  }
+  return view;
+}
+
+std::vector<std::string> ProtectionWatch::stopped_by() const {
+  std::vector<std::string> sentences;
+  if (!notes_.stopped || !parts_.context.is_running()) return sentences;
+  const ProtectionView now = view();
+  for (const SeatProtection& seat : now.seats)
+    if (const auto obstacle = obstacle_of(seat, now.generation, now.committed))
+      sentences.push_back(
+          text("seat ", seat.seat, ": nothing after step ", now.committed, " is protected: ", obstacle->why));
+  return sentences;
+}
+
+void ProtectionWatch::tell(ProtectionChange change, const ProtectionView& view) {
+  if (change == ProtectionChange::resumed) {
+    log_info("protection_resumed", "committed", view.committed);
+    return parts_.events.tell("protection_resumed", Json{{"committed", view.committed.value}}.dump());
+  }
+  Json seats = Json::array();
+  for (const SeatProtection& seat : view.seats) {
+    const auto obstacle = obstacle_of(seat, view.generation, view.committed);
+    if (!obstacle) continue;
+    log_warn("protection_stopped", "seat", seat.seat, "committed", view.committed, "reached", seat.reached, "why",
+             obstacle->why);
+    seats.push_back({{"seat", seat.seat.value}, {"reached", seat.reached.value}, {"why", obstacle->why}});
+  }
+  if (seats.empty()) log_warn("protection_stopped", "committed", view.committed, "why", "other nodes say");
+  parts_.events.tell(
+      "protection_stopped",
+      Json{{"committed", view.committed.value}, {"for_ms", (view.now - notes_.since) / 1ms}, {"seats", seats}}.dump());
+}
+
+}  // namespace pawl::job

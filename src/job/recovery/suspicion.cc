@@ -1,0 +1,182 @@
+#include "job/recovery/suspicion.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "job/recovery/duties.h"
+#include "job/recovery/members.h"
+
+namespace pawl::job {
+namespace {
+
+constexpr std::size_t kFewMembers = 2;  // so few need a third to tell whose cable is cut
+
+bool is_bystander(const JobState& state, NodeLife life) {
+  return !is_evicted(state, life) && std::ranges::none_of(state.seats, [&](const Member& member) {
+    return member.life.node == life.node && !is_evicted(state, member.life);
+  });
+}
+
+std::optional<NodeRecord> lowest_bystander(const JobState& state, const Registrations& registrations) {
+  for (const auto& [id, record] : registrations.nodes)
+    if (is_bystander(state, record.life)) return record;
+  return std::nullopt;
+}
+
+// The nodes that watch each other, by position. In a recovery the survivors close up: nobody is left unwatched because his
+// neighbours are gone. A member's seat is its lowest.
+std::vector<Member> places_of(const JobState& state, const Registrations& registrations) {
+  std::vector<Member> places;
+  for (const Member& member : state.seats)
+    if ((places.empty() || places.back().life != member.life) && !is_evicted(state, member.life))
+      places.push_back(member);
+  if (places.size() != kFewMembers) return places;
+  if (const auto third = lowest_bystander(state, registrations))
+    places.push_back({Seat(static_cast<std::uint32_t>(state.seats.size())), third->life, third->address, 0});
+  return places;
+}
+
+std::optional<std::uint32_t> position_in(const std::vector<Member>& places, NodeLife life) {
+  for (std::uint32_t i = 0; i < places.size(); ++i)
+    if (places[i].life == life) return i;
+  return std::nullopt;
+}
+
+bool is_orphaned_to(const JobState& state, const Registrations& registrations, NodeLife self) {
+  const bool lowest = !registrations.nodes.empty() && registrations.nodes.begin()->second.life == self;
+  return lowest && std::ranges::none_of(state.seats, [&](const Member& member) {
+           return !is_evicted(state, member.life) && registrations.has(member.life);
+         });
+}
+
+// When this node last heard of it or, if that is later, began to listen.
+Duration silent_for(const Contact& contact, const SuspicionView& view) {
+  return view.now - std::max(contact.heard, *view.attentive_since);
+}
+
+// Half of those it has links to at least. Who is proven dead does not count.
+bool hears_half(const SuspicionView& view, const Deadlines& deadlines) {
+  std::size_t all = 0;
+  std::size_t heard = 0;
+  for (const Contact& contact : view.contacts) {
+    if (contact.refused) continue;
+    ++all;
+    heard += view.now - contact.heard <= deadlines.silence ? 1 : 0;
+  }
+  return 2 * heard >= all;
+}
+
+std::vector<NodeLife> accusers_of(const SuspicionView& view, NodeLife victim, const std::vector<NodeLife>& witnesses) {
+  std::vector<NodeLife> accusers;
+  for (const Accusation& accusation : view.accusations)
+    if (accusation.victim == victim && contains(witnesses, accusation.accuser)) accusers.push_back(accusation.accuser);
+  return accusers;
+}
+
+}  // namespace
+
+std::vector<Member> watched_by(const JobState& state, const Registrations& registrations, NodeLife self) {
+  if (state.phase == JobPhase::finished || state.phase == JobPhase::failed || is_evicted(state, self)) return {};
+  std::vector<Member> places = places_of(state, registrations);
+  std::vector<Member> watched;
+  if (const auto mine = position_in(places, self)) {
+    for (const std::uint32_t position : linked_positions(*mine, static_cast<std::uint32_t>(places.size())))
+      watched.push_back(places[position]);
+  } else if (is_orphaned_to(state, registrations, self)) {
+    watched = std::move(places);
+  }
+  return watched;
+}
+
+std::vector<NodeLife> linked_with(const JobState& state, const Registrations& registrations, NodeLife self) {
+  const std::vector<Member> places = places_of(state, registrations);
+  const auto mine = position_in(places, self);
+  std::vector<NodeLife> linked;
+  if (!mine) return linked;
+  const auto count = static_cast<std::uint32_t>(places.size());
+  const std::vector<std::uint32_t> ahead = linked_positions(*mine, count);
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (i != *mine && (contains(ahead, i) || contains(linked_positions(i, count), *mine)))
+      linked.push_back(places[i].life);
+  return linked;
+}
+
+std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim, const Deadlines& deadlines) {
+  const std::vector<Member> places = places_of(view.state, view.registrations);
+  const auto victims_position = position_in(places, victim);
+  std::vector<NodeLife> witnesses;
+  if (!victims_position || !view.attentive_since) return witnesses;
+  for (std::uint32_t i = 0; i < places.size(); ++i) {
+    const NodeLife life = places[i].life;
+    if (life == victim || is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines)) continue;
+    if (contains(linked_positions(i, static_cast<std::uint32_t>(places.size())), *victims_position))
+      witnesses.push_back(life);
+  }
+  return witnesses;
+}
+
+void count_heard(FenceView& view, const JobState& state, const Registrations& registrations, NodeLife self,
+                 std::span<const Contact> contacts, const std::map<NodeId, Duration>& beats,
+                 const Deadlines& deadlines) {
+  const std::vector<NodeLife> linked = linked_with(state, registrations, self);
+  for (const NodeLife& life : linked) {
+    const auto contact = std::ranges::find(contacts, life, &Contact::life);
+    if (contact != contacts.end() && contact->refused) continue;
+    Duration heard = contact != contacts.end() ? contact->heard_boottime : Duration::zero();
+    if (const auto beat = beats.find(life.node); beat != beats.end()) heard = std::max(heard, beat->second);
+    ++view.members;
+    view.heard += view.now_boottime - heard <= deadlines.silence ? 1 : 0;
+  }
+  view.knows_all = linked.size() + 1 >= places_of(state, registrations).size();
+}
+
+bool is_absent(const Registrations& registrations, NodeLife life, Duration attentive_since, Duration now,
+               const Deadlines& deadlines) {
+  const auto gone = registrations.gone_since.find(life.node);
+  if (gone == registrations.gone_since.end()) return false;
+  // What ended within a lease of the control's return may have ended because the control was away.
+  if (gone->second < attentive_since + deadlines.lease)
+    return now > attentive_since + deadlines.lease + deadlines.silence;
+  return now > gone->second + deadlines.absence;
+}
+
+bool leaves_quorum(const JobState& state, const Registrations& registrations, std::span<const NodeLife> victims) {
+  const std::vector<NodeLife> survivors = survivors_of(state);
+  const auto left = std::ranges::count_if(
+      survivors, [&](NodeLife life) { return !contains(victims, life) && registrations.has(life); });
+  return 2 * static_cast<std::size_t>(left) >= survivors.size();
+}
+
+std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& deadlines) {
+  std::vector<NodeLife> accused;
+  if (!view.attentive_since) return accused;
+  const bool trusts_itself = hears_half(view, deadlines);
+  for (const Contact& contact : view.contacts) {
+    if (contact.refused || !is_survivor(view.state, contact.life)) continue;
+    if (silent_for(contact, view) <= deadlines.silence) continue;
+    if (!contains(witnesses_of(view, contact.life, deadlines), view.self)) continue;
+    if (trusts_itself || is_absent(view.registrations, contact.life, *view.attentive_since, view.now, deadlines))
+      accused.push_back(contact.life);
+  }
+  return accused;
+}
+
+std::vector<Cause> convicted(const SuspicionView& view, const Deadlines& deadlines) {
+  std::vector<Cause> causes;
+  if (!is_survivor(view.state, view.self)) return causes;
+  std::vector<NodeLife> victims;
+  for (const NodeLife& life : accused_by(view, deadlines)) {
+    const std::vector<NodeLife> witnesses = witnesses_of(view, life, deadlines);
+    const std::vector<NodeLife> accusers = accusers_of(view, life, witnesses);
+    // Others must see this node's word, too.
+    if (!contains(accusers, view.self) || 2 * accusers.size() <= witnesses.size()) continue;
+    const bool absent = is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines);
+    victims.push_back(life);
+    causes.push_back({absent ? FaultKind::node_lost : FaultKind::node_silent, life, std::nullopt,
+                      text("no sign of life, say nodes ", numbers_of(accusers), absent ? "; its lease ended" : ""), 0});
+  }
+  if (!leaves_quorum(view.state, view.registrations, victims)) causes.clear();
+  return causes;
+}
+
+}  // namespace pawl::job

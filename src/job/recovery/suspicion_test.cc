@@ -1,0 +1,192 @@
+#include "job/recovery/suspicion.h"
+
+#include <gtest/gtest.h>
+
+#include "job/recovery/members.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+NodeLife life(std::uint32_t node, std::uint64_t incarnation = 1) {
+  return {NodeId(node), Incarnation(incarnation)};
+}
+std::vector<NodeLife> lives(std::initializer_list<std::uint32_t> nodes) {
+  std::vector<NodeLife> out;
+  for (const std::uint32_t node : nodes) out.push_back(life(node));
+  return out;
+}
+
+class Suspect : public testing::Test {
+ protected:
+  // Members 0 .. `members`-1 of one seat each, then spares; all registered.
+  void begin(std::uint32_t members, std::uint32_t spares = 0) {
+    state.generation = Generation(4);
+    state.phase = JobPhase::running;
+    state.leader = life(0);
+    state.seats.clear();
+    for (std::uint32_t node = 0; node < members; ++node) state.seats.push_back({Seat(node), life(node), "", 0});
+    for (std::uint32_t node = 0; node < members + spares; ++node) registrations.nodes[NodeId(node)].life = life(node);
+  }
+  void sign_off(std::uint32_t node, Duration at) {
+    registrations.nodes.erase(NodeId(node));
+    registrations.gone_since[NodeId(node)] = at;
+  }
+  // What `self` sees if it has heard all but `silent` just now, and those 4 s ago.
+  SuspicionView seen_by(std::uint32_t self, std::initializer_list<std::uint32_t> silent) {
+    contacts.clear();
+    for (const Member& member : watched_by(state, registrations, life(self))) {
+      const bool heard = std::ranges::find(silent, member.life.node.value) == silent.end();
+      contacts.push_back({member.life, heard ? now : now - 4s, {}, false});
+    }
+    return {state, registrations, accusations, contacts, life(self), attentive_since, now};
+  }
+  std::vector<NodeLife> accused(std::uint32_t self, std::initializer_list<std::uint32_t> silent) {
+    return accused_by(seen_by(self, silent), deadlines);
+  }
+  std::vector<NodeLife> watched(std::uint32_t self) {
+    std::vector<NodeLife> out;
+    for (const Member& member : watched_by(state, registrations, life(self))) out.push_back(member.life);
+    return out;
+  }
+
+  Deadlines deadlines = derive_deadlines(3s);
+  JobState state;
+  Registrations registrations;
+  std::vector<Accusation> accusations;
+  std::vector<Contact> contacts;
+  std::optional<Duration> attentive_since = 100s;
+  Duration now = 200s;
+};
+
+TEST_F(Suspect, MembersWatchTheirNeighboursSparesNobody) {
+  begin(4, 2);
+  EXPECT_EQ(watched(0), lives({1, 2, 3}));
+  EXPECT_TRUE(watched(4).empty());
+  state.phase = JobPhase::finished;
+  EXPECT_TRUE(watched(0).empty());
+}
+
+TEST_F(Suspect, TheLowestSpareIsTheThirdOfAJobOfTwo) {
+  begin(2, 2);
+  EXPECT_EQ(watched(0), lives({1, 2}));
+  EXPECT_EQ(watched(2), lives({0, 1}));
+  EXPECT_TRUE(watched(3).empty());
+  EXPECT_EQ(witnesses_of(seen_by(0, {}), life(1), deadlines), lives({0, 2}));
+  sign_off(2, 150s);
+  EXPECT_EQ(watched(3), lives({0, 1}));
+}
+
+TEST_F(Suspect, InARecoveryTheSurvivorsCloseUp) {
+  begin(9);
+  EXPECT_EQ(watched(5), lives({0, 2, 4, 6, 7}));
+  state.phase = JobPhase::quiescing;
+  state.evicted = lives({0, 2, 4, 6, 7});
+  EXPECT_EQ(watched(5), lives({1, 3, 8}));
+  EXPECT_TRUE(watched(4).empty());
+}
+
+TEST_F(Suspect, AnOrphanedJobIsWatchedByTheLowestOfTheOthers) {
+  begin(3, 2);
+  for (std::uint32_t node = 0; node < 3; ++node) sign_off(node, 150s);
+  EXPECT_EQ(watched(3), lives({0, 1, 2}));
+  EXPECT_TRUE(watched(4).empty());
+}
+
+TEST_F(Suspect, SilenceIsAnAccusation) {
+  begin(4);
+  EXPECT_TRUE(accused(0, {}).empty());
+  EXPECT_EQ(accused(0, {2}), lives({2}));
+  now = 203s;  // it has been attentive for 3 s only
+  attentive_since = 200s;
+  EXPECT_TRUE(accused(0, {2}).empty());
+  now = 203001ms;
+  EXPECT_EQ(accused(0, {2}), lives({2}));
+  attentive_since.reset();
+  EXPECT_TRUE(accused(0, {2}).empty());
+}
+
+TEST_F(Suspect, WhoHearsFewSuspectsItself) {
+  begin(4);
+  EXPECT_TRUE(accused(0, {1, 2}).empty());
+  EXPECT_TRUE(accused(0, {1, 2, 3}).empty());
+  sign_off(2, now - 1s);  // it may be about to return
+  EXPECT_TRUE(accused(0, {1, 2, 3}).empty());
+  sign_off(2, now - 3s);
+  EXPECT_EQ(accused(0, {1, 2, 3}), lives({2}));
+}
+
+TEST_F(Suspect, OneAccuserDoesNotSuffice) {
+  begin(4);
+  accusations = {{life(2), life(0)}};
+  EXPECT_TRUE(convicted(seen_by(0, {2}), deadlines).empty());
+  accusations.push_back({life(2), life(1)});
+  const auto causes = convicted(seen_by(0, {2}), deadlines);
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_EQ(causes[0].kind, FaultKind::node_silent);
+  EXPECT_EQ(causes[0].node, life(2));
+  EXPECT_EQ(causes[0].detail, "no sign of life, say nodes 0,1");
+  EXPECT_EQ(convicted(seen_by(1, {2}), deadlines).size(), 1u);
+  EXPECT_TRUE(convicted(seen_by(3, {2}), deadlines).empty());  // its word is not there yet
+}
+
+TEST_F(Suspect, WhatIsHeardAgainIsNotHeldUp) {
+  begin(4);
+  accusations = {{life(2), life(0)}, {life(2), life(1)}, {life(2), life(3)}};
+  EXPECT_TRUE(convicted(seen_by(0, {}), deadlines).empty());
+}
+
+TEST_F(Suspect, StrangersAndOtherLivesAreNoWitnesses) {
+  begin(9);
+  const std::vector<NodeLife> witnesses = witnesses_of(seen_by(4, {5}), life(5), deadlines);
+  EXPECT_EQ(witnesses, lives({2, 3, 4, 6}));
+  accusations = {{life(5), life(4)}, {life(5), life(0)}, {life(5), life(8)}, {life(5), life(6, 2)}};
+  EXPECT_TRUE(convicted(seen_by(4, {5}), deadlines).empty());
+  EXPECT_TRUE(accused(0, {5}).empty());
+}
+
+TEST_F(Suspect, OfTwoTheLeaseOrASpareDecides) {
+  begin(2);
+  accusations = {{life(1), life(0)}};
+  EXPECT_TRUE(convicted(seen_by(0, {1}), deadlines).empty());
+  sign_off(1, now - 3s);
+  ASSERT_EQ(convicted(seen_by(0, {1}), deadlines).size(), 1u);
+  EXPECT_EQ(convicted(seen_by(0, {1}), deadlines)[0].kind, FaultKind::node_lost);
+  begin(2, 1);
+  registrations.gone_since.clear();
+  EXPECT_TRUE(convicted(seen_by(0, {1}), deadlines).empty());
+  accusations.push_back({life(1), life(2)});
+  EXPECT_EQ(convicted(seen_by(0, {1}), deadlines).size(), 1u);
+  EXPECT_TRUE(convicted(seen_by(2, {1}), deadlines).empty());  // a spare may accuse, but opens nothing
+}
+
+TEST_F(Suspect, ManyThatVanishAtOnceAreTheControlsFault) {
+  begin(4);
+  for (const std::uint32_t node : {1u, 2u, 3u}) {
+    sign_off(node, now - 3s);
+    accusations.push_back({life(node), life(0)});
+  }
+  EXPECT_EQ(accused(0, {1, 2, 3}), lives({1, 2, 3}));
+  EXPECT_TRUE(convicted(seen_by(0, {1, 2, 3}), deadlines).empty());
+  registrations.nodes[NodeId(1)].life = life(1);
+  registrations.gone_since.erase(NodeId(1));
+  for (const std::uint32_t node : {2u, 3u}) accusations.push_back({life(node), life(1)});
+  EXPECT_EQ(convicted(seen_by(0, {2, 3}), deadlines).size(), 2u);  // half and the control are left
+}
+
+TEST_F(Suspect, WhatEndedWhileTheControlWasAwayHasALeaseAndASilenceToReturn) {
+  begin(2);
+  attentive_since = 200s;
+  sign_off(1, 190s);
+  EXPECT_FALSE(is_absent(registrations, life(1), 200s, 208s, deadlines));
+  EXPECT_TRUE(is_absent(registrations, life(1), 200s, 208001ms, deadlines));
+  registrations.gone_since[NodeId(1)] = 204s;  // the control ends leases a while after it is back
+  EXPECT_FALSE(is_absent(registrations, life(1), 200s, 208s, deadlines));
+  registrations.gone_since[NodeId(1)] = 300s;
+  EXPECT_FALSE(is_absent(registrations, life(1), 200s, 302s, deadlines));
+  EXPECT_TRUE(is_absent(registrations, life(1), 200s, 302001ms, deadlines));
+}
+
+}  // namespace
+}  // namespace pawl::job
