@@ -6,6 +6,7 @@
 #   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
 #   make check   the fast lane: style, the tree of sources, documents, Python; build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
+#   make sim     simulates a cluster for each of SEEDS seeds (1000), with faults; prints those that fail, shortened
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
 #   make bench-reshape   reading, moving and converting checkpoints, against what this machine's disk and memory can do
@@ -17,8 +18,9 @@
 export JOBS ?= $(shell nproc)
 ARGS ?=
 SECONDS_PER_FUZZER ?= 10
+SEEDS ?= 1000
 
-.PHONY: demo test test-long check build bench bench-pytorch bench-reshape bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build sim bench bench-pytorch bench-reshape bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -38,6 +40,10 @@ test-long: setup
 
 check: setup
 	@tools/test checks unit
+
+sim: setup
+	@tools/build main sim
+	@build/bin/sim --seeds $(SEEDS) $(ARGS)
 
 bench: setup
 	@tools/build main all

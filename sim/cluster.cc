@@ -1,0 +1,267 @@
+#include "cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace pawl::sim {
+
+using namespace std::chrono_literals;
+using job::JobPhase;
+using job::SlotState;
+
+namespace {
+constexpr Duration kLookEvery = 25ms;
+}  // namespace
+
+Cluster::Cluster(const ClusterOptions& chosen)
+    : options(chosen),
+      scheduler(chosen.seed),
+      machines(scheduler, chosen.members + chosen.spares, chosen.bytes_a_second),
+      control(machines),
+      may_be_evicted_until(machines.count(), Duration::zero()),
+      may_be_late_until(machines.count(), Duration::zero()) {
+  scheduler.long_delay = options.long_delay;
+  for (std::uint32_t i = 0; i < machines.count(); ++i) machines.at(i).memory->ns_a_byte = options.ns_a_byte;
+  spec.job = job;
+  spec.node_count = options.members;
+  spec.seats_per_node = options.seats_per_node;
+  spec.spare_count = options.spares;
+  spec.replica_count = options.replicas;
+  spec.deadline_ms = options.deadline_ms;
+  spec.hang_ms = 5000;
+  spec.start_ms = 30000;
+  spec.test_hooks = options.gate_off;
+  spec.gate_off = options.gate_off;
+  control.on_put = [this](const std::string& key, const std::string& value) { on_put(key, value); };
+}
+
+void Cluster::start() {
+  etcdserverpb::PutRequest request;
+  etcdserverpb::PutResponse response;
+  job::KeyValues::Log log;
+  request.set_key(job::JobKeys(job).spec());
+  request.set_value(to_json(spec));
+  (void)control.keys.put(request, &response, &log);
+  nodes.resize(machines.count());
+  for (std::uint32_t i = 0; i < machines.count(); ++i)
+    scheduler.after(scheduler.between(0ms, 50ms), [this, i] { start_node(i); });
+  const auto again = [this](const auto& self) -> void {
+    if (over_) return;
+    look();
+    control.expire();
+    scheduler.after(kLookEvery, [this, self] { self(self); });
+  };
+  again(again);
+}
+
+void Cluster::start_node(std::uint32_t machine) {
+  if (nodes[machine] != nullptr) former.push_back(std::move(nodes[machine]));
+  nodes[machine] = std::make_unique<Node>(*this, machine);
+  nodes[machine]->start();
+}
+
+bool Cluster::is_well() const {
+  if (!state_) return false;
+  for (const job::Member& member : state_->seats) {  // the lives that sit there are those that live
+    const auto& node = nodes[member.life.node.value];
+    if (node == nullptr || node->is_over() || node->incarnation() != member.life.incarnation.value) return false;
+  }
+  return state_ && state_->phase == JobPhase::running && committed_.value >= state_->resume.value + 2 &&
+         committed_in_generation_ == state_->generation.value;
+}
+
+void Cluster::violate(const std::string& what) {
+  if (!violation_.empty()) return;
+  violation_ = what;
+  log_error("violation", "what", what);
+  scheduler.end();
+}
+
+std::string Cluster::describe() const {
+  std::string out;
+  if (state_) {
+    out = text("generation ", state_->generation, " ", name_of(state_->phase), ", resume ", state_->resume, ", leader ",
+               state_->leader.node, state_->waiting.empty() ? "" : ", waiting for " + state_->waiting);
+  } else {
+    out = "no state";
+  }
+  out += text(", committed ", committed_, ", begun ", steps_begun_);
+  if (!exchanges_.empty()) {
+    const auto& [key, last] = *exchanges_.rbegin();
+    out += text("; exchange of generation ", key.first, " step ", key.second, ": ", last.arrived.size(), " of ",
+                world(), last.done ? ", done" : "");
+  }
+  for (const KeptArena& kept : arenas_)
+    for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+      const job::SlotWord word = kept.arena.slot(i).word();
+      out += text("; machine ", kept.machine, " ", kept.name, ".", i, " ", word.generation, "/", word.step, " ",
+                  name_of(word.state), word.frozen ? " frozen" : "");
+    }
+  return out;
+}
+
+// --- The exchange of gradients
+
+Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat, std::uint32_t machine,
+                                     std::uint32_t pid, const std::function<bool()>& interrupted,
+                                     std::uint64_t& last_step) {
+  auto [who, first] = who_.try_emplace({generation.value, step.value, seat.value}, pid);
+  if (!first && who->second != pid)
+    violate(text("two trainers did step ", step, " of seat ", seat, " in generation ", generation));
+  Exchange& mine = exchanges_[{generation.value, step.value}];
+  mine.arrived[seat.value] = machine;
+  const Duration failing = scheduler.between(1ms, 60ms);
+  Duration broken_since{};
+  for (;;) {
+    if (!mine.done && mine.arrived.size() == world()) {
+      bool open = true;
+      for (const auto& [a, from] : mine.arrived)
+        for (const auto& [b, to] : mine.arrived) open = open && machines.wires().is_open(from, to);
+      if (open) {
+        mine.done = true;
+        if (may_end_) mine.last_step = step.value + 1;
+        const auto before = exchanges_.find({generation.value, step.value - 1});
+        if (before != exchanges_.end() && before->second.last_step != 0) mine.last_step = before->second.last_step;
+        scheduler.notify(mine.waiting);
+      }
+    }
+    if (mine.done) {
+      last_step = mine.last_step;
+      return Exchanged::done;
+    }
+    if (interrupted()) return Exchanged::interrupted;
+    if (broken_generations_.contains(generation.value)) {
+      if (broken_since == Duration::zero()) broken_since = scheduler.now();
+      if (scheduler.now() - broken_since >= failing) return Exchanged::failed;
+    }
+    scheduler.wait(mine.waiting, scheduler.now() + 20ms);
+  }
+}
+
+void Cluster::trainer_ended(Generation generation) {
+  broken_generations_.insert(generation.value);
+  for (auto& [key, one] : exchanges_)
+    if (key.first == generation.value) scheduler.notify(one.waiting);
+}
+
+void Cluster::committed(Step step) {
+  if (step <= committed_) {
+    if (state_ && state_->phase == JobPhase::running) committed_in_generation_ = state_->generation.value;
+    return;
+  }
+  committed_ = step;
+  if (state_) committed_in_generation_ = state_->generation.value;
+  check_committed();
+}
+
+void Cluster::restored(Seat seat, Step step, std::span<const std::byte> bytes) {
+  if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), seat, step, 0))
+    violate(text("seat ", seat, " was given other bytes than those of step ", step));
+}
+
+// --- Memory
+
+void Cluster::keep(std::uint32_t machine, const std::string& name, const Fd& fd) {
+  drop(machine, name);
+  if (!name.starts_with("own.") && !name.starts_with("replica.")) return;
+  const auto size = segment_size_bytes(fd.get());
+  if (!size) return;
+  auto mapping = map_segment(fd.get(), *size);
+  if (!mapping) return;
+  KeptArena kept;
+  kept.machine = machine;
+  kept.name = name;
+  kept.mapping = std::make_shared<Mapping>(std::move(*mapping));
+  const auto arena = job::Arena::open(kept.mapping->bytes());
+  if (!arena) return violate(text("machine ", machine, " keeps a segment ", name, " that is no arena"));
+  kept.arena = *arena;
+  kept.seen.assign(kept.arena.slot_count(), 0);
+  arenas_.push_back(std::move(kept));
+}
+
+void Cluster::drop(std::uint32_t machine, const std::string& name) {
+  std::erase_if(arenas_, [&](const KeptArena& kept) { return kept.machine == machine && kept.name == name; });
+}
+
+void Cluster::drop_all(std::uint32_t machine) {
+  std::erase_if(arenas_, [&](const KeptArena& kept) { return kept.machine == machine; });
+}
+
+void Cluster::look_into(KeptArena& kept) {
+  for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+    const job::Slot slot = kept.arena.slot(i);
+    job::SlotWord word = slot.word();
+    word.frozen = false;
+    if (word.state != SlotState::sealed || word.pack() == kept.seen[i]) continue;
+    kept.seen[i] = word.pack();
+    if (!is_state(slot.payload().first(std::size_t{kBuckets} * kBucketBytes), kept.arena.spec().seat, word.step, 0))
+      violate(text("machine ", kept.machine, " ", kept.name, " slot ", i, " is sealed as step ", word.step,
+                   " of generation ", word.generation, " and holds other bytes"));
+  }
+}
+
+void Cluster::look() {
+  for (KeptArena& kept : arenas_) look_into(kept);
+  check_committed();
+}
+
+// Of each seat somebody holds the greatest step that anybody knows to be committed, or a later one of the same.
+void Cluster::check_committed() {
+  if (committed_.value == 0 || !state_ || state_->phase == JobPhase::finished) return;
+  for (std::uint32_t seat = 0; seat < world(); ++seat) {
+    const bool held = std::any_of(arenas_.begin(), arenas_.end(), [&](const KeptArena& kept) {
+      if (kept.arena.spec().seat.value != seat) return false;
+      for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+        const job::SlotWord word = kept.arena.slot(i).word();
+        if (word.state == SlotState::sealed && word.step >= committed_) return true;
+      }
+      return false;
+    });
+    if (!held) return violate(text("step ", committed_, " was committed, and nobody holds it of seat ", seat));
+  }
+}
+
+// --- The job's state, as it becomes true
+
+void Cluster::on_put(const std::string& key, const std::string& value) {
+  if (key != job::JobKeys(job).state()) return;
+  const auto state = job::parse_job_state(value);
+  if (!state) return violate("a state that can't be read was written: " + state.error().what);
+  on_state(*state);
+}
+
+void Cluster::on_state(const job::JobState& state) {
+  log_info("sim_state", "generation", state.generation, "phase", name_of(state.phase), "resume", state.resume, "leader",
+           state.leader.node);
+  if (state_ && state.generation < state_->generation)
+    return violate(text("generation ", state.generation, " follows ", state_->generation));
+  if (state_ && state.generation > state_->generation) ++recoveries;
+  for (const job::NodeLife& life : state.evicted) {
+    const bool before =
+        state_ && std::find(state_->evicted.begin(), state_->evicted.end(), life) != state_->evicted.end();
+    if (before || may_be_evicted_until[life.node.value] >= scheduler.now()) continue;
+    std::string why;
+    bool late = false;
+    for (const job::Cause& cause : state.causes)
+      late = late || (cause.node == life && cause.detail.starts_with("missed the deadline"));
+    if (late && may_be_late_until[life.node.value] >= scheduler.now()) continue;
+    for (const job::Cause& cause : state.causes) why += text(" ", name_of(cause.kind), " (", cause.detail, ")");
+    return violate(text("node ", life.node, " was evicted and nothing had been done to it:", why));
+  }
+  const bool decided = state.phase == JobPhase::restoring && (!state_ || state_->phase != JobPhase::restoring);
+  const bool was_running = state_ && state_->ran.value > 0;
+  state_ = state;
+  if (decided && was_running && state.resume < committed_)
+    return violate(text("generation ", state.generation, " goes back to step ", state.resume, ", and ", committed_,
+                        " was committed: ", state.verdict));
+  if (state.phase == JobPhase::failed) return violate("the job has failed: " + state.verdict);
+  if (state.phase == JobPhase::finished) {
+    over_ = true;
+    scheduler.after(100ms, [this] { scheduler.end(); });
+  }
+}
+
+}  // namespace pawl::sim

@@ -1,0 +1,188 @@
+// Cluster: a simulated job: its machines, its control, its nodes with their keepers, pawlds and trainers, and what must
+// always be true of them.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "control.h"
+#include "job/daemon/node_keeper.h"
+#include "job/daemon/pawld.h"
+#include "job/membership/job_state.h"
+#include "job/snapshot/arena.h"
+#include "machine.h"
+
+namespace pawl::sim {
+
+struct ClusterOptions {
+  std::uint64_t seed = 1;
+  std::uint32_t members = 3;  // nodes
+  std::uint32_t seats_per_node = 1;
+  std::uint32_t spares = 1;
+  std::uint32_t replicas = 1;
+  std::uint64_t deadline_ms = 3000;
+  double bytes_a_second = 1e9;
+  double ns_a_byte = 0.1;  // to allocate and map memory
+  Duration step = std::chrono::milliseconds(40);
+  Duration long_delay = std::chrono::milliseconds(2);
+  bool gate_off = false;
+};
+
+class Cluster;
+
+// One life of a node's keeper, with all that it has started.
+class Node final : public job::NodeKeeper::Node {
+ public:
+  Node(Cluster& cluster, std::uint32_t machine);
+  void start();
+  // SIGKILL to all of its processes at once; their memory goes `dying` later.
+  void kill(Duration dying, bool silent);
+  void stop();
+  void go_on();
+
+  [[nodiscard]] bool is_over() const { return over_; }
+  [[nodiscard]] Process* pawld() { return pawld_ != nullptr && pawld_->alive ? pawld_ : nullptr; }
+  [[nodiscard]] Process* trainer(std::uint32_t local_index);  // nullptr: none lives
+  [[nodiscard]] std::uint64_t incarnation() const { return keeper_ ? keeper_->incarnation() : 0; }
+
+  // NodeKeeper::Node
+  Result<std::uint64_t> next_incarnation(std::uint64_t last) override;
+  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const job::HeldSegment> held) override;
+  void terminate_daemon() override { kill_daemon(); }
+  void kill_daemon() override;
+  Result<job::StartedTrainer> start_trainer(std::uint32_t local_index,
+                                            std::span<const std::string> environment) override;
+  void terminate_trainer(std::uint32_t local_index) override { kill_trainer(local_index); }
+  void kill_trainer(std::uint32_t local_index) override;
+  void tell(const job::FromKeeper& news) override;
+
+  [[nodiscard]] const std::string& local_address() const { return local_; }
+  const std::uint32_t machine;
+
+ private:
+  void serve();
+  void read_channel();
+  void note(std::string_view packet, const std::vector<Fd>& fds);
+  void happen(std::function<void()> event);
+
+  Cluster& cluster_;
+  std::string address_, local_;
+  std::shared_ptr<Port> port_, local_port_;
+  Process* process_ = nullptr;  // the keeper
+  World* world_ = nullptr;
+  std::unique_ptr<job::NodeKeeper> keeper_;
+  Process* pawld_ = nullptr;
+  std::map<std::uint32_t, Process*> trainers_;  // by local index
+  [[nodiscard]] std::vector<Process*> all() const;
+  std::shared_ptr<End> channel_;
+  std::deque<std::function<void()>> events_;
+  WaitQueue waiting_;
+  bool over_ = false;
+};
+
+// A segment in a keeper's care.
+struct KeptArena {
+  std::uint32_t machine = 0;
+  std::string name;
+  std::shared_ptr<Mapping> mapping;
+  job::Arena arena;
+  std::vector<std::uint64_t> seen;  // words of slots that were looked into
+};
+
+// The exchange of gradients of one step.
+struct Exchange {
+  std::map<std::uint32_t, std::uint32_t> arrived;  // seat -> machine
+  bool done = false;
+  std::uint64_t last_step = 0;  // the job ends after it; 0: not known yet
+  WaitQueue waiting;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const ClusterOptions& options);
+
+  const ClusterOptions options;
+  Scheduler scheduler;
+  Machines machines;
+  ControlServerModel control;
+  const std::string job = "sim";
+  job::JobSpec spec;
+  std::vector<std::unique_ptr<Node>> nodes;  // the latest of each machine
+  std::vector<std::unique_ptr<Node>> former;
+
+  void start();
+  void start_node(std::uint32_t machine);
+  // Whether all is well: it runs, and has committed since. Faults that cost memory wait for it.
+  [[nodiscard]] bool is_well() const;
+  [[nodiscard]] std::uint32_t world() const { return options.members * options.seats_per_node; }
+  [[nodiscard]] bool is_over() const { return over_; }
+  void end_soon() { may_end_ = true; }  // trainers agree on a last step from now on
+
+  // --- What trainers tell
+  enum class Exchanged { done, failed, interrupted };
+  Exchanged exchange(Generation generation, Step step, Seat seat, std::uint32_t machine, std::uint32_t pid,
+                     const std::function<bool()>& interrupted, std::uint64_t& last_step);
+  void trainer_ended(Generation generation);
+  void committed(Step step);
+  void restored(Seat seat, Step step, std::span<const std::byte> bytes);
+  void step_begun(Seat seat, Step step) {
+    steps_begun_ = std::max(steps_begun_, step.value);
+    (void)seat;
+  }
+
+  // --- What keepers tell
+  void keep(std::uint32_t machine, const std::string& name, const Fd& fd);
+  void drop(std::uint32_t machine, const std::string& name);
+  void drop_all(std::uint32_t machine);
+
+  // A machine may be evicted until then: something was done to it.
+  std::vector<Duration> may_be_evicted_until;
+  // It can't reach the control until then: it may be late in a recovery that something else has begun.
+  std::vector<Duration> may_be_late_until;
+  void violate(const std::string& what);  // the first counts
+  [[nodiscard]] const std::string& violation() const { return violation_; }
+  [[nodiscard]] const std::optional<job::JobState>& state() const { return state_; }
+  [[nodiscard]] std::uint64_t greatest_committed() const { return committed_.value; }
+  [[nodiscard]] std::uint64_t steps_begun() const { return steps_begun_; }
+  [[nodiscard]] std::string describe() const;
+  std::deque<KeptArena>& arenas() { return arenas_; }
+  std::uint32_t recoveries = 0;
+
+ private:
+  void on_put(const std::string& key, const std::string& value);
+  void on_state(const job::JobState& state);
+  void look();  // at all memory, now and then
+  void look_into(KeptArena& kept);
+  void check_committed();
+
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Exchange> exchanges_;
+  std::set<std::uint64_t> broken_generations_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>, std::uint32_t>
+      who_;  // generation, step, seat -> pid
+  std::deque<KeptArena> arenas_;
+  std::optional<job::JobState> state_;
+  Step committed_;
+  std::uint64_t committed_in_generation_ = 0;
+  std::uint64_t steps_begun_ = 0;
+  bool may_end_ = false;
+  bool over_ = false;
+  std::string violation_;
+};
+
+// What seat `seat` has in its tensors after `step`.
+void fill_state(std::span<std::byte> bytes, Seat seat, Step step, std::uint64_t first_word);
+[[nodiscard]] bool is_state(std::span<const std::byte> bytes, Seat seat, Step step, std::uint64_t first_word);
+
+inline constexpr std::uint32_t kBucketBytes = 4096;
+inline constexpr std::uint32_t kBuckets = 3;
+
+// The body of a simulated trainer process.
+void run_trainer(Cluster& cluster, Process& process, World& world, const std::string& local_address,
+                 std::uint32_t local_index);
+
+}  // namespace pawl::sim

@@ -1,0 +1,40 @@
+// SimulatedControl: one control server (the shipped KeyValues, with its revisions, leases and history) and clients that
+// reach it over paths that may be cut, slow, or lose an answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "job/control/control.h"
+#include "job/control/key_values.h"
+#include "machine.h"
+
+namespace pawl::sim {
+
+class ControlServerModel {
+ public:
+  explicit ControlServerModel(Machines& machines);
+
+  [[nodiscard]] std::unique_ptr<job::Control> connect(Process& client);
+
+  // Faults.
+  bool is_down = false;                            // nobody serves: calls fail when their deadline passes
+  bool is_stopped = false;                         // takes calls and answers none until it goes on
+  Duration disk = std::chrono::microseconds(300);  // of each change
+  std::vector<int> cuts;                           // by machine: it can't reach the control
+
+  job::KeyValues keys;
+  WaitQueue changed;  // a revision was made, or a path has changed
+  std::function<void(const std::string& key, const std::string& value)> on_put;  // as it becomes true
+
+  void touch();  // after any change of the above
+  [[nodiscard]] bool reachable(std::uint32_t machine) const { return !is_down && cuts[machine] == 0; }
+  [[nodiscard]] job::KeyValues::Time time() const { return job::KeyValues::Time(machines_.scheduler().now()); }
+  void expire();
+
+ private:
+  Machines& machines_;
+};
+
+}  // namespace pawl::sim

@@ -1,0 +1,353 @@
+#include "faults.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace pawl::sim {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+const char* name_of(FaultType type) {
+  static const char* const names[kFaultTypes] = {
+      "kill_trainer", "stop_trainer", "kill_pawld",  "stop_pawld",   "kill_node",       "power_off",    "pause_node",
+      "cut_data",     "cut_data_out", "cut_control", "control_down", "control_stopped", "slow_control", "slow_network",
+      "no_memory",    "wall_jump",    "flip_bits",   "flip_on_wire", "kill_two_nodes"};
+  return names[static_cast<unsigned>(type)];
+}
+
+// A node may lose its memory by it.
+bool costs_memory(FaultType type) {
+  return type == FaultType::kill_node || type == FaultType::kill_two_nodes || type == FaultType::power_off ||
+         type == FaultType::pause_node || type == FaultType::cut_data || type == FaultType::cut_data_out ||
+         type == FaultType::no_memory || type == FaultType::flip_bits;
+}
+
+class Injector : public std::enable_shared_from_this<Injector> {
+ public:
+  Injector(Cluster& cluster, std::vector<InjectedFault> faults, std::function<void()> on_end)
+      : cluster_(cluster), faults_(std::move(faults)), on_end_(std::move(on_end)) {}
+
+  void next() {
+    if (at_ == faults_.size()) return finish();
+    const InjectedFault& fault = faults_[at_];
+    wait(fault.after, fault.when_well);
+  }
+
+ private:
+  void wait(Duration delay, bool when_well) {
+    cluster_.scheduler.after(delay, [self = shared_from_this(), when_well] {
+      if (when_well && !self->has_been_well()) return self->wait(50ms, when_well);
+      const InjectedFault fault = self->faults_[self->at_++];
+      log_warn("sim_fault", "what", text_of(fault));
+      self->strike(fault);
+      self->well_since_ = Duration::max();
+      self->next();
+    });
+  }
+  // For long enough that whatever the faults before have done has shown.
+  bool has_been_well() {
+    const Duration now = cluster_.scheduler.now();
+    const std::uint64_t generation = cluster_.state() ? cluster_.state()->generation.value : 0;
+    if (!cluster_.is_well() || active_ > 0)
+      well_since_ = Duration::max();
+    else if (well_since_ == Duration::max() || well_generation_ != generation)
+      well_since_ = now, well_generation_ = generation;
+    const Duration enough = at_ == 0 ? Duration::zero() : std::chrono::milliseconds(cluster_.options.deadline_ms) / 2;
+    return well_since_ != Duration::max() && now - well_since_ >= enough;
+  }
+  void finish() {
+    if (active_ > 0) {
+      cluster_.scheduler.after(50ms, [self = shared_from_this()] { self->finish(); });
+      return;
+    }
+    on_end_();
+  }
+  void heal(Duration after, std::function<void()> how) {
+    ++active_;
+    cluster_.scheduler.after(after, [self = shared_from_this(), how = std::move(how)] {
+      --self->active_;
+      how();
+    });
+  }
+  // What was done to it may make others evict it, for some time after.
+  void blame(std::uint32_t machine, Duration length) {
+    Duration& until = cluster_.may_be_evicted_until[machine];
+    until = std::max(until, cluster_.scheduler.now() + length + 40s);
+  }
+
+  void strike(const InjectedFault& fault) {
+    Scheduler& scheduler = cluster_.scheduler;
+    Machines& machines = cluster_.machines;
+    Wires& wires = machines.wires();
+    Node* node = cluster_.nodes[fault.machine].get();
+    if (node == nullptr) return;  // it has not begun
+    switch (fault.type) {
+      case FaultType::kill_trainer:
+        if (fault.more > 5s) blame(fault.machine, fault.more);  // it does not die: its node is given up
+        if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
+          machines.kill(*trainer, "killed by SIGKILL", fault.more);
+        break;
+      case FaultType::stop_trainer:
+        if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node)) {
+          scheduler.stop(*trainer);
+          heal(fault.length, [&scheduler, trainer] { scheduler.go_on(*trainer); });
+        }
+        break;
+      case FaultType::kill_pawld:
+        kill_pawld(fault);
+        break;
+      case FaultType::stop_pawld:
+        if (Process* pawld = node->pawld()) {
+          scheduler.stop(*pawld);
+          heal(fault.length, [&scheduler, pawld] { scheduler.go_on(*pawld); });
+        }
+        break;
+      case FaultType::kill_two_nodes:
+        for (std::uint32_t i = 0; i < machines.count(); ++i)
+          if ((fault.mask >> i & 1) != 0) {
+            InjectedFault one = fault;
+            one.type = FaultType::kill_node;
+            one.machine = i;
+            strike(one);
+          }
+        break;
+      case FaultType::kill_node:
+      case FaultType::power_off: {
+        const bool silent = fault.type == FaultType::power_off;
+        blame(fault.machine, fault.length);
+        if (silent) wires.set_power(fault.machine, false);
+        node->kill(fault.more, silent);
+        heal(fault.length + fault.more, [this, self = shared_from_this(), machine = fault.machine, silent] {
+          if (silent) cluster_.machines.wires().set_power(machine, true);
+          cluster_.start_node(machine);
+        });
+        break;
+      }
+      case FaultType::pause_node:
+        blame(fault.machine, fault.length);
+        node->stop();
+        heal(fault.length, [node] { node->go_on(); });
+        break;
+      case FaultType::cut_data:
+      case FaultType::cut_data_out:
+        cut_data(fault);
+        break;
+      case FaultType::cut_control:
+        for (std::uint32_t i = 0; i < machines.count(); ++i)
+          if ((fault.mask >> i & 1) != 0) {
+            ++cluster_.control.cuts[i];
+            Duration& late = cluster_.may_be_late_until[i];
+            late = std::max(late, scheduler.now() + fault.length + 2s);
+          }
+        cluster_.control.touch();
+        heal(fault.length, [this, mask = fault.mask] {
+          for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
+            if ((mask >> i & 1) != 0) --cluster_.control.cuts[i];
+          cluster_.control.touch();
+        });
+        break;
+      case FaultType::control_down:
+        away(cluster_.control.is_down, fault.length);
+        break;
+      case FaultType::control_stopped:
+        away(cluster_.control.is_stopped, fault.length);
+        break;
+      case FaultType::slow_control:
+        cluster_.control.disk = fault.more;
+        heal(fault.length, [this] { cluster_.control.disk = 300us; });
+        break;
+      case FaultType::slow_network:
+        set_latency(fault.more);
+        heal(fault.length, [this] { set_latency(60us); });
+        break;
+      case FaultType::no_memory:
+        blame(fault.machine, fault.length);
+        machines.at(fault.machine).memory->has_room = false;
+        heal(fault.length, [&machines, machine = fault.machine] { machines.at(machine).memory->has_room = true; });
+        break;
+      case FaultType::wall_jump:
+        machines.at(fault.machine).clock->wall_ahead += fault.more;
+        break;
+      case FaultType::flip_on_wire:
+        damage_wire(1 + fault.turns % 2);  // a link that damages three of three is rightly given up
+        break;
+      case FaultType::flip_bits:
+        flip_bits(fault.machine);
+        if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
+          machines.kill(*trainer, "killed by SIGKILL");
+        break;
+    }
+  }
+
+  void damage_wire(std::uint32_t times) {
+    if (times == 0) return;
+    cluster_.machines.wires().damage_next(cluster_.scheduler.one_in(2) ? 1 : 1024);
+    cluster_.scheduler.after(cluster_.scheduler.between(1ms, 100ms),
+                             [self = shared_from_this(), times] { self->damage_wire(times - 1); });
+  }
+
+  void kill_pawld(const InjectedFault& fault) {
+    Process* pawld = cluster_.nodes[fault.machine]->pawld();
+    if (pawld == nullptr) return;
+    const std::uint64_t at = pawld->turns + fault.turns;
+    ++active_;
+    const auto earlier = cluster_.scheduler.after_turn;
+    cluster_.scheduler.after_turn = [this, self = shared_from_this(), pawld, at, earlier,
+                                     told = false](Process& process) mutable {
+      if (earlier) earlier(process);
+      if (told || &process != pawld || pawld->turns < at) return;
+      told = true;
+      cluster_.machines.kill(*pawld, "killed by SIGKILL");
+      --active_;
+    };
+    watch_for_another_end(pawld, at);
+  }
+
+  // A pawld that is to be killed at a later turn may end before.
+  void watch_for_another_end(Process* pawld, std::uint64_t at) {
+    cluster_.scheduler.after(1s, [this, self = shared_from_this(), pawld, at] {
+      if (pawld->turns >= at) return;
+      if (pawld->alive) return watch_for_another_end(pawld, at);
+      --active_;
+    });
+  }
+
+  void cut_data(const InjectedFault& fault) {
+    const auto change = [this, fault](int by) {
+      Wires& wires = cluster_.machines.wires();
+      for (std::uint32_t a = 0; a < cluster_.machines.count(); ++a)
+        for (std::uint32_t b = 0; b < cluster_.machines.count(); ++b) {
+          const bool from_in = (fault.mask >> a & 1) != 0;
+          const bool to_in = (fault.mask >> b & 1) != 0;
+          const bool cut = fault.type == FaultType::cut_data ? from_in != to_in : from_in && !to_in;
+          if (cut) wires.path(a, b).cuts += by;
+        }
+    };
+    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
+      if ((fault.mask >> i & 1) != 0) blame(i, fault.length);
+    change(1);
+    heal(fault.length, [change] { change(-1); });
+  }
+
+  void away(bool& flag, Duration length) {
+    flag = true;
+    cluster_.control.touch();
+    heal(length, [this, &flag] {
+      flag = false;
+      cluster_.control.touch();
+    });
+  }
+
+  void set_latency(Duration latency) {
+    Wires& wires = cluster_.machines.wires();
+    for (std::uint32_t a = 0; a < cluster_.machines.count(); ++a)
+      for (std::uint32_t b = 0; b < cluster_.machines.count(); ++b) {
+        wires.path(a, b).latency = latency;
+        wires.path(a, b).jitter = latency * 2;
+      }
+  }
+
+  void flip_bits(std::uint32_t machine) {
+    KeptArena* newest = nullptr;
+    job::Slot slot;
+    for (KeptArena& kept : cluster_.arenas()) {
+      if (kept.machine != machine || !kept.name.starts_with("own.")) continue;
+      for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+        const job::SlotWord word = kept.arena.slot(i).word();
+        if (word.state != job::SlotState::sealed || (newest != nullptr && word.step <= slot.word().step)) continue;
+        newest = &kept;
+        slot = kept.arena.slot(i);
+      }
+    }
+    if (newest == nullptr) return;
+    for (std::uint32_t i = 0; i < newest->arena.slot_count(); ++i) {
+      job::SlotWord word = newest->arena.slot(i).word();
+      word.frozen = false;
+      newest->seen[i] = word.pack();  // it knows: that these bytes are wrong is our doing
+    }
+    slot.payload()[cluster_.scheduler.random(std::size_t{kBuckets} * kBucketBytes)] ^= std::byte{0x10};
+  }
+
+  Cluster& cluster_;
+  const std::vector<InjectedFault> faults_;
+  std::function<void()> on_end_;
+  std::size_t at_ = 0;
+  int active_ = 0;
+  Duration well_since_ = Duration::max();
+  std::uint64_t well_generation_ = 0;
+};
+
+}  // namespace
+
+std::string text_of(const InjectedFault& fault) {
+  return text(name_of(fault.type), " after ", fault.after / 1ms, " ms", fault.when_well ? " (when well)" : "",
+              " machine ", fault.machine, " mask ", fault.mask, " for ", fault.length / 1ms, " ms, more ",
+              fault.more / 1ms, " ms, turns ", fault.turns);
+}
+
+std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions& options) {
+  std::mt19937_64 random(seed * 0x9e3779b97f4a7c15ull + 17);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  const auto between = [&](Duration least, Duration most) {
+    return least + Duration(static_cast<std::int64_t>(below(static_cast<std::uint64_t>((most - least).count()) + 1)));
+  };
+  const std::uint32_t machines = options.members + options.spares;
+  const Duration silence = std::chrono::milliseconds(options.deadline_ms);
+  std::vector<InjectedFault> faults;
+  const std::size_t count = 1 + below(4);
+  for (std::size_t i = 0; i < count; ++i) {
+    InjectedFault fault;
+    fault.type = static_cast<FaultType>(below(kFaultTypes));
+    fault.machine = static_cast<std::uint32_t>(below(machines));
+    fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
+    fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;
+    fault.length = below(2) == 0 ? between(10ms, silence / 2) : between(10ms, silence * 4);
+    fault.mask = 1u << fault.machine;
+    fault.turns = static_cast<std::uint32_t>(below(2) == 0 ? below(40) : below(2000));
+    if (fault.type == FaultType::kill_two_nodes && options.replicas < 2) fault.type = FaultType::kill_node;
+    switch (fault.type) {
+      case FaultType::kill_two_nodes:
+        fault.mask |= 1u << (fault.machine + 1 + below(machines - 1)) % machines;
+        break;
+      case FaultType::kill_node:
+      case FaultType::power_off:
+        fault.more = fault.type == FaultType::power_off || below(2) == 0 ? Duration::zero() : between(0ms, silence * 2);
+        break;
+      case FaultType::kill_trainer:
+        fault.more = below(3) == 0 ? between(0ms, silence) : Duration::zero();
+        if (below(20) == 0) fault.more = between(10s, 120s);  // stuck in the kernel
+        break;
+      case FaultType::cut_control:
+        fault.mask = static_cast<std::uint32_t>(below((1u << machines) - 1) + 1);
+        break;
+      case FaultType::slow_control:
+        fault.more = between(1ms, 300ms);
+        break;
+      case FaultType::slow_network:
+        fault.more = between(1ms, silence / 40);  // several round trips fit into the deadlines
+        break;
+      case FaultType::wall_jump:
+        fault.more = between(-100'000s, 100'000s);
+        break;
+      default:
+        break;
+    }
+    if (costs_memory(fault.type)) fault.when_well = true;
+    // Until somebody reads them, nobody knows that those bytes are wrong.
+    if (!faults.empty() && faults.back().type == FaultType::flip_bits) fault.when_well = true;
+    faults.push_back(fault);
+  }
+  return faults;
+}
+
+void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<void()> on_end) {
+  std::make_shared<Injector>(cluster, std::move(faults), std::move(on_end))->next();
+}
+
+}  // namespace pawl::sim

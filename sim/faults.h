@@ -1,0 +1,54 @@
+// Faults: what a seed does to a cluster, as a list that can be printed, read again and shortened.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cluster.h"
+
+namespace pawl::sim {
+
+enum class FaultType : unsigned char {
+  kill_trainer,
+  stop_trainer,  // SIGSTOP, then SIGCONT
+  kill_pawld,    // at its `turns`-th await point from then on
+  stop_pawld,
+  kill_node,     // keeper, pawld and trainer; its memory goes `more` later
+  power_off,     // nobody is told, nothing answers
+  pause_node,    // SIGSTOP to all of it, then SIGCONT
+  cut_data,      // of the machines in `mask` from the others, both ways
+  cut_data_out,  // what they send is lost, what others send arrives
+  cut_control,   // of the machines in `mask`
+  control_down,
+  control_stopped,  // takes calls, answers none
+  slow_control,     // each change takes `more`
+  slow_network,
+  no_memory,       // on one machine
+  wall_jump,       // of one machine's wall clock
+  flip_bits,       // in the newest sealed slot of its own arena; then its trainer is killed
+  flip_on_wire,    // one bit of what travels between machines, `turns` times
+  kill_two_nodes,  // of a job with two replicas: those in `mask`
+};
+inline constexpr unsigned kFaultTypes = 19;
+
+struct InjectedFault {
+  FaultType type = FaultType::kill_trainer;
+  Duration after{};        // since the one before
+  bool when_well = false;  // and not before the job runs and commits
+  std::uint32_t machine = 0;
+  std::uint32_t mask = 0;
+  Duration length{};
+  Duration more{};
+  std::uint32_t turns = 0;
+};
+
+// From a seed of its own, so that dropping a fault changes nothing else.
+[[nodiscard]] std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions& options);
+[[nodiscard]] std::string text_of(const InjectedFault& fault);
+
+// Injects them one after the other. `on_end` follows when the last has healed.
+void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<void()> on_end);
+
+}  // namespace pawl::sim

@@ -1,0 +1,290 @@
+// sim: many simulated jobs, each from a seed, with faults of the seed's choice. See README.md.
+#include <poll.h>
+#include <signal.h>
+#include <sys/personality.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "faults.h"
+
+namespace pawl::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned kRealSecondsMax = 60;
+constexpr Duration kPatience = 150s;  // virtual, for each fault and for the end
+
+struct Arguments {
+  std::uint64_t first = 1;
+  std::uint64_t seeds = 200;
+  std::uint64_t seconds = 0;  // real: until then, however many seeds that is
+  unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
+  bool one = false;  // a single seed, with its log
+  bool quiet = false;
+  bool gate_off = false;
+  std::vector<std::size_t> keep;  // of the seed's faults; empty: all
+  bool keep_given = false;
+  unsigned failures_max = 1;
+};
+
+Cluster* running = nullptr;
+
+void print_line(LogLevel, std::string_view line) {
+  const Process* process = running == nullptr ? nullptr : running->scheduler.current_process();
+  const double now = running == nullptr ? 0 : static_cast<double>(running->scheduler.now().count()) / 1e9;
+  std::fprintf(stdout, "%12.6f %-9s %.*s\n", now, process == nullptr ? "-" : process->name.c_str(),
+               static_cast<int>(line.size()), line.data());
+}
+
+ClusterOptions draw_options(std::uint64_t seed) {
+  std::mt19937_64 random(seed * 0x2545f4914f6cdd1dull + 5);
+  const auto one_in = [&](std::uint64_t n) { return random() % n == 0; };
+  ClusterOptions options;
+  options.seed = seed;
+  options.members = one_in(8) ? 6 + random() % 4 : 2 + random() % 4;
+  options.seats_per_node = one_in(5) ? 2 : 1;
+  options.spares = 1 + random() % 2;
+  options.replicas = options.members > 2 && one_in(4) ? 2 : 1;
+  options.deadline_ms = one_in(3) ? 1000 : 3000;
+  if (one_in(5)) options.bytes_a_second = 60e3;  // a slot takes a fifth of a second
+  if (one_in(5)) options.ns_a_byte = 15e3;       // an arena takes half a second
+  options.step = std::chrono::milliseconds(20 + random() % 60);
+  if (one_in(4)) options.long_delay = 40ms;  // oversubscribed
+  return options;
+}
+
+// Empty: all is well.
+std::string run_one(const ClusterOptions& options, const std::vector<InjectedFault>& faults) {
+  Cluster cluster(options);
+  running = &cluster;
+  cluster.start();
+  Duration limit = cluster.scheduler.now() + kPatience * static_cast<int>(faults.size() + 2);
+  inject(cluster, faults, [&] {
+    cluster.end_soon();
+    limit = cluster.scheduler.now() + kPatience;
+  });
+  while (!cluster.is_over() && cluster.violation().empty() && cluster.scheduler.now() < limit)
+    if (cluster.scheduler.run(cluster.scheduler.now() + 1s)) break;
+  std::string result = cluster.violation();
+  if (result.empty() && !cluster.is_over()) result = "stands still: " + cluster.describe();
+  log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "events",
+           cluster.scheduler.events, "committed", cluster.greatest_committed());
+  std::fflush(stdout);
+  running = nullptr;
+  return result;
+}
+
+std::vector<InjectedFault> faults_of(std::uint64_t seed, const ClusterOptions& options,
+                                     const std::vector<std::size_t>* keep) {
+  std::vector<InjectedFault> all = draw_faults(seed, options);
+  if (keep == nullptr) return all;
+  std::vector<InjectedFault> kept;
+  for (const std::size_t i : *keep)
+    if (i < all.size()) kept.push_back(all[i]);
+  return kept;
+}
+
+// In a process of its own: a simulated cluster leaks what its killed processes had, and may crash.
+struct Child {
+  pid_t pid = 0;
+  int out = -1;
+  std::uint64_t seed = 0;
+};
+
+Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vector<std::size_t>* keep) {
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  std::fflush(stdout);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(ends[0]);
+    alarm(kRealSecondsMax);
+    log_through(&print_line, arguments.one ? LogLevel::info : LogLevel::error);
+    if (!arguments.one) {
+      if (std::freopen("/dev/null", "w", stdout) == nullptr) std::abort();
+    }
+    ClusterOptions options = draw_options(seed);
+    options.gate_off = arguments.gate_off;
+    const std::string result = run_one(options, faults_of(seed, options, keep));
+    if (::write(ends[1], result.data(), result.size()) < 0) std::abort();
+    _exit(0);
+  }
+  close(ends[1]);
+  return {pid, ends[0], seed};
+}
+
+std::string result_of(const Child& child) {
+  std::string result;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(child.out, buffer, sizeof buffer)) > 0;)
+    result.append(buffer, static_cast<std::size_t>(got));
+  close(child.out);
+  int status = 0;
+  waitpid(child.pid, &status, 0);
+  if (WIFSIGNALED(status))
+    return WTERMSIG(status) == SIGALRM ? text("not done after ", kRealSecondsMax, " real seconds")
+                                       : text("crashed: ", strsignal(WTERMSIG(status)));
+  return result;
+}
+
+std::string text_of_list(const std::vector<std::size_t>& keep) {
+  std::string out;
+  for (const std::size_t i : keep) out += text(out.empty() ? "" : ",", i);
+  return out.empty() ? "none" : out;
+}
+
+// Leaves out one fault after the other as long as it still fails.
+void shorten(const Arguments& arguments, std::uint64_t seed, const std::string& first_result) {
+  std::vector<std::size_t> keep(draw_faults(seed, draw_options(seed)).size());
+  for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = i;
+  std::string result = first_result;
+  for (bool shorter = true; shorter;) {
+    shorter = false;
+    for (std::size_t i = 0; i < keep.size(); ++i) {
+      std::vector<std::size_t> fewer;
+      for (std::size_t j = 0; j < keep.size(); ++j)
+        if (j != i) fewer.push_back(keep[j]);
+      const std::string with_fewer = result_of(start_child(arguments, seed, &fewer));
+      if (with_fewer.empty()) continue;
+      keep.swap(fewer);
+      result = with_fewer;
+      shorter = true;
+      break;
+    }
+  }
+  const ClusterOptions options = draw_options(seed);
+  std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), result.c_str());
+  std::printf("  %u members, %u spares, %u replicas, deadline %llu ms\n", options.members, options.spares,
+              options.replicas, static_cast<unsigned long long>(options.deadline_ms));
+  for (const std::size_t i : keep) std::printf("  fault %zu: %s\n", i, text_of(draw_faults(seed, options)[i]).c_str());
+  std::printf("  again, with its log: sim --seed %llu --faults %s%s\n", static_cast<unsigned long long>(seed),
+              text_of_list(keep).c_str(), arguments.gate_off ? " --gate-off" : "");
+  std::fflush(stdout);
+}
+
+int run_many(const Arguments& arguments) {
+  const auto began = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  std::vector<Child> children;
+  std::uint64_t next = arguments.first, done = 0;
+  unsigned failures = 0;
+  double told = 0;
+  const auto wanted = [&] {
+    if (failures >= arguments.failures_max) return false;
+    if (arguments.seconds > 0) return seconds() < static_cast<double>(arguments.seconds);
+    return next < arguments.first + arguments.seeds;
+  };
+  for (;;) {
+    while (children.size() < arguments.jobs && wanted()) children.push_back(start_child(arguments, next++, nullptr));
+    if (children.empty()) break;
+    std::vector<pollfd> polled;
+    for (const Child& child : children) polled.push_back({child.out, POLLIN, 0});
+    (void)poll(polled.data(), polled.size(), 1000);
+    for (std::size_t i = polled.size(); i-- > 0;) {
+      if (polled[i].revents == 0) continue;
+      const Child child = children[i];
+      children.erase(children.begin() + static_cast<std::ptrdiff_t>(i));
+      const std::string result = result_of(child);
+      ++done;
+      if (result.empty()) continue;
+      ++failures;
+      shorten(arguments, child.seed, result);
+    }
+    if (!arguments.quiet && seconds() - told > 5) {
+      told = seconds();
+      std::printf("%llu seeds, %u failed, %.0f s\n", static_cast<unsigned long long>(done), failures, told);
+      std::fflush(stdout);
+    }
+  }
+  std::printf("%llu seeds from %llu, %u failed, %.1f s, %.1f seeds a second and core\n",
+              static_cast<unsigned long long>(done), static_cast<unsigned long long>(arguments.first), failures,
+              seconds(), static_cast<double>(done) / seconds() / arguments.jobs);
+  return failures == 0 ? 0 : 1;
+}
+
+const char* const kUsage =
+    "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--quiet]\n"
+    "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
+    "sim --seed N [--faults I,I,...|none] [--gate-off]\n"
+    "    one of them again, with its log\n";
+
+bool parse(int argc, char** argv, Arguments& arguments) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const auto number = [&](auto& out) {
+      std::uint64_t value = 0;
+      if (i + 1 >= argc || !parse_number(std::string_view(argv[++i]), value)) return false;
+      out = static_cast<std::remove_reference_t<decltype(out)>>(value);
+      return true;
+    };
+    bool good = true;
+    if (name == "--seeds") {
+      good = number(arguments.seeds);
+    } else if (name == "--first") {
+      good = number(arguments.first);
+    } else if (name == "--seconds") {
+      good = number(arguments.seconds);
+    } else if (name == "--jobs") {
+      good = number(arguments.jobs) && arguments.jobs > 0;
+    } else if (name == "--failures") {
+      good = number(arguments.failures_max);
+    } else if (name == "--seed") {
+      good = number(arguments.first);
+      arguments.one = true;
+    } else if (name == "--gate-off") {
+      arguments.gate_off = true;
+    } else if (name == "--quiet") {
+      arguments.quiet = true;
+    } else if (name == "--faults" && i + 1 < argc) {
+      arguments.keep_given = true;
+      std::string_view list = argv[++i];
+      while (good && list != "none" && !list.empty()) {
+        const std::size_t comma = std::min(list.find(','), list.size());
+        std::size_t index = 0;
+        good = parse_number(list.substr(0, comma), index);
+        arguments.keep.push_back(index);
+        list.remove_prefix(std::min(comma + 1, list.size()));
+      }
+    } else {
+      good = false;
+    }
+    if (!good) return false;
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace pawl::sim
+
+int main(int argc, char** argv) {
+  using namespace pawl::sim;
+  // Equal addresses, equal order of whatever is sorted by them: a seed replays exactly.
+  const int persona = personality(0xffffffff);
+  if (persona != -1 && (persona & ADDR_NO_RANDOMIZE) == 0 && personality(persona | ADDR_NO_RANDOMIZE) != -1)
+    execv("/proc/self/exe", argv);
+  Arguments arguments;
+  if (!parse(argc, argv, arguments)) {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+  if (!arguments.one) return run_many(arguments);
+  const std::string result =
+      result_of(start_child(arguments, arguments.first, arguments.keep_given ? &arguments.keep : nullptr));
+  std::printf("seed %llu: %s\n", static_cast<unsigned long long>(arguments.first),
+              result.empty() ? "ok" : result.c_str());
+  return result.empty() ? 0 : 1;
+}
