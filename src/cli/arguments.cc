@@ -52,6 +52,7 @@ struct Everything {
   ExposureOptions exposure;
   EventsOptions events;
   DrillOptions drill;
+  NodeOptions node;
   DoctorOptions doctor;
   CheckpointArguments checkpoint;
   std::uint64_t at_step = 0;
@@ -292,6 +293,21 @@ void add_drill(CLI::App& app, Everything& all) {
   });
 }
 
+void add_node(CLI::App& app, Everything& all) {
+  CLI::App* node = app.add_subcommand("node", "keep a node of a running job from getting seats");
+  node->footer(
+      "cordon N: node N gets no seat from now on; seats that it has stay. uncordon N: it may get seats again.\n"
+      "The order is kept in the control. It holds until `uncordon`, also over restarts of the node.");
+  NodeOptions& o = all.node;
+  node->add_option("action", o.action, "cordon or uncordon")
+      ->required()
+      ->check(CLI::IsMember({"cordon", "uncordon"}));
+  node->add_option("node", o.node, "number of the node, as in `pawl status`")->required()->check(whole_number);
+  add_job(*node, o.job);
+  add_output(*node, o.job.json);
+  node->callback([&all] { all.chosen = [&all] { return command_node(all.node); }; });
+}
+
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
@@ -304,6 +320,7 @@ int run_command_line(int argc, char** argv) {
   add_views(app, all);
   add_checkpoints(app, all.checkpoint, all.chosen);
   add_drill(app, all);
+  add_node(app, all);
   add_control(app, all);
   add_keeper_and_daemon(app, all);
 

@@ -110,6 +110,13 @@ struct DrillOptions {
 };
 int command_drill(const DrillOptions& options);
 
+struct NodeOptions {
+  JobOptions job;
+  std::string action;  // cordon uncordon
+  std::uint32_t node = 0;
+};
+int command_node(const NodeOptions& options);
+
 struct DoctorOptions {
   bool json = false;
 };

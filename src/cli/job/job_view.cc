@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "job/recovery/members.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
@@ -90,7 +91,7 @@ Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json
   return answer;
 }
 
-Result<JobView> view_job(const JobAccess& access, const char* question) {
+Result<JobView> read_job(const JobAccess& access) {
   const JobKeys keys(access.job);
   JobView view;
   const Result<KeyValue> spec = access.control->get(keys.spec());
@@ -111,6 +112,16 @@ Result<JobView> view_job(const JobAccess& access, const char* question) {
     view.nodes.push_back(std::move(node));
   }
   add_missing_members(view);
+  PAWL_ASSIGN(const Listing cordons, access.control->list(keys.cordons()));
+  for (const KeyValue& kv : cordons.kvs) {
+    std::uint32_t node = 0;
+    if (parse_number(std::string_view(kv.key).substr(keys.cordons().size()), node)) view.cordoned.emplace_back(node);
+  }
+  return view;
+}
+
+Result<JobView> view_job(const JobAccess& access, const char* question) {
+  PAWL_ASSIGN(JobView view, read_job(access));
   ask_all(view, access.token, question);
   return view;
 }
@@ -122,6 +133,7 @@ json status_document(const JobView& view) {
     json entry = node.answer.is_object() ? node.answer : json::object();
     entry["node"] = node.record.life.node.value;
     entry["registered"] = node.registered;
+    entry["cordoned"] = contains(view.cordoned, node.record.life.node);
     if (!node.answer.is_object()) {
       entry["incarnation"] = node.record.life.incarnation.value;
       entry["address"] = node.record.address;
@@ -142,7 +154,9 @@ json status_document(const JobView& view) {
                    {"verdict", ""},
                    {"spec", json::parse(to_json(view.spec), nullptr, false)},
                    {"nodes", std::move(nodes)},
+                   {"cordoned", json::array()},
                    {"seats", json::array()}};
+  for (const NodeId node : view.cordoned) document["cordoned"].push_back(node.value);
   if (!view.state) return document;
   document["generation"] = view.state->generation.value;
   document["resume"] = view.state->resume.value;
@@ -164,7 +178,7 @@ std::vector<std::string> degradations(const JobView& view, const json& document)
       why.push_back(text("node ", number_in(node, "node"), " is gone"));
     else if (const std::string error = string_in(node, "error"); !error.empty())
       why.push_back(text("node ", number_in(node, "node"), " does not answer: ", error));
-    if (string_in(node, "role") == "spare") ++spares;
+    if (string_in(node, "role") == "spare" && !flag_in(node, "cordoned")) ++spares;
     for (const json& exposed : array_in(node, "exposed"))
       if (exposed.is_string()) why.push_back(exposed.get<std::string>());
   }

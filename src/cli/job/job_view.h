@@ -23,13 +23,16 @@ struct JobView {
   JobSpec spec;
   std::optional<JobState> state;
   std::vector<NodeView> nodes;
+  std::vector<NodeId> cordoned;
 };
 
 // A question (docs/protocol.md) to one daemon: by its Unix path if that exists here, else by TCP with the token.
 // Fails: `unreachable`, `timeout`; `invalid` with the daemon's own sentence.
 [[nodiscard]] Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json question);
 
-// Asks every node `question`. Fails: `not_found` if the control knows no such job; as Control.
+// From the control alone: no daemon is asked. Fails: `not_found` if the control knows no such job; as Control.
+[[nodiscard]] Result<JobView> read_job(const JobAccess& access);
+// And what every node answers to `question`. Fails: as read_job.
 [[nodiscard]] Result<JobView> view_job(const JobAccess& access, const char* question);
 
 // All that is known in one document, as `pawl status -o json` prints it.

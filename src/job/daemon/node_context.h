@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "env/environment.h"
 #include "job/daemon/job_mirror.h"
+#include "job/daemon/orders.h"
 #include "job/recovery/attention.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/duties.h"
@@ -31,12 +32,13 @@ class ControlCalls {
 
 struct NodeContext {
   NodeContext(NodeLife life, std::string job_name, const Environment& world)
-      : self(life), job(std::move(job_name)), mirror(self, job), environment(&world), clock(&world.clock) {}
+      : self(life), job(std::move(job_name)), mirror(self, job), orders(job), environment(&world), clock(&world.clock) {}
 
   const NodeLife self;
   const std::string job;
   std::string address;  // where others reach this node
   JobMirror mirror;
+  Orders orders;  // operators'; applied beside the mirror
   Followed followed;
   Attention attention;
   Deadlines deadlines{};

@@ -247,10 +247,12 @@ void Pawld::list_again() {
 }
 
 void Pawld::take(const Listing& listing) {
+  context_.orders.apply_all(listing);
   on_change(context_.mirror.apply_all(listing, context_.clock->now()));
 }
 
 void Pawld::note(const KeyValue& kv, bool erased) {
+  context_.orders.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision);
   on_change(context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now()));
 }
 

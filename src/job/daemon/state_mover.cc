@@ -70,7 +70,7 @@ void StateMover::pause() {
 }
 
 void StateMover::consider_forming() {
-  FormingView view{context_.mirror.spec(), context_.mirror.registrations().records(), 0};
+  FormingView view{context_.mirror.spec(), context_.mirror.registrations().records(), 0, context_.orders.cordoned()};
   const Duration now = context_.clock->now();
   enough_nodes_since_ = enough_nodes_since(view, enough_nodes_since_, now);
   if (enough_nodes_since_ > Duration::zero())
@@ -180,7 +180,8 @@ void StateMover::lead() {
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
   if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
-                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(), absent()},
+                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(), absent(),
+                                     context_.orders.cordoned()},
                                     context_.self, context_.deadlines))
     act_on(*lead);
 }

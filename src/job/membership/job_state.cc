@@ -419,6 +419,15 @@ std::string JobKeys::stop_acks(Generation generation) const {
 std::string JobKeys::stop_ack(Generation generation, NodeId node) const {
   return text(stop_acks(generation), node);
 }
+std::string JobKeys::orders() const {
+  return root + "order/";
+}
+std::string JobKeys::cordons() const {
+  return orders() + "cordon/";
+}
+std::string JobKeys::cordon(NodeId node) const {
+  return text(cordons(), node);
+}
 std::string JobKeys::events() const {
   return root + "events/";
 }

@@ -24,7 +24,7 @@ std::vector<NodeRecord> able_nodes(const FormingView& view) {
   }
   std::vector<NodeRecord> able;
   for (const auto& [id, node] : latest)
-    if (node.healthy && node.parked >= view.spec.seats_per_node) able.push_back(node);
+    if (node.healthy && node.parked >= view.spec.seats_per_node && !contains(view.cordoned, id)) able.push_back(node);
   return able;
 }
 
@@ -35,7 +35,8 @@ bool expects_lower(const FormingView& view, const std::vector<NodeRecord>& able)
   const bool dense = last.value == view.spec.node_count - 1;
   const bool all_there = able.size() >= std::uint64_t{view.spec.node_count} + view.spec.spare_count;
   const bool is_starting = std::ranges::any_of(view.nodes, [&](const NodeRecord& node) {
-    return node.life.node < last && node.healthy && node.parked < view.spec.seats_per_node;
+    return node.life.node < last && node.healthy && node.parked < view.spec.seats_per_node &&
+           !contains(view.cordoned, node.life.node);
   });
   return !dense && !all_there && view.waited_ms < view.spec.deadline_ms * (is_starting ? kStartDeadlines : 1);
 }

@@ -25,6 +25,7 @@ struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;
   std::uint64_t waited_ms = 0;  // since can_form(); lets members of a lower id come in late
+  std::vector<NodeId> cordoned = {};  // these get no seat
 };
 struct Wait {
   std::string what;               // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
@@ -59,9 +60,11 @@ struct QuiescingView {
   JobState state;
   std::vector<Inventory> inventories;  // of state.generation
   std::vector<NodeRecord> nodes;       // all that are registered: spares among them
+  std::vector<NodeId> cordoned = {};   // of these none becomes a member
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
-// healthy registered node that is no member, was not evicted and has enough parked trainers (lowest node id first).
+// healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
+// of spares.h).
 // Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
 // could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.

@@ -1,10 +1,11 @@
 // From frozen inventories to who sits where and reads what, or the verdict that it cannot be done.
-#include <map>
+#include <algorithm>
 
 #include "base/text.h"
 #include "job/recovery/decide.h"
 #include "job/recovery/members.h"
 #include "job/recovery/planner.h"
+#include "job/recovery/spares.h"
 
 namespace pawl::job {
 namespace {
@@ -34,31 +35,6 @@ std::vector<Seat> seats_at(const JobState& state, NodeLife life) {
   return seats;
 }
 
-// A later life of an evicted node is a spare like any other; the evicted life itself, or an earlier one, is not.
-bool may_be_spare(const JobState& state, const NodeRecord& node) {
-  const auto bars = [&node](NodeLife gone) {
-    return gone.node == node.life.node && gone.incarnation >= node.life.incarnation;
-  };
-  if (std::any_of(state.evicted.begin(), state.evicted.end(), bars)) return false;
-  if (std::any_of(state.departed.begin(), state.departed.end(), bars)) return false;
-  // Nor a node of which an earlier life still counts as a member: its old seats come first.
-  const std::vector<NodeLife> survivors = survivors_of(state);
-  return node.healthy && std::none_of(survivors.begin(), survivors.end(),
-                                      [&node](NodeLife life) { return life.node == node.life.node; });
-}
-
-std::vector<NodeRecord> spares_of(const QuiescingView& view) {
-  std::map<NodeId, NodeRecord> spares;  // by id; of two lives the later
-  for (const NodeRecord& node : view.nodes) {
-    if (!may_be_spare(view.state, node)) continue;
-    NodeRecord& known = spares.try_emplace(node.life.node, node).first->second;
-    if (node.life.incarnation > known.life.incarnation) known = node;
-  }
-  std::vector<NodeRecord> sorted;
-  for (auto& [id, node] : spares) sorted.push_back(std::move(node));
-  return sorted;
-}
-
 struct Seating {
   std::vector<Member> seats;
   std::vector<Seat> moved;
@@ -68,7 +44,7 @@ struct Seating {
 // All seats of one dead node go to one spare, so that what shared a failure domain still shares just one.
 Seating seat_spares(const QuiescingView& view) {
   Seating seating{view.state.seats, {}, {}};
-  std::vector<NodeRecord> spares = spares_of(view);
+  std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned);
   for (const NodeLife& dead : lives_of(view.state.seats)) {
     if (!contains(view.state.evicted, dead)) continue;
     const std::vector<Seat> seats = seats_at(view.state, dead);
@@ -84,6 +60,14 @@ Seating seat_spares(const QuiescingView& view) {
     spares.erase(spare);
   }
   return seating;
+}
+
+// Nodes that only their cordon keeps from being spares, said where one is missing.
+std::vector<NodeLife> cordoned_spares(const QuiescingView& view) {
+  std::vector<NodeLife> lives;
+  for (const NodeRecord& node : spares_of(view.state, view.nodes))
+    if (contains(view.cordoned, node.life.node)) lives.push_back(node.life);
+  return lives;
 }
 
 // Seats that stay where they are and need a new process: asked for, or dead by their own node's account.
@@ -209,7 +193,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
 
   Seating seating = seat_spares(view);
   if (!seating.unseated.empty()) {
-    const std::string what = text("a spare for seat ", numbers_of(seating.unseated));
+    std::string what = text("a spare for seat ", numbers_of(seating.unseated));
+    if (const std::vector<NodeLife> barred = cordoned_spares(view); !barred.empty())
+      what += text(" (node ", numbers_of(barred), " is cordoned; `pawl node uncordon` lets it take seats)");
     if (view.spec.wait_for_spare) return Wait{what, {}, true};
     std::string verdict =
         text("cannot go on: no healthy node is free to be ", what,

@@ -96,6 +96,16 @@ TEST_F(Forming, LetsALowerIdComeInLateButNotForEver) {
   EXPECT_EQ(moved(decide_forming(view, life(1))).seats[0].life, life(0));
 }
 
+TEST_F(Forming, PassesOverACordonedNode) {
+  view.nodes = {record(0, 2), record(1, 2), record(2, 2)};
+  view.cordoned = {NodeId(1)};
+  view.waited_ms = view.spec.deadline_ms;
+  const JobState state = moved(decide_forming(view, life(0)));
+  EXPECT_EQ(lives_of(state.seats), (std::vector{life(0), life(2)}));
+  view.cordoned = {NodeId(1), NodeId(2)};
+  EXPECT_EQ(waits(decide_forming(view, life(0))).what, "1 of 2 nodes");
+}
+
 TEST_F(Forming, OfTwoLivesOfANodeTheLaterCounts) {
   view.nodes = {record(0, 2, 1), record(0, 2, 9), record(0, 2, 3)};
   EXPECT_EQ(waits(decide_forming(view, life(0))).what, "1 of 2 nodes");
@@ -144,7 +154,7 @@ class Recovery : public testing::Test {
   static bool contains(const std::vector<NodeLife>& lives, NodeLife life) {
     return std::find(lives.begin(), lives.end(), life) != lives.end();
   }
-  Decision restore() { return decide_restore({spec, state, inventories, nodes}, life(9)); }
+  Decision restore() { return decide_restore({spec, state, inventories, nodes, cordoned}, life(9)); }
   void run() {
     std::vector<NodeLife> ready;
     for (const Member& member : state.seats) ready.push_back(member.life);
@@ -155,6 +165,7 @@ class Recovery : public testing::Test {
   JobState state;
   std::vector<NodeRecord> nodes;
   std::vector<Inventory> inventories;
+  std::vector<NodeId> cordoned;
   bool spares_hold = false;  // a commit came after the swap
 };
 
@@ -515,6 +526,22 @@ TEST_F(Recovery, WithoutASpareItWaitsOrStops) {
   const JobState ended = moved(restore());
   EXPECT_EQ(ended.phase, JobPhase::failed);
   EXPECT_TRUE(has(ended.verdict, "a spare for seat 1")) << ended.verdict;
+}
+
+TEST_F(Recovery, ACordonedNodeGetsNoSeatAndThatIsSaid) {
+  nodes.push_back(record(4, 1));
+  node_lost(1);
+  report(40, 40);
+  cordoned = {NodeId(0), NodeId(3)};
+  const JobState next = moved(restore());
+  EXPECT_EQ(next.seats[1].life, life(4));
+  EXPECT_EQ(next.seats[0].life, life(0));  // what it has it keeps
+  cordoned.push_back(NodeId(4));
+  const Wait wait = waits(restore());
+  EXPECT_TRUE(has(wait.what, "a spare for seat 1 (node 3,4 is cordoned")) << wait.what;
+  EXPECT_TRUE(wait.without_deadline);
+  cordoned.clear();
+  EXPECT_EQ(moved(restore()).seats[1].life, life(3));
 }
 
 TEST_F(Recovery, WhatCannotBeRecoveredIsSaidBeforeASpareIsWaitedFor) {

@@ -57,7 +57,7 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
   const JobState& state = view.state;
   Lead lead;
   Duration patience = deadlines.inventory;
-  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes};
+  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes, view.cordoned};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {

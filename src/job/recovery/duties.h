@@ -73,6 +73,7 @@ struct LeadView {
   Duration in_state_for{};
   const Registrations& registrations;
   std::vector<NodeLife> absent;  // members without a registration for long (is_absent)
+  std::vector<NodeId> cordoned = {};
 };
 struct Lead {
   Decision decision;
