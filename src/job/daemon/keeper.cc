@@ -91,6 +91,19 @@ class Keeper final : private NodeKeeper::Node {
   Result<int> run();
 
  private:
+  // Tells NodeKeeper how long a scope took that waits for disks or for other processes.
+  class OwnWork {
+   public:
+    explicit OwnWork(Keeper& keeper) : keeper_(keeper), began_(keeper.clock_.boottime()) {}
+    ~OwnWork() { keeper_.decides_.was_busy(keeper_.clock_.boottime() - began_); }
+    OwnWork(const OwnWork&) = delete;
+    OwnWork& operator=(const OwnWork&) = delete;
+
+   private:
+    Keeper& keeper_;
+    const Duration began_;
+  };
+
   Result<std::uint64_t> next_incarnation(std::uint64_t last) override;
   Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) override;
   void terminate_daemon() override;
@@ -267,6 +280,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
 }
 
 Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) {
+  const OwnWork work(*this);
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return system_error("start pawld: socketpair", errno);
@@ -317,6 +331,7 @@ std::uint64_t Keeper::memory_bytes() {
 }
 
 Result<StartedTrainer> Keeper::start_trainer(std::uint32_t local_index, std::span<const std::string> variables) {
+  const OwnWork work(*this);
   Trainer& trainer = trainers_[local_index] = Trainer{};
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
@@ -362,8 +377,12 @@ void Keeper::on_trainer_exit(std::uint32_t local_index, Duration now) {
   const Result<std::optional<Exit>> exit = try_wait_exit(trainer.process.pidfd.get());
   if (exit && !exit->has_value()) return;
   trainer.running = false;
-  decides_.on_trainer_exit(local_index, exit ? (*exit)->describe() : "ended", now,
-                           output_->close(local_index, kLastWords));
+  std::string last_words;
+  {
+    const OwnWork work(*this);
+    last_words = output_->close(local_index, kLastWords);
+  }
+  decides_.on_trainer_exit(local_index, exit ? (*exit)->describe() : "ended", now, last_words);
 }
 
 void Keeper::on_channel(Duration now) {

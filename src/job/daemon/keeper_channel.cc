@@ -30,6 +30,9 @@ void KeeperChannel::show_trainer(std::uint32_t local_index, bool shown) {
 void KeeperChannel::alive(Duration lease_renewed_boottime) {
   say(PawldAlive{lease_renewed_boottime});
 }
+void KeeperChannel::fence(const std::string& reason) {
+  say(FenceNode{reason});
+}
 void KeeperChannel::reset(const std::string& reason) {
   say(ResetNode{reason});
 }

@@ -30,6 +30,7 @@ class KeeperChannel {
   void kill_trainer(std::uint32_t local_index);
   void show_trainer(std::uint32_t local_index, bool shown);
   void alive(Duration lease_renewed_boottime);
+  void fence(const std::string& reason);
   void reset(const std::string& reason);
   void end(int code);
 

@@ -41,12 +41,17 @@ void NodeKeeper::begin(Duration now) {
 void NodeKeeper::begin_life(Duration now) {
   held_.clear();
   trainers_.clear();
-  short_lives_ = 0;
-  lease_renewed_ = {};
-  last_call_.reset();
+  new_life_ = false;
   const Result<std::uint64_t> incarnation = node_.next_incarnation(incarnation_);
   if (!incarnation) return fail(incarnation.error(), now);
   incarnation_ = *incarnation;
+  begin_again(now);
+}
+
+void NodeKeeper::begin_again(Duration now) {
+  short_lives_ = 0;
+  lease_renewed_ = {};
+  last_call_.reset();
   phase_ = Phase::serving;
   start_daemon(now);
 }
@@ -64,9 +69,16 @@ void NodeKeeper::start_daemon(Duration now) {
   for (const auto& [local_index, trainer] : trainers_) tell_about(local_index);
 }
 
-// The others may have gone on without this node: nothing it holds may be used again.
+// The others may have gone on without this node: nobody here goes on before a pawld has seen the state.
 void NodeKeeper::fence(std::string_view why, Duration now) {
-  log_warn("node_fenced", "why", why, "incarnation", incarnation_);
+  log_warn("node_fenced", "why", why, "incarnation", incarnation_, "held", held_.size());
+  kill_all(now);
+}
+
+// They have gone on: nothing it holds may be used again.
+void NodeKeeper::reset(std::string_view why, Duration now) {
+  log_warn("node_reset", "why", why, "incarnation", incarnation_);
+  new_life_ = true;
   kill_all(now);
 }
 
@@ -116,7 +128,7 @@ void NodeKeeper::go_on(Duration now) {
 void NodeKeeper::all_have_ended(Duration now) {
   const std::string left = what_runs();
   if (!left.empty()) log_error("processes_not_ended", "which", left);
-  if (left.empty() && !wanted_) return begin_life(now);
+  if (left.empty() && !wanted_) return new_life_ ? begin_life(now) : begin_again(now);
   if (!wanted_) wanted_ = not_ended();
   phase_ = Phase::over;
   outcome_ = std::move(*wanted_);
@@ -145,10 +157,15 @@ bool NodeKeeper::any_trainer_runs() const {
 // --- Time
 
 void NodeKeeper::note_time(Duration now) {
-  const Duration stalled = now - last_call_.value_or(now);
-  last_call_ = now;
+  const Duration last = last_call_.value_or(now);
+  const Duration stalled = now - last;
+  last_call_ = std::max(last, now);
   if (phase_ == Phase::serving && stalled > options_.silence)
     fence(text("the keeper did not run for ", stalled / milliseconds(1), " ms"), now);
+}
+
+void NodeKeeper::was_busy(Duration spent) {
+  if (last_call_) *last_call_ += spent;
 }
 
 void NodeKeeper::turn(Duration now) {
@@ -241,8 +258,10 @@ void NodeKeeper::on_message(std::string_view packet, std::vector<Fd> fds, Durati
     daemon_spoke_ = true;
     daemon_alive_until_ = now + options_.daemon_silence;
     lease_renewed_ = std::max(lease_renewed_, alive->lease_renewed);
-  } else if (const auto* reset = std::get_if<ResetNode>(&*message)) {
-    fence(text("pawld asked: ", reset->reason), now);
+  } else if (const auto* cut_off = std::get_if<FenceNode>(&*message)) {
+    fence(text("pawld asked: ", cut_off->reason), now);
+  } else if (const auto* evicted = std::get_if<ResetNode>(&*message)) {
+    reset(text("pawld asked: ", evicted->reason), now);
   } else if (const auto* job_end = std::get_if<EndNode>(&*message)) {
     log_info("job_ended", "code", job_end->code);
     end(static_cast<int>(job_end->code), now);

@@ -1,11 +1,14 @@
 // NodeKeeper: what a keeper decides: when pawld and the trainers of a node are started, killed and started again, when
 // the node begins anew with nothing, and when it ends.
 //
-// Always: one pawld, and one trainer a local index, at a time; a new life begins only when what ran in the last one has
-// ended. What was killed and does not end (it waits in the kernel) may still write: the node then ends with an error.
+// Always: one pawld, and one trainer a local index, at a time; a new pawld begins after a fence, and a new life after a
+// reset, only when what ran before has ended. What was killed and does not end (it waits in the kernel) may still write:
+// the node then ends with an error.
 //
 // Others may have gone on without this node where it was stopped or its lease has ended. It then fences itself, which
-// is: kill all, hold nothing, begin a new life. Two rules:
+// is: kill all. What it holds stays, and so does its incarnation: whether others have gone on says the state alone. The
+// next pawld reads it, and asks for a reset where this life was evicted: hold nothing, begin a new life. If nobody has
+// gone on, because all were cut off or stopped at once, what is held here may be the only copy. Two rules:
 // 1. Who did not call for longer than the silence deadline was stopped, and the node with it.
 // 2. A pawld that lives judges by what it hears from its neighbours (must_fence, recovery/deadlines.h). Where none lives
 //    (it has ended, or was killed for its silence), the keeper judges in its place: the node has registered, and the
@@ -93,6 +96,8 @@ class NodeKeeper {
   void on_trainer_exit(std::uint32_t local_index, std::string_view how, Duration now, std::string_view said = {});
   // Ends the node: trainers and pawld may end themselves in order first. The first code counts.
   void end(int code, Duration now);
+  // So much of the time since the last call went into work of Node's: it is no stall.
+  void was_busy(Duration spent);
   // What is due by time. Call it after the events of a moment, and wait no longer than wait() before the next.
   void turn(Duration now);
   [[nodiscard]] Duration wait(Duration now) const;
@@ -113,14 +118,16 @@ class NodeKeeper {
     serving,
     ending_trainers,  // they may end themselves until `until_`
     ending_daemon,    // it may end itself until `until_`
-    killed,           // all are; the next life, or the end, begins when all have ended, or at `until_`
+    killed,           // all are; what comes next begins when all have ended, or at `until_`
     over,
   };
 
   void note_time(Duration now);
   void begin_life(Duration now);
+  void begin_again(Duration now);
   void start_daemon(Duration now);
   void fence(std::string_view why, Duration now);
+  void reset(std::string_view why, Duration now);
   void fail(Error error, Duration now);
   void kill_all(Duration now);
   void go_on(Duration now);
@@ -141,7 +148,8 @@ class NodeKeeper {
   Phase phase_ = Phase::over;
   Duration until_{};
   std::optional<Duration> last_call_;  // unset: a life has just begun
-  std::optional<Result<int>> wanted_;  // the outcome once all have ended; unset: a new life
+  std::optional<Result<int>> wanted_;  // the outcome once all have ended; unset: the node goes on
+  bool new_life_ = false;              // then: with nothing of this one
   std::optional<Result<int>> outcome_;
 
   std::uint64_t incarnation_ = 0;

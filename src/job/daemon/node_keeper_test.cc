@@ -162,7 +162,7 @@ TEST_F(NodeKeeperTest, SilentPawldIsKilled) {
   EXPECT_EQ(node_.take(), Words{"kill daemon"});
 }
 
-TEST_F(NodeKeeperTest, AKeeperThatWasStoppedFencesItsNode) {
+TEST_F(NodeKeeperTest, AKeeperThatWasStoppedFencesItsNodeAndKeepsItsMemory) {
   say("hold own.1", 1);
   say("spawn 0");
   pass(seconds(1), kAlive);
@@ -175,11 +175,45 @@ TEST_F(NodeKeeperTest, AKeeperThatWasStoppedFencesItsNode) {
   daemon_exits();
   EXPECT_EQ(node_.take(), Words{}) << "a trainer of the old life may still run";
   trainer_exits(0);
-  EXPECT_EQ(node_.take(), Words{"start daemon 2"}) << "nothing is held";
-  EXPECT_EQ(keeper_.incarnation(), 2U);
-  now_ += seconds(20);  // to begin anew may take time: that is no stall
+  EXPECT_EQ(node_.take(), (Words{"start daemon 1 own.1", "tell exited 0 2 exited 1, its output is in here"}))
+      << "the next pawld sees what has become of this life";
+  EXPECT_EQ(keeper_.incarnation(), 1U);
+  now_ += seconds(20);  // to begin again may take time: that is no stall
   keeper_.turn(now_);
-  EXPECT_EQ(keeper_.incarnation(), 2U);
+  EXPECT_EQ(node_.take(), Words{"kill daemon"}) << "it said nothing in all that time";
+}
+
+TEST_F(NodeKeeperTest, AFencedNodeThatWasEvictedBeginsANewLife) {
+  say("hold own.1", 1);
+  say("spawn 0");
+  pass(seconds(1), kAlive);
+  node_.take();
+  say("fence cut off");
+  EXPECT_EQ(node_.take(), (Words{"kill trainer 0", "kill daemon"}));
+  trainer_exits(0);
+  daemon_exits();
+  EXPECT_EQ(node_.take(), (Words{"start daemon 1 own.1", "tell exited 0 2 exited 1, its output is in here"}));
+  pass(seconds(60), "alive 0");  // it is still cut off, and can't know
+  EXPECT_EQ(node_.take(), Words{});
+  say("reset evicted in generation 2");
+  daemon_exits();
+  EXPECT_EQ(node_.take(), (Words{"kill daemon", "start daemon 2"}));
+}
+
+TEST_F(NodeKeeperTest, OwnWorkIsNoStall) {
+  say("spawn 0");
+  pass(seconds(1), kAlive);
+  node_.take();
+  const Duration event = now_;
+  keeper_.was_busy(seconds(4));  // a trainer was started from a slow disk
+  keeper_.on_trainer_exit(1, "exited 1", event);  // of the same moment
+  now_ += seconds(4);
+  say(kAlive);
+  keeper_.turn(now_);
+  EXPECT_EQ(node_.take(), Words{});
+  now_ += seconds(3) + milliseconds(1);
+  keeper_.turn(now_);
+  EXPECT_EQ(node_.take(), (Words{"kill trainer 0", "kill daemon"}));
 }
 
 TEST_F(NodeKeeperTest, ResetBeginsANewLifeWithNothing) {
@@ -344,7 +378,7 @@ TEST_F(NodeKeeperTest, ANodeWithoutPawldFencesItselfWhenItsLeaseHasEnded) {
   EXPECT_EQ(node_.take(), (Words{"kill trainer 0", "kill daemon"}));
   daemon_exits();
   trainer_exits(0);
-  EXPECT_EQ(node_.take(), Words{"start daemon 2"});
+  EXPECT_EQ(node_.take(), (Words{"start daemon 1", "tell exited 0 2 exited 1, its output is in here"}));
 }
 
 TEST_F(NodeKeeperTest, PawldsThatNeverSayAWordAreNoPawld) {
@@ -360,8 +394,9 @@ TEST_F(NodeKeeperTest, PawldsThatNeverSayAWordAreNoPawld) {
   EXPECT_EQ(node_.take(), Words{}) << "it may be about to say its first word";
   daemon_exits();
   EXPECT_EQ(node_.take(), Words{});
+  say("hold own.1", 1);
   keeper_.turn(now_);
-  EXPECT_EQ(node_.take(), Words{"start daemon 2"});
+  EXPECT_EQ(node_.take(), Words{"start daemon 1 own.1"}) << "fenced: nothing ran that could be killed";
 }
 
 TEST_F(NodeKeeperTest, PawldThatLivesJudgesForItself) {

@@ -334,7 +334,7 @@ void Pawld::fence_if_cut_off() {
 void Pawld::fence(const std::string& why) {
   if (std::exchange(context_.ending, true)) return;
   log_error("fencing_itself", "why", why);
-  keeper_->reset(why);
+  keeper_->fence(why);
 }
 
 void Pawld::end_job(int code) {

@@ -37,6 +37,9 @@ std::string write(const ShowTrainer& m) {
 std::string write(const PawldAlive& m) {
   return text("alive ", m.lease_renewed.count());
 }
+std::string write(const FenceNode& m) {
+  return "fence " + m.reason;
+}
 std::string write(const ResetNode& m) {
   return "reset " + m.reason;
 }
@@ -65,6 +68,7 @@ std::optional<ToKeeper> parse_to_keeper(std::string_view packet) {
   const std::string_view word = take_word(rest);
   if (word == "hold" && !rest.empty()) return HoldSegment{std::string(rest)};
   if (word == "drop") return DropSegment{std::string(rest)};
+  if (word == "fence") return FenceNode{std::string(rest)};
   if (word == "reset") return ResetNode{std::string(rest)};
   if (word == "spawn") {
     SpawnTrainer spawn;

@@ -37,14 +37,17 @@ struct ShowTrainer {  // it has seat 0, or has it no more: whether its output is
 struct PawldAlive {          // every heartbeat
   Duration lease_renewed{};  // boottime
 };
-struct ResetNode {  // begin again, with a new incarnation
+struct FenceNode {  // kill the trainers and this pawld; all that is held stays, and so does the incarnation
+  std::string reason;
+};
+struct ResetNode {  // drop what is held, too, and begin again with a new incarnation
   std::string reason;
 };
 struct EndNode {
   std::uint32_t code = 0;  // exit code, 0..255
 };
 using ToKeeper =
-    std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, ShowTrainer, PawldAlive, ResetNode, EndNode>;
+    std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, ShowTrainer, PawldAlive, FenceNode, ResetNode, EndNode>;
 
 // --- keeper -> pawld
 

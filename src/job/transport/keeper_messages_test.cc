@@ -28,7 +28,8 @@ TEST(KeeperMessages, AreTheseTexts) {
   EXPECT_EQ(there_and_back(ToKeeper(ShowTrainer{2, true})), "show 2");
   EXPECT_EQ(there_and_back(ToKeeper(ShowTrainer{2, false})), "hide 2");
   EXPECT_EQ(there_and_back(ToKeeper(PawldAlive{Duration(7)})), "alive 7");
-  EXPECT_EQ(there_and_back(ToKeeper(ResetNode{"cut off: no lease"})), "reset cut off: no lease");
+  EXPECT_EQ(there_and_back(ToKeeper(FenceNode{"cut off: no lease"})), "fence cut off: no lease");
+  EXPECT_EQ(there_and_back(ToKeeper(ResetNode{"evicted"})), "reset evicted");
   EXPECT_EQ(there_and_back(ToKeeper(EndNode{1})), "end 1");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerSpawned{1, 20, 300})), "spawned 1 20 300");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerExited{1, 20, "killed by SIGKILL, its output is in x"})),
