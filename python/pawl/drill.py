@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import drill_faults, drill_record, drill_verdict
+from pawl import drill_blows, drill_faults, drill_record, drill_verdict
 from pawl.drill_faults import Fault, FaultError, RunningJob, Striker, Struck
 from pawl.drill_verdict import Run, Verdict
 
@@ -66,7 +66,7 @@ class Options:
     spares: int = 1
     faults: int = 3
     seed: int = 1
-    kinds: tuple[str, ...] = drill_faults.KINDS
+    kinds: tuple[str, ...] = drill_blows.DEFAULT_KINDS
     cold: bool = False
     steps_limit: int = 0   # 0: as many as the script wants
     keep: str = ""
@@ -99,8 +99,8 @@ def read_options(arguments: list[str]) -> Options:
     given = _parser().parse_args(own)
     kinds = tuple(kind for kind in given.kinds.split(",") if kind)
     for kind in kinds:
-        if kind not in drill_faults.KINDS:
-            raise DrillError(f"--kinds {given.kinds}: choose from {', '.join(drill_faults.KINDS)}", WRONG_USE)
+        if kind not in drill_blows.KINDS:
+            raise DrillError(f"--kinds {given.kinds}: choose from {', '.join(drill_blows.KINDS)}", WRONG_USE)
     if not dashes or not command:
         raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
                          "train.py --steps 60`", WRONG_USE)
@@ -130,7 +130,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spares", type=_number(0), default=1, help="nodes that wait (default 1)")
     parser.add_argument("--faults", type=_number(0), default=3, help="how many (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of victims and instants (default 1)")
-    parser.add_argument("--kinds", default=",".join(drill_faults.KINDS), help="what dies in turn: node,trainer,pawld")
+    parser.add_argument("--kinds", default=",".join(drill_blows.DEFAULT_KINDS),
+                        help="the faults, in turn: node, trainer, pawld (killed; the default), link (cut), communication "
+                        "(a trainer's connections shut), timed (a node stands still for some seconds), storage (a full "
+                        "disk while a trainer dies)")
     parser.add_argument("--cold", action="store_true", help="besides, one death before the first commit")
     parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")
@@ -154,17 +157,28 @@ def check(options: Options) -> None:
         raise DrillError("the program pawl was not found: start the drill with `pawl drill -- ...`, or put pawl into "
                          "the PATH")
     if not options.kinds and options.faults:
-        raise DrillError("--kinds is empty: choose from node, trainer, pawld", WRONG_USE)
-    if options.faults and "node" in options.kinds and options.nnodes < 2:
-        raise DrillError("--nnodes 1: when the only node dies, nobody has its state: take --nnodes 2 or more, or "
-                         "--kinds trainer,pawld", WRONG_USE)
-    if options.faults and "node" in options.kinds and options.spares < 1:
-        raise DrillError("--spares 0: nobody can take a dead node's seat: take --spares 1 or more, or --kinds "
-                         "trainer,pawld",
-                         WRONG_USE)
+        raise DrillError(f"--kinds is empty: choose from {', '.join(drill_blows.KINDS)}", WRONG_USE)
+    if options.faults:
+        _check_kinds(options)
     interpreter = _check_command(options.command)
     if interpreter:
         _check_packages(interpreter)
+
+
+def _check_kinds(options: Options) -> None:
+    """Whether this cluster and this user can have such faults. Fails: DrillError."""
+    def chosen(among: tuple[str, ...]) -> str:
+        return ",".join(kind for kind in options.kinds if kind in among)
+
+    if options.nnodes < 2 and chosen(drill_blows.NEED_ANOTHER_NODE):
+        raise DrillError(f"--nnodes 1: nobody else has its state, and it talks to nobody: take --nnodes 2 or more, or "
+                         f"leave out --kinds {chosen(drill_blows.NEED_ANOTHER_NODE)}", WRONG_USE)
+    if options.spares < 1 and chosen(drill_blows.NEED_SPARE):
+        raise DrillError(f"--spares 0: nobody can take a lost node's seat: take --spares 1 or more, or leave out "
+                         f"--kinds {chosen(drill_blows.NEED_SPARE)}", WRONG_USE)
+    if os.geteuid() != 0 and chosen(drill_blows.NEED_ROOT):
+        raise DrillError(f"--kinds {chosen(drill_blows.NEED_ROOT)}: only root may cut a link or fill a disk of its "
+                         f"own: run the drill with sudo, or leave them out", WRONG_USE)
 
 
 def _check_command(command: list[str]) -> str | None:
@@ -246,6 +260,8 @@ class Drill:
             job.end()
         if self._options.keep:
             shutil.copytree(self._folder, self._options.keep, dirs_exist_ok=True, ignore=_not_copyable)
+        for job in self._jobs:
+            job.give_back_disk()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _plan(self, reference: Run) -> list[Fault]:
@@ -315,12 +331,16 @@ class DrilledJob:
     def __init__(self, options: Options, folder: str) -> None:
         self._options, self._folder = options, folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._mounted = False
         self._run_root = os.path.join(folder, "r")
         self.running = RunningJob(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
 
     def start(self) -> None:
         options = self._options
         os.makedirs(self._run_root, mode=0o700)
+        if "storage" in options.kinds:
+            drill_blows.mount_disk(self._run_root)
+            self._mounted = True
         flags = ["--standalone", "--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node),
                  "--spares", str(options.spares), "--test-hooks", "--keep"]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
@@ -369,6 +389,11 @@ class DrilledJob:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def give_back_disk(self) -> None:
+        if self._mounted:
+            drill_blows.unmount_disk(self._run_root)
+            self._mounted = False
 
     def record(self) -> Run:
         return drill_verdict.read_run(os.path.join(self._folder, "record"))

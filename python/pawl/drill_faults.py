@@ -1,17 +1,16 @@
-"""The faults of a drill: which, when, and how a running job gets them. They come from outside, as real faults do.
+"""The faults of a drill: which, when, and how a running job gets them. How each kind comes about: drill_blows.py.
 
 plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that
 a job of quick steps can't end before the fault is due. At the halt the drill waits until a death would cost nothing: a
-step is committed, nothing is exposed, a spare waits if a node is to die. Then all trainers go on, and the victim dies
-at a random instant of the next steps, or while it is parked in a named phase of the step. Pids come from `pawl status
--o json`; a signal goes through a pidfd, so it can't hit another process. Linux, standard library only.
+step is committed, nothing is exposed, a spare waits if a node may be replaced. Then all trainers go on, and the victim
+is struck at a random instant of the next steps, or while it is parked in a named phase of the step. Pids come from
+`pawl status -o json`. Linux, standard library only.
 """
 from __future__ import annotations
 
 import json
 import os
 import random
-import signal
 import socket
 import struct
 import subprocess
@@ -20,10 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("node", "trainer", "pawld")
+from pawl.drill_blows import NEED_SPARE, WHOLE_NODE, Blow, BlowError, Process
+
 PHASES = ("compute", "allreduce", "fence", "update")  # each of them comes in every data-parallel step
 HALTS = ("aside", "compute")  # they take turns, so that asking for the next one lets go of the one before
 SETTLE_STEPS, FAULT_STEPS = 4, 3  # before the first halt; between two halts at least
+STAND_STILL_S = (0.3, 6.0)  # of a timed fault: shorter and longer than a node's silence may last by default
 POLL_S = 0.03
 HELD_WITHIN_S = 20.0
 _FRAME = struct.Struct("<IHHQII")  # docs/protocol.md: length, kind, zero, id, two checksums that may be left out
@@ -45,9 +46,12 @@ class Fault:
     phase: str = ""
     cold: bool = False
     delay: float = 0.0  # of the random instant, in steps
+    seconds: float = 0.0  # that a timed one lasts
 
     def shown(self) -> str:
         where = f"held in {self.phase}" if self.phase else "at a random instant"
+        if self.kind == "timed":
+            where += f" for {self.seconds:.1f} s"
         if self.cold:
             where = "before the first commit"
         return f"{self.kind}, {where}, from step {self.step} on"
@@ -90,7 +94,8 @@ def plan_faults(seed: int, count: int, kinds: Iterable[str], cold: bool, steps: 
         step = int(begin + chance.random() * (room - FAULT_STEPS))
         kind = kinds[(first + number) % len(kinds)]
         phase = phases[number // 2 % len(phases)] if number % 2 == 1 else ""
-        faults.append(Fault(kind, step, phase, delay=chance.uniform(0.0, 2.5)))
+        faults.append(Fault(kind, step, phase, delay=chance.uniform(0.0, 2.5),
+                            seconds=chance.uniform(*STAND_STILL_S) if kind == "timed" else 0.0))
     return faults
 
 
@@ -201,10 +206,7 @@ class Striker:
             self._set_halt(fault)
             nodes = self._await_halt(fault)
             self._tell(f"fault {number + 1} of {len(faults)}: {fault.shown()}")
-            blow = self._strike(fault, following, nodes)
-            if fault.phase:
-                self._free(blow.node)
-            struck.append(self._recover(blow))
+            struck.append(self._strike(fault, following, nodes))
         self._let_go()
         return struck
 
@@ -213,7 +215,7 @@ class Striker:
         node = self._random.choice(sorted(members(nodes)))
         status = self._status_of(node)
         hurt, processes = self._choose(fault, status)
-        with Victims(processes) as victims:
+        with Blow(fault.kind, node, processes, fault.seconds, self._job.command, self._job.run_root) as blow:
             if fault.phase and not (fault.cold or self._halt == (fault.phase, fault.step)):
                 self._hold_in(node, fault.phase, fault.step, nodes)
                 self._open_for(following, but=node)
@@ -224,11 +226,19 @@ class Striker:
                 self._open_for(following)
                 time.sleep(fault.delay * self._step_s)
             seen = self._last_seen(node, status)
-            killed = victims.kill()
-        if not killed:
-            raise FaultError(f"the {fault.kind} of node {node} had ended before it could be killed")
-        phases = [each.get("phase", "") for each in seen["trainers"] if each.get("seat") == hurt[0]]
-        return Struck(fault, node, hurt, killed, "".join(phases[:1]), seen["committed"], seen["generation"])
+            try:
+                hit = blow.strike()
+            except BlowError as error:
+                raise FaultError(str(error)) from None
+            if not hit:
+                raise FaultError(f"{fault.kind}: what was to be struck on node {node} had ended before")
+            phases = [each.get("phase", "") for each in seen["trainers"] if each.get("seat") == hurt[0]]
+            struck = Struck(fault, node, hurt, hit, "".join(phases[:1]), seen["committed"], seen["generation"])
+            if fault.phase:
+                self._free(node)
+            struck = self._recover(struck)
+            blow.mend()
+        return struck
 
     def _status_of(self, node: int) -> Status:
         """As `pawl status -o json` tells anybody."""
@@ -237,13 +247,13 @@ class Striker:
                 return dict(status)
         raise FaultError(f"node {node} does not answer, so nothing of it can be killed")
 
-    def _choose(self, fault: Fault, status: Status) -> tuple[list[int], list[tuple[int, int | None]]]:
-        """The seats that are hurt; who dies: pid, and start time if known; the parent first."""
+    def _choose(self, fault: Fault, status: Status) -> tuple[list[int], list[Process]]:
+        """The seats that are hurt; the processes that are, the parent first."""
         trainers = [each for each in status["trainers"] if each.get("pid") and each.get("state") != "dead"]
         if not trainers:
             raise FaultError(f"node {status['node']} has no trainer that could be killed")
         own = [(each["pid"], each["start_time"]) for each in trainers]
-        if fault.kind == "trainer":
+        if fault.kind not in WHOLE_NODE and fault.kind != "pawld":
             chosen = self._random.randrange(len(trainers))
             return [trainers[chosen]["seat"]], [own[chosen]]
         daemon = (status["pawld_pid"], None)
@@ -259,7 +269,7 @@ class Striker:
     def _recover(self, blow: Struck) -> Struck:
         began = time.monotonic()
         seats_hurt = ", ".join(str(seat) for seat in blow.seats)
-        self._tell(f"  killed the {blow.fault.kind} of node {blow.node} (seat {seats_hurt}, in "
+        self._tell(f"  {blow.fault.kind}: struck node {blow.node} (seat {seats_hurt}, in "
                    f"{blow.phase or 'no phase'}, step {blow.committed} committed)")
 
         def back(nodes: dict[int, Status]) -> bool:
@@ -267,9 +277,12 @@ class Striker:
                 return False
             if blow.fault.kind == "pawld":
                 return blow.node in nodes and nodes[blow.node]["pawld_pid"] not in blow.pids
-            return generation(nodes) > blow.generation
+            if generation(nodes) > blow.generation:
+                return True
+            # Nobody may have missed a node that stood still for a moment.
+            return blow.fault.kind == "timed" and blow.node in members(nodes) and committed(nodes) > blow.committed
 
-        nodes = self._wait(back, f"the job to run again after the death of the {blow.fault.kind} of node {blow.node}")
+        nodes = self._wait(back, f"the job to run again after the {blow.fault.kind} fault of node {blow.node}")
         seconds = time.monotonic() - began
         resume = None
         if generation(nodes) > blow.generation:
@@ -299,12 +312,12 @@ class Striker:
             held = running(nodes, self._node_count) and len(trainers) == self._seat_count and all(
                 each.get("held") for each in trainers)
             return held and (fault.cold or self._sound(fault, nodes))
-        spare = ", and a spare waiting" if fault.kind == "node" else ""
+        spare = ", and a spare waiting" if fault.kind in NEED_SPARE else ""
         what = f"step {fault.step}, with a step committed, nothing exposed{spare}"
         return self._wait(parked, what)
 
     def _sound(self, fault: Fault, nodes: dict[int, Status]) -> bool:
-        if committed(nodes) < 1 or (fault.kind == "node" and not spare_waits(nodes)):
+        if committed(nodes) < 1 or (fault.kind in NEED_SPARE and not spare_waits(nodes)):
             return False
         if any(status.get("exposed") for status in members(nodes).values()):
             return False
@@ -374,47 +387,3 @@ class Striker:
             if time.monotonic() > deadline:
                 raise FaultError(f"waited {self._timeout_s:.0f} s for {what}, and it did not happen (--timeout)")
             time.sleep(POLL_S)
-
-
-class Victims:
-    """Processes by pid and, where known, start time, held so that a signal can hit nobody else."""
-
-    def __init__(self, processes: Iterable[tuple[int, int | None]]) -> None:
-        self._fds: list[tuple[int, int]] = []
-        for pid, start_time in processes:
-            try:
-                fd = os.pidfd_open(pid)
-            except OSError:
-                continue
-            if start_time is None or start_time_of(pid) == start_time:
-                self._fds.append((pid, fd))
-            else:
-                os.close(fd)
-
-    def kill(self) -> list[int]:
-        """SIGKILL to all, one right after the other; the pids of those that still lived."""
-        killed = []
-        for pid, fd in self._fds:
-            try:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-                killed.append(pid)
-            except ProcessLookupError:
-                pass
-        return killed
-
-    def __enter__(self) -> Victims:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for _pid, fd in self._fds:
-            os.close(fd)
-
-
-def start_time_of(pid: int) -> int | None:
-    """Clock ticks since boot."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    return int(text[text.rindex(")") + 2:].split()[19])

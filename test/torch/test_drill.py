@@ -17,7 +17,7 @@ from torch_job import HERE, PACKAGE, harness  # noqa: E402
 from processes import command_line, pids  # noqa: E402
 
 sys.path.insert(0, PACKAGE)
-from pawl import digest, drill, drill_faults, drill_verdict, unprotected_state  # noqa: E402
+from pawl import digest, drill, drill_blows, drill_faults, drill_verdict, unprotected_state  # noqa: E402
 
 DRILLED = os.path.join(HERE, "drilled.py")
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
@@ -64,6 +64,19 @@ class RealDrills(unittest.TestCase):
         self.assertEqual((30, 2), (report["steps"], report["seats"]))
         for struck in report["faults"]:
             self.assertEqual(struck["fault"]["kind"] == "pawld", struck["resume"] is None)
+
+    @unittest.skipUnless(os.geteuid() == 0, "privilege: only root may cut links and mount a small disk")
+    def test_links_connections_pauses_and_full_disks(self):
+        kinds = list(drill_blows.KINDS[len(drill_blows.DEFAULT_KINDS):])
+        code, out, err = self.drill("--seed", "5", "--faults", "4", "--kinds", ",".join(kinds), "-o", "json",
+                                    command=drilled("--ema", "protected", "--own-sampler", "protected"))
+        self.assertEqual(0, code, out + err)
+        report = json.loads(out)
+        self.assertEqual("equal", report["verdict"])
+        self.assertEqual(sorted(kinds), sorted(struck["fault"]["kind"] for struck in report["faults"]))
+        for struck in report["faults"]:
+            if struck["fault"]["kind"] != "timed":
+                self.assertIsNotNone(struck["resume"], struck)
 
     def test_an_unprotected_average_is_named(self):
         code, out, err = self.drill("--kinds", "node", "--faults", "1", command=drilled("--ema", "unprotected"))
@@ -275,11 +288,12 @@ def astuple(difference):
 
 class Plans(unittest.TestCase):
     def test_a_plan_is_its_seed(self):
-        plan = drill_faults.plan_faults(3, 6, drill_faults.KINDS, True, 100)
-        self.assertEqual(plan, drill_faults.plan_faults(3, 6, drill_faults.KINDS, True, 100))
-        self.assertNotEqual(plan, drill_faults.plan_faults(4, 6, drill_faults.KINDS, True, 100))
+        plan = drill_faults.plan_faults(3, 6, drill_blows.DEFAULT_KINDS, True, 100)
+        self.assertEqual(plan, drill_faults.plan_faults(3, 6, drill_blows.DEFAULT_KINDS, True, 100))
+        self.assertNotEqual(plan, drill_faults.plan_faults(4, 6, drill_blows.DEFAULT_KINDS, True, 100))
         self.assertTrue(plan[0].cold)
-        self.assertEqual([2, 2, 2], [sum(fault.kind == kind for fault in plan[1:]) for kind in drill_faults.KINDS])
+        kinds = [fault.kind for fault in plan[1:]]
+        self.assertEqual([2, 2, 2], [kinds.count(kind) for kind in drill_blows.DEFAULT_KINDS])
         self.assertEqual(3, len({fault.phase for fault in plan[1:] if fault.phase}))
         self.assertEqual(3, sum(not fault.phase for fault in plan[1:]))
 
@@ -295,16 +309,16 @@ class Plans(unittest.TestCase):
 
     def test_too_short(self):
         with self.assertRaisesRegex(drill_faults.FaultError, "at least 14"):
-            drill_faults.plan_faults(1, 3, drill_faults.KINDS, False, 13)
+            drill_faults.plan_faults(1, 3, drill_blows.DEFAULT_KINDS, False, 13)
 
     def test_a_signal_hits_nobody_else(self):
         process = subprocess.Popen(["sleep", "60"])
         try:
-            start_time = drill_faults.start_time_of(process.pid)
-            with drill_faults.Victims([(process.pid, start_time + 1)]) as victims:
+            start_time = drill_blows.start_time_of(process.pid)
+            with drill_blows.Victims([(process.pid, start_time + 1)]) as victims:
                 self.assertEqual([], victims.kill())
             self.assertIsNone(process.poll())
-            with drill_faults.Victims([(process.pid, start_time)]) as victims:
+            with drill_blows.Victims([(process.pid, start_time)]) as victims:
                 self.assertEqual([process.pid], victims.kill())
             self.assertEqual(-signal.SIGKILL, process.wait(10))
         finally:
