@@ -158,6 +158,7 @@ Result<std::vector<std::string>> stat_fields(pid_t pid) {
 
 constexpr std::size_t kStateField = 0;  // field 3 of proc(5)
 constexpr std::size_t kGroupField = 2;
+constexpr std::size_t kThreadsField = 17;
 constexpr std::size_t kStartTimeField = 19;  // field 22
 
 bool is_program(const std::string& path) {
@@ -304,6 +305,16 @@ Result<pid_t> process_group(pid_t pid) {
   return static_cast<pid_t>(group);
 }
 
+namespace {
+
+// A zombie whose other threads still end holds its memory and descriptors until the last of them is gone.
+bool has_ended(const std::vector<std::string>& stat) {
+  if (stat.size() <= kThreadsField || stat[kStateField] == "X") return true;
+  return stat[kStateField] == "Z" && stat[kThreadsField] == "1";
+}
+
+}  // namespace
+
 std::vector<pid_t> processes_of_group(pid_t leader) {
   std::vector<pid_t> members;
   const Result<std::vector<std::string>> names = real_files().list("/proc");
@@ -313,8 +324,7 @@ std::vector<pid_t> processes_of_group(pid_t leader) {
     if (!parse_number(name, number)) continue;
     const auto pid = static_cast<pid_t>(number);
     if (process_group(pid).value_or(0) != leader) continue;
-    const char state = process_state(pid).value_or('X');
-    if (state != 'Z' && state != 'X') members.push_back(pid);
+    if (!has_ended(stat_fields(pid).value_or({}))) members.push_back(pid);
   }
   return members;
 }
@@ -331,8 +341,7 @@ bool was_started_with(pid_t pid, std::string_view entry) {
 
 bool is_alive(pid_t pid, std::uint64_t start_time) {
   const Result<std::uint64_t> found = process_start_time(pid);
-  const Result<char> state = process_state(pid);
-  return found && state && *found == start_time && *state != 'Z' && *state != 'X';
+  return found && *found == start_time && !has_ended(stat_fields(pid).value_or({}));
 }
 
 namespace {

@@ -83,7 +83,7 @@ struct Exit {
 [[nodiscard]] std::vector<pid_t> processes_of_group(pid_t leader);
 // Whether it was started with this entry, "NAME=value", in its environment. False also where that can't be told.
 [[nodiscard]] bool was_started_with(pid_t pid, std::string_view entry);
-// This very process runs, or is stopped; a zombie is not alive.
+// This very process runs, is stopped, or still ends: a zombie is dead only when the last of its threads has ended.
 [[nodiscard]] bool is_alive(pid_t pid, std::uint64_t start_time);
 
 // --- The seam for whoever may run in a simulation: what the daemon wants to know of the processes beside it.

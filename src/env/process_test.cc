@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +210,30 @@ TEST(Process, AStrangersEndIsSeenButNotExplained) {
   ASSERT_TRUE(send_signal(grandchild->get(), SIGKILL));
   EXPECT_EQ(wait_exit(grandchild->get(), Deadline::in(10s))->describe(), "ended");
   EXPECT_TRUE(wait_exit(shell->pidfd.get(), Deadline::in(10s)));
+}
+
+// A killed process of several threads is a zombie while the last of them still gives its memory back.
+TEST(Process, AZombieOfWhichAThreadIsLeftIsAlive) {
+  const pid_t pid = ::fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    ::setpgid(0, 0);
+    std::thread([] { ::pause(); }).detach();
+    ::syscall(SYS_exit, 0);  // this thread alone
+  }
+  const Result<Fd> pidfd = open_pidfd(pid);
+  ASSERT_TRUE(pidfd);
+  const std::uint64_t start_time = process_start_time(pid).value_or(0);
+  ASSERT_TRUE(reaches_state(pid, 'Z'));
+  EXPECT_TRUE(is_alive(pid, start_time));
+  EXPECT_EQ(processes_of_group(pid), std::vector<pid_t>{pid});
+  EXPECT_FALSE(try_wait_exit(pidfd->get())->has_value());
+
+  ASSERT_TRUE(send_signal(pidfd->get(), SIGKILL));
+  ASSERT_TRUE(wait_readable(pidfd->get(), Deadline::in(20s)));
+  EXPECT_FALSE(is_alive(pid, start_time));
+  EXPECT_TRUE(processes_of_group(pid).empty());
+  EXPECT_TRUE(wait_exit(pidfd->get(), Deadline::in(10s)));
 }
 
 TEST(Process, AGroupOutlivesItsLeader) {
