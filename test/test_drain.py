@@ -39,5 +39,39 @@ class CordonTest(NodeTest):
             self.finish(job, recoveries=2)
 
 
+class DrainTest(NodeTest):
+    def test_the_spare_takes_the_seat_and_no_step_is_done_again(self):
+        with self.job(spares=2) as job:
+            before = job.wait_step(20)
+            job.wait_spare(2)
+            self.node(job, "cordon", "4")
+            self.assert_says(self.node(job, "drain", "9", code=3), "no node 9")
+            answer = load(self.node(job, "drain", "2", "-o", "json").splitlines()[0])
+            self.assertEqual(([{"seat": 2, "to": 5}], 0), (answer["moved"], answer["redone"]), answer)
+            after = job.wait_running(jobs.generation(before))
+            self.assertEqual(jobs.generation(before) + 1, jobs.generation(after), job.tail())
+            self.assert_survivors(before, after, but=[2])
+            self.assertEqual({0: 0, 1: 1, 2: 5, 3: 3}, {seat: at["node"] for seat, at in jobs.seats(after).items()})
+
+            # It comes back, and gets no seat: with no other spare left nothing is begun.
+            self.assert_says(self.node(job, "drain", "1", code=1), "no spare", "uncordon")
+            self.assertEqual([2, 4], job.status()["cordoned"])
+            self.assert_says(self.node(job, "drain", "4"), "has no seats")
+            self.node(job, "uncordon", "4")
+            answer = load(self.node(job, "drain", "0", "-o", "json").splitlines()[0])  # seat 0, the root of the tree
+            self.assertEqual(([{"seat": 0, "to": 4}], 0), (answer["moved"], answer["redone"]), answer)
+            self.assertEqual([], job.status()["draining"])
+            self.finish(job, recoveries=2)
+            self.assert_says(job.output(), "node 2 is drained after step", "2 recoveries, 0 steps done again")
+
+    def test_without_a_spare_nothing_changes(self):
+        with self.job(spares=0) as job:
+            job.wait_step(5)
+            self.assert_says(self.node(job, "drain", "1", code=1), "no spare is free", "node 1")
+            status = job.status()
+            self.assertEqual(([], []), (status["cordoned"], status["draining"]))
+            self.finish(job)
+
+
 if __name__ == "__main__":
     harness.main()

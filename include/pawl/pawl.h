@@ -266,7 +266,9 @@ PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size
  * pawl_recover_join and pawl_recover_done, or, if resume_step is 0, also later between two steps. */
 PAWL_API pawl_status pawl_layout_seal(pawl_trainer* trainer);
 
-/* Step `step` begins: copies the volatile state that belongs to step-1. Before the layout is sealed it only counts. */
+/* Step `step` begins: copies the volatile state that belongs to step-1. Before the layout is sealed it only counts. While
+ * an operator drains a node (`pawl node drain`) it waits until all seats stand before the same step; then PAWL_RECOVER
+ * follows. */
 PAWL_API pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step);
 /* Waits until the open window is copied out and sealed; afterwards stable state may change. Answers PAWL_OK also if no
  * window is open, and if the window became void because time ran out or no slot was free. `report` may be NULL. */

@@ -43,7 +43,7 @@ std::string whole_number(const std::string& words) {
 struct Everything {
   RunOptions run;
   std::string nnodes = "1", nproc = "1", namespaces = "auto", tee, redirects;
-  std::uint32_t node_rank = 0, spares = 0, replicas = 0, drill_timeout_s = 60;
+  std::uint32_t node_rank = 0, spares = 0, replicas = 0, drill_timeout_s = 60, node_timeout_s = 600;
   std::string rdzv_id;
   KeeperCommandOptions keeper;
   DaemonCommandOptions daemon;
@@ -294,18 +294,29 @@ void add_drill(CLI::App& app, Everything& all) {
 }
 
 void add_node(CLI::App& app, Everything& all) {
-  CLI::App* node = app.add_subcommand("node", "keep a node of a running job from getting seats");
+  CLI::App* node = app.add_subcommand("node", "take a node of a running job out of service, or let it back");
   node->footer(
-      "cordon N: node N gets no seat from now on; seats that it has stay. uncordon N: it may get seats again.\n"
-      "The order is kept in the control. It holds until `uncordon`, also over restarts of the node.");
+      "cordon N    node N gets no seat from now on; seats that it has stay\n"
+      "uncordon N  it may get seats again; withdraws a drain that has not moved the seats yet\n"
+      "drain N     cordons node N and moves its seats to a spare. All trainers wait after the same step until its state is\n"
+      "            copied, so no step is done again. Refused if no spare is free. Afterwards the node may be stopped\n"
+      "The orders are kept in the control: they hold until `uncordon`, also over restarts of the node.");
   NodeOptions& o = all.node;
-  node->add_option("action", o.action, "cordon or uncordon")
+  node->add_option("action", o.action, "cordon, uncordon or drain")
       ->required()
-      ->check(CLI::IsMember({"cordon", "uncordon"}));
+      ->check(CLI::IsMember({"cordon", "uncordon", "drain"}));
   node->add_option("node", o.node, "number of the node, as in `pawl status`")->required()->check(whole_number);
   add_job(*node, o.job);
   add_output(*node, o.job.json);
-  node->callback([&all] { all.chosen = [&all] { return command_node(all.node); }; });
+  node->add_option("--timeout", all.node_timeout_s,
+                   "drain: seconds to wait until the seats have moved; after that the order still stands")
+      ->check(whole_number)
+      ->capture_default_str();
+  node->add_flag("--no-wait", o.no_wait, "drain: give the order and return");
+  node->callback([&all] {
+    all.node.timeout_ms = all.node_timeout_s * 1000ull;
+    all.chosen = [&all] { return command_node(all.node); };
+  });
 }
 
 }  // namespace

@@ -112,8 +112,10 @@ int command_drill(const DrillOptions& options);
 
 struct NodeOptions {
   JobOptions job;
-  std::string action;  // cordon uncordon
+  std::string action;  // cordon uncordon drain
   std::uint32_t node = 0;
+  std::uint64_t timeout_ms = 600000;  // of drain
+  bool no_wait = false;
 };
 int command_node(const NodeOptions& options);
 

@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "job/daemon/orders.h"
 #include "job/recovery/members.h"
 #include "job/transport/messages.h"
 
@@ -112,11 +113,11 @@ Result<JobView> read_job(const JobAccess& access) {
     view.nodes.push_back(std::move(node));
   }
   add_missing_members(view);
-  PAWL_ASSIGN(const Listing cordons, access.control->list(keys.cordons()));
-  for (const KeyValue& kv : cordons.kvs) {
-    std::uint32_t node = 0;
-    if (parse_number(std::string_view(kv.key).substr(keys.cordons().size()), node)) view.cordoned.emplace_back(node);
-  }
+  PAWL_ASSIGN(const Listing listed, access.control->list(keys.orders()));
+  Orders orders(access.job);
+  orders.apply_all(listed);
+  view.cordoned = orders.cordoned();
+  view.leaving = orders.drains().leaving;
   return view;
 }
 
@@ -134,6 +135,7 @@ json status_document(const JobView& view) {
     entry["node"] = node.record.life.node.value;
     entry["registered"] = node.registered;
     entry["cordoned"] = contains(view.cordoned, node.record.life.node);
+    entry["draining"] = contains(view.leaving, node.record.life);
     if (!node.answer.is_object()) {
       entry["incarnation"] = node.record.life.incarnation.value;
       entry["address"] = node.record.address;
@@ -155,8 +157,10 @@ json status_document(const JobView& view) {
                    {"spec", json::parse(to_json(view.spec), nullptr, false)},
                    {"nodes", std::move(nodes)},
                    {"cordoned", json::array()},
+                   {"draining", json::array()},
                    {"seats", json::array()}};
   for (const NodeId node : view.cordoned) document["cordoned"].push_back(node.value);
+  for (const NodeLife& life : view.leaving) document["draining"].push_back(life.node.value);
   if (!view.state) return document;
   document["generation"] = view.state->generation.value;
   document["resume"] = view.state->resume.value;

@@ -24,6 +24,7 @@ struct JobView {
   std::optional<JobState> state;
   std::vector<NodeView> nodes;
   std::vector<NodeId> cordoned;
+  std::vector<NodeLife> leaving;  // that are being drained
 };
 
 // A question (docs/protocol.md) to one daemon: by its Unix path if that exists here, else by TCP with the token.

@@ -28,6 +28,11 @@ std::optional<std::string> RecoveryTally::note(const json& event) {
                 string_in(event, "how"));
   if (kind == "fault_detected" && generation >= ran_)
     fault_ms_ = std::min(fault_ms_.value_or(~std::uint64_t{0}), number_in(event, "at_ms"));
+  if (kind == "drain_begun" && generation >= ran_) {
+    const std::uint64_t at_ms = number_in(event, "at_ms");  // the trainers have waited before that
+    fault_ms_ = std::min(fault_ms_.value_or(at_ms), at_ms - std::min(at_ms, number_in(event, "waited_ms")));
+    return text("node ", number_in(event, "leaving"), " is drained after step ", number_in(event, "step"));
+  }
   if (kind == "frozen" && generation > ran_) begun_step_ = std::max(begun_step_, number_in(event, "step"));
   return std::nullopt;
 }

@@ -26,6 +26,16 @@ TEST(RecoveryTally, SaysWhoEndedHowLongItTookAndWhatIsDoneAgain) {
   EXPECT_EQ(tally.totals(), "1 recovery, 2 steps done again, 0.42 s in all");
 }
 
+TEST(RecoveryTally, ADrainIsARecoveryThatBeginsWhenTheTrainersWait) {
+  RecoveryTally tally;
+  (void)tally.note(event("running", 1, 1000));
+  EXPECT_EQ(tally.note(event("drain_begun", 1, 2000, {{"leaving", 3}, {"step", 9}, {"waited_ms", 200}})),
+            "node 3 is drained after step 9");
+  (void)tally.note(event("frozen", 2, 2001, {{"step", 9}}));
+  EXPECT_EQ(tally.note(event("running", 2, 2300, {{"resume", 9}})), "recovered in 0.50 s, 0 steps to do again");
+  EXPECT_EQ(tally.totals(), "1 recovery, 0 steps done again, 0.50 s in all");
+}
+
 TEST(RecoveryTally, ADeathInARecoveryIsOneRecovery) {
   RecoveryTally tally;
   (void)tally.note(event("running", 1, 1000));

@@ -178,6 +178,7 @@ void Generations::tidy_keys() {
     erase_up_to(control, keys.root + "ready/", generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
     erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
+    erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
     auto events = control.list(keys.events());
     if (!events) return;
     for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) (void)control.erase(events->kvs[i].key);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include <nlohmann/json.hpp>
+
 #include "base/text.h"
 
 namespace pawl::job {
@@ -14,15 +16,37 @@ static std::optional<NodeId> node_after(std::string_view prefix, std::string_vie
   return NodeId(node);
 }
 
-void Orders::apply(const std::string& key, const std::string* value, Revision) {
+static std::uint64_t count_in(const nlohmann::json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+}
+
+void Orders::apply(const std::string& key, const std::string* value, Revision revision) {
+  if (!key.starts_with(keys_.orders()) && !key.starts_with(keys_.pause())) return;  // most keys
+  const auto json = nlohmann::json::parse(value != nullptr ? *value : "{}", nullptr, false);
   if (const auto node = node_after(keys_.cordons(), key)) {
     std::erase(cordoned_, *node);
     if (value != nullptr) cordoned_.insert(std::ranges::upper_bound(cordoned_, *node), *node);
+  } else if (const auto leaving = node_after(keys_.drains(), key)) {
+    std::erase_if(drains_.leaving, [&](NodeLife life) { return life.node == *leaving; });
+    if (value == nullptr) return;
+    drains_.leaving.push_back({*leaving, Incarnation(count_in(json, "incarnation"))});
+    std::ranges::sort(drains_.leaving);
+  } else if (key == keys_.pause()) {
+    drains_.pause.reset();
+    if (value == nullptr) return;
+    const NodeLife life{NodeId(static_cast<std::uint32_t>(count_in(json, "node"))),
+                        Incarnation(count_in(json, "incarnation"))};
+    drains_.pause = Pause{Generation(count_in(json, "generation")), life, Step(count_in(json, "step")), revision};
+  } else if (key.starts_with(keys_.pause_acks()) && value != nullptr) {
+    if (const auto node = node_after(key.substr(0, key.rfind('/') + 1), key))
+      drains_.paused[*node] = static_cast<Revision>(count_in(json, "pause"));
   }
 }
 
 void Orders::apply_all(const Listing& listing) {
   cordoned_.clear();
+  drains_ = {};
   for (const KeyValue& kv : listing.kvs) apply(kv.key, &kv.value, kv.mod_revision);
 }
 

@@ -1,4 +1,5 @@
-// Orders: what operators ask of single nodes, from the job's keys (docs/protocol.md).
+// Orders: what operators ask of single nodes, and how far the nodes are with it, from the job's keys
+// (docs/protocol.md).
 //
 // Always as the control last said. Pure: no control, no clock.
 #pragma once
@@ -9,6 +10,7 @@
 
 #include "job/control/control.h"
 #include "job/membership/job_state.h"
+#include "job/recovery/draining.h"
 
 namespace pawl::job {
 
@@ -21,10 +23,12 @@ class Orders {
   void apply_all(const Listing& listing);  // what is not among them is not ordered
 
   [[nodiscard]] const std::vector<NodeId>& cordoned() const { return cordoned_; }  // ascending
+  [[nodiscard]] const DrainOrders& drains() const { return drains_; }
 
  private:
   const JobKeys keys_;
   std::vector<NodeId> cordoned_;
+  DrainOrders drains_;
 };
 
 }  // namespace pawl::job

@@ -7,6 +7,27 @@ namespace {
 
 const std::string kOrder = "{}";
 
+TEST(Orders, ADrainNamesALifeAndAPauseItsRevision) {
+  const JobKeys keys("test");
+  Orders orders("test");
+  const std::string life = R"({"incarnation":3})";
+  orders.apply(keys.drain(NodeId(5)), &life, 1);
+  orders.apply(keys.drain(NodeId(2)), &life, 2);
+  EXPECT_EQ(orders.drains().leaving,
+            (std::vector<NodeLife>{{NodeId(2), Incarnation(3)}, {NodeId(5), Incarnation(3)}}));
+  orders.apply(keys.drain(NodeId(2)), nullptr, 3);
+  const std::string pause = R"({"generation":4,"node":5,"incarnation":3,"step":41})";
+  orders.apply(keys.pause(), &pause, 9);
+  const std::string ack = R"({"pause":9})";
+  orders.apply(keys.pause_ack(Generation(4), NodeId(1)), &ack, 10);
+  EXPECT_EQ(orders.drains().pause, (Pause{Generation(4), {NodeId(5), Incarnation(3)}, Step(41), 9}));
+  EXPECT_EQ(orders.drains().paused.at(NodeId(1)), 9);
+  orders.apply(keys.pause(), nullptr, 11);
+  EXPECT_FALSE(orders.drains().pause);
+  orders.apply_all({});
+  EXPECT_TRUE(orders.drains().leaving.empty() && orders.drains().paused.empty());
+}
+
 TEST(Orders, ANodeIsCordonedUntilTheKeyIsErased) {
   const JobKeys keys("test");
   Orders orders("test");

@@ -291,6 +291,7 @@ void Pawld::drive() {
   parts_->mover.drive();
   parts_->job_end.consider_stop();
   parts_->job_end.consider_finish();
+  parts_->drains.consider();
 }
 
 void Pawld::drive_soon(Duration delay) {

@@ -11,6 +11,7 @@ Trainers::Handlers Pawld::Parts::trainer_handlers(Pawld& pawld) {
                 if (!t.seat) return;
                 pawld.parts_->streams.notice(*t.seat);
                 pawld.parts_->progress.report();
+                pawld.parts_->drains.consider();
               },
           .on_death = [&pawld](TrainerProcess& t, const std::string& how) { pawld.parts_->watch.on_death(t, how); },
           .on_question =
@@ -75,7 +76,11 @@ Pawld::Parts::Parts(Pawld& pawld)
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },
                 .show = [this](Progress known, bool committed) { pages.show(known, committed); },
-                .on_committed = [this] { job_end.consider_finish(); }}),
+                .on_committed =
+                    [this] {
+                      job_end.consider_finish();
+                      drains.consider();
+                    }}),
       rendezvous_log(pawld.context_.environment->memory, pawld.options_.job,
                      [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
       rendezvous(
@@ -95,6 +100,7 @@ Pawld::Parts::Parts(Pawld& pawld)
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
+      drains(pawld.context_, trainers, mover, events, [this] { return progress.progress(); }),
       seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
       generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, protection,
                    rendezvous, events, holds},

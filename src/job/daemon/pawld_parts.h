@@ -1,6 +1,7 @@
 // Pawld::Parts: what a daemon is made of. Who calls whom is in pawld_parts.cc.
 #pragma once
 
+#include "job/daemon/drains.h"
 #include "job/daemon/events.h"
 #include "job/daemon/generations.h"
 #include "job/daemon/holds.h"
@@ -41,6 +42,7 @@ struct Pawld::Parts {
   ProtectionWatch protection;
   Imports imports;
   JobEnd job_end;
+  Drains drains;
   Seats seats;
   Generations generations;
   Questions questions;

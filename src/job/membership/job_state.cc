@@ -28,7 +28,7 @@ constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica"};
 template <>
 constexpr std::array kNames<FaultKind>{"none",         "node_lost",     "node_silent",    "trainer_exit",
                                        "trainer_hang", "trainer_stuck", "communication",  "corrupt_source",
-                                       "leader_lost",  "operator_stop", "layout_conflict"};
+                                       "leader_lost",  "operator_stop", "layout_conflict", "drain"};
 template <>
 constexpr std::array kNames<SlotState>{"empty", "dirty", "sealed"};
 
@@ -427,6 +427,21 @@ std::string JobKeys::cordons() const {
 }
 std::string JobKeys::cordon(NodeId node) const {
   return text(cordons(), node);
+}
+std::string JobKeys::drains() const {
+  return orders() + "drain/";
+}
+std::string JobKeys::drain(NodeId node) const {
+  return text(drains(), node);
+}
+std::string JobKeys::pause() const {
+  return root + "pause";
+}
+std::string JobKeys::pause_acks() const {
+  return root + "pause_ack/";
+}
+std::string JobKeys::pause_ack(Generation generation, NodeId node) const {
+  return text(pause_acks(), generation, '/', node);
 }
 std::string JobKeys::events() const {
   return root + "events/";

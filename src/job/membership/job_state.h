@@ -20,7 +20,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -102,6 +102,7 @@ enum class FaultKind : std::uint8_t {
   leader_lost,     // whoever led the recovery died
   operator_stop,
   layout_conflict,  // the seats do not agree on the layout
+  drain,            // an operator takes the node out, which is sound
 };
 
 struct Cause {
@@ -223,6 +224,11 @@ struct JobKeys {
   [[nodiscard]] std::string orders() const;             // order/
   [[nodiscard]] std::string cordons() const;            // order/cordon/
   [[nodiscard]] std::string cordon(NodeId node) const;  // order/cordon/<id>
+  [[nodiscard]] std::string drains() const;             // order/drain/
+  [[nodiscard]] std::string drain(NodeId node) const;   // order/drain/<id>
+  [[nodiscard]] std::string pause() const;              // pause
+  [[nodiscard]] std::string pause_acks() const;         // pause_ack/
+  [[nodiscard]] std::string pause_ack(Generation generation, NodeId node) const;  // pause_ack/<generation>/<id>
   [[nodiscard]] std::string events() const;                                   // events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time
 };

@@ -109,7 +109,7 @@ TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
     state.phase = static_cast<JobPhase>(i);
     EXPECT_EQ(parse_job_state(to_json(state))->phase, state.phase) << name_of(state.phase);
   }
-  for (int i = 0; i <= static_cast<int>(FaultKind::layout_conflict); ++i) {
+  for (int i = 0; i <= static_cast<int>(FaultKind::drain); ++i) {
     JobState state;
     state.causes = {{static_cast<FaultKind>(i), std::nullopt, std::nullopt, "", 0}};
     EXPECT_EQ(parse_job_state(to_json(state))->causes, state.causes) << i;
@@ -118,6 +118,7 @@ TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
   EXPECT_STREQ(name_of(FaultKind::none), "none");
   EXPECT_STREQ(name_of(FaultKind::trainer_stuck), "trainer_stuck");
   EXPECT_STREQ(name_of(FaultKind::layout_conflict), "layout_conflict");
+  EXPECT_STREQ(name_of(FaultKind::drain), "drain");
   EXPECT_STREQ(name_of(SourceKind::own_arena), "own_arena");
   EXPECT_STREQ(name_of(SlotState::sealed), "sealed");
 }
@@ -250,6 +251,10 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.accusation(Generation(2), NodeId(3), NodeId(1)), "/pawl/charlm/suspect/2/3/1");
   EXPECT_EQ(keys.ready(Generation(2), NodeId(3)), "/pawl/charlm/ready/2/3");
   EXPECT_EQ(keys.finish(Seat(1)), "/pawl/charlm/finish/1");
+  EXPECT_EQ(keys.cordon(NodeId(3)), "/pawl/charlm/order/cordon/3");
+  EXPECT_EQ(keys.drain(NodeId(3)), "/pawl/charlm/order/drain/3");
+  EXPECT_EQ(keys.pause(), "/pawl/charlm/pause");
+  EXPECT_EQ(keys.pause_ack(Generation(2), NodeId(3)), "/pawl/charlm/pause_ack/2/3");
   EXPECT_EQ(keys.event(5, NodeId(1)), "/pawl/charlm/events/00000000000000000005.1");
   EXPECT_EQ(keys.event(kHuge, NodeId(1)), "/pawl/charlm/events/18446744073709551615.1");
   EXPECT_LT(keys.event(999, NodeId(9)), keys.event(1000, NodeId(0)));

@@ -14,7 +14,7 @@ using enum FailureClass;
 using enum Action;
 
 // In the order of FaultKind.
-constexpr std::array<ClassRow, 11> kClasses{{
+constexpr std::array<ClassRow, 12> kClasses{{
     {FaultKind::none, transient_communication, roll_back_in_place, roll_back_in_place, 0, "nothing is wrong"},
     {node_lost, FailureClass::node, replace_node, stop, 8,
      "look at the machines' kernel logs and at `pawl events` for what ended them, and start sound nodes as spares"},
@@ -35,6 +35,7 @@ constexpr std::array<ClassRow, 11> kClasses{{
     {operator_stop, repeated, stop, stop, 0, "start the job again when it should go on"},
     {layout_conflict, repeated, stop, stop, 0,
      "declare the same meshes and replicated tensors on every rank; the detail names the first that differ"},
+    {drain, FailureClass::node, replace_node, replace_node, 0, "`pawl node uncordon` lets the node take seats again"},
 }};
 
 constexpr bool in_order() {
@@ -42,7 +43,7 @@ constexpr bool in_order() {
     if (static_cast<std::size_t>(kClasses[i].kind) != i) return false;
   return true;
 }
-static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(layout_conflict) + 1);
+static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(drain) + 1);
 
 }  // namespace
 

@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kDepartedMax = 64;
 
 bool names_node(FaultKind kind) {
-  return kind == FaultKind::node_lost || kind == FaultKind::node_silent || kind == FaultKind::leader_lost;
+  return kind == FaultKind::node_lost || kind == FaultKind::node_silent || kind == FaultKind::leader_lost ||
+         kind == FaultKind::drain;
 }
 bool names_trainer(FaultKind kind) {
   return kind == FaultKind::trainer_exit || kind == FaultKind::trainer_hang || kind == FaultKind::trainer_stuck;

@@ -43,6 +43,8 @@ static_assert(offsetof(TrainerPage, hold_phase) == 320);
 static_assert(offsetof(TrainerPage, hold_step) == 328);
 static_assert(offsetof(TrainerPage, held) == 336);
 static_assert(offsetof(TrainerPage, gate_off) == 344);
+static_assert(offsetof(TrainerPage, pause_step) == 352);
+static_assert(offsetof(TrainerPage, paused_before) == 360);
 static_assert(offsetof(TrainerPage, alive) == 384);
 static_assert(sizeof(TrainerPage) == 448 && sizeof(TrainerPage) <= kTrainerPageBytes);
 static_assert(PageWord::is_always_lock_free);

@@ -66,6 +66,10 @@ struct TrainerPage {
   PageWord held;                    // the trainer writes
   PageWord gate_off;                // pawld writes; 1: the reuse gate is off, to prove that it is needed
 
+  // A node is being drained (job/recovery/draining.h).
+  PageWord pause_step;     // pawld writes; don't begin a later step, wait; 0: go on
+  PageWord paused_before;  // the trainer writes: it waits before it begins this step; 0: it doesn't
+
   // Robust and shared between processes: locked by the trainer's thread while it is attached, so that pawld, blocked in
   // lock, learns of its end (EOWNERDEAD) at once.
   alignas(64) pthread_mutex_t alive;

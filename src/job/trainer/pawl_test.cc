@@ -756,6 +756,34 @@ TEST_F(Pawl, AStopIsForTheNextStepAtTheEarliest) {
   EXPECT_EQ(agreed, 3u) << "the first proposal counts";
 }
 
+// While a node is drained.
+TEST_F(Pawl, APausedTrainerWaitsBetweenTwoStepsWhileTheLastOneIsSealed) {
+  training.start(directory.socket());
+  training.step(1);
+  kept.page->pause_step = 1;
+  const auto wait_paused_before = [&](std::uint64_t step) {
+    while (kept.page->paused_before != step) real_clock().sleep(milliseconds(1));
+  };
+  std::thread operator_([&] {
+    wait_paused_before(2);
+    while (sealed_steps() != Steps{1}) real_clock().sleep(milliseconds(1));
+    EXPECT_EQ(kept.page->step, 1u);
+    EXPECT_EQ(kept.page->phase, PAWL_PHASE_ASIDE);
+    kept.page->pause_step = 2;
+  });
+  training.step(2);
+  operator_.join();
+  EXPECT_EQ(kept.page->paused_before, 0u);
+  std::thread leader([&] {
+    wait_paused_before(3);
+    daemon.recover(2, 0);
+  });
+  EXPECT_EQ(pawl_step_begin(training.t, 3), PAWL_RECOVER);
+  leader.join();
+  EXPECT_EQ(kept.page->step, 2u);  // it has not begun
+  EXPECT_EQ(kept.page->paused_before, 0u);
+}
+
 // A spare waits in one thread for its seat while another rehearses.
 TEST_F(Pawl, ASpareMayJoinInASecondThread) {
   daemon.withhold(MessageKind::join);

@@ -54,6 +54,22 @@ void hold_if_asked(TrainerPage& page, std::uint32_t phase) {
   page.held.store(0);
 }
 
+// A node is being drained: all seats stand before the same step until the one before it is protected, and the recovery
+// comes, or the drain is given up.
+Status wait_while_paused(TrainerPage& page, Session& session, Step before) {
+  const auto paused = [&] {
+    const std::uint64_t last = page.pause_step.load(std::memory_order_acquire);
+    return last != 0 && before.value > last;
+  };
+  if (!paused()) return {};
+  page.phase.store(PAWL_PHASE_ASIDE);  // however long: it doesn't hang
+  page.paused_before.store(before.value, std::memory_order_release);
+  session.notify();
+  while (paused() && session.interruption()) real_clock().sleep(milliseconds(1));
+  page.paused_before.store(0, std::memory_order_release);
+  return session.interruption();
+}
+
 }  // namespace
 
 Result<TrainerOptions> options_from_environment(const char* socket_path) {
@@ -198,6 +214,7 @@ void Trainer::stage_volatile() {
 Status Trainer::step_begin(Step step) {
   PAWL_TRY(require_running());
   stage_volatile();
+  PAWL_TRY(wait_while_paused(page(), *session_, step));
   page().step.store(step.value);
   progress(PAWL_PHASE_COMPUTE);
   return session_->interruption();

@@ -1,0 +1,114 @@
+#include "job/recovery/draining.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "job/recovery/members.h"
+#include "job/recovery/spares.h"
+
+namespace pawl::job {
+namespace {
+
+std::size_t seats_of(const JobState& state, NodeLife life) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(state.seats, [life](const Member& member) { return member.life == life; }));
+}
+
+// Spares that could take the seats of `leaving`, which is no spare for itself.
+std::size_t free_spares(const JobState& state, std::span<const NodeRecord> nodes, std::span<const NodeId> cordoned,
+                        NodeLife leaving) {
+  const std::size_t needed = seats_of(state, leaving);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(spares_of(state, nodes, cordoned), [&](const NodeRecord& node) {
+        return node.parked >= needed && node.life.node != leaving.node;
+      }));
+}
+
+std::optional<NodeLife> first_leaving(const DrainView& view) {
+  if (view.state.phase != JobPhase::running || view.spec.replica_count == 0) return std::nullopt;
+  for (const NodeLife& life : view.orders.leaving)
+    if (is_survivor(view.state, life) && free_spares(view.state, view.nodes, view.cordoned, life) > 0) return life;
+  return std::nullopt;
+}
+
+bool all_paused(const DrainView& view) {
+  return std::ranges::all_of(survivors_of(view.state), [&view](NodeLife life) {
+    const auto found = view.orders.paused.find(life.node);
+    return found != view.orders.paused.end() && found->second == view.orders.pause->revision;
+  });
+}
+
+std::optional<NodeLife> opener(const JobState& state, NodeLife leaving) {
+  for (const NodeLife& life : survivors_of(state))
+    if (life != leaving) return life;
+  return std::nullopt;
+}
+
+std::vector<NodeLife> orders_over(const DrainView& view) {
+  std::vector<NodeLife> over;
+  for (const NodeLife& life : view.orders.leaving)
+    if (view.state.phase == JobPhase::running && !is_survivor(view.state, life)) over.push_back(life);
+  return over;
+}
+
+// Of the leaving node, whose trainer stands before the step that the others may be in, or after the last one.
+std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& deadlines) {
+  if (view.waits.before == Step(0)) return {};
+  const Duration waited = view.now - view.waits.since;
+  if (!agreed && waited > deadlines.silence) return "not all members agreed to wait after the same step";
+  if (agreed && waited > deadlines.restore)
+    return text("step ", view.orders.pause->step, " is not committed in time: look at `degraded` in `pawl status`");
+  return {};
+}
+
+}  // namespace
+
+DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines) {
+  DrainDuties duties;
+  if (view.state.leader == self) duties.done = orders_over(view);
+  duties.leaving = first_leaving(view);
+  if (!duties.leaving || !is_survivor(view.state, self)) return duties;
+  const NodeLife leaving = *duties.leaving;
+  const std::optional<Pause>& pause = view.orders.pause;
+  const bool paused = pause && pause->generation == view.state.generation && pause->leaving == leaving;
+  const bool agreed = paused && all_paused(view);
+  if (self == leaving) {
+    duties.give_up = why_given_up(view, agreed, deadlines);
+    if (!duties.give_up.empty()) return duties;
+    // Before the first commit there is nothing to move yet.
+    if (view.committed > Step(0) && !agreed) duties.first_page = kPauseAtNext;
+    if (!paused && view.committed > Step(0) && view.waits.before > Step(0))
+      duties.propose = Pause{view.state.generation, leaving, view.waits.before};
+  }
+  if (!paused) return duties;
+  // Whoever is left waiting (the leaving node can't reach the control, say) goes on; the leaving node has given up before.
+  duties.expired = view.waits.before > Step(0) && view.now - view.waits.since > deadlines.restore + deadlines.silence;
+  if (duties.expired) return duties;
+  duties.page = pause->step;
+  if (duties.first_page == Step(0)) duties.first_page = pause->step;
+  const auto told = view.orders.paused.find(self.node);
+  duties.acknowledge = told == view.orders.paused.end() || told->second != pause->revision;
+  if (agreed && view.committed >= pause->step && opener(view.state, leaving) == self)
+    duties.open = Cause{FaultKind::drain, leaving, std::nullopt, text("after step ", pause->step), 0};
+  return duties;
+}
+
+Status may_drain(const JobSpec& spec, const JobState& state, std::span<const NodeRecord> nodes,
+                 std::span<const NodeId> cordoned, std::span<const NodeLife> others, NodeLife leaving) {
+  if (spec.replica_count == 0)
+    return Error{Code::invalid,
+                 "the job keeps no copies (--replicas 0), so another node could not take the seats over; save a "
+                 "checkpoint and start the job without this node"};
+  std::size_t promised = 0;
+  for (const NodeLife& life : others)
+    if (life != leaving && is_survivor(state, life)) ++promised;
+  const std::size_t free = free_spares(state, nodes, cordoned, leaving);
+  if (free > promised) return {};
+  std::string why = text("no spare is free to take the seats of node ", leaving.node, "; start one (a further node)");
+  if (promised > 0) why += text(" (", promised, " promised to other drains)");
+  const bool barred = !cordoned.empty() && free_spares(state, nodes, {}, leaving) > free;
+  if (barred) why += ", or `pawl node uncordon` one of the cordoned nodes";
+  return Error{Code::full, why};
+}
+
+}  // namespace pawl::job
