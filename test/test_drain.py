@@ -73,5 +73,50 @@ class DrainTest(NodeTest):
             self.finish(job)
 
 
+class InterruptedDrainTest(NodeTest):
+    def pause(self, job, leaving, holder):
+        """The trainers wait for a step that one holder doesn't acknowledge; what the nodes then say."""
+        job.wait_spare()
+        job.wait_step(10)
+        job.hold(holder, "ack")
+        self.node(job, "drain", str(leaving), "--no-wait")
+        return job.wait_until(lambda nodes: {at["phase"] for at in jobs.seats(nodes).values()} == {"aside"},
+                              "all trainers to wait")[1]
+
+    def test_a_withdrawn_drain_costs_nothing(self):
+        with self.job() as job:
+            before = self.pause(job, leaving=1, holder=3)
+            self.assertEqual([1], job.status()["draining"])
+            self.node(job, "uncordon", "1")
+            job.release(3)
+            job.wait_step(jobs.committed(before) + 5)
+            self.assertEqual(jobs.generation(before), jobs.generation(job.nodes()))
+            self.finish(job)
+
+    def test_its_pawld_dies_and_the_next_one_goes_on(self):
+        with self.job("--nproc-per-node", "2", nodes=2, wait=False) as job:
+            job.node_count, nodes = 4, 2  # seats, for the reference
+            job.wait_until(lambda now: jobs.running(now, nodes) and len(jobs.seats(now)) == 4, "the job")
+            job.hold_end(job.size["steps"] - 5)
+            before = self.pause(job, leaving=1, holder=0)
+            job.drill("kill", "daemon", "1")
+            job.release(0)
+            self.node(job, "drain", "1")
+            after = job.wait_until(lambda now: jobs.running(now, nodes) and len(jobs.seats(now)) == 4, "the job")[1]
+            self.assertEqual(jobs.generation(before) + 1, jobs.generation(after))
+            self.assertEqual([0, 0, 2, 2], [jobs.seats(after)[seat]["node"] for seat in range(4)])
+            self.finish(job, recoveries=1)
+            self.assert_says(job.output(), "1 recovery, 0 steps done again")
+
+    def test_the_leaving_node_dies_before_its_seats_have_moved(self):
+        with self.job() as job:
+            before = self.pause(job, leaving=1, holder=3)
+            job.kill_node(1)
+            after = job.wait_running(jobs.generation(before))
+            self.assertEqual(4, jobs.seats(after)[1]["node"])
+            job.wait_until(lambda _: not job.status()["draining"], "the order to be forgotten")
+            self.finish(job, recoveries=1)
+
+
 if __name__ == "__main__":
     harness.main()
