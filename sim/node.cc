@@ -123,7 +123,6 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.incarnation = incarnation;
   options.job = cluster_.job;
   options.address = address_;
-  options.run_dir = "/nonexistent/pawl-sim";
   options.seats_per_node = cluster_.options.seats_per_node;
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();
   for (const HeldSegment& one : held) segments->emplace_back(one.name, Fd(::dup(one.fd.get())));

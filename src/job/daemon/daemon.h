@@ -14,7 +14,7 @@ struct DaemonOptions {
   std::string job;
   std::string control;  // endpoints
   std::string address;  // host:port of the listening socket, as others reach it
-  std::string run_dir;  // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock
+  std::string run_dir;  // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
   int keeper_fd = 3;
   int listen_fd = 4;

@@ -1,6 +1,7 @@
 #include "job/daemon/neighbours.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
@@ -101,20 +102,22 @@ void Neighbours::on_frame(NodeId node, Frame& frame) {
   if (link.state == State::greeting) {
     if (is<WelcomeMessage>(frame)) {
       link.state = State::up;
+      link.rejected.clear();
       return handlers_.on_up(link.life);
     }
-    PeerRefusedMessage answer;
-    (void)decode(frame.payload, answer);
-    return refused(link, answer);
+    const auto answer = message_in<PeerRefusedMessage>(frame);
+    return refused(link, answer ? *answer : PeerRefusedMessage{PeerRefusal::never, "it does not speak pawl's protocol"});
   }
   if (!is<BeatBackMessage>(frame)) handlers_.on_answer(link.life, frame);
 }
 
 void Neighbours::refused(Link& link, const PeerRefusedMessage& answer) {
-  if (answer.refusal != PeerRefusal::evicted) return lose(link, "it refused us: " + answer.why);
+  if (answer.refusal == PeerRefusal::stale) return lose(link, "it refused us: " + answer.why);
   const NodeLife life = link.life;
   drop(link);
-  handlers_.on_evicted(life, answer.why);
+  if (answer.refusal == PeerRefusal::evicted) return handlers_.on_evicted(life, answer.why);
+  if (std::exchange(link.rejected, answer.why) != answer.why)
+    log_error("link_rejected", "by", life.node, "why", answer.why);
 }
 
 void Neighbours::broken(NodeId node, const Error& error) {

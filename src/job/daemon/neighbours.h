@@ -1,10 +1,11 @@
 // Neighbours: this daemon's links to the members it watches and talks to. On the loop's thread.
 //
 // One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node
-// is dead (its keeper owns the listening socket). Another incarnation answers: the life we knew is over. Accepted or
-// swallowed but silent: its pawld restarts, or the node is stopped, or it or this one is cut off; the link is tried again
-// for ever, and what its silence means is weighed elsewhere (job/recovery/suspicion.h). Incoming links: peer_listener.h;
-// they only answer.
+// is dead (its keeper owns the listening socket). Another incarnation or job answers: the life we knew is over. It rejects
+// this pawld's token or version: it lives, and either may be the one that is wrong. Accepted or swallowed but silent: its
+// pawld restarts, or the node is stopped, or it or this one is cut off. In these cases the link is tried again for ever,
+// and what a silence means is weighed elsewhere (job/recovery/suspicion.h). Incoming links: peer_listener.h; they only
+// answer.
 #pragma once
 
 #include <functional>
@@ -59,6 +60,7 @@ class Neighbours {
     Duration heard{};  // steady clock
     Duration heard_boottime{};
     Duration attempted{};
+    std::string rejected;  // why, as it said last
   };
   void connect(Link& link);
   void connected(NodeId node);

@@ -182,6 +182,28 @@ TEST_F(Links, WhoeverRefusesUsIsAnotherLife) {
   EXPECT_EQ(lost[0].detail, "it refused us: another incarnation");
 }
 
+// One that was started with a wrong token is rejected by all; it must not take them for dead.
+TEST_F(Links, WhoRejectsOurTokenIsAliveAndAskedAgain) {
+  want({member(1)});
+  const auto heard = [this] { return loop.run([this] { return neighbours->contacts()[0].heard; }); };
+  const Duration before = heard();
+  for (int i = 0; i < 2; ++i) {
+    PeerEnd peer = world.network.accept();
+    (void)peer.next<Hello>();
+    world.clock.skip(1s);
+    peer.say(PeerRefusedMessage{PeerRefusal::never, "wrong token"});
+    EXPECT_TRUE(peer.is_closed());
+    EXPECT_GE(heard(), before + 1s);
+    EXPECT_FALSE(is_up(1));
+    tick();
+  }
+  EXPECT_EQ(lost_count(), 0u);
+  PeerEnd peer = world.network.accept();
+  (void)peer.next<Hello>();
+  peer.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  EXPECT_TRUE(loop.eventually([this] { return neighbours->is_up(NodeId(1)); }));
+}
+
 TEST_F(Links, WhoWasEvictedIsToldSoAndAccusesNobody) {
   want({member(1)});
   PeerEnd peer = world.network.accept();

@@ -67,7 +67,11 @@ Pawld::~Pawld() {
 Status Pawld::start() {
   PAWL_ASSIGN(loop_, Loop::make(*context_.environment));
   Files& files = context_.environment->files;
-  if (auto token = read_file(join_path(options_.run_dir, "token"), 4096, files)) token_ = *token;
+  if (!options_.run_dir.empty()) {  // whoever started the job has written it there
+    auto token = read_file(join_path(options_.run_dir, "token"), 4096, files);
+    if (!token) return std::move(token).error().within("the job's token");
+    token_ = std::move(*token);
+  }
   keeper_ = std::make_unique<KeeperChannel>(
       *loop_, std::move(lines_.keeper),
       KeeperChannel::Handlers{.spawned = [this](std::uint32_t i, std::uint64_t pid,

@@ -11,7 +11,7 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
   if (hello.version != kPeerWireVersion)
     return Refused{PeerRefusal::never, text("this is version ", kPeerWireVersion, ", yours ", hello.version,
                                             ": run one release on all nodes")};
-  if (hello.job != judge.job) return Refused{PeerRefusal::never, "another job (" + judge.job + ") has this address"};
+  if (hello.job != judge.job) return Refused{PeerRefusal::stale, "another job (" + judge.job + ") has this address"};
   if (hello.token != judge.token) return Refused{PeerRefusal::never, "wrong token: all nodes of a job share one"};
   if (hello.expected.value != 0 && hello.expected != judge.self.incarnation)
     return Refused{PeerRefusal::stale, "that life of this node is over"};

@@ -50,6 +50,7 @@ TEST_F(Judged, StrangersAreRefusedForEver) {
   hello.token = "token";
   hello.job = "other";
   EXPECT_NE(refusal(&kind).find("another job (test)"), std::string::npos);
+  EXPECT_EQ(kind, PeerRefusal::stale);  // whose node had this address is gone
   hello.version = kPeerWireVersion + 1;
   EXPECT_NE(refusal(&kind).find("one release"), std::string::npos);
   EXPECT_EQ(kind, PeerRefusal::never);

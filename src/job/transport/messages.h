@@ -243,8 +243,8 @@ enum class Purpose : std::uint8_t {
 };
 
 enum class PeerRefusal : std::uint8_t {
-  never = 1,    // another job, version or token
-  stale = 2,    // of an old generation or incarnation
+  never = 1,    // another version or token
+  stale = 2,    // another job has this address; of an old generation or incarnation
   later = 3,    // not yet in that generation: ask again
   missing = 4,  // no such slot, or its sums are wrong where it lies
   evicted = 5,  // the asking life of that node

@@ -1,0 +1,166 @@
+// For unit tests: a control in memory, which answers at once and tells its watches; a test counts and delays its calls.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "job/control/control.h"
+
+namespace pawl::job {
+
+// Thread-safe. Outlives all its lines and their watches.
+class MemoryControl {
+ public:
+  // A client's end.
+  [[nodiscard]] std::unique_ptr<Control> connect() { return std::make_unique<Line>(*this); }
+
+  Revision put(const std::string& key, const std::string& value) {
+    std::lock_guard lock(mutex_);
+    return put_locked(key, value);
+  }
+  std::int64_t erase(const std::string& key) {
+    std::lock_guard lock(mutex_);
+    return erase_locked(key);
+  }
+  void resync() {
+    std::lock_guard lock(mutex_);
+    tell({WatchEvent::Kind::resync, {}, revision_});
+  }
+  [[nodiscard]] std::string value(const std::string& key) const {
+    std::lock_guard lock(mutex_);
+    const auto found = keys_.find(key);
+    return found != keys_.end() ? found->second.value : "";
+  }
+  [[nodiscard]] std::size_t count(const std::string& prefix) const {
+    std::lock_guard lock(mutex_);
+    return listed(prefix).size();
+  }
+  [[nodiscard]] int lists() const { return counted(lists_); }
+  [[nodiscard]] int writes() const { return counted(writes_); }
+  // Each listing waits for this before it answers (what it answers is as of then).
+  std::function<void()> before_list = [] {};
+
+ private:
+  class Line;
+  using Tell = std::function<void(const WatchEvent&)>;
+  class Watching final : public Watch {
+   public:
+    Watching(MemoryControl& control, Tell tell) : control_(control) {
+      std::lock_guard lock(control_.mutex_);
+      control_.watches_[this] = std::move(tell);
+    }
+    ~Watching() override {
+      std::lock_guard lock(control_.mutex_);
+      control_.watches_.erase(this);
+    }
+
+   private:
+    MemoryControl& control_;
+  };
+
+  [[nodiscard]] int counted(const int& count) const {
+    std::lock_guard lock(mutex_);
+    return count;
+  }
+  void tell(const WatchEvent& event) {
+    for (const auto& [watch, tell] : watches_) tell(event);
+  }
+  Revision put_locked(const std::string& key, const std::string& value) {
+    KeyValue& kv = keys_[key];
+    kv.key = key;
+    kv.value = value;
+    kv.mod_revision = ++revision_;
+    tell({WatchEvent::Kind::put, kv, revision_});
+    return revision_;
+  }
+  std::int64_t erase_locked(const std::string& key) {
+    if (keys_.erase(key) == 0) return 0;
+    ++revision_;
+    tell({WatchEvent::Kind::erased, {key, "", revision_, 0, 0}, revision_});
+    return 1;
+  }
+  [[nodiscard]] std::vector<KeyValue> listed(std::string_view prefix) const {
+    std::vector<KeyValue> kvs;
+    for (auto it = keys_.lower_bound(std::string(prefix)); it != keys_.end() && it->first.starts_with(prefix); ++it)
+      kvs.push_back(it->second);
+    return kvs;
+  }
+
+  class Line final : public Control {
+   public:
+    explicit Line(MemoryControl& all) : all_(all) {}
+    Result<KeyValue> get(std::string_view key) override {
+      std::lock_guard lock(all_.mutex_);
+      const auto found = all_.keys_.find(std::string(key));
+      if (found == all_.keys_.end()) return Error{Code::not_found, std::string(key)};
+      return found->second;
+    }
+    Result<Listing> list(std::string_view prefix) override {
+      all_.before_list();
+      std::lock_guard lock(all_.mutex_);
+      ++all_.lists_;
+      return Listing{all_.listed(prefix), all_.revision_};
+    }
+    Result<Revision> put(std::string_view key, std::string_view value, LeaseId) override {
+      std::lock_guard lock(all_.mutex_);
+      ++all_.writes_;
+      return all_.put_locked(std::string(key), std::string(value));
+    }
+    Result<std::int64_t> erase(std::string_view key) override {
+      std::lock_guard lock(all_.mutex_);
+      ++all_.writes_;
+      return all_.erase_locked(std::string(key));
+    }
+    Result<std::int64_t> erase_prefix(std::string_view prefix) override {
+      std::lock_guard lock(all_.mutex_);
+      ++all_.writes_;
+      std::int64_t count = 0;
+      for (const KeyValue& kv : all_.listed(prefix)) count += all_.erase_locked(kv.key);
+      return count;
+    }
+    Result<Swapped> compare_and_swap(std::string_view key, Revision expected, std::string_view value,
+                                     LeaseId) override {
+      std::lock_guard lock(all_.mutex_);
+      ++all_.writes_;
+      const auto found = all_.keys_.find(std::string(key));
+      if ((found != all_.keys_.end() ? found->second.mod_revision : 0) == expected)
+        return Swapped{true, all_.put_locked(std::string(key), std::string(value)), std::nullopt};
+      return Swapped{false, all_.revision_, found != all_.keys_.end() ? std::optional(found->second) : std::nullopt};
+    }
+    Result<Transacted> transact(const std::vector<KeyCompare>& compares,
+                                const std::vector<KeyChange>& changes) override {
+      std::lock_guard lock(all_.mutex_);
+      ++all_.writes_;
+      if (!compares.empty() || changes.size() > 128) return Error{Code::invalid, "this test has no such thing"};
+      for (const KeyChange& change : changes) {
+        if (change.kind == KeyChange::Kind::erase) (void)all_.erase_locked(change.key);
+        if (change.kind == KeyChange::Kind::put) (void)all_.put_locked(change.key, change.value);
+      }
+      return Transacted{true, all_.revision_, {}};
+    }
+    Result<LeaseId> lease_grant(std::chrono::seconds) override { return LeaseId{1}; }
+    Result<std::chrono::seconds> lease_keep_alive_once(LeaseId) override { return std::chrono::seconds(60); }
+    Status lease_revoke(LeaseId) override { return {}; }
+    std::unique_ptr<Watch> watch(std::string_view, WatchOptions, Tell on_event) override {
+      return std::make_unique<Watching>(all_, std::move(on_event));
+    }
+
+   private:
+    MemoryControl& all_;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::string, KeyValue> keys_;
+  Revision revision_ = 0;
+  std::map<Watch*, Tell> watches_;
+  int lists_ = 0;
+  int writes_ = 0;
+};
+
+}  // namespace pawl::job
