@@ -70,6 +70,7 @@ void StateMover::pause() {
 }
 
 void StateMover::consider_forming() {
+  if (!unfit_.empty()) return push_unfit();
   FormingView view{context_.mirror.spec(), context_.mirror.registrations().records(), 0, context_.orders.cordoned()};
   const Duration now = context_.clock->now();
   enough_nodes_since_ = enough_nodes_since(view, enough_nodes_since_, now);
@@ -81,6 +82,7 @@ void StateMover::consider_forming() {
 
 void StateMover::drive() {
   if (moving_) return;
+  push_unfit();
   push_causes();
   lead();
 }
@@ -278,11 +280,21 @@ void StateMover::take_over_orphan() {
 }
 
 void StateMover::give_up_node(const std::string& why) {
+  if (unfit_.empty()) unfit_ = why;
+  push_unfit();
+}
+
+// Until the job is over or has run: nothing else says it again.
+void StateMover::push_unfit() {
   const JobMirror& mirror = context_.mirror;
-  auto decision = decide_give_up(mirror.has_state() ? &mirror.state() : nullptr, context_.self, why);
-  if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
-  const StateMove& failed = std::get<StateMove>(decision);
-  move(failed.next, failed.why);
+  if (unfit_.empty()) return;
+  auto decision = decide_give_up(mirror.has_state() ? &mirror.state() : nullptr, context_.self, unfit_);
+  if (const StateMove* failed = std::get_if<StateMove>(&decision)) {
+    if (!mirror.is_over()) return move(failed->next, failed->why);
+    return unfit_.clear();
+  }
+  unfit_.clear();
+  report(std::move(std::get<Cause>(decision)));
 }
 
 }  // namespace pawl::job

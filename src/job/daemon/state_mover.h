@@ -43,6 +43,7 @@ class StateMover {
  private:
   void tell_fault(Cause& cause);
   void tell_once(Cause cause);
+  void push_unfit();
   void push_causes();
   void lead();
   void act_on(const Lead& lead);
@@ -64,6 +65,7 @@ class StateMover {
   Events& events_;
   Holds& holds_;
   Handlers handlers_;
+  std::string unfit_;  // why this node is no place for a job that has not run yet
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
   std::set<NodeLife> told_;        // events about what is not kept, of the generation told_in_

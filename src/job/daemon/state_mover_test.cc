@@ -244,6 +244,33 @@ TEST_F(Moves, ASpareTakesOverAJobWhoseMembersAllRefuse) {
   EXPECT_EQ(parse_job_state(spare.control.swaps[0].value)->leader, test_life(5));
 }
 
+// Nothing else would ever say it again: the trainer is not started anew.
+TEST_F(Moves, AVerdictBeforeTheFirstRunIsGivenUntilItStands) {
+  node.register_nodes(2);
+  node.mover.consider_forming();
+  node.mover.give_up_node("no such module");  // while the job is being formed
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  node.control.swaps[0].then(Error{Code::unreachable, "away"});
+  node.mover.consider_forming();
+  EXPECT_EQ(node.control.swaps.size(), 1u);  // a pause
+  node.pass(1s);
+  node.mover.consider_forming();
+  ASSERT_EQ(node.control.swaps.size(), 2u);
+  EXPECT_EQ(asked().verdict, "node 0: no such module");
+  node.learn(JobPhase::restoring);  // another node has formed it meanwhile
+  node.control.swaps[1].then(Swapped{false, node.revision, std::nullopt});
+  node.pass(1s);
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 3u);
+  EXPECT_EQ(asked().phase, JobPhase::failed);
+  EXPECT_EQ(asked().verdict, "node 0: no such module");
+  node.learn(JobPhase::failed);
+  node.control.swaps[2].then(Swapped{true, node.revision, std::nullopt});
+  node.pass(1s);
+  node.mover.drive();
+  EXPECT_EQ(node.control.swaps.size(), 3u);
+}
+
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
   node.run_in(JobPhase::restoring);
   node.mover.give_up_node("its trainers end");
