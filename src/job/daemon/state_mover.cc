@@ -293,8 +293,9 @@ void StateMover::push_unfit() {
     if (!mirror.is_over()) return move(failed->next, failed->why);
     return unfit_.clear();
   }
-  unfit_.clear();
-  report(std::move(std::get<Cause>(decision)));
+  const std::string why = std::exchange(unfit_, {});
+  if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
+  if (std::exchange(told_unfit_, mirror.generation()) != mirror.generation()) log_error("spare_unfit", "why", why);
 }
 
 }  // namespace pawl::job

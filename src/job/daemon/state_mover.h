@@ -71,6 +71,7 @@ class StateMover {
   std::set<NodeLife> told_;        // events about what is not kept, of the generation told_in_
   Generation told_in_;
   Generation told_away_;
+  Generation told_unfit_;
   std::map<NodeLife, Duration> spoken_at_;  // when this node last accused it, or withdrew that
   bool moving_ = false;                     // a compare-and-swap is under way
   Duration pause_{};                        // after the last swap that did not help

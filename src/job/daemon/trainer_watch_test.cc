@@ -218,6 +218,17 @@ TEST_F(TrainersWatched, AProcessThatDoesNotDieCostsItsNode) {
   EXPECT_NE(reported[0].detail.find("does not die"), std::string::npos) << reported[0].detail;
 }
 
+TEST_F(TrainersWatched, ASparesTrainerThatDoesNotDieIsNothingToAJobThatStarts) {
+  for (Member& member : node.state.seats) member.life = test_life(member.seat.value + 1);
+  node.state.ran = Generation(0);
+  node.learn(JobPhase::restoring);
+  watch.kill(process, "it hangs");
+  node.pass(kDyingMax + 1s);
+  watch.check();
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+}
+
 TEST_F(TrainersWatched, AMissingModuleEndsAJobThatNeverFormedAtOnce) {
   process.death.said = "Traceback (most recent call last):\n  File \"x\"\nModuleNotFoundError: No module named 'm'\n";
   watch.on_death(process, "exited 1, its output is in x");

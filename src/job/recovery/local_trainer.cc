@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "job/recovery/duties.h"
 
 namespace pawl::job {
 
@@ -104,7 +105,9 @@ std::optional<Cause> cause_of_death(const JobState& state, NodeLife self, Seat s
   return Cause{FaultKind::trainer_exit, self, seat, ended.empty() ? "its process died" : ended, 0};
 }
 
-std::variant<Cause, StateMove> decide_give_up(const JobState* state, NodeLife self, const std::string& why) {
+std::variant<std::monostate, Cause, StateMove> decide_give_up(const JobState* state, NodeLife self,
+                                                              const std::string& why) {
+  if (state != nullptr && !is_member(*state, self)) return {};
   if (state != nullptr && state->ran.value > 0) return Cause{FaultKind::node_lost, self, std::nullopt, why, 0};
   JobState failed = state != nullptr ? *state : JobState{};
   failed.phase = JobPhase::failed;

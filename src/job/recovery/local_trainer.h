@@ -105,8 +105,8 @@ struct Respawn {
                                                   const std::string& ended);
 
 // This node can't do its part; another may. If the job has never run anywhere, the script is more likely at fault: then
-// the job ends. `state`: nullptr before the job is formed.
-[[nodiscard]] std::variant<Cause, StateMove> decide_give_up(const JobState* state, NodeLife self,
-                                                            const std::string& why);
+// the job ends. Of a node without a seat nothing follows. `state`: nullptr before the job is formed.
+[[nodiscard]] std::variant<std::monostate, Cause, StateMove> decide_give_up(const JobState* state, NodeLife self,
+                                                                            const std::string& why);
 
 }  // namespace pawl::job

@@ -242,6 +242,8 @@ TEST(GivingUp, EvictsTheNodeOnceTheJobHasRunElseEndsTheJob) {
   EXPECT_EQ(std::get<StateMove>(unformed).next.verdict, "node 2: why");
   JobState state;
   state.generation = Generation(1);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(decide_give_up(&state, self, "why")));  // a spare
+  state.seats = {{Seat(0), self, "", 0}};
   EXPECT_EQ(std::get<StateMove>(decide_give_up(&state, self, "why")).next.generation, Generation(1));
   state.ran = Generation(1);
   const auto ran = decide_give_up(&state, self, "why");
