@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 namespace {
 
 constexpr std::size_t kEventsMax = 4096;
+constexpr std::size_t kErasedAtOnceMax = 100;
 
 // All that the nodes have put for the generations up to this one.
 void erase_up_to(Control& control, const std::string& prefix, Generation last) {
@@ -179,9 +180,27 @@ void Generations::tidy_keys() {
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
     erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
     erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
-    auto events = control.list(keys.events());
+  });
+  parts_.context.control->tell([this, prefix = mirror.keys().events()](Control& control) {
+    const auto events = control.list(prefix);
     if (!events) return;
-    for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) (void)control.erase(events->kvs[i].key);
+    std::vector<std::string> old;
+    for (std::size_t i = 0; i + kEventsMax < events->kvs.size(); ++i) old.push_back(events->kvs[i].key);
+    erase_later(std::move(old));
+  });
+}
+
+// Behind the calls that wait by then, such as the next recovery's inventory; a few at once, for the same reason. On the
+// control's thread.
+void Generations::erase_later(std::vector<std::string> keys) {
+  if (keys.empty()) return;
+  parts_.context.post([this, keys = std::move(keys)]() mutable {
+    parts_.context.control->tell([this, keys = std::move(keys)](Control& control) {
+      const auto end = keys.begin() + static_cast<std::ptrdiff_t>(std::min(keys.size(), kErasedAtOnceMax));
+      std::vector<KeyChange> changes;
+      for (auto key = keys.begin(); key != end; ++key) changes.push_back({KeyChange::Kind::erase, *key, "", 0});
+      if (control.transact({}, changes)) erase_later({end, keys.end()});  // else the next recovery's leader does it
+    });
   });
 }
 

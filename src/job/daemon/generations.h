@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "job/daemon/events.h"
 #include "job/daemon/holds.h"
@@ -60,6 +61,7 @@ class Generations {
   [[nodiscard]] CopyTasks copies() const { return {!parts_.streams.idle(), !parts_.imports.idle()}; }
   void drop_other_arenas();
   void tidy_keys();  // of all recoveries that are over, also of those that another one superseded
+  void erase_later(std::vector<std::string> keys);
 
   Parts parts_;
   Hooks hooks_;

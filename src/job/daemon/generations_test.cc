@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
+#include "job/daemon/test_control.h"
 #include "job/daemon/test_node.h"
 
 namespace pawl::job {
@@ -158,6 +160,26 @@ TEST_F(OneNode, FreezesAndReportsOnceAgain) {
   node.control.puts[0].then(Error{Code::unreachable, "away"});
   generations.follow();
   EXPECT_EQ(node.control.puts.size(), 2u);
+}
+
+// The next recovery's inventory goes the same way, behind them.
+TEST_F(OneNode, OldEventsAreErasedAFewAtATimeBehindOtherCalls) {
+  MemoryControl control;
+  for (int i = 0; i < 5000; ++i) control.put(text("/pawl/test/events/", 10'000 + i), "");
+  node.state.leader = node.context.self;
+  run();
+  const std::unique_ptr<Control> line = control.connect();
+  int begun = 0;
+  for (; !node.control.told.empty(); ++begun) {
+    const auto work = std::move(node.control.told.front());
+    node.control.told.pop_front();
+    const int writes = control.writes();
+    work(*line);
+    EXPECT_LE(control.writes() - writes, 5);
+  }
+  EXPECT_GT(begun, 2);
+  EXPECT_EQ(control.count("/pawl/test/events/"), 4096u);
+  EXPECT_EQ(control.count("/pawl/test/events/14999"), 1u);
 }
 
 TEST_F(OneNode, ADrillHoldsTheReport) {

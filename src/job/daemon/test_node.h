@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,10 +50,14 @@ class FakeControl : public ControlCalls {
                         std::function<void(Result<Swapped>)> then) override {
     swaps.push_back({std::move(key), expected, std::move(value), std::move(then)});
   }
-  void tell(std::function<void(Control&)>) override { ++tells; }
+  void tell(std::function<void(Control&)> work) override {
+    ++tells;
+    told.push_back(std::move(work));
+  }
 
   std::vector<Put> puts;
   std::vector<Swap> swaps;
+  std::deque<std::function<void(Control&)>> told;
   int tells = 0;
 };
 
