@@ -194,6 +194,29 @@ void Pawld::register_node() {
   session_->keep_registered(
       context_.mirror.keys().node(context_.self.node), context_.deadlines.lease,
       [this] { return to_json(node_record()); }, [this](Duration boottime) { lease_renewed_ns_ = boottime.count(); });
+  registered_at_ = context_.clock->now();
+}
+
+// What stands there may have been put long ago and carried out late, or be gone with an older lease. Nobody else can tell
+// that it is wrong.
+void Pawld::check_registration() {
+  if (!registered_at_ || context_.ending) return;
+  const auto& nodes = context_.mirror.registrations().nodes;
+  const auto own = nodes.find(context_.self.node);
+  if (own != nodes.end() && own->second.life.incarnation > context_.self.incarnation) return;  // it has begun anew
+  if (own != nodes.end() && own->second == node_record()) return;
+  const Duration now = context_.clock->now();
+  if (const Duration pause = *registered_at_ + context_.deadlines.lease / 4 - now; pause > Duration::zero()) {
+    if (std::exchange(registration_check_planned_, true)) return;
+    loop_->after(pause, [this] {
+      registration_check_planned_ = false;
+      check_registration();
+    });
+    return;
+  }
+  registered_at_ = now;
+  log_warn("registration_wrong", "found", own != nodes.end() ? to_json(own->second) : "nothing");
+  session_->register_again();
 }
 
 NodeRecord Pawld::node_record() const {
@@ -272,6 +295,7 @@ void Pawld::on_change(const JobMirror::Change& change) {
     parts_->pages.write_all();
   }
   if (change.phase || change.nodes) neighbours_->set(context_.mirror.linked_members());
+  if (change.nodes) check_registration();
 }
 
 // What this node read last need not be what the control took last: a swap that only another has read, or that nobody

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,7 @@ class Pawld {
   [[nodiscard]] bool take_spec(const Listing& listing);  // false: it isn't there yet, or the job has ended
   void start_neighbours();
   void register_node();
+  void check_registration();
   [[nodiscard]] NodeRecord node_record() const;  // any thread
   void on_key(const WatchEvent& event);
   void list_again();
@@ -79,6 +81,8 @@ class Pawld {
   int exit_code_ = 0;
   bool ready_ = false;  // spec, state and nodes are known
   bool drive_planned_ = false;
+  bool registration_check_planned_ = false;
+  std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
   bool listing_ = false;              // the keys are being read anew
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime

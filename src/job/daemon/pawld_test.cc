@@ -123,5 +123,35 @@ TEST_F(OnePawld, AJobWithoutADirectoryHasNoToken) {
   EXPECT_EQ(token_used, "");
 }
 
+// A put of long ago that an etcd member carries out late, or one under a lease that has ended meanwhile.
+TEST_F(OnePawld, ARegistrationThatIsNotItsOwnIsWrittenAgainButNotAllTheTime) {
+  start();
+  const std::string own = registered();
+  const Duration quarter = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).lease / 4;
+  NodeRecord old = *parse_node_record(own);
+  old.life.incarnation = Incarnation(4);
+  const auto spoil = [&](int i) {
+    if (i % 2 == 0)
+      control.put("/pawl/test/nodes/0", to_json(old));
+    else
+      control.erase("/pawl/test/nodes/0");
+  };
+  for (int i = 0; i < 3; ++i) {
+    clock.skip(quarter);
+    spoil(i);
+    EXPECT_TRUE(until([&] { return registered() == own; })) << i;
+  }
+  spoil(0);
+  go_on_for(50ms);
+  EXPECT_NE(registered(), own);  // the last time was just now
+  clock.skip(quarter);
+  EXPECT_TRUE(until([&] { return registered() == own; }));
+  clock.skip(quarter);
+  old.life.incarnation = Incarnation(6);  // a later life of this node
+  spoil(0);
+  go_on_for(50ms);
+  EXPECT_NE(registered(), own);
+}
+
 }  // namespace
 }  // namespace pawl::job
