@@ -246,6 +246,7 @@ Hello Pawld::hello(Purpose purpose) const {
 
 void Pawld::on_key(const WatchEvent& event) {
   if (event.kind == WatchEvent::Kind::resync) {
+    list_once_more_ = listing_;  // what is lost now may not be in the listing that is under way
     if (!std::exchange(listing_, true)) list_again();
     return;
   }
@@ -265,8 +266,9 @@ void Pawld::list_again() {
                               loop_->after(kListPause, [this] { list_again(); });
                               return;
                             }
-                            listing_ = false;
                             take(*listing);
+                            if (std::exchange(list_once_more_, false)) return list_again();
+                            listing_ = false;
                             for (const WatchEvent& event : std::exchange(missed_, {}))
                               if (event.revision > listing->revision) on_key(event);
                             drive();

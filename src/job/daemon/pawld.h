@@ -85,6 +85,7 @@ class Pawld {
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
   bool listing_ = false;              // the keys are being read anew
+  bool list_once_more_ = false;
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
   std::vector<WatchEvent> missed_;    // that came meanwhile
   std::atomic<std::int64_t> lease_renewed_ns_{0};

@@ -123,6 +123,27 @@ TEST_F(OnePawld, AJobWithoutADirectoryHasNoToken) {
   EXPECT_EQ(token_used, "");
 }
 
+TEST_F(OnePawld, AResyncDuringAListingIsFollowedByAnother) {
+  start();
+  std::atomic<int> under_way = 0;
+  std::atomic<bool> may_go_on = false;
+  control.before_list = [&] {
+    ++under_way;
+    while (!may_go_on) std::this_thread::sleep_for(1ms);
+  };
+  const int lists = control.lists();
+  control.resync();
+  ASSERT_TRUE(until([&] { return under_way == 1; }));
+  control.resync();  // what is lost now may be missing in the listing that is under way
+  control.resync();
+  go_on_for(50ms);
+  EXPECT_EQ(under_way, 1);
+  may_go_on = true;
+  EXPECT_TRUE(until([&] { return control.lists() == lists + 2; }));
+  go_on_for(50ms);
+  EXPECT_EQ(control.lists(), lists + 2);
+}
+
 // A put of long ago that an etcd member carries out late, or one under a lease that has ended meanwhile.
 TEST_F(OnePawld, ARegistrationThatIsNotItsOwnIsWrittenAgainButNotAllTheTime) {
   start();
