@@ -42,6 +42,19 @@ std::uint64_t number_in(const std::string& path) {
   return ok ? number : kUnlimited;  // "max" is no number
 }
 
+// Pages of files in a control group's memory.stat: they count as used there, but go when others are needed.
+std::uint64_t file_pages_bytes(const std::string& stat) {
+  std::uint64_t sum = 0;
+  for (const std::string_view label : {"\ninactive_file ", "\nactive_file "}) {
+    const std::size_t at = stat.find(label);
+    std::uint64_t bytes = 0;
+    if (at == std::string::npos) continue;
+    const std::size_t first = at + label.size();
+    if (parse_number(std::string_view(stat).substr(first, stat.find('\n', first) - first), bytes)) sum += bytes;
+  }
+  return sum;
+}
+
 // What the tightest of the control groups (version 2) above this process leaves it.
 std::uint64_t control_group_left_bytes() {
   const Result<std::string> own = read_file("/proc/self/cgroup");
@@ -53,8 +66,11 @@ std::uint64_t control_group_left_bytes() {
   for (;;) {
     const std::string directory = text("/sys/fs/cgroup", group == "/" ? "" : group);
     const std::uint64_t limit = number_in(directory + "/memory.max");
-    const std::uint64_t used = number_in(directory + "/memory.current");
-    if (limit != kUnlimited && used != kUnlimited) left = std::min(left, limit > used ? limit - used : 0);
+    std::uint64_t used = number_in(directory + "/memory.current");
+    if (limit != kUnlimited && used != kUnlimited) {
+      used -= std::min(used, file_pages_bytes(read_file(directory + "/memory.stat").value_or("")));
+      left = std::min(left, limit > used ? limit - used : 0);
+    }
     if (group == "/") return left;
     group = parent_path(group);
   }
@@ -225,6 +241,7 @@ namespace {
 
 class RealSharedMemory final : public SharedMemory {
  public:
+  std::uint64_t available_bytes() override { return available_memory_bytes(); }
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
     return create_segment(name, size_bytes);
   }

@@ -2,8 +2,8 @@
 //
 // A segment has no name in any file system; it lives as long as a descriptor or a mapping of it, and is handed on by
 // descriptor (env/network.h). All its pages are allocated and zeroed when it is made, so too little memory is an error
-// then and not a SIGBUS later, and that takes about as long as to write as many bytes; its size is sealed, so no holder can take pages away under another's feet. Nothing here knows
-// what is in a segment (job/snapshot). Thread-safe, except for changing one Mapping from two threads.
+// then and not a SIGBUS later, and that takes about as long as to write as many bytes; its size is sealed, so no holder can
+// take pages away under another's feet. Nothing here knows what is in a segment (job/snapshot). Thread-safe, except for changing one Mapping from two threads.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace pawl {
 
-// Bytes of memory that this process could still get: the machine's, and what its control group leaves it.
+// Bytes of memory that this process could still get: the machine's, and what its control group leaves it. Pages of files
+// count as free: the kernel takes them back.
 [[nodiscard]] std::uint64_t available_memory_bytes();
 
 // A zeroed segment of `size_bytes` (>= 1), of huge pages where the system allows them for shared memory. Made by several
@@ -64,6 +65,7 @@ class Mapping {
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
+  [[nodiscard]] virtual std::uint64_t available_bytes() = 0;
   [[nodiscard]] virtual Result<Fd> create(const std::string& name, std::uint64_t size_bytes) = 0;
   [[nodiscard]] virtual Result<std::uint64_t> size_bytes(int fd) = 0;
   [[nodiscard]] virtual Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) = 0;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "job/layout/seat_layout.h"
+#include "job/redundancy/memory_plan.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -193,6 +194,7 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.layout_digest = declared.layout_digest;
   spec.layout = std::move(declared.layout);
   spec.seat = *trainer.seat;
+  if (Status enough = check_room(spec); !enough) return on_arena(trainer.index, spec, std::move(enough).error());
   // It may take long to make, and the trainer may ask for something else meanwhile.
   parts_.arenas.own(spec, [this, spec, index = trainer.index, id = frame.id](const Result<ArenaHandle>& arena) {
     const TrainerProcess& asking = parts_.trainers.places()[index];
@@ -200,6 +202,15 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
     if (waiting != asking.line.waiting.end() && waiting->second == id && asking.seat == spec.seat)
       on_arena(index, spec, arena);
   });
+}
+
+// At the start of the job only: later a job with fewer copies than its policy wants is better than none.
+Status Seats::check_room(const ArenaSpec& spec) const {
+  const NodeContext& context = parts_.context;
+  if (!context.mirror.has_state() || context.mirror.state().ran.value > 0 || parts_.memory.bytes() > 0) return {};
+  const JobSpec& job = context.mirror.spec();
+  return check_memory({Arena::size_bytes(spec), spec.slot_count, job.seats_per_node, job.replica_count},
+                      context.environment->memory.available_bytes());
 }
 
 void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena) {

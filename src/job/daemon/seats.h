@@ -41,6 +41,7 @@ class Seats {
 
  private:
   void on_layout(TrainerProcess& trainer, const Frame& frame);
+  [[nodiscard]] Status check_room(const ArenaSpec& spec) const;
   void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);
   void on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad);
   void on_rendezvous(TrainerProcess& trainer, const Frame& frame);

@@ -6,6 +6,7 @@
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
 #include "job/layout/seat_layout.h"
+#include "pawl/pawl.h"
 
 namespace pawl::job {
 namespace {
@@ -28,7 +29,8 @@ SeatLayout layout_of(std::uint64_t rows) {
 
 class TwoSeats : public testing::Test {
  protected:
-  TwoSeats() : node(1) {
+  TwoSeats() : TwoSeats(world_with_arenas_at_once()) {}
+  explicit TwoSeats(const Environment& environment) : node(1, 0, environment) {
     JobSpec spec = node.context.mirror.spec();
     spec.seats_per_node = 2;
     node.context.mirror.set_spec(spec);
@@ -179,6 +181,45 @@ TEST_F(TwoSeats, ALayoutIsForWhoHasASeatAndMustFitIntoMemory) {
   ask(first, none);
   EXPECT_TRUE(answer<RefusedMessage>(first));
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+}
+
+class LittleMemory final : public SharedMemory {
+ public:
+  std::uint64_t available_bytes() override { return 4096; }
+  Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
+    return real_shared_memory().create(name, size_bytes);
+  }
+  Result<std::uint64_t> size_bytes(int fd) override { return real_shared_memory().size_bytes(fd); }
+  Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override {
+    return real_shared_memory().map(fd, size_bytes, options);
+  }
+};
+
+const Environment& little_environment() {
+  static LittleMemory memory;
+  const Environment& real = real_environment();
+  static const Environment little{real.clock, world_with_arenas_at_once().tasks, real.network, real.files, real.processes, memory};
+  return little;
+}
+
+class TwoSeatsWithLittleMemory : public TwoSeats {
+ protected:
+  TwoSeatsWithLittleMemory() : TwoSeats(little_environment()) {}
+};
+
+TEST_F(TwoSeatsWithLittleMemory, APolicyThatDoesNotFitIsRefusedBeforeTheJobRuns) {
+  declare(first, 5);
+  const auto refused = answer<RefusedMessage>(first);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, std::uint32_t{PAWL_INVALID});  // not to be tried again
+  EXPECT_NE(refused->why.find("too little memory for the job's policy: 2 own seat(s)"), std::string::npos)
+      << refused->why;
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+
+  node.state.ran = Generation(1);  // later a copy less is better than no job
+  (void)node.learn();
+  declare(first, 5);
+  EXPECT_TRUE(answer<ArenaMessage>(first));
 }
 
 TEST_F(TwoSeats, ARestoreIsAnsweredWhenTheStepLiesInTheArena) {

@@ -1,0 +1,25 @@
+// Memory plan: what a node's memory has to hold under the job's policy, asked before anything of it is made.
+//
+// A node has an arena for each of its own seats and one for each of its wards' (placement.h), all taken to be as large as
+// the first seat that declares its layout. A spare needs as much as the node whose seats it gets. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace pawl::job {
+
+struct MemoryPlan {
+  std::uint64_t arena_bytes = 0;  // of one seat: all its slots
+  std::uint32_t slot_count = 2;
+  std::uint32_t seats_per_node = 1;
+  std::uint32_t replica_count = 0;
+};
+
+[[nodiscard]] std::uint64_t bytes_needed(const MemoryPlan& plan);  // of one node, spares included
+
+// Fails: `invalid` if that is more than `available_bytes`, with the arithmetic and the remedies.
+[[nodiscard]] Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes);
+
+}  // namespace pawl::job

@@ -1,0 +1,32 @@
+#include "job/redundancy/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace pawl::job {
+namespace {
+
+constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+
+TEST(MemoryPlanned, OwnSeatsAndWards) {
+  EXPECT_EQ(bytes_needed({4 * kGib, 2, 1, 0}), 4 * kGib);
+  EXPECT_EQ(bytes_needed({4 * kGib, 2, 8, 2}), 96 * kGib);
+}
+
+TEST(MemoryPlanned, IsRefusedWithItsArithmetic) {
+  EXPECT_TRUE(check_memory({4 * kGib, 2, 2, 1}, 16 * kGib));
+  const Status refused = check_memory({4 * kGib, 2, 2, 1}, 15 * kGib);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::invalid);
+  for (const char* words : {"2 own seat(s) and 2 replica(s) of others", "2 slots of 2.0 GiB each, are 16.0 GiB",
+                            "15.0 GiB are available", "--replicas 0"})
+    EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;
+}
+
+TEST(MemoryPlanned, FewerReplicasAreNoRemedyForTooManySeats) {
+  const Status refused = check_memory({4 * kGib, 2, 2, 1}, 7 * kGib);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().what.find("--replicas"), std::string::npos) << refused.error().what;
+}
+
+}  // namespace
+}  // namespace pawl::job
