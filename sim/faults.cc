@@ -17,7 +17,7 @@ const char* name_of(FaultType type) {
   static const char* const names[kFaultTypes] = {
       "kill_trainer", "stop_trainer", "kill_pawld",  "stop_pawld",   "kill_node",       "power_off",    "pause_node",
       "cut_data",     "cut_data_out", "cut_control", "control_down", "control_stopped", "slow_control", "slow_network",
-      "no_memory",    "wall_jump",    "flip_bits",   "flip_on_wire", "kill_two_nodes"};
+      "no_memory",    "wall_jump",    "flip_bits",   "flip_on_wire", "kill_two_nodes",  "outage",       "pause_all"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -27,6 +27,47 @@ bool costs_memory(FaultType type) {
          type == FaultType::pause_node || type == FaultType::cut_data || type == FaultType::cut_data_out ||
          type == FaultType::no_memory || type == FaultType::flip_bits;
 }
+
+class Drainer : public std::enable_shared_from_this<Drainer> {
+ public:
+  Drainer(Cluster& cluster, std::function<void()> on_end)
+      : cluster_(cluster), on_end_(std::move(on_end)), random_(cluster.options.seed * 0x9e3779b97f4a7c15ull + 23) {}
+  void begin() {
+    later(Duration(static_cast<std::int64_t>(random_() % 3'000'000'000)), [this] { give_order(); });
+  }
+
+ private:
+  void later(Duration delay, std::function<void()> what) {
+    cluster_.scheduler.after(delay, [self = shared_from_this(), what = std::move(what)] { what(); });
+  }
+  void give_order() {
+    if (cluster_.is_over()) return;
+    if (!cluster_.is_well()) return later(20ms, [this] { give_order(); });
+    const std::vector<job::Member>& seats = cluster_.state()->seats;
+    leaving_ = seats[random_() % seats.size()].life;
+    const std::string nothing = "{}";
+    const std::string order = text("{\"incarnation\":", leaving_.incarnation, "}");
+    log_warn("sim_drain", "node", leaving_.node);
+    cluster_.may_be_evicted_until[leaving_.node.value] = Duration::max();
+    cluster_.order(keys_.cordon(leaving_.node), &nothing);
+    cluster_.order(keys_.drain(leaving_.node), &order);
+    wait(cluster_.scheduler.now() + 1s + Duration(static_cast<std::int64_t>(random_() % 40'000'000'000)));
+  }
+  void wait(Duration until) {
+    const auto& state = *cluster_.state();
+    const bool seated = std::ranges::any_of(state.seats, [&](const auto& member) { return member.life == leaving_; });
+    if (seated && cluster_.scheduler.now() < until) return later(50ms, [this, until] { wait(until); });
+    cluster_.order(keys_.drain(leaving_.node), nullptr);
+    cluster_.order(keys_.cordon(leaving_.node), nullptr);
+    on_end_();
+  }
+
+  Cluster& cluster_;
+  std::function<void()> on_end_;
+  std::mt19937_64 random_;
+  const job::JobKeys keys_{cluster_.job};
+  job::NodeLife leaving_;
+};
 
 class Injector : public std::enable_shared_from_this<Injector> {
  public:
@@ -138,6 +179,21 @@ class Injector : public std::enable_shared_from_this<Injector> {
       case FaultType::cut_data_out:
         cut_data(fault);
         break;
+      case FaultType::outage:
+        all_may_be_late(fault.length);
+        cut_all(1);
+        heal(fault.length, [this] { cut_all(-1); });
+        away(cluster_.control.is_down, fault.length);
+        break;
+      case FaultType::pause_all:
+        all_may_be_late(fault.length);
+        for (std::uint32_t i = 0; i < machines.count(); ++i) {
+          Node* each = cluster_.nodes[i].get();
+          if (each == nullptr) continue;
+          each->stop();
+          heal(fault.length + scheduler.between(0ms, 300ms), [each] { each->go_on(); });
+        }
+        break;
       case FaultType::cut_control:
         for (std::uint32_t i = 0; i < machines.count(); ++i)
           if ((fault.mask >> i & 1) != 0) {
@@ -195,25 +251,28 @@ class Injector : public std::enable_shared_from_this<Injector> {
   void kill_pawld(const InjectedFault& fault) {
     Process* pawld = cluster_.nodes[fault.machine]->pawld();
     if (pawld == nullptr) return;
+    // Without the control the next one does not know the job, and answers nobody.
+    if (cluster_.control.cuts[fault.machine] > 0) blame(fault.machine, fault.length);
     const std::uint64_t at = pawld->turns + fault.turns;
     ++active_;
     const auto earlier = cluster_.scheduler.after_turn;
-    cluster_.scheduler.after_turn = [this, self = shared_from_this(), pawld, at, earlier,
-                                     told = false](Process& process) mutable {
+    const auto over = std::make_shared<bool>(false);
+    cluster_.scheduler.after_turn = [this, self = shared_from_this(), pawld, at, earlier, over](Process& process) {
       if (earlier) earlier(process);
-      if (told || &process != pawld || pawld->turns < at) return;
-      told = true;
+      if (*over || &process != pawld || pawld->turns < at) return;
+      *over = true;
       cluster_.machines.kill(*pawld, "killed by SIGKILL");
       --active_;
     };
-    watch_for_another_end(pawld, at);
+    watch_for_another_end(pawld, over);
   }
 
-  // A pawld that is to be killed at a later turn may end before.
-  void watch_for_another_end(Process* pawld, std::uint64_t at) {
-    cluster_.scheduler.after(1s, [this, self = shared_from_this(), pawld, at] {
-      if (pawld->turns >= at) return;
-      if (pawld->alive) return watch_for_another_end(pawld, at);
+  // A pawld that is to be killed at its next turn, or a later one, may end before.
+  void watch_for_another_end(Process* pawld, const std::shared_ptr<bool>& over) {
+    cluster_.scheduler.after(1s, [this, self = shared_from_this(), pawld, over] {
+      if (*over) return;
+      if (pawld->alive) return watch_for_another_end(pawld, over);
+      *over = true;
       --active_;
     });
   }
@@ -233,6 +292,19 @@ class Injector : public std::enable_shared_from_this<Injector> {
       if ((fault.mask >> i & 1) != 0) blame(i, fault.length);
     change(1);
     heal(fault.length, [change] { change(-1); });
+  }
+
+  void cut_all(int by) {
+    for (std::uint32_t a = 0; a < cluster_.machines.count(); ++a)
+      for (std::uint32_t b = 0; b < cluster_.machines.count(); ++b)
+        if (a != b) cluster_.machines.wires().path(a, b).cuts += by;
+  }
+
+  // Nothing is done to one of them that is not done to all, so nobody is to be replaced; but a recovery that was under
+  // way has deadlines.
+  void all_may_be_late(Duration length) {
+    for (Duration& until : cluster_.may_be_late_until)
+      until = std::max(until, cluster_.scheduler.now() + length + 2s);
   }
 
   void away(bool& flag, Duration length) {
@@ -344,6 +416,10 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
     faults.push_back(fault);
   }
   return faults;
+}
+
+void drain_a_node(Cluster& cluster, std::function<void()> on_end) {
+  std::make_shared<Drainer>(cluster, std::move(on_end))->begin();
 }
 
 void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<void()> on_end) {

@@ -30,8 +30,10 @@ enum class FaultType : unsigned char {
   flip_bits,       // in the newest sealed slot of its own arena; then its trainer is killed
   flip_on_wire,    // one bit of what travels between machines, `turns` times
   kill_two_nodes,  // of a job with two replicas: those in `mask`
+  outage,          // the switch is away that carries all data and the control: nobody hears anybody
+  pause_all,       // every node is stopped, then continued, as a suspended job is
 };
-inline constexpr unsigned kFaultTypes = 19;
+inline constexpr unsigned kFaultTypes = 21;
 
 struct InjectedFault {
   FaultType type = FaultType::kill_trainer;
@@ -50,5 +52,8 @@ struct InjectedFault {
 
 // Injects them one after the other. `on_end` follows when the last has healed.
 void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<void()> on_end);
+// As `pawl node drain` would, beside the faults; at some time drawn from the seed. `on_end`: it is done or withdrawn, and the
+// node may have seats again.
+void drain_a_node(Cluster& cluster, std::function<void()> on_end);
 
 }  // namespace pawl::sim
