@@ -156,8 +156,8 @@ class FirstStepsTest(SmallJobTest):
                 spare = jobs.spares(nodes)[0]
                 pid = nodes[spare]["trainers"][0]["pid"]
                 os.kill(pid, signal.SIGKILL)
-                job.wait_until(lambda nodes, spare=spare, pid=pid: nodes[spare]["trainers"][0]["pid"] != pid,
-                               "the keeper to see it")
+                job.wait_until(lambda nodes, spare=spare, pid=pid: nodes[spare]["trainers"][0]["pid"] != pid
+                               or "spare_unfit" in job.logs(200), "another to be started, or none for a while")
                 if "spare_unfit" in job.logs(200):
                     break
             self.assertIn("spare_unfit", job.logs(200))

@@ -422,7 +422,7 @@ class Trainer:
             value, size = ctypes.create_string_buffer(room), ctypes.c_size_t(room)
             status = call(value, ctypes.byref(size))
             if status != _Status.INVALID or size.value <= room:
-                self._check(status)
+                self._check(status, must=True)  # once pawl is broken there is no value
                 return value.raw[:size.value]
             room = size.value
 
