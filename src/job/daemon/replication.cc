@@ -140,6 +140,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
     const SlotWord w = candidate.word();
     if (w.state == SlotState::empty || w.frozen || w.generation != options_.hello.generation) continue;
     if ((candidate.acknowledged() >> options_.holder_index & 1) != 0) continue;
+    if (!candidate.samples_of(w)) continue;  // it is just being opened
     if (found && word.step < w.step) continue;
     slot = candidate;
     word = w;
@@ -165,7 +166,9 @@ void ReplicaSender::note_held(const Slot& slot, SlotWord word) {
 Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord word) {
   const ArenaShape shape = shape_of(options_.arena->arena.spec());
   for (Duration later = kLaterMin; still_there(slot, word);) {
-    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, slot.samples(), shape})));
+    const std::optional<std::uint64_t> samples = slot.samples_of(word);
+    if (!samples) return false;  // it has just been reopened
+    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, *samples, shape})));
     PAWL_ASSIGN(Frame answer, receive_frame(stream));
     if (is<OpenedMessage>(answer)) return true;
     if (is<HeldMessage>(answer)) {

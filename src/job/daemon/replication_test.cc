@@ -123,6 +123,21 @@ TEST_F(Sends, TheOldestStepOfItsGenerationFirst) {
   take(holder, Step(12));
 }
 
+// A trainer opens a slot by its word first, and says then with how many samples.
+TEST_F(Sends, AStepWithTheSamplesThatItWasOpenedWith) {
+  capture_step(slot(0), kGeneration, Step(11));
+  ASSERT_TRUE(slot(0).acknowledge(kGeneration, Step(11), 1));
+  const SlotWord opened{kGeneration, Step(13), SlotState::dirty, false};
+  auto* header = reinterpret_cast<std::byte*>(slot(0).buckets().data()) - 4096;
+  reinterpret_cast<std::atomic<std::uint64_t>*>(header)->store(opened.pack());
+  start();
+  PeerEnd holder = welcome();
+  EXPECT_TRUE(holder.is_quiet());
+  ASSERT_TRUE(slot(0).try_open(opened, kGeneration, Step(15), 64 * 15));
+  sender->notice();
+  expect_open(holder, Step(15));
+}
+
 TEST_F(Sends, NothingOfAnotherGenerationOrThatIsHeld) {
   capture_step(slot(0), Generation(2), Step(11));
   capture_step(slot(1), kGeneration, Step(12));

@@ -15,8 +15,9 @@ namespace pawl::job {
 // the opener's. Readers may look at any time and prove afterwards that the word stood still, hence all is atomic.
 struct SlotHeader {
   std::atomic<std::uint64_t> word;
-  // From here to `header_crc32c` and then `job`: what the header's CRC covers. Written by try_seal, but samples.
-  std::atomic<std::uint64_t> samples;  // written by try_open
+  // From here to `header_crc32c` and then `job`: what the header's CRC covers. The first three are written when the slot
+  // is opened, samples first; the rest by the seal.
+  std::atomic<std::uint64_t> samples;
   std::atomic<std::uint64_t> generation;
   std::atomic<std::uint64_t> step;
   std::atomic<std::uint64_t> layout_digest;
@@ -247,11 +248,25 @@ std::uint64_t Slot::samples() const {
   return header_->samples.load(std::memory_order_relaxed);
 }
 
-void Slot::clear(std::uint64_t samples) const {
+std::optional<std::uint64_t> Slot::samples_of(SlotWord of) const {
+  if (of.state == SlotState::empty) return std::nullopt;
+  // acquire: pairs with the release in begin_step.
+  const bool said = of.state == SlotState::sealed || (header_->step.load(std::memory_order_acquire) == of.step.value &&
+                                                      header_->generation.load(std::memory_order_acquire) ==
+                                                          of.generation.value);
+  return said ? std::optional(samples()) : std::nullopt;
+}
+
+// Of a slot whose word has just become dirty.
+void Slot::begin_step(Generation generation, Step step, std::uint64_t samples) const {
   order_open_before_writes();
   for (auto& acknowledgement : header_->acknowledgements) acknowledgement.store(0, std::memory_order_relaxed);
   for (Bucket& bucket : buckets()) bucket.ready.store(0, std::memory_order_relaxed);
   header_->samples.store(samples, std::memory_order_relaxed);
+  // release: who sees both numbers sees the samples. No generation has a step twice, so whoever was here before left
+  // others.
+  header_->generation.store(generation.value, std::memory_order_release);
+  header_->step.store(step.value, std::memory_order_release);
 }
 
 bool Slot::try_open(SlotWord expected, Generation generation, Step step, std::uint64_t samples) const {
@@ -262,7 +277,7 @@ bool Slot::try_open(SlotWord expected, Generation generation, Step step, std::ui
                                              std::memory_order_acq_rel, std::memory_order_relaxed)) {
     return false;
   }
-  clear(samples);
+  begin_step(generation, step, samples);
   return true;
 }
 
@@ -321,7 +336,7 @@ bool Slot::change_frozen(SlotWord to) const {
 
 bool Slot::open_frozen(Generation generation, Step step, std::uint64_t samples) const {
   if (!change_frozen({generation, step, SlotState::dirty, true})) return false;
-  clear(samples);
+  begin_step(generation, step, samples);
   return true;
 }
 

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,7 +60,10 @@ class Slot {
   [[nodiscard]] std::span<std::byte> payload() const;
   [[nodiscard]] std::span<std::byte> bucket(std::uint32_t index) const;
   [[nodiscard]] std::span<Bucket> buckets() const;
-  [[nodiscard]] std::uint64_t samples() const;
+  [[nodiscard]] std::uint64_t samples() const;  // of a sealed slot
+  // What the slot was opened with as `of`, which was its word. nullopt: whoever opened it has not said so yet; or the
+  // slot has been reopened, which the word then tells.
+  [[nodiscard]] std::optional<std::uint64_t> samples_of(SlotWord of) const;
 
   // expected -> dirty(generation, step); clears acknowledgements and buckets. False: it has changed, or is frozen.
   // Whether `expected` may be overwritten is not asked here: job/redundancy/progress.h.
@@ -101,7 +105,7 @@ class Slot {
 
  private:
   friend class Arena;
-  void clear(std::uint64_t samples) const;
+  void begin_step(Generation generation, Step step, std::uint64_t samples) const;
   bool change_frozen(SlotWord to) const;
   bool all_ready(Generation generation, Step step) const;
   Status check_header(SlotWord word) const;

@@ -69,6 +69,12 @@ class ArenaTest : public testing::Test {
   }
 };
 
+// A slot that has just been opened, by who has not come to say with how many samples.
+void open_no_further_than_the_word(const Slot& slot, SlotWord word) {
+  auto* header = reinterpret_cast<std::byte*>(slot.buckets().data()) - 4096;
+  reinterpret_cast<std::atomic<std::uint64_t>*>(header)->store(word.pack());
+}
+
 TEST(SlotWordTest, PacksAndUnpacks) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 10'000; ++i) {
@@ -78,6 +84,17 @@ TEST(SlotWordTest, PacksAndUnpacks) {
   }
   EXPECT_EQ(SlotWord{}.pack(), 0u);
   EXPECT_EQ(word_of(0, 0, SlotState::empty, true).pack(), kSlotFrozenBit);
+}
+
+TEST_F(ArenaTest, TheSamplesOfAStepBeforeAreNotThoseOfTheStepThatIsOpened) {
+  seal(3, 12);
+  EXPECT_EQ(slot_.samples_of(slot_.word()), 640u);
+  const SlotWord opened = word_of(3, 14, SlotState::dirty);
+  open_no_further_than_the_word(slot_, opened);
+  EXPECT_EQ(slot_.samples_of(opened), std::nullopt);
+  ASSERT_TRUE(slot_.try_open(opened, Generation(3), Step(16), 960));
+  EXPECT_EQ(slot_.samples_of(slot_.word()), 960u);
+  EXPECT_EQ(slot_.samples_of(opened), std::nullopt);
 }
 
 TEST_F(ArenaTest, OpensWhatWasFormatted) {
