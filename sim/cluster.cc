@@ -57,6 +57,23 @@ void Cluster::start() {
   again(again);
 }
 
+void Cluster::order(const std::string& key, const std::string* value) {
+  job::KeyValues::Log log;
+  if (value != nullptr) {
+    etcdserverpb::PutRequest request;
+    etcdserverpb::PutResponse response;
+    request.set_key(key);
+    request.set_value(*value);
+    (void)control.keys.put(request, &response, &log);
+  } else {
+    etcdserverpb::DeleteRangeRequest request;
+    etcdserverpb::DeleteRangeResponse response;
+    request.set_key(key);
+    (void)control.keys.delete_range(request, &response, &log);
+  }
+  control.touch();
+}
+
 void Cluster::start_node(std::uint32_t machine) {
   if (nodes[machine] != nullptr) former.push_back(std::move(nodes[machine]));
   nodes[machine] = std::make_unique<Node>(*this, machine);
@@ -257,6 +274,11 @@ void Cluster::on_state(const job::JobState& state) {
   if (decided && was_running && state.resume < committed_)
     return violate(text("generation ", state.generation, " goes back to step ", state.resume, ", and ", committed_,
                         " was committed: ", state.verdict));
+  const bool drained = !state.causes.empty() && state.causes.back().kind == job::FaultKind::drain;
+  if (decided && drained && options.nothing_else && state.resume.value < begun_in_[state.ran.value])
+    return violate(text("a drain goes back to step ", state.resume, ", and ", begun_in_[state.ran.value],
+                        " had been begun"));
+  if (decided && drained) ++drains;
   if (state.phase == JobPhase::failed) return violate("the job has failed: " + state.verdict);
   if (state.phase == JobPhase::finished) {
     over_ = true;

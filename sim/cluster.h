@@ -31,6 +31,8 @@ struct ClusterOptions {
   Duration step = std::chrono::milliseconds(40);
   Duration long_delay = std::chrono::milliseconds(2);
   bool gate_off = false;
+  bool drain = false;         // an operator drains a node, too
+  bool nothing_else = false;  // is done to it: then no step may be done again
 };
 
 class Cluster;
@@ -121,6 +123,8 @@ class Cluster {
   [[nodiscard]] bool is_well() const;
   [[nodiscard]] std::uint32_t world() const { return options.members * options.seats_per_node; }
   [[nodiscard]] bool is_over() const { return over_; }
+  // What an operator's command writes. `value`: nullptr erases the key.
+  void order(const std::string& key, const std::string* value);
   void end_soon() { may_end_ = true; }  // trainers agree on a last step from now on
 
   // --- What trainers tell
@@ -130,9 +134,9 @@ class Cluster {
   void trainer_ended(Generation generation);
   void committed(Step step);
   void restored(Seat seat, Step step, std::span<const std::byte> bytes);
-  void step_begun(Seat seat, Step step) {
+  void step_begun(Generation generation, Step step) {
     steps_begun_ = std::max(steps_begun_, step.value);
-    (void)seat;
+    begun_in_[generation.value] = std::max(begun_in_[generation.value], step.value);
   }
 
   // --- What keepers tell
@@ -152,6 +156,7 @@ class Cluster {
   [[nodiscard]] std::string describe() const;
   std::deque<KeptArena>& arenas() { return arenas_; }
   std::uint32_t recoveries = 0;
+  std::uint32_t drains = 0;
 
  private:
   void on_put(const std::string& key, const std::string& value);
@@ -169,6 +174,7 @@ class Cluster {
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;
   std::uint64_t steps_begun_ = 0;
+  std::map<std::uint64_t, std::uint64_t> begun_in_;  // by generation
   bool may_end_ = false;
   bool over_ = false;
   std::string violation_;

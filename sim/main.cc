@@ -36,6 +36,7 @@ struct Arguments {
   bool one = false;  // a single seed, with its log
   bool quiet = false;
   bool gate_off = false;
+  bool drain = false;
   std::vector<std::size_t> keep;  // of the seed's faults; empty: all
   bool keep_given = false;
   unsigned failures_max = 1;
@@ -73,15 +74,19 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   running = &cluster;
   cluster.start();
   Duration limit = cluster.scheduler.now() + kPatience * static_cast<int>(faults.size() + 2);
-  inject(cluster, faults, [&] {
+  int going_on = options.drain ? 2 : 1;
+  const auto on_end = [&] {
+    if (--going_on > 0) return;
     cluster.end_soon();
     limit = cluster.scheduler.now() + kPatience;
-  });
+  };
+  inject(cluster, faults, on_end);
+  if (options.drain) drain_a_node(cluster, on_end);
   while (!cluster.is_over() && cluster.violation().empty() && cluster.scheduler.now() < limit)
     if (cluster.scheduler.run(cluster.scheduler.now() + 1s)) break;
   std::string result = cluster.violation();
   if (result.empty() && !cluster.is_over()) result = "stands still: " + cluster.describe();
-  log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "events",
+  log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "drains", cluster.drains, "events",
            cluster.scheduler.events, "committed", cluster.greatest_committed());
   std::fflush(stdout);
   running = nullptr;
@@ -119,7 +124,13 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     }
     ClusterOptions options = draw_options(seed);
     options.gate_off = arguments.gate_off;
-    const std::string result = run_one(options, faults_of(seed, options, keep));
+    options.drain = arguments.drain;
+    std::vector<InjectedFault> faults = faults_of(seed, options, keep);
+    if (options.drain && seed % 4 == 0) faults.clear();
+    if (options.drain)  // who has seats was drawn without the drain: together with another loss it may be one too many
+      std::erase_if(faults, [](const InjectedFault& f) { return f.type == FaultType::kill_trainer && f.more > 5s; });
+    options.nothing_else = faults.empty();
+    const std::string result = run_one(options, faults);
     if (::write(ends[1], result.data(), result.size()) < 0) std::abort();
     _exit(0);
   }
@@ -172,7 +183,7 @@ void shorten(const Arguments& arguments, std::uint64_t seed, const std::string& 
               options.replicas, static_cast<unsigned long long>(options.deadline_ms));
   for (const std::size_t i : keep) std::printf("  fault %zu: %s\n", i, text_of(draw_faults(seed, options)[i]).c_str());
   std::printf("  again, with its log: sim --seed %llu --faults %s%s\n", static_cast<unsigned long long>(seed),
-              text_of_list(keep).c_str(), arguments.gate_off ? " --gate-off" : "");
+              text_of_list(keep).c_str(), arguments.gate_off ? " --gate-off" : arguments.drain ? " --drain" : "");
   std::fflush(stdout);
 }
 
@@ -217,9 +228,10 @@ int run_many(const Arguments& arguments) {
 }
 
 const char* const kUsage =
-    "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--quiet]\n"
+    "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain] [--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
-    "sim --seed N [--faults I,I,...|none] [--gate-off]\n"
+    "    --drain: an operator drains a node, too; of every fourth seed nothing else happens, and no step is done again\n"
+    "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain]\n"
     "    one of them again, with its log\n";
 
 bool parse(int argc, char** argv, Arguments& arguments) {
@@ -247,6 +259,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.one = true;
     } else if (name == "--gate-off") {
       arguments.gate_off = true;
+    } else if (name == "--drain") {
+      arguments.drain = true;
     } else if (name == "--quiet") {
       arguments.quiet = true;
     } else if (name == "--faults" && i + 1 < argc) {

@@ -260,8 +260,9 @@ class Trainer {
 
   bool train() {  // true: the job has ended
     for (Step step = resume_.next();; step = step.next()) {
+      if (!wait_while_paused(step)) return false;
       page_->step = step.value;
-      cluster_.step_begun(*seat_, step);
+      cluster_.step_begun(generation_, step);
       progress(PAWL_PHASE_COMPUTE);
       scheduler_.sleep(scheduler_.between(cluster_.options.step / 2, cluster_.options.step));
       look_at_progress();
@@ -298,6 +299,23 @@ class Trainer {
         return true;
       }
     }
+  }
+
+  // As libpawl's step_begin does while a node is drained. false: a recovery is pending.
+  bool wait_while_paused(Step before) {
+    const auto paused = [&] { return page_->pause_step.load() != 0 && before.value > page_->pause_step.load(); };
+    if (!paused()) return true;
+    page_->phase = PAWL_PHASE_ASIDE;
+    page_->paused_before = before.value;
+    notify();
+    while (paused() && !recovery_pending()) {
+      if (page_->stop.load() != 0) exit("exited 0");
+      scheduler_.sleep(1ms);
+      look_at_progress();
+      if (broken_ && !attach()) exit("exited 1");
+    }
+    page_->paused_before = 0;
+    return !recovery_pending();
   }
 
   // Until the recovery that follows is pending.
