@@ -29,7 +29,8 @@ void Imports::begin() {
 // Whether a copy thread of an older generation may still write into the seat's arena.
 bool Imports::may_copy(Seat seat) {
   const TrainerProcess* trainer = trainers_.at_seat(seat);
-  if (trainer == nullptr || trainer->pid == 0) return false;
+  if (trainer == nullptr) return false;
+  if (trainer->pid == 0) return lives(context_.environment->processes, trainer->attached);
   if (trainer->inherited) return true;  // it may be anywhere
   const bool has_joined = trainer->line.waits_for(MessageKind::join) || trainer->seated == context_.mirror.generation();
   return trainer->seated.value > 0 && !has_joined;

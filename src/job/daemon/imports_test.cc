@@ -2,6 +2,7 @@
 #include "job/daemon/imports.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
@@ -159,6 +160,17 @@ TEST_F(Restores, NothingIsFetchedWhileTheTrainerMayStillCopy) {
   imports.start_waiting();
   EXPECT_TRUE(nothing_is_fetched());
   trainer.asks(JoinMessage{});  // its copy threads are joined
+  imports.start_waiting();
+  (void)welcome();
+}
+
+// The command that started it has ended; what trained has not.
+TEST_F(Restores, NothingIsFetchedWhileAProcessOutlivesItsCommand) {
+  process.attached = {static_cast<std::uint64_t>(getpid()), *process_start_time(getpid())};
+  begin(SourceKind::replica);
+  imports.start_waiting();
+  EXPECT_TRUE(nothing_is_fetched());
+  process.attached.start_time += 1;  // it is gone, and its number is another's
   imports.start_waiting();
   (void)welcome();
 }

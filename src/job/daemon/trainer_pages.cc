@@ -40,9 +40,14 @@ void TrainerPages::open_windows(bool gate_off) {
 
 Step TrainerPages::known_committed(Progress progress) const {
   Step known = progress.committed;
-  for (const TrainerProcess& trainer : trainers_.places())
-    if (trainer.shared.page != nullptr)
-      known = std::max(known, Progress::unpack(trainer.shared.page->progress.load()).committed);
+  const Generation ran = context_.mirror.has_state() ? context_.mirror.state().ran : Generation(0);
+  const auto learn = [&known, ran](TrainerPageNotes notes) {
+    if (notes.generation >= ran) known = std::max(known, notes.committed);
+  };
+  for (const TrainerProcess& trainer : trainers_.places()) {
+    learn(trainer.shared.adopted);
+    if (trainer.shared.page != nullptr) learn(notes_of(*trainer.shared.page));
+  }
   return known;
 }
 

@@ -20,7 +20,8 @@ class TrainerPages {
   void show(Progress progress, bool committed);  // `committed`: wakes them, they may wait for it
   void open_windows(bool gate_off);              // the state's generation runs
 
-  // The greatest step that is known to be committed, here or to the pawld before this one.
+  // The greatest step that is known to be committed, here or to the pawld before this one. Of the last generation that
+  // ran: it may have gone on from a step before those that were committed once.
   [[nodiscard]] Step known_committed(Progress progress) const;
   // Trainers that are in the state's generation already (this pawld returned into it), and what they know.
   [[nodiscard]] Progress rejoin(Progress progress);

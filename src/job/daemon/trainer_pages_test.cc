@@ -4,6 +4,7 @@
 
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
+#include "job/daemon/trainer_watch.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -88,6 +89,35 @@ TEST_F(Pages, RememberWhatThePawldBeforeThisOneKnew) {
   page().progress.store(Progress{Step(8), 2}.pack());
   EXPECT_EQ(pages.known_committed({Step(3), 0}), Step(8));
   EXPECT_EQ(pages.known_committed({Step(9), 0}), Step(9));
+  node.state.ran = Generation(2);
+  (void)node.learn();
+  EXPECT_EQ(pages.known_committed({Step(3), 0}), Step(3));
+}
+
+// A returning pawld puts a new process in the place of one that died meanwhile, and only then says what it knows.
+TEST_F(Pages, RememberWhatThePageOfADeadTrainerSaid) {
+  Fd fd = *real_shared_memory().create("test.page", kTrainerPageBytes);
+  const Mapping mapping = *real_shared_memory().map(fd.get(), kTrainerPageBytes, {.populate = true});
+  TrainerPage* const left = *initialise_page(mapping.bytes());
+  left->progress.store(Progress{Step(57), 0}.pack());
+  left->generation.store(1);
+  ASSERT_TRUE(trainers.adopt_page(1, std::move(fd)));
+  node.learn(JobPhase::quiescing);
+  int spawned = 0;
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn = [&](std::uint32_t, std::span<const std::string>) { ++spawned; },
+                      .kill = [](std::uint32_t) {},
+                      .on_parked_changed = [] {},
+                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
+  watch.start_missing();
+  EXPECT_EQ(spawned, 1);
+  EXPECT_EQ(pages.known_committed({}), Step(57));
+  EXPECT_EQ(pages.known_committed({Step(60), 0}), Step(60));
+  node.state.ran = Generation(2);  // which went on from an earlier step
+  (void)node.learn();
+  EXPECT_EQ(pages.known_committed({Step(50), 0}), Step(50));
 }
 
 TEST_F(Pages, AReturningPawldRejoinsATrainerThatRunsInTheGeneration) {

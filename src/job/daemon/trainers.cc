@@ -1,6 +1,7 @@
 #include "job/daemon/trainers.h"
 
 #include "base/log.h"
+#include "job/redundancy/progress.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -9,6 +10,19 @@ namespace {
 constexpr std::uint32_t kAttachRefused = PAWL_INVALID;
 
 }  // namespace
+
+TrainerPageNotes notes_of(const TrainerPage& page) {
+  return {Generation(page.generation.load()), Progress::unpack(page.progress.load()).committed};
+}
+
+bool lives(Processes& processes, const ProcessIdentity& process) {
+  if (process.pid == 0) return false;
+  const auto pid = static_cast<pid_t>(process.pid);
+  const auto started = processes.start_time(pid);
+  if (!started || *started != process.start_time) return false;
+  const auto state = processes.state(pid);
+  return state && *state != 'Z' && *state != 'X';
+}
 
 Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, std::unique_ptr<Listener> listener,
                    Handlers handlers)
@@ -41,6 +55,7 @@ Status Trainers::adopt_page(std::uint32_t index, Fd fd) {
   place.shared.mapping = std::make_shared<Mapping>(std::move(mapping));
   PAWL_ASSIGN(place.shared.page, open_page(place.shared.mapping->bytes()));
   place.shared.page_fd = std::move(fd);
+  place.shared.adopted = notes_of(*place.shared.page);
   place.attached = {place.shared.page->pid.load(), place.shared.page->start_time.load()};
   return {};
 }

@@ -40,11 +40,19 @@ struct TrainerLine {
   }
 };
 
+// What a page says that the pawld before this one wrote.
+struct TrainerPageNotes {
+  Generation generation;
+  Step committed;
+};
+[[nodiscard]] TrainerPageNotes notes_of(const TrainerPage& page);
+
 // What a trainer shares with pawld besides: its page, and one event in each direction.
 struct TrainerShared {
   Fd page_fd;
   std::shared_ptr<Mapping> mapping;
   TrainerPage* page = nullptr;
+  TrainerPageNotes adopted;              // stays when another page comes
   std::unique_ptr<SharedEvent> event;    // we raise it
   std::unique_ptr<SharedEvent> notices;  // the trainer raises it
   std::uint64_t notice_watch = 0;
@@ -61,6 +69,9 @@ struct ProcessIdentity {
   std::uint64_t pid = 0;  // 0: there is none
   std::uint64_t start_time = 0;
 };
+
+// This very process, and not only what is left of it. False if there is none.
+[[nodiscard]] bool lives(Processes& processes, const ProcessIdentity& process);
 
 // Between the first sign of a process's death and the keeper's word, and what that word was.
 struct TrainerDeath {
