@@ -344,9 +344,16 @@ void Pawld::tick() {
   neighbours_->tick();
   fence_if_cut_off();
   parts_->watch.check();
-  parts_->mover.check_members(neighbours_->contacts());
+  parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });
+}
+
+std::vector<NodeId> Pawld::beating() const {
+  std::vector<NodeId> nodes;
+  for (const auto& [node, beat] : beats_)
+    if (context_.clock->boottime() - beat <= context_.deadlines.silence) nodes.push_back(node);
+  return nodes;
 }
 
 void Pawld::fence_if_cut_off() {

@@ -62,6 +62,7 @@ class Pawld {
   void drive();  // the next step, whatever it is; idempotent
   void drive_soon(Duration delay);
   void tick();
+  [[nodiscard]] std::vector<NodeId> beating() const;  // nodes that beat here within the deadline for silence
   void fence_if_cut_off();
   void fence(const std::string& why);
   void end_job(int code);

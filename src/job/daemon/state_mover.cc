@@ -124,7 +124,8 @@ SuspicionView StateMover::suspicion() const {
           contacts_,
           context_.self,
           context_.attention.since(now, context_.deadlines),
-          now};
+          now,
+          beating_};
 }
 
 void StateMover::push_causes() {
@@ -227,9 +228,10 @@ void StateMover::tell_restore(const StateMove& move) {
                                       .dump());
 }
 
-void StateMover::check_members(std::span<const Contact> contacts) {
+void StateMover::check_members(std::span<const Contact> contacts, std::vector<NodeId> beating) {
   const JobMirror& mirror = context_.mirror;
   contacts_.assign(contacts.begin(), contacts.end());
+  beating_ = std::move(beating);
   if (!mirror.has_state() || mirror.is_over()) return;
   accuse();
   if (!mirror.is_member()) return take_over_orphan();

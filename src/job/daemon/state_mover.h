@@ -35,9 +35,10 @@ class StateMover {
   void report(Cause cause, std::vector<Struck> struck = {});
   void give_up_node(const std::string& why);  // it is no place for the job
 
-  void consider_forming();                                // while there is no state
-  void drive();                                           // while there is one
-  void check_members(std::span<const Contact> contacts);  // at every tick
+  void consider_forming();  // while there is no state
+  void drive();             // while there is one
+  // At every tick. `beating`: as in SuspicionView.
+  void check_members(std::span<const Contact> contacts, std::vector<NodeId> beating = {});
   [[nodiscard]] bool is_moving() const { return moving_; }
 
  private:
@@ -68,7 +69,8 @@ class StateMover {
   std::string unfit_;  // why this node is no place for a job that has not run yet
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
-  std::set<NodeLife> told_;        // events about what is not kept, of the generation told_in_
+  std::vector<NodeId> beating_;
+  std::set<NodeLife> told_;  // events about what is not kept, of the generation told_in_
   Generation told_in_;
   Generation told_away_;
   Generation told_unfit_;

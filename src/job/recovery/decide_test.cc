@@ -218,6 +218,23 @@ TEST_F(Recovery, ADeadNodesSeatGoesToTheSpare) {
   EXPECT_EQ(moved(restore()).seats[0].life, life(1, 2));
 }
 
+// What it was evicted for may last: cut links, a bad device.
+TEST_F(Recovery, ANodeThatWasEvictedComesAfterTheOtherSpares) {
+  node_lost(1);
+  nodes.push_back(record(1, 1, 2));  // it is back before the decision
+  nodes.push_back(record(4, 1));
+  report(40, 39);
+  state = moved(restore());
+  EXPECT_EQ(state.seats[1].life, life(3));
+  run();
+  node_lost(2);
+  spares_hold = true;
+  report(40, 40);
+  EXPECT_EQ(moved(restore()).seats[2].life, life(4));
+  std::erase_if(nodes, [](const NodeRecord& node) { return node.life == life(4); });
+  EXPECT_EQ(moved(restore()).seats[2].life, life(1, 2));
+}
+
 TEST_F(Recovery, WhatIsAlreadyKnownOpensNothing) {
   EXPECT_TRUE(waits(open(cause(FaultKind::node_lost, life(3)))).late.empty());     // a spare
   EXPECT_TRUE(waits(open(cause(FaultKind::node_lost, life(1, 7)))).late.empty());  // another life

@@ -54,7 +54,8 @@ Duration silent_for(const Contact& contact, const SuspicionView& view) {
   return view.now - std::max(contact.heard, *view.attentive_since);
 }
 
-// Half of those it has links to at least. Who is proven dead does not count.
+// Half at least of those it has links to; in a job where all are linked with all, of all others. Who is proven dead does
+// not count.
 bool hears_half(const SuspicionView& view, const Deadlines& deadlines) {
   std::size_t all = 0;
   std::size_t heard = 0;
@@ -62,6 +63,13 @@ bool hears_half(const SuspicionView& view, const Deadlines& deadlines) {
     if (contact.refused) continue;
     ++all;
     heard += view.now - contact.heard <= deadlines.silence ? 1 : 0;
+  }
+  const std::vector<NodeLife> linked = linked_with(view.state, view.registrations, view.self);
+  if (linked.size() + 1 < places_of(view.state, view.registrations).size()) return 2 * heard >= all;
+  for (const NodeLife& life : linked) {
+    if (std::ranges::find(view.contacts, life, &Contact::life) != view.contacts.end()) continue;
+    ++all;
+    heard += contains(view.beating, life.node) ? 1 : 0;
   }
   return 2 * heard >= all;
 }
@@ -150,12 +158,13 @@ bool leaves_quorum(const JobState& state, const Registrations& registrations, st
 std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& deadlines) {
   std::vector<NodeLife> accused;
   if (!view.attentive_since) return accused;
-  const bool trusts_itself = hears_half(view, deadlines);
+  std::optional<bool> trusts_itself;  // not asked while all are heard
   for (const Contact& contact : view.contacts) {
     if (contact.refused || !is_survivor(view.state, contact.life)) continue;
     if (silent_for(contact, view) <= deadlines.silence) continue;
     if (!contains(witnesses_of(view, contact.life, deadlines), view.self)) continue;
-    if (trusts_itself || is_absent(view.registrations, contact.life, *view.attentive_since, view.now, deadlines))
+    if (!trusts_itself) trusts_itself = hears_half(view, deadlines);
+    if (*trusts_itself || is_absent(view.registrations, contact.life, *view.attentive_since, view.now, deadlines))
       accused.push_back(contact.life);
   }
   return accused;

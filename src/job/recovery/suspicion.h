@@ -11,7 +11,8 @@
 // A node accuses only
 //   (1) after it was awake and answered by the control for the deadline for silence, and heard nothing in that time; and
 //   (2) if it hears at least half of those it has links to: else it suspects itself; or if the accused is absent, which
-//       the accuser is not.
+//       the accuser is not. Of up to five members all are linked with all, by links of one or the other: there it counts
+//       both, and hears half of the others only on the side that is more than half of the job.
 //
 // Why a sound member is not convicted. A node without data links hears nobody, so by (2) it accuses only who has lost
 // its registration; and of two witnesses or more its word is one. After a control that was away, or a stop of the
@@ -23,7 +24,9 @@
 // Why a dead one is. If all others are sound: of three members or more, every witness hears all its other neighbours,
 // one at least of two, and accuses it after `silence`. If up to half of the members fall silent together, the witnesses
 // that are left accuse the first by (2)'s absence, after lease + absence; whom the fallen alone had watched is watched by
-// others when they are gone, and a silence later goes, too.
+// others when they are gone, and a silence later goes, too. Several that lose their data links together and keep the
+// control, and hear each other: up to five members replace any smaller side. In larger jobs a node next to a large part
+// that is cut off hears few and says nothing; a third that are neighbours are replaced (of nine members), more may not be.
 // suspicion_model_test.cc tries every division of small jobs. Pure.
 #pragma once
 
@@ -59,6 +62,7 @@ struct SuspicionView {
   NodeLife self;
   std::optional<Duration> attentive_since;  // Attention
   Duration now{};
+  std::vector<NodeId> beating = {};  // have beaten on links that they made, within the deadline for silence
 };
 // Whose word counts about a member.
 [[nodiscard]] std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim,

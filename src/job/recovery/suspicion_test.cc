@@ -117,6 +117,21 @@ TEST_F(Suspect, WhoHearsFewSuspectsItself) {
   EXPECT_EQ(accused(0, {1, 2, 3}), lives({2}));
 }
 
+// Node 4 has links to 0, 1 and 3; node 2 has one to it.
+TEST_F(Suspect, OfFiveMembersItCountsThoseThatHaveALinkToIt) {
+  begin(5);
+  EXPECT_EQ(watched(4), lives({0, 1, 3}));
+  SuspicionView view = seen_by(4, {1, 3});
+  EXPECT_TRUE(accused_by(view, deadlines).empty());
+  view.beating = {NodeId(2)};
+  EXPECT_EQ(accused_by(view, deadlines), lives({1, 3}));
+  begin(9);  // these are not all linked with all
+  EXPECT_EQ(watched(4), lives({0, 1, 3, 5, 6}));
+  SuspicionView of_nine = seen_by(4, {3, 5, 6});
+  of_nine.beating = {NodeId(2), NodeId(8)};
+  EXPECT_TRUE(accused_by(of_nine, deadlines).empty());
+}
+
 TEST_F(Suspect, OneAccuserDoesNotSuffice) {
   begin(4);
   accusations = {{life(2), life(0)}};
