@@ -240,8 +240,9 @@ void TrainerWatch::check_dying(TrainerProcess& trainer) {
   if (!verdict.give_up.empty()) mover_.give_up_node(verdict.give_up);
 }
 
-// What the keeper started has ended, and the process that trained has not: two must not write into one arena.
-bool TrainerWatch::outlives_its_command(const TrainerProcess& trainer) const {
+// What the keeper started has ended, and the process that trained has not: two must not write into one arena. Or this
+// pawld has just begun and nobody has died: the keeper tells which trainers run only after it has started it.
+bool TrainerWatch::outlives_its_command(TrainerProcess& trainer) const {
   if (trainer.attached.pid == 0) return false;
   Processes& processes = context_.environment->processes;
   const auto pid = static_cast<pid_t>(trainer.attached.pid);
@@ -249,6 +250,7 @@ bool TrainerWatch::outlives_its_command(const TrainerProcess& trainer) const {
   if (!started || *started != trainer.attached.start_time) return false;
   const auto state = processes.state(pid);
   if (!state || *state == 'Z' || *state == 'X') return false;
+  if (trainer.death.since == Duration::zero()) trainer.death.since = context_.clock->now();
   const DyingVerdict verdict = decide_dying({context_.clock->now(), trainer.death.since, 0, true});
   if (!verdict.give_up.empty()) mover_.give_up_node(verdict.give_up);
   return true;

@@ -48,7 +48,7 @@ class TrainerWatch {
   void show_first_seat();
   void check_dying(TrainerProcess& trainer);
   void on_unseen_death(TrainerProcess& trainer);
-  [[nodiscard]] bool outlives_its_command(const TrainerProcess& trainer) const;
+  [[nodiscard]] bool outlives_its_command(TrainerProcess& trainer) const;
   void report_death_later(Seat seat, std::uint32_t index);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;

@@ -1,7 +1,9 @@
 #include "job/daemon/trainer_watch.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "env/process.h"
 #include "job/daemon/test_node.h"
 #include "job/recovery/local_trainer.h"
 #include "pawl/pawl.h"
@@ -227,6 +229,21 @@ TEST_F(TrainersWatched, ASparesTrainerThatDoesNotDieIsNothingToAJobThatStarts) {
   watch.check();
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());
+}
+
+// The keeper starts a pawld before it tells it which trainers run.
+TEST_F(TrainersWatched, ANewPawldDoesNotCountHowLongAProcessThatItDoesNotKnowYetHasNotDied) {
+  seat_in(JobPhase::running);
+  node.pass(1h);
+  process.pid = 0;
+  process.attached = {static_cast<std::uint64_t>(::getpid()), process_start_time(::getpid()).value_or(0)};
+  watch.start_missing();
+  EXPECT_TRUE(causes().empty());
+  EXPECT_TRUE(spawned.empty());
+  node.pass(kDyingMax);  // and is not told
+  watch.start_missing();
+  ASSERT_EQ(causes().size(), 1u);
+  EXPECT_NE(causes()[0].detail.find("does not die"), std::string::npos);
 }
 
 TEST_F(TrainersWatched, AMissingModuleEndsAJobThatNeverFormedAtOnce) {
