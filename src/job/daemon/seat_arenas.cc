@@ -30,22 +30,31 @@ T on_loop(NodeContext& context, Ask ask) {
   return std::move(*call->result);
 }
 
+std::string differences(const ArenaSpec& held, const ArenaSpec& declared) {
+  std::string what = "the layout of its snapshot differs from what the trainer declares";
+  for (const std::string& difference : first_differences(held.layout, declared.layout, 5)) what += "; " + difference;
+  if (held.bucket_bytes != declared.bucket_bytes)
+    what += text("; its buckets have ", held.bucket_bytes, " bytes, the trainer's ", declared.bucket_bytes,
+                 ": start the trainers with PAWL_BUCKET_BYTES=", held.bucket_bytes, ", as before");
+  return what;
+}
+
 }  // namespace
+
+bool SeatArenas::holds_snapshot(const Arena& arena) const {
+  const bool cold = context_.mirror.has_state() && context_.mirror.state().cold;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const SlotWord word = arena.slot(i).word();
+    // After a cold restart nothing counts that was captured before it.
+    if (word.state == SlotState::sealed && !(cold && word.generation < context_.mirror.generation())) return true;
+  }
+  return false;
+}
 
 Status SeatArenas::check_layout(const ArenaSpec& spec) const {
   const ArenaHandle held = memory_.find(ArenaKind::own, spec.seat);
-  if (held && held->arena.spec().layout_digest != spec.layout_digest) {
-    bool sealed = false;
-    for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i)
-      sealed |= held->arena.slot(i).word().state == SlotState::sealed;
-    if (sealed && !(context_.mirror.has_state() && context_.mirror.state().cold)) {
-      std::string differences = "the layout of its snapshot differs from what the trainer declares";
-      for (const std::string& difference : first_differences(held->arena.spec().layout, spec.layout, 5))
-        differences += "; " + difference;
-      return Error{Code::invalid, differences};
-    }
-  }
-  return {};
+  if (!held || memory_.find_equal(spec) || !holds_snapshot(held->arena)) return {};
+  return Error{Code::invalid, differences(held->arena.spec(), spec)};
 }
 
 void SeatArenas::own(const ArenaSpec& spec, Then then) {
@@ -54,8 +63,10 @@ void SeatArenas::own(const ArenaSpec& spec, Then then) {
 }
 
 void SeatArenas::find_or_make(const ArenaSpec& spec, Then then) {
-  if (ArenaHandle found = memory_.find_equal(spec)) return then(found);
   const Key key{spec.kind, spec.seat};
+  // One that is there may be replaced by the one that is being made: nobody gets it meanwhile.
+  const ArenaHandle found = making_.count(key) == 0 ? memory_.find_equal(spec) : nullptr;
+  if (found) return then(found);
   std::vector<Asked>& waiting = making_[key];
   waiting.push_back({spec, std::move(then)});
   if (waiting.size() > 1) return;

@@ -20,7 +20,8 @@ class SeatArenas {
 
   using Then = std::function<void(Result<ArenaHandle>)>;
   // Calls `then` with the own arena for `spec`, on the loop: at once where it is there already. Never in place of one
-  // that may be needed and has another layout. Fails: `invalid` then, with the first differences; `full`.
+  // that may be needed and has another layout, or other buckets. Fails: `invalid` then, with the first differences;
+  // `full`.
   void own(const ArenaSpec& spec, Then then);
   // For a recovery to this generation; and for a stream of it, while it runs. Fail also: `cancelled` and `stale`, when
   // that is over.
@@ -38,6 +39,7 @@ class SeatArenas {
   };
   void find_or_make(const ArenaSpec& spec, Then then);
   [[nodiscard]] Status check_layout(const ArenaSpec& spec) const;  // of an own one
+  [[nodiscard]] bool holds_snapshot(const Arena& arena) const;     // that a recovery may need
 
   NodeContext& context_;
   Memory& memory_;

@@ -66,12 +66,41 @@ TEST_F(ArenasOfSeats, AnotherLayoutMustNotReplaceASnapshot) {
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), *first);
 }
 
+// How much is copied at once is each process's own affair, and no part of the layout.
+TEST_F(ArenasOfSeats, OtherBucketsMustNotReplaceASnapshotEither) {
+  const auto first = own(spec);
+  capture_step((*first)->arena.slot(1), Generation(1), Step(7));
+  ArenaSpec rebucketed = spec;
+  rebucketed.bucket_bytes = 8192;
+  const auto second = own(rebucketed);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::invalid);
+  for (const char* part : {"8192", "4096", "PAWL_BUCKET_BYTES=4096"})
+    EXPECT_NE(second.error().what.find(part), std::string::npos) << second.error().what;
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), *first);
+}
+
 TEST_F(ArenasOfSeats, AColdRestartForgetsTheSnapshot) {
   const auto first = own(spec);
   capture_step((*first)->arena.slot(1), Generation(1), Step(7));
+  node.state.generation = Generation(2);
   node.state.cold = true;
-  (void)node.learn();
+  node.run_in(JobPhase::restoring);
   EXPECT_TRUE(own(other));
+}
+
+// What was captured since then is a snapshot as any other.
+TEST_F(ArenasOfSeats, AfterAColdRestartTheSnapshotsOfItsGenerationCount) {
+  node.state.generation = Generation(2);
+  node.state.cold = true;
+  node.run_in(JobPhase::restoring);
+  ArenaHandle late;
+  arenas.own(spec, [&](const Result<ArenaHandle>& arena) { late = *arena; });
+  EXPECT_TRUE(posted.run_until([&] { return late != nullptr; }));
+  node.run_in(JobPhase::running);
+  capture_step(late->arena.slot(1), Generation(2), Step(7));
+  EXPECT_FALSE(own(other));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), late);
 }
 
 // Seconds, for gigabytes: the loop goes on meanwhile, and who asks again does not get a second one made.
@@ -95,6 +124,17 @@ TEST_F(ArenasOfSeats, WhoAsksForAnotherLayoutMeanwhileGetsThatOne) {
   EXPECT_TRUE(posted.run_until([&] { return first && second; }));
   EXPECT_EQ(second->arena.spec().layout_digest, 6U);
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), second);
+}
+
+TEST_F(ArenasOfSeats, NoneIsHandedOutWhileAnotherIsMadeInItsPlace) {
+  const auto first = own(spec);
+  ASSERT_TRUE(first);
+  ArenaHandle replaced, last;
+  arenas.own(other, [&](const Result<ArenaHandle>& arena) { replaced = *arena; });
+  arenas.own(spec, [&](const Result<ArenaHandle>& arena) { last = *arena; });
+  EXPECT_EQ(last, nullptr);
+  EXPECT_TRUE(posted.run_until([&] { return replaced && last; }));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), last) << "who was answered last has the one that is kept";
 }
 
 TEST_F(ArenasOfSeats, TasksAskTheLoopAndWait) {
