@@ -65,6 +65,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   // Why the holder has not got what lies here, a sentence; empty: it has, or it is on its way. Any thread.
   [[nodiscard]] std::string obstacle() const;
   [[nodiscard]] std::uint32_t holder_index() const { return options_.holder_index; }
+  [[nodiscard]] const ArenaHandle& arena() const { return options_.arena; }
 
  private:
   explicit ReplicaSender(Options options);

@@ -25,8 +25,11 @@ void Streams::start() {
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
     const ArenaHandle arena = memory_.find(ArenaKind::own, member.seat);
-    if (!arena || !senders_[member.seat].empty()) continue;
-    senders_[member.seat] = senders_for(member, arena);
+    if (!arena) continue;
+    std::vector<std::shared_ptr<ReplicaSender>>& senders = senders_[member.seat];
+    if (!senders.empty() && senders.front()->arena() == arena) continue;
+    for (auto& sender : senders) sender->end();  // of an arena that was replaced, and that they keep until they end
+    senders = senders_for(member, arena);
   }
 }
 
@@ -88,6 +91,7 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
   if (busy || !context_.is_running())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  if (!connection->is_open()) return;  // the welcome found it closed
   receivers_[hello.seat] =
       ReplicaReceiver::start({.stream = connection->release(),
                               .generation = context_.mirror.generation(),
@@ -105,6 +109,7 @@ void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {
   if (context_.followed.frozen < context_.mirror.generation())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  if (!connection->is_open()) return;  // the welcome found it closed
   fetch_servers_.push_back(FetchServer::start(
       {.stream = connection->release(), .context = stream_, .find = [this](ArenaKind kind, Seat seat) {
          return arenas_.find_from_thread(kind, seat);

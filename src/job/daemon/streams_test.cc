@@ -97,6 +97,31 @@ TEST_F(BulkTraffic, AnOwnSeatIsSentToTheNextNodeOfTheRing) {
   EXPECT_FALSE(world.network.has_waiting());
 }
 
+// A trainer that begins anew may declare another layout after the job runs again.
+TEST_F(BulkTraffic, AReplacedArenaIsSentInPlaceOfTheOneBefore) {
+  node.run_in(JobPhase::running);
+  const ArenaHandle before = own_arena();
+  streams.start();
+  PeerEnd old_end = world.network.accept();
+  (void)old_end.next<Hello>();
+  old_end.say(WelcomeMessage{NodeId(1), Incarnation(5)});
+
+  memory.put(*memory.make(test_arena(ArenaKind::own, Seat(0), 6)));
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  ASSERT_NE(arena, before);
+  streams.start();
+  EXPECT_TRUE(old_end.is_closed());
+  PeerEnd holder = world.network.accept();
+  (void)holder.next<Hello>();
+  holder.say(WelcomeMessage{NodeId(1), Incarnation(5)});
+  capture_step(arena->arena.slot(0), Generation(1), Step(7));
+  streams.notice(Seat(0));
+  EXPECT_EQ(holder.next<OpenMessage>().shape.layout_digest, 6u);
+  holder.say(HeldMessage{Step(7)});
+  EXPECT_TRUE(posted.run_until([&] { return held == 1; }));
+  EXPECT_EQ(arena->arena.slot(0).acknowledged(), 1u);
+}
+
 TEST_F(BulkTraffic, EveryHolderGetsAStreamOfItsOwn) {
   JobSpec spec = node.context.mirror.spec();
   spec.replica_count = 2;
@@ -148,6 +173,24 @@ TEST_F(BulkTraffic, AReplicaIsTakenOnlyWhileTheJobRuns) {
   link.other_end.say(OpenMessage{Generation(1), Step(7), 0, shape_of(test_arena(ArenaKind::own, Seat(2)))});
   EXPECT_TRUE(posted.run_until([&] { return memory.find(ArenaKind::replica, Seat(2)) != nullptr; }));
   link.other_end.next<OpenedMessage>();
+}
+
+TEST_F(BulkTraffic, WhoLeavesBeforeItsWelcomeGetsNoStream) {
+  node.run_in(JobPhase::running);
+  Incoming link = incoming();
+  { const PeerEnd leaves = std::move(link.other_end); }
+  streams.adopt_data(link.connection, of_seat(Seat(2)));
+  EXPECT_FALSE(link.connection->is_open());
+  EXPECT_TRUE(streams.idle());
+
+  node.state.generation = Generation(2);
+  node.learn(JobPhase::quiescing);
+  node.context.followed.frozen = Generation(2);
+  Incoming fetcher = incoming();
+  { const PeerEnd leaves = std::move(fetcher.other_end); }
+  streams.adopt_fetch(fetcher.connection);
+  EXPECT_FALSE(fetcher.connection->is_open());
+  EXPECT_TRUE(streams.idle());
 }
 
 TEST_F(BulkTraffic, ASenderThatComesBackWaitsForItsOldStreamToEnd) {
