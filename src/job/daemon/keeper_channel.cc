@@ -52,10 +52,16 @@ void KeeperChannel::say(const ToKeeper& message, std::span<const int> fds) {
 
 void KeeperChannel::read() {
   std::byte buffer[4096];
-  auto got = keeper_->try_receive(buffer);
-  if (!got) return handlers_.lost();
-  if (*got == 0) return;
-  const auto news = parse_from_keeper(std::string_view(reinterpret_cast<const char*>(buffer), *got));
+  for (;;) {
+    auto got = keeper_->try_receive(buffer);
+    if (!got) return handlers_.lost();
+    if (*got == 0) return;
+    handle(std::string_view(reinterpret_cast<const char*>(buffer), *got));
+  }
+}
+
+void KeeperChannel::handle(std::string_view packet) {
+  const auto news = parse_from_keeper(packet);
   if (!news) return;
   if (const auto* spawned = std::get_if<TrainerSpawned>(&*news)) {
     handlers_.spawned(spawned->local_index, spawned->pid, spawned->start_time);

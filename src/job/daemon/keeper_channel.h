@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "env/network.h"
@@ -33,10 +34,12 @@ class KeeperChannel {
   void fence(const std::string& reason);
   void reset(const std::string& reason);
   void end(int code);
+  // All that the keeper has said by now. The loop calls it whenever there is something to read.
+  void read();
 
  private:
   void say(const ToKeeper& message, std::span<const int> fds = {});
-  void read();
+  void handle(std::string_view packet);
   Loop& loop_;
   const std::unique_ptr<Stream> keeper_;
   Handlers handlers_;

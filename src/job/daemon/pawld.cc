@@ -147,6 +147,7 @@ bool Pawld::take_spec(const Listing& listing) {
 
 void Pawld::joined(const Listing& listing) {
   if (!take_spec(listing)) return;
+  keeper_->read();  // which trainers live: others are started in the places of the rest
   const JobSpec& spec = context_.mirror.spec();
   context_.deadlines = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms));
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "env/temporary_directory.h"
+#include "job/daemon/keeper_channel.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
 #include "job/daemon/trainer_watch.h"
@@ -402,6 +403,29 @@ TEST_F(Starts, AProcessThatOutlivesItsCommandIsWaitedFor) {
   process.attached.start_time += 1;  // it is gone, and its number is another's
   start_again();
   EXPECT_EQ(spawned, 2);
+}
+
+// A returning pawld that had not heard of all of its trainers would start others in their places.
+TEST_F(Starts, AllThatTheKeeperSaidIsHeardAtOnce) {
+  PacketPair pair = *make_packet_pair();
+  std::vector<std::string> heard;
+  KeeperChannel keeper(*loop, real_stream(std::move(pair.first)),
+                       {.spawned = [&](std::uint32_t index, std::uint64_t pid,
+                                       std::uint64_t) { heard.push_back(text("spawned ", index, " ", pid)); },
+                        .exited = [&](const TrainerExited& exited) { heard.push_back(text("exited ", exited.pid)); },
+                        .lost = [&] { heard.emplace_back("lost"); }});
+  const auto say = [&](const FromKeeper& news) {
+    const std::string packet = packet_of(news);
+    EXPECT_TRUE(send_all(pair.second.get(), std::as_bytes(std::span(packet)), Deadline::in(kTestPatience)));
+  };
+  say(TrainerSpawned{0, 77, 5});
+  say(TrainerSpawned{1, 78, 5});
+  say(TrainerExited{2, 79, "exited 1"});
+  keeper.read();
+  EXPECT_EQ(heard, (std::vector<std::string>{"spawned 0 77", "spawned 1 78", "exited 79"}));
+  pair.second.reset();
+  keeper.read();
+  EXPECT_EQ(heard.back(), "lost");
 }
 
 TEST_F(Starts, NewsThatComeTwiceOrLateCountOnce) {
