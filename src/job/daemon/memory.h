@@ -35,7 +35,8 @@ class Memory {
   };
   Memory(SharedMemory& shared, Keeper keeper) : shared_(shared), keeper_(std::move(keeper)) {}
 
-  // A segment from the keeper ("own.3", "replica.2"). Fails: `corrupt`; it is then dropped.
+  // A segment from the keeper ("own.3", "replica.2"). Fails: `corrupt` or `invalid` if it is none: it is then of no use;
+  // `full`, `io` if it can't be read here and now: it may be sound.
   [[nodiscard]] Status adopt(const std::string& name, Fd fd);
   // The arena for spec.kind and spec.seat that is there, if its shape and layout are equal; else nullptr.
   [[nodiscard]] ArenaHandle find_equal(const ArenaSpec& spec) const;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr Duration kListPause = 100ms;
 constexpr Duration kUnreadyTick = 50ms;
+constexpr Duration kBeforeNextTry = 1100ms;  // the keeper ends a node whose pawld ends five times within its first second
 
 class SessionCalls : public ControlCalls {
  public:
@@ -82,7 +83,10 @@ Status Pawld::start() {
                                   },
                               .lost = [this] { context_.exit(1); }});
   parts_ = std::make_unique<Parts>(*this);
-  adopt_held();
+  if (Status adopted = adopt_held(); !adopted) {
+    context_.clock->sleep(kBeforeNextTry);
+    return adopted;
+  }
   PAWL_ASSIGN(std::unique_ptr<Control> control, lines_.connect_control(token_));
   session_ = std::make_unique<ControlSession>(*loop_, std::move(control), [this](Duration asked, bool answered) {
     if (answered) return context_.attention.control_answered(asked, context_.clock->now(), context_.deadlines);
@@ -100,7 +104,9 @@ int Pawld::run() {
   return exit_code_;
 }
 
-void Pawld::adopt_held() {
+// What is not one of ours is dropped. What this process can't read may be the only copy: the keeper, which has it still,
+// gives it to the next one.
+Status Pawld::adopt_held() {
   for (auto& [name, fd] : lines_.held) {
     Status adopted;
     std::uint32_t index = 0;
@@ -112,9 +118,12 @@ void Pawld::adopt_held() {
       adopted = parts_->memory.adopt(name, std::move(fd));
     }
     if (adopted) continue;
+    const Code code = adopted.error().code;
     log_error("segment_refused", "name", name, "why", adopted.error().what);
+    if (code != Code::corrupt && code != Code::invalid) return std::move(adopted).error().within("segment " + name);
     keeper_->drop(name);
   }
+  return {};
 }
 
 void Pawld::join_job() {

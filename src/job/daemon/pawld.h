@@ -45,8 +45,8 @@ class Pawld {
  private:
   struct Parts;  // all that the daemon is made of besides its lines to loop, keeper, control and neighbours
 
-  void adopt_held();  // what the keeper has kept over the death of the pawld before us
-  void join_job();    // reads spec, state and nodes; asks again until they are there
+  [[nodiscard]] Status adopt_held();  // what the keeper has kept over the death of the pawld before us
+  void join_job();                    // reads spec, state and nodes; asks again until they are there
   void joined(const Listing& listing);
   [[nodiscard]] bool take_spec(const Listing& listing);  // false: it isn't there yet, or the job has ended
   void start_neighbours();
