@@ -243,13 +243,7 @@ void TrainerWatch::check_dying(TrainerProcess& trainer) {
 // What the keeper started has ended, and the process that trained has not: two must not write into one arena. Or this
 // pawld has just begun and nobody has died: the keeper tells which trainers run only after it has started it.
 bool TrainerWatch::outlives_its_command(TrainerProcess& trainer) const {
-  if (trainer.attached.pid == 0) return false;
-  Processes& processes = context_.environment->processes;
-  const auto pid = static_cast<pid_t>(trainer.attached.pid);
-  const auto started = processes.start_time(pid);
-  if (!started || *started != trainer.attached.start_time) return false;
-  const auto state = processes.state(pid);
-  if (!state || *state == 'Z' || *state == 'X') return false;
+  if (!lives(context_.environment->processes, trainer.attached)) return false;
   if (trainer.death.since == Duration::zero()) trainer.death.since = context_.clock->now();
   const DyingVerdict verdict = decide_dying({context_.clock->now(), trainer.death.since, 0, true});
   if (!verdict.give_up.empty()) mover_.give_up_node(verdict.give_up);
