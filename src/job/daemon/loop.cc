@@ -5,6 +5,11 @@
 #include "base/check.h"
 
 namespace pawl::job {
+namespace {
+
+constexpr Duration kTimersWaitMax = std::chrono::milliseconds(5);  // for tasks that were posted together
+
+}  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::make(const Environment& environment) {
   PAWL_ASSIGN(std::unique_ptr<Poller> poller, environment.network.make_poller());
@@ -76,7 +81,15 @@ void Loop::run_posted() {
     std::lock_guard lock(posted_mutex_);
     tasks.swap(posted_);
   }
-  for (Task& task : tasks) task();
+  Duration looked = environment_.clock.now();
+  for (Task& task : tasks) {
+    task();
+    const Duration now = environment_.clock.now();
+    if (now - looked < kTimersWaitMax) continue;
+    looked = now;
+    run_timers();
+    last_round_boottime_ = environment_.clock.boottime();
+  }
 }
 
 void Loop::run_timers() {

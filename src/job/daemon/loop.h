@@ -1,7 +1,8 @@
 // Loop: the one thread of pawld that decides. Streams, timers, and tasks that other threads hand in.
 //
 // Everything registered here runs on the loop's thread, one at a time, and must not block: what may (the control, bulk
-// data) has threads of its own and comes back with post(). post() is the only call for other threads.
+// data) has threads of its own and comes back with post(). post() is the only call for other threads. Timers that are due
+// run between posted tasks, too, so that many of these make none late by more than one of them takes and a few ms.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ class Loop {
   void run();   // until stop()
   void stop();  // any thread
 
-  // When this thread last went round, CLOCK_BOOTTIME: tells that it was stopped meanwhile.
+  // When this thread last went round or ran timers between tasks, CLOCK_BOOTTIME: tells that it was stopped meanwhile.
   [[nodiscard]] Duration last_round_boottime() const { return last_round_boottime_; }
 
  private:

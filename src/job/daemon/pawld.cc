@@ -264,7 +264,8 @@ void Pawld::on_key(const WatchEvent& event) {
   KeyValue kv = event.kv;
   kv.mod_revision = event.revision;
   note(kv, event.kind != WatchEvent::Kind::put);
-  if (kv.key.rfind(context_.mirror.keys().events(), 0) != 0) drive();
+  if (kv.key == context_.mirror.keys().state()) return drive();
+  if (kv.key.rfind(context_.mirror.keys().events(), 0) != 0) drive_once_for_all();
 }
 
 // Some events are lost: the keys are read anew, and what came meanwhile is taken after that.
@@ -339,6 +340,15 @@ void Pawld::drive_soon(Duration delay) {
   drive_planned_ = true;
   loop_->after(delay, [this] {
     drive_planned_ = false;
+    drive();
+  });
+}
+
+// The nodes of a large job all say something at once, and a drive looks at all that they have said.
+void Pawld::drive_once_for_all() {
+  if (std::exchange(drive_posted_, true)) return;
+  loop_->post([this] {
+    drive_posted_ = false;
     drive();
   });
 }

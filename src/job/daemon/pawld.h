@@ -61,6 +61,7 @@ class Pawld {
   void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
   void drive_soon(Duration delay);
+  void drive_once_for_all();  // after all that has come by now
   void tick();
   [[nodiscard]] std::vector<NodeId> beating() const;  // nodes that beat here within the deadline for silence
   void fence_if_cut_off();
@@ -82,6 +83,7 @@ class Pawld {
   int exit_code_ = 0;
   bool ready_ = false;  // spec, state and nodes are known
   bool drive_planned_ = false;
+  bool drive_posted_ = false;
   bool registration_check_planned_ = false;
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;

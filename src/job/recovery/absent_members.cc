@@ -48,12 +48,12 @@ std::vector<Cause> absent_members(const JobState& state, const Registrations& re
   const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
   if (led && (is_evicted(state, leader) || (!sits && !registrations.has(leader))))
     causes.push_back({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
-  for (const auto& [id, record] : registrations.nodes) {
-    const auto member = std::ranges::find_if(state.seats, [node = id](const Member& m) { return m.life.node == node; });
-    if (member == state.seats.end() || member->life == self || is_evicted(state, member->life)) continue;
-    if (!began_anew(registrations, member->life)) continue;
-    if (contains(linked_with(state, registrations, self), member->life))
-      causes.push_back({FaultKind::node_lost, member->life, std::nullopt, "it began anew with another incarnation", 0});
+  std::map<NodeId, NodeLife> sitting;  // asked at every tick: no search of all seats for each registration
+  for (const Member& member : state.seats) sitting.try_emplace(member.life.node, member.life);
+  for (const auto& [id, life] : sitting) {
+    if (life == self || !began_anew(registrations, life) || is_evicted(state, life)) continue;
+    if (contains(linked_with(state, registrations, self), life))
+      causes.push_back({FaultKind::node_lost, life, std::nullopt, "it began anew with another incarnation", 0});
   }
   return causes;
 }

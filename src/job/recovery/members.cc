@@ -1,13 +1,17 @@
 #include "job/recovery/members.h"
 
+#include <set>
+
 #include "base/text.h"
 
 namespace pawl::job {
 
 std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
   std::vector<NodeLife> lives;
+  std::set<NodeLife> known;
   for (const Member& member : seats)
-    if (!contains(lives, member.life)) lives.push_back(member.life);
+    if ((lives.empty() || lives.back() != member.life) && known.insert(member.life).second)
+      lives.push_back(member.life);
   return lives;
 }
 
