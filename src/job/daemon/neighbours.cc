@@ -106,7 +106,8 @@ void Neighbours::on_frame(NodeId node, Frame& frame) {
       return handlers_.on_up(link.life);
     }
     const auto answer = message_in<PeerRefusedMessage>(frame);
-    return refused(link, answer ? *answer : PeerRefusedMessage{PeerRefusal::never, "it does not speak pawl's protocol"});
+    return refused(link,
+                   answer ? *answer : PeerRefusedMessage{PeerRefusal::never, "it does not speak pawl's protocol"});
   }
   if (!is<BeatBackMessage>(frame)) handlers_.on_answer(link.life, frame);
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Duration kListPause = 100ms;
 constexpr Duration kUnreadyTick = 50ms;
-constexpr Duration kBeforeNextTry = 1100ms;  // the keeper ends a node whose pawld ends five times within its first second
+constexpr Duration kBeforeNextTry = 1100ms;  // five that end in their first second end the node
 
 class SessionCalls : public ControlCalls {
  public:
@@ -59,7 +59,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
 }
 
 Pawld::~Pawld() {
-  watch_.reset();
+  keys_.reset();
   session_.reset();
 }
 
@@ -163,8 +163,10 @@ void Pawld::joined(const Listing& listing) {
   start_neighbours();
   ready_ = true;
   take(listing);
-  watch_ = session_->watch(context_.mirror.keys().root, listing.revision + 1,
-                           [this](const WatchEvent& event) { on_key(event); });
+  keys_ = std::make_unique<KeyWatch>(*loop_, *session_, context_.mirror.keys().root, listing.revision,
+                                     KeyWatch::Handlers{.on_listing = [this](const Listing& all) { take(all); },
+                                                        .on_event = [this](const WatchEvent& event) { on_key(event); },
+                                                        .on_listed = [this] { drive(); }});
   parts_->peers.open();
   parts_->trainers.open();
   parts_->watch.start_missing();
@@ -255,12 +257,6 @@ Hello Pawld::hello(Purpose purpose) const {
 // --- What the control says
 
 void Pawld::on_key(const WatchEvent& event) {
-  if (event.kind == WatchEvent::Kind::resync) {
-    list_once_more_ = listing_;  // what is lost now may not be in the listing that is under way
-    if (!std::exchange(listing_, true)) list_again();
-    return;
-  }
-  if (listing_) return missed_.push_back(event);
   KeyValue kv = event.kv;
   kv.mod_revision = event.revision;
   note(kv, event.kind != WatchEvent::Kind::put);
@@ -268,22 +264,16 @@ void Pawld::on_key(const WatchEvent& event) {
   if (kv.key.rfind(context_.mirror.keys().events(), 0) != 0) drive_once_for_all();
 }
 
-// Some events are lost: the keys are read anew, and what came meanwhile is taken after that.
-void Pawld::list_again() {
-  session_->call<Listing>([root = context_.mirror.keys().root](Control& control) { return control.list(root); },
-                          [this](Result<Listing> listing) {
-                            if (!listing) {
-                              log_warn("control_away", "why", listing.error().what);
-                              loop_->after(kListPause, [this] { list_again(); });
-                              return;
-                            }
-                            take(*listing);
-                            if (std::exchange(list_once_more_, false)) return list_again();
-                            listing_ = false;
-                            for (const WatchEvent& event : std::exchange(missed_, {}))
-                              if (event.revision > listing->revision) on_key(event);
-                            drive();
-                          });
+// Others know of a generation before us: the server at the other end of our watch may stand still, and the watch takes
+// longer to leave it than a short deadline for a recovery leaves.
+void Pawld::on_beat(NodeId node, Generation generation) {
+  beats_[node] = context_.clock->boottime();
+  if (!keys_ || generation <= context_.mirror.generation()) return;
+  keys_->list_later(context_.deadlines.silence / 4, [this, generation] {
+    const bool behind = !context_.ending && generation > context_.mirror.generation();
+    if (behind) log_warn("watch_behind", "generation", context_.mirror.generation(), "others", generation);
+    return behind;
+  });
 }
 
 void Pawld::take(const Listing& listing) {

@@ -20,6 +20,7 @@
 #include "job/daemon/control_session.h"
 #include "job/daemon/daemon.h"
 #include "job/daemon/keeper_channel.h"
+#include "job/daemon/key_watch.h"
 #include "job/daemon/neighbours.h"
 #include "job/daemon/node_context.h"
 
@@ -54,7 +55,7 @@ class Pawld {
   void check_registration();
   [[nodiscard]] NodeRecord node_record() const;  // any thread
   void on_key(const WatchEvent& event);
-  void list_again();
+  void on_beat(NodeId node, Generation generation);
   void take(const Listing& listing);
   void note(const KeyValue& kv, bool erased = false);
   void on_change(const JobMirror::Change& change);
@@ -77,7 +78,7 @@ class Pawld {
   std::unique_ptr<KeeperChannel> keeper_;
   std::unique_ptr<ControlSession> session_;
   std::unique_ptr<ControlCalls> control_calls_;
-  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<KeyWatch> keys_;
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Parts> parts_;
   int exit_code_ = 0;
@@ -87,10 +88,7 @@ class Pawld {
   bool registration_check_planned_ = false;
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
-  bool listing_ = false;              // the keys are being read anew
-  bool list_once_more_ = false;
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
-  std::vector<WatchEvent> missed_;    // that came meanwhile
   std::atomic<std::int64_t> lease_renewed_ns_{0};
 };
 

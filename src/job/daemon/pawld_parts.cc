@@ -28,7 +28,7 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
       .on_question = [&pawld](const std::string& json) { return pawld.parts_->questions.answer(json, false); },
       .on_data = [&pawld](const auto& connection, const Hello& h) { pawld.parts_->streams.adopt_data(connection, h); },
       .on_fetch = [&pawld](const auto& connection) { pawld.parts_->streams.adopt_fetch(connection); },
-      .on_beat = [&pawld](NodeId node) { pawld.beats_[node] = pawld.context_.clock->boottime(); },
+      .on_beat = [&pawld](NodeId node, Generation generation) { pawld.on_beat(node, generation); },
       .on_report = [&pawld](NodeId node, Generation g,
                             const SeatReport& report) { pawld.parts_->progress.on_report(node, g, report); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },

@@ -60,7 +60,9 @@ class OnePawld : public testing::Test {
     keeper = std::move(pair->first);
     DaemonLines lines;
     lines.keeper = real_stream(std::move(pair->second));
-    lines.peers = real_listener(std::move(*listen_tcp({"127.0.0.1", 0})));
+    auto listening = listen_tcp({"127.0.0.1", 0});
+    peers = *local_address(listening->get());
+    lines.peers = real_listener(std::move(*listening));
     lines.trainers = real_listener(std::move(*listen_unix(directory.path("socket"))));
     lines.connect_control = [this](const std::string& token) {
       token_used = token;
@@ -98,6 +100,7 @@ class OnePawld : public testing::Test {
   DaemonOptions options;
   JobSpec spec;
   Fd keeper;
+  Address peers;
   std::string token_used;
   std::optional<Pawld> pawld;
 };
@@ -172,6 +175,41 @@ TEST_F(OnePawld, ARegistrationThatIsNotItsOwnIsWrittenAgainButNotAllTheTime) {
   spoil(0);
   go_on_for(50ms);
   EXPECT_NE(registered(), own);
+}
+
+TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {
+  JobState state;
+  state.generation = Generation(2);
+  state.phase = JobPhase::quiescing;
+  state.leader = {NodeId(1), Incarnation(5)};
+  state.seats = {{Seat(0), {NodeId(0), Incarnation(5)}, options.address, 0},
+                 {Seat(1), {NodeId(1), Incarnation(5)}, "127.0.0.1:101", 0}};
+  control.put("/pawl/test/state", to_json(state));
+  start();
+  ASSERT_TRUE(until([this] { return control.count("/pawl/test/inventory/2/") == 1; }));
+  PeerEnd neighbour(std::move(*connect_tcp(peers, Deadline::in(kTestPatience))));
+  Hello hello;
+  hello.job = "test";
+  hello.token = "secret";
+  hello.node = NodeId(1);
+  hello.incarnation = Incarnation(5);
+  neighbour.say(hello);
+  neighbour.say(BeatMessage{Generation(2)});
+  const int lists = control.lists();
+  go_on_for(20ms);
+  clock.skip(derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).silence / 3);
+  go_on_for(20ms);
+  EXPECT_EQ(control.lists(), lists);
+
+  control.hold_watches();
+  state.generation = Generation(3);
+  control.put("/pawl/test/state", to_json(state));
+  neighbour.say(BeatMessage{Generation(3)});
+  go_on_for(20ms);
+  EXPECT_EQ(control.lists(), lists);  // its own watch may just be a little later
+  clock.skip(derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).silence / 3);
+  EXPECT_TRUE(until([this] { return control.count("/pawl/test/inventory/3/") == 1; }));
+  EXPECT_EQ(control.lists(), lists + 1);
 }
 
 }  // namespace

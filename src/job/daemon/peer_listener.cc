@@ -110,7 +110,7 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
 void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame) {
   switch (kind_of(frame)) {
     case MessageKind::beat:
-      handlers_.on_beat(node);
+      if (const auto message = message_in<BeatMessage>(frame)) handlers_.on_beat(node, message->generation);
       return connection->send(frame_of(BeatBackMessage{}));
     case MessageKind::report:
       if (const auto message = message_in<ReportMessage>(frame))

@@ -35,7 +35,7 @@ class PeerListener {
     std::function<std::string(const std::string& json)> on_question;
     std::function<void(const ConnectionHandle&, const Hello&)> on_data;  // answers the hello itself
     std::function<void(const ConnectionHandle&)> on_fetch;               // likewise
-    std::function<void(NodeId)> on_beat;
+    std::function<void(NodeId, Generation)> on_beat;                     // the sender's generation
     std::function<void(NodeId, Generation, const SeatReport&)> on_report;
     std::function<void(Generation, Progress)> on_progress;
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;

@@ -117,7 +117,7 @@ class Listens : public testing::Test {
   RunningLoop loop{real_environment()};
   std::unique_ptr<PeerListener> peers = loop.run([this] {
     PeerListener::Handlers handlers;
-    handlers.on_beat = [](NodeId) {};
+    handlers.on_beat = [](NodeId, Generation) {};
     handlers.on_report = [this](NodeId, Generation, const SeatReport& report) {
       reported.push_back(report.known.committed.value);
     };

@@ -32,6 +32,11 @@ class MemoryControl {
     std::lock_guard lock(mutex_);
     tell({WatchEvent::Kind::resync, {}, revision_});
   }
+  // As if the server at the other end of all watches stood still.
+  void hold_watches() {
+    std::lock_guard lock(mutex_);
+    watches_held_ = true;
+  }
   [[nodiscard]] std::string value(const std::string& key) const {
     std::lock_guard lock(mutex_);
     const auto found = keys_.find(key);
@@ -69,6 +74,7 @@ class MemoryControl {
     return count;
   }
   void tell(const WatchEvent& event) {
+    if (watches_held_) return;
     for (const auto& [watch, tell] : watches_) tell(event);
   }
   Revision put_locked(const std::string& key, const std::string& value) {
@@ -159,6 +165,7 @@ class MemoryControl {
   std::map<std::string, KeyValue> keys_;
   Revision revision_ = 0;
   std::map<Watch*, Tell> watches_;
+  bool watches_held_ = false;
   int lists_ = 0;
   int writes_ = 0;
 };
