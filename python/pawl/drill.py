@@ -131,9 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", type=_number(0), default=3, help="how many (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of victims and instants (default 1)")
     parser.add_argument("--kinds", default=",".join(drill_blows.DEFAULT_KINDS),
-                        help="the faults, in turn: node, trainer, pawld (killed; the default), link (cut), communication "
-                        "(a trainer's connections shut), timed (a node stands still for some seconds), storage (a full "
-                        "disk while a trainer dies)")
+                        help="the faults, in turn: node, trainer, pawld (killed; the default), link (cut), "
+                        "communication (a trainer's connections shut), timed (a node stands still for some "
+                        "seconds), storage (a full disk while a trainer dies)")
     parser.add_argument("--cold", action="store_true", help="besides, one death before the first commit")
     parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")
@@ -339,7 +339,10 @@ class DrilledJob:
         options = self._options
         os.makedirs(self._run_root, mode=0o700)
         if "storage" in options.kinds:
-            drill_blows.mount_disk(self._run_root)
+            try:
+                drill_blows.mount_disk(self._run_root)
+            except drill_blows.BlowError as error:
+                raise DrillError(str(error)) from None
             self._mounted = True
         flags = ["--standalone", "--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node),
                  "--spares", str(options.spares), "--test-hooks", "--keep"]

@@ -27,6 +27,7 @@ NEED_ANOTHER_NODE = ("node", "link", "timed", "communication")
 WHOLE_NODE = ("node", "link", "timed")
 DISK_BYTES = 64 << 20                          # of the run directory, where it is to run full
 _PIDFD_GETFD = 438                             # the same on every architecture
+_CLONE_NEWNS = 0x20000
 _ESTABLISHED = "01"                            # in /proc/net/tcp
 
 Process = tuple[int, int | None]               # pid; start time, if known
@@ -82,11 +83,19 @@ class Blow:
         self._victims = Victims(processes)
         self._undo: Callable[[], object] | None = None
 
-    def strike(self) -> list[int]:
-        """The pids that it hit; none: they had ended before. Fails: BlowError."""
+    def prepare(self) -> None:
+        """What takes longer than some steps do: the cable is cut, the disk filled. Comes before strike()."""
         if self._kind == "link":
             self._undo = lambda: self._pawl("drill", "heal", "node", str(self._node))
             self._pawl("drill", "cut", "node", str(self._node))
+        elif self._kind == "storage":
+            filler = os.path.join(self._disk, "filler")
+            self._undo = lambda: os.unlink(filler)
+            fill(filler)
+
+    def strike(self) -> list[int]:
+        """The pids that it hit; none: they had ended before. Fails: BlowError."""
+        if self._kind == "link":
             return [pid for pid, _ in self._victims.fds]
         if self._kind == "communication":
             return [pid for pid, fd in self._victims.fds if shut_connections(pid, fd)]
@@ -96,10 +105,6 @@ class Blow:
             time.sleep(self._seconds)
             self.mend()
             return hit
-        if self._kind == "storage":
-            filler = os.path.join(self._disk, "filler")
-            self._undo = lambda: os.unlink(filler)
-            fill(filler)
         return self._victims.kill()
 
     def mend(self) -> None:
@@ -169,11 +174,16 @@ def fill(path: str) -> None:
 
 
 def mount_disk(folder: str) -> None:
-    """A file system of DISK_BYTES over that folder. Fails: BlowError."""
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "pawl-drill", folder],
-                          capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BlowError(f"--kinds storage: a small disk of its own can't be mounted: {done.stderr.strip()}")
+    """A file system of DISK_BYTES over that folder, for this process and its children alone: it goes with them, however
+    they end. Fails: BlowError."""
+    why = "" if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) == 0 else os.strerror(ctypes.get_errno())
+    for command in (["mount", "--make-rprivate", "/"],
+                    ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "pawl-drill", folder]):
+        if not why:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            why = done.stderr.strip() if done.returncode != 0 else ""
+    if why:
+        raise BlowError(f"--kinds storage: a small disk of its own can't be mounted: {why}")
 
 
 def unmount_disk(folder: str) -> None:

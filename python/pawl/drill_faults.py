@@ -206,7 +206,10 @@ class Striker:
             self._set_halt(fault)
             nodes = self._await_halt(fault)
             self._tell(f"fault {number + 1} of {len(faults)}: {fault.shown()}")
-            struck.append(self._strike(fault, following, nodes))
+            try:
+                struck.append(self._strike(fault, following, nodes))
+            except BlowError as error:
+                raise FaultError(str(error)) from None
         self._let_go()
         return struck
 
@@ -223,13 +226,13 @@ class Striker:
             elif fault.phase:
                 self._open_for(following, but=node)
             else:
+                blow.prepare()
                 self._open_for(following)
                 time.sleep(fault.delay * self._step_s)
             seen = self._last_seen(node, status)
-            try:
-                hit = blow.strike()
-            except BlowError as error:
-                raise FaultError(str(error)) from None
+            if fault.phase:
+                blow.prepare()
+            hit = blow.strike()
             if not hit:
                 raise FaultError(f"{fault.kind}: what was to be struck on node {node} had ended before")
             phases = [each.get("phase", "") for each in seen["trainers"] if each.get("seat") == hurt[0]]

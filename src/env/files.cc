@@ -87,6 +87,13 @@ class RealFile final : public File {
     return {};
   }
 
+  Status reserve(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset_bytes), static_cast<off_t>(size_bytes)) !=
+        0)
+      return file_error("reserve room in", path_, errno);
+    return {};
+  }
+
   Status truncate(std::uint64_t size_bytes) override {
     if (::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)) != 0) return file_error("truncate", path_, errno);
     return {};

@@ -32,6 +32,9 @@ class File {
   // After an error here the bytes count as lost: syncing again proves nothing.
   [[nodiscard]] virtual Status sync() = 0;
   [[nodiscard]] virtual Status truncate(std::uint64_t size_bytes) = 0;
+  // Keeps room on the disk for these bytes, so that writing them finds it even when the disk is full; the file's size
+  // stays. Where a file system can't, `io`, and nothing has changed.
+  [[nodiscard]] virtual Status reserve(std::uint64_t /*offset_bytes*/, std::uint64_t /*size_bytes*/) { return {}; }
   [[nodiscard]] virtual Result<std::uint64_t> size() = 0;
   [[nodiscard]] virtual Status close() = 0;  // once; no other call after it
 };

@@ -129,9 +129,12 @@ void Committer::expire_leases() {
 
 Status Committer::write(const KeyValues::Log& batch, const std::vector<KeyValues::Log>& snapshot) {
   if (snapshot.empty()) return batch.changes_size() > 0 ? wal_->append(batch.SerializeAsString()) : Status();
-  PAWL_TRY(wal_->replace(serialized(snapshot)));
+  Status replaced = wal_->replace(serialized(snapshot));
+  if (!replaced && replaced.error().code != Code::full) return replaced;
   shrunk_bytes_ = wal_->size_bytes();
-  return {};
+  if (replaced) return {};
+  log_warn("log_not_shortened", "why", replaced.error().what);  // tried again when it has doubled
+  return write(batch, {});
 }
 
 void Committer::run() {

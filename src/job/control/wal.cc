@@ -16,6 +16,7 @@ static_assert(std::endian::native == std::endian::little, "the log is little-end
 
 constexpr std::uint32_t kMagic = 0x314c5750;  // "PWL1"
 constexpr std::size_t kSectorBytes = 512;     // the least a disk writes whole
+constexpr std::uint64_t kRoomBytes = 4 << 20;
 
 std::uint32_t crc_of(std::string_view bytes) {
   return crc32c(std::as_bytes(std::span(bytes)));
@@ -118,6 +119,7 @@ Result<std::unique_ptr<Wal>> Wal::open(WalOptions options, const Replay& replay)
   if (wal->torn_bytes_ > 0) PAWL_TRY(wal->file_->truncate(offset));
   // Also where nothing was torn: a frame that the last process wrote but could not sync is now part of the truth.
   if (wal->options_.fsync) PAWL_TRY(wal->file_->sync());
+  wal->keep_room();
   return wal;
 }
 
@@ -140,6 +142,12 @@ Status Wal::write_frame(File& file, std::uint64_t offset_bytes, std::uint64_t se
   return file.write_at(offset_bytes, std::as_bytes(std::span(frame)));
 }
 
+// As far as the disk has it: a full one takes what was kept before.
+void Wal::keep_room() {
+  if (size_bytes_ + kRoomBytes / 2 <= reserved_bytes_) return;
+  if (file_->reserve(size_bytes_, kRoomBytes)) reserved_bytes_ = size_bytes_ + kRoomBytes;
+}
+
 Status Wal::append(std::string_view payload) {
   if (!failed_.empty()) return Error{Code::io, text(path_, ": closed after a failure: ", failed_)};
   if (!file_) return Error{Code::invalid, text(path_, ": has no first frame yet")};
@@ -151,6 +159,7 @@ Status Wal::append(std::string_view payload) {
     if (auto synced = file_->sync(); !synced) return give_up(std::move(synced).error());
   ++sequence_;
   size_bytes_ += kWalHeaderBytes + payload.size();
+  keep_room();
   return {};
 }
 
@@ -161,12 +170,20 @@ Status Wal::replace(const std::vector<std::string>& payloads) {
   if (!opened) return give_up(std::move(opened).error());
   std::unique_ptr<File> fresh = std::move(*opened);
   std::uint64_t size_bytes = 0;
-  auto fill = [&]() -> Status {
+  auto write_all = [&]() -> Status {
     std::uint64_t sequence = 0;
     for (const std::string& payload : payloads) {
       PAWL_TRY(write_frame(*fresh, size_bytes, ++sequence, payload));
       size_bytes += kWalHeaderBytes + payload.size();
     }
+    return {};
+  };
+  if (Status written = write_all(); !written) {
+    if (file_ == nullptr || written.error().code != Code::full) return give_up(std::move(written).error());
+    (void)files_->remove(fresh_path);
+    return written;
+  }
+  auto fill = [&]() -> Status {
     if (options_.fsync) PAWL_TRY(fresh->sync());
     PAWL_TRY(files_->rename(fresh_path, path_));
     if (options_.fsync) PAWL_TRY(files_->sync_directory(options_.directory));
@@ -176,6 +193,8 @@ Status Wal::replace(const std::vector<std::string>& payloads) {
   file_ = std::move(fresh);
   sequence_ = payloads.size();
   size_bytes_ = size_bytes;
+  reserved_bytes_ = 0;
+  keep_room();
   return {};
 }
 

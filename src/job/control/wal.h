@@ -4,7 +4,8 @@
 // A frame is appended only after the one before it was synced, so at most the last frame can be torn by a crash; that
 // one was never acknowledged and is cut off. Anything else that does not verify is `corrupt` and refused, by file and
 // offset: a log that lost its middle must not be taken for a shorter one.
-// After any failed write or sync the log is closed for good: the pages' fate is unknown, only a new open() can tell.
+// After any failed write or sync the log is closed for good: the pages' fate is unknown, only a new open() can tell. Room
+// for megabytes is kept ahead, so that a disk that others fill does not close it.
 // Not thread-safe; one process at a time (the server holds the data directory's lock). Knows nothing of the payloads.
 //
 // Frame, little-endian: magic u32, length u32, sequence u64 (1, 2, ... in each file), CRC32C of the payload u32,
@@ -48,7 +49,8 @@ class Wal {
   // On success the payload (1 byte .. 1 GiB) is synced. Fails: `invalid` for its size, `full` (no space), `io`.
   Status append(std::string_view payload);
 
-  // The log becomes these payloads and nothing else, all or not at all, whatever dies meanwhile.
+  // The log becomes these payloads and nothing else, all or not at all, whatever dies meanwhile. Fails: `full` where there
+  // is no room for a second log: the first is as before, and goes on.
   Status replace(const std::vector<std::string>& payloads);
 
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
@@ -60,6 +62,7 @@ class Wal {
   Result<std::string> read_log();
   Status write_frame(File& file, std::uint64_t offset_bytes, std::uint64_t sequence, std::string_view payload);
   Error give_up(Error error);
+  void keep_room();
 
   WalOptions options_;
   Files* files_;
@@ -68,6 +71,7 @@ class Wal {
   std::unique_ptr<File> file_;
   std::uint64_t sequence_ = 0;
   std::uint64_t size_bytes_ = 0;
+  std::uint64_t reserved_bytes_ = 0;  // of the file, from its begin
   std::uint64_t torn_bytes_ = 0;
 };
 

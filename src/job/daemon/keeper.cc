@@ -250,7 +250,11 @@ Result<std::uint64_t> Keeper::next_incarnation(std::uint64_t last) {
   if (const Result<std::string> content = read_file(path, 64))
     if (std::uint64_t found = 0; parse_number(*content, found)) last = std::max(last, found);
   const std::uint64_t incarnation = std::max(static_cast<std::uint64_t>(clock_.wall().count()), last + 1);
-  PAWL_TRY(write_file_atomically(path, text(incarnation)));
+  if (Status noted = write_file_atomically(path, text(incarnation)); !noted) {
+    // The next keeper's is greater all the same, unless its clock is behind ours.
+    if (noted.error().code != Code::full) return std::move(noted).error();
+    log_warn("incarnation_not_noted", "why", noted.error().what);
+  }
   log_info("incarnation_began", "incarnation", incarnation, "address", address_);
   return incarnation;
 }
