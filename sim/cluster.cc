@@ -276,8 +276,8 @@ void Cluster::on_state(const job::JobState& state) {
                         " was committed: ", state.verdict));
   const bool drained = !state.causes.empty() && state.causes.back().kind == job::FaultKind::drain;
   if (decided && drained && options.nothing_else && state.resume.value < begun_in_[state.ran.value])
-    return violate(text("a drain goes back to step ", state.resume, ", and ", begun_in_[state.ran.value],
-                        " had been begun"));
+    return violate(
+        text("a drain goes back to step ", state.resume, ", and ", begun_in_[state.ran.value], " had been begun"));
   if (decided && drained) ++drains;
   if (state.phase == JobPhase::failed) return violate("the job has failed: " + state.verdict);
   if (state.phase == JobPhase::finished) {

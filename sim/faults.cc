@@ -303,8 +303,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   // Nothing is done to one of them that is not done to all, so nobody is to be replaced; but a recovery that was under
   // way has deadlines.
   void all_may_be_late(Duration length) {
-    for (Duration& until : cluster_.may_be_late_until)
-      until = std::max(until, cluster_.scheduler.now() + length + 2s);
+    for (Duration& until : cluster_.may_be_late_until) until = std::max(until, cluster_.scheduler.now() + length + 2s);
   }
 
   void away(bool& flag, Duration length) {

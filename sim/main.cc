@@ -86,8 +86,8 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
     if (cluster.scheduler.run(cluster.scheduler.now() + 1s)) break;
   std::string result = cluster.violation();
   if (result.empty() && !cluster.is_over()) result = "stands still: " + cluster.describe();
-  log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "drains", cluster.drains, "events",
-           cluster.scheduler.events, "committed", cluster.greatest_committed());
+  log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "drains",
+           cluster.drains, "events", cluster.scheduler.events, "committed", cluster.greatest_committed());
   std::fflush(stdout);
   running = nullptr;
   return result;
@@ -183,7 +183,10 @@ void shorten(const Arguments& arguments, std::uint64_t seed, const std::string& 
               options.replicas, static_cast<unsigned long long>(options.deadline_ms));
   for (const std::size_t i : keep) std::printf("  fault %zu: %s\n", i, text_of(draw_faults(seed, options)[i]).c_str());
   std::printf("  again, with its log: sim --seed %llu --faults %s%s\n", static_cast<unsigned long long>(seed),
-              text_of_list(keep).c_str(), arguments.gate_off ? " --gate-off" : arguments.drain ? " --drain" : "");
+              text_of_list(keep).c_str(),
+              arguments.gate_off ? " --gate-off"
+              : arguments.drain  ? " --drain"
+                                 : "");
   std::fflush(stdout);
 }
 
@@ -230,7 +233,8 @@ int run_many(const Arguments& arguments) {
 const char* const kUsage =
     "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain] [--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
-    "    --drain: an operator drains a node, too; of every fourth seed nothing else happens, and no step is done again\n"
+    "    --drain: an operator drains a node, too; of every fourth seed nothing else happens, and no step is done "
+    "again\n"
     "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain]\n"
     "    one of them again, with its log\n";
 

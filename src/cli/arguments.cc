@@ -298,7 +298,8 @@ void add_node(CLI::App& app, Everything& all) {
   node->footer(
       "cordon N    node N gets no seat from now on; seats that it has stay\n"
       "uncordon N  it may get seats again; withdraws a drain that has not moved the seats yet\n"
-      "drain N     cordons node N and moves its seats to a spare. All trainers wait after the same step until its state is\n"
+      "drain N     cordons node N and moves its seats to a spare. All trainers wait after the same step until its "
+      "state is\n"
       "            copied, so no step is done again. Refused if no spare is free. Afterwards the node may be stopped\n"
       "The orders are kept in the control: they hold until `uncordon`, also over restarts of the node.");
   NodeOptions& o = all.node;

@@ -184,9 +184,9 @@ int wait_drained(const NodeOptions& options, const JobAccess& access, const JobS
       if (std::string now = progress_of(*view, leaving); now != said) say(said = std::move(now));
     }
     if (deadline.passed())
-      return report_error({Code::timeout, text("node ", leaving.node, " still has its seats; the order stands: drain it ",
-                                               "again to wait, or withdraw it with `pawl node uncordon ", leaving.node,
-                                               "`")});
+      return report_error(
+          {Code::timeout, text("node ", leaving.node, " still has its seats; the order stands: drain it ",
+                               "again to wait, or withdraw it with `pawl node uncordon ", leaving.node, "`")});
     real_clock().sleep(kLookEvery);
   }
 }
@@ -194,15 +194,15 @@ int wait_drained(const NodeOptions& options, const JobAccess& access, const JobS
 int drain(const NodeOptions& options, const JobAccess& access, const JobView& view) {
   const NodeId node(options.node);
   if (!is_known(view, node)) return unknown_node(access, view, node);
-  if (!view.state) return report_error({Code::invalid, "the job has not formed yet: nobody has seats; cordon the node"});
+  if (!view.state)
+    return report_error({Code::invalid, "the job has not formed yet: nobody has seats; cordon the node"});
   const JobState& state = *view.state;
   if (state.phase == JobPhase::finished || state.phase == JobPhase::failed)
     return report_error({Code::invalid, text("the job has ", name_of(state.phase), ": nobody has seats")});
   const std::optional<NodeLife> leaving = member_life(view, node);
   if (!leaving) {
     if (const Status put = put_cordon(access, view, node); !put) return report_error(put.error());
-    return report(options,
-                  {{"changed", !contains(view.cordoned, node)}, {"done", true}, {"moved", json::array()}},
+    return report(options, {{"changed", !contains(view.cordoned, node)}, {"done", true}, {"moved", json::array()}},
                   text("node ", node, " has no seats; it is cordoned, and may be stopped"));
   }
   const bool ordered = contains(view.leaving, *leaving);

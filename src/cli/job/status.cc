@@ -27,8 +27,8 @@ std::string node_table(const json& document) {
       trainers += text(trainers.empty() ? "" : ",", number_in(trainer, "pid"));
     const bool answered = member_of(node, "lease_age_ms").is_number();
     const std::string role = text(name(node, "role"), flag_in(node, "draining")   ? ", draining"
-                                                        : flag_in(node, "cordoned") ? ", cordoned"
-                                                                                    : "");
+                                                      : flag_in(node, "cordoned") ? ", cordoned"
+                                                                                  : "");
     rows.push_back({number(node, "node"), role,
                     answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
                     number(node, "keeper_pid"), number(node, "pawld_pid"), trainers.empty() ? "-" : trainers,

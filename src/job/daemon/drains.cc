@@ -43,14 +43,9 @@ void Drains::consider() {
   const DrainOrders ordered = orders();
   if (context_.is_running() && !ordered.leaving.empty()) {
     const std::vector<NodeRecord> nodes = mirror.registrations().records();
-        const DrainView view{mirror.spec(),
-                         mirror.state(),
-                         ordered,
-                         nodes,
-                         context_.orders.cordoned(),
-                         progress_().committed,
-                         waits_,
-                         context_.clock->now()};
+    const DrainView view{
+        mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), progress_().committed,
+        waits_,        context_.clock->now()};
     duties = decide_draining(view, context_.self, context_.deadlines);
   }
   write_pages(duties, first);

@@ -32,7 +32,12 @@ class ControlCalls {
 
 struct NodeContext {
   NodeContext(NodeLife life, std::string job_name, const Environment& world)
-      : self(life), job(std::move(job_name)), mirror(self, job), orders(job), environment(&world), clock(&world.clock) {}
+      : self(life),
+        job(std::move(job_name)),
+        mirror(self, job),
+        orders(job),
+        environment(&world),
+        clock(&world.clock) {}
 
   const NodeLife self;
   const std::string job;

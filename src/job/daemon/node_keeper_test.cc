@@ -205,7 +205,7 @@ TEST_F(NodeKeeperTest, OwnWorkIsNoStall) {
   pass(seconds(1), kAlive);
   node_.take();
   const Duration event = now_;
-  keeper_.was_busy(seconds(4));  // a trainer was started from a slow disk
+  keeper_.was_busy(seconds(4));                   // a trainer was started from a slow disk
   keeper_.on_trainer_exit(1, "exited 1", event);  // of the same moment
   now_ += seconds(4);
   say(kAlive);

@@ -13,8 +13,7 @@ TEST(Orders, ADrainNamesALifeAndAPauseItsRevision) {
   const std::string life = R"({"incarnation":3})";
   orders.apply(keys.drain(NodeId(5)), &life, 1);
   orders.apply(keys.drain(NodeId(2)), &life, 2);
-  EXPECT_EQ(orders.drains().leaving,
-            (std::vector<NodeLife>{{NodeId(2), Incarnation(3)}, {NodeId(5), Incarnation(3)}}));
+  EXPECT_EQ(orders.drains().leaving, (std::vector<NodeLife>{{NodeId(2), Incarnation(3)}, {NodeId(5), Incarnation(3)}}));
   orders.apply(keys.drain(NodeId(2)), nullptr, 3);
   const std::string pause = R"({"generation":4,"node":5,"incarnation":3,"step":41})";
   orders.apply(keys.pause(), &pause, 9);

@@ -198,7 +198,8 @@ class LittleMemory final : public SharedMemory {
 const Environment& little_environment() {
   static LittleMemory memory;
   const Environment& real = real_environment();
-  static const Environment little{real.clock, world_with_arenas_at_once().tasks, real.network, real.files, real.processes, memory};
+  static const Environment little{
+      real.clock, world_with_arenas_at_once().tasks, real.network, real.files, real.processes, memory};
   return little;
 }
 

@@ -182,10 +182,10 @@ void StateMover::lead() {
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
-  if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
-                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(), absent(),
-                                     context_.orders.cordoned()},
-                                    context_.self, context_.deadlines))
+  if (const auto lead = decide_lead(
+          {mirror.spec(), state, mirror.inventories(), mirror.registrations().records(), mirror.ready_members(), ends,
+           in_state_for, mirror.registrations(), absent(), context_.orders.cordoned()},
+          context_.self, context_.deadlines))
     act_on(*lead);
 }
 

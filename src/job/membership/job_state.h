@@ -221,16 +221,16 @@ struct JobKeys {
   [[nodiscard]] std::string stop() const;                            // stop
   [[nodiscard]] std::string stop_acks(Generation generation) const;  // stop_ack/<generation>/
   [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
-  [[nodiscard]] std::string orders() const;             // order/
-  [[nodiscard]] std::string cordons() const;            // order/cordon/
-  [[nodiscard]] std::string cordon(NodeId node) const;  // order/cordon/<id>
-  [[nodiscard]] std::string drains() const;             // order/drain/
-  [[nodiscard]] std::string drain(NodeId node) const;   // order/drain/<id>
-  [[nodiscard]] std::string pause() const;              // pause
-  [[nodiscard]] std::string pause_acks() const;         // pause_ack/
+  [[nodiscard]] std::string orders() const;                                       // order/
+  [[nodiscard]] std::string cordons() const;                                      // order/cordon/
+  [[nodiscard]] std::string cordon(NodeId node) const;                            // order/cordon/<id>
+  [[nodiscard]] std::string drains() const;                                       // order/drain/
+  [[nodiscard]] std::string drain(NodeId node) const;                             // order/drain/<id>
+  [[nodiscard]] std::string pause() const;                                        // pause
+  [[nodiscard]] std::string pause_acks() const;                                   // pause_ack/
   [[nodiscard]] std::string pause_ack(Generation generation, NodeId node) const;  // pause_ack/<generation>/<id>
-  [[nodiscard]] std::string events() const;                                   // events/
-  [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;  // sorts by time
+  [[nodiscard]] std::string events() const;                                       // events/
+  [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;      // sorts by time
 };
 
 }  // namespace pawl::job

@@ -24,7 +24,7 @@ namespace pawl::job {
 struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;
-  std::uint64_t waited_ms = 0;  // since can_form(); lets members of a lower id come in late
+  std::uint64_t waited_ms = 0;        // since can_form(); lets members of a lower id come in late
   std::vector<NodeId> cordoned = {};  // these get no seat
 };
 struct Wait {

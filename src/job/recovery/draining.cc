@@ -18,10 +18,9 @@ std::size_t seats_of(const JobState& state, NodeLife life) {
 std::size_t free_spares(const JobState& state, std::span<const NodeRecord> nodes, std::span<const NodeId> cordoned,
                         NodeLife leaving) {
   const std::size_t needed = seats_of(state, leaving);
-  return static_cast<std::size_t>(
-      std::ranges::count_if(spares_of(state, nodes, cordoned), [&](const NodeRecord& node) {
-        return node.parked >= needed && node.life.node != leaving.node;
-      }));
+  return static_cast<std::size_t>(std::ranges::count_if(spares_of(state, nodes, cordoned), [&](const NodeRecord& node) {
+    return node.parked >= needed && node.life.node != leaving.node;
+  }));
 }
 
 std::optional<NodeLife> first_leaving(const DrainView& view) {

@@ -28,15 +28,15 @@ namespace pawl::job {
 // The key `pause`.
 struct Pause {
   Generation generation;
-  NodeLife leaving;  // for whose sake
-  Step step;         // the last that anybody begins
+  NodeLife leaving;           // for whose sake
+  Step step;                  // the last that anybody begins
   std::int64_t revision = 0;  // of the key
   bool operator==(const Pause&) const = default;
 };
 
 // What operators ask for, and how far it has come, from the job's keys.
 struct DrainOrders {
-  std::vector<NodeLife> leaving;        // order/drain/<node>, by node
+  std::vector<NodeLife> leaving;  // order/drain/<node>, by node
   std::optional<Pause> pause;
   std::map<NodeId, std::int64_t> paused;  // pause_ack/<generation>/<node>: which revision of `pause` its trainers know
 };
@@ -53,21 +53,21 @@ struct DrainView {
   const DrainOrders& orders;
   std::span<const NodeRecord> nodes;
   std::span<const NodeId> cordoned;
-  Step committed;        // as far as this node knows
+  Step committed;  // as far as this node knows
   PausedTrainer waits;
   Duration now{};
 };
 inline constexpr Step kPauseAtNext{1};  // of a page: don't begin another step, whichever it is
 struct DrainDuties {
-  std::optional<NodeLife> leaving;    // who is being drained now
-  Step page;                          // for the pages of this node's trainers: no step after this one; 0: go on
-  Step first_page;                    // the same for the one in its lowest seat
+  std::optional<NodeLife> leaving;  // who is being drained now
+  Step page;                        // for the pages of this node's trainers: no step after this one; 0: go on
+  Step first_page;                  // the same for the one in its lowest seat
   std::optional<Pause> propose;
-  bool acknowledge = false;           // once the pages say it
-  std::optional<Cause> open;          // the next generation
-  std::string give_up;                // why the drain is given up; of the leaving node
-  bool expired = false;               // this node has waited too long for others: the pause counts no more here
-  std::vector<NodeLife> done;         // orders that nobody needs any more; of the leader
+  bool acknowledge = false;    // once the pages say it
+  std::optional<Cause> open;   // the next generation
+  std::string give_up;         // why the drain is given up; of the leaving node
+  bool expired = false;        // this node has waited too long for others: the pause counts no more here
+  std::vector<NodeLife> done;  // orders that nobody needs any more; of the leader
 };
 [[nodiscard]] DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines);
 

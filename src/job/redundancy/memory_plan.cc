@@ -25,7 +25,8 @@ Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
   if (needed <= available_bytes) return {};
   const std::uint32_t wards = plan.seats_per_node * plan.replica_count;
   std::string remedy = "protect less state per node, or give each node more memory";
-  if (plan.replica_count > 0 && bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= available_bytes)
+  if (plan.replica_count > 0 &&
+      bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= available_bytes)
     remedy += text(", or have fewer replicas (--replicas ", plan.replica_count - 1, ")");
   return Error{Code::invalid,
                text("this node has too little memory for the job's policy: ", plan.seats_per_node, " own seat(s) and ",

@@ -251,9 +251,9 @@ std::uint64_t Slot::samples() const {
 std::optional<std::uint64_t> Slot::samples_of(SlotWord of) const {
   if (of.state == SlotState::empty) return std::nullopt;
   // acquire: pairs with the release in begin_step.
-  const bool said = of.state == SlotState::sealed || (header_->step.load(std::memory_order_acquire) == of.step.value &&
-                                                      header_->generation.load(std::memory_order_acquire) ==
-                                                          of.generation.value);
+  const bool said =
+      of.state == SlotState::sealed || (header_->step.load(std::memory_order_acquire) == of.step.value &&
+                                        header_->generation.load(std::memory_order_acquire) == of.generation.value);
   return said ? std::optional(samples()) : std::nullopt;
 }
 

@@ -46,8 +46,8 @@ struct ResetNode {  // drop what is held, too, and begin again with a new incarn
 struct EndNode {
   std::uint32_t code = 0;  // exit code, 0..255
 };
-using ToKeeper =
-    std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, ShowTrainer, PawldAlive, FenceNode, ResetNode, EndNode>;
+using ToKeeper = std::variant<HoldSegment, DropSegment, SpawnTrainer, KillTrainer, ShowTrainer, PawldAlive, FenceNode,
+                              ResetNode, EndNode>;
 
 // --- keeper -> pawld
 
