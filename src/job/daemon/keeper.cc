@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "env/fd.h"
 #include "env/files.h"
 #include "env/process.h"
+#include "env/shared_memory.h"
 #include "job/daemon/keeper_earlier_life.h"
 #include "job/daemon/keeper_output.h"
 #include "job/daemon/node_keeper.h"
@@ -57,6 +59,17 @@ Result<Fd> open_log(const std::string& path) {
   Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!fd.valid()) return system_error(text("open log ", path), errno);
   return fd;
+}
+
+// What a killed process has to give back before it has ended. One that is at it shows nothing any more: then as much as is
+// in use on this machine.
+std::uint64_t bytes_to_give_back(pid_t pid) {
+  if (const std::uint64_t resident = real_processes().resident_bytes(pid); resident > 0) return resident;
+  struct sysinfo machine {};
+  if (::sysinfo(&machine) != 0) return 0;
+  const std::uint64_t total = static_cast<std::uint64_t>(machine.totalram) * machine.mem_unit;
+  const std::uint64_t available = available_memory_bytes();
+  return total > available ? total - available : 0;
 }
 
 std::string list(const std::vector<pid_t>& pids) {
@@ -189,7 +202,7 @@ Status Keeper::end_earlier_life() {
   std::vector<pid_t> left = kill_earlier(path, mark);
   if (left.empty()) return {};
   std::uint64_t bytes = 0;
-  for (const pid_t pid : left) bytes += real_processes().resident_bytes(pid);
+  for (const pid_t pid : left) bytes = std::max(bytes, bytes_to_give_back(pid));
   const Duration patience = time_to_end(bytes);
   log_warn("earlier_life_ends", "processes", list(left), "waits_ms_max", patience / milliseconds(1));
   for (const Deadline deadline = Deadline::in(patience); !left.empty(); left = kill_earlier(path, mark)) {
@@ -328,9 +341,9 @@ void Keeper::tell(const FromKeeper& news) {
 }
 
 std::uint64_t Keeper::memory_bytes() {
-  std::uint64_t bytes = daemon_running_ ? real_processes().resident_bytes(daemon_.pid) : 0;
+  std::uint64_t bytes = daemon_running_ ? bytes_to_give_back(daemon_.pid) : 0;
   for (const auto& [local_index, trainer] : trainers_)
-    if (trainer.running) bytes += real_processes().resident_bytes(trainer.process.pid);
+    if (trainer.running) bytes += bytes_to_give_back(trainer.process.pid);
   return bytes;
 }
 

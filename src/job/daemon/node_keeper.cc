@@ -102,11 +102,12 @@ void NodeKeeper::end(int code, Duration now) {
 }
 
 void NodeKeeper::kill_all(Duration now) {
+  const Duration patience = time_to_end(node_.memory_bytes());  // asked while they still show it
   for (const auto& [local_index, trainer] : trainers_)
     if (trainer.running) node_.kill_trainer(local_index);
   if (daemon_running_) node_.kill_daemon();
   phase_ = Phase::killed;
-  until_ = now + time_to_end(node_.memory_bytes());
+  until_ = now + patience;
   go_on(now);
 }
 
@@ -178,8 +179,8 @@ void NodeKeeper::turn(Duration now) {
     if (now >= *daemon_gone_by_) fail(not_ended(), now);
   } else if (now > daemon_alive_until_) {
     log_warn("pawld_silent", "pid", daemon_pid_);
-    node_.kill_daemon();  // its exit comes as an event
     daemon_gone_by_ = now + time_to_end(node_.memory_bytes());
+    node_.kill_daemon();  // its exit comes as an event
     note_last_renewal(now);
   }
 }

@@ -35,7 +35,10 @@ class NodeOnPaper final : public NodeKeeper::Node {
     return ++pid_;
   }
   void terminate_daemon() override { done.push_back("terminate daemon"); }
-  void kill_daemon() override { done.push_back("kill daemon"); }
+  void kill_daemon() override {
+    done.push_back("kill daemon");
+    resident = 0;  // it gives it back, and shows none of it any more
+  }
   Result<StartedTrainer> start_trainer(std::uint32_t local_index, std::span<const std::string> environment) override {
     if (no_trainer) return Error{Code::not_found, "no such trainer"};
     std::string variables;
