@@ -246,6 +246,10 @@ TEST(Process, AGroupOutlivesItsLeader) {
   ASSERT_TRUE(reaches_state(leader->pid, 'Z'));
   const std::vector<pid_t> members = processes_of_group(leader->pid);
   ASSERT_EQ(members.size(), 1u) << "not the zombie";
+  // While it becomes `sleep` it has no environment.
+  for (const Deadline deadline = Deadline::in(10s);
+       !deadline.passed() && !was_started_with(members[0], "MARK=this one");)
+    real_clock().sleep(1ms);
   EXPECT_TRUE(was_started_with(members[0], "MARK=this one"));
   EXPECT_FALSE(was_started_with(members[0], "MARK=this"));
   EXPECT_FALSE(was_started_with(members[0], "this one"));
