@@ -286,7 +286,7 @@ void StateMover::give_up_node(const std::string& why) {
   push_unfit();
 }
 
-// Until the job is over or has run: nothing else says it again.
+// Until the job is over or has run, and while others fetch from here: nothing else says it again.
 void StateMover::push_unfit() {
   const JobMirror& mirror = context_.mirror;
   if (unfit_.empty()) return;
@@ -295,6 +295,7 @@ void StateMover::push_unfit() {
     if (!mirror.is_over()) return move(failed->next, failed->why);
     return unfit_.clear();
   }
+  if (mirror.has_state() && others_fetch_from(mirror.state(), mirror.ready_members(), context_.self)) return;
   const std::string why = std::exchange(unfit_, {});
   if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
   if (std::exchange(told_unfit_, mirror.generation()) != mirror.generation()) log_error("spare_unfit", "why", why);

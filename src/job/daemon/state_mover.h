@@ -66,7 +66,7 @@ class StateMover {
   Events& events_;
   Holds& holds_;
   Handlers handlers_;
-  std::string unfit_;  // why this node is no place for a job that has not run yet
+  std::string unfit_;  // why this node is no place for the job, until all are told
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
   std::vector<NodeId> beating_;

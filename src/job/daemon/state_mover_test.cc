@@ -271,6 +271,25 @@ TEST_F(Moves, AVerdictBeforeTheFirstRunIsGivenUntilItStands) {
   EXPECT_EQ(node.control.swaps.size(), 3u);
 }
 
+TEST_F(Moves, ANodeFromWhichOthersFetchGivesItselfUpOnlyWhenTheyHaveIt) {
+  node.state.ran = Generation(1);
+  node.state.generation = Generation(2);
+  node.state.leader = test_life(1);
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(7)},
+                        {Seat(1), SourceKind::replica, test_life(0), Generation(1), Step(7)}};
+  node.run_in(JobPhase::restoring);
+  node.mover.give_up_node("its trainers end");
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  const std::string ready = "{}";
+  (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(1)), &ready, ++node.revision,
+                                  node.clock.time);
+  node.mover.drive();
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().evicted, std::vector<NodeLife>{test_life(0)});
+}
+
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
   node.run_in(JobPhase::restoring);
   node.mover.give_up_node("its trainers end");

@@ -105,6 +105,15 @@ std::optional<Cause> cause_of_death(const JobState& state, NodeLife self, Seat s
   return Cause{FaultKind::trainer_exit, self, seat, ended.empty() ? "its process died" : ended, 0};
 }
 
+bool others_fetch_from(const JobState& state, std::span<const NodeLife> ready, NodeLife self) {
+  if (state.phase != JobPhase::restoring) return false;
+  return std::any_of(state.sources.begin(), state.sources.end(), [&](const Source& source) {
+    if (source.from != self || source.seat.value >= state.seats.size()) return false;
+    const NodeLife there = state.seats[source.seat.value].life;
+    return there != self && !contains(ready, there);
+  });
+}
+
 std::variant<std::monostate, Cause, StateMove> decide_give_up(const JobState* state, NodeLife self,
                                                               const std::string& why) {
   if (state != nullptr && !is_member(*state, self)) return {};

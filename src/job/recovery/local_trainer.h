@@ -104,6 +104,10 @@ struct Respawn {
 [[nodiscard]] std::optional<Cause> cause_of_death(const JobState& state, NodeLife self, Seat seat,
                                                   const std::string& ended);
 
+// Whether another node still fetches its seat's state from this one: it does not give itself up before that node is
+// `ready`. What it holds may be the only copy.
+[[nodiscard]] bool others_fetch_from(const JobState& state, std::span<const NodeLife> ready, NodeLife self);
+
 // This node can't do its part; another may. If the job has never run anywhere, the script is more likely at fault: then
 // the job ends. Of a node without a seat nothing follows. `state`: nullptr before the job is formed.
 [[nodiscard]] std::variant<std::monostate, Cause, StateMove> decide_give_up(const JobState* state, NodeLife self,

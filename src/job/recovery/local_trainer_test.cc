@@ -234,6 +234,20 @@ TEST(CauseOfDeath, AFirstDeathNeedsNoReasonARepeatedOneDoes) {
   EXPECT_FALSE(cause_of_death(state, self, Seat(2), "exited 1"));
 }
 
+TEST(GivingUp, WaitsForWhoFetchesFromHere) {
+  const NodeLife here{NodeId(0), Incarnation(1)}, spare{NodeId(2), Incarnation(1)};
+  JobState state;
+  state.phase = JobPhase::restoring;
+  state.seats = {{Seat(0), here, "", 0}, {Seat(1), spare, "", 0}};
+  state.sources = {{Seat(0), SourceKind::own_arena, here, Generation(1), Step(7)},
+                   {Seat(1), SourceKind::replica, here, Generation(1), Step(7)}};
+  EXPECT_TRUE(others_fetch_from(state, {}, here));
+  EXPECT_FALSE(others_fetch_from(state, {}, spare));
+  EXPECT_FALSE(others_fetch_from(state, std::vector<NodeLife>{spare}, here));
+  state.phase = JobPhase::running;
+  EXPECT_FALSE(others_fetch_from(state, {}, here));
+}
+
 TEST(GivingUp, EvictsTheNodeOnceTheJobHasRunElseEndsTheJob) {
   const NodeLife self{NodeId(2), Incarnation(1)};
   const auto unformed = decide_give_up(nullptr, self, "why");
