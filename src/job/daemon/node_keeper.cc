@@ -51,7 +51,7 @@ void NodeKeeper::begin_life(Duration now) {
 void NodeKeeper::begin_again(Duration now) {
   short_lives_ = 0;
   lease_renewed_ = {};
-  last_call_.reset();
+  last_call_ = now;
   phase_ = Phase::serving;
   start_daemon(now);
 }
@@ -239,9 +239,11 @@ void NodeKeeper::on_trainer_exit(std::uint32_t local_index, std::string_view how
 
 void NodeKeeper::on_message(std::string_view packet, std::vector<Fd> fds, Duration now) {
   note_time(now);
-  if (phase_ != Phase::serving) return;  // of a life that ends
   const std::optional<ToKeeper> message = parse_to_keeper(packet);
   const auto* hold = message ? std::get_if<HoldSegment>(&*message) : nullptr;
+  // Of a pawld that is being killed. What it has handed over counts if this life goes on: steps were acknowledged on it.
+  const bool is_about_memory = hold != nullptr || (message && std::holds_alternative<DropSegment>(*message));
+  if (phase_ != Phase::serving && (!is_about_memory || new_life_ || wanted_)) return;
   if (!message || (hold != nullptr && fds.size() != 1)) {
     log_warn("message_not_understood", "message", packet.substr(0, 200), "fds", fds.size());
   } else if (hold != nullptr) {

@@ -181,9 +181,30 @@ TEST_F(NodeKeeperTest, AKeeperThatWasStoppedFencesItsNodeAndKeepsItsMemory) {
   EXPECT_EQ(node_.take(), (Words{"start daemon 1 own.1", "tell exited 0 2 exited 1, its output is in here"}))
       << "the next pawld sees what has become of this life";
   EXPECT_EQ(keeper_.incarnation(), 1U);
-  now_ += seconds(20);  // to begin again may take time: that is no stall
+  keeper_.was_busy(seconds(20));  // to begin again may take time: that is no stall
+  keeper_.turn(now_);             // still of that moment
+  now_ += seconds(20);
   keeper_.turn(now_);
   EXPECT_EQ(node_.take(), Words{"kill daemon"}) << "it said nothing in all that time";
+}
+
+TEST_F(NodeKeeperTest, WhatWasHandedOverWhileTheKeeperWasStoppedIsHeld) {
+  say("hold own.1", 1);
+  say("hold own.2", 1);
+  pass(seconds(1), kAlive);
+  node_.take();
+  now_ += seconds(4);
+  say("drop own.1");
+  say("hold own.3", 1);  // steps were acknowledged on it
+  say("spawn 0");
+  EXPECT_EQ(node_.take(), Words{"kill daemon"});
+  daemon_exits();
+  EXPECT_EQ(node_.take(), Words{"start daemon 1 own.2 own.3"});
+  say("reset evicted");
+  say("hold own.4", 1);
+  node_.take();
+  daemon_exits();
+  EXPECT_EQ(node_.take(), Words{"start daemon 2"});
 }
 
 TEST_F(NodeKeeperTest, AFencedNodeThatWasEvictedBeginsANewLife) {
