@@ -57,6 +57,11 @@ class MachineProcesses final : public Processes {
       : machines_(machines), self_(self), parent_(parent) {}
   Result<std::uint64_t> start_time(pid_t pid) override;
   Result<char> state(pid_t pid) override;
+  bool is_alive(pid_t pid, std::uint64_t started) override {
+    const auto found = start_time(pid);
+    const auto there = state(pid);
+    return found && *found == started && there && *there != 'Z' && *there != 'X';
+  }
   std::uint64_t resident_bytes(pid_t pid) override;
   pid_t own_pid() override { return static_cast<pid_t>(self_.pid); }
   pid_t parent_pid() override { return static_cast<pid_t>(parent_); }

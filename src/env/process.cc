@@ -350,6 +350,7 @@ class RealProcesses final : public Processes {
  public:
   Result<std::uint64_t> start_time(pid_t pid) override { return process_start_time(pid); }
   Result<char> state(pid_t pid) override { return process_state(pid); }
+  bool is_alive(pid_t pid, std::uint64_t start_time) override { return pawl::is_alive(pid, start_time); }
   std::uint64_t resident_bytes(pid_t pid) override {
     const Result<std::string> statm = read_file(text("/proc/", pid, "/statm"), 256);
     if (!statm) return 0;

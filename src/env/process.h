@@ -94,6 +94,8 @@ class Processes {
   // As the functions above.
   [[nodiscard]] virtual Result<std::uint64_t> start_time(pid_t pid) = 0;
   [[nodiscard]] virtual Result<char> state(pid_t pid) = 0;
+  // With all of its threads: a zombie of which one is left is alive.
+  [[nodiscard]] virtual bool is_alive(pid_t pid, std::uint64_t start_time) = 0;
   [[nodiscard]] virtual std::uint64_t resident_bytes(pid_t pid) = 0;  // 0: it can't be told
   [[nodiscard]] virtual pid_t own_pid() = 0;
   [[nodiscard]] virtual pid_t parent_pid() = 0;

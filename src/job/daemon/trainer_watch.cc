@@ -28,7 +28,7 @@ void TrainerWatch::start_missing() {
     if (trainer.pid != 0) continue;
     if (!trainer.death.unseen.empty()) on_unseen_death(trainer);
     if (outlives_its_command(trainer)) {
-      context_.after(kStillThere, [this] { start_missing(); });
+      look_again();
       continue;
     }
     trainer.pid = kPidNotKnownYet;
@@ -38,6 +38,14 @@ void TrainerWatch::start_missing() {
     trainer.spawned_at = context_.clock->now();
     hooks_.spawn(trainer.index, environment(trainer));
   }
+}
+
+void TrainerWatch::look_again() {
+  if (std::exchange(looks_again_, true)) return;
+  context_.after(kStillThere, [this] {
+    looks_again_ = false;
+    start_missing();
+  });
 }
 
 std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer) const {

@@ -48,6 +48,7 @@ class TrainerWatch {
   void show_first_seat();
   void check_dying(TrainerProcess& trainer);
   void on_unseen_death(TrainerProcess& trainer);
+  void look_again();
   [[nodiscard]] bool outlives_its_command(TrainerProcess& trainer) const;
   void report_death_later(Seat seat, std::uint32_t index);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
@@ -59,6 +60,7 @@ class TrainerWatch {
   Trainers& trainers_;
   StateMover& mover_;
   Hooks hooks_;
+  bool looks_again_ = false;                       // soon, whether processes that outlive their commands have ended
   std::map<std::uint32_t, int> early_exits_;       // local index -> exits soon, and without a seat
   std::map<std::uint32_t, int> restore_exits_;     // local index -> exits in its seat, since the job last ran
   std::string layout_refusal_;                     // why the last layout was refused for want of memory

@@ -16,12 +16,7 @@ TrainerPageNotes notes_of(const TrainerPage& page) {
 }
 
 bool lives(Processes& processes, const ProcessIdentity& process) {
-  if (process.pid == 0) return false;
-  const auto pid = static_cast<pid_t>(process.pid);
-  const auto started = processes.start_time(pid);
-  if (!started || *started != process.start_time) return false;
-  const auto state = processes.state(pid);
-  return state && *state != 'Z' && *state != 'X';
+  return process.pid != 0 && processes.is_alive(static_cast<pid_t>(process.pid), process.start_time);
 }
 
 Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, std::unique_ptr<Listener> listener,
@@ -56,6 +51,8 @@ Status Trainers::adopt_page(std::uint32_t index, Fd fd) {
   PAWL_ASSIGN(place.shared.page, open_page(place.shared.mapping->bytes()));
   place.shared.page_fd = std::move(fd);
   place.shared.adopted = notes_of(*place.shared.page);
+  // Of a drain. Whoever waits for it would wait for as long as the control is away; safety does not rest on it.
+  place.shared.page->pause_step.store(0, std::memory_order_release);
   place.attached = {place.shared.page->pid.load(), place.shared.page->start_time.load()};
   return {};
 }

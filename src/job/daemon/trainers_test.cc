@@ -279,13 +279,16 @@ TEST_F(Attaches, APageOfAnEarlierProcessTellsNothingOfThisOne) {
 TEST_F(Attaches, APageThatTheKeeperGivesBackIsUsed) {
   auto fd = *create_segment("page", kTrainerPageBytes);
   auto mapping = *map_segment(fd.get(), kTrainerPageBytes);
-  (*initialise_page(mapping.bytes()))->nonce.store(55);
+  TrainerPage* const page = *initialise_page(mapping.bytes());
+  page->nonce.store(55);
+  page->pause_step.store(7);  // of a drain that the pawld before us knew
   auto nothing = *create_segment("page", kTrainerPageBytes);
   loop.run([&] {
     EXPECT_FALSE(trainers->adopt_page(2, Fd(dup(fd.get()))));
     EXPECT_FALSE(trainers->adopt_page(1, std::move(nothing)));
     EXPECT_TRUE(trainers->adopt_page(0, std::move(fd)));
   });
+  EXPECT_EQ(page->pause_step.load(), 0u) << "this pawld may be without the control, and the trainer waits";
   TrainerEnd process(path);
   process.say(attach_message(Generation(3)), 1);
   EXPECT_TRUE(is<AttachedMessage>(process.next()));
@@ -400,6 +403,10 @@ TEST_F(Starts, AProcessThatOutlivesItsCommandIsWaitedFor) {
   trainers.exited(0, 77, "exited 0");
   start_again();
   EXPECT_EQ(spawned, 1);
+  const std::size_t timers = node.timers.size();
+  for (int asked = 0; asked < 3; ++asked) watch.start_missing();  // for other places, say
+  start_again();
+  EXPECT_EQ(node.timers.size(), timers) << "one timer, however often it is looked at";
   process.attached.start_time += 1;  // it is gone, and its number is another's
   start_again();
   EXPECT_EQ(spawned, 2);
