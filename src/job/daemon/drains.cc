@@ -13,6 +13,12 @@ namespace pawl::job {
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
+namespace {
+
+constexpr Duration kWithdrawAgain = 1s;
+
+}  // namespace
+
 TrainerProcess* Drains::first_trainer() {
   TrainerProcess* first = nullptr;
   for (TrainerProcess& trainer : trainers_.places())
@@ -39,6 +45,7 @@ void Drains::consider() {
   TrainerProcess* const first = first_trainer();
   look_at(first);
   if (!contains(context_.orders.drains().leaving, context_.self)) given_up_ = false;
+  if (given_up_ && context_.clock->now() - withdrawn_at_ >= kWithdrawAgain) withdraw(context_.self.node);
   DrainDuties duties;
   const DrainOrders ordered = orders();
   if (context_.is_running() && !ordered.leaving.empty()) {
@@ -114,10 +121,17 @@ void Drains::give_up(NodeLife leaving, const std::string& why) {
   given_up_ = true;
   log_warn("drain_given_up", "why", why);
   events_.tell("drain_given_up", Json{{"leaving", leaving.node.value}, {"why", why}}.dump());
-  context_.control->tell([keys = context_.mirror.keys(), node = leaving.node](Control& control) {
-    (void)control.erase(keys.drain(node));
+  withdraw(leaving.node);
+}
+
+// Again until it is seen to be gone: the control may be away.
+void Drains::withdraw(NodeId leaving) {
+  withdrawn_at_ = context_.clock->now();
+  context_.control->tell([keys = context_.mirror.keys(), leaving](Control& control) {
     (void)control.erase(keys.pause());
+    (void)control.erase(keys.drain(leaving));
   });
+  context_.drive_soon(kWithdrawAgain);
 }
 
 void Drains::forget(const std::vector<NodeLife>& done) {

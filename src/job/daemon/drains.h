@@ -32,6 +32,7 @@ class Drains {
   void acknowledge();
   void open(const Cause& cause);
   void give_up(NodeLife leaving, const std::string& why);
+  void withdraw(NodeId leaving);
   void forget(const std::vector<NodeLife>& done);
 
   NodeContext& context_;
@@ -44,6 +45,7 @@ class Drains {
   std::int64_t expired_ = 0;       // likewise
   bool proposing_ = false;
   bool given_up_ = false;  // until the order is gone
+  Duration withdrawn_at_{};
   Generation told_in_;
   Generation forgotten_in_;
 };

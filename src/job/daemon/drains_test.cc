@@ -103,6 +103,11 @@ TEST_F(Draining, WhatTakesTooLongIsGivenUpAndNotTriedAgainUntilItIsOrderedAnew) 
   EXPECT_EQ(node.control.tells, tells + 1);  // erases the order
   drains.consider();
   EXPECT_EQ(page_step(), 0u);  // though the control has not answered
+  EXPECT_EQ(node.control.tells, tells + 1);
+  node.pass(1s);
+  const int told = node.control.tells;
+  drains.consider();
+  EXPECT_EQ(node.control.tells, told + 1);  // again: it was away, perhaps
   trainer_waits_before(0);
   node.context.orders.apply(keys().drain(NodeId(1)), nullptr, ++node.revision);
   drains.consider();

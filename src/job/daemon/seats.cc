@@ -204,13 +204,17 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   });
 }
 
-// At the start of the job only: later a job with fewer copies than its policy wants is better than none.
-Status Seats::check_room(const ArenaSpec& spec) const {
+// Before anything is committed: later a job with fewer copies than its policy wants is better than none. Asked once, for
+// the first seat: while its arena is being made nobody can tell what is left for the others.
+Status Seats::check_room(const ArenaSpec& spec) {
   const NodeContext& context = parts_.context;
-  if (!context.mirror.has_state() || context.mirror.state().ran.value > 0 || parts_.memory.bytes() > 0) return {};
+  const bool committed = context.mirror.has_state() && context.mirror.state().committed.value > 0;
+  if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
   const JobSpec& job = context.mirror.spec();
-  return check_memory({Arena::size_bytes(spec), spec.slot_count, job.seats_per_node, job.replica_count},
-                      context.environment->memory.available_bytes());
+  Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, job.seats_per_node, job.replica_count},
+                             context.environment->memory.available_bytes());
+  has_room_ = room.has_value();
+  return room;
 }
 
 void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena) {

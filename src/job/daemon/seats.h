@@ -41,7 +41,7 @@ class Seats {
 
  private:
   void on_layout(TrainerProcess& trainer, const Frame& frame);
-  [[nodiscard]] Status check_room(const ArenaSpec& spec) const;
+  [[nodiscard]] Status check_room(const ArenaSpec& spec);
   void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);
   void on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad);
   void on_rendezvous(TrainerProcess& trainer, const Frame& frame);
@@ -55,6 +55,7 @@ class Seats {
 
   Parts parts_;
   Generation ready_put_;
+  bool has_room_ = false;  // this node's memory for what the policy asks of it
 };
 
 }  // namespace pawl::job

@@ -217,7 +217,12 @@ TEST_F(TwoSeatsWithLittleMemory, APolicyThatDoesNotFitIsRefusedBeforeTheJobRuns)
       << refused->why;
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
 
-  node.state.ran = Generation(1);  // later a copy less is better than no job
+  node.state.ran = Generation(1);  // a trainer in Python declares its layout in its first step
+  (void)node.learn();
+  declare(first, 5);
+  EXPECT_TRUE(answer<RefusedMessage>(first));
+
+  node.state.committed = Step(3);  // later a copy less is better than no job
   (void)node.learn();
   declare(first, 5);
   EXPECT_TRUE(answer<ArenaMessage>(first));
