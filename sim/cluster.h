@@ -54,7 +54,8 @@ class Node final : public job::NodeKeeper::Node {
 
   // NodeKeeper::Node
   Result<std::uint64_t> next_incarnation(std::uint64_t last) override;
-  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const job::HeldSegment> held) override;
+  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const job::HeldSegment> held,
+                                     std::span<const job::FromKeeper> news) override;
   void terminate_daemon() override { kill_daemon(); }
   void kill_daemon() override;
   Result<job::StartedTrainer> start_trainer(std::uint32_t local_index,

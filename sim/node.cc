@@ -108,7 +108,8 @@ Result<std::uint64_t> Node::next_incarnation(std::uint64_t last) {
   return std::max(wall, last + 1);
 }
 
-Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) {
+Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
+                                         std::span<const job::FromKeeper> news) {
   Machines& machines = cluster_.machines;
   Process& process = machines.start(machine, text("pawld", machine), [this](const std::string& how) {
     channel_.reset();  // what it said last was read by then
@@ -118,6 +119,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   auto* world = new World(machines, process, process_->pid);
   auto [ours, theirs] = machines.wires().packet_pair(*process_, process);
   channel_ = ours;
+  for (const job::FromKeeper& one : news) tell(one);
   job::DaemonOptions options;
   options.node = machine;
   options.incarnation = incarnation;

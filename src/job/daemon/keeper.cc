@@ -118,7 +118,8 @@ class Keeper final : private NodeKeeper::Node {
   };
 
   Result<std::uint64_t> next_incarnation(std::uint64_t last) override;
-  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) override;
+  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
+                                     std::span<const FromKeeper> news) override;
   void terminate_daemon() override;
   void kill_daemon() override;
   Result<StartedTrainer> start_trainer(std::uint32_t local_index, std::span<const std::string> environment) override;
@@ -296,13 +297,15 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   return argv;
 }
 
-Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) {
+Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
+                                           std::span<const FromKeeper> news) {
   const OwnWork work(*this);
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return system_error("start pawld: socketpair", errno);
   channel_.reset(ends[0]);
   const Fd child_end(ends[1]);
+  for (const FromKeeper& one : news) tell(one);
   SpawnOptions spawn_options;
   spawn_options.argv = daemon_arguments(incarnation, held);
   spawn_options.inherited_fds = {

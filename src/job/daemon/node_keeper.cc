@@ -57,7 +57,9 @@ void NodeKeeper::begin_again(Duration now) {
 }
 
 void NodeKeeper::start_daemon(Duration now) {
-  const Result<std::uint64_t> pid = node_.start_daemon(incarnation_, held_);
+  std::vector<FromKeeper> news;
+  for (const auto& [local_index, trainer] : trainers_) news.push_back(news_of(local_index));
+  const Result<std::uint64_t> pid = node_.start_daemon(incarnation_, held_, news);
   if (!pid) return fail(pid.error(), now);
   daemon_pid_ = *pid;
   daemon_running_ = true;
@@ -66,7 +68,6 @@ void NodeKeeper::start_daemon(Duration now) {
   daemon_started_ = now;
   daemon_alive_until_ = now + 3 * options_.daemon_silence;  // its first word: it scans its segments before
   log_info("pawld_started", "pid", daemon_pid_, "held", held_.size());
-  for (const auto& [local_index, trainer] : trainers_) tell_about(local_index);
 }
 
 // The others may have gone on without this node: nobody here goes on before a pawld has seen the state.
@@ -316,17 +317,17 @@ void NodeKeeper::tell(const FromKeeper& news) {
   if (phase_ == Phase::serving && daemon_running_) node_.tell(news);  // the next one is told all that still counts
 }
 
-void NodeKeeper::tell_about(std::uint32_t local_index) {
-  const Trainer& trainer = trainers_[local_index];
+FromKeeper NodeKeeper::news_of(std::uint32_t local_index) const {
+  const Trainer& trainer = trainers_.at(local_index);
   const StartedTrainer& started = trainer.started;
-  if (trainer.running) return tell(TrainerSpawned{local_index, started.pid, started.start_time});
+  if (trainer.running) return TrainerSpawned{local_index, started.pid, started.start_time};
   const std::string where = started.output_path.empty() ? "" : text(", its output is in ", started.output_path);
   TrainerExited news;
   news.local_index = local_index;
   news.pid = started.pid;
   news.how = text(trainer.how_it_ended, where);
   news.said = trainer.said;
-  tell(news);
+  return news;
 }
 
 }  // namespace pawl::job

@@ -71,9 +71,11 @@ class NodeKeeper {
     virtual ~Node() = default;
     // Of a new life: greater than `last` and than that of any keeper before this one.
     [[nodiscard]] virtual Result<std::uint64_t> next_incarnation(std::uint64_t last) = 0;
-    // The answer is its pid. It gets `held`, which stays ours.
+    // The answer is its pid. It gets `held`, which stays ours; `news` lie in its channel before it begins, for it must not
+    // take a place for empty in which something runs.
     [[nodiscard]] virtual Result<std::uint64_t> start_daemon(std::uint64_t incarnation,
-                                                             std::span<const HeldSegment> held) = 0;
+                                                             std::span<const HeldSegment> held,
+                                                             std::span<const FromKeeper> news) = 0;
     virtual void terminate_daemon() = 0;  // may still end itself in order
     virtual void kill_daemon() = 0;
     [[nodiscard]] virtual Result<StartedTrainer> start_trainer(std::uint32_t local_index,
@@ -136,7 +138,8 @@ class NodeKeeper {
   void on_spawn(const SpawnTrainer& asked);
   void on_kill(std::uint32_t local_index);
   void tell(const FromKeeper& news);
-  void tell_about(std::uint32_t local_index);
+  void tell_about(std::uint32_t local_index) { tell(news_of(local_index)); }
+  [[nodiscard]] FromKeeper news_of(std::uint32_t local_index) const;
   [[nodiscard]] bool any_trainer_runs() const;
   [[nodiscard]] Error not_ended() const;
   [[nodiscard]] std::string what_runs() const;  // empty: nothing

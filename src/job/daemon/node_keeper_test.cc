@@ -27,11 +27,13 @@ class NodeOnPaper final : public NodeKeeper::Node {
   Words take() { return std::exchange(done, {}); }
 
   Result<std::uint64_t> next_incarnation(std::uint64_t last) override { return last + 1; }
-  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held) override {
+  Result<std::uint64_t> start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
+                                     std::span<const FromKeeper> news) override {
     if (no_daemon) return Error{Code::not_found, "no such program"};
     std::string names;
     for (const HeldSegment& segment : held) names += " " + segment.name;
     done.push_back(text("start daemon ", incarnation, names));
+    for (const FromKeeper& one : news) tell(one);
     return ++pid_;
   }
   void terminate_daemon() override { done.push_back("terminate daemon"); }
