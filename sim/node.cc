@@ -111,6 +111,11 @@ Result<std::uint64_t> Node::next_incarnation(std::uint64_t last) {
 Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
                                          std::span<const job::FromKeeper> news) {
   Machines& machines = cluster_.machines;
+  // Before it has read the job from the control it answers nobody.
+  if (cluster_.control.cuts[machine] > 0 || cluster_.control.is_down || cluster_.control.is_stopped) {
+    Duration& until = cluster_.may_be_evicted_until[machine];
+    until = std::max(until, cluster_.scheduler.now() + 40s);
+  }
   Process& process = machines.start(machine, text("pawld", machine), [this](const std::string& how) {
     channel_.reset();  // what it said last was read by then
     happen([this, how] { keeper_->on_daemon_exit(how, cluster_.machines.at(machine).clock->boottime()); });
