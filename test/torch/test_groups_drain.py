@@ -190,9 +190,14 @@ class MakingTest(unittest.TestCase):
             said = ranks[0].hear("opened")
             self.assertIn("the group of ranks 0-1 could not be made", said["opened"])
             self.assertEqual(said["opened"], said["failed"])
+            ranks[0].tell(go_on=True)
+            self.assertEqual(0, ranks[0].hear("making")["making"])  # else rank 1 might still meet its thread
             ranks[1].tell(open=1, seconds=0.5)
             self.assertIsNotNone(ranks[1].hear("opened")["opened"])
-            self.go_on(ranks)
+            ranks[1].tell(go_on=True)
+            self.assertEqual(0, ranks[1].hear("making")["making"])
+            self.assertEqual([2.0, 2.0], [said["total"] for said in ranks.hear("total")])
+            self.assertEqual([0, 0], ranks.end())
 
     def test_a_failure_ends_the_making(self) -> None:
         """Rank 0 waits for rank 1's address; rank 2 has set its own and stopped."""
