@@ -243,21 +243,22 @@ void Trainers::watch_death(TrainerProcess& place) {
   if (place.watched || place.shared.page == nullptr) return;
   place.watched = true;
   const Environment& environment = loop_.environment();
-  (void)environment.tasks.start("pawl-death", [this, &environment, &loop = loop_, ended = ended_,
-                                               mapping = place.shared.mapping, page = place.shared.page,
-                                               index = place.index] {
-    const bool died = environment.processes.wait_for_owner_death(&page->alive, *ended);
-    if (*ended) return;
-    loop.post([this, ended, index, died, mapping] {
-      if (*ended) return;  // we are gone
-      TrainerProcess& dead = places_[index];
-      if (dead.shared.mapping != mapping || dead.pid == 0) return;  // of a process before this one
-      dead.watched = died;  // else it has not locked it yet: from its next request on
-      if (!died || dead.dying || dead.finished) return;
-      dead.begin_dying(loop_.environment().clock.now());
-      handlers_.on_death(dead, "");
-    });
-  });
+  (void)environment.tasks.start("pawl-death",
+                                [this, &environment, &loop = loop_, ended = ended_, mapping = place.shared.mapping,
+                                 page = place.shared.page, index = place.index] {
+                                  const bool died = environment.processes.wait_for_owner_death(&page->alive, *ended);
+                                  if (*ended) return;
+                                  loop.post([this, ended, index, died, mapping] {
+                                    if (*ended) return;  // we are gone
+                                    TrainerProcess& dead = places_[index];
+                                    if (dead.shared.mapping != mapping || dead.pid == 0)
+                                      return;             // of a process before this one
+                                    dead.watched = died;  // else it has not locked it yet: from its next request on
+                                    if (!died || dead.dying || dead.finished) return;
+                                    dead.begin_dying(loop_.environment().clock.now());
+                                    handlers_.on_death(dead, "");
+                                  });
+                                });
 }
 
 }  // namespace pawl::job
