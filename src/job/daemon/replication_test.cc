@@ -58,6 +58,17 @@ class Sends : public testing::Test {
     EXPECT_EQ(bucket.fields.crc32c, crc32c(bytes));
     EXPECT_EQ(bucket.bytes, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   }
+  // Step 11 is being captured; its first bucket has been sent to this holder.
+  PeerEnd holder_of_first_bucket() {
+    open_step(slot(0), kGeneration, Step(11));
+    capture_bucket(slot(0), 0);
+    start();
+    PeerEnd holder = welcome();
+    expect_open(holder, Step(11));
+    holder.say(OpenedMessage{});
+    expect_bucket(holder, Step(11), 0);
+    return holder;
+  }
   // Takes the whole step, and says nothing of it yet.
   void take_unanswered(PeerEnd& holder, Step step) {
     expect_open(holder, step);
@@ -92,13 +103,7 @@ TEST_F(Sends, AStepIsOpenedThenItsBucketsInOrderThenSealed) {
 }
 
 TEST_F(Sends, BucketsGoWhileTheCaptureStillRuns) {
-  open_step(slot(0), kGeneration, Step(11));
-  capture_bucket(slot(0), 0);
-  start();
-  PeerEnd holder = welcome();
-  expect_open(holder, Step(11));
-  holder.say(OpenedMessage{});
-  expect_bucket(holder, Step(11), 0);
+  PeerEnd holder = holder_of_first_bucket();
   capture_bucket(slot(0), 2);  // copy threads need not be in order; the stream is
   sender->notice();
   EXPECT_TRUE(holder.is_quiet());
@@ -189,13 +194,7 @@ TEST_F(Sends, AHolderThatCanNotTakeItIsAskedLessAndLessAndItsReasonKept) {
 
 // A void step's slot is taken for the next one while the stream is at it: not a byte of that goes under the old name.
 TEST_F(Sends, AReopenedSlotsBucketsAreNotSentAsTheOldStep) {
-  open_step(slot(0), kGeneration, Step(11));
-  capture_bucket(slot(0), 0);
-  start();
-  PeerEnd holder = welcome();
-  expect_open(holder, Step(11));
-  holder.say(OpenedMessage{});
-  expect_bucket(holder, Step(11), 0);
+  PeerEnd holder = holder_of_first_bucket();
   ASSERT_TRUE(slot(0).try_abandon(kGeneration, Step(11)));
   capture_step(slot(0), kGeneration, Step(12));
   sender->notice();
@@ -204,13 +203,7 @@ TEST_F(Sends, AReopenedSlotsBucketsAreNotSentAsTheOldStep) {
 }
 
 TEST_F(Sends, AStepThatIsDroppedWhileItIsSentIsTakenBack) {
-  open_step(slot(0), kGeneration, Step(11));
-  capture_bucket(slot(0), 0);
-  start();
-  PeerEnd holder = welcome();
-  expect_open(holder, Step(11));
-  holder.say(OpenedMessage{});
-  expect_bucket(holder, Step(11), 0);
+  PeerEnd holder = holder_of_first_bucket();
   ASSERT_TRUE(slot(0).try_abandon(kGeneration, Step(11)));
   EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
   capture_step(slot(0), kGeneration, Step(12));

@@ -92,30 +92,28 @@ void SeatArenas::find_or_make(const ArenaSpec& spec, Then then) {
   });
 }
 
+Result<ArenaHandle> SeatArenas::from_thread(const ArenaSpec& spec, Make make, const std::function<bool()>& is_over,
+                                            const Error& over) {
+  return on_loop<Result<ArenaHandle>>(context_, [this, spec, make, is_over, over](Then then) {
+    if (is_over()) return then(over);
+    (this->*make)(spec, [is_over, over, then = std::move(then)](Result<ArenaHandle> arena) {
+      then(is_over() ? Result<ArenaHandle>(over) : std::move(arena));
+    });
+  });
+}
+
 Result<ArenaHandle> SeatArenas::own_from_thread(const ArenaSpec& spec, Generation generation) {
   const auto is_over = [this, generation] {
     return !context_.is_restoring() || context_.mirror.generation() != generation;
   };
-  const Error over{Code::cancelled, "that recovery is over"};
-  return on_loop<Result<ArenaHandle>>(context_, [this, spec, is_over, over](Then then) {
-    if (is_over()) return then(over);
-    own(spec, [is_over, over, then = std::move(then)](Result<ArenaHandle> arena) {
-      then(is_over() ? Result<ArenaHandle>(over) : std::move(arena));
-    });
-  });
+  return from_thread(spec, &SeatArenas::own, is_over, {Code::cancelled, "that recovery is over"});
 }
 
 Result<ArenaHandle> SeatArenas::replica_from_thread(const ArenaSpec& spec, Generation generation) {
   const auto is_over = [this, generation] {
     return !context_.is_running() || context_.mirror.generation() != generation;
   };
-  const Error over{Code::stale, "that generation is over"};
-  return on_loop<Result<ArenaHandle>>(context_, [this, spec, is_over, over](Then then) {
-    if (is_over()) return then(over);
-    find_or_make(spec, [is_over, over, then = std::move(then)](Result<ArenaHandle> arena) {
-      then(is_over() ? Result<ArenaHandle>(over) : std::move(arena));
-    });
-  });
+  return from_thread(spec, &SeatArenas::find_or_make, is_over, {Code::stale, "that generation is over"});
 }
 
 ArenaHandle SeatArenas::find_from_thread(ArenaKind kind, Seat seat) {

@@ -38,6 +38,10 @@ class SeatArenas {
     Then then;
   };
   void find_or_make(const ArenaSpec& spec, Then then);
+  // What `make` answers on the loop; `over` where it is over before or after that.
+  using Make = void (SeatArenas::*)(const ArenaSpec& spec, Then then);
+  [[nodiscard]] Result<ArenaHandle> from_thread(const ArenaSpec& spec, Make make, const std::function<bool()>& is_over,
+                                                const Error& over);
   [[nodiscard]] Status check_layout(const ArenaSpec& spec) const;  // of an own one
   [[nodiscard]] bool holds_snapshot(const Arena& arena) const;     // that a recovery may need
 
