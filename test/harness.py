@@ -122,14 +122,16 @@ class TestedJob(jobs.Job):
             return jobs.is_held(nodes.get(node, {}), phase)
         return self.wait_until(held, f"node {node} to be held in {phase}", timeout_s, 0.01)[1]
 
-    def kill_node(self, node):
-        """The whole node at once, by the pids that `pawl status` gives to anyone; answers when (monotonic ns)."""
+    def kill_node(self, *nodes):
+        """Whole nodes, all at once, by the pids that `pawl status` gives to anyone; answers when (monotonic ns)."""
         self.remember()
-        status = next(status for status in self.status()["nodes"] if status["node"] == node and "role" in status)
-        with Victims(jobs.node_processes(status)) as victims:
+        found = [status for status in self.status()["nodes"] if status["node"] in nodes and "role" in status]
+        if len(found) != len(nodes):
+            raise AssertionError(f"of the nodes {nodes} only {[status['node'] for status in found]} answer")
+        with Victims([who for status in found for who in jobs.node_processes(status)]) as victims:
             at_ns = victims.send()
             if not victims.wait_ended():
-                raise AssertionError(f"node {node} did not die")
+                raise AssertionError(f"of the nodes {nodes} not all died")
         return at_ns
 
     def stranger(self, seed, phase, kills=1, node="any"):

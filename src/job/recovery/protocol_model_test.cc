@@ -1,4 +1,5 @@
-// The slot protocol, searched exhaustively: every interleaving of two and of three seats on a ring with one replica.
+// The slot protocol, searched exhaustively: every interleaving of two and of three seats on a ring with one replica, and of
+// three with two; and long walks by a seed where there are too many.
 //
 // The model's memory is slot words; what decides is the shipped code: choose_slot (the gate), report_of, combine,
 // advance, plan_restore, in_lineage, append_lineage. Nothing orders the seats but the protocol itself: no collective
@@ -6,13 +7,14 @@
 //
 // What may happen, at any instant: a window opens, waits for a slot, is captured, is void; a replica is opened, sealed,
 // abandoned, acknowledged (late); a seat's report reaches the root (late); a seat learns the root's progress (late, any
-// older one meanwhile); a node dies (its memory is gone), once until the next commit; a recovery begins without a
+// older one meanwhile); as many nodes as there are replicas die (their memory is gone), until the next commit, at once or
+// one after the other; a recovery begins without a
 // death; nodes freeze one by one while the others still run; the leader decides; spares, empty at first, are filled
 // from their sources; nodes thaw one by one; a death in the middle of that, or another fault, opens a further
 // generation over the same slots.
 //
 // What must hold in every state: the greatest committed step (the one that was resumed from is, by decree) can be
-// recovered now and after any one (further) death; the root commits only what every seat holds, and calls nothing void
+// recovered now and after as many (further) deaths as the policy has left; the root commits only what every seat holds, and calls nothing void
 // that was committed.
 #include <gtest/gtest.h>
 
@@ -22,6 +24,7 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -36,9 +39,11 @@ namespace {
 constexpr std::uint32_t kSlots = 2;
 constexpr std::uint32_t kSeatsMax = 3;
 constexpr std::uint32_t kGenerationsMax = 3;
+constexpr std::uint32_t kReplicasMax = 2;
 
 struct Options {
   std::uint32_t seats = 2;
+  std::uint32_t replicas = 1;  // with two the root combines what is so now: late reports would not fit into a state
   std::uint32_t last_step = 4;
   std::uint32_t last_generation = 2;
   bool stale_reports = true;           // the root combines whatever arrived last from each seat; else what is so now
@@ -52,18 +57,21 @@ struct Options {
 enum class Phase : std::uint8_t { idle, waiting, capturing };
 enum class Mode : std::uint8_t { running, quiescing, restoring };
 
-struct Copy {                                                          // a slot
-  std::uint8_t generation = 0, step = 0, state = 0, acknowledged = 0;  // acknowledged: 1 on its way, 2 arrived
+struct Copy {  // a slot
+  std::uint8_t generation = 0, step = 0, state = 0;
+  std::array<std::uint8_t, kReplicasMax> acknowledged{};  // by each holder: 1 on its way, 2 arrived
   bool operator==(const Copy&) const = default;
 };
+using Slots = std::array<Copy, kSlots>;
 
 struct Node {
   bool alive = true, frozen = false;
   Phase phase = Phase::idle;
   std::uint8_t step = 0;  // of the trainer: its greatest window
   Progress known;
-  std::array<Copy, kSlots> own, replica;
-  SeatReport report;  // the last that reached the root
+  Slots own;
+  std::array<Slots, kReplicasMax> replica;  // [j]: of the seat j + 1 positions before
+  SeatReport report;                        // the last that reached the root
 };
 
 struct State {
@@ -75,8 +83,8 @@ struct State {
   std::uint8_t base = 0;                                                  // where this generation began
   std::array<std::uint8_t, kGenerationsMax + 1> lineage{15, 15, 15, 15};  // [g]: R; 15: none
   Progress root;
-  std::uint8_t held = 0;  // bit s: step s of this generation was held by every seat at some instant
-  bool spent = false;     // the one death was had
+  std::uint8_t held = 0;    // bit s: step s of this generation was held by every seat at some instant
+  std::uint8_t deaths = 0;  // since the last commit
 };
 
 using Packed = std::array<std::uint64_t, 4>;
@@ -102,11 +110,13 @@ class Bits {
 };
 
 std::uint64_t copy_bits(const Copy& copy) {
-  return copy.generation | copy.step << 2 | copy.state << 5 | copy.acknowledged << 7;
+  return copy.generation | copy.step << 2 | copy.state << 5 | copy.acknowledged[0] << 7 | copy.acknowledged[1] << 9;
 }
 Copy copy_of(std::uint64_t bits) {
-  return Copy{static_cast<std::uint8_t>(bits & 3), static_cast<std::uint8_t>(bits >> 2 & 7),
-              static_cast<std::uint8_t>(bits >> 5 & 3), static_cast<std::uint8_t>(bits >> 7 & 3)};
+  return Copy{static_cast<std::uint8_t>(bits & 3),
+              static_cast<std::uint8_t>(bits >> 2 & 7),
+              static_cast<std::uint8_t>(bits >> 5 & 3),
+              {static_cast<std::uint8_t>(bits >> 7 & 3), static_cast<std::uint8_t>(bits >> 9 & 3)}};
 }
 
 void put(Bits& bits, Progress progress) {
@@ -118,25 +128,33 @@ Progress take_progress(Bits& bits) {
   return Progress{committed, static_cast<std::uint32_t>(bits.take(3))};
 }
 
-std::uint64_t pack(const Node& node) {
+void put(Bits& bits, const Slots& slots, int width) {  // slots are interchangeable: the lesser first
+  const std::uint64_t a = copy_bits(slots[0]), b = copy_bits(slots[1]);
+  bits.put(std::min(a, b), width);
+  bits.put(std::max(a, b), width);
+}
+Slots take_slots(Bits& bits, int width) {
+  const Copy first = copy_of(bits.take(width));
+  return {first, copy_of(bits.take(width))};
+}
+
+std::uint64_t pack(const Node& node, std::uint32_t replicas) {
   Bits bits;
   bits.put(node.alive, 1);
   bits.put(node.frozen, 1);
   bits.put(static_cast<std::uint64_t>(node.phase), 2);
   bits.put(node.step, 3);
   put(bits, node.known);
-  for (const auto* slots : {&node.own, &node.replica}) {  // slots are interchangeable: the lesser first
-    const std::uint64_t a = copy_bits((*slots)[0]), b = copy_bits((*slots)[1]);
-    bits.put(std::min(a, b), slots == &node.own ? 9 : 7);
-    bits.put(std::max(a, b), slots == &node.own ? 9 : 7);
-  }
+  put(bits, node.own, replicas == 1 ? 9 : 11);
+  for (std::uint32_t j = 0; j < replicas; ++j) put(bits, node.replica[j], 7);
+  if (replicas > 1) return bits.value();
   put(bits, node.report.known);
   bits.put(node.report.held, 5);
   bits.put(node.report.voided, 5);
   return bits.value();
 }
 
-Node unpack_node(std::uint64_t word) {
+Node unpack_node(std::uint64_t word, std::uint32_t replicas) {
   Bits bits(word);
   Node node;
   node.alive = bits.take(1) != 0;
@@ -144,15 +162,16 @@ Node unpack_node(std::uint64_t word) {
   node.phase = static_cast<Phase>(bits.take(2));
   node.step = static_cast<std::uint8_t>(bits.take(3));
   node.known = take_progress(bits);
-  for (Copy& copy : node.own) copy = copy_of(bits.take(9));
-  for (Copy& copy : node.replica) copy = copy_of(bits.take(7));
+  node.own = take_slots(bits, replicas == 1 ? 9 : 11);
+  for (std::uint32_t j = 0; j < replicas; ++j) node.replica[j] = take_slots(bits, 7);
+  if (replicas > 1) return node;
   node.report.known = take_progress(bits);
   node.report.held = bits.take(5);
   node.report.voided = bits.take(5);
   return node;
 }
 
-Packed pack(const State& state, std::uint32_t seats) {
+Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas) {
   Bits bits;
   bits.put(state.generation, 2);
   bits.put(state.pending, 2);
@@ -162,9 +181,9 @@ Packed pack(const State& state, std::uint32_t seats) {
   for (std::uint32_t g = 2; g <= kGenerationsMax; ++g) bits.put(state.lineage[g], 4);
   put(bits, state.root);
   bits.put(state.held, 6);
-  bits.put(state.spent, 1);
+  bits.put(state.deaths, 2);
   std::array<std::uint64_t, kSeatsMax> words{};
-  for (std::uint32_t i = 0; i < seats; ++i) words[i] = pack(state.nodes[i]);
+  for (std::uint32_t i = 0; i < seats; ++i) words[i] = pack(state.nodes[i], replicas);
   std::array<std::uint64_t, kSeatsMax> least = words;  // the ring may be turned
   for (std::uint32_t turn = 1; turn < seats; ++turn) {
     std::rotate(words.begin(), words.begin() + 1, words.begin() + seats);
@@ -173,7 +192,7 @@ Packed pack(const State& state, std::uint32_t seats) {
   return {least[0], least[1], least[2], bits.value()};
 }
 
-State unpack(const Packed& packed, std::uint32_t seats) {
+State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas) {
   State state;
   Bits bits(packed[3]);
   state.generation = static_cast<std::uint8_t>(bits.take(2));
@@ -184,8 +203,8 @@ State unpack(const Packed& packed, std::uint32_t seats) {
   for (std::uint32_t g = 2; g <= kGenerationsMax; ++g) state.lineage[g] = static_cast<std::uint8_t>(bits.take(4));
   state.root = take_progress(bits);
   state.held = static_cast<std::uint8_t>(bits.take(6));
-  state.spent = bits.take(1) != 0;
-  for (std::uint32_t i = 0; i < seats; ++i) state.nodes[i] = unpack_node(packed[i]);
+  state.deaths = static_cast<std::uint8_t>(bits.take(2));
+  for (std::uint32_t i = 0; i < seats; ++i) state.nodes[i] = unpack_node(packed[i], replicas);
   return state;
 }
 
@@ -260,10 +279,30 @@ class Model {
     add(start, 0);
     for (std::size_t at = 0; at < set_.size() && !outcome_.broken; ++at) {
       now_ = static_cast<std::uint32_t>(at);
-      state_ = unpack(set_.at(at), options_.seats);
+      state_ = unpack(set_.at(at), options_.seats, options_.replicas);
       expand();
     }
     outcome_.states = set_.size();
+    return outcome_;
+  }
+
+  // By a seed: one of what may happen next, again and again until nothing may.
+  Outcome walk(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    walking_ = true;
+    next_.push_back(State{});
+    while (!next_.empty() && !outcome_.broken) {
+      state_ = next_[random() % next_.size()];
+      way_.push_back(state_);
+      const Packed here = packed(state_);
+      next_.clear();
+      for (calm_ = random() % 8 != 0;; calm_ = false) {  // a fault is one of few that may happen: nothing would commit
+        expand();
+        std::erase_if(next_, [&](const State& next) { return packed(next) == here; });  // else a walk never ends
+        if (!next_.empty() || !calm_) break;
+      }
+    }
+    outcome_.states = way_.size();
     return outcome_;
   }
 
@@ -274,7 +313,7 @@ class Model {
     for (std::uint32_t i = 0; i < options_.seats; ++i) {
       if (state_.nodes[i].alive && !state_.nodes[i].frozen) {
         train(i);
-        spread(i);
+        for (std::uint32_t j = 0; j < options_.replicas; ++j) spread(i, j);
         report_and_learn(i);
       }
       die(i);
@@ -322,60 +361,59 @@ class Model {
     node.phase = slot ? Phase::capturing : Phase::waiting;
     if (slot) {
       for (const Copy& copy : node.own) expect(!is(copy, next.generation, node.step), "a step is captured twice");
-      node.own[*slot] = Copy{next.generation, node.step, 1, 0};
+      node.own[*slot] = Copy{next.generation, node.step, 1, {}};
     }
     add(next);
   }
 
-  // The replica stream of seat i to its holder.
-  void spread(std::uint32_t i) {
-    const std::uint32_t h = (i + 1) % options_.seats;
+  // The replica stream of seat i to its holder j.
+  void spread(std::uint32_t i, std::uint32_t j) {
+    const std::uint32_t h = (i + 1 + j) % options_.seats;
     const Node& owner = state_.nodes[i];
     const Node& holder = state_.nodes[h];
+    const Slots& replica = holder.replica[j];
     if (!holder.alive || holder.frozen) return;
     const auto owner_has = [&](const Copy& copy) {
       return std::ranges::any_of(owner.own, [&](const Copy& own) { return is(own, copy.generation, copy.step); });
     };
-    const bool busy = std::ranges::any_of(holder.replica, [&](const Copy& c) { return is_dirty(c) && owner_has(c); });
+    const bool busy = std::ranges::any_of(replica, [&](const Copy& c) { return is_dirty(c) && owner_has(c); });
     for (std::uint32_t r = 0; r < kSlots; ++r) {  // the owner has given up what was being sent
-      if (!is_dirty(holder.replica[r]) || owner_has(holder.replica[r])) continue;
+      if (!is_dirty(replica[r]) || owner_has(replica[r])) continue;
       State next = state_;
-      next.nodes[h].replica[r] = Copy{};
+      next.nodes[h].replica[j][r] = Copy{};
       add(next);
     }
     for (std::uint32_t o = 0; o < kSlots; ++o) {
       const Copy& own = owner.own[o];
       if (own.state == 0 || own.generation != state_.generation) continue;
-      if (own.acknowledged == 1) {
+      if (own.acknowledged[j] == 1) {
         State next = state_;
-        next.nodes[i].own[o].acknowledged = 2;
+        next.nodes[i].own[o].acknowledged[j] = 2;
         add(next);
       }
-      if (own.acknowledged != 0) continue;
-      const auto there =
-          std::ranges::find_if(holder.replica, [&](const Copy& c) { return is(c, own.generation, own.step); });
-      if (there == holder.replica.end()) {
-        if (!busy) open_replica(i, h, own);
+      if (own.acknowledged[j] != 0) continue;
+      const auto there = std::ranges::find_if(replica, [&](const Copy& c) { return is(c, own.generation, own.step); });
+      if (there == replica.end()) {
+        if (!busy) open_replica(h, j, own);
       } else if (is_dirty(*there) && is_sealed(own)) {
         State next = state_;
-        next.nodes[h].replica[static_cast<std::size_t>(there - holder.replica.begin())].state = 2;
-        next.nodes[i].own[o].acknowledged = options_.late_acknowledgements ? 1 : 2;
+        next.nodes[h].replica[j][static_cast<std::size_t>(there - replica.begin())].state = 2;
+        next.nodes[i].own[o].acknowledged[j] = options_.late_acknowledgements ? 1 : 2;
         add(next);
       }
     }
   }
 
-  void open_replica(std::uint32_t i, std::uint32_t h, const Copy& own) {
+  void open_replica(std::uint32_t h, std::uint32_t j, const Copy& own) {
     State next = state_;
     Node& holder = next.nodes[h];
-    const auto slot = choose(holder.replica, holder.known, options_.replica_gate, own.step);
+    const auto slot = choose(holder.replica[j], holder.known, options_.replica_gate, own.step);
     if (!slot) return;  // busy: asked again later
-    holder.replica[*slot] = Copy{own.generation, own.step, 1, 0};
-    (void)i;
+    holder.replica[j][*slot] = Copy{own.generation, own.step, 1, {}};
     add(next);
   }
 
-  [[nodiscard]] std::optional<std::uint32_t> choose(const std::array<Copy, kSlots>& slots, Progress known, bool gate,
+  [[nodiscard]] std::optional<std::uint32_t> choose(const Slots& slots, Progress known, bool gate,
                                                     std::uint8_t step) const {
     std::array<SlotWord, kSlots> words;
     for (std::uint32_t s = 0; s < kSlots; ++s) words[s] = word_of(slots[s], false);
@@ -386,7 +424,7 @@ class Model {
   [[nodiscard]] SeatReport report(const Node& node) const {
     std::array<SlotView, kSlots> views;
     for (std::uint32_t s = 0; s < kSlots; ++s) {
-      views[s] = SlotView{word_of(node.own[s], false), is_sealed(node.own[s]) && node.own[s].acknowledged == 2};
+      views[s] = SlotView{word_of(node.own[s], false), is_sealed(node.own[s]) && is_everywhere(node.own[s])};
     }
     const Step reached(node.phase == Phase::waiting ? node.step - 1 : node.step);
     return report_of(views, reached, Generation(state_.generation), node.known);
@@ -429,20 +467,20 @@ class Model {
   }
 
   void die(std::uint32_t i) {
-    if (state_.spent || !state_.nodes[i].alive || !may_open_generation()) return;
+    if (calm_ || state_.deaths == options_.replicas || !state_.nodes[i].alive || !may_open_generation()) return;
     State next = state_;
     const SeatReport last = next.nodes[i].report;
     next.nodes[i] = Node{};
     next.nodes[i].alive = false;
     next.nodes[i].frozen = true;
     next.nodes[i].report = last;  // it may still lie at the root
-    next.spent = true;
+    ++next.deaths;
     open_generation(next);
     add(next);
   }
 
   void suspect() {
-    if (!may_open_generation()) return;
+    if (calm_ || !may_open_generation()) return;
     State next = state_;
     open_generation(next);
     add(next);
@@ -458,10 +496,10 @@ class Model {
     if (state_.mode == Mode::running && node.alive && node.frozen) {
       Node& thawed = next.nodes[i];
       const std::vector<LineageEntry> lineage = lineage_of(state_);
-      for (auto* slots : {&thawed.own, &thawed.replica}) {
+      for (Slots* slots : {&thawed.own, &thawed.replica[0], &thawed.replica[1]}) {
         for (Copy& copy : *slots) {
           if (!is_sealed(copy) || !in_lineage(lineage, Generation(copy.generation), Step(copy.step))) copy = Copy{};
-          copy.acknowledged = 0;
+          copy.acknowledged = {};
         }
       }
       thawed.frozen = false;
@@ -479,7 +517,7 @@ class Model {
     }
     ++outcome_.decisions;
     const Plan plan = plan_of(state_);
-    const std::uint32_t wanted = options_.redundant_resume ? redundant(state_) : recoverable(state_, kSeatsMax);
+    const std::uint32_t wanted = options_.redundant_resume ? redundant(state_) : recoverable(state_, 0);
     expect(plan.resume.value == wanted, "the planner differs from the plain search");
     State next = state_;
     next.resume = static_cast<std::uint8_t>(plan.resume.value);
@@ -515,8 +553,8 @@ class Model {
     std::uint32_t slot = 0;  // whatever is of least use: nothing whole, then the older step
     const auto use = [](const Copy& c) { return is_sealed(c) ? c.step : std::uint8_t{0}; };
     if (use(node.own[1]) < use(node.own[0])) slot = 1;
-    node.own[slot] = Copy{static_cast<std::uint8_t>(source.slot_generation.value),
-                          static_cast<std::uint8_t>(source.step.value), 2, 0};
+    node.own[slot] = Copy{
+        static_cast<std::uint8_t>(source.slot_generation.value), static_cast<std::uint8_t>(source.step.value), 2, {}};
     add(next);
   }
 
@@ -532,7 +570,7 @@ class Model {
     next.base = state_.resume;
     next.root = Progress{Step(state_.resume)};
     next.held = 0;
-    next.spent = state_.resume > 0 && state_.spent;
+    if (state_.resume == 0) next.deaths = 0;
     add(next);
   }
 
@@ -567,14 +605,16 @@ class Model {
       inventory.life = life;
       inventory.committed = node.known.committed;
       inventory.generation = Generation(state.pending);
-      const Seat ward((n + options_.seats - 1) % options_.seats);
       const auto list = [&](const Copy& copy, Seat seat, SourceKind kind) {
         if (copy.state == 0) return;
         inventory.items.push_back(
             {seat, kind, Generation(copy.generation), Step(copy.step), static_cast<SlotState>(copy.state), 1});
       };
       for (const Copy& copy : node.own) list(copy, Seat(n), SourceKind::own_arena);
-      for (const Copy& copy : node.replica) list(copy, ward, SourceKind::replica);
+      for (std::uint32_t j = 0; j < options_.replicas; ++j) {
+        const Seat ward((n + options_.seats - 1 - j) % options_.seats);
+        for (const Copy& copy : node.replica[j]) list(copy, ward, SourceKind::replica);
+      }
       inventories.push_back(std::move(inventory));
     }
     const std::vector<LineageEntry> lineage = lineage_of(state);
@@ -585,6 +625,7 @@ class Model {
     input.evicted = evicted;
     input.committed = Step(state.base);
     input.seats = seats;
+    input.replica_count = options_.replicas;
     return plan_restore(input);
   }
 
@@ -598,16 +639,19 @@ class Model {
     }
     return true;
   }
-  [[nodiscard]] static bool usable(const State& state, const std::array<Copy, kSlots>& slots, std::uint32_t step) {
+  [[nodiscard]] static bool usable(const State& state, const Slots& slots, std::uint32_t step) {
     return usable(state, slots[0], step) || usable(state, slots[1], step);
   }
 
-  // Whether every seat has `step` somewhere, should node `dead` be gone too.
+  // Whether every seat has `step` somewhere, should the nodes of `dead` (bits) be gone too.
   [[nodiscard]] bool whole(const State& state, std::uint32_t step, std::uint32_t dead) const {
     for (std::uint32_t i = 0; i < options_.seats; ++i) {
-      const std::uint32_t h = (i + 1) % options_.seats;
-      const bool own = i != dead && usable(state, state.nodes[i].own, step);
-      if (!own && (h == dead || !usable(state, state.nodes[h].replica, step))) return false;
+      bool found = (dead >> i & 1) == 0 && usable(state, state.nodes[i].own, step);
+      for (std::uint32_t j = 0; j < options_.replicas && !found; ++j) {
+        const std::uint32_t h = (i + 1 + j) % options_.seats;
+        found = (dead >> h & 1) == 0 && usable(state, state.nodes[h].replica[j], step);
+      }
+      if (!found) return false;
     }
     return true;
   }
@@ -640,9 +684,10 @@ class Model {
       for (std::uint32_t n = 0; n < options_.seats; ++n) {
         if (!state.nodes[n].alive) continue;
         if (!usable(state, state.nodes[n].own, step)) lacks |= 1u << n;
-        if (!usable(state, state.nodes[n].replica, step)) lacks |= 8u << n;
+        for (std::uint32_t j = 0; j < options_.replicas; ++j)
+          if (!usable(state, state.nodes[n].replica[j], step)) lacks |= 1u << (kSeatsMax * (1 + j) + n);
       }
-      if (!whole(state, step, kSeatsMax) || (lacks & ~missing) != 0) continue;
+      if (!whole(state, step, 0) || (lacks & ~missing) != 0) continue;
       resume = step;
       missing = lacks;
     }
@@ -657,17 +702,22 @@ class Model {
     return holds;
   }
 
+  [[nodiscard]] bool is_everywhere(const Copy& copy) const {
+    return std::all_of(copy.acknowledged.begin(), copy.acknowledged.begin() + options_.replicas,
+                       [](std::uint8_t acknowledged) { return acknowledged == 2; });
+  }
+
   void note_held(State& state) const {
     for (std::uint32_t step = 1; step <= options_.last_step; ++step) {
       bool all = true;
       for (std::uint32_t i = 0; i < options_.seats; ++i) {
         all = all && std::ranges::any_of(state.nodes[i].own, [&](const Copy& c) {
-                return is_sealed(c) && is(c, state.generation, static_cast<std::uint8_t>(step)) && c.acknowledged == 2;
+                return is_sealed(c) && is(c, state.generation, static_cast<std::uint8_t>(step)) && is_everywhere(c);
               });
       }
       if (all) state.held |= static_cast<std::uint8_t>(1u << step);
     }
-    if (state.held != 0 && state.mode == Mode::running) state.spent = false;
+    if (state.held != 0 && state.mode == Mode::running) state.deaths = 0;
   }
 
   void check(const State& state) {
@@ -684,11 +734,14 @@ class Model {
     for (std::uint64_t step = state.root.committed.value + 1; step <= state.root.settled().value; ++step) {
       expect((state.held >> step & 1) == 0, "the root calls void what was committed");
     }
-    expect(recoverable(state, kSeatsMax) >= committed, "LOST: a committed step cannot be recovered");
-    for (std::uint32_t dead = 0; dead < options_.seats; ++dead) {
-      if (state.nodes[dead].alive && !state.spent) {
-        expect(recoverable(state, dead) >= committed, "LOST: a committed step would not survive one death");
-      }
+    expect(recoverable(state, 0) >= committed, "LOST: a committed step cannot be recovered");
+    for (std::uint32_t dead = 1; dead < 1u << options_.seats; ++dead) {
+      std::uint32_t deaths = 0;
+      for (std::uint32_t n = 0; n < options_.seats; ++n)
+        if ((dead >> n & 1) != 0) deaths += state.nodes[n].alive ? 1 : kSeatsMax;
+      if (state.deaths + deaths <= options_.replicas)
+        expect(recoverable(state, dead) >= committed,
+               "LOST: a committed step would not survive what the policy covers");
     }
     checked_ = nullptr;
   }
@@ -704,9 +757,9 @@ class Model {
       for (Copy& copy : node.own) {
         if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
       }
-      for (Copy& copy : node.replica) {
-        if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
-      }
+      for (Slots& slots : node.replica)
+        for (Copy& copy : slots)
+          if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
     }
   }
 
@@ -715,14 +768,24 @@ class Model {
     note_held(next);
     check(next);
     simplify(next);
-    (void)set_.insert(pack(next, options_.seats), parent);
+    if (walking_)
+      next_.push_back(next);
+    else
+      (void)set_.insert(packed(next), parent);
   }
+  [[nodiscard]] Packed packed(const State& state) const { return pack(state, options_.seats, options_.replicas); }
 
   [[nodiscard]] std::string way_to(std::uint32_t at) const {
+    if (walking_) {
+      std::string out;
+      for (const State& state : way_) out += "\n  " + text_of(state);
+      return out;
+    }
     std::vector<std::uint32_t> way{at};
     while (way.back() != 0) way.push_back(set_.parent(way.back()));
     std::string out;
-    for (auto it = way.rbegin(); it != way.rend(); ++it) out += "\n  " + text_of(unpack(set_.at(*it), options_.seats));
+    for (auto it = way.rbegin(); it != way.rend(); ++it)
+      out += "\n  " + text_of(unpack(set_.at(*it), options_.seats, options_.replicas));
     return out;
   }
 
@@ -735,14 +798,17 @@ class Model {
       out += text(" | ", node.alive ? "" : "dead ", node.frozen ? "frozen " : "", "step ", node.step, " knows ",
                   node.known.committed, "+", node.known.voided, " own");
       for (const Copy& c : node.own) out += copy_text(c);
-      out += " replica";
-      for (const Copy& c : node.replica) out += copy_text(c);
+      for (std::uint32_t j = 0; j < options_.replicas; ++j) {
+        out += " replica";
+        for (const Copy& c : node.replica[j]) out += copy_text(c);
+      }
     }
     return out;
   }
   [[nodiscard]] static std::string copy_text(const Copy& c) {
     if (c.state == 0) return " -";
-    return text(' ', c.generation, '.', c.step, is_sealed(c) ? "" : "~", std::string(c.acknowledged, '+'));
+    return text(' ', c.generation, '.', c.step, is_sealed(c) ? "" : "~",
+                std::string(c.acknowledged[0] + c.acknowledged[1], '+'));
   }
 
   Options options_;
@@ -751,6 +817,8 @@ class Model {
   std::uint32_t now_ = 0;
   const State* checked_ = nullptr;
   Outcome outcome_;
+  bool walking_ = false, calm_ = false;  // calm: no fault
+  std::vector<State> next_, way_;
 };
 
 Model::Outcome search(const char* name, Options options) {
@@ -803,11 +871,51 @@ TEST(SlotProtocol, ThreeSeatsLoseNothingThroughARecovery) {
   EXPECT_EQ(outcome.greatest_commit, 2u);
 }
 
+TEST(SlotProtocol, ThreeSeatsWithTwoReplicasLoseNothingWhenTwoDie) {
+  const auto outcome = search(
+      "three seats, two replicas, one step, a recovery",
+      {.seats = 3, .replicas = 2, .last_step = 1, .last_generation = 2, .stale_reports = false, .spurious = false});
+  EXPECT_FALSE(outcome.broken) << *outcome.broken;
+  EXPECT_EQ(outcome.greatest_commit, 1u);
+  EXPECT_GT(outcome.decisions, 0u);
+}
+
+TEST(SlotProtocol, LongWalksOfThreeSeatsWithTwoReplicasLoseNothing) {
+  std::size_t states = 0, decisions = 0;
+  std::uint32_t commits = 0;
+  for (std::uint64_t seed = 1; seed <= 10'000; ++seed) {
+    const auto outcome =
+        Model({.seats = 3, .replicas = 2, .last_step = 4, .last_generation = 3, .stale_reports = false}).walk(seed);
+    ASSERT_FALSE(outcome.broken) << "seed " << seed << ": " << *outcome.broken;
+    states += outcome.states;
+    decisions += outcome.decisions;
+    commits += outcome.greatest_commit;
+  }
+  std::printf("walks: %zu states, %zu recoveries decided, %u commits\n", states, decisions, commits);
+  EXPECT_GT(decisions, 10'000u);
+  EXPECT_GT(commits, 5'000u);
+}
+
 // Meant to fail: the alarm must ring.
 TEST(SlotProtocol, WithoutTheGateAStepIsLost) {
   const auto outcome = search("no gate at all", {.last_generation = 1, .own_gate = false, .replica_gate = false});
   ASSERT_TRUE(outcome.broken);
   EXPECT_EQ(outcome.broken->substr(0, 4), kLost) << *outcome.broken;
+}
+
+TEST(SlotProtocol, WalksWithoutTheGateLoseAStep) {
+  bool lost = false;
+  for (std::uint64_t seed = 1; seed <= 1000 && !lost; ++seed) {
+    const auto outcome = Model({.seats = 3,
+                                .replicas = 2,
+                                .last_generation = 1,
+                                .stale_reports = false,
+                                .own_gate = false,
+                                .replica_gate = false})
+                             .walk(seed);
+    lost = outcome.broken && outcome.broken->starts_with(kLost);
+  }
+  EXPECT_TRUE(lost);
 }
 
 TEST(SlotProtocol, TwoSlotsWithALocalFenceOnlyLoseAStep) {

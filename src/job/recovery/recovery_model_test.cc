@@ -87,8 +87,8 @@ struct Options {
   std::uint32_t replica_count = 1;
   std::uint32_t epochs = 1;
   std::uint32_t events_max = 3;  // besides the first fault of a recovery
-  bool within_policy = true;     // at most one node that holds state dies for each commit, nothing rots; a recovery
-                                 // without a death may be followed by another without a commit
+  bool within_policy = true;     // at most `replica_count` nodes that hold state die for each commit, nothing rots; as
+                                 // long as fewer have died a recovery may be followed by another without a commit
   bool wait_for_spare = true;
 };
 
@@ -100,6 +100,7 @@ class World {
     spec_.spare_count = options.spare_count;
     spec_.replica_count = options.replica_count;
     spec_.wait_for_spare = options.wait_for_spare;
+    holder_deaths_left_ = options.replica_count;
     for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id)
       nodes_[{NodeId(id), Incarnation(1)}];
   }
@@ -116,7 +117,8 @@ class World {
         ASSERT_EQ(state_.phase, JobPhase::running) << state_.verdict;
         ASSERT_GE(state_.resume, committed_);
         commit_owed_ = holder_deaths_left_ == 0;
-        if (!commit_owed_) check_any_death_is_survived();
+        check_deaths_are_survived(static_cast<std::uint32_t>(holder_deaths_left_));
+        if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
@@ -128,9 +130,12 @@ class World {
   // --- what is true
 
   std::uint32_t seat_count() const { return options_.node_count * options_.seats_per_node; }
-  NodeLife holder_of(Seat seat) const {
+  std::vector<NodeLife> holders_of(Seat seat) const {
     const std::uint32_t position = seat.value / options_.seats_per_node;
-    return state_.seats[(position + 1) % options_.node_count * options_.seats_per_node].life;
+    std::vector<NodeLife> holders;
+    for (std::uint32_t i = 1; i <= options_.replica_count; ++i)
+      holders.push_back(state_.seats[(position + i) % options_.node_count * options_.seats_per_node].life);
+    return holders;
   }
   // On the line of steps that the job goes on with.
   bool valid(const Slot& slot) const {
@@ -171,7 +176,7 @@ class World {
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
       const Seat seat(i);
       owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
-      if (options_.replica_count > 0) owed.insert({holder_of(seat), seat, SourceKind::replica});
+      for (const NodeLife& holder : holders_of(seat)) owed.insert({holder, seat, SourceKind::replica});
     }
     std::erase_if(owed,
                   [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
@@ -221,11 +226,12 @@ class World {
       const Seat seat(i);
       Slots& own = nodes_.at(state_.seats[i].life).memory[{seat, SourceKind::own_arena}];
       const bool further = fill(own, base, commits, true);
-      if (options_.replica_count > 0)
-        fill(nodes_.at(holder_of(seat)).memory[{seat, SourceKind::replica}], base, commits, further);
+      for (const NodeLife& holder : holders_of(seat))
+        fill(nodes_.at(holder).memory[{seat, SourceKind::replica}], base, commits, further);
     }
     committed_ = base;
     if (held_by_all(Step(base.value + 1))) committed_ = Step(base.value + 1);
+    if (committed_ > state_.resume) holder_deaths_left_ = options_.replica_count;
     for (const Member& member : state_.seats) {
       const std::uint64_t lag = committed_.value - state_.resume.value;
       nodes_.at(member.life).known = Step(
@@ -265,7 +271,8 @@ class World {
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
       const Seat seat(i);
       if (!sealed(state_.seats[i].life, seat, SourceKind::own_arena)) return false;
-      if (options_.replica_count > 0 && !sealed(holder_of(seat), seat, SourceKind::replica)) return false;
+      for (const NodeLife& holder : holders_of(seat))
+        if (!sealed(holder, seat, SourceKind::replica)) return false;
     }
     return true;
   }
@@ -320,7 +327,7 @@ class World {
 
   void recover() {
     events_left_ = options_.events_max;
-    holder_deaths_left_ = options_.within_policy ? 1 : 99;
+    if (!options_.within_policy) holder_deaths_left_ = 99;
     holders_ = lives_of(state_.seats);
     tried_.clear();
     first_fault();
@@ -506,15 +513,25 @@ class World {
 
   // --- what must hold
 
-  // Nobody died since the last commit: what was resumed from is committed, and promised like any other such step.
-  void check_any_death_is_survived() {
+  // What was resumed from counts as committed, and survives as many further deaths as the policy has left.
+  void check_deaths_are_survived(std::uint32_t deaths, std::size_t from = 0) {
     if (state_.resume == Step(0)) return;
-    for (const NodeLife& dead : lives_of(state_.seats)) {
-      state_.evicted.push_back(dead);
+    if (deaths == 0) {
       ASSERT_EQ(copies(state_.resume), seat_count())
-          << text("step ", state_.resume, " would die with node ", dead.node);
+          << text("step ", state_.resume, " would die with the nodes ", text_of(state_.evicted));
+      return;
+    }
+    const std::vector<NodeLife> lives = lives_of(state_.seats);
+    for (std::size_t i = from; i < lives.size(); ++i) {
+      state_.evicted.push_back(lives[i]);
+      ASSERT_NO_FATAL_FAILURE(check_deaths_are_survived(deaths - 1, i + 1));
       state_.evicted.pop_back();
     }
+  }
+  static std::string text_of(const std::vector<NodeLife>& lives) {
+    std::string out;
+    for (const NodeLife& life : lives) out += text(out.empty() ? "" : ", ", life.node);
+    return out;
   }
 
   NodeLife any_self() { return {NodeId(100 + ++selves_ % 7), Incarnation(1)}; }
@@ -642,7 +659,7 @@ class World {
   std::set<std::tuple<NodeLife, Seat, SourceKind, Step>> tried_;
   std::uint32_t events_left_ = 0;
   std::int64_t holder_deaths_left_ = 0;
-  bool commit_owed_ = false;  // somebody died since the last commit
+  bool commit_owed_ = false;  // as many have died since the last commit as the policy covers
   std::uint64_t incarnation_ = 1;
   std::uint64_t selves_ = 0;
   std::uint64_t decisions_ = 0;
@@ -656,7 +673,8 @@ std::uint64_t cases_per_test(std::uint64_t usual) {
 
 Options drawn(SeededChoices& choices) {
   Options options;
-  options.node_count = 2 + choices.pick(3);
+  options.replica_count = 1 + choices.pick(3) / 2;
+  options.node_count = options.replica_count + 1 + choices.pick(3);
   options.seats_per_node = 1 + choices.pick(2);
   options.spare_count = choices.pick(3);
   options.epochs = 1 + choices.pick(4);
@@ -682,7 +700,7 @@ TEST(RecoveryModel, BeyondThePolicyItGoesBackOrRefusesByWhatIsReallyThere) {
     SeededChoices choices(seed * 7919);
     Options options = drawn(choices);
     options.within_policy = false;
-    options.replica_count = choices.rarely(6) ? 0 : 1;
+    if (choices.rarely(6)) options.replica_count = 0;
     options.wait_for_spare = !choices.rarely(4);
     World world(options, choices);
     ASSERT_NO_FATAL_FAILURE(world.live()) << "seed " << seed;
@@ -719,6 +737,15 @@ TEST(RecoveryModel, EveryWalkOfTwoRecoveriesOfTwoNodesWithinThePolicy) {
   Options options;
   options.epochs = 2;
   options.events_max = 0;
+  walk_all(options, 5000);
+}
+
+TEST(RecoveryModel, EveryWalkOfThreeNodesThatHoldEverythingThreeTimesWithinThePolicy) {
+  Options options;
+  options.node_count = 3;
+  options.replica_count = 2;
+  options.spare_count = 2;
+  options.events_max = 1;
   walk_all(options, 5000);
 }
 
