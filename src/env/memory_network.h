@@ -188,7 +188,9 @@ class MemoryNetwork final : public Network {
     ~MemoryListener() override {
       std::deque<std::unique_ptr<Stream>> unheard;  // closed when the lock is free
       std::lock_guard lock(network_.mutex_);
-      network_.listening_.erase(address_);
+      const auto found = network_.listening_.find(address_);
+      if (found != network_.listening_.end() && found->second == queue_)
+        network_.listening_.erase(found);  // not a later one's
       network_.things_.erase(handle_);
       unheard.swap(queue_->waiting);
     }

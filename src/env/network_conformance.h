@@ -315,4 +315,32 @@ TEST_P(NetworkConformance, AnEventStaysRaisedUntilItIsLowered) {
   EXPECT_TRUE(ready.empty());
 }
 
+TEST_P(NetworkConformance, WhatHappensEndsAWaitThatHasBegun) {
+  auto event = network().make_event();
+  auto poller = network().make_poller();
+  auto [listener, address] = tested_->listen();
+  ASSERT_TRUE(event && poller);
+  ASSERT_TRUE((*poller)->add((*event)->handle(), 1, kRead));
+  ASSERT_TRUE((*poller)->add(listener->handle(), 2, kRead));
+  const auto told_after = [&](auto happen) {
+    auto other = tested_->tasks().start("happens", [&] {
+      clock().sleep(kMoment);
+      happen();
+    });
+    std::vector<Ready> ready;
+    EXPECT_TRUE((*poller)->wait(kPatience, ready));
+    other->join();
+    return ready.empty() ? 0 : ready.front().key;
+  };
+  EXPECT_EQ(told_after([&] { (*event)->raise(); }), 1U);
+  EXPECT_TRUE((*event)->lower());
+
+  std::unique_ptr<Stream> from;
+  EXPECT_EQ(told_after([&] { from = std::move(*network().connect(address, soon())); }), 2U);
+  auto to = accept(*listener);
+  ASSERT_TRUE(from && to);
+  ASSERT_TRUE((*poller)->add(to->handle(), 3, kRead));
+  EXPECT_EQ(told_after([&] { (void)from->try_send(bytes_of("late")); }), 3U);
+}
+
 }  // namespace pawl

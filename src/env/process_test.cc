@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -292,6 +293,11 @@ class RealTestedProcesses final : public TestedProcesses {
   void end(pid_t /*pid*/) override {
     EXPECT_TRUE(send_signal(child_.pidfd.get(), SIGKILL));
     EXPECT_TRUE(wait_exit(child_.pidfd.get(), Deadline::in(10s)));
+  }
+  uid_t user_of(pid_t pid) override {
+    struct stat directory {};
+    EXPECT_EQ(::stat(text("/proc/", pid).c_str(), &directory), 0);
+    return directory.st_uid;
   }
   void set_environment_variable(const char* name, const char* value) override {
     if (value != nullptr)

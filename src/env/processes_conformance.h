@@ -22,8 +22,9 @@ class TestedProcesses {
   virtual Processes& processes() = 0;
   virtual Clock& clock() = 0;
   virtual Tasks& tasks() = 0;
-  virtual pid_t start() = 0;        // a process that sleeps, until
-  virtual void end(pid_t pid) = 0;  // it is gone without a trace when this returns
+  virtual pid_t start() = 0;             // a process that sleeps, until
+  virtual void end(pid_t pid) = 0;       // it is gone without a trace when this returns
+  virtual uid_t user_of(pid_t pid) = 0;  // as the system says
   virtual void set_environment_variable(const char* name, const char* value) = 0;  // nullptr: unset
   // Somebody locks the mutex; then unlocks it, or dies with it.
   virtual void hold(pthread_mutex_t* mutex) = 0;
@@ -76,7 +77,7 @@ TEST_P(ProcessesConformance, KnowWhoLives) {
 TEST_P(ProcessesConformance, KnowThemselves) {
   EXPECT_TRUE(processes_.start_time(processes_.own_pid()));
   EXPECT_NE(processes_.own_pid(), processes_.parent_pid());
-  EXPECT_EQ(processes_.own_user(), processes_.own_user());
+  EXPECT_EQ(processes_.own_user(), tested_->user_of(processes_.own_pid()));
   tested_->set_environment_variable("PAWL_TEST_VARIABLE", "a value");
   EXPECT_EQ(processes_.environment_variable("PAWL_TEST_VARIABLE"), "a value");
   tested_->set_environment_variable("PAWL_TEST_VARIABLE", nullptr);

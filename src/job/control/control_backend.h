@@ -8,10 +8,14 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 #include "env/process.h"
@@ -31,6 +35,42 @@ inline int free_port() {
   EXPECT_EQ(0, ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&name), &size));
   return ntohs(name.sin_port);
 }
+
+// Collects what a watch says, in order, and waits for it. Its waits end after a long time, too, for the test to fail on.
+class Heard {
+ public:
+  std::function<void(const WatchEvent&)> ear() {
+    return [this](const WatchEvent& event) {
+      std::lock_guard lock(mutex_);
+      events_.push_back(event);
+      changed_.notify_all();
+    };
+  }
+  std::vector<WatchEvent> events() {
+    std::lock_guard lock(mutex_);
+    return events_;
+  }
+  // The events, once there are `count` of them.
+  std::vector<WatchEvent> wait_for(std::size_t count) {
+    wait([&] { return events_.size() >= count; });
+    return events();
+  }
+  // Whether the watch has told of this revision, or of a later one.
+  bool wait_for_revision(Revision revision) {
+    return wait([&] { return !events_.empty() && events_.back().revision >= revision; });
+  }
+
+ private:
+  template <class Predicate>
+  bool wait(Predicate is_so) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), is_so);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<WatchEvent> events_;
+};
 
 class ControlBackend {
  public:

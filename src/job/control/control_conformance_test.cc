@@ -14,29 +14,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Collects what a watch says, and waits for it.
-class Heard {
- public:
-  std::function<void(const WatchEvent&)> ear() {
-    return [this](const WatchEvent& event) {
-      std::lock_guard lock(mutex_);
-      events_.push_back(event);
-      changed_.notify_all();
-    };
-  }
-  // The events, once there are `count` of them (or after a long time, for the test to fail on).
-  std::vector<WatchEvent> wait_for(std::size_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, seconds(15), [&] { return events_.size() >= count; });
-    return events_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<WatchEvent> events_;
-};
-
 std::string told(const WatchEvent& event) {
   if (event.kind == WatchEvent::Kind::resync) return "resync";
   return (event.kind == WatchEvent::Kind::put ? "put " : "erased ") + event.kv.key.substr(event.kv.key.rfind('/') + 1);

@@ -23,31 +23,6 @@ using Steady = std::chrono::steady_clock;
 
 constexpr std::size_t kNobody = 99;
 
-// All that a watch says, in order.
-class Diary {
- public:
-  std::function<void(const WatchEvent&)> ear() {
-    return [this](const WatchEvent& event) {
-      std::lock_guard lock(mutex_);
-      events_.push_back(event);
-      changed_.notify_all();
-    };
-  }
-  std::vector<WatchEvent> events() {
-    std::lock_guard lock(mutex_);
-    return events_;
-  }
-  bool wait_for_revision(Revision revision, seconds at_most = seconds(20)) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, at_most, [&] { return !events_.empty() && events_.back().revision >= revision; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<WatchEvent> events_;
-};
-
 class EtcdCluster : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -142,8 +117,8 @@ TEST_F(EtcdCluster, TheLeaderIsKilledAndNothingAcknowledgedIsLost) {
   ASSERT_TRUE(lease);
   ASSERT_TRUE(control_->put(key("leased"), "1", *lease));
   const Revision before = control_->list("/")->revision;
-  Diary diary;
-  const auto watch = control_->watch("", {.from_revision = before + 1}, diary.ear());
+  Heard heard;
+  const auto watch = control_->watch("", {.from_revision = before + 1}, heard.ear());
 
   Work work;
   std::atomic<bool> done = false;
@@ -207,10 +182,10 @@ TEST_F(EtcdCluster, TheLeaderIsKilledAndNothingAcknowledgedIsLost) {
     EXPECT_TRUE(work.perhaps[name].contains(std::stoi(value))) << name << ": he won, and was told that he did not";
   }
 
-  ASSERT_TRUE(diary.wait_for_revision(listing->revision));
+  ASSERT_TRUE(heard.wait_for_revision(listing->revision));
   std::map<std::string, std::string> told;
   Revision last = before;
-  for (const auto& event : diary.events()) {
+  for (const auto& event : heard.events()) {
     ASSERT_EQ(event.kind, WatchEvent::Kind::put);
     ASSERT_EQ(event.revision, last + 1) << "the watch left something out, or said it twice";
     last = event.revision;
@@ -249,20 +224,20 @@ TEST_F(EtcdCluster, AWatchLeavesAMemberThatSaysNothing) {
   const std::size_t victim = follower();
   const auto control = connect(beginning_with(victim));
   const Revision before = *control_->put(key("a"), "0");
-  Diary diary;
-  const auto watch = control->watch(root_, {.from_revision = before}, diary.ear());
-  ASSERT_TRUE(diary.wait_for_revision(before));
+  Heard heard;
+  const auto watch = control->watch(root_, {.from_revision = before}, heard.ear());
+  ASSERT_TRUE(heard.wait_for_revision(before));
   cluster_->process(victim).send(SIGSTOP);
   const auto writer = connect(all_but(victim));
   const auto put = writer->put(key("a"), "1");
   ASSERT_TRUE(put) << put.error().what;
-  const milliseconds deaf = took([&] { EXPECT_TRUE(diary.wait_for_revision(*put)); });
+  const milliseconds deaf = took([&] { EXPECT_TRUE(heard.wait_for_revision(*put)); });
   printf("the member behind a watch is stopped: deaf for %d ms\n", static_cast<int>(deaf.count()));
   EXPECT_LE(deaf, milliseconds(3000)) << "a node that learns of a recovery later than this is evicted";
   cluster_->process(victim).send(SIGCONT);
-  ASSERT_TRUE(diary.wait_for_revision(*writer->put(key("a"), "2")));
+  ASSERT_TRUE(heard.wait_for_revision(*writer->put(key("a"), "2")));
   std::vector<std::string> values;
-  for (const auto& event : diary.events()) values.push_back(event.kv.value);
+  for (const auto& event : heard.events()) values.push_back(event.kv.value);
   EXPECT_EQ(values, (std::vector<std::string>{"0", "1", "2"}));
 }
 
@@ -270,8 +245,8 @@ TEST_F(EtcdCluster, WithoutAMajorityCallsFailInTimeAndWorkAgain) {
   const auto lease = control_->lease_grant(seconds(60));
   ASSERT_TRUE(lease);
   const Revision before = *control_->put(key("a"), "1", *lease);
-  Diary diary;
-  const auto watch = control_->watch(root_, {.from_revision = before + 1}, diary.ear());
+  Heard heard;
+  const auto watch = control_->watch(root_, {.from_revision = before + 1}, heard.ear());
   const auto hasty = connect(beginning_with(0), milliseconds(1500));
   ASSERT_TRUE(hasty->get(key("a")));
   cluster_->process(1).kill();
@@ -300,7 +275,7 @@ TEST_F(EtcdCluster, WithoutAMajorityCallsFailInTimeAndWorkAgain) {
   ASSERT_TRUE(again) << again.error().what;
   cluster_->start_member(2);
   EXPECT_EQ(*control_->lease_keep_alive_once(*lease), seconds(60));
-  ASSERT_TRUE(diary.wait_for_revision(*again));
+  ASSERT_TRUE(heard.wait_for_revision(*again));
   const auto b = control_->get(key("b"));  // it failed, but nobody said that it did not happen
   EXPECT_TRUE(b || b.error().code == Code::not_found);
 }
@@ -309,9 +284,9 @@ TEST_F(EtcdCluster, AWatchBeneathWhichItIsCompactedMissesNothingUnsaid) {
   const std::size_t member = follower();
   const auto alone = connect(cluster_->address_of(member));
   const Revision before = *control_->put(key("a"), "0");
-  Diary diary;
-  const auto watch = alone->watch(root_, {.from_revision = before}, diary.ear());
-  ASSERT_TRUE(diary.wait_for_revision(before));
+  Heard heard;
+  const auto watch = alone->watch(root_, {.from_revision = before}, heard.ear());
+  ASSERT_TRUE(heard.wait_for_revision(before));
   cluster_->process(member).kill();
   const auto writer = connect(all_but(member));
   Revision last = 0;
@@ -331,12 +306,12 @@ TEST_F(EtcdCluster, AWatchBeneathWhichItIsCompactedMissesNothingUnsaid) {
     ASSERT_TRUE(kv->Compact(&context, request, &response).ok());
   }
   cluster_->start_member(member);
-  ASSERT_TRUE(diary.wait_for_revision(last));
-  ASSERT_TRUE(diary.wait_for_revision(*writer->put(key("a"), "end")));
+  ASSERT_TRUE(heard.wait_for_revision(last));
+  ASSERT_TRUE(heard.wait_for_revision(*writer->put(key("a"), "end")));
   // The member plays its log again; a watch that is there early sees all of it, a late one is told that it can't.
   Revision expected = before;
   bool resynced = false;
-  for (const auto& event : diary.events()) {
+  for (const auto& event : heard.events()) {
     const bool resync = event.kind == WatchEvent::Kind::resync;
     if (resync) resynced = true;
     EXPECT_TRUE(resync ? event.revision >= expected - 1 : event.revision == expected) << event.revision;
