@@ -31,7 +31,7 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.spare_count = options.spares;
   spec.replica_count = options.replicas;
   spec.deadline_ms = options.deadline_ms;
-  spec.hang_ms = 5000;
+  spec.hang_ms = static_cast<std::uint64_t>(kHang / 1ms);
   spec.start_ms = 30000;
   spec.test_hooks = options.gate_off;
   spec.gate_off = options.gate_off;

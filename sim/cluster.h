@@ -19,6 +19,8 @@
 
 namespace pawl::sim {
 
+inline constexpr Duration kHang = std::chrono::seconds(5);
+
 struct ClusterOptions {
   std::uint64_t seed = 1;
   std::uint32_t members = 3;  // nodes
@@ -69,7 +71,7 @@ class Node final : public job::NodeKeeper::Node {
 
  private:
   void serve();
-  void read_channel();
+  void read(const std::shared_ptr<End>& channel);
   void note(std::string_view packet, const std::vector<Fd>& fds);
   void happen(std::function<void()> event);
 

@@ -53,7 +53,7 @@ class ModelWatch final : public job::Watch {
     Scheduler& scheduler = machines_.scheduler();
     Revision next = from == 0 ? server_.keys.revision() + 1 : from;
     while (!ended_) {
-      if (server_.keys.revision() < next || !server_.reachable(client_.machine) || server_.is_stopped) {
+      if (server_.keys.revision() < next || !server_.reachable(client_.machine) || server_.stops > 0) {
         // Data may have been lost: then revisions are made anew, and what we wait for never comes.
         if (server_.reachable(client_.machine) && server_.keys.revision() + 1 < next) {
           next = server_.keys.revision() + 1;
@@ -63,7 +63,7 @@ class ModelWatch final : public job::Watch {
         continue;
       }
       scheduler.sleep(scheduler.between(50us, 400us));
-      if (!server_.reachable(client_.machine) || server_.is_stopped) continue;
+      if (!server_.reachable(client_.machine) || server_.stops > 0) continue;
       const job::EventSlice slice =
           server_.keys.events({prefix, end_of_prefix(prefix), next, server_.keys.revision()}, 1 << 20);
       if (slice.compacted) {
@@ -202,7 +202,7 @@ class ModelControl final : public job::Control {
     log_.Clear();
     for (;;) {
       scheduler.sleep(scheduler.between(60us, 300us) + (changes ? server_.disk : Duration::zero()));
-      if (server_.reachable(client_.machine) && !server_.is_stopped) {
+      if (server_.reachable(client_.machine) && server_.stops == 0) {
         server_.expire();
         return {};
       }
@@ -215,11 +215,11 @@ class ModelControl final : public job::Control {
     Scheduler& scheduler = machines_.scheduler();
     for (;;) {
       scheduler.sleep(scheduler.between(60us, 300us));
-      if (server_.reachable(client_.machine) && !server_.is_stopped) return {};
+      if (server_.reachable(client_.machine) && server_.stops == 0) return {};
       if (scheduler.now() >= until_)
         return Error{Code::unreachable, "control: the connection broke and the outcome is unknown (simulated)"};
       scheduler.wait(server_.changed, std::min(until_, scheduler.now() + 200ms));
-      if (!server_.is_stopped)
+      if (server_.stops == 0)
         return Error{Code::unreachable, "control: the connection broke and the outcome is unknown (simulated)"};
     }
   }
@@ -259,7 +259,7 @@ void ControlServerModel::touch() {
 }
 
 void ControlServerModel::expire() {
-  if (is_down || is_stopped) return;
+  if (downs > 0 || stops > 0) return;
   job::KeyValues::Log log;
   const Revision before = keys.revision();
   keys.expire_leases(time(), &log);

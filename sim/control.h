@@ -19,8 +19,9 @@ class ControlServerModel {
   [[nodiscard]] std::unique_ptr<job::Control> connect(Process& client);
 
   // Faults.
-  bool is_down = false;                            // nobody serves: calls fail when their deadline passes
-  bool is_stopped = false;                         // takes calls and answers none until it goes on
+  // As many faults last: nobody serves, and calls fail when their deadline passes; it takes calls and answers none.
+  int downs = 0;
+  int stops = 0;
   Duration disk = std::chrono::microseconds(300);  // of each change
   std::vector<int> cuts;                           // by machine: it can't reach the control
 
@@ -29,7 +30,7 @@ class ControlServerModel {
   std::function<void(const std::string& key, const std::string& value)> on_put;  // as it becomes true
 
   void touch();  // after any change of the above
-  [[nodiscard]] bool reachable(std::uint32_t machine) const { return !is_down && cuts[machine] == 0; }
+  [[nodiscard]] bool reachable(std::uint32_t machine) const { return downs == 0 && cuts[machine] == 0; }
   [[nodiscard]] job::KeyValues::Time time() const { return job::KeyValues::Time(machines_.scheduler().now()); }
   void expire();
 

@@ -15,17 +15,33 @@ namespace {
 
 const char* name_of(FaultType type) {
   static const char* const names[kFaultTypes] = {
-      "kill_trainer", "stop_trainer", "kill_pawld",  "stop_pawld",   "kill_node",       "power_off",    "pause_node",
-      "cut_data",     "cut_data_out", "cut_control", "control_down", "control_stopped", "slow_control", "slow_network",
-      "no_memory",    "wall_jump",    "flip_bits",   "flip_on_wire", "kill_two_nodes",  "outage",       "pause_all"};
+      "kill_trainer",   "stop_trainer", "kill_pawld",   "stop_pawld",  "kill_node",    "power_off",
+      "pause_node",     "cut_data",     "cut_data_out", "cut_control", "control_down", "control_stopped",
+      "slow_control",   "slow_network", "no_memory",    "wall_jump",   "flip_bits",    "flip_on_wire",
+      "kill_two_nodes", "outage",       "pause_all",    "cut_link"};
   return names[static_cast<unsigned>(type)];
 }
 
+constexpr Duration kGivenUpAfter = 5s;  // a killed trainer that has not died by then: its node goes, too
+
 // A node may lose its memory by it.
-bool costs_memory(FaultType type) {
-  return type == FaultType::kill_node || type == FaultType::kill_two_nodes || type == FaultType::power_off ||
-         type == FaultType::pause_node || type == FaultType::cut_data || type == FaultType::cut_data_out ||
-         type == FaultType::no_memory || type == FaultType::flip_bits;
+bool costs_memory(const InjectedFault& fault) {
+  switch (fault.type) {
+    case FaultType::kill_node:
+    case FaultType::kill_two_nodes:
+    case FaultType::power_off:
+    case FaultType::pause_node:
+    case FaultType::cut_data:
+    case FaultType::cut_data_out:
+    case FaultType::cut_link:  // of a link between two: whoever of the others is lost meanwhile can't tell who is to go
+    case FaultType::no_memory:
+    case FaultType::flip_bits:
+      return true;
+    case FaultType::kill_trainer:
+      return fault.more > kGivenUpAfter;
+    default:
+      return false;
+  }
 }
 
 class Drainer : public std::enable_shared_from_this<Drainer> {
@@ -130,7 +146,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
     if (node == nullptr) return;  // it has not begun
     switch (fault.type) {
       case FaultType::kill_trainer:
-        if (fault.more > 5s) blame(fault.machine, fault.more);  // it does not die: its node is given up
+        if (fault.more > kGivenUpAfter) blame(fault.machine, fault.more);  // it does not die: its node is given up
         if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
           machines.kill(*trainer, "killed by SIGKILL", fault.more);
         break;
@@ -179,11 +195,14 @@ class Injector : public std::enable_shared_from_this<Injector> {
       case FaultType::cut_data_out:
         cut_data(fault);
         break;
+      case FaultType::cut_link:
+        cut_link(fault);
+        break;
       case FaultType::outage:
         all_may_be_late(fault.length);
         cut_all(1);
         heal(fault.length, [this] { cut_all(-1); });
-        away(cluster_.control.is_down, fault.length);
+        away(cluster_.control.downs, fault.length);
         break;
       case FaultType::pause_all:
         all_may_be_late(fault.length);
@@ -209,10 +228,10 @@ class Injector : public std::enable_shared_from_this<Injector> {
         });
         break;
       case FaultType::control_down:
-        away(cluster_.control.is_down, fault.length);
+        away(cluster_.control.downs, fault.length);
         break;
       case FaultType::control_stopped:
-        away(cluster_.control.is_stopped, fault.length);
+        away(cluster_.control.stops, fault.length);
         break;
       case FaultType::slow_control:
         cluster_.control.disk = fault.more;
@@ -294,6 +313,22 @@ class Injector : public std::enable_shared_from_this<Injector> {
     heal(fault.length, [change] { change(-1); });
   }
 
+  // Nobody is to be replaced for it; but of two members each is half of the job.
+  void cut_link(const InjectedFault& fault) {
+    std::vector<std::uint32_t> ends;
+    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
+      if ((fault.mask >> i & 1) != 0) ends.push_back(i);
+    if (cluster_.options.members == 2)
+      for (const std::uint32_t i : ends) blame(i, fault.length);
+    const auto change = [this, ends](int by) {
+      Wires& wires = cluster_.machines.wires();
+      wires.path(ends[0], ends[1]).cuts += by;
+      wires.path(ends[1], ends[0]).cuts += by;
+    };
+    change(1);
+    heal(fault.length, [change] { change(-1); });
+  }
+
   void cut_all(int by) {
     for (std::uint32_t a = 0; a < cluster_.machines.count(); ++a)
       for (std::uint32_t b = 0; b < cluster_.machines.count(); ++b)
@@ -306,11 +341,11 @@ class Injector : public std::enable_shared_from_this<Injector> {
     for (Duration& until : cluster_.may_be_late_until) until = std::max(until, cluster_.scheduler.now() + length + 2s);
   }
 
-  void away(bool& flag, Duration length) {
-    flag = true;
+  void away(int& faults, Duration length) {
+    ++faults;
     cluster_.control.touch();
-    heal(length, [this, &flag] {
-      flag = false;
+    heal(length, [this, &faults] {
+      --faults;
       cluster_.control.touch();
     });
   }
@@ -382,7 +417,12 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
     fault.mask = 1u << fault.machine;
     fault.turns = static_cast<std::uint32_t>(below(2) == 0 ? below(40) : below(2000));
     if (fault.type == FaultType::kill_two_nodes && options.replicas < 2) fault.type = FaultType::kill_node;
+    if (fault.type == FaultType::kill_node && options.replicas >= 2 && fault.turns % 2 == 0)
+      fault.type = FaultType::kill_two_nodes;
     switch (fault.type) {
+      case FaultType::cut_link:  // training stands still while it lasts: for less than what passes for a hang
+        fault.length = std::min(fault.length, kHang * 9 / 10);
+        [[fallthrough]];
       case FaultType::kill_two_nodes:
         fault.mask |= 1u << (fault.machine + 1 + below(machines - 1)) % machines;
         break;
@@ -409,7 +449,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
       default:
         break;
     }
-    if (costs_memory(fault.type)) fault.when_well = true;
+    if (costs_memory(fault)) fault.when_well = true;
     // Until somebody reads them, nobody knows that those bytes are wrong.
     if (!faults.empty() && faults.back().type == FaultType::flip_bits) fault.when_well = true;
     faults.push_back(fault);

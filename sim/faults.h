@@ -32,8 +32,9 @@ enum class FaultType : unsigned char {
   kill_two_nodes,  // of a job with two replicas: those in `mask`
   outage,          // the switch is away that carries all data and the control: nobody hears anybody
   pause_all,       // every node is stopped, then continued, as a suspended job is
+  cut_link,        // between the two machines in `mask`, both ways; each hears all others
 };
-inline constexpr unsigned kFaultTypes = 21;
+inline constexpr unsigned kFaultTypes = 22;
 
 struct InjectedFault {
   FaultType type = FaultType::kill_trainer;

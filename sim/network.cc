@@ -20,6 +20,10 @@ constexpr Duration kLastRetry = 1s;  // real ones wait longer; who waits for the
 const char* const kGone = "the other side is gone (EPIPE)";
 }  // namespace
 
+Thing::~Thing() {
+  if (wires != nullptr) wires->forget(handle);
+}
+
 Ready End::ready() const {
   const bool over = !broken.empty();
   return {.readable = !arrived.empty() || ended || over,
@@ -35,13 +39,14 @@ Wires::Wires(Scheduler& scheduler, std::uint32_t machines, double bytes_a_second
       powered_(machines, true) {}
 
 void Wires::register_thing(const std::shared_ptr<Thing>& thing) {
-  thing->handle = next_handle_++;
-  things_[thing->handle] = thing;
+  thing->wires = this;
+  thing->handle = kHandlesFrom + static_cast<int>(things_.size());
+  things_.push_back(thing.get());
 }
 
 Thing* Wires::find(int handle) {
-  const auto found = things_.find(handle);
-  return found == things_.end() ? nullptr : found->second.lock().get();
+  const auto at = static_cast<std::size_t>(handle - kHandlesFrom);
+  return handle < kHandlesFrom || at >= things_.size() ? nullptr : things_[at];
 }
 
 void Wires::changed(Thing& thing) {
@@ -176,7 +181,7 @@ Result<std::size_t> Wires::send(End& end, std::span<const std::byte> bytes, std:
   piece.due = std::max(before, scheduler_.now()) + travel;
   end.under_way_bytes += count;
   end.under_way.push_back(std::move(piece));
-  move(std::static_pointer_cast<End>(things_[end.handle].lock()));
+  move(std::static_pointer_cast<End>(end.shared_from_this()));
   return count;
 }
 
@@ -223,7 +228,7 @@ void Wires::deliver(End& to, Piece piece) {
       reset.kind = Piece::Kind::reset;
       reset.due = scheduler_.now() + path(to.machine, back->machine).latency;
       to.under_way.push_back(std::move(reset));
-      move(std::static_pointer_cast<End>(things_[to.handle].lock()));
+      move(std::static_pointer_cast<End>(to.shared_from_this()));
     }
     return;
   }
@@ -241,6 +246,16 @@ void Wires::deliver(End& to, Piece piece) {
       break;
   }
   changed(to);
+}
+
+void Wires::deliver_now(End& to) {
+  const auto from = to.other.lock();
+  while (from != nullptr && !from->under_way.empty()) {
+    Piece piece = std::move(from->under_way.front());
+    from->under_way.pop_front();
+    from->under_way_bytes -= piece.bytes.size();
+    deliver(to, std::move(piece));
+  }
 }
 
 Result<std::size_t> Wires::receive(End& end, std::span<std::byte> buffer) {
@@ -273,8 +288,8 @@ std::vector<Passed> Wires::pass(std::span<const int> fds) {
   std::vector<Passed> passed;
   for (const int fd : fds) {
     Passed one;
-    if (fd >= kHandlesFrom)
-      one.flag = std::static_pointer_cast<Flag>(things_[fd].lock());
+    if (Thing* thing = find(fd); thing != nullptr)
+      one.flag = std::static_pointer_cast<Flag>(thing->shared_from_this());
     else
       one.segment = Fd(::dup(fd));
     passed.push_back(std::move(one));
@@ -287,9 +302,9 @@ std::vector<Passed> Wires::pass(std::span<const int> fds) {
 void Wires::close(End& end) {
   if (end.closed) return;
   end.closed = true;
-  const auto self = std::static_pointer_cast<End>(things_[end.handle].lock());
+  const auto self = std::static_pointer_cast<End>(end.shared_from_this());
   const auto other = end.other.lock();
-  if (other == nullptr || self == nullptr) return;
+  if (other == nullptr) return;
   Piece last;
   last.kind = end.arrived_bytes > 0 ? Piece::Kind::reset : Piece::Kind::end;
   last.due = scheduler_.now() + (end.local ? Duration(2us) : path(end.machine, other->machine).latency);

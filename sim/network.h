@@ -1,5 +1,6 @@
 // Wires: the simulated network of all machines, and the sockets of their processes.
 //
+// Never destroyed, as all of a cluster (scheduler.h).
 // TCP as a program sees it: bytes come late and in order; what is sent over a cut waits until the cut has healed and
 // then comes at once or a little later, as after a retransmission; a machine without power answers nothing; one where
 // nobody listens refuses; who writes to an end that is gone gets a reset. Local streams (Unix sockets, packet pairs)
@@ -12,7 +13,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -28,9 +28,10 @@ class Wires;
 struct PollerState;
 
 // What a handle stands for.
-struct Thing {
-  virtual ~Thing() = default;
+struct Thing : std::enable_shared_from_this<Thing> {
+  virtual ~Thing();
   [[nodiscard]] virtual Ready ready() const = 0;
+  Wires* wires = nullptr;  // which knows its handle
   int handle = 0;
   WaitQueue waiting;              // tasks that wait for it alone
   PollerState* poller = nullptr;  // which has it among others
@@ -117,6 +118,8 @@ class Wires {
   [[nodiscard]] std::pair<std::shared_ptr<End>, std::shared_ptr<End>> packet_pair(Process& first, Process& second);
   [[nodiscard]] std::shared_ptr<Flag> make_flag();
   void close(End& end);
+  // What its other side has sent over a local stream: the death of a sender takes nothing back.
+  void deliver_now(End& to);
   // The next bytes that travel between machines, of at least that many at once, arrive with one bit flipped.
   void damage_next(std::size_t least_bytes) { damage_from_ = least_bytes; }
   // All that the process has open. Silent: its machine lost power, so nobody is told.
@@ -128,7 +131,7 @@ class Wires {
   void changed(Thing& thing);
   [[nodiscard]] Thing* find(int handle);
   [[nodiscard]] std::vector<Passed> pass(std::span<const int> fds);
-  void forget(int handle) { things_.erase(handle); }
+  void forget(int handle) { things_[static_cast<std::size_t>(handle - kHandlesFrom)] = nullptr; }
 
  private:
   void register_thing(const std::shared_ptr<Thing>& thing);
@@ -144,10 +147,9 @@ class Wires {
   std::vector<Path> paths_;
   std::vector<bool> powered_;
   std::map<std::string, std::pair<std::uint32_t, std::shared_ptr<Port>>> ports_;
-  std::unordered_map<int, std::weak_ptr<Thing>> things_;
+  std::vector<Thing*> things_;                                        // by handle, from kHandlesFrom on; nullptr: gone
   std::map<std::uint32_t, std::vector<std::weak_ptr<End>>> ends_of_;  // by pid
-  int next_handle_ = kHandlesFrom;
-  std::size_t damage_from_ = 0;  // 0: nothing is damaged
+  std::size_t damage_from_ = 0;                                       // 0: nothing is damaged
 };
 
 [[nodiscard]] std::unique_ptr<Stream> stream_of(Wires& wires, std::shared_ptr<End> end);

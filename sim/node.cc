@@ -53,22 +53,22 @@ void Node::serve() {
       events_.pop_front();
       event();
     }
-    read_channel();
+    read(channel_);
     keeper_->turn(clock.boottime());
   }
   cluster_.scheduler.after(Duration::zero(), [this] { kill(Duration::zero(), false); });
   cluster_.scheduler.sleep(1s);
 }
 
-void Node::read_channel() {
+void Node::read(const std::shared_ptr<End>& channel) {
   std::vector<std::byte> buffer(64 << 10);
-  while (channel_ != nullptr) {
-    const auto got = cluster_.machines.wires().receive(*channel_, buffer);
+  while (channel != nullptr) {
+    const auto got = cluster_.machines.wires().receive(*channel, buffer);
     if (!got || *got == 0) return;
     std::vector<Fd> fds;
-    for (Passed& one : channel_->passed)
+    for (Passed& one : channel->passed)
       if (one.segment.valid()) fds.push_back(std::move(one.segment));
-    channel_->passed.clear();
+    channel->passed.clear();
     const std::string_view packet(reinterpret_cast<const char*>(buffer.data()), *got);
     note(packet, fds);
     keeper_->on_message(packet, std::move(fds), cluster_.machines.at(machine).clock->boottime());
@@ -112,13 +112,17 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
                                          std::span<const job::FromKeeper> news) {
   Machines& machines = cluster_.machines;
   // Before it has read the job from the control it answers nobody.
-  if (cluster_.control.cuts[machine] > 0 || cluster_.control.is_down || cluster_.control.is_stopped) {
+  if (cluster_.control.cuts[machine] > 0 || cluster_.control.downs > 0 || cluster_.control.stops > 0) {
     Duration& until = cluster_.may_be_evicted_until[machine];
     until = std::max(until, cluster_.scheduler.now() + 40s);
   }
   Process& process = machines.start(machine, text("pawld", machine), [this](const std::string& how) {
-    channel_.reset();  // what it said last was read by then
-    happen([this, how] { keeper_->on_daemon_exit(how, cluster_.machines.at(machine).clock->boottime()); });
+    const auto last = std::exchange(channel_, nullptr);
+    if (last != nullptr) cluster_.machines.wires().deliver_now(*last);
+    happen([this, how, last] {
+      read(last);
+      keeper_->on_daemon_exit(how, cluster_.machines.at(machine).clock->boottime());
+    });
   });
   pawld_ = &process;
   auto* world = new World(machines, process, process_->pid);

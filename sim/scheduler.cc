@@ -68,8 +68,7 @@ Duration Scheduler::delay() {
 }
 
 void Scheduler::at(Duration moment, std::function<void()> action) {
-  events_.push(
-      {std::max(moment, now_), order_++, nullptr, 0, std::make_shared<std::function<void()>>(std::move(action))});
+  events_.push({std::max(moment, now_), order_++, nullptr, 0, new std::function<void()>(std::move(action))});
 }
 
 void Scheduler::wake(Fiber* fiber, std::uint64_t wait, Duration moment) {
@@ -140,12 +139,13 @@ void Scheduler::resume(Fiber* fiber) {
 bool Scheduler::run(Duration until) {
   while (!ended_) {
     if (events_.empty() || events_.top().at > until) return false;
-    const Event event = std::move(const_cast<Event&>(events_.top()));  // only `at` and `order` are compared
+    const Event event = events_.top();
     events_.pop();
     now_ = std::max(now_, event.at);
     ++events;
     if (event.action) {
       (*event.action)();
+      delete event.action;
       continue;
     }
     Fiber* fiber = event.fiber;

@@ -88,7 +88,7 @@ class Scheduler {
     std::uint64_t order;
     Fiber* fiber;
     std::uint64_t wait;
-    std::shared_ptr<std::function<void()>> action;
+    std::function<void()>* action;  // owned
     bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
   };
   static void enter(unsigned low, unsigned high);

@@ -158,6 +158,7 @@ class Trainer {
         sent = false;
       }
       if (!sent) {
+        log_debug("sim_trainer_asks", "for", static_cast<unsigned>(wanted), "id", id, "generation", generation_);
         sent = send(frame_of(message, id));
         broken_ = !sent;
         if (broken_) continue;
@@ -165,6 +166,7 @@ class Trainer {
       const auto frame = next_frame(scheduler_.now() + kTick);
       look_at_progress();
       if (!frame || frame->id != id) continue;
+      log_debug("sim_trainer_hears", "kind", static_cast<unsigned>(job::kind_of(*frame)), "id", id);
       if (job::kind_of(*frame) == wanted) return frame;
       if (job::is<job::RefusedMessage>(*frame)) {
         job::RefusedMessage refused;
