@@ -14,11 +14,29 @@ using namespace std::chrono_literals;
 namespace {
 
 const char* name_of(FaultType type) {
-  static const char* const names[kFaultTypes] = {
-      "kill_trainer",   "stop_trainer", "kill_pawld",   "stop_pawld",  "kill_node",    "power_off",
-      "pause_node",     "cut_data",     "cut_data_out", "cut_control", "control_down", "control_stopped",
-      "slow_control",   "slow_network", "no_memory",    "wall_jump",   "flip_bits",    "flip_on_wire",
-      "kill_two_nodes", "outage",       "pause_all",    "cut_link"};
+  static const char* const names[kFaultTypes] = {"kill_trainer",
+                                                 "stop_trainer",
+                                                 "kill_pawld",
+                                                 "stop_pawld",
+                                                 "kill_node",
+                                                 "power_off",
+                                                 "pause_node",
+                                                 "cut_data",
+                                                 "cut_data_out",
+                                                 "cut_control",
+                                                 "control_down",
+                                                 "control_stopped",
+                                                 "slow_control",
+                                                 "slow_network",
+                                                 "no_memory",
+                                                 "wall_jump",
+                                                 "flip_bits",
+                                                 "flip_on_wire",
+                                                 "kill_two_nodes",
+                                                 "outage",
+                                                 "pause_all",
+                                                 "cut_link",
+                                                 "kill_trainer_and_pawld"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -156,6 +174,10 @@ class Injector : public std::enable_shared_from_this<Injector> {
           heal(fault.length, [&scheduler, trainer] { scheduler.go_on(*trainer); });
         }
         break;
+      case FaultType::kill_trainer_and_pawld:
+        if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
+          machines.kill(*trainer, "killed by SIGKILL");
+        [[fallthrough]];
       case FaultType::kill_pawld:
         kill_pawld(fault);
         break;
@@ -409,7 +431,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes));
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 1));  // the last is one of another
     fault.machine = static_cast<std::uint32_t>(below(machines));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;
@@ -419,6 +441,10 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
     if (fault.type == FaultType::kill_two_nodes && options.replicas < 2) fault.type = FaultType::kill_node;
     if (fault.type == FaultType::kill_node && options.replicas >= 2 && fault.turns % 2 == 0)
       fault.type = FaultType::kill_two_nodes;
+    if (fault.type == FaultType::kill_pawld && fault.length < 1s) {
+      fault.type = FaultType::kill_trainer_and_pawld;
+      fault.turns %= 64;
+    }
     switch (fault.type) {
       case FaultType::cut_link:  // training stands still while it lasts: for less than what passes for a hang
         fault.length = std::min(fault.length, kHang * 9 / 10);

@@ -25,16 +25,17 @@ enum class FaultType : unsigned char {
   control_stopped,  // takes calls, answers none
   slow_control,     // each change takes `more`
   slow_network,
-  no_memory,       // on one machine
-  wall_jump,       // of one machine's wall clock
-  flip_bits,       // in the newest sealed slot of its own arena; then its trainer is killed
-  flip_on_wire,    // one bit of what travels between machines, `turns` times
-  kill_two_nodes,  // of a job with two replicas: those in `mask`
-  outage,          // the switch is away that carries all data and the control: nobody hears anybody
-  pause_all,       // every node is stopped, then continued, as a suspended job is
-  cut_link,        // between the two machines in `mask`, both ways; each hears all others
+  no_memory,               // on one machine
+  wall_jump,               // of one machine's wall clock
+  flip_bits,               // in the newest sealed slot of its own arena; then its trainer is killed
+  flip_on_wire,            // one bit of what travels between machines, `turns` times
+  kill_two_nodes,          // of a job with two replicas: those in `mask`
+  outage,                  // the switch is away that carries all data and the control: nobody hears anybody
+  pause_all,               // every node is stopped, then continued, as a suspended job is
+  cut_link,                // between the two machines in `mask`, both ways; each hears all others
+  kill_trainer_and_pawld,  // the pawld as above, at one of the next await points
 };
-inline constexpr unsigned kFaultTypes = 22;
+inline constexpr unsigned kFaultTypes = 23;
 
 struct InjectedFault {
   FaultType type = FaultType::kill_trainer;
