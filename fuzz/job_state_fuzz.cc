@@ -26,5 +26,6 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   check(&pawl::job::parse_node_record, json);
   check(&pawl::job::parse_inventory, json);
   check(&pawl::job::parse_accusation, json);
+  check(&pawl::job::parse_fault_report, json);
   return 0;
 }

@@ -45,7 +45,7 @@ class PlainTrainer {
   Status window_open(std::uint64_t, std::uint64_t) { return Status::ok; }
   Status progress(pawl::Phase) { return Status::ok; }
   Status finish() { return Status::ok; }
-  Status fault_report(const std::string&) { return Status::unreachable; }
+  Status fault_report(const std::string&, const std::string&) { return Status::unreachable; }
   [[nodiscard]] int event_fd() const { return -1; }
   Status event_next(pawl::Event*) { return Status::timeout; }
   [[nodiscard]] bool interrupted() const { return false; }

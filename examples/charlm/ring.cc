@@ -39,6 +39,16 @@ void Ring::close() {
   previous_.close();
 }
 
+std::string Ring::lost() const {
+  if (options_.world == 1) return "";
+  const bool next_lost = !next_.open() || next_.gone();
+  const bool previous_lost = previous_.open() && previous_.gone();
+  std::string ranks;
+  if (next_lost) ranks += std::to_string((options_.rank + 1) % options_.world) + " ";
+  if (previous_lost) ranks += std::to_string((options_.rank + options_.world - 1) % options_.world);
+  return ranks;
+}
+
 Outcome Ring::connect(const RingOptions& options, Rendezvous& rendezvous, Watch& watch) {
   close();
   options_ = options;

@@ -56,6 +56,8 @@ class Ring {
   // Closes what was open and connects to both neighbours. `refused`: a neighbour is configured differently.
   Outcome connect(const RingOptions& options, Rendezvous& rendezvous, Watch& watch);
   void close();
+  // After a failure, before close(): the neighbours that are gone, as pawl_fault_report_lost wants them.
+  [[nodiscard]] std::string lost() const;
 
   // `values` is cut in `world` equal chunks (its size divides evenly). Afterwards chunk `rank` holds the sum over all
   // ranks; the other chunks hold nothing of use.

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -172,6 +173,28 @@ TEST(Ring, DeathOfAPeerIsAnErrorAtOnce) {
     EXPECT_LT(freed[rank], 60s) << "ended by the silence deadline, not by the death";
     EXPECT_NE(why[rank].find("reduce-scatter"), std::string::npos) << why[rank];
   }
+}
+
+TEST(Ring, KnowsWhichNeighbourIsGone) {
+  Board board;
+  std::array<std::string, 3> lost;
+  std::atomic<int> connected{0};
+  on_ranks(3, [&](std::uint32_t rank) {
+    Watch watch;
+    Ring ring;
+    ASSERT_TRUE(ring.connect(options_of(rank, 3), board, watch).ok());
+    ++connected;
+    while (connected < 3) std::this_thread::sleep_for(1ms);
+    if (rank != 1) {
+      std::vector<float> values(3 << 10);
+      EXPECT_FALSE(ring.reduce_scatter(values, watch).ok());
+      lost[rank] = ring.lost();
+      ++connected;
+      while (connected < 5) std::this_thread::sleep_for(1ms);
+    }
+  });
+  EXPECT_EQ(lost[0], "1 ");
+  EXPECT_EQ(lost[2], "1");
 }
 
 // A peer that is silent but connected: only pawl's event can end this wait.

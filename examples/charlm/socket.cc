@@ -130,6 +130,11 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   return *this;
 }
 
+bool Socket::gone() const {
+  pollfd polled{fd_, POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 void Socket::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;

@@ -40,6 +40,7 @@ class Socket {
 
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] bool open() const { return fd_ >= 0; }
+  [[nodiscard]] bool gone() const;  // the other side has closed it, or it is broken
   void close();
 
  private:

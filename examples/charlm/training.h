@@ -316,7 +316,7 @@ class Training {
     if (outcome.kind == Outcome::Kind::interrupted) return Status::recover;
     if (outcome.kind == Outcome::Kind::refused || !rendezvous_.has_rendezvous() || unprotected_)
       return fail(outcome.what);
-    const Status reported = trainer_.fault_report(outcome.what);
+    const Status reported = trainer_.fault_report(outcome.what, ring_.lost());
     return reported == Status::ok ? Status::recover : reported;
   }
 

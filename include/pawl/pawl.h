@@ -291,6 +291,10 @@ PAWL_API pawl_status pawl_event_next(pawl_trainer* trainer, pawl_event* event);
 PAWL_API int pawl_interrupted(const pawl_trainer* trainer);
 /* A collective failed, or the trainer sees another fault. Call pawl_recover_join afterwards. `what` may be NULL. */
 PAWL_API pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what);
+/* The same, and whom the trainer found gone when the collective failed, before it closed its own connections: ranks, or
+ * hosts of addresses ("10.0.0.7"), with blanks between. A node that most others name is replaced if the same happens to
+ * it again without a new committed step. `lost` may be NULL or empty: it can't tell. */
+PAWL_API pawl_status pawl_fault_report_lost(pawl_trainer* trainer, const char* what, const char* lost);
 
 /* Ends the copy threads, tells pawld, and waits: for the job to form, for a seat (a spare), or for the decision of a
  * recovery. PAWL_OK: *seat (may be NULL) is filled in. A spare may wait here in a second thread; meanwhile its main

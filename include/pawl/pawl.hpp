@@ -282,8 +282,9 @@ class Trainer {
   }
   [[nodiscard]] bool interrupted() const { return handle_ != nullptr && pawl_interrupted(handle_) != 0; }
 
-  Status fault_report(const std::string& what) {
-    return call([&] { return pawl_fault_report(handle_, what.c_str()); });
+  // `lost`: as in pawl_fault_report_lost.
+  Status fault_report(const std::string& what, const std::string& lost = {}) {
+    return call([&] { return pawl_fault_report_lost(handle_, what.c_str(), lost.c_str()); });
   }
   Status recover_join(Seat* seat) {
     return call([&] { return pawl_recover_join(handle_, sized(seat)); });

@@ -226,7 +226,9 @@ void DrainingWork::settle(const char* error) {
   std::call_once(settled_, [&] {
     if (error != nullptr) {
       failed_ = true;
-      Generation::current().fail(issue_.generation, issue_.name, error);
+      // Before anything of ours is closed.
+      const std::string lost = issue_.connections ? issue_.connections->lost() : "";
+      Generation::current().fail(issue_.generation, issue_.name, error, lost);
       loopback::zero(received_);
     }
     OutstandingWorks::all().remove(*this);

@@ -34,9 +34,15 @@ std::optional<std::string> Generation::failed() const {
   return why_;
 }
 
+std::string Generation::lost() const {
+  std::lock_guard lock(mutex_);
+  return lost_;
+}
+
 void Generation::open(std::uint64_t number) {
   std::lock_guard lock(mutex_);
   why_.clear();
+  lost_.clear();
   enter(Mode::open, number);
 }
 
@@ -54,19 +60,20 @@ void Generation::set_loopback(bool loopback) {
   }
 }
 
-bool Generation::fail(std::uint64_t number, const std::string& why) {
+bool Generation::fail_once(std::uint64_t number, const std::string& why, const std::string& lost) {
   {
     std::lock_guard lock(mutex_);
     if (state().mode != Mode::open || state().number != number) return false;
     why_ = why;
+    lost_ = lost;
     enter(Mode::draining, number);
   }
   if (react_) react_();
   return true;
 }
 
-bool Generation::fail(std::uint64_t number, const char* collective, const std::string& error) {
-  return fail(number, collective + (": " + sentence_of(error)));
+bool Generation::fail(std::uint64_t number, const char* collective, const std::string& error, const std::string& lost) {
+  return fail_once(number, collective + (": " + sentence_of(error)), lost);
 }
 
 }  // namespace pawl

@@ -42,14 +42,15 @@ class Generation {
   };
   [[nodiscard]] State state() const;  // one load
   [[nodiscard]] std::optional<std::string> failed() const;
+  [[nodiscard]] std::string lost() const;  // whom the failure found gone, as pawl_fault_report_lost wants it
 
   void open(std::uint64_t number);
   void close();
   void set_loopback(bool loopback);
   // False: the generation `number` is not the open one (it has failed already, or is past).
-  bool fail(std::uint64_t number, const std::string& why);
-  // Of a collective's error: its name and what torch or gloo say, made readable.
-  bool fail(std::uint64_t number, const char* collective, const std::string& error);
+  bool fail(std::uint64_t number, const std::string& why) { return fail_once(number, why, ""); }
+  // Of a collective's error: its name and what torch or gloo say, made readable. `lost`: as in lost().
+  bool fail(std::uint64_t number, const char* collective, const std::string& error, const std::string& lost = {});
 
   // Set once, before the first generation opens.
   void on_failure(std::function<void()> react) { react_ = std::move(react); }
@@ -57,10 +58,12 @@ class Generation {
  private:
   Generation() = default;
   void enter(Mode mode, std::uint64_t number);
+  bool fail_once(std::uint64_t number, const std::string& why, const std::string& lost);
 
   mutable std::mutex mutex_;
   std::atomic<std::uint64_t> state_{0};  // number * 4 + mode; written under the mutex
   std::string why_;                      // of the mode `draining`
+  std::string lost_;                     // likewise
   std::function<void()> react_;
 };
 

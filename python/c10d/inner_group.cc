@@ -1,7 +1,9 @@
 #include "inner_group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <iterator>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -122,6 +124,16 @@ std::string why_left(const InnerOrder& order) {
 }
 
 }  // namespace
+
+std::string Connections::lost() const {
+  const std::vector<std::string> left = sockets.hosts();
+  std::vector<std::string> gone;
+  std::set_difference(hosts.begin(), hosts.end(), left.begin(), left.end(), std::back_inserter(gone));
+  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+  std::string text;
+  for (const std::string& host : gone) text += (text.empty() ? "" : " ") + host;
+  return text;
+}
 
 void InnerGroup::interrupt() const {
   if (sockets) sockets->shut_down();

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "sockets.h"
 #include "torch_headers.h"
@@ -20,12 +22,16 @@ namespace pawl {
 
 // What the works of a gloo group know of it without holding it.
 struct Connections {
-  explicit Connections(const WatchedSockets& watched) : sockets(watched) {}
+  explicit Connections(const WatchedSockets& watched) : sockets(watched), hosts(watched.hosts()) {}
   // gloo has closed them all, so nothing that is not complete by then ever can be.
   [[nodiscard]] bool all_closed() const { return sockets.connections() == 0; }
 
+  // Hosts to which a connection is gone by now, with blanks between (pawl_fault_report_lost).
+  [[nodiscard]] std::string lost() const;
+
   const WatchedSockets sockets;
-  std::atomic<bool> stuck{false};  // a work of the group was given up: the group is never freed
+  const std::vector<std::string> hosts;  // of the peers, sorted
+  std::atomic<bool> stuck{false};        // a work of the group was given up: the group is never freed
 };
 
 struct InnerGroup {

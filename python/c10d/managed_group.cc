@@ -154,6 +154,7 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
   TORCH_CHECK(state.mode == Mode::open, "pawl: ", collective.name,
               " before the groups were connected: collectives work between pawl.init() and the end of the job");
   const InnerGroup group = inner_or_throw(collective);
+  const auto lost = [&group] { return group.connections ? group.connections->lost() : std::string(); };
   try {
     report_before_collective();
     WorkPointer work = issue(*group.backend);
@@ -165,12 +166,12 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     OutstandingWorks::all().add(draining);
     return draining;
   } catch (const c10::DistError& error) {
-    Generation::current().fail(state.number, collective.name, error.what_without_backtrace());
+    Generation::current().fail(state.number, collective.name, error.what_without_backtrace(), lost());
   } catch (const c10::Error&) {
     // Before anything was sent: the caller's mistake, unless the group was cut off just now.
     if (Generation::current().state().mode == Mode::open) throw;
   } catch (const std::exception& error) {
-    Generation::current().fail(state.number, collective.name, error.what());
+    Generation::current().fail(state.number, collective.name, error.what(), lost());
   }
   return drained();
 }

@@ -69,6 +69,8 @@ PYBIND11_MODULE(pawl_c10d, module) {
       "close_generation", [] { Groups::all().close(); }, Unlocked());
   module.def(
       "failed", [] { return Generation::current().failed(); }, Unlocked());
+  module.def(
+      "lost", [] { return Generation::current().lost(); }, Unlocked());
   module.def("fail", &fail_generation, py::arg("why"), Unlocked());
   module.def(
       "wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());

@@ -2,10 +2,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -66,6 +69,18 @@ class HeldSocket {
     socklen_t size = sizeof value;
     return ::getsockopt(descriptor_, SOL_SOCKET, SO_ACCEPTCONN, &value, &size) != 0 || value != 0;
   }
+  // As a number; empty if the other side has closed the connection, or it is broken.
+  [[nodiscard]] std::string peer_host() const {
+    pollfd polled{descriptor_, POLLRDHUP, 0};
+    if (::poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) return "";
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    char host[NI_MAXHOST];
+    if (::getpeername(descriptor_, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&peer), size, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
+      return "";
+    return host;
+  }
   [[nodiscard]] bool shut_down() const { return ::shutdown(descriptor_, SHUT_RDWR) == 0; }
 
  private:
@@ -115,6 +130,17 @@ std::optional<int> WatchedSockets::count(Use use) const {
 
 int WatchedSockets::shut_down() const {
   return count([](const HeldSocket& socket) { return socket.shut_down(); }).value_or(0);
+}
+
+std::vector<std::string> WatchedSockets::hosts() const {
+  std::vector<std::string> hosts;
+  (void)count([&](const HeldSocket& socket) {
+    std::string host = socket.peer_host();
+    if (!host.empty()) hosts.push_back(std::move(host));
+    return true;
+  });
+  std::sort(hosts.begin(), hosts.end());
+  return hosts;
 }
 
 std::optional<int> WatchedSockets::connections() const {

@@ -13,6 +13,8 @@
 
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace pawl {
 
@@ -28,6 +30,8 @@ class WatchedSockets {
   // How many connections the loop watches now; nothing if the loop is gone or cannot be asked. gloo takes a connection
   // out of its loop under the lock under which it reads from it: what is not watched is never read again.
   [[nodiscard]] std::optional<int> connections() const;
+  // The peers' hosts, one for each connection that the other side has neither closed nor broken; sorted.
+  [[nodiscard]] std::vector<std::string> hosts() const;
 
  private:
   WatchedSockets(int loop, ino_t listener) : loop_(loop), listener_(listener) {}

@@ -167,7 +167,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "progress": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
     "committed_step": (_U64, (_HANDLE,)),
     "interrupted": (ctypes.c_int, (_HANDLE,)),
-    "fault_report": (ctypes.c_int, (_HANDLE, _TEXT)),
+    "fault_report_lost": (ctypes.c_int, (_HANDLE, _TEXT, _TEXT)),
     "recover_join": (ctypes.c_int, (_HANDLE, ctypes.POINTER(_Seat))),
     "restore": (ctypes.c_int, (_HANDLE,)),
     "recover_done": (ctypes.c_int, (_HANDLE,)),
@@ -362,8 +362,9 @@ class Trainer:
 
     # Recovery and the end.
 
-    def fault_report(self, what: str) -> None:
-        self._check(self._library.pawl_fault_report(self._handle, what.encode()))
+    def fault_report(self, what: str, lost: str = "") -> None:
+        """`lost`: ranks or hosts that the trainer found gone, with blanks between."""
+        self._check(self._library.pawl_fault_report_lost(self._handle, what.encode(), lost.encode()))
 
     def recover_join(self) -> Seat:
         seat = _Seat()

@@ -86,6 +86,11 @@ def failed() -> str | None:
     return _extension.load().failed()
 
 
+def lost() -> str:
+    """Hosts to which a connection was gone when the current generation failed, with blanks between."""
+    return _extension.load().lost()
+
+
 def fail(why: str) -> None:
     """Lets the open generation drain: whoever waits in a collective here goes on within milliseconds, and whoever waits
     for us over a connection too; a peer that waits for somebody else is freed by its own pawld."""

@@ -363,7 +363,7 @@ class ManagedJob(Job):
         self._running = False
         if not self._trainer.interrupted():
             with contextlib.suppress(Recover):
-                self._trainer.fault_report(why)
+                self._trainer.fault_report(why, groups.lost())
         groups.close_generation()
         self._adopt(self._trainer.recover_join())
         self._lost_by = None

@@ -249,7 +249,7 @@ def blocked(me: Rank) -> None:
         raised = str(error)
     later = torch.full((4,), 3.0)
     dist.broadcast(later, src=0)
-    me.say(failed=groups.failed(), seconds=seconds, received=received.tolist(), kept=kept.tolist(),
+    me.say(failed=groups.failed(), lost=groups.lost(), seconds=seconds, received=received.tolist(), kept=kept.tolist(),
            gathered=[one.tolist() for one in gathered], raised=raised, objects=objects, later=later.tolist())
     commands.next()
 

@@ -42,6 +42,7 @@ class BlockedTest(unittest.TestCase):
         for one in said:
             self.assertLess(one["seconds"], FREED_WITHIN_S)
             self.assertIn("closed by peer" if cut == "kill" else "interrupted: by the test", one["failed"])
+            self.assertEqual("127.0.0.1" if cut == "kill" else "", one["lost"], "only who failed by a peer names one")
             self.assertIn(one["failed"], one["raised"], "object collectives say why they raise")
             self.assertEqual([None] * 3, one["objects"])
             self.assertEqual(ZEROS, one["later"], "later receives give zeros")

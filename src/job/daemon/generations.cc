@@ -178,6 +178,7 @@ void Generations::tidy_keys() {
     erase_up_to(control, keys.root + "inventory/", generation);
     erase_up_to(control, keys.root + "ready/", generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
+    erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));
     erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
     erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
   });

@@ -2,7 +2,7 @@
 //
 // Always as the control last said (apply, in the order of revisions), and besides that what this node itself has put
 // and the control has not repeated yet (note_own_*, taken back by forget_own_* if the put fails). The state's generation
-// rules: inventories, readies and acknowledgements of another one are not kept. Pure: no control, no clock.
+// rules: inventories, readies, fault reports and acknowledgements of another one are not kept. Pure: no control, no clock.
 // What follows from it is decided in job/recovery; what the node has done about it is Followed (job/recovery/duties.h).
 #pragma once
 
@@ -50,6 +50,7 @@ class JobMirror {
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
   void forget_finish(Seat seat) { finishes_.erase(seat); }
   void note_end(const TrainerEnd& end) { ends_.insert_or_assign(end.seat, end); }
+  void note_fault(const FaultReport& report) { faults_.insert_or_assign(report.seat, report); }
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
   [[nodiscard]] const JobSpec& spec() const { return spec_; }
@@ -69,6 +70,7 @@ class JobMirror {
   [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
   [[nodiscard]] const StopView& stop() const { return stop_; }
   [[nodiscard]] std::vector<Accusation> accusations() const;  // of the state's generation
+  [[nodiscard]] std::vector<FaultReport> faults() const;      // of the state's generation
   // When anything last changed from which a recovery could go on.
   [[nodiscard]] Duration news_at() const { return news_at_; }
 
@@ -96,6 +98,7 @@ class JobMirror {
   std::map<NodeId, Inventory> inventories_;
   std::map<NodeId, Generation> readies_;
   std::map<std::string, Accusation> accusations_;  // by key
+  std::map<Seat, FaultReport> faults_;
   Duration news_at_{};
   std::map<Seat, SeatFinish> finishes_;
   std::map<Seat, TrainerEnd> ends_;

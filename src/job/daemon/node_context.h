@@ -46,6 +46,7 @@ struct NodeContext {
   Orders orders;  // operators'; applied beside the mirror
   Followed followed;
   Attention attention;
+  Step committed;  // the greatest that this node knows of, in the generation that last ran here; ProgressTree writes it
   Deadlines deadlines{};
   bool ending = false;
 

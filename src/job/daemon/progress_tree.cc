@@ -40,6 +40,7 @@ void ProgressTree::set(Progress progress) {
   const bool committed = progress.committed != progress_.committed;
   progress_ = progress;
   bits_ = progress.pack();
+  context_.committed = progress.committed;
   hooks_.show(progress, committed);
   const JobMirror& mirror = context_.mirror;
   const std::uint32_t mine = mirror.my_position();

@@ -68,7 +68,7 @@ void Seats::on_request(TrainerProcess& trainer, const Frame& frame) {
     case MessageKind::fault: {
       const auto fault = message_of<FaultMessage>(frame);
       parts_.trainers.answer(trainer, kind, NotedMessage{});
-      return parts_.watch.on_fault(trainer, fault.generation, fault.what);
+      return parts_.watch.on_fault(trainer, fault.generation, fault.what, fault.lost);
     }
     case MessageKind::rendezvous:
       return on_rendezvous(trainer, frame);

@@ -146,7 +146,7 @@ void StateMover::push_causes() {
     causes.push_back(std::move(cause));
   }
   if (causes.empty() || holds_.is_held_at("suspect")) return;
-  const Decision decision = open_generation(context_.mirror.state(), causes, context_.self, struck);
+  const Decision decision = open_generation(context_.mirror.state(), causes, context_.self, struck, context_.committed);
   if (const StateMove* next = std::get_if<StateMove>(&decision)) return move(next->next, next->why);
   causes_.clear();  // the state accounts for them
 }

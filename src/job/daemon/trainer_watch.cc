@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "env/files.h"
 #include "job/recovery/local_trainer.h"
+#include "job/recovery/suspect.h"
 #include "pawl/pawl.h"
 
 namespace pawl::job {
@@ -183,15 +184,26 @@ void TrainerWatch::put_exit(const TrainerProcess& trainer, const std::string& ho
   });
 }
 
-void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, const std::string& what) {
-  log_info("trainer_reports_fault", "place", trainer.index, "generation", generation, "what", what);
+void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, const std::string& what,
+                            const std::string& lost) {
+  log_info("trainer_reports_fault", "place", trainer.index, "generation", generation, "what", what, "lost", lost);
   if (!context_.mirror.has_state() || generation != context_.mirror.generation() || !trainer.seat) return;
+  put_fault({*trainer.seat, lost});
   // A death shows within the grace and is then the cause; else the group is rolled back in place.
   context_.after(context_.deadlines.communication_grace, [this, generation, seat = *trainer.seat, what] {
     if (context_.mirror.generation() != generation || context_.ending) return;
-    if (context_.mirror.is_in(JobPhase::running) || context_.mirror.is_in(JobPhase::restoring))
-      mover_.report({FaultKind::communication, std::nullopt, seat, what, 0});
+    if (!context_.mirror.is_in(JobPhase::running) && !context_.mirror.is_in(JobPhase::restoring)) return;
+    const std::optional<NodeLife> suspect = name_suspect(context_.mirror.state(), context_.mirror.faults());
+    mover_.report({FaultKind::communication, suspect, seat, what, 0});
   });
+}
+
+// Whoever decides first sees what the others have found.
+void TrainerWatch::put_fault(const FaultReport& report) {
+  if (context_.mirror.faults().size() >= kFaultReportsMax) return;
+  context_.mirror.note_fault(report);
+  context_.control->tell([key = context_.mirror.keys().fault(context_.mirror.generation(), report.seat),
+                          value = to_json(report)](Control& control) { (void)control.put(key, value); });
 }
 
 // --- Checks

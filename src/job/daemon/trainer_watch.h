@@ -32,7 +32,8 @@ class TrainerWatch {
   void start_missing();
   void kill(TrainerProcess& trainer, const std::string& why);
   void on_death(TrainerProcess& trainer, const std::string& told);  // how; empty: only the robust mutex tells of it
-  void on_fault(TrainerProcess& trainer, Generation generation, const std::string& what);  // the trainer says so
+  // The trainer says so. `lost`: as in FaultReport.
+  void on_fault(TrainerProcess& trainer, Generation generation, const std::string& what, const std::string& lost = {});
   void check();  // at every tick: does anybody hang, or not die?
 
   void count_parked();
@@ -51,6 +52,7 @@ class TrainerWatch {
   void look_again();
   [[nodiscard]] bool outlives_its_command(TrainerProcess& trainer) const;
   void report_death_later(Seat seat, std::uint32_t index);
+  void put_fault(const FaultReport& report);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;
   [[nodiscard]] bool is_stopped(const TrainerProcess& trainer, Duration since_progress) const;

@@ -332,6 +332,17 @@ TEST_F(TrainersWatched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHap
   EXPECT_EQ(reported[0].kind, FaultKind::communication);
 }
 
+TEST_F(TrainersWatched, AFailedCollectiveNamesWhomTwoNodesFoundGone) {
+  node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
+  seat_in(JobPhase::running);
+  node.context.mirror.note_fault({Seat(1), "2"});
+  watch.on_fault(process, Generation(1), "timeout", "2");
+  EXPECT_EQ(node.control.tells, 1);
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].node, test_life(2));
+}
+
 TEST_F(TrainersWatched, ASparesParkedTrainersAreRegistered) {
   trainer.asks(JoinMessage{});
   watch.count_parked();

@@ -107,6 +107,10 @@ template <class Io, Is<Accusation> Record>
 void fields(Io& io, Record& r) {
   io("victim", r.victim), io("accuser", r.accuser);
 }
+template <class Io, Is<FaultReport> Record>
+void fields(Io& io, Record& r) {
+  io("seat", r.seat), io("lost", r.lost);
+}
 
 struct Writer {
   json& object;
@@ -297,6 +301,7 @@ void check(Reader& reader, const JobState& state) {
 }
 void check(Reader&, const Inventory&) {}
 void check(Reader&, const Accusation&) {}
+void check(Reader&, const FaultReport&) {}
 
 template <class Record>
 std::string write(const Record& record) {
@@ -335,6 +340,9 @@ std::string to_json(const Inventory& inventory) {
 std::string to_json(const Accusation& accusation) {
   return write(accusation);
 }
+std::string to_json(const FaultReport& report) {
+  return write(report);
+}
 Result<JobSpec> parse_job_spec(std::string_view json) {
   return read<JobSpec>("job spec", json);
 }
@@ -349,6 +357,9 @@ Result<Inventory> parse_inventory(std::string_view json) {
 }
 Result<Accusation> parse_accusation(std::string_view json) {
   return read<Accusation>("accusation", json);
+}
+Result<FaultReport> parse_fault_report(std::string_view json) {
+  return read<FaultReport>("fault report", json);
 }
 
 const char* name_of(JobPhase phase) {
@@ -397,6 +408,15 @@ std::string JobKeys::accusations(Generation generation) const {
 }
 std::string JobKeys::accusation(Generation generation, NodeId victim, NodeId accuser) const {
   return text(accusations(generation), victim, "/", accuser);
+}
+std::string JobKeys::all_faults() const {
+  return root + "fault/";
+}
+std::string JobKeys::faults(Generation generation) const {
+  return text(all_faults(), generation, "/");
+}
+std::string JobKeys::fault(Generation generation, Seat seat) const {
+  return text(faults(generation), seat);
 }
 std::string JobKeys::finishes() const {
   return root + "finish/";

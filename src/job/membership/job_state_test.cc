@@ -103,6 +103,8 @@ TEST(JobState, EveryRecordComesBackAsItWas) {
   EXPECT_EQ(*parse_accusation(to_json(accusation)), accusation);
 }
 
+  const FaultReport fault{Seat(3), "1 10.77.0.12"};
+  EXPECT_EQ(*parse_fault_report(to_json(fault)), fault);
 TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
   for (int i = 0; i <= static_cast<int>(JobPhase::failed); ++i) {
     JobState state;
@@ -251,6 +253,7 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.accusation(Generation(2), NodeId(3), NodeId(1)), "/pawl/charlm/suspect/2/3/1");
   EXPECT_EQ(keys.ready(Generation(2), NodeId(3)), "/pawl/charlm/ready/2/3");
   EXPECT_EQ(keys.finish(Seat(1)), "/pawl/charlm/finish/1");
+  EXPECT_EQ(keys.fault(Generation(2), Seat(3)), "/pawl/charlm/fault/2/3");
   EXPECT_EQ(keys.cordon(NodeId(3)), "/pawl/charlm/order/cordon/3");
   EXPECT_EQ(keys.drain(NodeId(3)), "/pawl/charlm/order/drain/3");
   EXPECT_EQ(keys.pause(), "/pawl/charlm/pause");

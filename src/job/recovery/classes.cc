@@ -58,7 +58,9 @@ const ClassRow& class_of(FaultKind kind) {
 
 Action action_for(const Cause& cause, std::uint32_t attempts) {
   const ClassRow& row = class_of(cause.kind);
-  if (row.attempts_max == 0 || attempts < row.attempts_max) return row.action;
+  const bool named = cause.kind == communication && cause.node.has_value();
+  const std::uint32_t patience = named ? kSuspectAttemptsMax : row.attempts_max;
+  if (row.attempts_max == 0 || attempts < patience) return row.action;
   return attempts / 2 < row.attempts_max ? row.escalation : Action::stop;
 }
 

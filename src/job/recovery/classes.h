@@ -39,6 +39,9 @@ struct ClassRow {
 [[nodiscard]] std::span<const ClassRow> failure_classes();
 [[nodiscard]] const ClassRow& class_of(FaultKind kind);
 
+// A failed exchange whose suspect is named: its node is replaced after so few, not after attempts_max.
+inline constexpr std::uint32_t kSuspectAttemptsMax = 1;
+
 // What to do about `cause` after `attempts` earlier recoveries of the same kind and place without progress.
 [[nodiscard]] Action action_for(const Cause& cause, std::uint32_t attempts);
 

@@ -47,13 +47,14 @@ using Decision = std::variant<Wait, StateMove>;
 // struck, restart, causes) is carried over. Also a Wait: a communication fault while quiescing (all roll back anyway),
 // and a corrupt source that names no new one. classes.h says what follows from a kind: roll back in place, restart,
 // evict, or StateMove to failed (in the same generation). A leader that is no member is replaced without a new generation.
-// Of a communication fault `seat` is who reports it and `node` the suspect, if there is one (replaced on escalation).
+// Of a communication fault `seat` is who reports it and `node` the suspect (suspect.h), if there is one: it is replaced the
+// second time that it is named without a new committed step. `committed`: the greatest that this node knows of.
 // `cause` must be of the current generation, but nodes are recognised by their lives. The next leader is `self`.
 [[nodiscard]] Decision open_generation(const JobState& state, const Cause& cause, NodeLife self,
-                                       std::span<const Struck> struck = {});
+                                       std::span<const Struck> struck = {}, Step committed = Step(0));
 // The same for several at once, in one generation: two members missed one deadline.
 [[nodiscard]] Decision open_generation(const JobState& state, std::span<const Cause> causes, NodeLife self,
-                                       std::span<const Struck> struck = {});
+                                       std::span<const Struck> struck = {}, Step committed = Step(0));
 
 struct QuiescingView {
   JobSpec spec;

@@ -137,6 +137,16 @@ bool is_anybody_there(const QuiescingView& view, std::span<const Inventory> inve
   return !inventories.empty() || view.state.ran == Generation(0);
 }
 
+// Who is a suspect again before a step after this one is committed is one without progress (open_generation).
+void count_suspects_from(JobState& next, const JobState& before) {
+  for (const Cause& cause : before.causes) {
+    if (cause.kind != FaultKind::communication || !cause.node) continue;
+    for (Attempt& attempt : next.attempts)
+      if (attempt.kind == cause.kind && attempt.seat == lowest_seat_of(before, *cause.node))
+        attempt.resume = next.resume;
+  }
+}
+
 JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating, std::vector<Seat> restart,
                    NodeLife self) {
   JobState next = view.state;
@@ -156,6 +166,7 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
       next.restart.push_back(member.seat);
     }
   }
+  count_suspects_from(next, view.state);
   append_lineage(next.lineage, {next.generation, next.resume});
   next.plan_digest = digest_of(next.sources, next.resume);
   next.waiting.clear();

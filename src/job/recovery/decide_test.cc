@@ -435,7 +435,30 @@ TEST_F(Recovery, ACommunicationFaultRollsBackInPlace) {
   state.phase = JobPhase::running;
   JobState without_suspect = moved(open(cause(FaultKind::communication, std::nullopt, 2)));
   EXPECT_TRUE(without_suspect.evicted.empty());
-  EXPECT_EQ(moved(open(cause(FaultKind::communication, life(2), 0))).evicted, std::vector{life(2)});
+}
+
+TEST_F(Recovery, ASuspectsNodeIsReplacedTheSecondTimeWithoutProgress) {
+  const auto fails = [&](std::uint32_t suspect, std::uint64_t committed) {
+    state =
+        moved(open_generation(state, cause(FaultKind::communication, life(suspect), 0), life(9), {}, Step(committed)));
+  };
+  const auto goes_on = [&](std::uint64_t step) {
+    report(step, step, state.lineage.back().generation.value);
+    state = moved(restore());
+    EXPECT_EQ(state.resume, Step(step));
+    run();
+  };
+  fails(2, 39);
+  EXPECT_TRUE(state.evicted.empty());
+  goes_on(40);
+  fails(1, 40);
+  EXPECT_TRUE(state.evicted.empty()) << "another one";
+  goes_on(40);
+  fails(1, 41);
+  EXPECT_TRUE(state.evicted.empty()) << "there was progress";
+  goes_on(41);
+  fails(1, 41);
+  EXPECT_EQ(state.evicted, std::vector{life(1)});
 }
 
 TEST_F(Recovery, AStruckSourceIsNeverTriedAgain) {

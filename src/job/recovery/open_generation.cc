@@ -1,4 +1,6 @@
 // What a fault does to the job: a further generation, with whom, or its end.
+#include <algorithm>
+
 #include "base/text.h"
 #include "job/recovery/classes.h"
 #include "job/recovery/decide.h"
@@ -67,16 +69,22 @@ bool accounted_for(const JobState& state, JobPhase phase, const Fault& fault, bo
 }
 
 // Counts this recovery and answers how many before it, of the same kind and place, brought no progress.
-std::uint32_t count_attempt(JobState& state, const Fault& fault) {
+std::uint32_t count_attempt(JobState& state, const Fault& fault, Step committed) {
   std::erase_if(state.attempts, [&state](const Attempt& past) { return past.resume < state.resume; });
-  // A failed exchange is between two; who of them reports it is chance.
-  const std::optional<Seat> place = fault.cause.kind == FaultKind::communication ? std::nullopt : fault.seat;
+  // A failed exchange is between two; who of them reports it is chance. Its place is the suspect's, if there is one.
+  std::optional<Seat> place = fault.seat;
+  Step resume = state.resume;
+  if (fault.cause.kind == FaultKind::communication) {
+    place = fault.cause.node ? lowest_seat_of(state, *fault.cause.node) : std::nullopt;
+    if (place) resume = std::max(resume, committed);  // so that the second time is known to be one
+  }
   for (Attempt& past : state.attempts) {
     if (past.kind != fault.cause.kind || past.seat != place) continue;
-    past.resume = state.resume;
+    if (past.resume < resume) past.count = 0;
+    past.resume = resume;
     return past.count++;
   }
-  state.attempts.push_back({fault.cause.kind, place, state.resume, 1});
+  state.attempts.push_back({fault.cause.kind, place, resume, 1});
   return 0;
 }
 
@@ -87,9 +95,9 @@ std::string stop_verdict(const Fault& fault, std::uint32_t attempts) {
 }
 
 // Applies one fault. Empty, or the verdict with which the job ends.
-std::string apply(JobState& next, const Fault& fault, std::string& why) {
+std::string apply(JobState& next, const Fault& fault, Step committed, std::string& why) {
   next.causes.push_back(fault.cause);
-  const std::uint32_t attempts = count_attempt(next, fault);
+  const std::uint32_t attempts = count_attempt(next, fault, committed);
   const Action action = action_for(fault.cause, attempts);
   why += text(why.empty() ? "" : "; ", describe(fault));
   switch (action) {
@@ -143,7 +151,7 @@ bool lost_leader_without_seat(const JobState& state, const Fault& fault) {
 }  // namespace
 
 Decision open_generation(const JobState& state, std::span<const Cause> causes, NodeLife self,
-                         std::span<const Struck> struck) {
+                         std::span<const Struck> struck, Step committed) {
   if (state.phase != JobPhase::running && state.phase != JobPhase::quiescing && state.phase != JobPhase::restoring)
     return Wait{text("nothing to recover: the job is ", name_of(state.phase)), {}, true};
 
@@ -160,7 +168,7 @@ Decision open_generation(const JobState& state, std::span<const Cause> causes, N
       takeover = takeover || lost_leader_without_seat(state, fault);
       known += text(known.empty() ? "" : "; ", describe(fault));
     } else if (verdict.empty()) {
-      verdict = apply(next, fault, why);
+      verdict = apply(next, fault, committed, why);
     }
   }
   if (verdict.empty() && why.empty()) {
@@ -180,8 +188,9 @@ Decision open_generation(const JobState& state, std::span<const Cause> causes, N
   return StateMove{next, text("generation ", next.generation, ": ", why)};
 }
 
-Decision open_generation(const JobState& state, const Cause& cause, NodeLife self, std::span<const Struck> struck) {
-  return open_generation(state, std::span(&cause, 1), self, struck);
+Decision open_generation(const JobState& state, const Cause& cause, NodeLife self, std::span<const Struck> struck,
+                         Step committed) {
+  return open_generation(state, std::span(&cause, 1), self, struck, committed);
 }
 
 }  // namespace pawl::job

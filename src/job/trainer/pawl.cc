@@ -390,9 +390,14 @@ int pawl_interrupted(const pawl_trainer* trainer) {
 }
 
 pawl_status pawl_fault_report(pawl_trainer* trainer, const char* what) {
+  return pawl_fault_report_lost(trainer, what, nullptr);
+}
+
+pawl_status pawl_fault_report_lost(pawl_trainer* trainer, const char* what, const char* lost) {
   const pawl_status entered = enter(trainer);
   if (entered != kGoOn) return entered;
-  return answer(trainer, trainer->trainer->report_fault(what != nullptr ? what : "no reason given"));
+  return answer(
+      trainer, trainer->trainer->report_fault(what != nullptr ? what : "no reason given", lost != nullptr ? lost : ""));
 }
 
 pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat) {

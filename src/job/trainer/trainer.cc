@@ -271,10 +271,10 @@ Result<pawl_fence_report> Trainer::fence() {
 
 // --- Recovery.
 
-Status Trainer::report_fault(std::string what) {
+Status Trainer::report_fault(std::string what, std::string lost) {
   PAWL_TRY(require_joined());
   const Generation joined = session_->joined();
-  Result<Answer> answer = session_->request(FaultMessage{joined, std::move(what)}, MessageKind::noted);
+  Result<Answer> answer = session_->request(FaultMessage{joined, std::move(what), std::move(lost)}, MessageKind::noted);
   if (!answer) return std::move(answer).error();
   return {};
 }

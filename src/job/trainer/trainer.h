@@ -61,7 +61,7 @@ class Trainer {
   [[nodiscard]] int event_fd() const { return session_->event_fd(); }
   [[nodiscard]] bool next_event(pawl_event& event) { return session_->next_event(event); }
   [[nodiscard]] bool interrupted() const { return session_->interrupted(); }
-  [[nodiscard]] Status report_fault(std::string what);
+  [[nodiscard]] Status report_fault(std::string what, std::string lost = {});
 
   [[nodiscard]] Result<pawl_seat> join();
   [[nodiscard]] Status restore();

@@ -137,7 +137,7 @@ void fields(F& f, DoneMessage& m) {
 }
 template <class F>
 void fields(F& f, FaultMessage& m) {
-  f(m.generation, m.what);
+  f(m.generation, m.what, m.lost);
 }
 template <class F>
 void fields(F& f, RendezvousMessage& m) {

@@ -55,7 +55,7 @@ TEST(Messages, OfATrainer) {
   expect_wire(4, "0100000000000000", RestoreMessage{Generation(1)});
   expect_wire(5, "01000000 0100000077", RestoreBadMessage{1, "w"});
   expect_wire(6, "0100000000000000", DoneMessage{Generation(1)});
-  expect_wire(7, "0100000000000000 0100000077", FaultMessage{Generation(1), "w"});
+  expect_wire(7, "0100000000000000 0100000077 0300000030203a", FaultMessage{Generation(1), "w", "0 :"});
   expect_wire(8, "0100000000000000" + kRequestBytes, RendezvousMessage{Generation(1), kRequest});
   expect_wire(10, "0100000000000000 0200000000000000", FinishMessage{Step(1), Step(2)});
   expect_wire(11, "", DetachMessage{});
