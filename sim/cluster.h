@@ -46,8 +46,7 @@ class Node final : public job::NodeKeeper::Node {
   void start();
   // SIGKILL to all of its processes at once; their memory goes `dying` later.
   void kill(Duration dying, bool silent);
-  void stop();
-  void go_on();
+  std::vector<Process*> stop();  // whom
 
   [[nodiscard]] bool is_over() const { return over_; }
   [[nodiscard]] Process* pawld() { return pawld_ != nullptr && pawld_->alive ? pawld_ : nullptr; }

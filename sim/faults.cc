@@ -85,20 +85,39 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     cluster_.may_be_evicted_until[leaving_.node.value] = Duration::max();
     cluster_.order(keys_.cordon(leaving_.node), &nothing);
     cluster_.order(keys_.drain(leaving_.node), &order);
+    kills_ward_ = cluster_.options.nothing_else && cluster_.options.replicas == 1 && random_() % 2 == 0;
     wait(cluster_.scheduler.now() + 1s + Duration(static_cast<std::int64_t>(random_() % 40'000'000'000)));
   }
   void wait(Duration until) {
     const auto& state = *cluster_.state();
+    if (kills_ward_ && state.phase == job::JobPhase::quiescing && std::ranges::count(state.evicted, leaving_) > 0)
+      kill_ward();
     const bool seated = std::ranges::any_of(state.seats, [&](const auto& member) { return member.life == leaving_; });
-    if (seated && cluster_.scheduler.now() < until) return later(50ms, [this, until] { wait(until); });
+    if (seated && cluster_.scheduler.now() < until)
+      return later(kills_ward_ ? 1ms : 50ms, [this, until] { wait(until); });
     cluster_.order(keys_.drain(leaving_.node), nullptr);
     cluster_.order(keys_.cordon(leaving_.node), nullptr);
     on_end_();
+  }
+  // The node of which only the leaving one has a copy.
+  void kill_ward() {
+    kills_ward_ = false;
+    const std::vector<job::Member>& seats = cluster_.state()->seats;
+    const auto mine = std::ranges::find(seats, leaving_, &job::Member::life);
+    const std::size_t each = cluster_.options.seats_per_node;
+    const std::size_t position = static_cast<std::size_t>(mine - seats.begin()) / each;
+    const std::size_t before = (position + cluster_.options.members - 1) % cluster_.options.members;
+    const std::uint32_t ward = seats[before * each].life.node.value;
+    log_warn("sim_drain_ward_dies", "node", ward);
+    cluster_.may_be_evicted_until[ward] = Duration::max();
+    cluster_.nodes[ward]->kill(0ms, false);
+    later(100ms, [this, ward] { cluster_.start_node(ward); });
   }
 
   Cluster& cluster_;
   std::function<void()> on_end_;
   std::mt19937_64 random_;
+  bool kills_ward_ = false;
   const job::JobKeys keys_{cluster_.job};
   job::NodeLife leaving_;
 };
@@ -210,8 +229,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
       }
       case FaultType::pause_node:
         blame(fault.machine, fault.length);
-        node->stop();
-        heal(fault.length, [node] { node->go_on(); });
+        stop(*node, fault.length);
         break;
       case FaultType::cut_data:
       case FaultType::cut_data_out:
@@ -231,8 +249,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         for (std::uint32_t i = 0; i < machines.count(); ++i) {
           Node* each = cluster_.nodes[i].get();
           if (each == nullptr) continue;
-          each->stop();
-          heal(fault.length + scheduler.between(0ms, 300ms), [each] { each->go_on(); });
+          stop(*each, fault.length + scheduler.between(0ms, 300ms));
         }
         break;
       case FaultType::cut_control:
@@ -280,6 +297,12 @@ class Injector : public std::enable_shared_from_this<Injector> {
           machines.kill(*trainer, "killed by SIGKILL");
         break;
     }
+  }
+
+  void stop(Node& node, Duration length) {
+    heal(length, [this, stopped = node.stop()] {
+      for (Process* process : stopped) cluster_.scheduler.go_on(*process);
+    });
   }
 
   void damage_wire(std::uint32_t times) {

@@ -93,7 +93,7 @@ Result<std::uint64_t> MachineProcesses::start_time(pid_t pid) {
 Result<char> MachineProcesses::state(pid_t pid) {
   const Process* process = machines_.find(static_cast<std::uint32_t>(pid));
   if (process == nullptr || !process->alive) return Error{Code::not_found, "no such process"};
-  return process->stopped ? 'T' : 'S';
+  return process->stops > 0 ? 'T' : 'S';
 }
 std::uint64_t MachineProcesses::resident_bytes(pid_t pid) {
   return state(pid) ? 1 << 20 : 0;

@@ -90,14 +90,11 @@ void Node::kill(Duration dying, bool silent) {
   channel_.reset();
 }
 
-void Node::stop() {
-  for (Process* process : all())
-    if (process != nullptr && process->alive) cluster_.scheduler.stop(*process);
-}
-
-void Node::go_on() {
-  for (Process* process : all())
-    if (process != nullptr && process->alive && process->stopped) cluster_.scheduler.go_on(*process);
+std::vector<Process*> Node::stop() {
+  std::vector<Process*> stopped = all();
+  std::erase_if(stopped, [](const Process* process) { return process == nullptr || !process->alive; });
+  for (Process* process : stopped) cluster_.scheduler.stop(*process);
+  return stopped;
 }
 
 // --- NodeKeeper::Node

@@ -112,7 +112,7 @@ void Scheduler::join(Fiber* fiber) {
 }
 
 void Scheduler::go_on(Process& process) {
-  process.stopped = false;
+  if (--process.stops > 0) return;
   std::vector<Fiber*> runnable;
   runnable.swap(process.runnable);
   for (Fiber* fiber : runnable) wake(fiber, fiber->wait, now_ + delay());
@@ -151,7 +151,7 @@ bool Scheduler::run(Duration until) {
     Fiber* fiber = event.fiber;
     if (fiber->done || fiber->wait != event.wait || !fiber->process->alive) continue;
     Process& process = *fiber->process;
-    if (process.stopped) {
+    if (process.stops > 0) {
       if (std::find(process.runnable.begin(), process.runnable.end(), fiber) == process.runnable.end())
         process.runnable.push_back(fiber);
       continue;

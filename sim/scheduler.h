@@ -31,7 +31,7 @@ struct Process {
   std::string name;
   std::uint32_t machine = 0;
   bool alive = true;
-  bool stopped = false;          // SIGSTOP
+  int stops = 0;                 // as many faults keep it stopped (SIGSTOP)
   std::uint64_t turns = 0;       // how often one of its fibers has waited: its await points are numbered by this
   std::vector<Fiber*> runnable;  // would run, but it is stopped
 };
@@ -68,7 +68,7 @@ class Scheduler {
 
   void notify(WaitQueue& queue);
   void kill(Process& process) { process.alive = false; }
-  void stop(Process& process) { process.stopped = true; }
+  void stop(Process& process) { ++process.stops; }
   void go_on(Process& process);
   [[nodiscard]] Process* current_process() const;
 
