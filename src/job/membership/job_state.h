@@ -181,7 +181,6 @@ struct Accusation {
   bool operator==(const Accusation&) const = default;
 };
 
-inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 // fault/<generation>/<seat>: a collective failed for the seat's trainer.
 struct FaultReport {
   Seat seat;
@@ -189,20 +188,21 @@ struct FaultReport {
   bool operator==(const FaultReport&) const = default;
 };
 
+inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 
 [[nodiscard]] std::string to_json(const JobSpec&);
 [[nodiscard]] std::string to_json(const NodeRecord&);
 [[nodiscard]] std::string to_json(const JobState&);
 [[nodiscard]] std::string to_json(const Inventory&);
 [[nodiscard]] std::string to_json(const Accusation&);
-[[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
 [[nodiscard]] std::string to_json(const FaultReport&);
+[[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
 [[nodiscard]] Result<NodeRecord> parse_node_record(std::string_view json);
 [[nodiscard]] Result<JobState> parse_job_state(std::string_view json);
 [[nodiscard]] Result<Inventory> parse_inventory(std::string_view json);
 [[nodiscard]] Result<Accusation> parse_accusation(std::string_view json);
-
 [[nodiscard]] Result<FaultReport> parse_fault_report(std::string_view json);
+
 [[nodiscard]] const char* name_of(JobPhase phase);
 [[nodiscard]] const char* name_of(FaultKind kind);
 [[nodiscard]] const char* name_of(SourceKind kind);
@@ -223,10 +223,10 @@ struct JobKeys {
   [[nodiscard]] std::string all_accusations() const;                   // suspect/
   [[nodiscard]] std::string accusations(Generation generation) const;  // suspect/<generation>/
   [[nodiscard]] std::string accusation(Generation generation, NodeId victim, NodeId accuser) const;
-  [[nodiscard]] std::string finishes() const;                        // finish/
   [[nodiscard]] std::string all_faults() const;                   // fault/
   [[nodiscard]] std::string faults(Generation generation) const;  // fault/<generation>/
   [[nodiscard]] std::string fault(Generation generation, Seat seat) const;
+  [[nodiscard]] std::string finishes() const;                        // finish/
   [[nodiscard]] std::string finish(Seat seat) const;                 // finish/<seat>
   [[nodiscard]] std::string exits() const;                           // exit/
   [[nodiscard]] std::string exit(Seat seat) const;                   // exit/<seat>

@@ -101,10 +101,10 @@ TEST(JobState, EveryRecordComesBackAsItWas) {
   EXPECT_EQ(*parse_inventory(to_json(Inventory())), Inventory());
   const Accusation accusation{life(3, 5), life(1, 2)};
   EXPECT_EQ(*parse_accusation(to_json(accusation)), accusation);
-}
-
   const FaultReport fault{Seat(3), "1 10.77.0.12"};
   EXPECT_EQ(*parse_fault_report(to_json(fault)), fault);
+}
+
 TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
   for (int i = 0; i <= static_cast<int>(JobPhase::failed); ++i) {
     JobState state;
@@ -251,9 +251,9 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.node(NodeId(3)), "/pawl/charlm/nodes/3");
   EXPECT_EQ(keys.inventory(Generation(2), NodeId(3)), "/pawl/charlm/inventory/2/3");
   EXPECT_EQ(keys.accusation(Generation(2), NodeId(3), NodeId(1)), "/pawl/charlm/suspect/2/3/1");
+  EXPECT_EQ(keys.fault(Generation(2), Seat(3)), "/pawl/charlm/fault/2/3");
   EXPECT_EQ(keys.ready(Generation(2), NodeId(3)), "/pawl/charlm/ready/2/3");
   EXPECT_EQ(keys.finish(Seat(1)), "/pawl/charlm/finish/1");
-  EXPECT_EQ(keys.fault(Generation(2), Seat(3)), "/pawl/charlm/fault/2/3");
   EXPECT_EQ(keys.cordon(NodeId(3)), "/pawl/charlm/order/cordon/3");
   EXPECT_EQ(keys.drain(NodeId(3)), "/pawl/charlm/order/drain/3");
   EXPECT_EQ(keys.pause(), "/pawl/charlm/pause");

@@ -160,8 +160,8 @@ struct FaultMessage {  // Answer: noted
   static constexpr MessageKind kKind = MessageKind::fault;
   Generation generation;
   std::string what;
-};
   std::string lost = {};  // as in FaultReport
+};
 // Answer: value, when there is one. Any number may wait; of those that change something, one at a time.
 struct RendezvousMessage {
   static constexpr MessageKind kKind = MessageKind::rendezvous;
