@@ -1,19 +1,23 @@
 #include "env/shared_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "env/files.h"
 
@@ -22,16 +26,20 @@ namespace {
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
-// The number after `label` in `content`, in bytes where it is given in kB; kUnlimited where it is not there.
-std::uint64_t field_bytes(const std::string& content, std::string_view label) {
+// The number after `label` in `content`; kUnlimited where it is not there.
+std::uint64_t field(const std::string& content, std::string_view label) {
   const std::size_t at = content.find(label);
   if (at == std::string::npos) return kUnlimited;
   const std::size_t first = content.find_first_of("0123456789", at + label.size());
   if (first == std::string::npos) return kUnlimited;
   const std::size_t last = content.find_first_not_of("0123456789", first);
-  std::uint64_t kilobytes = 0;
-  if (!parse_number(std::string_view(content).substr(first, last - first), kilobytes)) return kUnlimited;
-  return kilobytes * 1024;
+  std::uint64_t number = 0;
+  return parse_number(std::string_view(content).substr(first, last - first), number) ? number : kUnlimited;
+}
+
+std::uint64_t field_bytes(const std::string& content, std::string_view label) {  // which is given in kB
+  const std::uint64_t kilobytes = field(content, label);
+  return kilobytes == kUnlimited ? kUnlimited : kilobytes * 1024;
 }
 
 std::uint64_t number_in(const std::string& path) {
@@ -55,8 +63,8 @@ std::uint64_t file_pages_bytes(const std::string& stat) {
   return sum;
 }
 
-// What the tightest of the control groups (version 2) above this process leaves it.
-std::uint64_t control_group_left_bytes() {
+// What the tightest of the control groups (version 2) above this process leaves it of "memory", or of "hugetlb.2MB".
+std::uint64_t control_group_left_bytes(const std::string& what) {
   const Result<std::string> own = read_file("/proc/self/cgroup");
   if (!own) return kUnlimited;
   const std::size_t at = own->find("0::/");
@@ -64,16 +72,23 @@ std::uint64_t control_group_left_bytes() {
   std::string group = own->substr(at + 3, own->find('\n', at) - at - 3);
   std::uint64_t left = kUnlimited;
   for (;;) {
-    const std::string directory = text("/sys/fs/cgroup", group == "/" ? "" : group);
-    const std::uint64_t limit = number_in(directory + "/memory.max");
-    std::uint64_t used = number_in(directory + "/memory.current");
+    const std::string files = text("/sys/fs/cgroup", group == "/" ? "" : group, "/", what);
+    const std::uint64_t limit = number_in(files + ".max");
+    std::uint64_t used = number_in(files + ".current");
     if (limit != kUnlimited && used != kUnlimited) {
-      used -= std::min(used, file_pages_bytes(read_file(directory + "/memory.stat").value_or("")));
+      used -= std::min(used, file_pages_bytes(read_file(files + ".stat").value_or("")));
       left = std::min(left, limit > used ? limit - used : 0);
     }
     if (group == "/") return left;
     group = parent_path(group);
   }
+}
+
+// The word in brackets, of a setting whose file lists all: "always [never]".
+std::string chosen_in(const std::string& path) {
+  const std::string content = read_file(path, 4096).value_or("");
+  const std::size_t open = content.find('['), close = content.find(']');
+  return open < close && close != std::string::npos ? content.substr(open + 1, close - open - 1) : "";
 }
 
 Error too_little_memory(const std::string& name, std::uint64_t size_bytes) {
@@ -90,6 +105,7 @@ constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
 struct Populating {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
+  const std::atomic<bool>* slowly_until = nullptr;
   std::atomic<std::uint64_t> next{0};  // which byte the next piece begins at
   std::atomic<int> cause{0};           // errno of a piece that failed
 };
@@ -100,23 +116,31 @@ void* populate_pieces(void* argument) {
     const std::uint64_t offset = work.next.fetch_add(kPieceBytes);
     if (offset >= work.size_bytes) break;
     const std::uint64_t length = std::min(kPieceBytes, work.size_bytes - offset);
+    const auto began = std::chrono::steady_clock::now();
     int done = 0;
     do {
       done = madvise(work.data + offset, length, MADV_POPULATE_WRITE);
     } while (done != 0 && (errno == EINTR || errno == EAGAIN));
     if (done != 0) work.cause.store(errno);
+    if (work.slowly_until == nullptr) continue;
+    // Not by a low priority: who waits long for a core here holds locks that others wait for.
+    std::this_thread::sleep_for(3 * (std::chrono::steady_clock::now() - began));
+    if (*work.slowly_until) work.cause.store(ECANCELED);
   }
   return nullptr;
 }
 
 // Zeroing pages takes as long as memory does, and longer where a host gives them first: on half of the cores, so that
 // others can go on training. 0, or errno.
-int populate(std::byte* data, std::uint64_t size_bytes) {
+int populate(std::byte* data, std::uint64_t size_bytes, SegmentOptions options) {
   Populating work;
   work.data = data;
   work.size_bytes = size_bytes;
+  work.slowly_until = options.slowly_until;
   const std::uint64_t pieces = (size_bytes + kPieceBytes - 1) / kPieceBytes;
-  const std::uint64_t threads = std::min<std::uint64_t>({pieces, std::thread::hardware_concurrency() / 2, 8});
+  const std::uint64_t threads = options.slowly_until != nullptr
+                                    ? 1
+                                    : std::min<std::uint64_t>({pieces, std::thread::hardware_concurrency() / 2, 8});
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -148,19 +172,45 @@ int allocate(int fd, std::uint64_t size_bytes) {
 // Through a mapping that is advised first: huge pages are made only where a fault asks for them (shmem_enabled
 // "advise"), and never of pages that are there already. Unlike fallocate's these pages are zeroed, too: nobody who maps
 // them later has to wait for that.
-Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes) {
+Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes, SegmentOptions options) {
   void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   int cause = data == MAP_FAILED ? errno : 0;
   if (cause == 0) {
     madvise(data, size_bytes, MADV_HUGEPAGE);  // best effort: most systems don't allow it for shared memory
-    cause = populate(static_cast<std::byte*>(data), size_bytes);
+    cause = populate(static_cast<std::byte*>(data), size_bytes, options);
     munmap(data, size_bytes);
   }
   if (cause == EINVAL) cause = allocate(fd, size_bytes);
   if (cause == 0) return {};
+  if (cause == ECANCELED) return Error{Code::cancelled, text("segment ", name, ": not wanted any more")};
   // EFAULT: a page could not be had, which a writer would have been told by SIGBUS.
   if (cause == ENOSPC || cause == ENOMEM || cause == EFAULT) return too_little_memory(name, size_bytes);
   return system_error(text("segment ", name, ": allocate"), cause);
+}
+
+// Of pages of one kind, whose size divides `size_bytes`.
+Result<Fd> make_segment(const std::string& name, std::uint64_t size_bytes, unsigned flags, SegmentOptions options) {
+  Fd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+  if (!fd.valid()) return system_error(text("segment ", name, ": create"), errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) {
+    if (errno == ENOMEM || errno == EFBIG) return too_little_memory(name, size_bytes);
+    return system_error(text("segment ", name, ": size it"), errno);
+  }
+  PAWL_TRY(allocate_pages(fd.get(), name, size_bytes, options));
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return system_error(text("segment ", name, ": seal its size"), errno);
+  return fd;
+}
+
+std::uint64_t whole_pages(std::uint64_t size_bytes, std::uint64_t page_bytes) {
+  return (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+// What is rounded up is lost: an eighth at most.
+bool is_worth_huge_pages(std::uint64_t size_bytes, const HugePages& huge) {
+  if (huge.page_bytes == 0) return false;
+  const std::uint64_t whole = whole_pages(size_bytes, huge.page_bytes);
+  return whole <= huge.free_bytes && whole - size_bytes <= size_bytes / 8;
 }
 
 // Best effort: the pages are there, and a fault that enters one later is cheap.
@@ -174,23 +224,56 @@ void enter_pages(std::byte* data, std::uint64_t size_bytes) {
 std::uint64_t available_memory_bytes() {
   const Result<std::string> machine = read_file("/proc/meminfo");
   const std::uint64_t free_bytes = machine ? field_bytes(*machine, "MemAvailable:") : kUnlimited;
-  return std::min(free_bytes, control_group_left_bytes());
+  return std::min(free_bytes, control_group_left_bytes("memory"));
 }
 
-Result<Fd> create_segment(const std::string& name, std::uint64_t size_bytes) {
+const char* name_of(Pages pages) {
+  return pages == Pages::huge ? "huge" : pages == Pages::transparent ? "transparent" : "small";
+}
+
+HugePages find_huge_pages() {
+  HugePages found;
+  const std::string root = "/sys/kernel/mm/transparent_hugepage/";
+  found.transparent_mode = chosen_in(root + "shmem_enabled");
+  // Newer kernels have a setting for each size, which says "inherit" by default.
+  const std::string of_size = chosen_in(root + "hugepages-2048kB/shmem_enabled");
+  if (!of_size.empty() && of_size != "inherit") found.transparent_mode = of_size;
+  found.transparent = found.transparent_mode == "advise" || found.transparent_mode == "always" ||
+                      found.transparent_mode == "within_size" || found.transparent_mode == "force";
+  const Result<std::string> machine = read_file("/proc/meminfo");
+  if (!machine) return found;
+  const std::uint64_t size = field_bytes(*machine, "Hugepagesize:"), total = field(*machine, "HugePages_Total:");
+  const std::uint64_t free = field(*machine, "HugePages_Free:"), promised = field(*machine, "HugePages_Rsvd:");
+  if (size == kUnlimited || total == kUnlimited || free == kUnlimited || promised == kUnlimited) return found;
+  found.page_bytes = size;
+  found.reserved_bytes = total * size;
+  found.free_bytes = (free - std::min(free, promised)) * size;
+  if (found.free_bytes > 0) {
+    const std::string unit = size >= (1 << 30) ? text(size >> 30, "GB") : text(size >> 20, "MB");
+    found.free_bytes = std::min(found.free_bytes, control_group_left_bytes("hugetlb." + unit));
+  }
+  return found;
+}
+
+Pages pages_of(int fd) {
+  struct statfs system {};
+  if (fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC) return Pages::huge;
+  return find_huge_pages().transparent ? Pages::transparent : Pages::small;
+}
+
+Result<Fd> create_segment(const std::string& name, std::uint64_t size_bytes, SegmentOptions options,
+                          const HugePages& huge) {
   if (size_bytes == 0) return Error{Code::invalid, text("segment ", name, ": size 0")};
+  if (is_worth_huge_pages(size_bytes, huge)) {
+    // Others may take them meanwhile, or a control group or a node of the machine has fewer: known once all are there.
+    Result<Fd> made = make_segment(name, whole_pages(size_bytes, huge.page_bytes), MFD_HUGETLB, options);
+    if (made || made.error().code == Code::cancelled) return made;
+    log_info("huge_pages_refused", "segment", name, "needed_bytes", whole_pages(size_bytes, huge.page_bytes),
+             "free_bytes_before", huge.free_bytes);
+  }
   // Asked first, because on many machines the kernel would rather kill someone than refuse.
   if (size_bytes > available_memory_bytes()) return too_little_memory(name, size_bytes);
-  Fd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return system_error(text("segment ", name, ": create"), errno);
-  if (ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) {
-    if (errno == ENOMEM || errno == EFBIG) return too_little_memory(name, size_bytes);
-    return system_error(text("segment ", name, ": size it"), errno);
-  }
-  PAWL_TRY(allocate_pages(fd.get(), name, size_bytes));
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return system_error(text("segment ", name, ": seal its size"), errno);
-  return fd;
+  return make_segment(name, size_bytes, 0, options);
 }
 
 Result<std::uint64_t> segment_size_bytes(int fd) {
@@ -203,20 +286,24 @@ Result<std::uint64_t> segment_size_bytes(int fd) {
 }
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this == &other) return *this;
   reset();
   data_ = std::exchange(other.data_, nullptr);
   size_bytes_ = std::exchange(other.size_bytes_, 0);
+  mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
   return *this;
 }
 
 void Mapping::reset() {
-  if (data_ != nullptr) munmap(data_, size_bytes_);
+  if (data_ != nullptr) munmap(data_, mapped_bytes_);
   data_ = nullptr;
   size_bytes_ = 0;
+  mapped_bytes_ = 0;
 }
 
 Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options) {
@@ -234,16 +321,25 @@ Result<Mapping> map_segment(int fd, std::uint64_t size_bytes, MapOptions options
   madvise(data, size_bytes, MADV_DONTDUMP);
   madvise(data, size_bytes, MADV_HUGEPAGE);
   if (options.populate) enter_pages(static_cast<std::byte*>(data), size_bytes);
-  return Mapping(static_cast<std::byte*>(data), size_bytes);
+  struct statfs system {};  // only whole pages can be unmapped
+  const bool huge = fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  const std::uint64_t mapped = huge ? whole_pages(size_bytes, static_cast<std::uint64_t>(system.f_bsize)) : size_bytes;
+  return Mapping(static_cast<std::byte*>(data), size_bytes, mapped);
 }
 
 namespace {
 
 class RealSharedMemory final : public SharedMemory {
  public:
-  std::uint64_t available_bytes() override { return available_memory_bytes(); }
+  std::uint64_t available_bytes() override {
+    const std::uint64_t small = available_memory_bytes(), huge = find_huge_pages().free_bytes;
+    return small > kUnlimited - huge ? kUnlimited : small + huge;
+  }
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
     return create_segment(name, size_bytes);
+  }
+  Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until) override {
+    return create_segment(name, size_bytes, {.slowly_until = &until});
   }
   Result<std::uint64_t> size_bytes(int fd) override { return segment_size_bytes(fd); }
   Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override {

@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
+#include "env/files.h"
 #include "env/shared_memory_conformance.h"
 
 namespace pawl {
@@ -77,6 +80,81 @@ TEST(Segment, PopulatedHasNoFaultsLeft) {
   EXPECT_LT(faults_of_this_thread() - before, 100);  // of 10241 pages
 }
 #endif
+
+// The machine's reserved huge pages, more of them for as long as this lives. They are everybody's: only who may set their
+// number has some to test with.
+class ReservedHugePages {
+ public:
+  explicit ReservedHugePages(std::uint64_t bytes) : lock_(open(kPath, O_RDONLY | O_CLOEXEC)) {
+    (void)flock(lock_.get(), LOCK_EX);  // two of these would each put the other's number back
+    before_ = read_file(kPath).value_or("");
+    const HugePages now = find_huge_pages();
+    if (now.page_bytes == 0 || before_.empty()) return;
+    (void)write(std::to_string(now.reserved_bytes / now.page_bytes + bytes / now.page_bytes));
+    enough_ = find_huge_pages().free_bytes >= bytes;
+  }
+  ~ReservedHugePages() {
+    if (!before_.empty()) (void)write(before_);
+  }
+  [[nodiscard]] bool enough() const { return enough_; }
+
+ private:
+  static constexpr const char* kPath = "/proc/sys/vm/nr_hugepages";
+  static bool write(const std::string& number) {
+    const Fd fd(open(kPath, O_WRONLY | O_CLOEXEC));
+    return fd.valid() && ::write(fd.get(), number.data(), number.size()) == static_cast<ssize_t>(number.size());
+  }
+  const Fd lock_;
+  std::string before_;
+  bool enough_ = false;
+};
+
+constexpr std::uint64_t kOddBytes = (std::uint64_t{32} << 20) + 4096;  // no whole number of huge pages
+
+TEST(HugeSegment, IsOfReservedPagesWhereTheSystemHasThem) {
+  const ReservedHugePages reserved(std::uint64_t{40} << 20);
+  if (!reserved.enough()) GTEST_SKIP() << "privilege: cannot reserve huge pages (vm.nr_hugepages)";
+  const std::uint64_t free_before = find_huge_pages().free_bytes;
+  {
+    Result<Fd> segment = create_segment("pawl_test", kOddBytes);
+    ASSERT_TRUE(segment) << segment.error().what;
+    EXPECT_EQ(pages_of(segment->get()), Pages::huge);
+    const std::uint64_t size = *segment_size_bytes(segment->get());
+    EXPECT_EQ(size % find_huge_pages().page_bytes, 0U);
+    EXPECT_EQ(find_huge_pages().free_bytes, free_before - size) << "not all its pages are there yet";
+    EXPECT_NE(ftruncate(segment->get(), static_cast<off_t>(2 * size)), 0);
+    // By its whole size, as whoever is handed it does, and by what was asked for.
+    Result<Mapping> whole = map_segment(segment->get(), size, {.populate = true});
+    Result<Mapping> part = map_segment(segment->get(), kOddBytes);
+    ASSERT_TRUE(whole && part);
+    part->data()[kOddBytes - 1] = std::byte{7};
+    EXPECT_EQ(whole->data()[kOddBytes - 1], std::byte{7});
+    EXPECT_EQ(part->size_bytes(), kOddBytes);
+  }
+  EXPECT_EQ(find_huge_pages().free_bytes, free_before) << "a mapping was left behind";
+}
+
+// As when another process takes them after we have looked.
+TEST(HugeSegment, IsOfOtherPagesIfTheyCantBeHadAfterAll) {
+  HugePages told = find_huge_pages();
+  if (told.page_bytes == 0) GTEST_SKIP() << "this kernel has no huge pages to reserve";
+  told.free_bytes = told.reserved_bytes + (std::uint64_t{1} << 40);
+  const std::uint64_t size = (find_huge_pages().free_bytes / told.page_bytes + 16) * told.page_bytes;
+  Result<Fd> segment = create_segment("pawl_test", size, {}, told);
+  ASSERT_TRUE(segment) << segment.error().what;
+  EXPECT_NE(pages_of(segment->get()), Pages::huge);
+  EXPECT_EQ(*segment_size_bytes(segment->get()), size);
+}
+
+TEST(HugeSegment, IsNotForWhatWouldWasteThem) {
+  HugePages told = find_huge_pages();
+  if (told.page_bytes == 0) GTEST_SKIP() << "this kernel has no huge pages to reserve";
+  told.free_bytes = std::uint64_t{1} << 40;
+  Result<Fd> segment = create_segment("pawl_test", kOddBytes / 8, {}, told);
+  ASSERT_TRUE(segment);
+  EXPECT_NE(pages_of(segment->get()), Pages::huge);
+  EXPECT_EQ(*segment_size_bytes(segment->get()), kOddBytes / 8);
+}
 
 // A peer that hands us a descriptor of which it can take pages away could end us with SIGBUS.
 TEST(Segment, RefusesMemoryThatIsNotSealed) {

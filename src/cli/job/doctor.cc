@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/namespaces.h"
+#include "cli/job/page_advice.h"
 #include "cli/job/run_directory.h"
 #include "cli/json_access.h"
 #include "cli/output.h"
@@ -99,14 +100,8 @@ Finding check_open_files() {
 }
 
 Finding check_huge_pages() {
-  const std::string content = read_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled", 4096).value_or("");
-  const std::size_t open = content.find('['), close = content.find(']');
-  if (open == std::string::npos || close == std::string::npos)
-    return {"huge pages", Verdict::warn, "unknown", "without transparent huge pages the copies are somewhat slower"};
-  const std::string mode = content.substr(open + 1, close - open - 1);
-  const bool good = mode == "advise" || mode == "always" || mode == "within_size" || mode == "force";
-  return {"huge pages", good ? Verdict::ok : Verdict::warn, text("shared memory: ", mode),
-          "copies are faster with them: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+  PageAdvice advice = advise_on_pages(find_huge_pages());
+  return {"huge pages", advice.huge ? Verdict::ok : Verdict::warn, std::move(advice.found), std::move(advice.remedy)};
 }
 
 Finding check_ptrace() {
