@@ -36,7 +36,9 @@ Status Memory::adopt(const std::string& name, Fd fd) {
     return Error{Code::corrupt, text("segment ", name, " says it is another")};
   if (frozen_) freeze(arena);
   const Key key{arena.spec().kind, arena.spec().seat};
-  arenas_[key] = std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena});
+  const Pages pages = shared_.pages_of(fd.get());
+  arenas_[key] = std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena, pages});
+  note_own_bytes();
   return {};
 }
 
@@ -46,11 +48,19 @@ ArenaHandle Memory::find_equal(const ArenaSpec& spec) const {
 }
 
 Result<ArenaHandle> Memory::make(const ArenaSpec& spec) const {
+  PAWL_ASSIGN(ReadySegment segment, segment_for(spec));
+  PAWL_ASSIGN(Arena arena, Arena::format(segment.mapping.bytes(), spec));
+  const Pages pages = shared_.pages_of(segment.fd.get());
+  return std::make_shared<HeldArena>(HeldArena{std::move(segment.fd), std::move(segment.mapping), arena, pages});
+}
+
+Result<ReadySegment> Memory::segment_for(const ArenaSpec& spec) const {
   const std::uint64_t size = Arena::size_bytes(spec);
+  if (spare_ != nullptr)
+    if (std::optional<ReadySegment> ready = spare_->take(size)) return std::move(*ready);
   PAWL_ASSIGN(Fd fd, shared_.create("pawl." + spec.job + "." + segment_name(spec.kind, spec.seat), size));
   PAWL_ASSIGN(Mapping mapping, shared_.map(fd.get(), size, {.populate = true}));
-  PAWL_ASSIGN(Arena arena, Arena::format(mapping.bytes(), spec));
-  return std::make_shared<HeldArena>(HeldArena{std::move(fd), std::move(mapping), arena});
+  return ReadySegment{std::move(fd), std::move(mapping)};
 }
 
 void Memory::put(const ArenaHandle& made) {
@@ -61,7 +71,8 @@ void Memory::put(const ArenaHandle& made) {
   drop(spec.kind, spec.seat);
   keeper_.hold(name, made->fd.get());
   arenas_[{spec.kind, spec.seat}] = made;
-  log_info("arena_made", "name", name, "bytes", made->mapping.size_bytes());
+  note_own_bytes();
+  log_info("arena_made", "name", name, "bytes", made->mapping.size_bytes(), "pages", name_of(made->pages));
 }
 
 Result<ArenaHandle> Memory::arena_for(const ArenaSpec& spec) {
@@ -77,7 +88,9 @@ ArenaHandle Memory::find(ArenaKind kind, Seat seat) const {
 }
 
 void Memory::drop(ArenaKind kind, Seat seat) {
-  if (arenas_.erase({kind, seat}) > 0) keeper_.drop(segment_name(kind, seat));
+  if (arenas_.erase({kind, seat}) == 0) return;
+  keeper_.drop(segment_name(kind, seat));
+  note_own_bytes();
 }
 
 void Memory::freeze_all() {
@@ -128,6 +141,23 @@ std::uint64_t Memory::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& [key, held] : arenas_) sum += held->mapping.size_bytes();
   return sum;
+}
+
+std::uint64_t Memory::ready_bytes() const {
+  return spare_ == nullptr ? 0 : spare_->ready_bytes();
+}
+
+void Memory::note_own_bytes() {
+  std::uint64_t greatest = 0;
+  for (const auto& [key, held] : arenas_)
+    if (key.first == ArenaKind::own) greatest = std::max(greatest, Arena::size_bytes(held->arena.spec()));
+  own_bytes_max_ = greatest;
+}
+
+std::vector<ArenaHandle> Memory::arenas() const {
+  std::vector<ArenaHandle> all;
+  for (const auto& [key, held] : arenas_) all.push_back(held);
+  return all;
 }
 
 }  // namespace pawl::job

@@ -6,6 +6,7 @@
 // valid until drop() (HeldArena is shared, so a thread that still holds one keeps the mapping).
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "env/fd.h"
 #include "env/shared_memory.h"
+#include "job/daemon/spare_memory.h"
 #include "job/membership/job_state.h"
 #include "job/snapshot/arena.h"
 
@@ -24,6 +26,7 @@ struct HeldArena {
   Fd fd;
   Mapping mapping;
   Arena arena;
+  Pages pages = Pages::small;
 };
 using ArenaHandle = std::shared_ptr<HeldArena>;
 
@@ -33,7 +36,9 @@ class Memory {
     std::function<void(const std::string& name, int fd)> hold;
     std::function<void(const std::string& name)> drop;
   };
-  Memory(SharedMemory& shared, Keeper keeper) : shared_(shared), keeper_(std::move(keeper)) {}
+  // `spare`, if there is one, has segments ready for make(); it outlives this.
+  Memory(SharedMemory& shared, Keeper keeper, SpareMemory* spare = nullptr)
+      : shared_(shared), keeper_(std::move(keeper)), spare_(spare) {}
 
   // A segment from the keeper ("own.3", "replica.2"). Fails: `corrupt` or `invalid` if it is none: it is then of no use;
   // `full`, `io` if it can't be read here and now: it may be sound.
@@ -58,13 +63,20 @@ class Memory {
   // At `running`: what is sealed and in the lineage stays, all else of generations before this one becomes empty.
   void unfreeze_all(std::span<const LineageEntry> lineage, Generation running);
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
-  [[nodiscard]] std::uint64_t bytes() const;
+  [[nodiscard]] std::uint64_t bytes() const;                                    // of arenas
+  [[nodiscard]] std::uint64_t ready_bytes() const;                              // of segments for arenas to come
+  [[nodiscard]] std::uint64_t own_bytes_max() const { return own_bytes_max_; }  // of the largest own arena; any thread
+  [[nodiscard]] std::vector<ArenaHandle> arenas() const;
 
  private:
   using Key = std::pair<ArenaKind, Seat>;
   SharedMemory& shared_;
   std::map<Key, ArenaHandle> arenas_;
+  void note_own_bytes();
+  [[nodiscard]] Result<ReadySegment> segment_for(const ArenaSpec& spec) const;
   Keeper keeper_;
+  SpareMemory* const spare_;
+  std::atomic<std::uint64_t> own_bytes_max_{0};
   bool frozen_ = false;
 };
 

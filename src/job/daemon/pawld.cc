@@ -239,7 +239,8 @@ NodeRecord Pawld::node_record() const {
   record.keeper_pid = static_cast<std::uint64_t>(context_.environment->processes.parent_pid());
   record.pawld_pid = static_cast<std::uint64_t>(context_.environment->processes.own_pid());
   record.parked = parts_->watch.parked();
-  record.healthy = true;  // it got here: memory, descriptors, control and listening sockets are sound
+  record.healthy = parts_->spare_memory.fits();  // it got here: descriptors, control and listening sockets are sound
+  record.arena_bytes = parts_->memory.own_bytes_max();
   return record;
 }
 
@@ -354,6 +355,8 @@ void Pawld::tick() {
   neighbours_->tick();
   fence_if_cut_off();
   parts_->watch.check();
+  parts_->spare_memory.consider(
+      {static_cast<std::uint32_t>(parts_->memory.arenas().size()), parts_->memory.own_bytes_max()});
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });

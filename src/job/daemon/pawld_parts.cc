@@ -1,5 +1,7 @@
 #include "job/daemon/pawld_parts.h"
 
+#include <nlohmann/json.hpp>
+
 #include "env/process.h"
 
 namespace pawl::job {
@@ -52,9 +54,15 @@ Pawld::Parts::Parts(Pawld& pawld)
                    pawld.on_change(pawld.context_.mirror.learn(state, revision, pawld.context_.clock->now()));
                  },
              .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); }}),
+      spare_memory(pawld.context_, {.on_refused =
+                                        [this](const std::string& why) {
+                                          events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());
+                                        },
+                                    .on_record_changed = [&pawld] { pawld.session_->register_again(); }}),
       memory(pawld.context_.environment->memory,
              {.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
-              .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); }}),
+              .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); }},
+             &spare_memory),
       trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, std::move(pawld.lines_.trainers),
                trainer_handlers(pawld)),
       arenas(pawld.context_, memory),

@@ -15,6 +15,7 @@
 #include "job/daemon/rendezvous_server.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/seats.h"
+#include "job/daemon/spare_memory.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/streams.h"
 #include "job/daemon/trainer_pages.h"
@@ -30,6 +31,7 @@ struct Pawld::Parts {
   Holds holds;
   Events events;
   StateMover mover;
+  SpareMemory spare_memory;
   Memory memory;
   Trainers trainers;
   SeatArenas arenas;

@@ -148,7 +148,13 @@ std::string Questions::status_json() const {
   status["pawld_pid"] = context.environment->processes.own_pid();
   const std::optional<Duration> lease_age = hooks_.lease_age();
   status["lease_age_ms"] = lease_age ? Json(ms_of(static_cast<std::uint64_t>(lease_age->count()))) : Json();
-  status["memory_bytes"] = parts_.memory.bytes();
+  status["memory_bytes"] = parts_.memory.bytes() + parts_.memory.ready_bytes();
+  status["ready_bytes"] = parts_.memory.ready_bytes();  // of a spare, for arenas to come
+  status["arenas"] = Json::array();
+  for (const ArenaHandle& arena : parts_.memory.arenas())
+    status["arenas"].push_back({{"name", segment_name(arena->arena.spec().kind, arena->arena.spec().seat)},
+                                {"bytes", arena->mapping.size_bytes()},
+                                {"pages", name_of(arena->pages)}});
   status["wire_bytes"] = {{"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}};
   const Generation running =
       formed && context.followed.running == mirror.generation() ? mirror.generation() : Generation(0);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
 
 namespace pawl::job {
 namespace {
@@ -54,6 +55,15 @@ TEST_F(Asked, StatusSaysWhyProtectionHasStopped) {
   EXPECT_TRUE(ask(R"({"ask":"status"})")["exposed"].empty());
   stopped_by = {"seat 0: nothing after step 3 is protected: no room"};
   EXPECT_EQ(ask(R"({"ask":"status"})")["exposed"], Json(stopped_by));
+}
+
+TEST_F(Asked, StatusSaysWhatPagesAnArenaIsOf) {
+  const auto made = memory.arena_for(test_arena(ArenaKind::replica, Seat(1)));
+  ASSERT_TRUE(made);
+  const Json status = ask(R"({"ask":"status"})");
+  ASSERT_EQ(status["arenas"].size(), 1U);
+  EXPECT_EQ(status["arenas"][0],
+            Json({{"name", "replica.1"}, {"bytes", memory.bytes()}, {"pages", name_of(pages_of((*made)->fd.get()))}}));
 }
 
 TEST_F(Asked, StatusBeforeThereIsAJob) {

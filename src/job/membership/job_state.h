@@ -53,8 +53,9 @@ struct NodeRecord {
   std::string local_path;  // unix socket for this machine's command line
   std::uint64_t keeper_pid = 0;
   std::uint64_t pawld_pid = 0;
-  std::uint32_t parked = 0;  // trainers that wait for a seat
-  bool healthy = false;      // passed its health check; only such a node gets seats
+  std::uint32_t parked = 0;       // trainers that wait for a seat
+  bool healthy = false;           // passed its health check; only such a node gets seats
+  std::uint64_t arena_bytes = 0;  // of the largest arena of a seat of its own; 0: it has none
   bool operator==(const NodeRecord&) const = default;
 };
 

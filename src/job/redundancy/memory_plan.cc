@@ -1,5 +1,6 @@
 #include "job/redundancy/memory_plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -16,8 +17,19 @@ std::string gibibytes(std::uint64_t bytes) {
 
 }  // namespace
 
+std::uint32_t arenas_needed(const MemoryPlan& plan) {
+  return plan.seats_per_node * (1 + plan.replica_count);
+}
+
 std::uint64_t bytes_needed(const MemoryPlan& plan) {
-  return plan.arena_bytes * plan.seats_per_node * (std::uint64_t{1} + plan.replica_count);
+  return plan.arena_bytes * arenas_needed(plan);
+}
+
+std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
+  const std::uint32_t needed = plan.arena_bytes == 0 ? 0 : arenas_needed(plan);
+  if (view.is_spare) return needed;
+  if (!view.is_member) return 0;
+  return std::min(view.ready, needed - std::min(needed, view.arenas_here));
 }
 
 Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
@@ -29,10 +41,11 @@ Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
       bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= available_bytes)
     remedy += text(", or have fewer replicas (--replicas ", plan.replica_count - 1, ")");
   return Error{Code::invalid,
-               text("this node has too little memory for the job's policy: ", plan.seats_per_node, " own seat(s) and ",
-                    wards, " replica(s) of others, ", plan.slot_count, " slots of ",
-                    gibibytes(plan.arena_bytes / plan.slot_count), " each, are ", gibibytes(needed), "; ",
-                    gibibytes(available_bytes), " are available, and a spare needs as much: ", remedy)};
+               text("this node has too little memory ", plan.of_spare ? "to be a spare under" : "for",
+                    " the job's policy: ", plan.seats_per_node, " own seat(s) and ", wards, " replica(s) of others, ",
+                    plan.slot_count, " slots of ", gibibytes(plan.arena_bytes / plan.slot_count), " each, are ",
+                    gibibytes(needed), "; ", gibibytes(available_bytes), " are available",
+                    plan.of_spare ? "" : ", and a spare needs as much", ": ", remedy)};
 }
 
 }  // namespace pawl::job

@@ -15,11 +15,23 @@ struct MemoryPlan {
   std::uint32_t slot_count = 2;
   std::uint32_t seats_per_node = 1;
   std::uint32_t replica_count = 0;
+  bool of_spare = false;  // asked by a node that waits for seats, for the words of the refusal
 };
 
-[[nodiscard]] std::uint64_t bytes_needed(const MemoryPlan& plan);  // of one node, spares included
+[[nodiscard]] std::uint32_t arenas_needed(const MemoryPlan& plan);  // of one node
+[[nodiscard]] std::uint64_t bytes_needed(const MemoryPlan& plan);   // of one node, spares included
 
 // Fails: `invalid` if that is more than `available_bytes`, with the arithmetic and the remedies.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes);
+
+// Segments of `plan.arena_bytes` that a node keeps ready for arenas to come: a spare all that it will need, a member no
+// more than what its arenas still miss, and never new ones; any other node none.
+struct ReadyView {
+  bool is_spare = false;  // of a job that runs
+  bool is_member = false;
+  std::uint32_t arenas_here = 0;
+  std::uint32_t ready = 0;
+};
+[[nodiscard]] std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view);
 
 }  // namespace pawl::job

@@ -28,5 +28,28 @@ TEST(MemoryPlanned, FewerReplicasAreNoRemedyForTooManySeats) {
   EXPECT_EQ(refused.error().what.find("--replicas"), std::string::npos) << refused.error().what;
 }
 
+TEST(MemoryPlanned, ASpareIsToldThatItCantBeOne) {
+  const Status refused = check_memory({4 * kGib, 2, 2, 1, true}, 15 * kGib);
+  ASSERT_FALSE(refused);
+  for (const char* words : {"to be a spare", "are 16.0 GiB; 15.0 GiB are available: "})
+    EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;
+}
+
+TEST(SegmentsReady, ASpareKeepsAllThatItWillNeed) {
+  const MemoryPlan plan{4 * kGib, 2, 2, 1};
+  EXPECT_EQ(segments_wanted(plan, {.is_spare = true}), 4U);
+  EXPECT_EQ(segments_wanted({0, 2, 2, 1}, {.is_spare = true}), 0U) << "nobody has told how large they are";
+  EXPECT_EQ(segments_wanted(plan, {.ready = 4}), 0U) << "of a job that is over";
+}
+
+TEST(SegmentsReady, AMemberUsesThemUpAndMakesNone) {
+  const MemoryPlan plan{4 * kGib, 2, 2, 1};
+  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 0, .ready = 4}), 4U);
+  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 3, .ready = 4}), 1U);
+  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 4, .ready = 2}), 0U);
+  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 9, .ready = 2}), 0U);
+  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 0, .ready = 0}), 0U);
+}
+
 }  // namespace
 }  // namespace pawl::job

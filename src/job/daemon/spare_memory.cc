@@ -1,0 +1,161 @@
+#include "job/daemon/spare_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+
+namespace pawl::job {
+
+using namespace std::chrono_literals;
+
+namespace {
+constexpr Duration kAgain = 5s;  // until a spare asks for room again
+}
+
+SpareMemory::SpareMemory(NodeContext& context, Hooks hooks)
+    : context_(context), hooks_(std::move(hooks)), changed_(context.environment->tasks.make_condition()) {}
+
+// Members alone know how large an arena is: nobody else has been told a layout.
+MemoryPlan SpareMemory::plan() const {
+  const JobMirror& mirror = context_.mirror;
+  MemoryPlan plan{
+      .seats_per_node = mirror.spec().seats_per_node, .replica_count = mirror.spec().replica_count, .of_spare = true};
+  for (const auto& [node, record] : mirror.registrations().nodes)
+    plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);
+  return plan;
+}
+
+// While the job runs: what members allocate in a recovery, or at the start, must not wait for this.
+bool SpareMemory::is_spare() const {
+  const JobMirror& mirror = context_.mirror;
+  return mirror.is_in(JobPhase::running) && !mirror.is_member() && !context_.ending &&
+         context_.clock->now() - mirror.state_since() >= context_.deadlines.silence;
+}
+
+std::uint64_t SpareMemory::ready_bytes() const {
+  std::lock_guard lock(mutex_);
+  std::uint64_t sum = 0;
+  for (const ReadySegment& segment : ready_) sum += segment.mapping.size_bytes();
+  return sum;
+}
+
+bool SpareMemory::is_making() const {
+  std::lock_guard lock(mutex_);
+  return making_ != nullptr;
+}
+
+std::uint32_t SpareMemory::ready_count() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(ready_.size());
+}
+
+void SpareMemory::consider(const Held& held) {
+  const JobMirror& mirror = context_.mirror;
+  if (context_.clock->now() < next_look_ || !mirror.has_state()) return;
+  next_look_ = context_.clock->now() + context_.deadlines.silence / 4;
+  if (std::exchange(told_bytes_, held.own_bytes_max) != held.own_bytes_max) hooks_.on_record_changed();
+  const ReadyView view{is_spare(), mirror.is_member(), held.arenas, ready_count()};
+  const bool busy = is_making();
+  const bool waits = !view.is_spare && !view.is_member && !mirror.is_over();  // for the job to run
+  if (waits || (!view.is_spare && view.ready == 0 && !busy)) return;
+  const MemoryPlan wanted = plan();
+  if (view.is_spare) ask_for_room(wanted);
+  const std::uint32_t count = view.is_spare && !why_refused_.empty() ? 0 : segments_wanted(wanted, view);
+  let_go(count, view.is_spare ? wanted.arena_bytes : 0);
+  if (view.is_spare && !busy && ready_count() < count) make_one(wanted.arena_bytes);
+}
+
+void SpareMemory::ask_for_room(const MemoryPlan& plan) {
+  if (plan.arena_bytes == 0) return;
+  const Status room = check_memory(plan, context_.environment->memory.available_bytes() + ready_bytes());
+  judge(room ? "" : room.error().what);
+  if (!room) next_look_ = context_.clock->now() + kAgain;
+}
+
+void SpareMemory::judge(const std::string& why) {
+  const bool fitted = fits_;
+  if (fitted && !why.empty()) {
+    log_error("spare_refused", "why", why);
+    hooks_.on_refused(why);
+  }
+  if (!fitted && why.empty()) log_info("spare_accepted", "why", "it has memory enough now");
+  why_refused_ = why;
+  fits_ = why.empty();
+  if (fits_ != fitted) hooks_.on_record_changed();
+}
+
+// Giving memory back takes time by its bytes as well.
+void SpareMemory::let_go(std::uint32_t wanted, std::uint64_t size_bytes) {
+  auto gone = std::make_shared<std::vector<ReadySegment>>();
+  {
+    std::lock_guard lock(mutex_);
+    const auto stays = std::ranges::partition(
+        ready_, [size_bytes](const ReadySegment& segment) { return segment.mapping.size_bytes() >= size_bytes; });
+    std::ranges::move(stays, std::back_inserter(*gone));
+    ready_.erase(stays.begin(), stays.end());
+    for (; ready_.size() > wanted; ready_.pop_back()) gone->push_back(std::move(ready_.back()));
+    if (making_ && wanted == 0) making_->given_up = true;
+  }
+  if (gone->empty()) return;
+  log_info("spare_memory_let_go", "segments", gone->size());
+  (void)context_.environment->tasks.start("pawl-spare", [gone] { gone->clear(); });
+}
+
+void SpareMemory::make_one(std::uint64_t size_bytes) {
+  auto making = std::make_shared<Making>();
+  {
+    std::lock_guard lock(mutex_);
+    making_ = making;
+  }
+  (void)context_.environment->tasks.start("pawl-spare", [this, making, size_bytes] {
+    SharedMemory& memory = context_.environment->memory;
+    Result<ReadySegment> segment = [&]() -> Result<ReadySegment> {
+      PAWL_ASSIGN(Fd fd, memory.create_slowly("pawl." + context_.job + ".spare", size_bytes, making->given_up));
+      PAWL_ASSIGN(const std::uint64_t whole, memory.size_bytes(fd.get()));
+      PAWL_ASSIGN(Mapping mapping, memory.map(fd.get(), whole, {.populate = true}));
+      return ReadySegment{std::move(fd), std::move(mapping)};
+    }();
+    const Status how = segment ? Status() : Status(segment.error());
+    if (segment) {
+      std::lock_guard lock(mutex_);
+      ready_.push_back(std::move(*segment));
+    }
+    context_.post([this, how] { made(how); });
+    std::lock_guard lock(mutex_);
+    making->ended = true;
+    making_.reset();
+    changed_->notify_all();
+  });
+}
+
+void SpareMemory::made(const Status& how) {
+  if (how) log_info("spare_memory_made", "bytes", ready_bytes());
+  if (how || how.error().code == Code::cancelled) {
+    next_look_ = Duration{};
+    return;
+  }
+  // There is less than the machine says: another look may tell, or another try.
+  log_warn("spare_memory_refused", "why", how.error().what);
+  next_look_ = context_.clock->now() + kAgain;
+}
+
+std::optional<ReadySegment> SpareMemory::take(std::uint64_t size_bytes) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto fits = std::ranges::find_if(
+        ready_, [size_bytes](const ReadySegment& segment) { return segment.mapping.size_bytes() >= size_bytes; });
+    if (fits != ready_.end()) {
+      ReadySegment taken = std::move(*fits);
+      ready_.erase(fits);
+      return taken;
+    }
+    if (!making_) return std::nullopt;
+    const std::shared_ptr<Making> making = making_;
+    making->given_up = true;
+    while (!making->ended) changed_->wait(lock);
+  }
+}
+
+}  // namespace pawl::job
