@@ -1,10 +1,11 @@
 """The managed groups: backend `pawl` of torch.distributed, whose group objects live through the death of a peer.
 
-Each group forwards to an inner one (gloo; NCCL for CUDA tensors where torch has it) that `open_generation` makes anew.
-After a failure the open generation *drains*: nothing raises, works complete, collectives are local no-ops, outputs that
-are only received are zero; `failed()` says why, until the next generation opens. Object collectives raise
-`GroupsFailed` instead, since there is no object that they could hand out. In *loopback* no peer is needed: gathers give
-own copies, receives zeros, object collectives the own objects.
+Groups for which a script names gloo or NCCL are managed ones, too. Each group forwards to an inner one (gloo; NCCL for
+CUDA tensors where torch has it) that `open_generation` makes anew. After a failure the open generation *drains*:
+nothing raises, works complete, collectives are local no-ops, outputs that are only received are zero; `failed()` says
+why, until the next generation opens. Object collectives raise `GroupsFailed` instead, since there is no object that
+they could hand out. In *loopback* no peer is needed: gathers give own copies, receives zeros, object collectives the
+own objects.
 
 A group is known by its ranks and its place among groups of equal ranks: all members make and destroy groups in the same
 order, as torch demands anyway. All the work is done in C++ (python/c10d); this module needs torch only when called.
@@ -46,6 +47,7 @@ def register() -> None:
     dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"] if nccl else ["cpu"])
     for name in _OBJECT_COLLECTIVES:
         _guard(name)
+    _replace("new_group", _managed_new_group)
     atexit.register(c10d.close_generation)
 
 
@@ -159,11 +161,16 @@ def _make_nccl(store: Store, rank: int, size: int, seconds: float) -> Backend:
 
 
 def _guard(name: str) -> None:
-    """Puts our check around torch's object collective `name`, wherever the name is known already."""
+    """Puts our check around torch's object collective `name`."""
+    _replace(name, _guarded)
+
+
+def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wraps torch's function `name`, wherever the name is known already."""
     import torch.distributed.distributed_c10d as torch_c10d
 
     original = getattr(torch_c10d, name)
-    guarded = _guarded(original)
+    guarded = wrap(original)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
             setattr(module, name, guarded)
@@ -189,6 +196,26 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         return answer
 
     return collective
+
+
+def _managed_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A group for which the script names gloo or NCCL is a managed one too: only such a one lives through a death."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        named = bound.arguments.get("backend")
+        if named is not None and _is_managed(None):
+            kinds = {each.rpartition(":")[2].strip() for each in str(named).lower().split(",")}
+            if not kinds <= {BACKEND, "gloo", "nccl"}:
+                raise Refused(f"new_group(backend={str(named)!r}): pawl can bring back groups over gloo and NCCL only: "
+                              f"leave out the backend, or choose one of these")
+            bound.arguments["backend"] = BACKEND
+            bound.arguments.pop("pg_options", None)
+        return original(*bound.args, **bound.kwargs)
+
+    return new_group
 
 
 def _refuse_drained(name: str) -> None:

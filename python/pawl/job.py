@@ -89,6 +89,11 @@ class Step(int):
             _observer.finished(self._job, self)
         return swallowed
 
+    def fence(self) -> None:
+        """From here on protected tensors may be written in this block. An optimizer's step does this by itself; it is
+        for what the script writes into weights or optimizer state before the step's first update."""
+        self._job._fence(self)
+
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)  # kept or sent, it is a number
 
@@ -123,8 +128,11 @@ class Job:
         and everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or an object.
         """
 
-    def steps(self, total: int) -> Iterator[Step]:
-        """The steps 1 to `total` that are not done yet. Recovery happens in here; after it the next step is R+1."""
+    def steps(self, total: int, done: int = 0) -> Iterator[Step]:
+        """The steps 1 to `total` that are not done yet. Recovery happens in here; after it the next step is R+1.
+
+        `done`: so many steps are done already: the script has loaded a checkpoint that was taken after them."""
+        self._done = max(self._done, done)
         while self._done < min(total, self._stop_step or total):
             step = Step(self._done + 1, self)
             yield step
@@ -164,6 +172,9 @@ class Job:
 
     def _enter(self, step: Step) -> None:
         self._inside = step
+
+    def _fence(self, step: Step) -> None:
+        pass
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None

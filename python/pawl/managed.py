@@ -1,8 +1,9 @@
 """The job of a seat under `pawl run`: gates, recovery, restore.
 
-What always holds: a protected optimizer changes state only after the open window is fenced; a window opens only after
-every collective of the step has completed and was checked; and a peer's death leaves the loop only at the edges of a
-step. Until then a lost step drains (groups.py). Whatever it wrote is overwritten, since every seat restores.
+What always holds: a window opens when the loop comes for the next step, so that what the script writes between two
+blocks belongs to the step before; a protected optimizer changes state only after the open window is fenced; a step is
+done only after all its collectives have completed and were checked; and a peer's death leaves the loop only at the
+edges of a step. Until then a lost step drains (groups.py). Whatever it wrote is overwritten, since every seat restores.
 
 A process that joins a running job (restarted in its seat, or a spare) builds in loopback and rehearses until the lazy
 state of the first steps exists. Only then it declares its tensors, restores, and joins the others.
@@ -19,10 +20,22 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from pawl import drill_record, same_script, script_exit, volatile_state
-from pawl._library import Phase, Seat, Trainer
+from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
-from pawl.protect import SETTLE_STEPS_MAX, Held, OptimizerWatch, Protected, Unchanged, dtype_number, storage_order
+from pawl.protect import (
+    STEPS_BEFORE_SEAL,
+    Held,
+    OptimizerWatch,
+    Protected,
+    Sentinel,
+    Unchanged,
+    dtype_number,
+    modes,
+    no_optimizer,
+    put_modes_back,
+    storage_order,
+)
 from pawl.rehearsal import captured_output, rehearsal_steps
 
 COLD_RESTART_S = 120.0  # how long this process waits to be ended by its pawld
@@ -48,7 +61,15 @@ class ManagedJob(Job):
         self._running = False        # recover_done has answered in this generation
         self._lost_by: str | None = None    # why a recovery is due
         self._stopped_by: str | None = None  # what pawl said about the end of the job
-        self._updated = False        # in this block, an optimizer has been let through
+        self._first_done = 0         # steps that the script's checkpoint had done
+        self._steps_here = 0         # blocks that this process has completed, rehearsals apart
+        self._fenced = self._updated = False  # in this block: the window is closed; an optimizer has been let through
+        self._window_due = False     # the state of the last step has no window yet
+        self._sentinel = Sentinel()
+        self._early_writer: str | None = None  # a tensor that the script writes while a window is open
+        self._torn = 0               # the step whose window that was
+        self._raised = False         # an exception left the lost step's block
+        self._lag_said = ""
         self._phase = Phase.NONE
         self._commits: list[tuple[int, Callable[[], Any]]] = []
         self._store: Any = None
@@ -92,13 +113,17 @@ class ManagedJob(Job):
         self._protected.add(things, state)
         drill_record.protected(self._protected, things, state)
 
-    def steps(self, total: int) -> Iterator[Step]:
+    def steps(self, total: int, done: int = 0) -> Iterator[Step]:
+        first = not self.looped
         self.looped = True
         total = drill_record.last_step(total)
         if self.finished:
             raise Refused("job.steps() was called a second time: a job has one loop, and it has ended")
-        if self._protected.empty():
-            raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
+        if first:
+            self._first_done = done
+            self._done = self._done or done
+            if not self._late:
+                self._protected.refuse_unready()
         try:
             if self._late:
                 yield from self._rehearse()
@@ -121,6 +146,7 @@ class ManagedJob(Job):
 
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:
+        before = [modes(module) for module in self._protected.wrappers]
         with super().aside(name):
             self._progress(Phase.COMPUTE)  # so that a hang in it is noticed
             try:
@@ -129,6 +155,8 @@ class ManagedJob(Job):
                 if not self.loss_pending():
                     raise
                 self.cut_short = True
+                for module, training in zip(self._protected.wrappers, before, strict=False):
+                    put_modes_back(module, training)  # what would have done it was cut off
                 script_exit.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
             finally:
                 self._progress(Phase.ASIDE)
@@ -162,15 +190,32 @@ class ManagedJob(Job):
         return self._lost_by is not None
 
     def _begin(self, number: int) -> None:
-        """The volatile state is copied here, so that whatever the loop does from here on is done again after a loss."""
-        if self._sealed:
-            assert self._unchanged is not None
-            self._unchanged.bring_back_buffers()
-            for held in self._unchanged.moved():
-                raise Refused(f"{held.name} ({held.role}) was replaced between two steps: change it inside `with "
-                              f"step:`")
+        """The state of the step before is captured from here on, so that whatever the loop does now is done again after
+        a loss."""
+        self._open_window()
         self._trainer.step_begin(number)
         self._progress(Phase.ASIDE)
+
+    def _open_window(self, last: bool = False) -> None:
+        """Of the last step that is done, unless it has one or was restored. `last`: no step follows."""
+        if not self._window_due or not self._sealed:
+            return
+        self._window_due = False
+        self._check_unchanged()
+        carried = None if last else self._protected.carried_gradient()
+        if carried is not None:
+            return self._lag(f"gradients are added up over several steps (as of {carried}): only the state after an "
+                             f"optimizer's step is captured, and a loss goes back to it", repeated=True)
+        self._trainer.window_open(self._done, self._protected.samples())
+        self._sentinel.begin([(held.name, held.tensor) for held in self._held if held.lifetime is Lifetime.STABLE])
+        return None
+
+    def _lag(self, why: str, repeated: bool = False) -> None:
+        """Says once what protection waits for."""
+        kind = why[:30] if repeated else why
+        if self._lag_said != kind:
+            self._lag_said = kind
+            script_exit.say(f"step {self._done} is not captured: {why}")
 
     def _after(self, step: Step) -> None:
         """The loop has come back for the next step."""
@@ -192,9 +237,13 @@ class ManagedJob(Job):
 
     def _enter(self, step: Step) -> None:
         from pawl import groups
-        self._inside, self._updated, self.cut_short = step, False, False
+        self._inside, self._updated, self._fenced, self.cut_short = step, False, False, False
+        if not self._sealed and int(step) - (0 if step.rehearsal else self._first_done) == STEPS_BEFORE_SEAL:
+            self._sentinel.begin(self._protected.stable())
         if step.rehearsal:
             return
+        if self._early_writer is not None:
+            self._close_window()
         self._progress(Phase.COMPUTE)
         groups.collective_phase(int(Phase.ALLREDUCE), int(Phase.ALLREDUCE))
 
@@ -203,28 +252,66 @@ class ManagedJob(Job):
         from pawl import groups
         if self._inside is None:
             if self._running and not self._late:
-                raise Refused("a protected optimizer stepped outside of `with step:`, where its state is being copied")
+                raise Refused("a protected optimizer stepped outside of `with step:`: what may be undone belongs into "
+                              "the block")
             return
-        if self._updated or self._inside.rehearsal:
+        if self._updated:
             return
         self._updated = True
+        self._close_window()
+        if self._inside.rehearsal:
+            return
+        self._progress(Phase.UPDATE)
+        groups.collective_phase(int(Phase.EXCHANGE), int(Phase.ALLGATHER))
+
+    def _fence(self, step: Step) -> None:
+        if self._inside is not step:
+            raise Refused("step.fence() was called outside of its block")
+        self._close_window()
+        if not step.rehearsal and not self._updated:
+            self._progress(Phase.COMPUTE)
+
+    def _close_window(self) -> None:
+        """Afterwards stable state may change. Once in a block; never raises for a loss."""
+        from pawl import groups
+        if self._fenced:
+            return
+        self._fenced = True
+        self._see_writes()
+        if self._inside is not None and self._inside.rehearsal:
+            return
         try:
             self._trainer.fence()
         except (Recover, Stop) as pending:
             groups.fail(str(pending))
             self._note(pending)
-        self._progress(Phase.UPDATE)
-        groups.collective_phase(int(Phase.EXCHANGE), int(Phase.ALLGATHER))
+
+    def _see_writes(self) -> None:
+        """Whether the script has written where a window may have been copying; from then on its blocks begin without
+        one."""
+        written = self._sentinel.end()
+        if written is None or self._early_writer is not None:
+            return
+        self._early_writer = written
+        if self._sealed:
+            self._torn = self._done
+        if not self.rehearsal:
+            script_exit.say(f"{written} is written in a step before its optimizer steps, while the state is copied: "
+                            f"from now on each step waits for the copy when it begins. Write it after the optimizer's "
+                            f"step, or call step.fence() right before it")
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None
         if step.rehearsal:
+            self._see_writes()
             step.lost = True
             return False
         why = None
+        self._raised = error is not None
         if error is None:
             why = self._complete(step)
         elif isinstance(error, (Exception, SystemExit)):  # others, as KeyboardInterrupt, leave whatever happened
+            self._see_writes()
             why = self._failure()
         self._progress(Phase.ASIDE)
         if why is not None:
@@ -243,22 +330,20 @@ class ManagedJob(Job):
         """The step is done here: opens its window. Otherwise why it is lost."""
         from pawl import groups
         groups.wait_all()
+        self._close_window()
         why = self._failure()
         if why is not None:
             return why
+        if self._protected.trained_without is not None:
+            raise Refused(no_optimizer(self._protected.trained_without))
+        self._steps_here += 1
         try:
-            if not self._sealed and self._settled(int(step)):
+            if not self._sealed and self._steps_here >= STEPS_BEFORE_SEAL:
                 self._seal()
-            elif self._sealed:
-                if not self._updated:
-                    self._trainer.fence()
-                self._check_unchanged()
-            if self._sealed:
-                self._trainer.window_open(int(step), self._protected.samples())
         except (Recover, Stop) as pending:
             self._note(pending)
             return str(pending)
-        self._done = int(step)
+        self._done, self._window_due = int(step), True
         return None
 
     def _lose(self, step: Step, why: str, error: BaseException | None) -> bool:
@@ -284,14 +369,6 @@ class ManagedJob(Job):
 
     # The layout.
 
-    def _settled(self, number: int) -> bool:
-        """Whether the lazy state is there. After the same step on all seats: they have done the same steps."""
-        settled = number >= 2 and self._protected.settled()
-        if not settled and number >= SETTLE_STEPS_MAX:
-            raise Refused(f"{number} steps are done and these protected optimizers have not stepped once: "
-                          f"{self._protected.unsettled()}; take them out of job.protect(), or let them step")
-        return settled
-
     def _seal(self) -> None:
         """Idempotent: a recovery may end it halfway."""
         if not self._declared:
@@ -302,8 +379,9 @@ class ManagedJob(Job):
 
     def _declare(self) -> None:
         self._held = self._protected.held()
+        self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
-        volatile = volatile_state.VolatileState([random, *self._protected.parts])
+        volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), *self._protected.parts])
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
             raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of "
@@ -372,13 +450,20 @@ class ManagedJob(Job):
 
     def _adopt(self, seat: Seat) -> None:
         self._seat, self.generation = seat, seat.generation
-        self._done = seat.resume_step
+        self._done, self._window_due = seat.resume_step, False
 
     def _enter_generation(self) -> None:
         from pawl import groups
         self._protected.drop_gradients()
+        if self._raised:
+            self._protected.mend_reducers()
+            self._raised = False
         resume = self._seat.resume_step
         if resume > 0:
+            if resume == self._torn:
+                raise Refused(f"step {resume} can't be restored: {self._early_writer} was written while that step was "
+                              f"copied, before it was known that the script does this. Call step.fence() right before "
+                              f"that write, and start the job again")
             self._seal()
             self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._trainer.restore()
@@ -400,6 +485,7 @@ class ManagedJob(Job):
     # The end.
 
     def _finish(self) -> None:
+        self._open_window(last=True)
         try:
             self._trainer.finish()
         except Stop:
@@ -417,7 +503,7 @@ class ManagedJob(Job):
                                  "step.rehearsal (or step.lost) first")
         try:
             self._finish()
-        except Stop as stop:
+        except (Stop, Refused) as stop:
             script_exit.exit_now(str(stop))
         except Recover:
             script_exit.exit_now(f"step {self._done} was lost after the loop had been left: this process restarts in "

@@ -3,12 +3,14 @@
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
 owns the partition; buffers are each rank's own. What can't be protected yet is rejected with an error that explains
-why, at protect() where possible. Tensors are listed once the lazy state of the first steps exists. Nothing here talks
-to libpawl.
+why, at protect() where possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has
+its place in the layout all the same. Nothing here talks to libpawl.
 """
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from pawl.sampler import ElasticSampler
 if TYPE_CHECKING:
     import torch
 
-SETTLE_STEPS_MAX = 16  # within so many steps every protected optimizer must have stepped
+STEPS_BEFORE_SEAL = 2  # DDP lays its buckets anew in the second one
 
 
 @dataclass
@@ -33,8 +35,9 @@ class Held:
     tensor: torch.Tensor
     placement: Placement
     lifetime: Lifetime
-    owner: dict[Any, Any] | None = None  # optimizer state that may put another tensor in its place,
-    key: Any = None                      # under this key
+    optimizer: torch.optim.Optimizer | None = None  # whose state it is; that may put another tensor in its place,
+    parameter: torch.Tensor | None = None           # for this parameter
+    key: Any = None                                 # under this key
     address: int = 0
     index: int = -1  # libpawl's
 
@@ -50,7 +53,12 @@ class Protected:
     samplers: list[ElasticSampler] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
     parts: list[volatile_state.Part] = field(default_factory=list)
-    steps_of: dict[int, int] = field(default_factory=dict)  # by id of a protected optimizer
+    wrappers: list[torch.nn.Module] = field(default_factory=list)  # the modules as they were handed over
+    trained_without: str | None = None  # a parameter that got a gradient, and that no protected optimizer has
+    _unborn: dict[tuple[int, int], dict[Any, torch.Tensor]] = field(default_factory=dict)
+    _declared: dict[tuple[int, int, Any], Held] = field(default_factory=dict)
+    _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
+    _used_gradients: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """`things` in any order, each by its type. Fails: Refused, naming the first that can't be protected."""
@@ -73,8 +81,8 @@ class Protected:
         else:
             self._add_stateful(thing)
 
-    def _add_module(self, module: torch.nn.Module) -> None:
-        module = unwrapped(module, self.world)
+    def _add_module(self, wrapper: torch.nn.Module) -> None:
+        module = unwrapped(wrapper, self.world)
         if any(module is known for _, known in self.modules):
             return
         refuse_sharded(module)
@@ -82,6 +90,8 @@ class Protected:
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             refuse_unprotectable(prefix + name, tensor)
         self.modules.append((prefix, module))
+        self.wrappers.append(wrapper)
+        self.parts.append(modes_part(prefix + "modes", wrapper))
         if any(type(each).get_extra_state is not _module_type().get_extra_state for each in module.modules()):
             self.parts.append(_extra_state_part(prefix + "extra_state", module))
 
@@ -96,7 +106,9 @@ class Protected:
                 raise Refused(f"ZeroRedundancyOptimizer over {optimizer.world_size} of {self.world} ranks can't be "
                               f"protected yet: use the default process group")
         self.optimizers.append(optimizer)
-        self.parts.append(volatile_state.optimizer_part(f"optimizer{len(self.optimizers) - 1}", optimizer))
+        number = len(self.optimizers) - 1
+        self.parts.append(volatile_state.optimizer_part(
+            f"optimizer{number}", optimizer, lambda parameter, key: self._declared[number, id(parameter), key].tensor))
 
     def _add_loader(self, loader: Any) -> None:
         if loader.num_workers > 0:
@@ -128,9 +140,6 @@ class Protected:
 
     # What it comes to.
 
-    def empty(self) -> bool:
-        return not self.modules and not self.optimizers
-
     def samples(self) -> int:
         """Global samples consumed so far, for status."""
         return sum(sampler.position for sampler in self.samplers)
@@ -152,8 +161,76 @@ class Protected:
     def drop_gradients(self) -> None:
         for _, parameter in self.parameters():
             parameter.grad = None
-        for scaler in self.scalers:  # where a step was left between unscale_ and update
-            scaler._per_optimizer_states.clear()
+        for scaler in self.scalers:  # where a step was left between unscale_ and update; one that is off has none
+            getattr(scaler, "_per_optimizer_states", {}).clear()
+
+    def mend_reducers(self) -> None:
+        """Where an exception left a backward, DDP still waits for the rest of it."""
+        for module in self.wrappers:
+            for each in module.modules():
+                reset = getattr(getattr(each, "reducer", None), "_reset_state", None)
+                if reset is not None:
+                    reset()
+
+    # Gradients that one block leaves to the next.
+
+    def gradients_used(self, optimizer: Any) -> None:
+        """The optimizer has stepped, or the scaler has skipped it: what gradients there are have done their work."""
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if parameter.grad is not None:
+                self._used_gradients[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
+
+    def carried_gradient(self) -> str | None:
+        """The first parameter with a gradient that no optimizer has used yet: the next block will add to it."""
+        for name, parameter in self._trained_names or self._trained():
+            gradient = parameter.grad
+            if gradient is not None:
+                used, version = self._used_gradients.get(id(parameter), (None, 0))
+                if used is None or used() is not gradient or gradient._version != version:
+                    if bool(gradient.any()):
+                        return name
+                    self._used_gradients[id(parameter)] = (weakref.ref(gradient), gradient._version)
+        return None
+
+    def gradients_part(self) -> volatile_state.Part:
+        """Which parameters have a gradient. Its values don't count any more when a window opens, but an optimizer
+        passes by a parameter that has none, and not by one whose gradient is zero."""
+        import torch
+
+        def save() -> str:
+            return "".join("01"[parameter.grad is not None] for _, parameter in self._trained_names)
+
+        def load(saved: str) -> None:
+            for (_, parameter), there in zip(self._trained_names, saved, strict=False):
+                parameter.grad = torch.zeros_like(parameter) if there == "1" else None
+        return volatile_state.Part("gradients", save, load)
+
+    def _trained(self) -> list[tuple[str, torch.Tensor]]:
+        """What protected optimizers have."""
+        names = {id(parameter): name for name, parameter in self.parameters()}
+        return [(names[id(p)], p) for optimizer in self.optimizers for group in optimizer.param_groups
+                for p in group["params"]]
+
+    def refuse_unready(self) -> None:
+        """Before the first step: something is protected, with its optimizers. Fails: Refused.
+
+        A parameter that is trained by nobody that pawl knows would be restored without its
+        optimizer. A module of its own, such as an average of the weights, may have such; gradients give it away."""
+        if not self.modules and not self.optimizers:
+            raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
+        trained = {id(parameter) for _, parameter in self._trained()}
+        for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
+            loose = [(prefix + name, each) for name, each in module.named_parameters()
+                     if each.requires_grad and id(each) not in trained]
+            if not loose:
+                continue
+            if not self.optimizers or wrapper is not module or any(id(each) in trained for each in module.parameters()):
+                raise Refused(no_optimizer(loose[0][0], len(loose) - 1))
+            for name, parameter in loose:
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._see_trained, name))
+
+    def _see_trained(self, name: str, _parameter: Any) -> None:
+        self.trained_without = self.trained_without or name
 
     def held(self) -> list[Held]:
         """Every tensor, as it is now. Fails: Refused, naming the first that can't be protected."""
@@ -167,6 +244,13 @@ class Protected:
             held.address = held.tensor.data_ptr()
         return found
 
+    def declared(self, held: list[Held]) -> None:
+        """These are in the layout: a restored state is put back with them."""
+        self._trained_names = self._trained()
+        numbers = {id(optimizer): number for number, optimizer in enumerate(self.optimizers)}
+        self._declared = {(numbers[id(each.optimizer)], id(each.parameter), each.key): each for each in held
+                          if each.optimizer is not None}
+
     def _held_buffers(self) -> list[Held]:
         found: dict[int, Held] = {}
         for prefix, module in self.modules:
@@ -179,20 +263,40 @@ class Protected:
         import torch
         names = {id(parameter): name for name, parameter in self.parameters()}
         inner = volatile_state.inner_optimizer(optimizer)
+        places = [(group, place, p) for group in inner.param_groups for place, p in enumerate(group["params"])]
         earlier = {id(p) for other in self.optimizers[:number] for group in other.param_groups for p in group["params"]}
         placement = Placement.UNIQUE if is_zero(optimizer) else Placement.REPLICATE
         found = []
-        for parameter in (p for group in inner.param_groups for p in group["params"]):
+        for group, place, parameter in places:
+            name = names[id(parameter)]
             values = inner.state.get(parameter, {})
+            if not any(_is_tensor(value) for value in values.values()):
+                values = {**values, **self._not_yet_there(name, inner, group, place, parameter)}
             for key, value in values.items():
-                name = names[id(parameter)]
                 role = f"{key}.{number}" if id(parameter) in earlier else str(key)
                 if isinstance(value, torch.Tensor):
-                    found.append(Held(name, role, value, placement, Lifetime.STABLE, values, key))
+                    found.append(Held(name, role, value, placement, Lifetime.STABLE, optimizer, parameter, key))
                 elif isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
                     raise Refused(f"{name} ({role}): {type(inner).__name__} keeps a list of tensors, which can't be "
                                   f"protected yet: use an optimizer whose state is tensors")
         return found
+
+    def _not_yet_there(self, name: str, inner: Any, group: dict[str, Any], place: int,
+                       parameter: torch.Tensor) -> dict[Any, torch.Tensor]:
+        """Zeros that keep the places of the state that the optimizer will make for this parameter."""
+        import torch
+
+        from pawl.torch.optimizer_state import state_after_a_step
+        key = id(inner), id(parameter)
+        if key not in self._unborn:
+            try:
+                made = state_after_a_step(inner, group, place, parameter)
+            except Refused as refused:
+                raise Refused(f"{name} has no optimizer state after {STEPS_BEFORE_SEAL} steps, and what it will be "
+                              f"can't be found out: {refused}") from None
+            self._unborn[key] = {each: torch.zeros_like(value) for each, value in made.items()
+                                 if isinstance(value, torch.Tensor)}
+        return self._unborn[key]
 
     # The optimizers' steps.
 
@@ -206,28 +310,35 @@ class Protected:
         theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         return next((name for name, parameter in self.parameters() if id(parameter) in theirs), None)
 
-    def settled(self) -> bool:
-        """Every optimizer has stepped, so that its lazy state is there. The same on all ranks after the same steps."""
-        return all(self.steps_of.get(id(optimizer), 0) > 0 for optimizer in self.optimizers)
-
-    def unsettled(self) -> str:
-        """Which optimizers have not stepped, for a sentence."""
-        return ", ".join(f"{type(optimizer).__name__} (number {number})" for number, optimizer
-                         in enumerate(self.optimizers) if self.steps_of.get(id(optimizer), 0) == 0)
+    def stable(self) -> list[tuple[str, torch.Tensor]]:
+        """Weights and optimizer state that is there, for who watches them before the layout is sealed."""
+        found = [(name, each) for name, each in self.parameters()]
+        for optimizer in self.optimizers:
+            inner = volatile_state.inner_optimizer(optimizer)
+            found += [("optimizer state", value) for state in inner.state.values() for value in state.values()
+                      if _is_tensor(value)]
+        return found
 
 
 class OptimizerWatch:
     """Sees every optimizer's step in the process: before a protected one begins, `before_update` is called.
 
-    An optimizer that isn't protected and would change protected parameters is refused.
+    An optimizer that isn't protected and would change protected parameters is refused. A protected scaler's step counts
+    as one of its optimizer's, also where it skips it.
     """
+
+    _living: list[OptimizerWatch] = []
 
     def __init__(self, protected: Protected, before_update: Callable[[], None]) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         self._protected, self._before_update = protected, before_update
         self._handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+        _see_scaler_steps()
+        OptimizerWatch._living.append(self)
 
     def close(self) -> None:
+        if self in OptimizerWatch._living:
+            OptimizerWatch._living.remove(self)
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -242,9 +353,56 @@ class OptimizerWatch:
         return None
 
     def _after(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        steps = self._protected.steps_of
-        if any(optimizer is known for known in self._protected.optimizers):
-            steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+        if self._protected.owns(optimizer):
+            self._protected.gradients_used(optimizer)
+
+    def before_scaler(self, scaler: Any, optimizer: Any) -> None:
+        if any(scaler is known for known in self._protected.scalers):
+            self._before(optimizer, (), {})
+
+    def after_scaler(self, scaler: Any, optimizer: Any) -> None:
+        if any(scaler is known for known in self._protected.scalers):
+            self._after(optimizer, (), {})
+
+
+@functools.cache
+def _see_scaler_steps() -> None:
+    """A scaler that skips its optimizer's step calls no hook. Once in a process."""
+    import torch
+    original = torch.amp.GradScaler.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+        for watch in list(OptimizerWatch._living):
+            watch.before_scaler(self, optimizer)
+        answer = original(self, optimizer, *arguments, **keywords)
+        for watch in list(OptimizerWatch._living):
+            watch.after_scaler(self, optimizer)
+        return answer
+
+    torch.amp.GradScaler.step = step
+
+
+class Sentinel:
+    """Sees whether tensors are written between two moments, by the counts that torch keeps of writes in place.
+
+    What it can't see: writes through `.data` or through memory that others share (numpy).
+    """
+
+    def __init__(self) -> None:
+        self._watched: list[tuple[str, torch.Tensor]] = []
+        self._versions: list[int] = []
+
+    def begin(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        self._watched = [(name, tensor) for name, tensor in tensors if not tensor.is_inference()]
+        self._versions = [tensor._version for _, tensor in self._watched]
+
+    def end(self) -> str | None:
+        """The first that was written since begin(); afterwards nothing is watched."""
+        written = next((name for (name, tensor), version in zip(self._watched, self._versions, strict=True)
+                        if tensor._version != version), None)
+        self._watched, self._versions = [], []
+        return written
 
 
 class Unchanged:
@@ -256,8 +414,12 @@ class Unchanged:
 
     def __init__(self, protected: Protected, held: list[Held]) -> None:
         self._fixed = [(each, tuple(each.tensor.shape)) for each in held if each.role == "weight"]
-        self._replaceable = [(each, each.owner) for each in held if each.owner is not None]
-        self._keys = [(each.owner, len(each.owner), each.name) for each in held if each.owner is not None]
+        self._state = [(optimizer, [each for each in held if each.optimizer is optimizer])
+                       for optimizer in protected.optimizers]
+        self._known = {(id(each.optimizer), id(each.parameter), each.key) for each in held
+                       if each.optimizer is not None}
+        self._counts: dict[tuple[int, int], int] = {}  # entries of a parameter's state, when it was last looked at
+        self._parameters = [(optimizer, _named(protected, optimizer)) for optimizer in protected.optimizers]
         self._buffers = _buffer_places(protected, held)
         self._tables = [(table, dict(table), f"{prefix}{path}") for prefix, module in protected.modules
                         for path, each in module.named_modules() for table in (each._parameters, each._modules)]
@@ -273,30 +435,30 @@ class Unchanged:
         for held, shape in self._fixed:
             if held.tensor.data_ptr() != held.address or tuple(held.tensor.shape) != shape:
                 return f"{held.name}: its memory was replaced (shape {list(shape)} then, {list(held.tensor.shape)} now)"
-        for owner, count, name in self._keys:
-            if len(owner) != count:
-                return f"{name}: its optimizer's state has other entries than before ({', '.join(map(str, owner))})"
+        for optimizer, parameters in self._parameters:
+            now = volatile_state.inner_optimizer(optimizer).state
+            for name, parameter in parameters:
+                state, place = now.get(parameter, {}), (id(optimizer), id(parameter))
+                if len(state) != self._counts.get(place, 0):
+                    for key, value in state.items():
+                        if _is_tensor(value) and (*place, key) not in self._known:
+                            return (f"optimizer state of {name} appeared ({key}) that was not there when the layout "
+                                    f"was made, after {STEPS_BEFORE_SEAL} steps")
+                    self._counts[place] = len(state)
         for optimizer, counts in self._groups:
             if [len(group["params"]) for group in optimizer.param_groups] != counts:
                 return f"{type(optimizer).__name__}: its parameter groups are others than before"
         return None
 
-    def bring_back_buffers(self) -> None:
-        """Between steps, where a buffer's new place can't be told any more: its new value is put into its old place."""
-        import torch
-        for held, table, key in self._buffers:
-            value = table.get(key)
-            if value is not held.tensor:
-                _refuse_another_kind(held, value)
-                with torch.no_grad():
-                    held.tensor.copy_(value)
-                table[key] = held.tensor
-
     def moved(self) -> list[Held]:
         """Replaceable tensors that lie elsewhere now, with their new address. Fails: Refused for another shape."""
         found = []
-        for held, owner in self._replaceable:
-            found += _take_place(held, owner.get(held.key))
+        for optimizer, states in self._state:
+            now = volatile_state.inner_optimizer(optimizer).state
+            for held in states:
+                value = now.get(held.parameter, {}).get(held.key)
+                if value is not None:  # else `held.tensor` keeps the place
+                    found += _take_place(held, value)
         for held, table, key in self._buffers:
             found += _take_place(held, table.get(key))
         return found
@@ -316,6 +478,12 @@ def _refuse_another_kind(held: Held, value: Any) -> None:
     if not same or value.stride() != before.stride():
         raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was "
                       f"protected")
+
+
+def _named(protected: Protected, optimizer: Any) -> list[tuple[str, torch.Tensor]]:
+    names = {id(parameter): name for name, parameter in protected.parameters()}
+    inner = volatile_state.inner_optimizer(optimizer)
+    return [(names[id(p)], p) for group in inner.param_groups for p in group["params"]]
 
 
 def _buffer_places(protected: Protected, held: list[Held]) -> list[tuple[Held, dict[str, Any], str]]:
@@ -393,6 +561,41 @@ def refuse_sharded(module: torch.nn.Module) -> None:
                           f"with ZeroRedundancyOptimizer")
         if type(each).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"{path or type(module).__name__} is a pipeline stage, which can't be protected yet")
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+    return isinstance(value, torch.Tensor)
+
+
+def no_optimizer(name: str, others: int = 0) -> str:
+    more = f", and {others} more" if others else ""
+    return (f"{name} is trainable, but no protected optimizer has it{more}: pass its optimizer to job.protect() too, "
+            f"or switch it off with requires_grad_(False)")
+
+
+def modes(module: torch.nn.Module) -> list[bool]:
+    """Training or evaluation, of each module inside."""
+    return [each.training for each in module.modules()]
+
+
+def put_modes_back(module: torch.nn.Module, training: list[bool]) -> None:
+    for each, was in zip(module.modules(), training, strict=False):
+        each.training = was
+
+
+def modes_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
+    """train() and eval() of each module, and which parameters are frozen."""
+    def save() -> dict[str, str]:
+        return {"training": "".join("01"[each] for each in modes(module)),
+                "requires_grad": "".join("01"[each.requires_grad] for each in module.parameters())}
+
+    def load(saved: dict[str, str]) -> None:
+        put_modes_back(module, [each == "1" for each in saved["training"]])
+        for parameter, each in zip(module.parameters(), saved["requires_grad"], strict=False):
+            if parameter.requires_grad != (each == "1"):
+                parameter.requires_grad_(each == "1")
+    return volatile_state.Part(name, save, load)
 
 
 def _module_type() -> Any:

@@ -24,7 +24,7 @@ from pawl import drill_record, script_exit
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
-from pawl.protect import SETTLE_STEPS_MAX, OptimizerWatch, Protected
+from pawl.protect import STEPS_BEFORE_SEAL, OptimizerWatch, Protected
 from pawl.volatile_state import load_random, save_random
 
 FORMING_POLL_S = 0.02
@@ -35,18 +35,13 @@ class RehearsalEnded(BaseException):
 
 
 def rehearsal_steps(job: Job, protected: Protected) -> Iterator[Step]:
-    """Steps that don't count, until all lazy state is there."""
-    if protected.empty():
-        raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
-    for number in range(1, SETTLE_STEPS_MAX + 1):
+    """Steps that don't count, as many as the others have done before they made the layout."""
+    protected.refuse_unready()
+    for number in range(1, STEPS_BEFORE_SEAL + 1):
         step = Step(number, job, rehearsal=True)
         yield step
         if not step._entered:
             raise Refused(f"step {number} has no block: write `with step:` in the loop")
-        if number >= 2 and protected.settled():
-            return
-    raise Refused(f"{SETTLE_STEPS_MAX} steps were rehearsed and these protected optimizers have not stepped once: "
-                  f"{protected.unsettled()}")
 
 
 class RehearsalJob(Job):
@@ -67,7 +62,7 @@ class RehearsalJob(Job):
         self._protected.add(things, state)
         drill_record.protected(self._protected, things, state)
 
-    def steps(self, total: int) -> Iterator[Step]:
+    def steps(self, total: int, done: int = 0) -> Iterator[Step]:
         for step in rehearsal_steps(self, self._protected):
             self._unwind_if_seated()
             yield step

@@ -92,8 +92,10 @@ def _tensor_of(data: bytes) -> Any:
 
 # Optimizers -------------------------------------------------------------------------------------------------------
 
-def optimizer_part(name: str, optimizer: Any) -> Part:
-    """Param-group scalars (learning rates, betas, what schedulers added), and state that is no tensor.
+def optimizer_part(name: str, optimizer: Any, tensor_at: Callable[[Any, Any], Any]) -> Part:
+    """Param-group scalars (learning rates, betas, what schedulers added), state that is no tensor, and for which
+    parameters there is state at all. `tensor_at(parameter, key)` gives the restored tensor where the optimizer has
+    none.
 
     A ZeroRedundancyOptimizer has groups of its own and, inside, those of its partition; either may hold the newer
     value.
@@ -101,19 +103,41 @@ def optimizer_part(name: str, optimizer: Any) -> Part:
     inner = inner_optimizer(optimizer)
     holders = [optimizer] if inner is optimizer else [optimizer, inner]
 
+    def parameters() -> list[Any]:
+        return [parameter for group in inner.param_groups for parameter in group["params"]]
+
     def save() -> Any:
+        kinds: list[Any] = []  # which tensors a parameter's state has: few lists, of many parameters
+        state: list[Any] = []
+        for parameter in parameters():
+            values = inner.state.get(parameter)
+            if not values:
+                state.append(None)
+                continue
+            tensors = _tensor_keys(values)
+            if tensors not in kinds:
+                kinds.append(tensors)
+            plain = _plain_state(values)
+            state.append([kinds.index(tensors), plain] if plain else kinds.index(tensors))
         return {"groups": [[_scalars(group) for group in holder.param_groups] for holder in holders],
-                "state": [[_plain_state(inner.state.get(parameter, {})) for parameter in group["params"]]
-                          for group in inner.param_groups]}
+                "kinds": kinds, "state": state}
 
     def load(saved: Any) -> None:
         for holder, groups in zip(holders, saved["groups"], strict=True):
             for group, scalars in zip(holder.param_groups, groups, strict=True):
                 _load_scalars(group, scalars)
-        for group, states in zip(inner.param_groups, saved["state"], strict=True):
-            for parameter, plain in zip(group["params"], states, strict=True):
-                if plain:
-                    inner.state[parameter].update(plain)
+        for parameter, kept in zip(parameters(), saved["state"], strict=True):
+            if kept is None:
+                inner.state.pop(parameter, None)
+                continue
+            kind, plain = kept if isinstance(kept, list) else (kept, {})
+            state, tensors = inner.state[parameter], saved["kinds"][kind]
+            for key in [key for key in state if key not in plain and key not in tensors]:
+                del state[key]
+            state.update(plain)
+            for key in tensors:
+                if not _is_tensor(state.get(key)):
+                    state[key] = tensor_at(parameter, key)
 
     return Part(name, save, load)
 
@@ -141,8 +165,16 @@ def _load_scalars(group: dict[str, Any], scalars: dict[str, Any]) -> None:
 
 
 def _plain_state(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if not _is_tensor(value)}
+
+
+def _tensor_keys(state: dict[str, Any]) -> list[Any]:
+    return [key for key, value in state.items() if _is_tensor(value)]
+
+
+def _is_tensor(value: Any) -> bool:
     import torch
-    return {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}
+    return isinstance(value, torch.Tensor)
 
 
 # Everything else --------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class MistakesTest(TorchTest):
                 self.assertNotIn("Traceback", said)
 
     def test_an_unprotected_optimizer(self):
-        self.refused("AdamW changes first.weight, which is protected, but the optimizer isn't", unprotected=True,
+        self.refused("first.weight is trainable, but no protected optimizer has it", unprotected=True,
                      optimizer="adam")
 
     def test_a_model_that_changed(self):

@@ -1,4 +1,5 @@
 """What is protected, how it is called and placed, what is refused; the plain mode; libpawl with PAWL=off."""
+import copy
 import os
 import pickle
 import subprocess
@@ -96,11 +97,99 @@ class HeldTest(unittest.TestCase):
         self.assertEqual([], unchanged.moved())
         before = model[1].running_mean
         model[1].running_mean = torch.full_like(before, 4.0)
-        unchanged.bring_back_buffers()
-        self.assertIs(before, model[1].running_mean, "a new value in the old place")
-        self.assertEqual([4.0] * 6, before.tolist())
+        self.assertEqual(["1.running_mean/rank0"], [held.name for held in unchanged.moved()])
+        self.assertIsNot(before, model[1].running_mean)
         model[2].weight = nn.Parameter(torch.zeros(2, 6))
         self.assertIn("2.weight was added, removed or replaced", unchanged.first_change())
+
+
+class WrittenTest(unittest.TestCase):
+    """What a script writes at the wrong time, and what it leaves for the next block."""
+
+    def test_the_sentinel_names_what_was_written(self):
+        model = small()
+        sentinel = protect.Sentinel()
+        sentinel.begin(list(model.named_parameters()))
+        train(model, torch.optim.SGD(model.parameters(), lr=0.0), steps=0)
+        model(torch.randn(8, 4)).sum().backward()
+        self.assertIsNone(sentinel.end(), "forward and backward write no weights")
+        sentinel.begin(list(model.named_parameters()))
+        with torch.no_grad():
+            model[2].weight.clamp_(-1, 1)
+        self.assertEqual("2.weight", sentinel.end())
+        self.assertIsNone(sentinel.end(), "nothing is watched any more")
+
+    def test_gradients_that_the_next_block_adds_to(self):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters())
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        watch = protect.OptimizerWatch(protected, lambda: None)
+        self.addCleanup(watch.close)
+        backward = lambda: model(torch.randn(8, 4)).sum().backward()  # noqa: E731
+        self.assertIsNone(protected.carried_gradient())
+        backward()
+        self.assertEqual("0.weight", protected.carried_gradient())
+        optimizer.step()
+        self.assertIsNone(protected.carried_gradient(), "used, and left where they are")
+        optimizer.zero_grad(set_to_none=False)
+        self.assertIsNone(protected.carried_gradient(), "zeros add nothing")
+        backward()
+        self.assertEqual("0.weight", protected.carried_gradient())
+        optimizer.zero_grad()
+        self.assertIsNone(protected.carried_gradient())
+
+    def test_which_parameters_have_a_gradient_is_kept(self):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters())
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        protected.declared(protected.held())
+        part = protected.gradients_part()
+        model[0].weight.grad = torch.ones(6, 4)
+        saved = part.save()
+        protected.drop_gradients()
+        part.load(saved)
+        self.assertEqual(0.0, model[0].weight.grad.sum().item())
+        self.assertIsNone(model[0].bias.grad)
+
+    def test_state_that_is_not_there_yet_has_its_place(self):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters())
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        held = protected.held()
+        protected.declared(held)
+        unchanged = protect.Unchanged(protected, held)
+        self.assertIn(("0.weight", "exp_avg"), [(each.name, each.role) for each in held])
+        self.assertFalse(optimizer.state)
+        part = next(each for each in protected.parts if each.name == "optimizer0")
+        before = part.save()
+        train(model, optimizer)
+        self.assertIsNone(unchanged.first_change())
+        self.assertEqual(3 * 6, len(unchanged.moved()), "exp_avg, exp_avg_sq and step")
+        there = part.save()
+        part.load(before)
+        self.assertFalse(optimizer.state, "gone again, as it was")
+        part.load(there)
+        place = next(each for each in held if (each.name, each.role) == ("0.weight", "exp_avg"))
+        self.assertIs(place.tensor, optimizer.state[model[0].weight]["exp_avg"])
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        self.assertIsNone(unchanged.first_change())
+        self.assertEqual(3 * 6, len(unchanged.moved()), "other tensors now")
+        optimizer.state[model[0].weight]["late"] = torch.zeros(3)
+        self.assertIn("optimizer state of 0.weight appeared (late)", unchanged.first_change())
+
+    def test_every_trainable_parameter_needs_an_optimizer(self):
+        model, average = small(), small()
+        protected = protect.Protected(0, 1)
+        protected.add([model], None)
+        with self.assertRaisesRegex(pawl.Refused, "0.weight is trainable, but no protected optimizer has it, and 5"):
+            protected.refuse_unready()
+        protected.add([torch.optim.SGD(model.parameters(), lr=0.1), average], None)
+        protected.refuse_unready()
+        average(torch.randn(8, 4)).sum().backward()
+        self.assertIn("module1.", protected.trained_without)
 
 
 class RefusedTest(unittest.TestCase):
@@ -157,7 +246,7 @@ class ZeroTest(unittest.TestCase):
             held = {(held.name, held.role): held for held in protected.held()}
             self.assertEqual(_library.Placement.UNIQUE, held["0.weight", "exp_avg"].placement)
             self.assertTrue(protected.owns(optimizer.optim))
-            part = volatile_state.optimizer_part("zero", optimizer)
+            part = volatile_state.optimizer_part("zero", optimizer, lambda *_: None)
             saved = pickle.loads(pickle.dumps(part.save()))
             optimizer.param_groups[0]["lr"] = optimizer.optim.param_groups[0]["lr"] = 9.0
             part.load(saved)

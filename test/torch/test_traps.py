@@ -1,0 +1,104 @@
+"""Habits of ordinary scripts that a careless recovery gets wrong (traps/): a trainer dies, and the result has the bits
+of the plain run, or pawl refuses before the first step and says why. Never anything else."""
+import hashlib
+import json
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch  # noqa: E402
+import torch_job  # noqa: E402
+from torch_job import END_S, HERE, JobTest, harness  # noqa: E402
+
+# isort: split
+from reference import Reference  # noqa: E402
+
+TRAPS = os.path.join(HERE, "traps")
+
+
+def results(folder):
+    found = {}
+    for seat in (0, 1):
+        with open(os.path.join(folder, f"result.{seat}.json"), encoding="utf-8") as file:
+            found[seat] = json.load(file)
+    return found
+
+
+class TrapTest(JobTest):
+    def plain(self, name):
+        """The script in plain PyTorch, undisturbed; once for each version of it."""
+        key = hashlib.sha256(torch.__version__.encode())
+        for path in ("trap", name):
+            with open(os.path.join(TRAPS, path + ".py"), "rb") as file:
+                key.update(file.read())
+
+        def run(folder):
+            variables = {key: value for key, value in torch_job.environment().items() if not key.startswith("PAWL")}
+            Reference([variables["PYTHON_EXEC"], os.path.join(TRAPS, name + ".py")], folder, 2,
+                      {**variables, "GLOO_SOCKET_IFNAME": "lo", "TRAP_FOLDER": folder}).start().wait(END_S)
+        kept = f"trap-{name}-{key.hexdigest()[:16]}"
+        harness.made_once(kept, run)
+        return results(os.path.join(harness.CACHE, kept))
+
+    def killed(self, name, kill="1:9", code=0):
+        """(results, what was said) of the script under pawl; that seat's trainer dies in that step."""
+        with tempfile.TemporaryDirectory(prefix="pawl-trap-") as folder, self.job(
+                nodes=2, spares=0, command=[os.path.join(TRAPS, name + ".py")], wait=False, hooks=False,
+                environment={**torch_job.environment(), "TRAP_FOLDER": folder, "TRAP_KILL": kill}) as job:
+            self.assertEqual(code, job.wait_end(END_S), job.output())
+            said = job.output() + job.logs(400)
+            died = len([name for name in os.listdir(folder) if name.startswith("died")])
+            self.assertEqual(kill.count(":") if code == 0 else 0, died, said)
+            return results(folder) if code == 0 else None, said
+
+    def equal(self, name, *words, kill="1:9"):
+        """The result is that of the plain run, and these words were said on the way."""
+        found, said = self.killed(name, kill)
+        expected = self.plain(name)
+        for seat, each in expected.items():
+            differing = [key for key in {**each, **found[seat]} if each.get(key) != found[seat].get(key)]
+            self.assertEqual([], differing, f"seat {seat} differs\n{said}")
+        self.assert_says(said, *words)
+        return said
+
+    def refused(self, name, *words):
+        """Before the first step, with these words and no traceback."""
+        _, said = self.killed(name, kill="", code=1)
+        self.assert_says(said, *words)
+        self.assertNotIn("Traceback", said)
+
+    def test_a_scaler_that_is_switched_off(self):
+        self.equal("disabled_scaler")
+
+    def test_optimizer_state_that_appears_late(self):
+        self.equal("late_head", kill="1:6,0:10")
+
+    def test_an_optimizer_that_is_set_back(self):
+        self.equal("rollback", kill="1:7,0:10")
+
+    def test_averages_and_clamps_after_the_block(self):
+        self.equal("averages")
+
+    def test_an_average_in_a_step_that_the_scaler_skips(self):
+        self.equal("skipped_average", kill="1:6,0:10")
+
+    def test_a_teacher_that_is_written_while_its_state_is_copied(self):
+        self.equal("momentum_teacher", "is written in a step before its optimizer steps", "step.fence()")
+
+    def test_unfreezing_and_an_evaluation_that_is_cut_off(self):
+        self.equal("unfreezing", "evaluation was cut short", kill="1:6,0:10")
+
+    def test_a_group_of_its_own_and_an_exception_in_backward(self):
+        self.equal("own_group", "1.0 of 2 ranks are here")
+
+    def test_gradients_added_up_over_blocks_from_a_checkpoint_on(self):
+        self.equal("accumulation", "gradients are added up over several steps", kill="1:11")
+
+    def test_a_model_without_its_optimizer(self):
+        self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")
+
+
+if __name__ == "__main__":
+    harness.main()

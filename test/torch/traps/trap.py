@@ -1,0 +1,73 @@
+"""What the scripts of this folder share: data, a small model, deaths, and the digests by which two runs are compared.
+
+A trap is a script as users write it, with one habit that a careless recovery would get wrong. test_traps.py runs it
+plain, and under pawl with one trainer killed; both must end with the same bits.
+"""
+import hashlib
+import json
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+STEPS, SAMPLES, FEATURES, CLASSES, BATCH = 16, 256, 8, 4, 8
+FOLDER = os.environ.get("TRAP_FOLDER", ".")
+
+
+def data():
+    generator = torch.Generator().manual_seed(3)
+    return (torch.randn(SAMPLES, FEATURES, generator=generator),
+            torch.randint(CLASSES, (SAMPLES,), generator=generator))
+
+
+class Net(nn.Module):
+    """With a head that is used only when it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Dropout(0.1))
+        self.head, self.late = nn.Linear(16, CLASSES), nn.Linear(16, CLASSES)
+
+    def forward(self, inputs, late=False):
+        features = self.body(inputs)
+        return self.head(features) + self.late(features) if late else self.head(features)
+
+
+def point(step):
+    """Here the trainers that the test chose die in the steps that it chose, once each."""
+    place = f"{dist.get_rank()}:{int(step)}"
+    if place in os.environ.get("TRAP_KILL", "").split(",") and not step.rehearsal:
+        mark = os.path.join(FOLDER, f"died.{place}")
+        if not os.path.exists(mark):
+            with open(mark, "w", encoding="utf-8"):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def result(**found):
+    """What the training has come to: modules, optimizers, tensors, numbers."""
+    seen = {}
+    for name, thing in found.items():
+        if isinstance(thing, nn.Module):
+            seen.update({f"{name}.{key}": digest(value) for key, value in thing.state_dict().items()})
+            seen.update({f"{name}.{key} trains": each.training for key, each in thing.named_modules()})
+        elif isinstance(thing, torch.optim.Optimizer):
+            for place, parameter in enumerate(p for group in thing.param_groups for p in group["params"]):
+                state = thing.state.get(parameter, {})
+                seen.update({f"{name}.{place}.{key}": digest(value) for key, value in state.items()})
+        else:
+            seen[name] = digest(thing)
+    path = os.path.join(FOLDER, f"result.{dist.get_rank()}.json")
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(seen, file)
+    os.replace(path + ".new", path)
+    if "PAWL_SOCKET" not in os.environ:
+        dist.destroy_process_group()
+
+
+def digest(value):
+    if isinstance(value, torch.Tensor):
+        value = (str(value.dtype), value.detach().flatten().view(-1).tolist())
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
