@@ -80,14 +80,14 @@ class GigabytesTest(JobTest):
             self.assertTrue(all(end["captured"] > 0 for end in ends.values()), ends)
 
     def test_a_killed_node_comes_back_as_a_spare(self):
-        with self.state_job(nodes=2, spares=1, steps=60) as job:
+        with self.state_job(nodes=2, spares=1, steps=90) as job:
             job.wait_running(timeout_s=60)
             job.wait_spare(timeout_s=60)
             before = job.wait_step(3, 60)
             # An own seat's arena and a ward's, two slots each, before anybody asks for them.
             spare, = job.wait_until(lambda nodes: [node for node in jobs.spares(nodes)
                                                    if nodes[node]["ready_bytes"] >= 4 * GIB],
-                                    "the spare's memory to be ready", 60)[0]
+                                    "the spare's memory to be ready", 90)[0]
             node = job.node_of_seat(1)
             at_ns = job.kill_node(node)
             after = job.wait_running(jobs.generation(before), 90)

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -110,21 +111,28 @@ struct Populating {
   std::atomic<int> cause{0};           // errno of a piece that failed
 };
 
+std::chrono::nanoseconds time_of_this_thread() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
 void* populate_pieces(void* argument) {
   Populating& work = *static_cast<Populating*>(argument);
   while (work.cause.load() == 0) {
     const std::uint64_t offset = work.next.fetch_add(kPieceBytes);
     if (offset >= work.size_bytes) break;
     const std::uint64_t length = std::min(kPieceBytes, work.size_bytes - offset);
-    const auto began = std::chrono::steady_clock::now();
+    const std::chrono::nanoseconds began = time_of_this_thread();
     int done = 0;
     do {
       done = madvise(work.data + offset, length, MADV_POPULATE_WRITE);
     } while (done != 0 && (errno == EINTR || errno == EAGAIN));
     if (done != 0) work.cause.store(errno);
     if (work.slowly_until == nullptr) continue;
-    // Not by a low priority: who waits long for a core here holds locks that others wait for.
-    std::this_thread::sleep_for(3 * (std::chrono::steady_clock::now() - began));
+    // Not by a low priority: who waits long for a core here holds locks that others wait for. By the time that it had a
+    // core: where many want one, it has rested already.
+    std::this_thread::sleep_for(3 * (time_of_this_thread() - began));
     if (*work.slowly_until) work.cause.store(ECANCELED);
   }
   return nullptr;
