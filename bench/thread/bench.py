@@ -5,6 +5,7 @@ ratio of medians, so that a machine that is busier for a while makes one round w
 Kills: a job in which whole nodes are killed at random instants (tools/demo/killer.py), one after the other.
 Detection is set against its floor: how long it takes from SIGKILL until the kernel gives the death away by a pidfd, and
 until a connection to the dead process's port is refused.
+States of any size, seals, and cores that others want: gigabytes.py.
 Prints Markdown tables; --out FILE writes them there as well.
 """
 import argparse
@@ -28,6 +29,7 @@ import job as jobs  # noqa: E402
 import record  # noqa: E402
 import verdict  # noqa: E402
 from figures import at, figure, text  # noqa: E402
+from gigabytes import STATEBENCH, bench_crowd, bench_gigabytes, bench_seals  # noqa: E402
 from harness import CHARLM, CHARLM_PLAIN, PAWL, TOOLS, TestedJob, trainer_flags  # noqa: E402
 from processes import Victims, identity  # noqa: E402
 from reference import Reference  # noqa: E402
@@ -215,6 +217,11 @@ def parse():
     parser.add_argument("--device-ms", type=int, default=150, help="of the steps whose cores are free")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--kills", type=int, default=20, help="0: none; 200 for published numbers")
+    parser.add_argument("--state-kills", type=int, default=3, help="of statebench's nodes, trainers, pawlds; 0: none")
+    parser.add_argument("--sizes", default="4M,1G", help="of statebench's state a seat; 1G needs 16 GiB of memory")
+    parser.add_argument("--step-ms", type=int, default=4000, help="of a step with a large state")
+    parser.add_argument("--seals", type=int, default=3, help="runs of 1 GiB alone; 0: none")
+    parser.add_argument("--minutes", type=float, default=0, help="on oversubscribed cores; 10 for published numbers")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", help="also write the tables to this file")
     return parser.parse_args()
@@ -222,7 +229,7 @@ def parse():
 
 def main():
     options = parse()
-    for path in (PAWL, CHARLM, CHARLM_PLAIN):
+    for path in (PAWL, CHARLM, CHARLM_PLAIN, STATEBENCH):
         if not os.access(path, os.X_OK):
             print(f"{path} is not there; `make build` makes it", file=sys.stderr)
             return 2
@@ -235,6 +242,12 @@ def main():
                 rows += bench_steps(options, folder, device_ms)
         if options.kills > 0:
             rows += bench_kills(options, folder)
+        if options.seals > 0:
+            rows += bench_seals(options, folder)
+        if options.state_kills > 0:
+            rows += bench_gigabytes(options, folder)
+        if options.minutes > 0:
+            rows += bench_crowd(options, folder)
     except (jobs.JobError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1

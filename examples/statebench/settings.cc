@@ -57,6 +57,8 @@ bool parse_settings(int count, const char* const* arguments, Settings* settings,
       settings->help = true;
     } else if (flag == "--quiet") {
       settings->quiet = true;
+    } else if (flag == "--timed") {
+      settings->timed = true;
     } else if (!takes_value(flag)) {
       *why = "unknown argument " + std::string(flag) + "; --help lists the flags";
       return false;
@@ -88,6 +90,7 @@ const char* usage() {
          "  --touch X       part of the state that a step changes, up to 1 (0.01)\n"
          "  --record DIR    write what is said as JSON lines, too: one file a process\n"
          "  --quiet         no line a step\n"
+         "  --timed         check the state at the end only, not after a restore: for who measures recoveries\n"
          "  -o json         one line of JSON at the end\n"
          "\n"
          "Start it with `pawl run`. Exit code: 0 finished and every byte is right, 1 failed, 2 usage, 3 stopped by "

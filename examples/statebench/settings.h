@@ -16,6 +16,7 @@ struct Settings {
   std::string record;   // folder for one file of JSON lines a process; empty: none
   bool json = false;    // one line of JSON at the end
   bool quiet = false;   // no line a step
+  bool timed = false;   // nothing is read through after a restore: what it costs would be taken for pawl's
   bool help = false;
 };
 
