@@ -304,12 +304,16 @@ class Trainer:
     def tensor_rebind(self, index: int, data: int) -> None:
         self._check(self._library.pawl_tensor_rebind(self._handle, index, data))
 
-    def blob_add(self, name: str, capacity: int, save: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
-        """`save` and `load` run on the training thread; what they raise is raised by the call they ran in."""
+    def blob_add(self, name: str, capacity: int, save: Callable[[], bytes | None],
+                 load: Callable[[bytes], None]) -> None:
+        """`save` and `load` run on the training thread; what they raise is raised by the call they ran in. A `save`
+        that gives None makes its window void."""
 
         def on_save(_: object, buffer: int, room: int, size: ctypes._Pointer[ctypes.c_size_t]) -> int:
             try:
                 data = save()
+                if data is None:
+                    return 1
                 if len(data) > room:
                     raise Refused(f"{name}: {len(data)} bytes, but there is room for {room}")
                 ctypes.memmove(buffer, data, len(data))

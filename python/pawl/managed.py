@@ -57,6 +57,7 @@ class ManagedJob(Job):
         self._watch = OptimizerWatch(self._protected, self._before_update)
         self._held: list[Held] = []
         self._unchanged: Unchanged | None = None
+        self._volatile: volatile_state.VolatileState | None = None
         self._declared = self._sealed = False
         self._running = False        # recover_done has answered in this generation
         self._lost_by: str | None = None    # why a recovery is due
@@ -201,6 +202,8 @@ class ManagedJob(Job):
         if not self._window_due or not self._sealed:
             return
         self._window_due = False
+        assert self._volatile is not None
+        self._volatile.ending = last
         self._check_unchanged()
         carried = None if last else self._protected.carried_gradient()
         if carried is not None:
@@ -381,7 +384,9 @@ class ManagedJob(Job):
         self._held = self._protected.held()
         self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
-        volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), *self._protected.parts])
+        volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), *self._protected.parts],
+                                                self._state_bytes, script_exit.say)
+        self._volatile = volatile
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
             raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of "
@@ -395,7 +400,7 @@ class ManagedJob(Job):
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
                                                   mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
-        self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save, volatile.load)
+        self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save_within, volatile.load)
         self._unchanged = Unchanged(self._protected, self._held)
         self._declared = True
 

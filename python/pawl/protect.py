@@ -62,10 +62,13 @@ class Protected:
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """`things` in any order, each by its type. Fails: Refused, naming the first that can't be protected."""
+        known = len(self.parts)
         for thing in things:
             self._add(thing)
         if ordinary is not None:
             self.parts.append(volatile_state.object_part(f"state{len(self.parts)}", ordinary))
+        for part in self.parts[known:]:
+            volatile_state.refuse_unkept(part)
 
     def _add(self, thing: Any) -> None:
         import torch

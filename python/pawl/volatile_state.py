@@ -2,20 +2,23 @@
 
 Random number generators, scalars of param groups, schedulers, the scaler, the sampler, and the user's own objects. Each
 is a `Part` with a name. All are saved together as one blob when the next step begins (evaluation between steps uses
-them too), and loaded when a step is restored. The blob is pickled: it never leaves the job, and pawl checks its bytes
-before they are used. If a part can't be saved or loaded, the error names it.
+them too), and loaded when a step is restored. The blob is JSON (tagged_values.py): nothing in it is executed. What has
+no form there is refused by name when it is protected. A blob that outgrows its room makes the windows void, and says
+so; training goes on.
 """
 from __future__ import annotations
 
 import array
 import ctypes
-import pickle
+import enum
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pawl import tagged_values
 from pawl.errors import Refused
 
 BLOB_BYTES = 256 << 10  # room for the blob; part of the layout, so it must not depend on what is in it
@@ -33,25 +36,59 @@ class Part:
 class VolatileState:
     """All parts, as bytes and back."""
 
-    def __init__(self, parts: list[Part]) -> None:
-        self._parts = parts
+    def __init__(self, parts: list[Part], room: int = 0, say: Callable[[str], None] = lambda _: None) -> None:
+        """`room`: bytes that save_within() may give; `say` is told why it gives nothing."""
+        self._parts, self._room, self._say = parts, room, say
+        self._failed = ""  # what was said last
+        self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
 
     def save(self) -> bytes:
-        return pickle.dumps({part.name: _saved(part) for part in self._parts}, protocol=5)
+        """Fails: Refused, naming the part that has no form."""
+        found = {part.name: tagged_values.to_json(part.name, part.save()) for part in self._parts}
+        return tagged_values.pack(found)
+
+    def save_within(self) -> bytes | None:
+        """None, and once a sentence: it can't be kept. At the job's end, a note of that."""
+        try:
+            data = self.save()
+            if len(data) <= self._room:
+                self._failed = ""
+                return data
+            why = (f"schedulers, samplers, generators and `state` objects take {len(data)} bytes, and there is room for "
+                   f"{self._room}: pawl.init(state_bytes={1 << (2 * len(data)).bit_length()}), or keep less in them; "
+                   f"the largest is {self._largest()}")
+        except Refused as refused:
+            why = str(refused)
+        if self.ending:
+            return tagged_values.dumps("state", {_LOST: why})
+        if self._failed != why.partition(" bytes")[0].rstrip("0123456789"):
+            self._failed = why.partition(" bytes")[0].rstrip("0123456789")
+            self._say(f"protection stands still: {why}")
+        return None
+
+    def _largest(self) -> str:
+        return max(self._parts, key=lambda part: len(tagged_values.dumps(part.name, part.save()))).name
 
     def load(self, data: bytes) -> None:
-        found = pickle.loads(data)
+        found = tagged_values.loads(data)
+        if _LOST in found:
+            raise Refused(f"the last step's state can't be restored: {found[_LOST]}")
         for part in self._parts:
             if part.name not in found:
                 raise Refused(f"the restored state has no {part.name}: protect the same objects on every rank")
-            part.load(pickle.loads(found[part.name]))
+            part.load(found[part.name])
 
 
-def _saved(part: Part) -> bytes:
+_LOST = "pawl:lost"
+_KINDS = re.compile(r"\['(?:dict|list|plain list|value|object|attributes|set|tensor)'\]")  # of _snapshot()
+
+
+def refuse_unkept(part: Part) -> None:
+    """Fails: Refused, naming what of its state has no form."""
     try:
-        return pickle.dumps(part.save(), protocol=5)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise Refused(f"{part.name} can't be saved ({error}): protect only what can be pickled") from error
+        tagged_values.to_json(part.name, part.save())
+    except Refused as refused:
+        raise Refused(_KINDS.sub("", str(refused))) from None
 
 
 # Random number generators -----------------------------------------------------------------------------------------
@@ -222,26 +259,41 @@ def _variables_part(name: str, thing: Any) -> Part | None:
     return Part(name, lambda: _snapshot(thing), lambda saved: _ignore(_put_back(thing, saved)))
 
 
-def _snapshot(value: Any) -> tuple[str, Any]:
+def _snapshot(value: Any) -> dict[str, Any]:
     """A kind and what has to be kept of such a value. What knows its own state keeps being the same object."""
     import torch
+    if value is None or type(value) in (bool, int, float, str):
+        return {"value": value}
     if isinstance(value, torch.Tensor):
-        return "tensor", value.detach().clone()
+        return {"tensor": value.detach()}
     known = _generator_part("", value) or _stateful_part("", value)
     if known is not None:
-        return "object", known.save()
+        return {"object": known.save()}
     if isinstance(value, dict):
-        return "dict", {key: _snapshot(each) for key, each in value.items()}
+        return {"dict": {key: _snapshot(each) for key, each in value.items()}}
     if isinstance(value, list):
-        return "list", [_snapshot(each) for each in value]
+        if all(type(each) in (bool, int, float, str) for each in value):
+            return {"plain list": list(value)}
+        return {"list": [_snapshot(each) for each in value]}
     if isinstance(value, (set, bytearray)):
-        return "set", type(value)(value)
-    return "value", value
+        return {"set": type(value)(value)}
+    if _has_attributes(value):
+        return {"attributes": {key: _snapshot(each) for key, each in vars(value).items()}}
+    return {"value": value}
 
 
-def _put_back(now: Any, saved: tuple[str, Any]) -> Any:
+def _has_attributes(value: Any) -> bool:
+    """An object of a class that a script or a package wrote, which is its attributes and nothing else."""
+    kind = type(value)
+    strange = (tuple, int, float, complex, str, bytes, enum.Enum, type, BaseException)
+    known_here = kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind.__module__ not in (
+        "__main__", "types", "argparse")
+    return hasattr(value, "__dict__") and not (callable(value) or isinstance(value, strange) or known_here)
+
+
+def _put_back(now: Any, saved: dict[str, Any]) -> Any:
     """The value as it was saved: `now` itself, changed in place, where it is of that kind."""
-    kind, kept = saved
+    ((kind, kept),) = saved.items()
     if kind == "tensor":
         return _put_back_tensor(now, kept)
     if kind == "object":
@@ -260,6 +312,15 @@ def _put_back(now: Any, saved: tuple[str, Any]) -> Any:
         items = now if isinstance(now, list) else []
         items[:] = [_put_back(items[i] if i < len(items) else None, each) for i, each in enumerate(kept)]
         return items
+    if kind == "plain list":
+        items = now if isinstance(now, list) else []
+        items[:] = kept
+        return items
+    if kind == "attributes":
+        if not hasattr(now, "__dict__"):
+            raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
+        _put_back(vars(now), {"dict": kept})
+        return now
     if kind == "set" and type(now) is type(kept):
         now.clear()
         (now.extend if isinstance(now, bytearray) else now.update)(kept)

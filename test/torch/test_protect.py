@@ -1,4 +1,5 @@
 """What is protected, how it is called and placed, what is refused; the plain mode; libpawl with PAWL=off."""
+import collections
 import copy
 import os
 import pickle
@@ -18,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, protect, script_exit, volatile_state  # noqa: E402
+from pawl import _library, protect, script_exit, tagged_values, volatile_state  # noqa: E402
 
 
 def small():
@@ -247,7 +248,7 @@ class ZeroTest(unittest.TestCase):
             self.assertEqual(_library.Placement.UNIQUE, held["0.weight", "exp_avg"].placement)
             self.assertTrue(protected.owns(optimizer.optim))
             part = volatile_state.optimizer_part("zero", optimizer, lambda *_: None)
-            saved = pickle.loads(pickle.dumps(part.save()))
+            saved = tagged_values.loads(tagged_values.dumps("zero", part.save()))
             optimizer.param_groups[0]["lr"] = optimizer.optim.param_groups[0]["lr"] = 9.0
             part.load(saved)
             self.assertEqual([0.5, 0.5], [optimizer.param_groups[0]["lr"], optimizer.optim.param_groups[0]["lr"]])
@@ -303,10 +304,82 @@ class StateTest(unittest.TestCase):
         self.assertNotIn("late", outer)
         self.assertIs(inner, outer["inner"])
 
-    def test_what_cannot_be_pickled_is_named(self):
-        with self.assertRaisesRegex(pawl.Refused, "state0 can't be saved"):
-            part = volatile_state.object_part("state0", {"open": open(os.devnull, encoding="utf-8")})
-            volatile_state.VolatileState([part]).save()
+    def test_what_has_no_form_is_named_when_it_is_protected(self):
+        point = collections.namedtuple("Point", "x")
+        with open(os.devnull, encoding="utf-8") as file:
+            for strange in (file, len, point(1), object()):
+                with self.assertRaisesRegex(pawl.Refused, r"state0\['kept'\]\[0\] is a .*, which can't be kept"):
+                    protect.Protected(0, 1).add([], {"kept": [strange]})
+
+    def test_attributes_are_put_back_in_the_same_object(self):
+        class Best:
+            def __init__(self):
+                self.loss, self.weights = 1.5, {"a": torch.ones(2)}
+        best = Best()
+        weights = best.weights["a"]
+
+        def change():
+            best.loss = 9
+            weights.zero_()
+            best.later = 1
+        self.round_trip(volatile_state.object_part("state", {"best": best}), change)
+        self.assertEqual((1.5, [1.0, 1.0], False), (best.loss, weights.tolist(), hasattr(best, "later")))
+
+    def test_schedulers_have_a_form(self):
+        schedulers = torch.optim.lr_scheduler
+        optimizer = torch.optim.SGD(small().parameters(), lr=0.1, momentum=0.9)
+        for make in (lambda: schedulers.LambdaLR(optimizer, lambda _: 1.0),
+                     lambda: schedulers.ReduceLROnPlateau(optimizer),
+                     lambda: schedulers.OneCycleLR(optimizer, 0.1, total_steps=9),
+                     lambda: schedulers.CyclicLR(optimizer, 0.1, 0.2),
+                     lambda: schedulers.SequentialLR(optimizer, [schedulers.ConstantLR(optimizer),
+                                                                 schedulers.StepLR(optimizer, 3)], [2])):
+            protect.Protected(0, 1).add([make()], None)
+
+    def test_what_outgrows_its_room_is_said_once(self):
+        history, said = [0.5] * 10, []
+        state = volatile_state.VolatileState([volatile_state.object_part("history", history)], 2000, said.append)
+        self.assertIsNotNone(state.save_within())
+        history += torch.rand(1000, dtype=torch.float64).tolist()
+        self.assertIsNone(state.save_within())
+        history.append(0.5)
+        self.assertIsNone(state.save_within())
+        self.assertEqual(1, len(said))
+        self.assertRegex(said[0], "protection stands still.*there is room for 2000.*the largest is history")
+        state.ending = True
+        note = state.save_within()
+        with self.assertRaisesRegex(pawl.Refused, "the last step's state can't be restored: .*room for 2000"):
+            state.load(note)
+
+
+class TaggedValuesTest(unittest.TestCase):
+    def test_there_and_back(self):
+        import numpy
+        values = {"int": 1 << 127, "floats": [0.1 * i for i in range(20)], "odd": [float("inf"), -0.0], "none": None,
+                  "tuple": (1, ("x",)), "set": {1}, "frozen": frozenset({2}), "bytes": b"x", "array": bytearray(b"y"),
+                  "deque": collections.deque([1], 3), "ordered": collections.OrderedDict(a=1), 3: "a number's",
+                  "counter": collections.Counter("aab"), "numpy": numpy.arange(3), "scalar": numpy.float32(1.5),
+                  "complex": 1 - 0j, "range": range(3), "size": torch.Size([1, 2]), "dtype": torch.bfloat16,
+                  "tensor": torch.rand(3).bfloat16(), "empty": torch.empty(0, 3), "pawl:type": "a key of the user's"}
+        found = tagged_values.loads(tagged_values.dumps("state", values))
+        self.assertEqual(list(values), list(found))
+        for key, value in values.items():
+            self.assertIs(type(value), type(found[key]), key)
+            self.assertEqual(repr(value), repr(found[key]), key)
+
+    def test_what_holds_itself(self):
+        ring = []
+        ring.append(ring)
+        with self.assertRaisesRegex(pawl.Refused, "levels deep"):
+            tagged_values.dumps("state", ring)
+
+    def test_nothing_is_executed_or_guessed(self):
+        for wrong in (pickle.dumps(1), b"", tagged_values.pack({"pawl:type": "call", "of": "os.system"}),
+                      tagged_values.pack({"pawl:type": "tensor", "dtype": "load", "shape": [1], "base64": "AAAA"}),
+                      tagged_values.pack({"pawl:type": "array", "dtype": "|O", "shape": [1], "base64": "AAAAAAAAAAA="}),
+                      tagged_values.pack({"pawl:type": "tuple"})):
+            with self.assertRaises(pawl.Refused):
+                tagged_values.loads(wrong)
 
 
 class RehearsalTest(unittest.TestCase):

@@ -96,6 +96,9 @@ class TrapTest(JobTest):
     def test_gradients_added_up_over_blocks_from_a_checkpoint_on(self):
         self.equal("accumulation", "gradients are added up over several steps", kill="1:11")
 
+    def test_state_that_outgrows_its_room(self):
+        self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
+
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")
 
