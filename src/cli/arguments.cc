@@ -137,6 +137,9 @@ void add_run(CLI::App& app, Everything& all) {
                 "if a node dies and there is no spare: stop the job instead of waiting for one");
   run->add_option(both("--failure-signs"), o.failure_signs,
                   "file with texts by which a trainer's failure is known, see docs/user/operate.md");
+  run->add_option(
+      both("--health-check"), o.health_check,
+      "command that each node runs before it may get seats, for its devices: exit code 0 means sound, within 60 s");
   run->add_option("--token-file", o.token_file,
                   "file with a secret that all nodes share (or PAWL_TOKEN_FILE); only with --control");
   run->add_option("--listen", o.listen,

@@ -30,6 +30,7 @@ struct RunOptions {
   std::uint64_t start_timeout_s = 600;
   bool no_wait = false;
   std::string failure_signs;  // a file
+  std::string health_check;   // a command
   bool test_hooks = false;
   bool gate_off = false;
   std::string token_file;

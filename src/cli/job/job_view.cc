@@ -182,7 +182,9 @@ std::vector<std::string> degradations(const JobView& view, const json& document)
       why.push_back(text("node ", number_in(node, "node"), " is gone"));
     else if (const std::string error = string_in(node, "error"); !error.empty())
       why.push_back(text("node ", number_in(node, "node"), " does not answer: ", error));
-    if (string_in(node, "role") == "spare" && !flag_in(node, "cordoned")) ++spares;
+    const std::string unhealthy = string_in(node, "unhealthy");
+    if (!unhealthy.empty()) why.push_back(text("node ", number_in(node, "node"), " gets no seats: ", unhealthy));
+    if (string_in(node, "role") == "spare" && !flag_in(node, "cordoned") && unhealthy.empty()) ++spares;
     for (const json& exposed : array_in(node, "exposed"))
       if (exposed.is_string()) why.push_back(exposed.get<std::string>());
   }

@@ -246,6 +246,7 @@ Status pass_on_signs(const std::string& path) {
 }  // namespace
 
 int command_run(const RunOptions& options) {
+  if (!options.health_check.empty()) ::setenv("PAWL_HEALTH_CHECK", options.health_check.c_str(), 1);
   if (Status checked = check(options); !checked) return usage_error(checked.error().what);
   if (Status passed = pass_on_signs(options.failure_signs); !passed) return usage_error(passed.error().what);
   Result<std::vector<std::string>> trainer = trainer_command(options);

@@ -5,14 +5,36 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 
 #include "base/log.h"
+#include "base/text.h"
+#include "env/process.h"
 #include "job/daemon/pawld.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr auto kControlDeadline = std::chrono::milliseconds(2000);
+constexpr auto kProbeDeadline = std::chrono::seconds(60);
+
+// `pawl run --health-check`: sound if it ends with 0 in time. What it writes goes where pawld's log goes.
+Status run_probe(const std::string& command, std::uint32_t node) {
+  SpawnOptions options;
+  options.argv = {"/usr/bin/env", text("PAWL_NODE=", node), "/bin/sh", "-c", command};
+  options.stdout_fd = STDERR_FILENO;
+  options.new_process_group = true;
+  options.parent_death_signal = SIGKILL;
+  PAWL_ASSIGN(const Process process, spawn(options));
+  Result<Exit> exit = wait_exit(process.pidfd.get(), Deadline::in(kProbeDeadline));
+  const bool late = !exit && exit.error().code == Code::timeout;
+  ::kill(-process.pid, SIGKILL);  // and what it has left behind
+  if (late) (void)wait_exit(process.pidfd.get(), Deadline::in(kProbeDeadline));
+  if (late) return Error{Code::timeout, text("`", command, "` did not end within ", kProbeDeadline.count(), " s")};
+  if (!exit) return exit.error();
+  if (exit->clean()) return {};
+  return Error{Code::io, text("`", command, "` ", exit->describe())};
+}
 
 // `environment` outlives what it returns.
 DaemonLines lines_of(const DaemonOptions& options, const Environment& environment) {
@@ -25,6 +47,8 @@ DaemonLines lines_of(const DaemonOptions& options, const Environment& environmen
     return connect_control(endpoints, {.deadline = kControlDeadline, .token = token, .environment = &environment});
   };
   lines.exit = [](int code) { _exit(code); };
+  if (const char* command = std::getenv("PAWL_HEALTH_CHECK"); command != nullptr && *command != '\0')
+    lines.probe = [command = std::string(command), node = options.node] { return run_probe(command, node); };
   return lines;
 }
 

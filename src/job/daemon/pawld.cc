@@ -170,7 +170,7 @@ void Pawld::joined(const Listing& listing) {
   parts_->peers.open();
   parts_->trainers.open();
   parts_->watch.start_missing();
-  register_node();
+  parts_->health.begin();
   log_info("daemon_ready", "address", options_.address, "incarnation", context_.self.incarnation, "memory_bytes",
            parts_->memory.bytes());
   drive();
@@ -203,6 +203,7 @@ void Pawld::start_neighbours() {
 }
 
 void Pawld::register_node() {
+  if (registered_at_) return session_->register_again();
   session_->keep_registered(
       context_.mirror.keys().node(context_.self.node), context_.deadlines.lease,
       [this] { return to_json(node_record()); }, [this](Duration boottime) { lease_renewed_ns_ = boottime.count(); });
@@ -239,7 +240,10 @@ NodeRecord Pawld::node_record() const {
   record.keeper_pid = static_cast<std::uint64_t>(context_.environment->processes.parent_pid());
   record.pawld_pid = static_cast<std::uint64_t>(context_.environment->processes.own_pid());
   record.parked = parts_->watch.parked();
-  record.healthy = parts_->spare_memory.fits();  // it got here: descriptors, control and listening sockets are sound
+  record.unhealthy = parts_->health.why_not();
+  if (record.unhealthy.empty() && !parts_->spare_memory.fits())
+    record.unhealthy = "its memory has no room for the arenas of a member's seats";
+  record.healthy = record.unhealthy.empty();
   record.arena_bytes = parts_->memory.own_bytes_max();
   return record;
 }

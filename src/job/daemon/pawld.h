@@ -34,6 +34,7 @@ struct DaemonLines {
   std::vector<std::pair<std::string, Fd>> held;  // segments that the keeper gives back
   std::function<Result<std::unique_ptr<Control>>(const std::string& token)> connect_control;
   std::function<void(int code)> exit;  // see NodeContext
+  std::function<Status()> probe;       // the operator's health check; blocks, any task; null: there is none
 };
 
 class Pawld {
@@ -51,7 +52,7 @@ class Pawld {
   void joined(const Listing& listing);
   [[nodiscard]] bool take_spec(const Listing& listing);  // false: it isn't there yet, or the job has ended
   void start_neighbours();
-  void register_node();
+  void register_node();  // or again, since its health has changed
   void check_registration();
   [[nodiscard]] NodeRecord node_record() const;  // any thread
   void on_key(const WatchEvent& event);

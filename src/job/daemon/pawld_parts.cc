@@ -63,6 +63,8 @@ Pawld::Parts::Parts(Pawld& pawld)
              {.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
               .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); }},
              &spare_memory),
+      health(pawld.context_, events, pawld.options_.run_dir, pawld.token_,
+             {.probe = pawld.lines_.probe, .on_changed = [&pawld] { pawld.register_node(); }}),
       trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, std::move(pawld.lines_.trainers),
                trainer_handlers(pawld)),
       arenas(pawld.context_, memory),
@@ -125,6 +127,7 @@ Pawld::Parts::Parts(Pawld& pawld)
            .bytes_sent = [this] { return streams.bytes_sent(); },
            .bytes_received = [this] { return streams.bytes_received(); },
            .stopped_by = [this] { return protection.stopped_by(); },
+           .unhealthy = [&pawld] { return pawld.node_record().unhealthy; },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); }}),
       peers(*pawld.loop_, pawld.context_, pawld.token_, std::move(pawld.lines_.peers), peer_handlers(pawld)) {}

@@ -4,6 +4,7 @@
 #include "job/daemon/drains.h"
 #include "job/daemon/events.h"
 #include "job/daemon/generations.h"
+#include "job/daemon/health_gate.h"
 #include "job/daemon/holds.h"
 #include "job/daemon/imports.h"
 #include "job/daemon/job_end.h"
@@ -33,6 +34,7 @@ struct Pawld::Parts {
   StateMover mover;
   SpareMemory spare_memory;
   Memory memory;
+  HealthGate health;
   Trainers trainers;
   SeatArenas arenas;
   TrainerPages pages;

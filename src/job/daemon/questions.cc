@@ -143,6 +143,8 @@ std::string Questions::status_json() const {
   status["phase"] = formed ? name_of(mirror.state().phase) : "forming";
   status["committed"] = committed.value;
   status["resume"] = formed ? mirror.state().resume.value : 0;
+  status["unhealthy"] = hooks_.unhealthy ? hooks_.unhealthy() : "";
+  status["wall_ms"] = static_cast<std::uint64_t>(context.clock->wall() / std::chrono::milliseconds(1));
   status["address"] = context.address;
   status["keeper_pid"] = context.environment->processes.parent_pid();
   status["pawld_pid"] = context.environment->processes.own_pid();

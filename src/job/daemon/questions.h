@@ -31,6 +31,7 @@ class Questions {
     std::function<std::uint64_t()> bytes_sent;           // over the wire, and received
     std::function<std::uint64_t()> bytes_received;
     std::function<std::vector<std::string>()> stopped_by;  // why protection has stopped
+    std::function<std::string()> unhealthy = {};           // why this node may get no seats; empty: it may
     std::function<std::vector<Neighbours::View>()> neighbours;
   };
   Questions(Parts parts, std::string token, Hooks hooks)

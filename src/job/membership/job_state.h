@@ -56,6 +56,7 @@ struct NodeRecord {
   std::uint32_t parked = 0;       // trainers that wait for a seat
   bool healthy = false;           // passed its health check; only such a node gets seats
   std::uint64_t arena_bytes = 0;  // of the largest arena of a seat of its own; 0: it has none
+  std::string unhealthy = {};     // why it is not healthy; empty if it is
   bool operator==(const NodeRecord&) const = default;
 };
 

@@ -55,7 +55,9 @@ JobState full_state() {
 }
 
 NodeRecord full_record() {
-  return {life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true};
+  NodeRecord record{life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true};
+  record.unhealthy = "its disk: full";
+  return record;
 }
 
 Inventory full_inventory() {
