@@ -1,8 +1,8 @@
-"""Nodes that are there and may get no seats."""
+"""What pawl sees of nodes that are there: which may get no seats, and who holds up the others."""
 import os
 
 import harness
-from harness import JobTest, jobs, load
+from harness import CHARLM, JobTest, jobs, load, trainer_flags
 
 LONG = {"steps": 1500, "device_ms": 12}
 
@@ -29,6 +29,21 @@ class HealthTest(JobTest):
             os.unlink(os.path.join(marks, "broken"))
             job.wait_until(lambda nodes: nodes.get(4, {}).get("unhealthy") == "", "node 4 to pass", 60)
             self.finish(job, recoveries=1)
+
+
+class StragglerTest(JobTest):
+    def test_a_slow_seat_is_named(self):
+        run = ("exec \"$0\" \"$@\" --device-ms $(test $RANK = 2 && echo 60 || echo 15)")
+        size = {"steps": 1500, "batch": 16, "hidden": 64}
+        with self.job(size={**size, "device_ms": 0}, command=["bash", "-c", run, CHARLM, *trainer_flags(1, **size)],
+                      spares=0) as job:
+            job.wait_until(lambda _: any(node.get("stragglers") for node in job.status()["nodes"]), "a straggler", 60)
+            _, out, _ = job.command("status", check=False)
+            self.assert_says(out, "straggler: seat 2 computes")
+            told = [event for event in map(load, job.command("events", "-o", "json")[1].splitlines())
+                    if event["kind"] == "straggler"]
+            self.assertEqual([(2, 2)], [(event["seat"], event["seat_node"]) for event in told])
+            self.assertGreater(told[0]["own_ms"], 1.5 * told[0]["median_ms"])
 
 
 if __name__ == "__main__":

@@ -64,6 +64,10 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
     out += text("\nwaiting for ", waiting);
   if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);
   for (const std::string& reason : why) out += text("\ndegraded: ", reason);
+  for (const json& node : array_in(document, "nodes"))
+    for (const json& one : array_in(node, "stragglers"))
+      out += text("\nstraggler: seat ", number_in(one, "seat"), " computes ", fixed(real_in(one, "own_ms"), 1),
+                  " ms of each step; half of the seats need ", fixed(real_in(one, "median_ms"), 1), " ms or less");
   return out + "\n";
 }
 

@@ -361,6 +361,7 @@ void Pawld::tick() {
   parts_->watch.check();
   parts_->spare_memory.consider(
       {static_cast<std::uint32_t>(parts_->memory.arenas().size()), parts_->memory.own_bytes_max()});
+  parts_->paces.tick();
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });

@@ -8,6 +8,7 @@
 #include "job/daemon/holds.h"
 #include "job/daemon/imports.h"
 #include "job/daemon/job_end.h"
+#include "job/daemon/pace_watch.h"
 #include "job/daemon/pawld.h"
 #include "job/daemon/peer_listener.h"
 #include "job/daemon/progress_tree.h"
@@ -40,6 +41,7 @@ struct Pawld::Parts {
   TrainerPages pages;
   TrainerWatch watch;
   ProgressTree progress;
+  PaceWatch paces;
   RendezvousLog rendezvous_log;
   RendezvousServer rendezvous;
   Streams streams;

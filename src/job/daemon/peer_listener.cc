@@ -116,6 +116,10 @@ void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection
       if (const auto message = message_in<ReportMessage>(frame))
         handlers_.on_report(node, message->generation, message->report);
       return;
+    case MessageKind::pace:
+      if (const auto message = message_in<PaceMessage>(frame))
+        handlers_.on_paces(node, message->generation, message->paces);
+      return;
     case MessageKind::progress:
       if (const auto message = message_in<ProgressMessage>(frame))
         handlers_.on_progress(message->generation, message->progress);

@@ -37,6 +37,7 @@ class PeerListener {
     std::function<void(const ConnectionHandle&)> on_fetch;               // likewise
     std::function<void(NodeId, Generation)> on_beat;                     // the sender's generation
     std::function<void(NodeId, Generation, const SeatReport&)> on_report;
+    std::function<void(NodeId, Generation, const std::string& paces)> on_paces = {};
     std::function<void(Generation, Progress)> on_progress;
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;
   };

@@ -173,6 +173,11 @@ std::string Questions::status_json() const {
   }
   for (const std::string& why : hooks_.stopped_by()) exposed.push_back(why);
   status["exposed"] = exposed;
+  status["stragglers"] = Json::array();
+  for (const Straggler& one : hooks_.stragglers ? hooks_.stragglers() : std::vector<Straggler>())
+    status["stragglers"].push_back({{"seat", one.seat.value},
+                                    {"own_ms", static_cast<double>(one.own_us) / 1e3},
+                                    {"median_ms", static_cast<double>(one.median_us) / 1e3}});
   status["neighbours"] = Json::array();
   for (const Neighbours::View& view : hooks_.neighbours())
     status["neighbours"].push_back({{"node", view.node.value},

@@ -13,6 +13,7 @@
 #include "job/daemon/neighbours.h"
 #include "job/daemon/node_context.h"
 #include "job/daemon/trainers.h"
+#include "job/recovery/stragglers.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -30,8 +31,9 @@ class Questions {
     std::function<std::optional<Duration>()> lease_age;  // nullopt: it was never registered
     std::function<std::uint64_t()> bytes_sent;           // over the wire, and received
     std::function<std::uint64_t()> bytes_received;
-    std::function<std::vector<std::string>()> stopped_by;  // why protection has stopped
-    std::function<std::string()> unhealthy = {};           // why this node may get no seats; empty: it may
+    std::function<std::vector<std::string>()> stopped_by;     // why protection has stopped
+    std::function<std::string()> unhealthy = {};              // why this node may get no seats; empty: it may
+    std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows
     std::function<std::vector<Neighbours::View>()> neighbours;
   };
   Questions(Parts parts, std::string token, Hooks hooks)

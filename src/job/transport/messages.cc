@@ -216,6 +216,10 @@ void fields(F& f, ReportMessage& m) {
   f(m.generation, m.report.known, m.report.held, m.report.voided);
 }
 template <class F>
+void fields(F& f, PaceMessage& m) {
+  f(m.generation, m.paces);
+}
+template <class F>
 void fields(F& f, ProgressMessage& m) {
   f(m.generation, m.progress);
 }
@@ -336,6 +340,7 @@ PAWL_MESSAGE(PeerRefusedMessage)
 PAWL_MESSAGE(BeatMessage)
 PAWL_MESSAGE(BeatBackMessage)
 PAWL_MESSAGE(ReportMessage)
+PAWL_MESSAGE(PaceMessage)
 PAWL_MESSAGE(ProgressMessage)
 PAWL_MESSAGE(PeerRendezvousMessage)
 PAWL_MESSAGE(PeerValueMessage)

@@ -65,6 +65,7 @@ enum class MessageKind : std::uint16_t {
   progress = 53,
   peer_rendezvous = 54,
   peer_value = 55,
+  pace = 56,
   // purpose data
   open = 60,
   opened = 61,
@@ -286,6 +287,11 @@ struct ReportMessage {  // to the parent in the tree
   static constexpr MessageKind kKind = MessageKind::report;
   Generation generation;
   SeatReport report;  // of the sender's subtree
+};
+struct PaceMessage {  // to the parent in the tree
+  static constexpr MessageKind kKind = MessageKind::pace;
+  Generation generation;
+  std::string paces;  // of the sender's subtree (job/recovery/stragglers.h)
 };
 struct ProgressMessage {  // to the children in the tree
   static constexpr MessageKind kKind = MessageKind::progress;

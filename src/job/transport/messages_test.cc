@@ -96,6 +96,7 @@ TEST(Messages, BetweenDaemons) {
   expect_wire(52, "0100000000000000 0300000002000000 0400000000000000 0500000000000000",
               ReportMessage{Generation(1), SeatReport{Progress{Step(2 << 8), 3}, 4, 5}});
   expect_wire(53, "0100000000000000 0300000002000000", ProgressMessage{Generation(1), Progress{Step(2 << 8), 3}});
+  expect_wire(56, "0100000000000000 0100000077", PaceMessage{Generation(1), "w"});
   expect_wire(54, "0100000000000000" + kRequestBytes, PeerRendezvousMessage{Generation(1), kRequest});
   expect_wire(55, "00 00000000 0100000077", PeerValueMessage{{false, "", "w"}});
 }
