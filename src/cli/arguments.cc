@@ -330,7 +330,10 @@ int run_command_line(int argc, char** argv) {
   CLI::App app(kDescription, "pawl");
   app.set_version_flag("--version", PAWL_VERSION_TEXT);
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) { return text("pawl: ", error.what(), "\n"); });
+  app.failure_message([&app](const CLI::App*, const CLI::Error& error) {
+    const std::vector<CLI::App*> named = app.get_subcommands();
+    return text("pawl", named.empty() ? "" : " " + named.front()->get_name(), ": ", error.what(), "\n");
+  });
   add_run(app, all);
   add_views(app, all);
   add_checkpoints(app, all.checkpoint, all.chosen);

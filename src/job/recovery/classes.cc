@@ -23,7 +23,7 @@ constexpr std::array<ClassRow, 12> kClasses{{
     {trainer_exit, trainer_process, restart_trainer, replace_node, 2,
      "read the end of the trainer's output: the same step fails again and again"},
     {trainer_hang, trainer_process, restart_trainer, replace_node, 2,
-     "look where the trainer hangs (a debugger on its pid); raise --hang-timeout if a step truly takes so long"},
+     "look where the trainer hangs (a debugger on its pid); raise --hang-ms if a step truly takes so long"},
     {trainer_stuck, trainer_process, restart_trainer, replace_node, 2,
      "the trainer cannot be freed from what it waits in: poll pawl_event_fd beside its sockets"},
     {communication, transient_communication, roll_back_in_place, replace_node, 3,
