@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "env/clock.h"
+#include "env/environment.h"
 #include "env/fd.h"
 #include "env/files.h"
 #include "env/process.h"
@@ -127,6 +128,7 @@ class Keeper final : private NodeKeeper::Node {
   void kill_trainer(std::uint32_t local_index) override;
   void show_trainer(std::uint32_t local_index, bool shown) override { output_->show(local_index, shown); }
   void tell(const FromKeeper& news) override;
+  void let_go(std::vector<HeldSegment> segments) override;
   std::uint64_t memory_bytes() override;
 
   Status open();
@@ -341,6 +343,12 @@ void Keeper::tell(const FromKeeper& news) {
   const std::string message = packet_of(news);
   const Result<std::size_t> sent = try_send(channel_.get(), std::as_bytes(std::span(message)));
   if (!sent || *sent == 0) log_warn("pawld_not_told", "message", message);
+}
+
+// A quarter of a second for each GiB, where nobody else has them.
+void Keeper::let_go(std::vector<HeldSegment> segments) {
+  auto shared = std::make_shared<std::vector<HeldSegment>>(std::move(segments));
+  (void)real_environment().tasks.start("let_go", [shared = std::move(shared)]() mutable { shared.reset(); });
 }
 
 std::uint64_t Keeper::memory_bytes() {

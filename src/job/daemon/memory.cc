@@ -88,8 +88,10 @@ ArenaHandle Memory::find(ArenaKind kind, Seat seat) const {
 }
 
 void Memory::drop(ArenaKind kind, Seat seat) {
-  if (arenas_.erase({kind, seat}) == 0) return;
+  auto dropped = arenas_.extract({kind, seat});
+  if (dropped.empty()) return;
   keeper_.drop(segment_name(kind, seat));
+  if (keeper_.let_go) keeper_.let_go(std::move(dropped.mapped()));
   note_own_bytes();
 }
 

@@ -35,6 +35,8 @@ class Memory {
   struct Keeper {  // tells the keeper; see docs/protocol.md
     std::function<void(const std::string& name, int fd)> hold;
     std::function<void(const std::string& name)> drop;
+    // What was dropped: to be destroyed where it may take time by its bytes. Unset: here.
+    std::function<void(ArenaHandle)> let_go = {};
   };
   // `spare`, if there is one, has segments ready for make(); it outlives this.
   Memory(SharedMemory& shared, Keeper keeper, SpareMemory* spare = nullptr)

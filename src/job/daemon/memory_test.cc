@@ -12,8 +12,13 @@ struct Told {
   std::vector<std::string> words;
   Memory::Keeper keeper() {
     return {.hold = [this](const std::string& name, int) { words.push_back("hold " + name); },
-            .drop = [this](const std::string& name) { words.push_back("drop " + name); }};
+            .drop = [this](const std::string& name) { words.push_back("drop " + name); },
+            .let_go =
+                [this](ArenaHandle dropped) {
+                  if (let_go != nullptr) let_go->push_back(std::move(dropped));
+                }};
   }
+  std::vector<ArenaHandle>* let_go = nullptr;
 };
 
 TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
@@ -30,7 +35,10 @@ TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
   EXPECT_EQ(memory.find_equal(test_arena(ArenaKind::own, Seat(0), 6)), nullptr) << "another layout";
   EXPECT_EQ(*memory.arena_for(spec), *made);
 
+  std::vector<ArenaHandle> let_go;
+  told.let_go = &let_go;
   memory.put(*memory.make(test_arena(ArenaKind::own, Seat(0), 6)));
+  EXPECT_EQ(let_go, std::vector<ArenaHandle>{*made}) << "to give it back takes time by its bytes: not here";
   EXPECT_EQ(told.words, (std::vector<std::string>{"hold own.0", "drop own.0", "hold own.0"}));
 }
 

@@ -39,7 +39,7 @@ void NodeKeeper::begin(Duration now) {
 
 // A new incarnation, greater than any before it; nothing of the last is kept.
 void NodeKeeper::begin_life(Duration now) {
-  held_.clear();
+  if (!held_.empty()) node_.let_go(std::exchange(held_, {}));
   trainers_.clear();
   new_life_ = false;
   const Result<std::uint64_t> incarnation = node_.next_incarnation(incarnation_);
@@ -273,7 +273,13 @@ void NodeKeeper::on_message(std::string_view packet, std::vector<Fd> fds, Durati
 }
 
 void NodeKeeper::drop(const std::string& name) {
-  std::erase_if(held_, [&](const HeldSegment& held) { return held.name == name; });
+  const auto found =
+      std::find_if(held_.begin(), held_.end(), [&](const HeldSegment& held) { return held.name == name; });
+  if (found == held_.end()) return;
+  std::vector<HeldSegment> dropped;
+  dropped.push_back(std::move(*found));
+  held_.erase(found);
+  node_.let_go(std::move(dropped));
 }
 
 void NodeKeeper::on_spawn(const SpawnTrainer& asked) {

@@ -84,6 +84,8 @@ class NodeKeeper {
     virtual void kill_trainer(std::uint32_t local_index) = 0;                    // with all that it has started
     virtual void show_trainer(std::uint32_t /*local_index*/, bool /*shown*/) {}  // its output, to people
     virtual void tell(const FromKeeper& news) = 0;                               // to the pawld that runs
+    // Closes them. The last descriptor of gigabytes takes its time, in which this keeper must not stand still.
+    virtual void let_go(std::vector<HeldSegment> /*segments*/) {}
     // Of all that runs: what killed processes give back before they have ended. 0: it can't be told.
     [[nodiscard]] virtual std::uint64_t memory_bytes() { return 0; }
   };

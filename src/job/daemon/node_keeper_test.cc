@@ -54,6 +54,10 @@ class NodeOnPaper final : public NodeKeeper::Node {
   void kill_trainer(std::uint32_t local_index) override { done.push_back(text("kill trainer ", local_index)); }
   std::uint64_t memory_bytes() override { return resident; }
   void tell(const FromKeeper& news) override { done.push_back("tell " + packet_of(news)); }
+  void let_go(std::vector<HeldSegment> segments) override {
+    for (const HeldSegment& segment : segments) let_go_of.push_back(segment.name);
+  }
+  Words let_go_of;
 
  private:
   std::uint64_t pid_ = 0;
@@ -107,6 +111,7 @@ TEST_F(NodeKeeperTest, PawldThatDiesComesBackAtOnceWithWhatIsHeld) {
   daemon_exits();
   keeper_.turn(now_);
   EXPECT_EQ(node_.take(), Words{"start daemon 1 own.2 page.0"});
+  EXPECT_EQ(node_.let_go_of, (Words{"own.1", "page.0"})) << "closing them may take time, so it is Node's";
 }
 
 TEST_F(NodeKeeperTest, ANewPawldHearsOfTrainersThatLiveAndOfThoseThatDiedMeanwhile) {
@@ -207,6 +212,7 @@ TEST_F(NodeKeeperTest, WhatWasHandedOverWhileTheKeeperWasStoppedIsHeld) {
   node_.take();
   daemon_exits();
   EXPECT_EQ(node_.take(), Words{"start daemon 2"});
+  EXPECT_EQ(node_.let_go_of, (Words{"own.1", "own.2", "own.3", "own.4"}));
 }
 
 TEST_F(NodeKeeperTest, AFencedNodeThatWasEvictedBeginsANewLife) {
