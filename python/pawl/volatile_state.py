@@ -54,9 +54,9 @@ class VolatileState:
             if len(data) <= self._room:
                 self._failed = ""
                 return data
-            why = (f"schedulers, samplers, generators and `state` objects take {len(data)} bytes, and there is room for "
-                   f"{self._room}: pawl.init(state_bytes={1 << (2 * len(data)).bit_length()}), or keep less in them; "
-                   f"the largest is {self._largest()}")
+            why = (f"schedulers, samplers, generators and `state` objects take {len(data)} bytes, and there is room "
+                   f"for {self._room}: pawl.init(state_bytes={1 << (2 * len(data)).bit_length()}), or keep less in "
+                   f"them; the largest is {self._largest()}")
         except Refused as refused:
             why = str(refused)
         if self.ending:
