@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "control.h"
+#include "job/daemon/keeper_lifelines.h"
 #include "job/daemon/node_keeper.h"
 #include "job/daemon/pawld.h"
 #include "job/membership/job_state.h"
@@ -75,8 +76,10 @@ class Node final : public job::NodeKeeper::Node {
   void happen(std::function<void()> event);
 
   Cluster& cluster_;
-  std::string address_, local_;
+  std::string address_, local_, lifeline_;
   std::shared_ptr<Port> port_, local_port_;
+  job::KeeperLifelines* lifelines_ = nullptr;  // never destroyed: fibers of a killed keeper still point to it
+  Duration dying_{};                           // how long its pawld and trainers hold what they have, once killed
   Process* process_ = nullptr;  // the keeper
   World* world_ = nullptr;
   std::unique_ptr<job::NodeKeeper> keeper_;

@@ -13,19 +13,28 @@ using job::NodeKeeper;
 Node::Node(Cluster& cluster, std::uint32_t index) : machine(index), cluster_(cluster) {
   address_ = text("10.0.0.", index, ":7000");
   local_ = text("local.", index);
+  lifeline_ = text("10.0.0.", index, ":7001");
 }
 
 void Node::start() {
   Machines& machines = cluster_.machines;
   process_ = &machines.start(machine, text("keeper", machine), [this](const std::string&) {
-    cluster_.machines.wires().close_port(address_);
-    cluster_.machines.wires().close_port(local_);
-    cluster_.drop_all(machine);
-    over_ = true;
+    cluster_.machines.wires().close_port(lifeline_);
+    // Of the others its pawld has copies.
+    cluster_.scheduler.after(dying_, [this] {
+      cluster_.machines.wires().close_port(address_);
+      cluster_.machines.wires().close_port(local_);
+      cluster_.drop_all(machine);
+      over_ = true;
+    });
   });
   world_ = new World(machines, *process_, 1);
   port_ = machines.wires().open_port(machine, address_);
   local_port_ = machines.wires().open_port(machine, local_);
+  const auto lifelines = machines.wires().open_port(machine, lifeline_);
+  lifelines_ = job::KeeperLifelines::start(world_->environment, listener_of(machines.wires(), *process_, lifelines),
+                                           {NodeId(machine), cluster_.job, ""})
+                   ->release();
   job::NodeKeeperOptions options;
   options.node = NodeId(machine);
   options.seats_per_node = cluster_.options.seats_per_node;
@@ -85,8 +94,10 @@ void Node::note(std::string_view packet, const std::vector<Fd>& fds) {
 
 void Node::kill(Duration dying, bool silent) {
   const std::string how = "killed by SIGKILL";
+  dying_ = dying;
   for (Process* process : all())
-    if (process != nullptr) cluster_.machines.kill(*process, how, dying, silent);
+    if (process != nullptr)
+      cluster_.machines.kill(*process, how, process == process_ ? Duration::zero() : dying, silent);
   channel_.reset();
 }
 
@@ -102,7 +113,9 @@ std::vector<Process*> Node::stop() {
 Result<std::uint64_t> Node::next_incarnation(std::uint64_t last) {
   cluster_.drop_all(machine);  // a new life: nothing of the last is kept
   const auto wall = static_cast<std::uint64_t>(cluster_.machines.at(machine).clock->wall().count());
-  return std::max(wall, last + 1);
+  const std::uint64_t incarnation = std::max(wall, last + 1);
+  lifelines_->begin_life(Incarnation(incarnation));
+  return incarnation;
 }
 
 Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
@@ -131,6 +144,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.incarnation = incarnation;
   options.job = cluster_.job;
   options.address = address_;
+  options.lifeline = lifeline_;
   options.seats_per_node = cluster_.options.seats_per_node;
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();
   for (const HeldSegment& one : held) segments->emplace_back(one.name, Fd(::dup(one.fd.get())));

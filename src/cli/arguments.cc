@@ -222,6 +222,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
   daemon->add_option("--job", d.job)->required();
   daemon->add_option("--control", d.control)->required();
   daemon->add_option("--address", d.address, "HOST:PORT of the inherited socket")->required();
+  daemon->add_option("--lifeline", d.lifeline, "HOST:PORT of the keeper's own, for lifelines");
   daemon->add_option("--run-dir", d.run_dir, "the job's directory")->required();
   daemon->add_option("--keeper-fd", d.keeper_fd)->required();
   daemon->add_option("--listen-fd", d.listen_fd)->required();

@@ -64,6 +64,7 @@ int command_daemon(const DaemonCommandOptions& options) {
   daemon.job = options.job;
   daemon.control = options.control;
   daemon.address = options.address;
+  daemon.lifeline = options.lifeline;
   daemon.run_dir = options.run_dir;
   daemon.keeper_fd = options.keeper_fd;
   daemon.listen_fd = options.listen_fd;

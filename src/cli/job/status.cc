@@ -37,6 +37,18 @@ std::string node_table(const json& document) {
   return table(rows);
 }
 
+// What took longest where a daemon decides; heartbeats and deaths wait meanwhile.
+std::string loop_lines(const json& document) {
+  std::string out;
+  for (const json& node : array_in(document, "nodes")) {
+    const json& loop = member_of(node, "loop");
+    if (const std::uint64_t count = number_in(loop, "long_turns"); count > 0)
+      out += text("node ", number(node, "node"), ": pawld was busy for more than 10 ms ", count, " times, at most ",
+                  fixed(real_in(loop, "longest_ms"), 0), " ms (", name(loop, "longest_in"), ")\n");
+  }
+  return out.empty() ? out : "\n" + out;
+}
+
 std::string seat_table(const json& document) {
   std::vector<std::vector<std::string>> rows = {
       {"SEAT", "NODE", "PID", "STATE", "PHASE", "STEP", "PROTECTED", "HOLDERS", "FENCE WAIT (last, max)", "VOIDED"}};
@@ -80,7 +92,7 @@ int show(const JobAccess& access, bool as_json) {
   if (as_json)
     print(document.dump() + "\n");
   else
-    print(job_lines(document, why) + "\n" + node_table(document) + "\n" + seat_table(document));
+    print(job_lines(document, why) + "\n" + node_table(document) + "\n" + seat_table(document) + loop_lines(document));
   return why.empty() ? kExitOk : kExitDegraded;
 }
 

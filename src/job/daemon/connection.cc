@@ -16,7 +16,10 @@ FrameSums sums_on(const Stream& stream) {
 }  // namespace
 
 Connection::Connection(Loop& loop, std::unique_ptr<Stream> stream, Handlers handlers)
-    : loop_(loop), stream_(std::move(stream)), handlers_(std::move(handlers)), reader_(sums_on(*stream_)) {}
+    : loop_(loop),
+      stream_(std::move(stream)),
+      handlers_(std::move(handlers)),
+      reader_(sums_on(*stream_), handlers_.payload_bytes_max) {}
 
 std::shared_ptr<Connection> Connection::make(Loop& loop, std::unique_ptr<Stream> stream, Handlers handlers) {
   std::shared_ptr<Connection> made(new Connection(loop, std::move(stream), std::move(handlers)));
@@ -78,6 +81,7 @@ void Connection::read_all() {
       auto whole = reader_.next(frame);
       if (!whole) return fail(whole.error());
       if (!*whole) break;
+      loop_.note_frame(frame.kind);
       handlers_.on_frame(frame);
     }
     if (*got < sizeof buffer) return;

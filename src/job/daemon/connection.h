@@ -19,7 +19,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   struct Handlers {
     std::function<void(Frame&)> on_frame;
-    std::function<void(const Error&)> on_close;  // the other side's end, or an error; once
+    std::function<void(const Error&)> on_close;          // the other side's end, or an error; once
+    std::uint32_t payload_bytes_max = kFramePayloadMax;  // whoever sends more is closed
   };
   [[nodiscard]] static std::shared_ptr<Connection> make(Loop& loop, std::unique_ptr<Stream> stream, Handlers handlers);
   ~Connection();

@@ -26,6 +26,7 @@
 #include "env/process.h"
 #include "env/shared_memory.h"
 #include "job/daemon/keeper_earlier_life.h"
+#include "job/daemon/keeper_lifelines.h"
 #include "job/daemon/keeper_output.h"
 #include "job/daemon/node_keeper.h"
 #include "job/transport/keeper_messages.h"
@@ -135,6 +136,7 @@ class Keeper final : private NodeKeeper::Node {
   Status lock();
   Status end_earlier_life();
   Status listen();
+  Status listen_for_lifelines();
   Status pause(Duration duration);  // fails: `cancelled` at a signal
   void note_processes() const;
   Status turn();
@@ -159,6 +161,8 @@ class Keeper final : private NodeKeeper::Node {
   Fd listener_;
   Fd local_listener_;
   Address address_;
+  std::string lifeline_;                        // where lifelines end; empty: nowhere
+  std::unique_ptr<KeeperLifelines> lifelines_;  // until all has ended: others take their end for ours
   Process daemon_;
   bool daemon_running_ = false;
   Fd channel_;
@@ -184,6 +188,7 @@ Status Keeper::open() {
   PAWL_TRY(end_earlier_life());
   PAWL_TRY(listen());
   PAWL_ASSIGN(address_, local_address(listener_.get()));
+  if (Status listens = listen_for_lifelines(); !listens) log_warn("no_lifelines", "why", listens.error().what);
   PAWL_ASSIGN(local_listener_, listen_unix(node_socket_path(options_.run_dir, options_.node)));
   return {};
 }
@@ -236,6 +241,17 @@ Status Keeper::listen() {
   }
 }
 
+// A port of its own: the other one is pawld's, too, and a pawld that dies holds it until its memory is given back.
+Status Keeper::listen_for_lifelines() {
+  PAWL_ASSIGN(std::string token, read_file(join_path(options_.run_dir, "token"), 4096));
+  PAWL_ASSIGN(Fd listener, listen_tcp({address_.host, 0}));
+  PAWL_ASSIGN(const Address address, local_address(listener.get()));
+  PAWL_ASSIGN(lifelines_, KeeperLifelines::start(real_environment(), real_listener(std::move(listener)),
+                                                 {options_.node, options_.job, std::move(token)}));
+  lifeline_ = text(address);
+  return {};
+}
+
 Status Keeper::pause(Duration duration) {
   pollfd entry{signals_.get(), POLLIN, 0};
   signalfd_siginfo info{};
@@ -271,7 +287,8 @@ Result<std::uint64_t> Keeper::next_incarnation(std::uint64_t last) {
     if (noted.error().code != Code::full) return std::move(noted).error();
     log_warn("incarnation_not_noted", "why", noted.error().what);
   }
-  log_info("incarnation_began", "incarnation", incarnation, "address", address_);
+  if (lifelines_) lifelines_->begin_life(Incarnation(incarnation));
+  log_info("incarnation_began", "incarnation", incarnation, "address", address_, "lifeline", lifeline_);
   return incarnation;
 }
 
@@ -287,6 +304,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   add("--job", options_.job);
   add("--control", options_.control);
   add("--address", text(address_));
+  if (!lifeline_.empty()) add("--lifeline", lifeline_);
   add("--run-dir", options_.run_dir);
   add("--keeper-fd", text(kChannelFd));
   add("--listen-fd", text(kListenFd));

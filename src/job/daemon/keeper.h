@@ -1,13 +1,14 @@
 // The keeper: the small parent of a node's pawld and trainers, which outlives both.
 //
 // It owns what must survive pawld: the TCP listening socket (so peers see "refused" exactly when the node is dead), the
-// Unix listening socket, and a descriptor of every memory segment, which each new pawld gets back. It starts pawld
+// Unix listening socket, and a descriptor of every memory segment, which each new pawld gets back. It maps none of them,
+// so it dies within a millisecond; what it alone has, its lifelines (keeper_lifelines.h), ends then. It starts pawld
 // again when that dies or falls silent, and starts and kills trainers when pawld asks. It knows nothing of the job: the
 // words it understands are the table in docs/protocol.md ("Keeper <-> pawld"). Always: every child dies with it
 // (parent-death signal); one that did not run for longer than the silence deadline kills its trainers and pawld, drops
 // all segments and begins a new incarnation, as others have gone on without it. Not here: namespaces
-// (cli/job/namespaces.h), which node lives or dies (job/recovery). Single-threaded: poll(2) over pidfds, the
-// channel, signals and the trainers' output.
+// (cli/job/namespaces.h), which node lives or dies (job/recovery). One thread decides: poll(2) over pidfds, the channel
+// and signals. Others carry the trainers' output, hold the lifelines, and close what pawld has dropped.
 #pragma once
 
 #include <cstdint>

@@ -9,18 +9,21 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "base/text.h"
 #include "env/files.h"
 #include "env/process.h"
 #include "env/temporary_directory.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 namespace {
@@ -62,10 +65,12 @@ struct Toy {
   }
 
   int run(int argc, char** argv) {
-    std::string incarnation, held;
+    std::string incarnation, held, address, lifeline;
     for (int i = 1; i + 1 < argc; ++i) {
       if (std::strcmp(argv[i], "--incarnation") == 0) incarnation = argv[i + 1];
       if (std::strcmp(argv[i], "--held") == 0) held = argv[i + 1];
+      if (std::strcmp(argv[i], "--address") == 0) address = argv[i + 1];
+      if (std::strcmp(argv[i], "--lifeline") == 0) lifeline = argv[i + 1];
       if (std::strcmp(argv[i], "--run-dir") == 0) record_path = text(argv[i + 1], "/record");
     }
     std::string contents;
@@ -74,6 +79,7 @@ struct Toy {
       const std::size_t colon = item.find(':');
       contents += text(" ", item.substr(0, colon), "=", content_of(std::atoi(item.c_str() + colon + 1)));
     }
+    record(text("listens ", address, " ", lifeline));
     record(text("started ", getpid(), " ", incarnation, contents));
     for (;;) {
       if (!silent) say("alive 1");
@@ -173,6 +179,58 @@ class KeeperTest : public testing::Test {
   KeeperOptions options_;
   pid_t keeper_ = 0;
 };
+
+// Sockets of a process, by what /proc calls them: the same name in two processes is one socket.
+std::set<std::string> sockets_of(pid_t pid) {
+  std::set<std::string> sockets;
+  for (const std::string& fd : real_files().list(text("/proc/", pid, "/fd")).value_or({})) {
+    char target[64] = "";
+    const std::string path = text("/proc/", pid, "/fd/", fd);
+    if (readlink(path.c_str(), target, sizeof target - 1) > 0 && std::string(target).starts_with("socket:"))
+      sockets.insert(target);
+  }
+  return sockets;
+}
+
+// A process of the node that is slow to die, here this one, still has the port that pawld shares with its keeper.
+TEST_F(KeeperTest, LifelinesEndWithTheKeeperThoughItsPortIsStillHeld) {
+  ASSERT_TRUE(write_file_atomically(directory_.path("token"), "secret"));
+  start();
+  const std::string toy = await("started");
+  const std::string addresses = await("listens");
+  const Address port = *Address::parse(word(addresses, 1));
+  const Address lifeline = *Address::parse(word(addresses, 2));
+  const Result<Fd> line = connect_tcp(lifeline, Deadline::in(seconds(10)));
+  ASSERT_TRUE(line);
+  Hello hello;
+  hello.job = "toy";
+  hello.token = "secret";
+  std::uint64_t incarnation = 0;
+  ASSERT_TRUE(parse_number(word(toy, 2), incarnation));
+  hello.expected = Incarnation(incarnation);
+  hello.purpose = Purpose::lifeline;
+  ASSERT_TRUE(send_frame(line->get(), frame_of(hello), Deadline::in(seconds(10))));
+  const Result<Frame> welcome = receive_frame(line->get(), Deadline::in(seconds(10)));
+  ASSERT_TRUE(welcome && is<WelcomeMessage>(*welcome));
+
+  command("spawn 0\nRANK=3\n");
+  const pid_t trainer = pid_in(await("heard spawned 0"), 3);
+  const pid_t pawld = pid_in(toy, 1);
+  const std::set<std::string> keepers = sockets_of(keeper_);
+  std::set<std::string> shared = sockets_of(pawld);
+  std::erase_if(shared, [&](const std::string& socket) { return !keepers.contains(socket); });
+  EXPECT_EQ(shared.size(), 2u) << "its port and its Unix path, which pawld has, too; all else is the keeper's alone";
+  EXPECT_TRUE(sockets_of(trainer).empty());
+  EXPECT_GE(keepers.size(), 5u) << "those, the channel, the lifelines' port, and the line";
+
+  const Fd of_toy(static_cast<int>(syscall(SYS_pidfd_open, pawld, 0)));
+  const Fd held(static_cast<int>(syscall(SYS_pidfd_getfd, of_toy.get(), 4, 0)));
+  if (!held.valid()) GTEST_SKIP() << "no process may take another's descriptors here";
+  kill(keeper_, SIGKILL);
+  EXPECT_EQ(receive_frame(line->get(), Deadline::in(seconds(10))).error().code, Code::unreachable);
+  EXPECT_TRUE(is_refused(connect_tcp(lifeline, Deadline::in(seconds(10))).error()));
+  EXPECT_TRUE(connect_tcp(port, Deadline::in(seconds(10))));
+}
 
 TEST_F(KeeperTest, KilledDaemonComesBackWithItsSegmentsAndTrainersLive) {
   start();

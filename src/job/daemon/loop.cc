@@ -1,13 +1,28 @@
 #include "job/daemon/loop.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/text.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr Duration kTimersWaitMax = std::chrono::milliseconds(5);  // for tasks that were posted together
+constexpr Duration kLogPause = std::chrono::seconds(10);
+
+std::string name_of(const std::type_info& type) {
+  std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr),
+                                                       &std::free);
+  std::string name = readable ? readable.get() : type.name();
+  for (std::size_t at = 0; (at = name.find("pawl::job::")) != std::string::npos;) name.erase(at, 11);
+  return name;
+}
 
 }  // namespace
 
@@ -59,15 +74,18 @@ void Loop::run() {
   std::vector<Ready> ready;
   while (!stopped_) {
     if (!poller_->wait(until_next_timer(), ready)) return;
+    begin_turn();
     for (const Ready& event : ready) {
       auto found = watches_.find(event.key);  // an earlier handler of this round may have unwatched it
       if (found == watches_.end()) continue;
       auto handler = found->second.handler;  // stays alive while it unwatches itself
       (*handler)(event);
+      end_piece(handler->target_type());
     }
     run_posted();
     run_timers();
     last_round_boottime_ = environment_.clock.boottime();
+    end_turn();
   }
 }
 
@@ -84,7 +102,8 @@ void Loop::run_posted() {
   Duration looked = environment_.clock.now();
   for (Task& task : tasks) {
     task();
-    const Duration now = environment_.clock.now();
+    end_piece(task.target_type());
+    const Duration now = piece_began_;
     if (now - looked < kTimersWaitMax) continue;
     looked = now;
     run_timers();
@@ -98,7 +117,37 @@ void Loop::run_timers() {
     Task task = std::move(timers_.begin()->second.second);
     timers_.erase(timers_.begin());
     task();
+    end_piece(task.target_type());
   }
+}
+
+void Loop::begin_turn() {
+  turn_began_ = piece_began_ = environment_.clock.now();
+  piece_ = longest_ = {};
+}
+
+void Loop::end_piece(const std::type_info& what) {
+  const Duration now = environment_.clock.now();
+  piece_.what = &what;
+  piece_.took = now - std::exchange(piece_began_, now);
+  if (piece_.took > longest_.took) longest_ = piece_;
+  piece_ = {};
+}
+
+void Loop::end_turn() {
+  const Duration took = piece_began_ - turn_began_;
+  if (took <= kLongTurn || longest_.what == nullptr) return;
+  ++turns_.long_count;
+  const bool logs = turn_began_ >= log_again_at_;
+  if (!logs && took <= turns_.longest) return;
+  std::string in = name_of(*longest_.what);
+  if (longest_.frame_kind != 0) in += text(", frame ", longest_.frame_kind);
+  if (logs) {
+    log_again_at_ = turn_began_ + kLogPause;
+    log_warn("loop_turn_long", "ms", took / std::chrono::milliseconds(1), "in", in, "in_ms",
+             longest_.took / std::chrono::milliseconds(1), "so_far", turns_.long_count);
+  }
+  if (took > turns_.longest) turns_.longest = took, turns_.longest_in = std::move(in);
 }
 
 Duration Loop::until_next_timer() const {

@@ -3,6 +3,8 @@
 // Everything registered here runs on the loop's thread, one at a time, and must not block: what may (the control, bulk
 // data) has threads of its own and comes back with post(). post() is the only call for other threads. Timers that are due
 // run between posted tasks, too, so that many of these make none late by more than one of them takes and a few ms.
+// A *turn* is all that is done between two waits. No turn should take longer than kLongTurn: what does is counted, with
+// the name of what took longest in it, and logged. It is time on the clock: a thread that gets no core counts as busy.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +21,14 @@
 #include "env/poller.h"
 
 namespace pawl::job {
+
+inline constexpr Duration kLongTurn = std::chrono::milliseconds(10);
+
+struct LoopTurns {
+  std::uint64_t long_count = 0;  // took longer than kLongTurn
+  Duration longest{};
+  std::string longest_in;  // the function that took most of it, as the compiler names it; empty: none was long
+};
 
 class Loop {
  public:
@@ -43,11 +55,24 @@ class Loop {
   // When this thread last went round or ran timers between tasks, CLOCK_BOOTTIME: tells that it was stopped meanwhile.
   [[nodiscard]] Duration last_round_boottime() const { return last_round_boottime_; }
 
+  [[nodiscard]] const LoopTurns& turns() const { return turns_; }
+  // For whoever handles many things under one name: which one it is about to do.
+  void note_frame(std::uint16_t kind) { piece_.frame_kind = kind; }
+
  private:
   Loop(const Environment& environment, std::unique_ptr<Poller> poller)
       : environment_(environment), poller_(std::move(poller)) {}
+  // What is done in a turn, one after another.
+  struct Piece {
+    const std::type_info* what = nullptr;
+    std::uint16_t frame_kind = 0;  // 0: no frame
+    Duration took{};
+  };
   void run_posted();
   void run_timers();
+  void begin_turn();
+  void end_piece(const std::type_info& what);
+  void end_turn();
   [[nodiscard]] Duration until_next_timer() const;
 
   struct Watch {
@@ -63,6 +88,12 @@ class Loop {
   std::vector<Task> posted_;
   bool stopped_ = false;
   Duration last_round_boottime_{};
+  LoopTurns turns_;
+  Duration turn_began_{};
+  Duration piece_began_{};
+  Piece piece_;    // under way
+  Piece longest_;  // of this turn
+  Duration log_again_at_{};
 };
 
 }  // namespace pawl::job

@@ -61,5 +61,20 @@ TEST_F(Rounds, ALongRoundIsNoStandstill) {
   for (const Duration since : seen) EXPECT_LT(since, 200ms);
 }
 
+TEST_F(Rounds, ATurnThatTakesLongIsCountedAndNamed) {
+  struct GivesBackMemory {
+    SkippingClock& clock;
+    void operator()() const { clock.skip(200ms); }
+  };
+  loop->post([] {});
+  loop->post(GivesBackMemory{world.clock});
+  loop->post([] {});
+  loop->stop();
+  loop->run();
+  EXPECT_EQ(loop->turns().long_count, 1u);
+  EXPECT_GE(loop->turns().longest, 200ms);
+  EXPECT_NE(loop->turns().longest_in.find("GivesBackMemory"), std::string::npos) << loop->turns().longest_in;
+}
+
 }  // namespace
 }  // namespace pawl::job

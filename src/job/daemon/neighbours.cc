@@ -10,7 +10,15 @@ namespace pawl::job {
 using namespace std::chrono_literals;
 
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
-    : loop_(loop), self_(std::move(self)), deadlines_(deadlines), handlers_(std::move(handlers)) {
+    : loop_(loop),
+      self_(std::move(self)),
+      deadlines_(deadlines),
+      handlers_(std::move(handlers)),
+      lifelines_(loop, self_, deadlines.silence, [this](NodeLife life, const std::string& proof) {
+        const auto found = links_.find(life.node);
+        if (found == links_.end() || found->second.life != life || found->second.state == State::dead) return;
+        lose(found->second, proof);
+      }) {
   self_.purpose = Purpose::link;
 }
 
@@ -29,6 +37,15 @@ void Neighbours::set(const std::vector<Member>& wanted) {
     hear(link);
     connect(link);
   }
+  set_lifelines();
+}
+
+void Neighbours::set_lifelines() {
+  if (!handlers_.lifeline_of) return;
+  std::vector<Lifelines::Target> wanted;
+  for (const auto& [node, link] : links_)
+    if (link.state != State::dead) wanted.push_back({link.life, handlers_.lifeline_of(link.life)});
+  lifelines_.set(wanted);
 }
 
 bool Neighbours::send(NodeId node, const Frame& frame) {
@@ -56,36 +73,27 @@ void Neighbours::tick() {
     if (swallowed || silent) drop(link);
     if (link.state == State::down) connect(link);
   }
+  lifelines_.tick();
 }
 
 void Neighbours::connect(Link& link) {
   link.attempted = loop_.environment().clock.now();
   auto address = Address::parse(link.address);
   if (!address) return lose(link, address.error().what);
-  auto started = loop_.environment().network.start_connect(*address);
-  const NodeId node = link.life.node;
-  if (!started) {
-    const Error error = started.error();
-    loop_.post([this, node, error] { broken(node, error); });
-    return;
-  }
   link.state = State::connecting;
-  link.connecting = std::move(*started);
-  link.watch = loop_.watch(link.connecting->handle(), kWrite, [this, node](const Ready&) { connected(node); });
+  link.dial = Dial::start(loop_, *address, [this, node = link.life.node](Result<std::unique_ptr<Stream>> stream) {
+    connected(node, std::move(stream));
+  });
 }
 
-void Neighbours::connected(NodeId node) {
+void Neighbours::connected(NodeId node, Result<std::unique_ptr<Stream>> stream) {
   auto found = links_.find(node);
   if (found == links_.end() || found->second.state != State::connecting) return;
   Link& link = found->second;
-  loop_.unwatch(std::exchange(link.watch, 0));
-  std::unique_ptr<Stream> stream = std::move(link.connecting);
-  if (Status finished = stream->finish_connect(); !finished) {
-    link.state = State::down;
-    return broken(node, finished.error());
-  }
+  link.dial.reset();
+  if (!stream) return broken(node, stream.error());
   link.state = State::greeting;
-  link.connection = Connection::make(loop_, std::move(stream),
+  link.connection = Connection::make(loop_, std::move(*stream),
                                      {.on_frame = [this, node](Frame& frame) { on_frame(node, frame); },
                                       .on_close = [this, node](const Error& error) { broken(node, error); }});
   Hello hello = self_;
@@ -147,8 +155,7 @@ void Neighbours::hear(Link& link) {
 }
 
 void Neighbours::drop(Link& link) {
-  if (link.watch != 0) loop_.unwatch(std::exchange(link.watch, 0));
-  link.connecting.reset();
+  link.dial.reset();
   if (link.connection) link.connection->close();
   link.connection.reset();
   link.state = State::down;
@@ -171,7 +178,7 @@ std::vector<Neighbours::View> Neighbours::view() const {
   const Duration now = loop_.environment().clock.now();
   for (const auto& [node, link] : links_) {
     const char* state = link.state == State::up ? "up" : link.state == State::dead ? "dead" : "lost";
-    views.push_back({node, state, now - link.heard});
+    views.push_back({node, state, now - link.heard, lifelines_.stands(node)});
   }
   return views;
 }

@@ -1,7 +1,8 @@
 // Neighbours: this daemon's links to the members it watches and talks to. On the loop's thread.
 //
-// One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Refused: the node
-// is dead (its keeper owns the listening socket). Another incarnation or job answers: the life we knew is over. It rejects
+// One outgoing connection to each: beats go out, answers come back, and with them the proof of life. Beside it a
+// lifeline, which ends with its keeper (lifelines.h): a death is noticed at once, whatever the memory is that a dying
+// pawld still holds. Refused: the node is dead (its keeper owns the listening socket). Another incarnation or job answers: the life we knew is over. It rejects
 // this pawld's token or version: it lives, and either may be the one that is wrong. Accepted or swallowed but silent: its
 // pawld restarts, or the node is stopped, or it or this one is cut off. In these cases the link is tried again for ever,
 // and what a silence means is weighed elsewhere (job/recovery/suspicion.h). Incoming links: peer_listener.h; they only
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "job/daemon/connection.h"
+#include "job/daemon/dial.h"
+#include "job/daemon/lifelines.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/suspicion.h"
@@ -30,6 +33,7 @@ class Neighbours {
     std::function<void(NodeLife)> on_up;                               // a link stands (again)
     std::function<void(NodeLife, Frame&)> on_answer;                   // on an outgoing link
     std::function<Generation()> generation;
+    std::function<std::string(NodeLife)> lifeline_of = {};  // its keeper's address for lifelines; empty: not known
   };
   Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers);
 
@@ -45,6 +49,7 @@ class Neighbours {
     NodeId node;
     const char* state;
     Duration silent_for;
+    bool lifeline = false;  // one stands
   };
   [[nodiscard]] std::vector<View> view() const;
 
@@ -54,8 +59,7 @@ class Neighbours {
     NodeLife life;
     std::string address;
     State state = State::down;
-    std::unique_ptr<Stream> connecting;
-    std::uint64_t watch = 0;
+    std::unique_ptr<Dial> dial;
     std::shared_ptr<Connection> connection;
     Duration heard{};  // steady clock
     Duration heard_boottime{};
@@ -63,7 +67,8 @@ class Neighbours {
     std::string rejected;  // why, as it said last
   };
   void connect(Link& link);
-  void connected(NodeId node);
+  void connected(NodeId node, Result<std::unique_ptr<Stream>> stream);
+  void set_lifelines();
   void on_frame(NodeId node, Frame& frame);
   void broken(NodeId node, const Error& error);
   void refused(Link& link, const PeerRefusedMessage& answer);
@@ -76,6 +81,7 @@ class Neighbours {
   Deadlines deadlines_;
   Handlers handlers_;
   std::map<NodeId, Link> links_;
+  Lifelines lifelines_;
 };
 
 }  // namespace pawl::job

@@ -36,7 +36,8 @@ class Links : public testing::Test {
                                                   },
                                               .on_up = [this](NodeLife life) { up.push_back(life); },
                                               .on_answer = [this](NodeLife, Frame& frame) { answers.push_back(frame); },
-                                              .generation = [] { return Generation(4); }});
+                                              .generation = [] { return Generation(4); },
+                                              .lifeline_of = [this](NodeLife) { return lifeline; }});
     });
   }
   void want(std::vector<Member> members) {
@@ -67,6 +68,7 @@ class Links : public testing::Test {
     std::string detail;
   };
   TestWorld world;
+  std::string lifeline;    // the keeper's address; empty: not known
   std::vector<Lost> lost;  // all on the loop's thread
   std::vector<Lost> evicted;
   std::vector<NodeLife> up;
@@ -142,6 +144,29 @@ TEST_F(Links, ABrokenLinkThatIsRefusedThenIsALostNode) {
     world.network.refuse_next(1);
   }
   EXPECT_TRUE(loop.eventually([this] { return !lost.empty(); }));
+}
+
+// Its pawld may hold gigabytes, and its sockets until they are given back.
+TEST_F(Links, ANodeWhoseKeeperHasDiedIsLostWhileItsLinkStillStands) {
+  want({member(1)});
+  PeerEnd pawld = welcome();
+  lifeline = "127.0.0.1:77";  // its registration comes after it became a member
+  want({member(1)});
+  {
+    PeerEnd keeper = world.network.accept();
+    (void)keeper.next<Hello>();
+    keeper.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+    EXPECT_TRUE(keeper.is_quiet());
+    world.network.refuse_next(1);
+  }
+  ASSERT_TRUE(loop.eventually([this] { return !lost.empty(); }));
+  EXPECT_EQ(lost[0].life, life_of(1));
+  EXPECT_EQ(lost[0].detail, "its keeper has died");
+  EXPECT_TRUE(loop.run([this] { return neighbours->contacts()[0].refused; }));
+  EXPECT_TRUE(pawld.is_closed());
+  want({member(1)});
+  EXPECT_EQ(lost_count(), 1u);
+  EXPECT_FALSE(world.network.has_waiting());
 }
 
 TEST_F(Links, SilenceIsNoProofAndTheLinkIsTriedAgain) {

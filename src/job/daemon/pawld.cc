@@ -199,7 +199,14 @@ void Pawld::start_neighbours() {
                 if (const auto value = message_in<PeerValueMessage>(frame))
                   parts_->rendezvous.on_answer(frame.id, value->answer);
               },
-          .generation = [this] { return context_.mirror.generation(); }});
+          .generation = [this] { return context_.mirror.generation(); },
+          .lifeline_of = [this](NodeLife life) { return lifeline_of(life); }});
+}
+
+std::string Pawld::lifeline_of(NodeLife life) const {
+  const auto& nodes = context_.mirror.registrations().nodes;
+  const auto found = nodes.find(life.node);
+  return found != nodes.end() && found->second.life == life ? found->second.lifeline : "";
 }
 
 void Pawld::register_node() {
@@ -236,6 +243,7 @@ NodeRecord Pawld::node_record() const {
   NodeRecord record;
   record.life = context_.self;
   record.address = options_.address;
+  record.lifeline = options_.lifeline;
   record.local_path = join_path(join_path(options_.run_dir, text("node-", context_.self.node)), "pawld.sock");
   record.keeper_pid = static_cast<std::uint64_t>(context_.environment->processes.parent_pid());
   record.pawld_pid = static_cast<std::uint64_t>(context_.environment->processes.own_pid());
@@ -356,6 +364,8 @@ void Pawld::tick() {
     return;
   }
   context_.attention.ticked(context_.clock->now(), context_.deadlines);
+  Counter& long_turns = context_.metrics.counter("loop_long_turns_total", "Turns of the loop of more than 10 ms.");
+  long_turns.add(loop_->turns().long_count - long_turns.value());
   neighbours_->tick();
   fence_if_cut_off();
   parts_->watch.check();

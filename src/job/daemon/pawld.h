@@ -52,7 +52,8 @@ class Pawld {
   void joined(const Listing& listing);
   [[nodiscard]] bool take_spec(const Listing& listing);  // false: it isn't there yet, or the job has ended
   void start_neighbours();
-  void register_node();  // or again, since its health has changed
+  [[nodiscard]] std::string lifeline_of(NodeLife life) const;  // its keeper's address; empty: not known
+  void register_node();                                        // or again, since its health has changed
   void check_registration();
   [[nodiscard]] NodeRecord node_record() const;  // any thread
   void on_key(const WatchEvent& event);

@@ -131,7 +131,8 @@ Pawld::Parts::Parts(Pawld& pawld)
            .bytes_received = [this] { return streams.bytes_received(); },
            .stopped_by = [this] { return protection.stopped_by(); },
            .neighbours =
-               [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); }}),
+               [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); },
+           .loop_turns = [&pawld] { return pawld.loop_->turns(); }}),
       peers(*pawld.loop_, pawld.context_, pawld.token_, std::move(pawld.lines_.peers), peer_handlers(pawld)) {}
 
 }  // namespace pawl::job

@@ -182,7 +182,12 @@ std::string Questions::status_json() const {
   for (const Neighbours::View& view : hooks_.neighbours())
     status["neighbours"].push_back({{"node", view.node.value},
                                     {"state", view.state},
+                                    {"lifeline", view.lifeline},
                                     {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
+  const LoopTurns turns = hooks_.loop_turns ? hooks_.loop_turns() : LoopTurns{};
+  status["loop"] = {{"long_turns", turns.long_count},
+                    {"longest_ms", ms_of(static_cast<std::uint64_t>(turns.longest.count()))},
+                    {"longest_in", turns.longest_in}};
   status["holds"] = Json::array();
   for (const auto& [phase, held] : parts_.holds.view()) status["holds"].push_back({{"phase", phase}, {"held", held}});
   return status.dump();

@@ -35,6 +35,7 @@ class Questions {
     std::function<std::string()> unhealthy = {};              // why this node may get no seats; empty: it may
     std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows
     std::function<std::vector<Neighbours::View>()> neighbours;
+    std::function<LoopTurns()> loop_turns;
   };
   Questions(Parts parts, std::string token, Hooks hooks)
       : parts_(parts), token_(std::move(token)), hooks_(std::move(hooks)) {}

@@ -40,7 +40,11 @@ class Asked : public testing::Test {
                        .stopped_by = [this] { return stopped_by; },
                        .neighbours =
                            [] {
-                             return std::vector<Neighbours::View>{{NodeId(1), "up", Duration(2'000'000)}};
+                             return std::vector<Neighbours::View>{{NodeId(1), "up", Duration(2'000'000), true}};
+                           },
+                       .loop_turns =
+                           [] {
+                             return LoopTurns{3, Duration(34'000'000), "Generations::follow()"};
                            }}};
 };
 
@@ -75,6 +79,10 @@ TEST_F(Asked, StatusBeforeThereIsAJob) {
   EXPECT_TRUE(ask(R"({"ask":"status"})")["lease_age_ms"].is_null());
   EXPECT_EQ(status["wire_bytes"]["received"], 6);
   EXPECT_EQ(status["neighbours"][0]["heard_ms"], 2.0);
+  EXPECT_EQ(status["neighbours"][0]["lifeline"], true);
+  EXPECT_EQ(status["loop"]["long_turns"], 3);
+  EXPECT_EQ(status["loop"]["longest_ms"], 34.0);
+  EXPECT_EQ(status["loop"]["longest_in"], "Generations::follow()");
   EXPECT_EQ(status["trainers"][0]["state"], "restoring");
 }
 

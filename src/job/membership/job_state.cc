@@ -55,7 +55,8 @@ void fields(Io& io, Record& r) {
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {
-  io("life", r.life), io("address", r.address), io("local_path", r.local_path), io("keeper_pid", r.keeper_pid);
+  io("life", r.life), io("address", r.address), io("lifeline", r.lifeline), io("local_path", r.local_path);
+  io("keeper_pid", r.keeper_pid);
   io("pawld_pid", r.pawld_pid), io("parked", r.parked), io("healthy", r.healthy), io("unhealthy", r.unhealthy);
   io("arena_bytes", r.arena_bytes);
 }

@@ -50,6 +50,7 @@ struct NodeLife {  // one life of one node's agent
 struct NodeRecord {
   NodeLife life;
   std::string address;     // host:port of the keeper's listening socket, for peers
+  std::string lifeline;    // host:port where the keeper itself listens, for lifelines; empty: nowhere
   std::string local_path;  // unix socket for this machine's command line
   std::uint64_t keeper_pid = 0;
   std::uint64_t pawld_pid = 0;

@@ -70,6 +70,7 @@ Result<bool> FrameReader::next(Frame& frame) {
   const auto* begin = reinterpret_cast<const std::byte*>(buffer_.data() + consumed_);
   PAWL_ASSIGN(FrameHeader header,
               decode_header(std::span<const std::byte, kFrameHeaderBytes>(begin, kFrameHeaderBytes), sums_));
+  if (header.length > payload_max_) return Error{Code::corrupt, "a message that is longer than any of pawl's here"};
   if (have < kFrameHeaderBytes + header.length) return false;
   frame.kind = header.kind;
   frame.id = header.id;

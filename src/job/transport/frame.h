@@ -50,15 +50,18 @@ void encode_header(FrameHeader header, std::span<std::byte, kFrameHeaderBytes> o
 // Bytes in, whole frames out. For non-blocking sockets.
 class FrameReader {
  public:
-  explicit FrameReader(FrameSums sums = FrameSums::required) : sums_(sums) {}
+  explicit FrameReader(FrameSums sums = FrameSums::required, std::uint32_t payload_max = kFramePayloadMax)
+      : sums_(sums), payload_max_(payload_max) {}
   void append(std::span<const std::byte> bytes) {
     buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  // True and a frame, false if none is whole yet. Fails: `corrupt`; the stream is then of no more use.
+  // True and a frame, false if none is whole yet. Fails: `corrupt`, also where a payload is longer than it may be; the
+  // stream is then of no more use.
   [[nodiscard]] Result<bool> next(Frame& frame);
 
  private:
   FrameSums sums_;
+  std::uint32_t payload_max_;
   std::string buffer_;
   std::size_t consumed_ = 0;
 };

@@ -238,10 +238,11 @@ struct StoppingMessage {
 inline constexpr std::uint32_t kPeerWireVersion = 3;
 
 enum class Purpose : std::uint8_t {
-  link = 1,   // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
-              // neighbour pair; requests go one way, answers come back on the same connection
-  data = 2,   // the replica stream of one seat to one holder
-  fetch = 3,  // recovery: one slot of one seat
+  link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
+                 // neighbour pair; requests go one way, answers come back on the same connection
+  data = 2,      // the replica stream of one seat to one holder
+  fetch = 3,     // recovery: one slot of one seat
+  lifeline = 4,  // to a keeper's own address, and nowhere else: its end tells that the node is dead. Beats are answered
 };
 
 enum class PeerRefusal : std::uint8_t {
