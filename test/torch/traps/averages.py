@@ -1,4 +1,6 @@
 """After each block an average of the weights is updated, and the weights are clamped."""
+import time
+
 import torch
 import trap
 from torch import nn
@@ -27,6 +29,7 @@ for step in job.steps(trap.STEPS):
         optimizer.step()
     if step.lost:
         continue
+    time.sleep(0.02)  # as a line of the log takes, or a look at the validation set
     with torch.no_grad():
         for name, parameter in model.module.named_parameters():
             parameter.clamp_(-0.3, 0.3)
