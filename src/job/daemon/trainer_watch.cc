@@ -157,11 +157,13 @@ void TrainerWatch::on_unseen_death(TrainerProcess& trainer) {
 }
 
 // If the whole node is dying, this one will not live to say so: wait a moment rather than cost two generations.
-void TrainerWatch::report_death_later(Seat seat, std::uint32_t index) {
+void TrainerWatch::report_death_later(Seat seat, std::uint32_t index, std::string_view else_how) {
   const Generation generation = context_.mirror.generation();
-  context_.after(context_.deadlines.trainer_exit_grace, [this, generation, seat, index] {
+  context_.after(context_.deadlines.trainer_exit_grace, [this, generation, seat, index, else_how] {
     if (context_.ending || context_.mirror.generation() != generation) return;
-    if (auto cause = cause_of_death(context_.mirror.state(), context_.self, seat, trainers_.places()[index].ended))
+    const std::string& ended = trainers_.places()[index].ended;
+    const std::string how = ended.empty() ? std::string(else_how) : ended;
+    if (auto cause = cause_of_death(context_.mirror.state(), context_.self, seat, how))
       mover_.report(std::move(*cause));
   });
 }
@@ -288,7 +290,7 @@ void TrainerWatch::check_running(TrainerProcess& trainer) {
   // Whoever ran here in this generation is gone, and a new process waits in its place: the pawld before us started it, and
   // did not come to say why.
   if (trainer.line.waits_for(MessageKind::join) && trainer.seated != context_.mirror.generation())
-    return report_death_later(*trainer.seat, trainer.index);
+    return report_death_later(*trainer.seat, trainer.index, "its process died, and its pawld before it said how");
   TrainerView view;
   view.since_progress = since_progress(trainer);
   if (view.since_progress < 500ms) return;

@@ -51,7 +51,8 @@ class TrainerWatch {
   void on_unseen_death(TrainerProcess& trainer);
   void look_again();
   [[nodiscard]] bool outlives_its_command(TrainerProcess& trainer) const;
-  void report_death_later(Seat seat, std::uint32_t index);
+  // `else_how`: a literal, told if nobody has said how it ended by then.
+  void report_death_later(Seat seat, std::uint32_t index, std::string_view else_how = {});
   void put_fault(const FaultReport& report);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;

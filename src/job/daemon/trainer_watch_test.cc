@@ -121,6 +121,18 @@ TEST_F(TrainersWatched, ANewProcessInASeatOfTheJobThatRunsTellsOfADeath) {
   EXPECT_EQ(found[0].seat, Seat(0));
 }
 
+// Nobody will say how it ended: that must not be waited for.
+TEST_F(TrainersWatched, ANewProcessTellsOfADeathWhereOneHasDiedBefore) {
+  node.state.attempts = {{FaultKind::trainer_exit, Seat(0), Step(4), 1}};
+  seat_in(JobPhase::running);
+  process.seated = Generation(0);
+  (void)trainer.asks(JoinMessage{}, 1);
+  watch.check();
+  const std::vector<Cause> found = causes();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].detail, "its process died, and its pawld before it said how");
+}
+
 TEST_F(TrainersWatched, AKillIsNamedAsSuch) {
   seat_in(JobPhase::running);
   process.line.waiting[MessageKind::done] = 3;
