@@ -66,7 +66,7 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
     inventories_.clear();
     readies_.clear();
     accusations_.clear();
-    faults_.clear();
+    faults.clear();
   }
   if (change.phase) state_since_ = now;
   return change;
@@ -110,7 +110,7 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
   } else if (state_ && number_after(key, keys_.readies(state_->generation), number)) {
     readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
   } else if (state_ && number_after(key, keys_.faults(state_->generation), number)) {
-    if (const auto report = parse_fault_report(*value)) note_fault(*report);
+    if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {
     stop_.stop_step = Step(number_in(Json::parse(*value, nullptr, false), "step"));
     change.stop = true;
@@ -139,7 +139,7 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   inventories_.clear();
   readies_.clear();
   accusations_.clear();
-  faults_.clear();
+  faults.clear();
   stop_.told.clear();
   finishes_.clear();
   ends_.clear();
@@ -217,12 +217,6 @@ std::optional<NodeId> JobMirror::node_at(std::uint32_t position) const {
 std::vector<Accusation> JobMirror::accusations() const {
   std::vector<Accusation> all;
   for (const auto& [key, accusation] : accusations_) all.push_back(accusation);
-  return all;
-}
-
-std::vector<FaultReport> JobMirror::faults() const {
-  std::vector<FaultReport> all;
-  for (const auto& [seat, report] : faults_) all.push_back(report);
   return all;
 }
 

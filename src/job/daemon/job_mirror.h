@@ -27,6 +27,8 @@ class JobMirror {
  public:
   JobMirror(NodeLife self, std::string_view job) : self_(self), keys_(job) {}
 
+  std::map<Seat, FaultReport> faults;  // of the state's generation; a node adds its own before the control repeats them
+
   struct Change {
     bool state = false;       // another revision of it
     bool phase = false;       // of another phase
@@ -50,7 +52,6 @@ class JobMirror {
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
   void forget_finish(Seat seat) { finishes_.erase(seat); }
   void note_end(const TrainerEnd& end) { ends_.insert_or_assign(end.seat, end); }
-  void note_fault(const FaultReport& report) { faults_.insert_or_assign(report.seat, report); }
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
   [[nodiscard]] const JobSpec& spec() const { return spec_; }
@@ -70,7 +71,6 @@ class JobMirror {
   [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
   [[nodiscard]] const StopView& stop() const { return stop_; }
   [[nodiscard]] std::vector<Accusation> accusations() const;  // of the state's generation
-  [[nodiscard]] std::vector<FaultReport> faults() const;      // of the state's generation
   // When anything last changed from which a recovery could go on.
   [[nodiscard]] Duration news_at() const { return news_at_; }
 
@@ -98,7 +98,6 @@ class JobMirror {
   std::map<NodeId, Inventory> inventories_;
   std::map<NodeId, Generation> readies_;
   std::map<std::string, Accusation> accusations_;  // by key
-  std::map<Seat, FaultReport> faults_;
   Duration news_at_{};
   std::map<Seat, SeatFinish> finishes_;
   std::map<Seat, TrainerEnd> ends_;

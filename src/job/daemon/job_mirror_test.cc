@@ -90,7 +90,7 @@ TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   (void)put(keys.ready(Generation(1), NodeId(0)), "{}");
   (void)put(keys.fault(Generation(2), Seat(1)), to_json(FaultReport{Seat(1), "2"}));
   (void)put(keys.fault(Generation(1), Seat(2)), to_json(FaultReport{Seat(2), "1"}));
-  EXPECT_EQ(mirror.faults(), (std::vector<FaultReport>{{Seat(1), "2"}}));
+  EXPECT_EQ(mirror.faults, (std::map<Seat, FaultReport>{{Seat(1), {Seat(1), "2"}}}));
   EXPECT_EQ(mirror.inventories().size(), 1u);
   EXPECT_EQ(mirror.ready_members(), std::vector<NodeLife>{test_life(2)});
   EXPECT_FALSE(mirror.has_own_inventory());
@@ -101,7 +101,7 @@ TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   EXPECT_FALSE(mirror.has_own_inventory());
   state.generation = Generation(3);
   (void)put_state();
-  EXPECT_TRUE(mirror.faults().empty());
+  EXPECT_TRUE(mirror.faults.empty());
   EXPECT_TRUE(mirror.inventories().empty());
   EXPECT_TRUE(mirror.ready_members().empty());
 }

@@ -195,15 +195,15 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
   context_.after(context_.deadlines.communication_grace, [this, generation, seat = *trainer.seat, what] {
     if (context_.mirror.generation() != generation || context_.ending) return;
     if (!context_.mirror.is_in(JobPhase::running) && !context_.mirror.is_in(JobPhase::restoring)) return;
-    const std::optional<NodeLife> suspect = name_suspect(context_.mirror.state(), context_.mirror.faults());
+    const std::optional<NodeLife> suspect = name_suspect(context_.mirror.state(), context_.mirror.faults);
     mover_.report({FaultKind::communication, suspect, seat, what, 0});
   });
 }
 
 // Whoever decides first sees what the others have found.
 void TrainerWatch::put_fault(const FaultReport& report) {
-  if (context_.mirror.faults().size() >= kFaultReportsMax) return;
-  context_.mirror.note_fault(report);
+  if (context_.mirror.faults.size() >= kFaultReportsMax) return;
+  context_.mirror.faults.insert_or_assign(report.seat, report);
   context_.control->tell([key = context_.mirror.keys().fault(context_.mirror.generation(), report.seat),
                           value = to_json(report)](Control& control) { (void)control.put(key, value); });
 }

@@ -347,7 +347,7 @@ TEST_F(TrainersWatched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHap
 TEST_F(TrainersWatched, AFailedCollectiveNamesWhomTwoNodesFoundGone) {
   node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
   seat_in(JobPhase::running);
-  node.context.mirror.note_fault({Seat(1), "2"});
+  node.context.mirror.faults[Seat(1)] = {Seat(1), "2"};
   watch.on_fault(process, Generation(1), "timeout", "2");
   EXPECT_EQ(node.control.tells, 1);
   const auto reported = causes();

@@ -52,9 +52,9 @@ struct Words {
 
 }  // namespace
 
-std::optional<NodeLife> name_suspect(const JobState& state, std::span<const FaultReport> reports) {
+std::optional<NodeLife> name_suspect(const JobState& state, const std::map<Seat, FaultReport>& reports) {
   std::map<NodeLife, std::set<NodeLife>> found_gone;  // by whom, a node speaks once
-  for (const FaultReport& report : reports) {
+  for (const auto& [seat, report] : reports) {
     if (report.seat.value >= state.seats.size()) continue;
     const NodeLife reporter = state.seats[report.seat.value].life;
     std::set<NodeLife>& gone = found_gone[reporter];

@@ -9,8 +9,8 @@
 // Else there is no suspect: of a cut between two nodes nobody can tell whose end it is. Never a guess. Pure.
 #pragma once
 
+#include <map>
 #include <optional>
-#include <span>
 
 #include "job/membership/job_state.h"
 
@@ -20,6 +20,6 @@ namespace pawl::job {
 inline constexpr std::size_t kFaultReportsMax = 64;
 
 // `reports`: of the state's generation. A host stands for the member whose address has it, if it is one member only.
-[[nodiscard]] std::optional<NodeLife> name_suspect(const JobState& state, std::span<const FaultReport> reports);
+[[nodiscard]] std::optional<NodeLife> name_suspect(const JobState& state, const std::map<Seat, FaultReport>& reports);
 
 }  // namespace pawl::job

@@ -22,10 +22,10 @@ class Suspects : public testing::Test {
     }
   }
   std::optional<NodeLife> suspect() const { return name_suspect(state, reports); }
-  void says(std::uint32_t seat, std::string lost) { reports.push_back({Seat(seat), std::move(lost)}); }
+  void says(std::uint32_t seat, std::string lost) { reports[Seat(seat)] = {Seat(seat), std::move(lost)}; }
 
   JobState state;
-  std::vector<FaultReport> reports;
+  std::map<Seat, FaultReport> reports;
 };
 
 TEST_F(Suspects, NobodyWithoutEvidence) {
