@@ -43,7 +43,10 @@ class JobMirror {
   // All keys of the job, as of `listing.revision`: what is not among them is not there.
   Change apply_all(const Listing& listing, Duration now);
   Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
-  void set_spec(const JobSpec& spec) { spec_ = spec; }
+  void set_spec(const JobSpec& spec) {
+    spec_ = spec;
+    registrations_.seats_per_node = spec.seats_per_node;
+  }
 
   void note_own_inventory(const Inventory& inventory) { inventories_[self_.node] = inventory; }
   void forget_own_inventory() { inventories_.erase(self_.node); }

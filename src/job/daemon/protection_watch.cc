@@ -53,6 +53,7 @@ ProtectionView ProtectionWatch::view() const {
     seat.reached = Step(trainer.shared.page->reached.load(std::memory_order_acquire));
     seat.obstacles = parts_.streams.obstacles(seat.seat);
     look_at(seat, arena->arena, mirror.spec().replica_count);
+    view.bytes += arena->mapping.bytes().size();
     view.seats.push_back(std::move(seat));
   }
   return view;

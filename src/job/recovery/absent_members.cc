@@ -18,6 +18,8 @@ bool began_anew(const Registrations& registrations, NodeLife life) {
 void Registrations::note(NodeId node, const NodeRecord* record, Duration now) {
   if (record != nullptr) {
     nodes[node] = *record;
+    // Own arenas, and about as much of others'.
+    memory_bytes[node] = 2 * record->arena_bytes * seats_per_node;
     gone_since.erase(node);
   } else {
     nodes.erase(node);
@@ -31,6 +33,11 @@ std::vector<NodeRecord> Registrations::records() const {
   return records;
 }
 
+Duration Registrations::time_to_end(NodeId node) const {
+  const auto known = memory_bytes.find(node);
+  return known != memory_bytes.end() ? time_to_give_back(known->second) : Duration::zero();
+}
+
 bool Registrations::has(NodeLife life) const {
   const auto record = nodes.find(life.node);
   return record != nodes.end() && record->second.life == life;
@@ -38,6 +45,12 @@ bool Registrations::has(NodeLife life) const {
 
 bool is_evicted(const JobState& state, NodeLife life) {
   return contains(state.evicted, life) || contains(state.departed, life);
+}
+
+bool is_lowest_registered(const JobState& state, const Registrations& registrations, NodeLife self) {
+  for (const auto& [id, record] : registrations.nodes)
+    if (!is_evicted(state, record.life)) return record.life == self;
+  return false;
 }
 
 std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations, NodeLife self) {
@@ -61,9 +74,10 @@ std::vector<Cause> absent_members(const JobState& state, const Registrations& re
 Orphaned decide_orphaned(const JobState& state, const Registrations& registrations, std::span<const Contact> contacts,
                          NodeLife self, Duration since, Duration now, const Deadlines& deadlines) {
   const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
-  const bool mine = !registrations.nodes.empty() && registrations.nodes.begin()->second.life == self;
+  const bool mine = is_lowest_registered(state, registrations, self);
   const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed;
-  if (over || !mine || (led && registrations.has(state.leader))) return {};
+  const bool is_led = led && registrations.has(state.leader) && !is_evicted(state, state.leader);
+  if (over || !mine || is_led) return {};
   std::vector<Cause> causes;
   Orphaned orphaned{since == Duration::zero() ? now : since, {}, std::nullopt};
   for (const NodeLife& life : survivors_of(state)) {

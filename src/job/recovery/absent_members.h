@@ -14,15 +14,22 @@
 namespace pawl::job {
 
 struct Registrations {
-  std::map<NodeId, NodeRecord> nodes;                              // those that are registered
-  std::map<NodeId, Duration> gone_since;                           // and those that are not any more
+  std::map<NodeId, NodeRecord> nodes;            // those that are registered
+  std::map<NodeId, Duration> gone_since;         // and those that are not any more
+  std::map<NodeId, std::uint64_t> memory_bytes;  // of these, too: about what their pawlds have
+  std::uint32_t seats_per_node = 1;
   void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
   [[nodiscard]] bool has(NodeLife life) const;
   [[nodiscard]] std::vector<NodeRecord> records() const;
+  // How long a killed process of the node may take to end, and say nothing, before its next one can start.
+  [[nodiscard]] Duration time_to_end(NodeId node) const;
 };
 
 // `life` was evicted, by the last recovery or an earlier one: it is never a member or a source again.
 [[nodiscard]] bool is_evicted(const JobState& state, NodeLife life);
+
+// The lowest registered node speaks for a job that no member speaks for; not one that was evicted and lingers.
+[[nodiscard]] bool is_lowest_registered(const JobState& state, const Registrations& registrations, NodeLife self);
 
 // For a member: a leader without a seat that is gone, and members whose nodes have begun another life. Of these only the
 // neighbours speak, or the whole job would at once.

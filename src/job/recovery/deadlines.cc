@@ -10,6 +10,24 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
+namespace {
+
+constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;  // more is no node's
+
+Duration time_for(std::uint64_t bytes, std::uint64_t per_second) {
+  return milliseconds(std::min(bytes, kBytesMax) / (per_second / 1000));
+}
+
+}  // namespace
+
+Duration time_to_give_back(std::uint64_t bytes) {
+  return time_for(bytes, kGivenBackPerSecond);
+}
+
+Duration time_to_move(std::uint64_t bytes) {
+  return time_for(bytes, kMovedPerSecond);
+}
+
 Deadlines derive_deadlines(Duration budget) {
   const Duration whole = std::clamp<Duration>(budget, milliseconds(500), minutes(10));
   Deadlines deadlines;
@@ -17,8 +35,8 @@ Deadlines derive_deadlines(Duration budget) {
   deadlines.silence = whole;
   deadlines.communication_grace = std::min<Duration>(whole / 10, seconds(10));
   deadlines.trainer_exit_grace = std::clamp<Duration>(whole / 150, milliseconds(10), milliseconds(500));
-  deadlines.inventory = whole;
-  deadlines.trainer_free = whole * 10 / 3;
+  deadlines.inventory = std::max<Duration>(whole, kControlRetry);
+  deadlines.trainer_free = std::max<Duration>(whole * 10 / 3, deadlines.inventory);
   deadlines.restore = std::max<Duration>(whole * 10, seconds(10));
   // etcd counts leases in whole seconds.
   deadlines.lease = std::max<Duration>(std::chrono::ceil<seconds>(whole * 5 / 3), seconds(2));

@@ -21,19 +21,31 @@ struct Deadlines {
   Duration communication_grace;  // 1/10    300 ms a collective failed: how long a death may take to show before rolling
                                  //                back in place
   Duration trainer_exit_grace;   // 1/150   20 ms  a trainer died: how long the rest of its node may take to die with it
-  Duration inventory;            // 1       3 s    a member that has not reported its frozen inventory is evicted
-  Duration trainer_free;         // 10/3    10 s   a trainer that has not joined is killed and restarted in its seat
-  Duration restore;              // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
-  Duration lease;                // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
-                                 //                which a cut-off node fences itself
-  Duration absence;              // 2/3     2 s    a registration that has been gone for longer is not about to return:
-      //                a quarter of a lease, in which all others that lost the control at the
-      //                same moment lose theirs, and a quarter of the silence for the news
-  Duration leader;      // 1       3 s    a recovery stands still and nothing new has come: another member leads.
-                        //                A pawld that restarts does so within this
-  Duration fence;       // 10/3    10 s   a window not copied out by then is void
-  Duration protection;  // 10/3  10 s   windows go by and the committed step stands still for longer: that is said
+  Duration inventory;     // 1       3 s    a member that has not reported its frozen inventory is evicted; at least
+                          //                kControlRetry
+  Duration trainer_free;  // 10/3    10 s   a trainer that has not joined is killed and restarted in its seat
+  Duration restore;       // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
+  Duration lease;         // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
+                          //                which a cut-off node fences itself
+  Duration absence;       // 2/3     2 s    a registration that has been gone for longer is not about to return:
+                          //                a quarter of a lease, in which all others that lost the control at the
+                          //                same moment lose theirs, and a quarter of the silence for the news
+  Duration leader;        // 1       3 s    a recovery stands still and nothing new has come: another member leads.
+                          //                A pawld that restarts does so within this
+  Duration fence;         // 10/3    10 s   a window not copied out by then is void
+  Duration protection;    // 10/3  10 s   windows go by and the committed step stands still for longer: that is said
 };
+// A member of the control takes a call and says nothing (it was stopped): so long until the call has been made to another
+// one (ControlOptions::deadline). Whoever has to put a key in time may need it.
+inline constexpr Duration kControlRetry = std::chrono::seconds(2);
+
+// What takes time by its bytes, and how many a second at least: what a deadline has to leave room for, not a forecast.
+inline constexpr std::uint64_t kGivenBackPerSecond = std::uint64_t{4}
+                                                     << 30;                 // by a process that ends, before it is gone
+inline constexpr std::uint64_t kMovedPerSecond = std::uint64_t{100} << 20;  // into another node's memory
+[[nodiscard]] Duration time_to_give_back(std::uint64_t bytes);
+[[nodiscard]] Duration time_to_move(std::uint64_t bytes);
+
 // Not of the budget: what a script may still do when the job has finished (evaluate, save its model).
 inline constexpr Duration kLeaveMax = std::chrono::minutes(10);
 

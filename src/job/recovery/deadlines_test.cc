@@ -45,6 +45,20 @@ TEST(Deadlines, TheirOrderHoldsForEveryBudget) {
   }
 }
 
+// One member of the control that stops holds up one call of a node, and that is no reason to evict it.
+TEST(Deadlines, AShortBudgetLeavesRoomForACallThatIsMadeAgain) {
+  EXPECT_EQ(derive_deadlines(milliseconds(500)).inventory, kControlRetry);
+  EXPECT_EQ(derive_deadlines(seconds(60)).inventory, seconds(60));
+}
+
+TEST(Deadlines, WhatTakesTimeByItsBytes) {
+  EXPECT_EQ(time_to_give_back(0), Duration(0));
+  EXPECT_LT(time_to_give_back(4 << 20), milliseconds(1));
+  EXPECT_EQ(time_to_give_back(std::uint64_t{8} << 30) / milliseconds(1), 2000);
+  EXPECT_EQ(time_to_move(std::uint64_t{1} << 30) / milliseconds(1), 10240);
+  EXPECT_GT(time_to_move(~std::uint64_t{0}), hours(1));
+}
+
 class Fence : public testing::Test {
  protected:
   Deadlines deadlines = derive_deadlines(seconds(3));  // lease 5 s, silence 3 s

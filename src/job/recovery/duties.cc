@@ -71,8 +71,10 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
   const Wait* wait = std::get_if<Wait>(&lead.decision);
   if (wait == nullptr || wait->without_deadline) return lead;
   std::vector<NodeLife> late = wait->late;
-  if (view.in_state_for <= patience)
-    std::erase_if(late, [&view](NodeLife life) { return !contains(view.absent, life) || has_reported(view, life); });
+  std::erase_if(late, [&](NodeLife life) {
+    const bool in_time = view.in_state_for <= patience + view.registrations.time_to_end(life.node);
+    return in_time && (!contains(view.absent, life) || has_reported(view, life));
+  });
   if (late.empty() || !leaves_quorum(state, view.registrations, late)) return lead;
   if (state.phase == JobPhase::quiescing && !can_restore_without(quiescing, late)) {
     lead.decision = Wait{wait->what + ", which has the only copies", {}, true};

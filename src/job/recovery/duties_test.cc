@@ -151,6 +151,14 @@ TEST_F(Leading, AnInventoryMayBeLateByItsDeadline) {
   EXPECT_EQ(late->late[0].detail.rfind("missed the deadline: inventory", 0), 0u) << late->late[0].detail;
 }
 
+TEST_F(Leading, AnInventoryOfMuchMemoryHasMoreTime) {
+  const JobState state = state_of(JobPhase::quiescing);
+  report(0);
+  registrations.memory_bytes[NodeId(1)] = std::uint64_t{23} << 30;
+  EXPECT_TRUE(lead(state, 8s)->late.empty());
+  EXPECT_EQ(lead(state, 9s)->late.size(), 1u);
+}
+
 TEST_F(Leading, MoreThanHalfAreNotLateButWaitedFor) {
   const JobState state = state_of(JobPhase::quiescing, 4);
   report(0);

@@ -44,7 +44,7 @@ ProtectionVerdict judge_protection(const ProtectionView& view, ProtectionNotes n
     return {{view.generation, view.committed, reached, view.now, still},
             resumed ? ProtectionChange::resumed : ProtectionChange::none};
   }
-  if (notes.stopped || view.now - notes.since <= deadlines.protection) return {notes};
+  if (notes.stopped || view.now - notes.since <= deadlines.protection + time_to_move(view.bytes)) return {notes};
   bool ours = false;
   bool blocked = false;
   for (const SeatProtection& seat : view.seats) {

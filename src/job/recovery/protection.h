@@ -43,6 +43,7 @@ struct ProtectionView {
   Generation generation;  // that runs
   Step committed;
   std::vector<SeatProtection> seats;  // of this node
+  std::uint64_t bytes = 0;            // of their arenas: so much has to reach their holders
   bool is_root = false;               // who tells of a stop even if no seat here is its reason
 };
 struct ProtectionNotes {

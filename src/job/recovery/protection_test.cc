@@ -86,6 +86,13 @@ TEST_F(Protects, SlowCopiesHaveMoreTimeThanThoseThatAreRefused) {
   EXPECT_EQ(after(1s, 1), ProtectionChange::stopped);
 }
 
+TEST_F(Protects, CopiesOfManyBytesHaveMoreTime) {
+  view.bytes = std::uint64_t{1} << 30;  // 10.24 s
+  (void)judge();
+  EXPECT_EQ(after(20s, 20), ProtectionChange::none);
+  EXPECT_EQ(after(1s, 1), ProtectionChange::stopped);
+}
+
 TEST_F(Protects, WhoIsNoObstacleIsSilentUnlessItIsTheRoot) {
   seat().held = Step(41);
   (void)judge();

@@ -43,8 +43,8 @@ std::optional<std::uint32_t> position_in(const std::vector<Member>& places, Node
 }
 
 bool is_orphaned_to(const JobState& state, const Registrations& registrations, NodeLife self) {
-  const bool lowest = !registrations.nodes.empty() && registrations.nodes.begin()->second.life == self;
-  return lowest && std::ranges::none_of(state.seats, [&](const Member& member) {
+  return is_lowest_registered(state, registrations, self) &&
+         std::ranges::none_of(state.seats, [&](const Member& member) {
            return !is_evicted(state, member.life) && registrations.has(member.life);
          });
 }
@@ -145,7 +145,7 @@ bool is_absent(const Registrations& registrations, NodeLife life, Duration atten
   // What ended within a lease of the control's return may have ended because the control was away.
   if (gone->second < attentive_since + deadlines.lease)
     return now > attentive_since + deadlines.lease + deadlines.silence;
-  return now > gone->second + deadlines.absence;
+  return now > gone->second + deadlines.absence + registrations.time_to_end(life.node);
 }
 
 bool leaves_quorum(const JobState& state, const Registrations& registrations, std::span<const NodeLife> victims) {
@@ -161,7 +161,7 @@ std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& dea
   std::optional<bool> trusts_itself;  // not asked while all are heard
   for (const Contact& contact : view.contacts) {
     if (contact.refused || !is_survivor(view.state, contact.life)) continue;
-    if (silent_for(contact, view) <= deadlines.silence) continue;
+    if (silent_for(contact, view) <= deadlines.silence + view.registrations.time_to_end(contact.life.node)) continue;
     if (!contains(witnesses_of(view, contact.life, deadlines), view.self)) continue;
     if (!trusts_itself) trusts_itself = hears_half(view, deadlines);
     if (*trusts_itself || is_absent(view.registrations, contact.life, *view.attentive_since, view.now, deadlines))

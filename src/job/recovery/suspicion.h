@@ -9,7 +9,8 @@
 // beside it on the ring and in the tree; where only two are left, also the lowest registered spare, so that three can
 // tell whose cable is cut. In a recovery the survivors close up, so that nobody is left without witnesses.
 // A node accuses only
-//   (1) after it was awake and answered by the control for the deadline for silence, and heard nothing in that time; and
+//   (1) after it was awake and answered by the control for the deadline for silence, and heard nothing in that time, and as
+//       long besides as a killed pawld of the accused may take to give its memory back (time_to_end); and
 //   (2) if it hears at least half of those it has links to: else it suspects itself; or if the accused is absent, which
 //       the accuser is not. Of up to five members all are linked with all, by links of one or the other: there it counts
 //       both, and hears half of the others only on the side that is more than half of the job.

@@ -60,6 +60,22 @@ class Suspect : public testing::Test {
   Duration now = 200s;
 };
 
+// The next pawld of a node begins when the killed one has given its memory back.
+TEST_F(Suspect, WhoHasMuchMemoryIsSilentForLongerBeforeItIsAccused) {
+  begin(4);
+  EXPECT_EQ(accused(0, {1}), lives({1}));
+  registrations.memory_bytes[NodeId(1)] = std::uint64_t{23} << 30;
+  EXPECT_EQ(accused(0, {1}), lives({}));
+  now += 5s;
+  attentive_since = 100s;
+  SuspicionView view = seen_by(0, {});
+  contacts[0].heard = now - 9s;
+  view.contacts = contacts;
+  EXPECT_EQ(accused_by(view, deadlines), std::vector{contacts[0].life});
+  registrations.memory_bytes[NodeId(1)] = 8 << 20;
+  EXPECT_EQ(accused(0, {1}), lives({1}));  // and a small one is not
+}
+
 TEST_F(Suspect, MembersWatchTheirNeighboursSparesNobody) {
   begin(4, 2);
   EXPECT_EQ(watched(0), lives({1, 2, 3}));
