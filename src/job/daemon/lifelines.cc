@@ -12,6 +12,7 @@ using namespace std::chrono_literals;
 namespace {
 constexpr Duration kFirstPause = 1s;
 constexpr Duration kLongestPause = 60s;
+constexpr int kRetriesMax = 8;
 constexpr Duration kBeatPause = 10s;  // or `silence`; much less than a keeper lets a line be silent
 }  // namespace
 
@@ -90,6 +91,7 @@ void Lifelines::on_frame(NodeId node, Frame& frame) {
   if (line.up) return;  // beats that come back
   if (is<WelcomeMessage>(frame)) {
     line.up = line.stood = true;
+    line.retries = 0;
     line.said = line.heard;
     line.pause = Duration::zero();
     return;
@@ -104,7 +106,10 @@ void Lifelines::broken(NodeId node, const Error& error) {
   if (found == lines_.end()) return;
   Line& line = found->second;
   line.connection.reset();
-  if (!std::exchange(line.up, false)) return give_up(line, error.what);
+  // A keeper that dies closes its lines before its port, or after: who connects in between is accepted, and broken when
+  // the port closes, too.
+  const bool again = line.stood && line.retries++ < kRetriesMax;
+  if (!std::exchange(line.up, false) && !again) return give_up(line, error.what);
   connect(line);  // at once: refused or not tells whether the keeper has died
 }
 

@@ -105,6 +105,19 @@ TEST_F(LifelinesTest, ThatBreakProveNothingWhileTheKeeperAccepts) {
   EXPECT_EQ(deaths(), 0u);
 }
 
+// A keeper that dies may close its port a moment after its lines.
+TEST_F(LifelinesTest, ThatBreakAgainBeforeTheyAreWelcomeAreTriedOnceMoreAtOnce) {
+  want_one();
+  { PeerEnd keeper = welcome(); }
+  {
+    PeerEnd backlog = world.network.accept();
+    (void)backlog.next<Hello>();
+    world.network.refuse_next(1);
+  }
+  ASSERT_TRUE(loop.eventually([this] { return !dead.empty(); }));
+  EXPECT_EQ(dead[0].proof, "its keeper has died");
+}
+
 TEST_F(LifelinesTest, ToALifeThatIsOverAreADeadNode) {
   want_one();
   PeerEnd keeper = world.network.accept();
