@@ -85,20 +85,39 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     cluster_.may_be_evicted_until[leaving_.node.value] = Duration::max();
     cluster_.order(keys_.cordon(leaving_.node), &nothing);
     cluster_.order(keys_.drain(leaving_.node), &order);
+    kills_ward_ = cluster_.options.nothing_else && cluster_.options.replicas == 1 && random_() % 2 == 0;
     wait(cluster_.scheduler.now() + 1s + Duration(static_cast<std::int64_t>(random_() % 40'000'000'000)));
   }
   void wait(Duration until) {
     const auto& state = *cluster_.state();
+    if (kills_ward_ && state.phase == job::JobPhase::quiescing && std::ranges::count(state.evicted, leaving_) > 0)
+      kill_ward();
     const bool seated = std::ranges::any_of(state.seats, [&](const auto& member) { return member.life == leaving_; });
-    if (seated && cluster_.scheduler.now() < until) return later(50ms, [this, until] { wait(until); });
+    if (seated && cluster_.scheduler.now() < until)
+      return later(kills_ward_ ? 1ms : 50ms, [this, until] { wait(until); });
     cluster_.order(keys_.drain(leaving_.node), nullptr);
     cluster_.order(keys_.cordon(leaving_.node), nullptr);
     on_end_();
+  }
+  // The node of which only the leaving one has a copy.
+  void kill_ward() {
+    kills_ward_ = false;
+    const std::vector<job::Member>& seats = cluster_.state()->seats;
+    const auto mine = std::ranges::find(seats, leaving_, &job::Member::life);
+    const std::size_t each = cluster_.options.seats_per_node;
+    const std::size_t position = static_cast<std::size_t>(mine - seats.begin()) / each;
+    const std::size_t before = (position + cluster_.options.members - 1) % cluster_.options.members;
+    const std::uint32_t ward = seats[before * each].life.node.value;
+    log_warn("sim_drain_ward_dies", "node", ward);
+    cluster_.may_be_evicted_until[ward] = Duration::max();
+    cluster_.nodes[ward]->kill(0ms, false);
+    later(100ms, [this, ward] { cluster_.start_node(ward); });
   }
 
   Cluster& cluster_;
   std::function<void()> on_end_;
   std::mt19937_64 random_;
+  bool kills_ward_ = false;
   const job::JobKeys keys_{cluster_.job};
   job::NodeLife leaving_;
 };

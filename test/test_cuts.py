@@ -118,6 +118,31 @@ class CutsTest(JobTest):
             self.wait_back(job, [deaf])
             self.finish(job, recoveries=jobs.generation(after) - 1)
 
+    def test_a_spare_without_data_links_is_passed_over(self):
+        with self.networked_job(spares=2) as (job, network):
+            before = job.nodes()
+            cut, sound = sorted(jobs.spares(before))
+            network.cut_data([cut])  # nobody has a link to it, so nobody knows
+            victim = job.node_of_seat(2)
+            job.kill_node(victim)
+            after = job.wait_running(jobs.generation(before))
+            self.assertEqual(sound, jobs.seats(after)[2]["node"])
+            self.assert_survivors(before, after, but=[victim])
+            network.heal()
+            self.wait_back(job, [victim, cut])
+            # With no other left it is that one, and it is said.
+            victim = job.node_of_seat(1)
+            lone = next(iter(set(jobs.spares(job.nodes())) - {victim}))
+            for other in set(jobs.spares(job.nodes())) - {lone}:
+                job.command("node", "cordon", str(other))
+            network.cut_data([lone])
+            job.kill_node(victim)
+            job.wait_until(lambda _: any("does not answer on its data link" in event["why"]
+                                         for event in self.events_of(job, "restore_decided")), "that to be said", 40)
+            network.heal()
+            after = job.wait_running(jobs.generation(after), timeout_s=60.0)
+            self.finish(job, recoveries=jobs.generation(after) - 1)
+
     def test_two_nodes_that_hear_only_each_other(self):
         with self.networked_job(nodes=5, spares=2, size={}) as (job, network):
             before = job.nodes()

@@ -117,6 +117,22 @@ class InterruptedDrainTest(NodeTest):
             job.wait_until(lambda _: not job.status()["draining"], "the order to be forgotten")
             self.finish(job, recoveries=1)
 
+    def test_the_drained_node_is_read_from_when_its_ward_dies(self):
+        """Of seat 1 the node that is drained has the only copy. It lives, and keeps it until the job runs again."""
+        with self.job(spares=2) as job:
+            before = job.wait_spare(2)
+            job.wait_step(10)
+            job.hold(0, "frozen")
+            self.node(job, "drain", "2", "--no-wait")
+            job.wait_held(0, "frozen")
+            job.kill_node(1)
+            job.wait_until(lambda nodes: jobs.generation(nodes) == jobs.generation(before) + 2, "the second generation")
+            job.release(0)
+            after = job.wait_running(jobs.generation(before), timeout_s=60.0)
+            self.assert_survivors(before, after, but=[1, 2])
+            self.assertEqual({4, 5}, {jobs.seats(after)[seat]["node"] for seat in (1, 2)})
+            self.finish(job, recoveries=2)
+
 
 if __name__ == "__main__":
     harness.main()

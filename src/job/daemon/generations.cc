@@ -44,7 +44,14 @@ void Generations::follow() {
   NodeContext& context = parts_.context;
   const JobState& state = context.mirror.state();
   if (context.mirror.is_over()) return end_with_job();
-  switch (standing_of(state, {.self = context.self, .was_member = context.followed.was_member})) {
+  StandingView view{.self = context.self, .was_member = context.followed.was_member};
+  if (context.is_evicted())
+    view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.inventories(),
+                                    context.mirror.registrations().records(), context.orders.cordoned()},
+                                   context.self);
+  switch (standing_of(state, view)) {
+    case Standing::lingering:
+      return linger();
     case Standing::evicted:
       log_error("evicted", "generation", state.generation);
       context.ending = true;
@@ -66,6 +73,19 @@ void Generations::follow() {
     parts_.seats.answer_waiting();
   }
   if (duties.begin_running) begin_running();
+}
+
+// The rule for every source: frozen first, then reported. Whoever wrote here is gone, or can't seal any more.
+void Generations::linger() {
+  NodeContext& context = parts_.context;
+  const JobState& state = context.mirror.state();
+  if (context.followed.frozen < state.generation) {
+    log_warn("lingers", "generation", state.generation, "why", "evicted, and others may need what it holds");
+    freeze();
+  }
+  for (TrainerProcess& trainer : parts_.trainers.places())
+    if (trainer.pid != 0 && trainer.pid != kPidNotKnownYet) parts_.watch.kill(trainer, "its node was evicted");
+  if (state.phase == JobPhase::quiescing && !copies().imports) put_inventory();
 }
 
 void Generations::end_with_job() {

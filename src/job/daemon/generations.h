@@ -53,6 +53,7 @@ class Generations {
 
  private:
   void end_with_job();
+  void linger();
   void freeze();
   void put_inventory();
   void begin_restore();

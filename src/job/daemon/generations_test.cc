@@ -363,6 +363,42 @@ TEST_F(OneNode, FinishesWhenTheLastStepIsCommitted) {
   EXPECT_EQ(ended, 0);
 }
 
+// What it holds may be the only copy: it goes when the job runs without it.
+TEST_F(OneNode, AnEvictedNodeKeepsWhatItHoldsUntilTheJobRuns) {
+  run();
+  const Slot slot = memory.find(ArenaKind::own, Seat(0))->arena.slot(0);
+  capture_slot(slot, Step(1));
+  node.register_nodes(2);
+  node.control.puts.clear();
+  node.state.generation = Generation(2);
+  node.state.evicted = {test_life(0)};
+  follow(JobPhase::quiescing);
+  EXPECT_EQ(reset, "");
+  EXPECT_TRUE(slot.word().frozen);
+  EXPECT_EQ(killed, 1);  // nothing trains here any more
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/inventory/2/0");
+  const auto inventory = parse_inventory(node.control.puts[0].value);
+  ASSERT_TRUE(inventory);
+  EXPECT_EQ(inventory->items.at(0).step, Step(1));
+  EXPECT_EQ(inventory->generation, Generation(2));
+  generations.follow();
+  EXPECT_EQ(node.control.puts.size(), 1u);
+
+  node.state.seats[0].life = test_life(1);
+  follow(JobPhase::restoring);
+  EXPECT_EQ(reset, "");
+  // And again in the next one, should there be one.
+  node.state.generation = Generation(3);
+  follow(JobPhase::quiescing);
+  EXPECT_EQ(node.control.puts.size(), 2u);
+  EXPECT_EQ(reset, "");
+  EXPECT_TRUE(node.control.swaps.empty());  // it moves nothing
+  follow(JobPhase::running);
+  EXPECT_EQ(reset, "evicted in generation 3");
+  EXPECT_TRUE(node.context.ending);
+}
+
 TEST_F(OneNode, EndsWithAFailedJobAndIsResetWhenEvicted) {
   run();
   follow(JobPhase::failed);

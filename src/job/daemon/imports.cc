@@ -39,7 +39,7 @@ bool Imports::may_copy(Seat seat) {
 void Imports::start_waiting() {
   std::vector<Source> waiting;
   for (const Source& source : waiting_) {
-    if (may_copy(source.seat)) {
+    if (may_copy(source.seat) || !address_of(source.from)) {
       waiting.push_back(source);
     } else {
       start(source);
@@ -48,16 +48,22 @@ void Imports::start_waiting() {
   waiting_.swap(waiting);
 }
 
+// A lingering node sits nowhere. Its registration names its address; the leader strikes out what it had if that is gone.
+std::optional<std::string> Imports::address_of(NodeLife life) const {
+  if (life == context_.self) return context_.address;  // a replica here of a seat that moves here
+  for (const Member& member : context_.mirror.state().seats)
+    if (member.life == life) return member.address;
+  const auto& nodes = context_.mirror.registrations().nodes;
+  const auto node = nodes.find(life.node);
+  return node != nodes.end() && node->second.life == life ? std::optional(node->second.address) : std::nullopt;
+}
+
 void Imports::end() {
   waiting_.clear();
   for (auto& fetch : fetches_) fetch->end();
 }
 
 void Imports::start(const Source& source) {
-  std::string address;
-  if (source.from == context_.self) address = context_.address;  // a replica here of a seat that moves here
-  for (const Member& member : context_.mirror.state().seats)
-    if (member.life == source.from) address = member.address;
   Hello hello = hello_(Purpose::fetch);
   hello.expected = source.from.incarnation;
   const Generation generation = context_.mirror.generation();
@@ -72,7 +78,7 @@ void Imports::start(const Source& source) {
   stream.workers = &workers_;
   auto arena_for = [this, generation](const ArenaSpec& spec) { return arenas_.own_from_thread(spec, generation); };
   fetches_.push_back(Fetch::start({.hello = hello,
-                                   .address = address,
+                                   .address = address_of(source.from).value_or(""),
                                    .source = source,
                                    .context = stream,
                                    .arena_for = arena_for,

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -56,6 +57,7 @@ class Imports {
 
  private:
   [[nodiscard]] bool may_copy(Seat seat);
+  [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
   void start(const Source& source);
   void strike(const Source& source, const std::string& why);
   void finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes, Duration took);
@@ -69,7 +71,7 @@ class Imports {
   std::function<Hello(Purpose)> hello_;
   Workers workers_;
   std::set<Seat> imported_;
-  std::vector<Source> waiting_;  // for their trainers to join
+  std::vector<Source> waiting_;  // for their trainers to join, or an address
   std::vector<std::shared_ptr<Fetch>> fetches_;
 };
 

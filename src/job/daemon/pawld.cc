@@ -186,8 +186,10 @@ void Pawld::start_neighbours() {
                 if (!mirror.has_state() || mirror.is_over() || !is_survivor(mirror.state(), life)) return;
                 parts_->mover.report({FaultKind::node_lost, life, std::nullopt, proof, 0});
               },
-          .on_evicted = [this](NodeLife life,
-                               const std::string& why) { fence(text("node ", life.node, " says: ", why)); },
+          .on_evicted =
+              [this](NodeLife life, const std::string& why) {
+                if (!context_.is_evicted()) fence(text("node ", life.node, " says: ", why));
+              },
           .on_up =
               [this](NodeLife life) {
                 if (!context_.mirror.is_member()) return;
@@ -331,7 +333,7 @@ void Pawld::drive() {
   if (!ready_ || context_.ending) return;
   if (!context_.mirror.has_state()) return parts_->mover.consider_forming();
   parts_->generations.follow();
-  if (context_.ending) return;
+  if (context_.ending || context_.is_evicted()) return;
   parts_->mover.drive();
   parts_->job_end.consider_stop();
   parts_->job_end.consider_finish();

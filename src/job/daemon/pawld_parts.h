@@ -18,6 +18,7 @@
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/seats.h"
 #include "job/daemon/spare_memory.h"
+#include "job/daemon/spare_probes.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/streams.h"
 #include "job/daemon/trainer_pages.h"
@@ -32,6 +33,7 @@ struct Pawld::Parts {
 
   Holds holds;
   Events events;
+  SpareProbes spare_probes;
   StateMover mover;
   SpareMemory spare_memory;
   Memory memory;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "job/recovery/local_trainer.h"
 #include "job/recovery/members.h"
+#include "job/recovery/spares.h"
 
 namespace pawl::job {
 
@@ -81,7 +82,7 @@ void StateMover::consider_forming() {
 }
 
 void StateMover::drive() {
-  if (moving_) return;
+  if (moving_ || context_.is_evicted()) return;
   push_unfit();
   push_causes();
   lead();
@@ -98,7 +99,7 @@ void StateMover::tell_fault(Cause& cause) {
 }
 
 void StateMover::report(Cause cause, std::vector<Struck> struck) {
-  if (context_.ending || !context_.mirror.is_member()) return;
+  if (context_.ending || context_.is_evicted() || !context_.mirror.is_member()) return;
   for (PendingCause& pending : causes_) {
     if (pending.cause.kind != cause.kind || pending.cause.node != cause.node || pending.cause.seat != cause.seat)
       continue;
@@ -158,14 +159,44 @@ Duration StateMover::attentive_for(Duration since) const {
   return attentive ? now - std::max(since, *attentive) : Duration::zero();
 }
 
-std::vector<NodeLife> StateMover::absent() const {
+std::vector<NodeLife> StateMover::absent(std::vector<NodeLife> lives) const {
   const Duration now = context_.clock->now();
   const auto attentive = context_.attention.since(now, context_.deadlines);
-  std::vector<NodeLife> absent;
-  if (!attentive || context_.mirror.registrations().gone_since.empty()) return absent;
-  for (const NodeLife& life : survivors_of(context_.mirror.state()))
-    if (is_absent(context_.mirror.registrations(), life, *attentive, now, context_.deadlines)) absent.push_back(life);
-  return absent;
+  const Registrations& registrations = context_.mirror.registrations();
+  if (!attentive) return {};
+  std::erase_if(lives,
+                [&](NodeLife life) { return !is_absent(registrations, life, *attentive, now, context_.deadlines); });
+  return lives;
+}
+
+// What a lingering node held is lost with it; the plan is made anew without that.
+bool StateMover::strike_gone_sources() {
+  const JobState& state = context_.mirror.state();
+  std::vector<NodeLife> gone = absent(state.evicted);
+  for (const NodeLife& life : state.evicted)  // it has begun anew
+    if (const auto& nodes = context_.mirror.registrations().nodes;
+        nodes.contains(life.node) && nodes.at(life.node).life != life)
+      gone.push_back(life);
+  const std::vector<Struck> struck = gone_sources(state, context_.mirror.ready_members(), gone);
+  std::vector<Cause> causes;
+  for (const Struck& source : struck)
+    causes.push_back({FaultKind::corrupt_source, source.at, source.seat,
+                      text("node ", source.at.node, ", which was evicted and had the only copy, is gone"), 0});
+  if (causes.empty()) return false;
+  for (Cause& cause : causes) cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
+  const Decision decision = open_generation(state, causes, context_.self, struck);
+  const StateMove* next = std::get_if<StateMove>(&decision);
+  if (next != nullptr) move(next->next, next->why);
+  return next != nullptr;
+}
+
+// Asked from the first moment of a recovery on, so that nobody waits for it later.
+SpareProbes::Answers StateMover::probed_spares() const {
+  const JobMirror& mirror = context_.mirror;
+  if (!handlers_.probe || !mirror.is_in(JobPhase::quiescing)) return {};
+  const std::vector<NodeRecord> spares =
+      spares_of(mirror.state(), mirror.registrations().records(), context_.orders.cordoned());
+  return spares.empty() ? SpareProbes::Answers{} : handlers_.probe(spares);
 }
 
 void StateMover::lead() {
@@ -181,18 +212,23 @@ void StateMover::lead() {
   if (!delay) return;
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
+  if (strike_gone_sources()) return;
+  const SpareProbes::Answers probed = probed_spares();
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
-  if (const auto lead = decide_lead(
-          {mirror.spec(), state, mirror.inventories(), mirror.registrations().records(), mirror.ready_members(), ends,
-           in_state_for, mirror.registrations(), absent(), context_.orders.cordoned()},
-          context_.self, context_.deadlines))
-    act_on(*lead);
+  if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
+                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(),
+                                     absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
+                                    context_.self, context_.deadlines))
+    act_on(*lead, probed.pending);
 }
 
-void StateMover::act_on(const Lead& lead) {
+void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
   const JobState& state = context_.mirror.state();
   if (const StateMove* next = std::get_if<StateMove>(&lead.decision)) {
     if (state.phase == JobPhase::quiescing && holds_.is_held_at("decide")) return;
+    const bool blind = std::ranges::any_of(
+        next->next.seats, [unprobed](const Member& member) { return contains(unprobed, member.life); });
+    if (blind) return;  // until it has answered, or is silent
     if (next->next.phase == JobPhase::restoring) tell_restore(*next);
     return move(next->next, next->why);
   }
@@ -232,7 +268,7 @@ void StateMover::check_members(std::span<const Contact> contacts, std::vector<No
   const JobMirror& mirror = context_.mirror;
   contacts_.assign(contacts.begin(), contacts.end());
   beating_ = std::move(beating);
-  if (!mirror.has_state() || mirror.is_over()) return;
+  if (!mirror.has_state() || mirror.is_over() || context_.is_evicted()) return;
   accuse();
   if (!mirror.is_member()) return take_over_orphan();
   for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), context_.self)) report(cause);
@@ -289,7 +325,7 @@ void StateMover::give_up_node(const std::string& why) {
 // Until the job is over or has run, and while others fetch from here: nothing else says it again.
 void StateMover::push_unfit() {
   const JobMirror& mirror = context_.mirror;
-  if (unfit_.empty()) return;
+  if (unfit_.empty() || context_.is_evicted()) return;
   auto decision = decide_give_up(mirror.has_state() ? &mirror.state() : nullptr, context_.self, unfit_);
   if (const StateMove* failed = std::get_if<StateMove>(&decision)) {
     if (!mirror.is_over()) return move(failed->next, failed->why);

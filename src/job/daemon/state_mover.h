@@ -17,6 +17,7 @@
 #include "job/daemon/events.h"
 #include "job/daemon/holds.h"
 #include "job/daemon/node_context.h"
+#include "job/daemon/spare_probes.h"
 #include "job/recovery/suspicion.h"
 
 namespace pawl::job {
@@ -26,6 +27,8 @@ class StateMover {
   struct Handlers {
     std::function<void(const JobState&, Revision)> on_won;  // it stands
     std::function<void(const KeyValue&)> on_lost;           // this stands instead
+    // Asks spares whether they answer on their data links; drives when one more is known. Not set: all do.
+    std::function<SpareProbes::Answers(std::span<const NodeRecord>)> probe = {};
   };
   StateMover(NodeContext& context, Events& events, Holds& holds, Handlers handlers)
       : context_(context), events_(events), holds_(holds), handlers_(std::move(handlers)) {}
@@ -47,14 +50,16 @@ class StateMover {
   void push_unfit();
   void push_causes();
   void lead();
-  void act_on(const Lead& lead);
+  void act_on(const Lead& lead, std::span<const NodeLife> unprobed);
   void tell_restore(const StateMove& move);
+  [[nodiscard]] bool strike_gone_sources();
+  [[nodiscard]] SpareProbes::Answers probed_spares() const;
   void accuse();
   void take_over_orphan();
   void on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap);
   void pause();
   [[nodiscard]] SuspicionView suspicion() const;
-  [[nodiscard]] std::vector<NodeLife> absent() const;
+  [[nodiscard]] std::vector<NodeLife> absent(std::vector<NodeLife> lives) const;
   [[nodiscard]] Duration attentive_for(Duration since) const;
 
   struct PendingCause {

@@ -290,6 +290,35 @@ TEST_F(Moves, ANodeFromWhichOthersFetchGivesItselfUpOnlyWhenTheyHaveIt) {
   EXPECT_EQ(asked().evicted, std::vector<NodeLife>{test_life(0)});
 }
 
+// Of a spare whose data links are cut nobody knows but who asks it.
+TEST_F(Moves, ASpareThatDoesNotAnswerGetsSeatsOnlyIfNoOtherIsLeft) {
+  node.register_nodes(4);
+  node.state.evicted = {test_life(1)};
+  node.state.lineage = {{Generation(1), Step(0)}};
+  node.state.ran = Generation(1);
+  node.run_in(JobPhase::quiescing);
+  Inventory own{test_life(0), node.state.generation, Step(0), {}, {Seat(0)}, 0};
+  node.context.mirror.note_own_inventory(own);
+  node.probed.pending = {test_life(2)};
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());  // it would be chosen, and may be cut off
+  node.probed = {{test_life(2)}, {}};
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().seats[1].life, test_life(3));
+  node.control.swaps[0].then(Error{Code::unreachable, "away"});
+  node.pass(1s);
+  node.probed.silent.push_back(test_life(3));
+  node.control.puts.clear();
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 2u);
+  EXPECT_EQ(asked().seats[1].life, test_life(2));
+  ASSERT_FALSE(node.control.puts.empty());
+  EXPECT_NE(node.control.puts.back().value.find("node 2 does not answer on its data link, and no other is free"),
+            std::string::npos)
+      << node.control.puts.back().value;
+}
+
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
   node.run_in(JobPhase::restoring);
   node.mover.give_up_node("its trainers end");

@@ -164,11 +164,13 @@ struct TestNode {
   Holds holds{real_tasks()};
   Events events{context};
   std::vector<JobState> won;
-  StateMover mover{
-      context,
-      events,
-      holds,
-      {.on_won = [this](const JobState& next, Revision) { won.push_back(next); }, .on_lost = [](const KeyValue&) {}}};
+  SpareProbes::Answers probed;
+  StateMover mover{context,
+                   events,
+                   holds,
+                   {.on_won = [this](const JobState& next, Revision) { won.push_back(next); },
+                    .on_lost = [](const KeyValue&) {},
+                    .probe = [this](std::span<const NodeRecord>) { return probed; }}};
 };
 
 // A trainer process that has attached: a page, and the other end of its connection.

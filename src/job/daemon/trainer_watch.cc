@@ -24,7 +24,7 @@ constexpr auto kReplaceBadText = Json::error_handler_t::replace;  // a trainer s
 // --- Starts and kills
 
 void TrainerWatch::start_missing() {
-  if (context_.ending) return;
+  if (context_.ending || context_.is_evicted()) return;
   for (TrainerProcess& trainer : trainers_.places()) {
     if (trainer.pid != 0) continue;
     if (!trainer.death.unseen.empty()) on_unseen_death(trainer);

@@ -93,6 +93,19 @@ TEST_F(Absent, TheLowestSpareTakesOverAnOrphanedJob) {
   EXPECT_EQ(due.move->next.evicted.size(), 3u);
 }
 
+// Of two members one is drained, and the other dies then (found by sim --drain --seed 76).
+TEST_F(Absent, ALingeringNodeIsNotTheLowestNorDoesItLead) {
+  state.phase = JobPhase::quiescing;
+  state.leader = life(0);
+  state.evicted = {life(0)};
+  sign_off(1, 100s);
+  sign_off(2, 100s);
+  refusing = {1, 2};
+  EXPECT_FALSE(orphaned(0, 100s, 200s).move);
+  ASSERT_TRUE(orphaned(3, 100s, 200s).move);
+  EXPECT_EQ(orphaned(3, 100s, 200s).move->next.leader, life(3));
+}
+
 TEST_F(Absent, MembersWithoutTheControlMayTrainOn) {
   for (std::uint32_t node = 0; node < 3; ++node) sign_off(node, 100s);
   refusing = {0, 2};

@@ -59,9 +59,10 @@ using Decision = std::variant<Wait, StateMove>;
 struct QuiescingView {
   JobSpec spec;
   JobState state;
-  std::vector<Inventory> inventories;  // of state.generation
+  std::vector<Inventory> inventories;  // of state.generation; of lingering nodes, too
   std::vector<NodeRecord> nodes;       // all that are registered: spares among them
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
+  std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
@@ -69,10 +70,21 @@ struct QuiescingView {
 // Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
 // could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
+// Where the members alone hold no step to go on from, or only an earlier one than was committed, the plan also reads from
+// lingering nodes: evicted in this recovery, alive and registered, frozen in this very generation. It waits for their
+// inventories as long as they are registered.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 // Whether these members, whose inventories are missing, may be evicted: what the others have reported holds a step whole.
 // If not, the job could only fail without them, so it waits for them as long as nobody proves them dead.
 [[nodiscard]] bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late);
+// Whether this life, which the recovery has evicted, lingers: what it holds may still be needed, so it stays frozen and
+// lets others read until the job runs. Not if the recovery waits for a spare, can do without it, and gets that spare only
+// when this node begins anew; nor if nobody is there any more who could need it. Of quiescing and restoring.
+[[nodiscard]] bool must_linger(const QuiescingView& view, NodeLife evicted);
+// Of a state in `restoring`: sources that are yet to be read, of lives that it has evicted and that are gone. Nobody has
+// links to those, so nobody else notices.
+[[nodiscard]] std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife> ready,
+                                               std::span<const NodeLife> gone);
 
 // A trainer process that ended by itself (an exception, sys.exit, the end of its script), nobody having killed it.
 struct TrainerEnd {

@@ -19,6 +19,35 @@ std::vector<Inventory> valid_inventories(const QuiescingView& view) {
   return valid;
 }
 
+bool is_registered(const QuiescingView& view, NodeLife life) {
+  return std::ranges::any_of(view.nodes, [life](const NodeRecord& node) { return node.life == life; });
+}
+
+// Reports of this very generation by nodes that it has evicted and that still live.
+std::vector<Inventory> lingering_inventories(const QuiescingView& view) {
+  std::vector<Inventory> lingering;
+  for (const Inventory& inventory : view.inventories)
+    if (inventory.generation == view.state.generation && contains(view.state.evicted, inventory.life) &&
+        is_registered(view, inventory.life))
+      lingering.push_back(inventory);
+  return lingering;
+}
+
+std::vector<NodeLife> lives_in(const std::vector<Inventory>& inventories) {
+  std::vector<NodeLife> lives;
+  for (const Inventory& inventory : inventories) lives.push_back(inventory.life);
+  return lives;
+}
+
+// Evicted lives that may live, and have not reported.
+std::vector<NodeLife> unheard_of(const QuiescingView& view, const std::vector<Inventory>& lingering) {
+  std::vector<NodeLife> unheard;
+  const std::vector<NodeLife> heard = lives_in(lingering);
+  for (const NodeLife& life : view.state.evicted)
+    if (is_registered(view, life) && !contains(heard, life)) unheard.push_back(life);
+  return unheard;
+}
+
 std::vector<NodeLife> missing_of(const JobState& state, const std::vector<Inventory>& inventories) {
   std::vector<NodeLife> missing = survivors_of(state);
   std::erase_if(missing, [&inventories](NodeLife life) {
@@ -44,7 +73,7 @@ struct Seating {
 // All seats of one dead node go to one spare, so that what shared a failure domain still shares just one.
 Seating seat_spares(const QuiescingView& view) {
   Seating seating{view.state.seats, {}, {}};
-  std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned);
+  std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned, view.silent);
   for (const NodeLife& dead : lives_of(view.state.seats)) {
     if (!contains(view.state.evicted, dead)) continue;
     const std::vector<Seat> seats = seats_at(view.state, dead);
@@ -101,26 +130,51 @@ std::string redone_steps(const Plan& plan) {
               " were committed and are redone: ", joined(plan.lost, "; "));
 }
 
-std::string why_restoring(const JobState& next, const Plan& plan, const Seating& seating) {
+std::vector<NodeLife> evicted_sources(const JobState& state) {
+  std::vector<NodeLife> lives;
+  for (const Source& source : state.sources)
+    if (contains(state.evicted, source.from) && !contains(lives, source.from)) lives.push_back(source.from);
+  return lives;
+}
+
+std::vector<NodeLife> silent_among(const QuiescingView& view, const std::vector<Member>& seats) {
+  std::vector<NodeLife> lives = lives_of(seats);
+  std::erase_if(lives, [&view](NodeLife life) { return !contains(view.silent, life); });
+  return lives;
+}
+
+std::string why_restoring(const QuiescingView& view, const JobState& next, const Plan& plan, const Seating& seating) {
   std::string why = text("generation ", next.generation, ": ");
   why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
                    : text("resume from step ", next.resume, " (committed ", plan.committed, ")");
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
+  if (const std::vector<NodeLife> silent = silent_among(view, next.seats); !silent.empty())
+    why += text(" (node ", numbers_of(silent), " does not answer on its data link, and no other is free)");
   if (!next.restart.empty() && !next.cold) why += text("; new trainer for seat ", numbers_of(next.restart));
+  if (const std::string nodes = numbers_of(evicted_sources(next)); !nodes.empty())
+    why += text("; reads from node ", nodes, ", which was evicted and still has the only copies");
   if (!plan.single_copies.empty()) why += text("; one copy only of seat ", numbers_of(plan.single_copies));
   if (!next.verdict.empty()) why += text("; ", next.verdict);
   if (!plan.notes.empty()) why += text("; ", joined(plan.notes, "; "));
   return why;
 }
 
-Plan plan_of(const QuiescingView& view, std::span<const Inventory> inventories, std::span<const NodeLife> evicted) {
+struct Reports {
+  std::vector<Inventory> members;
+  std::vector<Inventory> lingering;
+};
+
+Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventories, const Reports& reports,
+             std::span<const NodeLife> evicted, std::span<const NodeLife> lingering) {
   PlanInput input;
   input.seat_count = static_cast<std::uint32_t>(view.state.seats.size());
   input.inventories = inventories;
   input.lineage = view.state.lineage;
   input.struck = view.state.struck;
   input.evicted = evicted;
-  input.committed = view.state.committed;
+  input.lingering = lingering;
+  input.committed = view.state.committed;  // and whoever knows of more, knows it whether he is read from or not
+  for (const Inventory& inventory : reports.lingering) input.committed = std::max(input.committed, inventory.committed);
   input.seats = view.state.seats;
   input.seats_per_node = view.spec.seats_per_node;
   input.replica_count = view.spec.replica_count;
@@ -133,8 +187,26 @@ bool is_beyond_recovery(const Plan& plan, bool anybody) {
 }
 
 // Whoever knows at all.
-bool is_anybody_there(const QuiescingView& view, std::span<const Inventory> inventories) {
-  return !inventories.empty() || view.state.ran == Generation(0);
+bool is_anybody_there(const QuiescingView& view, const Reports& reports) {
+  return !reports.members.empty() || !reports.lingering.empty() || view.state.ran == Generation(0);
+}
+
+// No step that was committed is lost, or done again.
+bool is_enough(const Plan& plan, bool anybody) {
+  return !is_beyond_recovery(plan, anybody) && plan.resume >= plan.committed;
+}
+
+// From the members' memory alone if that is enough: they are there for longer.
+Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted) {
+  Plan plan = plan_of(view, reports.members, reports, evicted, {});
+  if (reports.lingering.empty() || is_enough(plan, is_anybody_there(view, reports))) return plan;
+  const std::vector<NodeLife> lingering = lives_in(reports.lingering);
+  std::vector<NodeLife> gone(evicted.begin(), evicted.end());
+  std::erase_if(gone, [&lingering](NodeLife life) { return contains(lingering, life); });
+  std::vector<Inventory> all = reports.members;
+  all.insert(all.end(), reports.lingering.begin(), reports.lingering.end());
+  Plan more = plan_of(view, all, reports, gone, lingering);
+  return more.resume > plan.resume ? more : plan;
 }
 
 // Who is a suspect again before a step after this one is committed is one without progress (open_generation).
@@ -179,23 +251,54 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
 bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late) {
   std::vector<NodeLife> evicted = view.state.evicted;
   evicted.insert(evicted.end(), late.begin(), late.end());
-  std::vector<Inventory> inventories = valid_inventories(view);
-  std::erase_if(inventories, [&late](const Inventory& inventory) { return contains(late, inventory.life); });
-  return !is_beyond_recovery(plan_of(view, inventories, evicted), is_anybody_there(view, inventories));
+  Reports reports{valid_inventories(view), lingering_inventories(view)};
+  std::erase_if(reports.members, [&late](const Inventory& inventory) { return contains(late, inventory.life); });
+  return !is_beyond_recovery(best_plan(view, reports, evicted), is_anybody_there(view, reports));
+}
+
+bool must_linger(const QuiescingView& view, NodeLife evicted) {
+  const JobState& state = view.state;
+  if (!contains(state.evicted, evicted)) return false;
+  if (state.phase == JobPhase::restoring) return !state.cold;
+  if (state.phase != JobPhase::quiescing) return false;
+  const bool anybody =
+      !survivors_of(state).empty() || std::ranges::any_of(view.nodes, [&state](const NodeRecord& node) {
+        return !contains(state.evicted, node.life) && !contains(state.departed, node.life);
+      });
+  if (!anybody) return false;
+  const Reports members{valid_inventories(view), {}};
+  if (!missing_of(state, members.members).empty()) return true;
+  const bool enough = is_enough(best_plan(view, members, state.evicted), is_anybody_there(view, members));
+  return !enough || seat_spares(view).unseated.empty();
+}
+
+std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife> ready,
+                                 std::span<const NodeLife> gone) {
+  std::vector<Struck> struck;
+  if (state.phase != JobPhase::restoring) return struck;
+  for (const Source& source : state.sources) {
+    const bool read = source.seat.value < state.seats.size() && contains(ready, state.seats[source.seat.value].life);
+    if (!read && contains(state.evicted, source.from) && contains(gone, source.from))
+      struck.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step});
+  }
+  return struck;
 }
 
 Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
   if (state.phase != JobPhase::quiescing)
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
-  const std::vector<Inventory> inventories = valid_inventories(view);
-  if (std::vector<NodeLife> late = missing_of(state, inventories); !late.empty()) {
+  const Reports reports{valid_inventories(view), lingering_inventories(view)};
+  if (std::vector<NodeLife> late = missing_of(state, reports.members); !late.empty()) {
     std::string what = text("inventory of node ", numbers_of(late));
     return Wait{std::move(what), std::move(late), false};
   }
 
-  const Plan plan = plan_of(view, inventories, state.evicted);
-  const bool anybody = is_anybody_there(view, inventories);
+  const Plan plan = best_plan(view, reports, state.evicted);
+  const bool anybody = is_anybody_there(view, reports);
+  if (const auto unheard = unheard_of(view, reports.lingering); !unheard.empty() && !is_enough(plan, anybody))
+    return Wait{
+        text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"), {}, false};
   if (is_beyond_recovery(plan, anybody)) {
     JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
     std::string why = ended.verdict;
@@ -213,8 +316,8 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
              ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
     return StateMove{failed(state, self, verdict), verdict};
   }
-  JobState next = restoring(view, plan, seating, restarts(state, inventories, seating), self);
-  std::string why = why_restoring(next, plan, seating);
+  JobState next = restoring(view, plan, seating, restarts(state, reports.members, seating), self);
+  std::string why = why_restoring(view, next, plan, seating);
   return StateMove{std::move(next), std::move(why)};
 }
 

@@ -133,7 +133,13 @@ class Recovery : public testing::Test {
     return open_generation(state, what, life(9), struck);
   }
   void opened(const Cause& what, std::span<const Struck> struck = {}) { state = moved(open(what, struck)); }
-  void node_lost(std::uint32_t node) { opened(cause(FaultKind::node_lost, life(node))); }
+  void node_lost(std::uint32_t node) {  // and its lease has ended
+    opened(cause(FaultKind::node_lost, life(node)));
+    forget(life(node));
+  }
+  void forget(NodeLife gone) {
+    std::erase_if(nodes, [gone](const NodeRecord& node) { return node.life == gone; });
+  }
 
   // Every survivor of the first members holds its own seat and the replica of the one before at `step`.
   void report(std::uint64_t step, std::uint64_t committed, std::uint64_t generation = 1) {
@@ -533,6 +539,7 @@ TEST_F(Recovery, NeverFromZeroIfAnythingWasCommittedOrNobodyIsLeftWhoKnows) {
 
   state = quiescing;
   state.evicted = {life(0), life(1), life(2)};
+  nodes = {record(3, 1)};
   inventories.clear();
   EXPECT_TRUE(has(moved(restore()).verdict, "no member is left"));
   state.ran = Generation(0);  // the job never ran: there is nothing to lose
@@ -586,8 +593,8 @@ TEST_F(Recovery, ACordonedNodeGetsNoSeatAndThatIsSaid) {
 
 TEST_F(Recovery, WhatCannotBeRecoveredIsSaidBeforeASpareIsWaitedFor) {
   nodes.pop_back();
-  opened(cause(FaultKind::node_lost, life(1)));
-  opened(cause(FaultKind::node_lost, life(2)));
+  node_lost(1);
+  node_lost(2);
   report(40, 40);
   const JobState ended = moved(restore());
   EXPECT_EQ(ended.phase, JobPhase::failed);
@@ -679,6 +686,113 @@ TEST_F(Recovery, SlotsThatAnUnfinishedDecisionVoidedStayVoid) {
   state.generation = Generation(3);
   report(40, 39);
   EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+}
+
+// --- nodes that were evicted and live
+
+class Lingering : public Recovery {
+ protected:
+  // Nodes 1 and 2 are gone from the job, so of seat 1 only they had a copy; node 2 lives, and is evicted.
+  Lingering() {
+    report(40, 39);
+    of_node_2 = inventories[2];
+    node_lost(1);
+    node_lost(2);
+    nodes = {record(0, 0), record(2, 0), record(3, 1), record(4, 1)};
+    of_node_2.generation = state.generation;
+    report(40, 39);
+  }
+  Inventory of_node_2;
+};
+
+TEST_F(Lingering, ItIsReadFromWhereTheMembersHaveNoCopy) {
+  const Wait wait = waits(restore());
+  EXPECT_EQ(wait.what, "inventory of node 2, which was evicted and may hold the only copies");
+  EXPECT_TRUE(wait.late.empty());
+  inventories.push_back(of_node_2);
+  const StateMove move = std::get<StateMove>(restore());
+  ASSERT_EQ(move.next.phase, JobPhase::restoring) << move.why;
+  EXPECT_EQ(move.next.resume, Step(40));
+  EXPECT_EQ(move.next.sources[0], (Source{Seat(0), SourceKind::own_arena, life(0), Generation(1), Step(40)}));
+  EXPECT_EQ(move.next.sources[1], (Source{Seat(1), SourceKind::replica, life(2), Generation(1), Step(40)}));
+  // The replica at a member is nearer than the own copy at a node that goes.
+  EXPECT_EQ(move.next.sources[2], (Source{Seat(2), SourceKind::replica, life(0), Generation(1), Step(40)}));
+  EXPECT_TRUE(has(move.why, "reads from node 2, which was evicted")) << move.why;
+  EXPECT_EQ(lives_of(move.next.seats), (std::vector{life(0), life(3), life(4)}));
+}
+
+TEST_F(Lingering, ItIsNotWaitedForWhenItIsGoneNorReadFrom) {
+  forget(life(2));
+  EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+  inventories.push_back(of_node_2);
+  EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+}
+
+// Frozen first, then reported, in this very generation: what it said before may not be true any more.
+TEST_F(Lingering, WhatItReportedInAnotherGenerationDoesNotCount) {
+  of_node_2.generation = Generation(state.generation.value - 1);
+  inventories.push_back(of_node_2);
+  EXPECT_EQ(waits(restore()).what, "inventory of node 2, which was evicted and may hold the only copies");
+}
+
+TEST_F(Lingering, NobodyWaitsForItWhereTheMembersHoldEverything) {
+  inventories.clear();
+  state.evicted = {life(1)};
+  report(40, 39);
+  state.evicted = {life(1), life(2)};  // it was evicted after it had reported, say
+  std::erase_if(inventories, [](const Inventory& inventory) { return inventory.life == life(2); });
+  for (Inventory& inventory : inventories)
+    inventory.items.push_back({Seat(1), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+  const JobState next = moved(restore());
+  EXPECT_EQ(next.phase, JobPhase::restoring);
+  for (const Source& source : next.sources) EXPECT_EQ(source.from, life(0));
+}
+
+TEST_F(Lingering, ItGoesOnlyWhenNobodyCanNeedItAnyMore) {
+  const auto lingers = [&] { return must_linger({spec, state, inventories, nodes, cordoned}, life(2)); };
+  EXPECT_FALSE(must_linger({spec, state, inventories, nodes, cordoned}, life(0)));
+  EXPECT_TRUE(lingers());
+  inventories.clear();
+  EXPECT_TRUE(lingers());  // who knows what the others hold
+  report(40, 39);
+  inventories.push_back(of_node_2);
+  nodes.pop_back();
+  EXPECT_TRUE(lingers());  // there is a spare too few, but it has the only copy
+  nodes.push_back(record(4, 1));
+  state = moved(restore());
+  EXPECT_TRUE(lingers());
+  run();
+  EXPECT_FALSE(lingers());
+}
+
+// The spare that the job waits for may be this node, in its next life.
+TEST_F(Lingering, ItMakesWayWhereASpareIsMissingAndTheMembersHoldEverything) {
+  for (Inventory& inventory : inventories)
+    inventory.items.push_back({Seat(1), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+  const auto lingers = [&] { return must_linger({spec, state, inventories, nodes, cordoned}, life(2)); };
+  EXPECT_TRUE(lingers());
+  nodes.pop_back();
+  EXPECT_FALSE(lingers());
+}
+
+TEST_F(Lingering, ItDoesNotWaitForNobody) {
+  state.evicted.push_back(life(0));
+  nodes = {record(2, 0)};
+  EXPECT_FALSE(must_linger({spec, state, {}, nodes, {}}, life(2)));
+  nodes.push_back(record(3, 1));
+  EXPECT_TRUE(must_linger({spec, state, {}, nodes, {}}, life(2)));
+}
+
+TEST_F(Lingering, WhatItHeldIsStruckOutWhenItIsGone) {
+  inventories.push_back(of_node_2);
+  state = moved(restore());
+  const std::vector<NodeLife> gone{life(1), life(2)};
+  const std::vector<Struck> struck{{life(2), Seat(1), SourceKind::replica, Generation(1), Step(40)}};
+  EXPECT_EQ(gone_sources(state, {}, gone), struck);
+  EXPECT_TRUE(gone_sources(state, {}, std::vector{life(1)}).empty());
+  EXPECT_TRUE(gone_sources(state, std::vector{life(3)}, gone).empty());  // it has been read
+  state.phase = JobPhase::running;
+  EXPECT_TRUE(gone_sources(state, {}, gone).empty());
 }
 
 TEST_F(Recovery, TheOperatorAndALayoutConflictEndTheJob) {

@@ -25,6 +25,7 @@ Standing standing_of(const JobState& state, const StandingView& view) {
     const bool waits = member && !view.trainers_gone && view.in_state_for < kLeaveMax;
     return waits ? Standing::leaving : Standing::over;
   }
+  if (view.must_linger) return Standing::lingering;
   if (is_evicted(state, view.self) || (view.was_member && !member)) return Standing::evicted;
   return member ? Standing::member : Standing::bystander;
 }
@@ -57,7 +58,7 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
   const JobState& state = view.state;
   Lead lead;
   Duration patience = deadlines.inventory;
-  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes, view.cordoned};
+  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes, view.cordoned, view.silent};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {

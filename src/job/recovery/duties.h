@@ -28,13 +28,15 @@ struct Followed {
 enum class Standing {
   bystander,  // it has no seat: a spare, or it comes too late
   member,
-  evicted,  // it must end its trainers and come back as another life
-  leaving,  // the job has finished, and trainers of this node still do what comes after
-  over,     // the job has ended and nobody here is left
+  lingering,  // evicted, and others may still need what it holds: it freezes, reports and lets them read, no more
+  evicted,    // it must end its trainers and come back as another life
+  leaving,    // the job has finished, and trainers of this node still do what comes after
+  over,       // the job has ended and nobody here is left
 };
 struct StandingView {
   NodeLife self;
   bool was_member = false;
+  bool must_linger = false;    // decide.h
   bool trainers_gone = false;  // each has ended or detached
   Duration in_state_for{};     // the state has had its phase for so long
 };
@@ -74,6 +76,7 @@ struct LeadView {
   const Registrations& registrations;
   std::vector<NodeLife> absent;  // members without a registration for long (is_absent)
   std::vector<NodeId> cordoned = {};
+  std::vector<NodeLife> silent = {};  // as in QuiescingView
 };
 struct Lead {
   Decision decision;

@@ -15,7 +15,7 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
-// Sources in order of nearness: own arena on a living member, then a replica. A seat's regions may later come from
+// Sources in order of nearness: own arena on a living member, then a replica, then those at lingering nodes (decide.h). A seat's regions may later come from
 // several places (data-parallel paths, parity, storage): this is the one place that knows. Pure.
 // Why not simply the greatest whole step: docs/decisions/0004-resume-from-the-redundant-step.md.
 #pragma once
@@ -40,6 +40,7 @@ struct PlanInput {
   // The ring (job/redundancy/placement.h) by which the copies were promised. No ring of these numbers: own slots only.
   std::uint32_t seats_per_node = 1;
   std::uint32_t replica_count = 1;
+  std::span<const NodeLife> lingering = {};  // evicted, too, but they may be read from: not among `evicted`
 };
 
 struct Plan {

@@ -76,6 +76,7 @@ struct Slot {
 using Slots = std::array<Slot, 2>;
 struct Node {
   bool alive = true;
+  bool lingers = false;  // evicted, not alive as a member, and still there to be read from
   std::map<std::pair<Seat, SourceKind>, Slots> memory;
   Step known;  // greatest step that it knows to be committed
 };
@@ -146,7 +147,7 @@ class World {
     return contains(state_.struck, Struck{at, seat, kind, slot.generation, slot.step});
   }
   bool has_copy(Seat seat, Step step) const {
-    for (const NodeLife& at : survivors_of(state_))
+    for (const NodeLife& at : readable())
       for (const auto& [key, slots] : nodes_.at(at).memory)
         for (const Slot& slot : slots)
           if (key.first == seat && slot.step == step && slot.state == SlotState::sealed && valid(slot) &&
@@ -178,13 +179,27 @@ class World {
       owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
       for (const NodeLife& holder : holders_of(seat)) owed.insert({holder, seat, SourceKind::replica});
     }
-    std::erase_if(owed,
-                  [&](const Place& place) { return !is_survivor(state_, std::get<0>(place)) || has(place, step); });
+    const std::vector<NodeLife> there = readable();
+    std::erase_if(owed, [&](const Place& place) { return !contains(there, std::get<0>(place)) || has(place, step); });
     return owed;
+  }
+  std::vector<NodeLife> readable() const {
+    std::vector<NodeLife> lives = survivors_of(state_);
+    if (reads_lingering_) lives.insert(lives.end(), lingering_.begin(), lingering_.end());
+    return lives;
+  }
+  // From the members alone, if that is enough; else from those that linger and have reported, too.
+  Step recoverable() {
+    const Step of_members = recoverable_from();
+    if (of_members >= known()) return of_members;
+    reads_lingering_ = true;
+    const Step of_all = recoverable_from();
+    reads_lingering_ = false;
+    return std::max(of_members, of_all);
   }
   // By brute force: from the step that must not be given up, on to whole steps while nothing more is owed; failing
   // that, the greatest that is whole.
-  Step recoverable() const {
+  Step recoverable_from() const {
     const Step floor = std::max(known(), state_.lineage.empty() ? Step(0) : state_.lineage.back().resume);
     Step best;
     Step any;
@@ -204,6 +219,7 @@ class World {
   Step known() const {
     Step known = state_.committed;
     for (const NodeLife& life : survivors_of(state_)) known = std::max(known, nodes_.at(life).known);
+    for (const NodeLife& life : lingering_) known = std::max(known, nodes_.at(life).known);
     return known;
   }
 
@@ -289,7 +305,7 @@ class World {
   std::vector<NodeRecord> records() {
     std::vector<NodeRecord> out;
     for (const auto& [life, node] : nodes_) {
-      if (!node.alive && !choices_.rarely(4)) continue;  // a registration may outlive its node
+      if (!node.alive && !node.lingers && !choices_.rarely(4)) continue;  // a registration may outlive its node
       NodeRecord record;
       record.life = life;
       record.address = text("host", life.node, ":", life.incarnation);
@@ -307,9 +323,12 @@ class World {
   }
 
   void report() {
-    for (const NodeLife& life : survivors_of(state_)) {
+    std::vector<NodeLife> lives = survivors_of(state_);
+    for (const auto& [life, node] : nodes_)
+      if (node.lingers && !choices_.rarely(3)) lives.push_back(life);
+    for (const NodeLife& life : lives) {
       const Node& node = nodes_.at(life);
-      if (!node.alive || reported(life)) continue;
+      if ((!node.alive && !node.lingers) || reported(life)) continue;
       Inventory inventory{life, state_.generation, node.known, {}, {}, 0};
       for (const auto& [key, slots] : node.memory)
         for (const Slot& slot : slots)
@@ -366,6 +385,7 @@ class World {
 
   // Something further happens, or not. True: a further generation is open.
   bool disturb() {
+    for (auto& [life, node] : nodes_) node.lingers = node.lingers && !choices_.rarely(12);
     if (events_left_ == 0) return false;
     std::vector<NodeLife> mortal;
     for (const auto& [life, node] : nodes_)
@@ -387,7 +407,7 @@ class World {
   }
 
   void kill(NodeLife life) {
-    nodes_.at(life).alive = false;
+    nodes_.at(life).alive = nodes_.at(life).lingers = false;
     if (contains(holders_, life)) --holder_deaths_left_;
   }
 
@@ -406,10 +426,14 @@ class World {
     report();
     if (disturb()) return;
     const QuiescingView view{spec_, state_, inventories_, records()};
+    lingering_.clear();  // as far as anybody can know
+    for (const NodeRecord& node : view.nodes)
+      if (contains(state_.evicted, node.life) && reported(node.life)) lingering_.push_back(node.life);
     const Decision decision = decide_restore(view, any_self());
     expect_same(decision, decide_restore(shuffled(view), any_self()));
     if (const Wait* wait = std::get_if<Wait>(&decision)) {
-      if (wait->late.empty()) return wait_for_spare(*wait);
+      if (wait->what.find("which was evicted and may hold") != std::string::npos) return;  // or its lease ends
+      if (wait->late.empty()) return wait_for_spare(*wait, view);
       return miss_deadline(wait->late);
     }
     const JobState next = std::get<StateMove>(decision).next;
@@ -425,12 +449,16 @@ class World {
     for (const Member& member : state_.seats) nodes_[member.life];
   }
 
-  void wait_for_spare(const Wait& wait) {
+  void wait_for_spare(const Wait& wait, const QuiescingView& view) {
     ASSERT_TRUE(wait.without_deadline);
     ASSERT_TRUE(options_.wait_for_spare);
     ASSERT_NE(wait.what.find("a spare for seat"), std::string::npos) << wait.what;
-    // Dead ones come back as new lives, with nothing.
+    // Dead ones come back as new lives, with nothing, and so do those that nobody can need.
     for (const NodeLife& gone : state_.evicted) {
+      const auto node = nodes_.find(gone);
+      const bool lingers = node != nodes_.end() && node->second.lingers;
+      if (lingers && must_linger(view, gone)) continue;
+      if (lingers) node->second.lingers = false;
       const bool back = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
         return node.first.node == gone.node && node.second.alive;
       });
@@ -440,6 +468,9 @@ class World {
       if (std::none_of(nodes_.begin(), nodes_.end(),
                        [&](const auto& n) { return n.first.node.value == id && n.second.alive; }))
         nodes_[{NodeId(id), Incarnation(++incarnation_)}];
+    // Who holds the only copies makes way for nobody: people start another node.
+    if (std::ranges::any_of(nodes_, [](const auto& node) { return node.second.lingers; }))
+      nodes_[{NodeId(50), Incarnation(++incarnation_)}];
   }
 
   void miss_deadline(const std::vector<NodeLife>& late) {
@@ -473,8 +504,14 @@ class World {
     if (source.kind == SourceKind::nothing) return false;
     const NodeLife to = state_.seats[source.seat.value].life;
     if (!nodes_.at(to).alive) return false;
-    if (!nodes_.at(source.from).alive) {
-      fault({FaultKind::node_lost, source.from, {}, "", 0});
+    if (const Node& from = nodes_.at(source.from); !from.alive && !from.lingers) {
+      const bool was_evicted = contains(state_.evicted, source.from);
+      const std::vector<NodeLife> gone{source.from};
+      if (was_evicted) {
+        fault({FaultKind::corrupt_source, {}, source.seat, "", 0}, gone_sources(state_, {}, gone));
+      } else {
+        fault({FaultKind::node_lost, source.from, {}, "", 0});
+      }
       return true;
     }
     Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
@@ -502,6 +539,7 @@ class World {
   void run() {
     state_ = std::get<StateMove>(decide_running(state_, lives_of(state_.seats), any_self())).next;
     for (auto& [life, node] : nodes_) {
+      node.lingers = false;
       for (auto& [key, slots] : node.memory)
         for (Slot& slot : slots)
           if (slot.rotten || (!valid(slot) && choices_.pick(choices_.exhaustive() ? 1 : 2) == 0)) slot = {};
@@ -545,11 +583,16 @@ class World {
       ASSERT_TRUE(parsed) << parsed.error().what;
       ASSERT_EQ(*parsed, next);
     }
-    if (next.generation != state_.generation) inventories_.clear();
+    if (next.generation != state_.generation) {
+      inventories_.clear();
+      lingering_.clear();
+    }
     state_ = next;
     for (const NodeLife& life : state_.evicted) {
       const auto node = nodes_.find(life);
-      if (node != nodes_.end() && node->second.alive) kill(life);  // an escalation: it lives, and resets itself
+      if (node == nodes_.end() || !node->second.alive) continue;
+      kill(life);  // an escalation: it lives, and lingers, or is just dying
+      node->second.lingers = choices_.rarely(2);
     }
   }
 
@@ -617,7 +660,7 @@ class World {
     }
     ASSERT_NE(source.kind, SourceKind::nothing);
     ASSERT_EQ(source.step, next.resume);
-    ASSERT_TRUE(is_survivor(state_, source.from)) << "a source on an evicted node";
+    ASSERT_TRUE(is_survivor(state_, source.from) || contains(lingering_, source.from)) << "a source on an evicted node";
     const Slots& slots = nodes_.at(source.from).memory.at({seat, source.kind});
     const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
       return s.generation == source.slot_generation && s.step == source.step && s.state == SlotState::sealed;
@@ -656,6 +699,8 @@ class World {
   Step committed_;                   // the fact
   std::vector<Inventory> inventories_;
   std::vector<NodeLife> holders_;
+  std::vector<NodeLife> lingering_;  // those that have reported
+  bool reads_lingering_ = false;
   std::set<std::tuple<NodeLife, Seat, SourceKind, Step>> tried_;
   std::uint32_t events_left_ = 0;
   std::int64_t holder_deaths_left_ = 0;

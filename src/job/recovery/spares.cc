@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "job/recovery/members.h"
 
@@ -30,7 +31,7 @@ std::ptrdiff_t evictions_of(const JobState& state, NodeId node) {
 }  // namespace
 
 std::vector<NodeRecord> spares_of(const JobState& state, std::span<const NodeRecord> nodes,
-                                  std::span<const NodeId> cordoned) {
+                                  std::span<const NodeId> cordoned, std::span<const NodeLife> silent) {
   std::map<NodeId, NodeRecord> spares;
   for (const NodeRecord& node : nodes) {
     if (contains(cordoned, node.life.node) || !may_be_spare(state, node)) continue;
@@ -40,7 +41,9 @@ std::vector<NodeRecord> spares_of(const JobState& state, std::span<const NodeRec
   std::vector<NodeRecord> sorted;
   for (auto& [id, node] : spares) sorted.push_back(std::move(node));
   // What it was evicted for may last: a node whose links are cut registers again at once.
-  std::ranges::stable_sort(sorted, {}, [&](const NodeRecord& node) { return evictions_of(state, node.life.node); });
+  std::ranges::stable_sort(sorted, {}, [&](const NodeRecord& node) {
+    return std::pair(contains(silent, node.life), evictions_of(state, node.life.node));
+  });
   return sorted;
 }
 

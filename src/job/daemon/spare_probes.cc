@@ -1,0 +1,55 @@
+#include "job/daemon/spare_probes.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace pawl::job {
+namespace {
+
+// Whatever it says, it got our bytes and we got its own.
+bool answers(Network& network, const NodeRecord& spare, const Hello& hello, Deadline deadline) {
+  const auto address = Address::parse(spare.address);
+  if (!address) return false;
+  auto stream = network.connect(*address, deadline);
+  return stream && send_frame(**stream, frame_of(hello), deadline) && receive_frame(**stream, deadline);
+}
+
+}  // namespace
+
+SpareProbes::SpareProbes(NodeContext& context, std::function<Hello(Purpose)> hello, std::function<void()> on_answer)
+    : context_(context), hello_(std::move(hello)), on_answer_(std::move(on_answer)) {}
+
+SpareProbes::Answers SpareProbes::ask(std::span<const NodeRecord> spares) {
+  if (std::exchange(asked_in_, context_.mirror.generation()) != context_.mirror.generation()) answers_.clear();
+  Answers now;
+  for (const NodeRecord& spare : spares) {
+    if (spare.life == context_.self) continue;
+    const auto [known, fresh] = answers_.try_emplace(spare.life, Answer::pending);
+    if (fresh) start(spare);
+    if (known->second == Answer::pending) now.pending.push_back(spare.life);
+    if (known->second == Answer::silent) now.silent.push_back(spare.life);
+  }
+  return now;
+}
+
+// As whoever fetches: no link is disturbed by it, and nobody who is not frozen serves it.
+void SpareProbes::start(const NodeRecord& spare) {
+  Hello hello = hello_(Purpose::fetch);
+  hello.expected = spare.life.incarnation;
+  const Generation generation = asked_in_;
+  const Environment& world = *context_.environment;
+  const Duration patience = context_.deadlines.communication_grace;
+  (void)world.tasks.start("pawl-probe", [this, spare, hello, generation, patience, &world] {
+    const bool answered = answers(world.network, spare, hello, Deadline::in(patience, world.clock));
+    context_.post([this, life = spare.life, generation, answered] {
+      const auto known = answers_.find(life);
+      if (generation != asked_in_ || known == answers_.end()) return;
+      known->second = answered ? Answer::answered : Answer::silent;
+      if (!answered) log_warn("spare_silent", "node", life.node, "why", "its data link does not answer");
+      on_answer_();
+    });
+  });
+}
+
+}  // namespace pawl::job

@@ -1,0 +1,42 @@
+// SpareProbes: which spares answer on their data link, asked before one of them is given seats.
+//
+// Nobody has a link to a spare, so of one whose data links are cut nobody knows: it would be given seats, and be evicted
+// for its silence. A probe connects to the address where it would be fetched from, says hello and waits for any answer, in
+// a task of its own. What it finds is a preference (recovery/spares.h), no proof. On the loop's thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "job/daemon/node_context.h"
+#include "job/transport/messages.h"
+
+namespace pawl::job {
+
+class SpareProbes {
+ public:
+  // The context outlives the probes' tasks. `on_answer`: one more is known.
+  SpareProbes(NodeContext& context, std::function<Hello(Purpose)> hello, std::function<void()> on_answer);
+
+  struct Answers {
+    std::vector<NodeLife> silent;   // they did not answer
+    std::vector<NodeLife> pending;  // they have not yet
+  };
+  // Asks those that were not asked in this generation yet. A probe ends within `communication_grace`.
+  [[nodiscard]] Answers ask(std::span<const NodeRecord> spares);
+
+ private:
+  enum class Answer { pending, answered, silent };
+  void start(const NodeRecord& spare);
+
+  NodeContext& context_;
+  std::function<Hello(Purpose)> hello_;
+  std::function<void()> on_answer_;
+  Generation asked_in_;
+  std::map<NodeLife, Answer> answers_;  // in that generation
+};
+
+}  // namespace pawl::job

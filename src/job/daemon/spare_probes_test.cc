@@ -1,0 +1,108 @@
+#include "job/daemon/spare_probes.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+class Probes : public testing::Test {
+ protected:
+  Probes() {
+    node.context.post = [this](std::function<void()> task) {
+      std::lock_guard lock(mutex);
+      posted.push_back(std::move(task));
+    };
+    node.context.deadlines = derive_deadlines(std::chrono::seconds(3));
+  }
+  NodeRecord spare(std::uint32_t id, const Fd& listener) const {
+    NodeRecord record;
+    record.life = test_life(id);
+    record.address = text(*local_address(listener.get()));
+    return record;
+  }
+  // Until so many answers have come.
+  void take(int answers) {
+    const int until = told + answers;
+    EXPECT_TRUE(eventually([&] {
+      std::vector<std::function<void()>> tasks;
+      {
+        std::lock_guard lock(mutex);
+        tasks.swap(posted);
+      }
+      for (const auto& task : tasks) task();
+      return told >= until;
+    }));
+  }
+  // The next who connects gets this answer.
+  template <class Message>
+  std::thread answer(const Fd& listener, Message message, Hello* hello) {
+    return std::thread([&listener, message, hello] {
+      auto accepted = accept_connection(listener.get(), Deadline::in(kTestPatience));
+      ASSERT_TRUE(accepted);
+      PeerEnd peer(std::move(*accepted));
+      *hello = peer.next<Hello>();
+      peer.say(message);
+      (void)peer.is_closed();
+    });
+  }
+
+  TestNode node{3};
+  std::mutex mutex;
+  std::vector<std::function<void()>> posted;
+  int told = 0;
+  SpareProbes probes{node.context,
+                     [this](Purpose purpose) {
+                       Hello hello;
+                       hello.purpose = purpose;
+                       hello.generation = node.context.mirror.generation();
+                       return hello;
+                     },
+                     [this] { ++told; }};
+  const Fd answering = *listen_tcp({"127.0.0.1", 0});
+  const Fd swallowing = *listen_tcp({"127.0.0.1", 0});  // connects, and says nothing, as where all that comes is lost
+};
+
+TEST_F(Probes, WhoAnswersAtAllIsNotSilent) {
+  node.learn(JobPhase::quiescing);
+  Fd refusing = *listen_tcp({"127.0.0.1", 0});
+  const std::vector<NodeRecord> spares{spare(3, answering), spare(4, swallowing), spare(5, refusing)};
+  refusing.reset();
+  Hello hello;
+  std::thread peer = answer(answering, PeerRefusedMessage{PeerRefusal::later, "not yet in that generation"}, &hello);
+  SpareProbes::Answers answers = probes.ask(spares);
+  EXPECT_EQ(answers.pending.size(), 3u);
+  EXPECT_TRUE(answers.silent.empty());
+  take(3);
+  peer.join();
+  EXPECT_EQ(hello.purpose, Purpose::fetch);
+  EXPECT_EQ(hello.expected, Incarnation(1));
+  answers = probes.ask(spares);
+  EXPECT_TRUE(answers.pending.empty());
+  EXPECT_EQ(answers.silent, (std::vector{test_life(4), test_life(5)}));
+}
+
+TEST_F(Probes, EachRecoveryAsksAnew) {
+  node.learn(JobPhase::quiescing);
+  const std::vector<NodeRecord> spares{spare(3, answering)};
+  for (std::uint64_t generation = 1; generation <= 2; ++generation) {
+    node.state.generation = Generation(generation);
+    (void)node.learn();
+    Hello hello;
+    std::thread peer = answer(answering, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello);
+    EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
+    EXPECT_EQ(probes.ask(spares).pending.size(), 1u);  // and is not asked twice
+    take(1);
+    peer.join();
+    EXPECT_EQ(hello.generation, Generation(generation));
+    EXPECT_TRUE(probes.ask(spares).pending.empty());
+    EXPECT_TRUE(probes.ask(spares).silent.empty());
+  }
+}
+
+}  // namespace
+}  // namespace pawl::job
