@@ -80,7 +80,7 @@ class Node final : public job::NodeKeeper::Node {
   std::shared_ptr<Port> port_, local_port_;
   job::KeeperLifelines* lifelines_ = nullptr;  // never destroyed: fibers of a killed keeper still point to it
   Duration dying_{};                           // how long its pawld and trainers hold what they have, once killed
-  Process* process_ = nullptr;  // the keeper
+  Process* process_ = nullptr;                 // the keeper
   World* world_ = nullptr;
   std::unique_ptr<job::NodeKeeper> keeper_;
   Process* pawld_ = nullptr;

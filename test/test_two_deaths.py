@@ -47,8 +47,8 @@ class TwoReplicasTest(JobTest):
     """`--replicas 2`: any two of five nodes may die before the next commit, whoever holds whose copies."""
 
     def two_die(self, distance, phase=None):
-        """The nodes of two seats so far apart on the ring, drawn by the seed; the second in `phase` of the recovery of the
-        first, or at once with it."""
+        """The nodes of two seats so far apart on the ring, drawn by the seed; the second in `phase` of the recovery of
+        the first, or at once with it."""
         for seed in seeds():
             draw = random.Random(f"{seed} {distance} {phase}")
             first_seat = draw.randrange(NODES)

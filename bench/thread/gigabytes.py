@@ -1,5 +1,5 @@
-"""Kills of nodes, pawlds and trainers that hold states of any size, against what this machine's loopback and memory can do;
-seals against touching the same memory; and evictions of sound nodes on cores that many want.
+"""Kills of nodes, pawlds and trainers that hold states of any size, against what this machine's loopback and memory
+can do; seals against touching the same memory; and evictions of sound nodes on cores that many want.
 
 The trainer is statebench. Floors are measured in the same run, right before the job that is set against them.
 """
@@ -199,8 +199,8 @@ class StateJob:
 
 def bench_gigabytes(options, folder):
     rows = ["### From the kill of a node to the next step, by bytes a seat", "",
-            "| state a seat | kills | noticed ms | kill to the next step ms, less the step's wait | raw TCP ms | copy ms | "
-            f"to (TCP + copy + {ALLOWANCE_MS} ms) |", "|---|---|---|---|---|---|---|"]
+            "| state a seat | kills | noticed ms | kill to the next step ms, less the step's wait | raw TCP ms | "
+            f"copy ms | to (TCP + copy + {ALLOWANCE_MS} ms) |", "|---|---|---|---|---|---|---|"]
     others = []
     for size in options.sizes.split(","):
         count = bytes_of(size)
@@ -213,8 +213,9 @@ def bench_gigabytes(options, folder):
                 noticed = [kill_and_say(state, what, size, index)["noticed_ms"] for index in range(options.state_kills)]
                 others.append(f"| {what}, {size} a seat | {spread(noticed)} |")
         totals = [kill["total_ms"] - step_ms for kill in told]
-        rows.append(f"| {size} | {len(told)} | {spread([kill['noticed_ms'] for kill in told])} | **{spread(totals)}** | "
-                    f"{spread(wires)} | {spread(copies)} | {statistics.median(totals) / floor:.2f} |")
+        rows.append(f"| {size} | {len(told)} | {spread([kill['noticed_ms'] for kill in told])} | "
+                    f"**{spread(totals)}** | {spread(wires)} | {spread(copies)} | "
+                    f"{statistics.median(totals) / floor:.2f} |")
     return [*rows, "", "Noticed, of the others:", "", "| killed | ms |", "|---|---|", *others, ""]
 
 
@@ -249,7 +250,8 @@ def bench_seals(options, folder):
             touches.append(end["touch_s"])
         shutil.rmtree(path)
     return ["### The first seal of 1 GiB against touching it once", "", "| | median (10 % .. 90 %) |", "|---|---|",
-            f"| seal, s | {spread(seals)} |", f"| touch, s | {spread(touches)} |", f"| ratio | **{spread(ratios)}** |", ""]
+            f"| seal, s | {spread(seals)} |", f"| touch, s | {spread(touches)} |",
+            f"| ratio | **{spread(ratios)}** |", ""]
 
 
 # Crowded cores -----------------------------------------------------------------------------------------------------
@@ -259,7 +261,8 @@ def bench_crowd(options, folder):
     path = tempfile.mkdtemp(dir=folder)
     crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * os.cpu_count())]
     command = [CHARLM, *trainer_flags(1, steps=1_000_000, batch=16, hidden=64, device_ms=8)]
-    job = TestedJob(path, f"bench-{secrets.token_hex(3)}", ["--standalone", "--nnodes", "4", "--spares", "1"], command, 4)
+    job = TestedJob(path, f"bench-{secrets.token_hex(3)}", ["--standalone", "--nnodes", "4", "--spares", "1"],
+                    command, 4)
     follower = None
     try:
         job.start().wait_running(timeout_s=120)
@@ -283,5 +286,5 @@ def bench_crowd(options, folder):
         shutil.rmtree(path)
     return [f"### {options.minutes:g} minutes on cores that {len(crowd)} other processes want all the time "
             f"({os.cpu_count()} cores)", "", "| | |", "|---|---|", f"| sound nodes evicted | **{evicted}** |",
-            f"| faults seen | {faults} |", f"| recoveries | {jobs.generation(nodes) - 1} |", f"| steps committed | {steps} |",
-            ""]
+            f"| faults seen | {faults} |", f"| recoveries | {jobs.generation(nodes) - 1} |",
+            f"| steps committed | {steps} |", ""]

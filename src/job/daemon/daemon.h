@@ -12,10 +12,10 @@ struct DaemonOptions {
   std::uint32_t node = 0;
   std::uint64_t incarnation = 0;
   std::string job;
-  std::string control;  // endpoints
+  std::string control;   // endpoints
   std::string address;   // host:port of the listening socket, as others reach it
   std::string lifeline;  // host:port of the keeper's own, for lifelines; empty: it has none
-  std::string run_dir;  // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
+  std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
   int keeper_fd = 3;
   int listen_fd = 4;

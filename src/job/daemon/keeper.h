@@ -2,7 +2,7 @@
 //
 // It owns what must survive pawld: the TCP listening socket (so peers see "refused" exactly when the node is dead), the
 // Unix listening socket, and a descriptor of every memory segment, which each new pawld gets back. It maps none of them,
-// so it dies within a millisecond; what it alone has, its lifelines (keeper_lifelines.h), ends then. It starts pawld
+// so it dies in a millisecond or two; what it alone has, its lifelines (keeper_lifelines.h), ends then. It starts pawld
 // again when that dies or falls silent, and starts and kills trainers when pawld asks. It knows nothing of the job: the
 // words it understands are the table in docs/protocol.md ("Keeper <-> pawld"). Always: every child dies with it
 // (parent-death signal); one that did not run for longer than the silence deadline kills its trainers and pawld, drops

@@ -179,30 +179,30 @@ void Pawld::joined(const Listing& listing) {
 void Pawld::start_neighbours() {
   neighbours_ = std::make_unique<Neighbours>(
       *loop_, hello(Purpose::link), context_.deadlines,
-      Neighbours::Handlers{
-          .on_lost =
-              [this](NodeLife life, const std::string& proof) {
-                const JobMirror& mirror = context_.mirror;
-                if (!mirror.has_state() || mirror.is_over() || !is_survivor(mirror.state(), life)) return;
-                parts_->mover.report({FaultKind::node_lost, life, std::nullopt, proof, 0});
-              },
-          .on_evicted =
-              [this](NodeLife life, const std::string& why) {
-                if (!context_.is_evicted()) fence(text("node ", life.node, " says: ", why));
-              },
-          .on_up =
-              [this](NodeLife life) {
-                if (!context_.mirror.is_member()) return;
-                parts_->progress.on_link_up(life.node);
-                if (context_.mirror.node_at(0) == life.node) parts_->rendezvous.ask_again();
-              },
-          .on_answer =
-              [this](NodeLife, Frame& frame) {
-                if (const auto value = message_in<PeerValueMessage>(frame))
-                  parts_->rendezvous.on_answer(frame.id, value->answer);
-              },
-          .generation = [this] { return context_.mirror.generation(); },
-          .lifeline_of = [this](NodeLife life) { return lifeline_of(life); }});
+      Neighbours::Handlers{.on_lost =
+                               [this](NodeLife life, const std::string& proof) {
+                                 const JobMirror& mirror = context_.mirror;
+                                 if (!mirror.has_state() || mirror.is_over() || !is_survivor(mirror.state(), life))
+                                   return;
+                                 parts_->mover.report({FaultKind::node_lost, life, std::nullopt, proof, 0});
+                               },
+                           .on_evicted =
+                               [this](NodeLife life, const std::string& why) {
+                                 if (!context_.is_evicted()) fence(text("node ", life.node, " says: ", why));
+                               },
+                           .on_up =
+                               [this](NodeLife life) {
+                                 if (!context_.mirror.is_member()) return;
+                                 parts_->progress.on_link_up(life.node);
+                                 if (context_.mirror.node_at(0) == life.node) parts_->rendezvous.ask_again();
+                               },
+                           .on_answer =
+                               [this](NodeLife, Frame& frame) {
+                                 if (const auto value = message_in<PeerValueMessage>(frame))
+                                   parts_->rendezvous.on_answer(frame.id, value->answer);
+                               },
+                           .generation = [this] { return context_.mirror.generation(); },
+                           .lifeline_of = [this](NodeLife life) { return lifeline_of(life); }});
 }
 
 std::string Pawld::lifeline_of(NodeLife life) const {

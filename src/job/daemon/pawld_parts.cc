@@ -33,6 +33,8 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
       .on_beat = [&pawld](NodeId node, Generation generation) { pawld.on_beat(node, generation); },
       .on_report = [&pawld](NodeId node, Generation g,
                             const SeatReport& report) { pawld.parts_->progress.on_report(node, g, report); },
+      .on_paces = [&pawld](NodeId node, Generation g,
+                           const std::string& paces) { pawld.parts_->paces.on_paces(node, g, paces); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
       .on_rendezvous =
           [&pawld](const auto& connection, std::uint64_t id, PeerRendezvousMessage asked) {
@@ -72,6 +74,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                         "let_go", [dropped = std::move(dropped)]() mutable { dropped.reset(); });
                   }},
              &spare_memory),
+      health(pawld.context_, events, pawld.options_.run_dir, pawld.token_,
+             {.probe = pawld.lines_.probe, .on_changed = [&pawld] { pawld.register_node(); }}),
       trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, std::move(pawld.lines_.trainers),
                trainer_handlers(pawld)),
       arenas(pawld.context_, memory),
@@ -98,6 +102,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                       job_end.consider_finish();
                       drains.consider();
                     }}),
+      paces(pawld.context_, trainers, events,
+            {.send = [&pawld](NodeId node, const Frame& frame) { (void)pawld.neighbours_->send(node, frame); }}),
       rendezvous_log(pawld.context_.environment->memory, pawld.options_.job,
                      [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
       rendezvous(
@@ -134,6 +140,8 @@ Pawld::Parts::Parts(Pawld& pawld)
            .bytes_sent = [this] { return streams.bytes_sent(); },
            .bytes_received = [this] { return streams.bytes_received(); },
            .stopped_by = [this] { return protection.stopped_by(); },
+           .unhealthy = [&pawld] { return pawld.node_record().unhealthy; },
+           .stragglers = [this] { return paces.stragglers(); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); },
            .loop_turns = [&pawld] { return pawld.loop_->turns(); }}),

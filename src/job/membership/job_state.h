@@ -20,7 +20,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {

@@ -55,7 +55,7 @@ JobState full_state() {
 }
 
 NodeRecord full_record() {
-  NodeRecord record{life(7, kHuge), "10.77.0.17:7000", "/tmp/pawl/sock", 100, 101, 2, true};
+  NodeRecord record{life(7, kHuge), "10.77.0.17:7000", "10.77.0.17:7001", "/tmp/pawl/sock", 100, 101, 2, true, kHuge};
   record.unhealthy = "its disk: full";
   return record;
 }
