@@ -309,14 +309,9 @@ TEST_F(Moves, ASpareThatDoesNotAnswerGetsSeatsOnlyIfNoOtherIsLeft) {
   node.control.swaps[0].then(Error{Code::unreachable, "away"});
   node.pass(1s);
   node.probed.silent.push_back(test_life(3));
-  node.control.puts.clear();
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 2u);
-  EXPECT_EQ(asked().seats[1].life, test_life(2));
-  ASSERT_FALSE(node.control.puts.empty());
-  EXPECT_NE(node.control.puts.back().value.find("node 2 does not answer on its data link, and no other is free"),
-            std::string::npos)
-      << node.control.puts.back().value;
+  EXPECT_EQ(asked().seats[1].life, test_life(2));  // silent, as the other is; test_cuts reads what is said then
 }
 
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
