@@ -124,7 +124,8 @@ void Generations::freeze() {
     if (restart && trainer.pid != 0 && trainer.seated.value > 0)
       parts_.watch.kill(trainer, "its seat is to be restarted");
   }
-  parts_.events.tell("frozen", Json{{"step", begun.value}}.dump());
+  if (!parts_.context.is_evicted())  // a step that an evicted node's trainers begin as they end is nobody's work
+    parts_.events.tell("frozen", Json{{"step", begun.value}}.dump());
 }
 
 void Generations::put_inventory() {
