@@ -68,7 +68,7 @@ class ManagedJob(Job):
         self._window_due = False     # the state of the last step has no window yet
         self._sentinel = Sentinel()
         self._early_writer: str | None = None  # a tensor that the script writes while a window is open
-        self._torn = 0               # the step whose window that was
+        self._torn: dict[int, str] = {}  # steps whose windows hold what they shouldn't, and why
         self._raised = False         # an exception left the lost step's block
         self._lag_said = ""
         self._phase = Phase.NONE
@@ -193,8 +193,13 @@ class ManagedJob(Job):
     def _begin(self, number: int) -> None:
         """The state of the step before is captured from here on, so that whatever the loop does now is done again after
         a loss."""
+        if not self._sealed and number - self._first_done == STEPS_BEFORE_SEAL:
+            self._sentinel.begin(self._protected.stable())
         self._open_window()
         self._trainer.step_begin(number)
+        if self._early_writer is not None:  # it may write as soon as the loop has the step
+            self._sentinel.end()
+            self._trainer.fence()
         self._progress(Phase.ASIDE)
 
     def _open_window(self, last: bool = False) -> None:
@@ -241,12 +246,8 @@ class ManagedJob(Job):
     def _enter(self, step: Step) -> None:
         from pawl import groups
         self._inside, self._updated, self._fenced, self.cut_short = step, False, False, False
-        if not self._sealed and int(step) - (0 if step.rehearsal else self._first_done) == STEPS_BEFORE_SEAL:
-            self._sentinel.begin(self._protected.stable())
         if step.rehearsal:
             return
-        if self._early_writer is not None:
-            self._close_window()
         self._progress(Phase.COMPUTE)
         groups.collective_phase(int(Phase.ALLREDUCE), int(Phase.ALLREDUCE))
 
@@ -293,11 +294,14 @@ class ManagedJob(Job):
         """Whether the script has written where a window may have been copying; from then on its blocks begin without
         one."""
         written = self._sentinel.end()
-        if written is None or self._early_writer is not None:
+        if written is None:
+            return
+        if self._sealed:
+            self._torn[self._done] = (f"{written} was written while that step was copied, before it was known that the "
+                                      f"script does this. Call step.fence() right before that write")
+        if self._early_writer is not None:
             return
         self._early_writer = written
-        if self._sealed:
-            self._torn = self._done
         if not self.rehearsal:
             script_exit.say(f"{written} is written in a step before its optimizer steps, while the state is copied: "
                             f"from now on each step waits for the copy when it begins. Write it after the optimizer's "
@@ -419,6 +423,8 @@ class ManagedJob(Job):
         """In loopback, until this process has all the state that the others have; then the real thing begins."""
         with captured_output():
             for step in rehearsal_steps(self, self._protected):
+                if int(step) == STEPS_BEFORE_SEAL:
+                    self._sentinel.begin(self._protected.stable())
                 yield step
                 if self._trainer.interrupted():  # the others wait for this seat to follow
                     with self._stopping():
@@ -444,6 +450,7 @@ class ManagedJob(Job):
     def _leave_generation(self, why: str) -> None:
         from pawl import groups
         self._running = False
+        self._see_writes()
         if not self._trainer.interrupted():
             with contextlib.suppress(Recover):
                 self._trainer.fault_report(why, groups.lost())
@@ -465,10 +472,8 @@ class ManagedJob(Job):
             self._raised = False
         resume = self._seat.resume_step
         if resume > 0:
-            if resume == self._torn:
-                raise Refused(f"step {resume} can't be restored: {self._early_writer} was written while that step was "
-                              f"copied, before it was known that the script does this. Call step.fence() right before "
-                              f"that write, and start the job again")
+            if resume in self._torn:
+                raise Refused(f"step {resume} can't be restored: {self._torn[resume]}, and start the job again")
             self._seal()
             self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._trainer.restore()

@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, protect, script_exit, tagged_values, volatile_state  # noqa: E402
+from pawl import _library, managed, protect, script_exit, tagged_values, volatile_state  # noqa: E402
 
 
 def small():
@@ -191,6 +191,78 @@ class WrittenTest(unittest.TestCase):
         protected.refuse_unready()
         average(torch.randn(8, 4)).sum().backward()
         self.assertIn("module1.", protected.trained_without)
+
+
+class Calls:
+    """A libpawl that notes what it is called for."""
+
+    def __init__(self):
+        self.calls, self.failing = [], None
+
+    def __getattr__(self, name):
+        def call(*_):
+            self.calls.append(name)
+            if name == self.failing:
+                raise pawl.errors.Recover("a peer died")
+        return call
+
+
+class WindowTest(unittest.TestCase):
+    """When a managed job opens a window and closes it, over a libpawl that does nothing."""
+
+    def job(self):
+        job = object.__new__(managed.ManagedJob)
+        job._trainer, job._seat, job._protected = Calls(), None, protect.Protected(0, 1)
+        job.model = small()
+        job.optimizer = torch.optim.SGD(job.model.parameters(), lr=0.1, momentum=0.9)
+        job._protected.add([job.model, job.optimizer], None)
+        train(job.model, job.optimizer)
+        job.optimizer.zero_grad()
+        job._held = job._protected.held()
+        job._protected.declared(job._held)
+        job._unchanged = protect.Unchanged(job._protected, job._held)
+        job._volatile = volatile_state.VolatileState([])
+        job._sentinel, job._torn, job._early_writer, job._lag_said = protect.Sentinel(), {}, None, ""
+        job._sealed = job._window_due = True
+        job._late = job._fenced = job._updated = False
+        job._done, job._first_done, job._lost_by, job._stopped_by, job._inside = 4, 0, None, None, None
+        return job
+
+    def write(self, job):
+        with torch.no_grad():
+            job.model[0].weight.clamp_(-0.01, 0.01)
+
+    def test_a_write_at_the_loops_top_waits_from_then_on(self):
+        job = self.job()
+        job._begin(5)
+        self.assertEqual(["window_open", "step_begin", "progress"], job._trainer.calls)
+        self.write(job)
+        job._close_window()
+        self.assertEqual([4], list(job._torn))
+        self.assertIn("0.weight was written while that step was copied", job._torn[4])
+        job._done, job._window_due, job._fenced, job._trainer.calls = 5, True, False, []
+        job._begin(6)
+        self.assertEqual(["window_open", "step_begin", "fence", "progress"], job._trainer.calls)
+        self.write(job)
+        job._close_window()
+        self.assertEqual([4], list(job._torn), "that one was copied before")
+
+    def test_each_window_that_was_written_is_known(self):
+        job = self.job()
+        job._begin(5)
+        job._early_writer = "another"
+        self.write(job)
+        job._see_writes()
+        self.assertEqual([4], list(job._torn))
+
+    def test_writes_at_the_loops_top_are_seen_before_the_seal(self):
+        job = self.job()
+        job._sealed, job._done, job._window_due = False, 1, False
+        job._begin(2)
+        self.write(job)
+        job._close_window()
+        self.assertEqual("0.weight", job._early_writer)
+        self.assertEqual({}, job._torn)
 
 
 class RefusedTest(unittest.TestCase):

@@ -87,6 +87,9 @@ class TrapTest(JobTest):
     def test_a_teacher_that_is_written_while_its_state_is_copied(self):
         self.equal("momentum_teacher", "is written in a step before its optimizer steps", "step.fence()")
 
+    def test_weights_that_are_written_at_the_loops_top(self):
+        self.equal("early_average", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
+
     def test_unfreezing_and_an_evaluation_that_is_cut_off(self):
         self.equal("unfreezing", "evaluation was cut short", kill="1:6,0:10")
 
