@@ -23,6 +23,7 @@ from pawl import drill_record, same_script, script_exit, volatile_state
 from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
+from pawl.left_gradients import Left
 from pawl.protect import (
     STEPS_BEFORE_SEAL,
     Held,
@@ -38,6 +39,7 @@ from pawl.protect import (
 )
 from pawl.rehearsal import captured_output, rehearsal_steps
 
+LAG_AGAIN_S = 60.0
 COLD_RESTART_S = 120.0  # how long this process waits to be ended by its pawld
 MEET_S = 30 * 86400.0   # for the other seats; pawld ends the wait when one can't come
 BUILD_TIMEOUT = timedelta(minutes=30)  # torch's own: while scripts build, one rank may be far behind the others
@@ -70,7 +72,8 @@ class ManagedJob(Job):
         self._early_writer: str | None = None  # a tensor that the script writes while a window is open
         self._torn: dict[int, str] = {}  # steps whose windows hold what they shouldn't, and why
         self._raised = False         # an exception left the lost step's block
-        self._lag_said = ""
+        self._lag_due = 0.0          # when it is said again that no state is captured
+        self._protected.gradients.on_carried = self._carried_after_all
         self._phase = Phase.NONE
         self._commits: list[tuple[int, Callable[[], Any]]] = []
         self._store: Any = None
@@ -140,7 +143,7 @@ class ManagedJob(Job):
             raise
 
     def stop(self) -> None:
-        if self._late:
+        if self._late or self._failure() is not None:  # what a lost step says is not meant
             return
         with contextlib.suppress(Recover, Stop):  # noticed at the step's edge; what was agreed stays
             self._trainer.stop_after(self._done + 1)
@@ -195,6 +198,8 @@ class ManagedJob(Job):
         a loss."""
         if not self._sealed and number - self._first_done == STEPS_BEFORE_SEAL:
             self._sentinel.begin(self._protected.stable())
+        if not self._sealed:
+            self._protected.carried_gradient(self._done)  # the next block shows whether they count
         self._open_window()
         self._trainer.step_begin(number)
         if self._early_writer is not None:  # it may write as soon as the loop has the step
@@ -206,24 +211,33 @@ class ManagedJob(Job):
         """Of the last step that is done, unless it has one or was restored. `last`: no step follows."""
         if not self._window_due or not self._sealed:
             return
-        self._window_due = False
         assert self._volatile is not None
         self._volatile.ending = last
         self._check_unchanged()
-        carried = None if last else self._protected.carried_gradient()
-        if carried is not None:
-            return self._lag(f"gradients are added up over several steps (as of {carried}): only the state after an "
-                             f"optimizer's step is captured, and a loss goes back to it", repeated=True)
+        left = None if last else self._protected.carried_gradient(self._done)
+        if left is not None:
+            if left.carries or left.blocks:
+                self._lag(left.name)
+            return
+        self._window_due = False
         self._trainer.window_open(self._done, self._protected.samples())
         self._sentinel.begin([(held.name, held.tensor) for held in self._held if held.lifetime is Lifetime.STABLE])
-        return None
 
-    def _lag(self, why: str, repeated: bool = False) -> None:
-        """Says once what protection waits for."""
-        kind = why[:30] if repeated else why
-        if self._lag_said != kind:
-            self._lag_said = kind
-            script_exit.say(f"step {self._done} is not captured: {why}")
+    def _lag(self, name: str) -> None:
+        """Says once in a while what protection waits for."""
+        now = time.monotonic()
+        if now >= self._lag_due:
+            self._lag_due = now + LAG_AGAIN_S
+            script_exit.say(f"step {self._done} is not captured: gradients are added up over several steps (as of "
+                            f"{name}): only the state after an optimizer's step is captured, and a loss goes back to "
+                            f"it. If the next step doesn't need them, drop them at the block's end: "
+                            f"optimizer.zero_grad()")
+
+    def _carried_after_all(self, left: Left) -> None:
+        """The windows since then were opened because blocks had not added to such gradients before."""
+        for step in range(left.step, self._done + 1):
+            self._torn[step] = (f"gradients of {left.name} that it left were added to, which no step had done before. "
+                                f"Zero them when the block ends")
 
     def _after(self, step: Step) -> None:
         """The loop has come back for the next step."""
@@ -425,6 +439,7 @@ class ManagedJob(Job):
             for step in rehearsal_steps(self, self._protected):
                 if int(step) == STEPS_BEFORE_SEAL:
                     self._sentinel.begin(self._protected.stable())
+                self._protected.carried_gradient(int(step) - 1)
                 yield step
                 if self._trainer.interrupted():  # the others wait for this seat to follow
                     with self._stopping():

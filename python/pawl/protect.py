@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pawl import volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
+from pawl.left_gradients import Left, LeftGradients
 from pawl.sampler import ElasticSampler
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Protected:
     _unborn: dict[tuple[int, int], dict[Any, torch.Tensor]] = field(default_factory=dict)
     _declared: dict[tuple[int, int, Any], Held] = field(default_factory=dict)
     _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
-    _used_gradients: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    gradients: LeftGradients = field(default_factory=LeftGradients)
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """`things` in any order, each by its type. Fails: Refused, naming the first that can't be protected."""
@@ -164,6 +165,7 @@ class Protected:
     def drop_gradients(self) -> None:
         for _, parameter in self.parameters():
             parameter.grad = None
+        self.gradients.forget()
         for scaler in self.scalers:  # where a step was left between unscale_ and update; one that is off has none
             getattr(scaler, "_per_optimizer_states", {}).clear()
 
@@ -177,23 +179,9 @@ class Protected:
 
     # Gradients that one block leaves to the next.
 
-    def gradients_used(self, optimizer: Any) -> None:
-        """The optimizer has stepped, or the scaler has skipped it: what gradients there are have done their work."""
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if parameter.grad is not None:
-                self._used_gradients[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
-
-    def carried_gradient(self) -> str | None:
-        """The first parameter with a gradient that no optimizer has used yet: the next block will add to it."""
-        for name, parameter in self._trained_names or self._trained():
-            gradient = parameter.grad
-            if gradient is not None:
-                used, version = self._used_gradients.get(id(parameter), (None, 0))
-                if used is None or used() is not gradient or gradient._version != version:
-                    if bool(gradient.any()):
-                        return name
-                    self._used_gradients[id(parameter)] = (weakref.ref(gradient), gradient._version)
-        return None
+    def carried_gradient(self, step: int = 0) -> Left | None:
+        """The first gradient that the block of `step` has left, and to which the next block adds, or may."""
+        return self.gradients.first(self._trained_names or self._trained(), step)
 
     def gradients_part(self) -> volatile_state.Part:
         """Which parameters have a gradient. Its values don't count any more when a window opens, but an optimizer
@@ -348,7 +336,8 @@ class OptimizerWatch:
 
     def _before(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         if self._protected.owns(optimizer):
-            return self._before_update()
+            self._before_update()
+            return self._protected.gradients.about_to_step(optimizer)
         name = self._protected.first_shared(optimizer)
         if name is not None:
             raise Refused(f"{type(optimizer).__name__} changes {name}, which is protected, but the optimizer isn't: "
@@ -357,7 +346,7 @@ class OptimizerWatch:
 
     def _after(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         if self._protected.owns(optimizer):
-            self._protected.gradients_used(optimizer)
+            self._protected.gradients.used(optimizer)
 
     def before_scaler(self, scaler: Any, optimizer: Any) -> None:
         if any(scaler is known for known in self._protected.scalers):

@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, managed, protect, script_exit, tagged_values, volatile_state  # noqa: E402
+from pawl import _library, left_gradients, managed, protect, script_exit, tagged_values, volatile_state  # noqa: E402
 
 
 def small():
@@ -130,15 +130,79 @@ class WrittenTest(unittest.TestCase):
         backward = lambda: model(torch.randn(8, 4)).sum().backward()  # noqa: E731
         self.assertIsNone(protected.carried_gradient())
         backward()
-        self.assertEqual("0.weight", protected.carried_gradient())
+        self.assertEqual(("0.weight", None), self.left(protected), "what the next block does is not known yet")
+        backward()
+        self.assertEqual(("0.weight", True), self.left(protected), "it has added to them")
         optimizer.step()
         self.assertIsNone(protected.carried_gradient(), "used, and left where they are")
         optimizer.zero_grad(set_to_none=False)
         self.assertIsNone(protected.carried_gradient(), "zeros add nothing")
         backward()
-        self.assertEqual("0.weight", protected.carried_gradient())
+        self.assertEqual(("0.weight", True), self.left(protected))
         optimizer.zero_grad()
         self.assertIsNone(protected.carried_gradient())
+
+    def left(self, protected):
+        found = protected.carried_gradient()
+        return found and (found.name, found.carries)
+
+    def adversaries(self):
+        """Two models: a block of theirs, which leaves gradients in the first, and how it drops them when it begins."""
+        critic, maker = nn.Linear(4, 1), nn.Linear(4, 4)
+        optimizers = [torch.optim.Adam(each.parameters()) for each in (critic, maker)]
+        protected = protect.Protected(0, 1)
+        protected.add([critic, maker, *optimizers], None)
+        watch = protect.OptimizerWatch(protected, lambda: None)
+        self.addCleanup(watch.close)
+
+        def block(drop):
+            drop(optimizers[0])
+            (critic(torch.randn(8, 4)).mean() - critic(maker(torch.randn(8, 4)).detach()).mean()).backward()
+            optimizers[0].step()
+            optimizers[1].zero_grad()
+            (-critic(maker(torch.randn(8, 4))).mean()).backward()
+            optimizers[1].step()
+        return protected, block
+
+    def test_gradients_that_the_next_block_drops_are_harmless(self):
+        for drop in (lambda each: each.zero_grad(), lambda each: each.zero_grad(set_to_none=False)):
+            protected, block = self.adversaries()
+            told = []
+            protected.gradients.on_carried = told.append
+            block(drop)
+            self.assertEqual(("weight", None), self.left(protected))
+            for _ in range(3):
+                block(drop)
+                self.assertIsNone(self.left(protected))
+            protected.drop_gradients()
+            block(drop)
+            self.assertIsNone(self.left(protected), "that is known for good")
+            self.assertEqual([], told)
+            block(lambda _: None)
+            self.assertEqual(["bias", "weight"], sorted(each.name for each in told))
+            self.assertEqual(("weight", True), self.left(protected), "from now on it may happen again")
+
+    def test_gradients_that_an_optimizer_uses_one_block_later(self):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        watch = protect.OptimizerWatch(protected, lambda: None)
+        self.addCleanup(watch.close)
+        model(torch.randn(8, 4)).sum().backward()
+        self.assertEqual(("0.weight", None), self.left(protected))
+        self.assertEqual(("0.weight", None), self.left(protected), "a block that does nothing shows nothing")
+        for carries in (None, True):
+            optimizer.step()
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).sum().backward()
+            self.assertEqual(("0.weight", carries), self.left(protected))
+
+    def test_sparse_gradients(self):
+        table = nn.Embedding(5, 2, sparse=True)
+        self.assertFalse(left_gradients.holds_something(torch.zeros(5, 2).to_sparse()))
+        table(torch.tensor([1, 1])).sum().backward()
+        self.assertTrue(left_gradients.holds_something(table.weight.grad))
 
     def test_which_parameters_have_a_gradient_is_kept(self):
         model = small()
@@ -222,7 +286,7 @@ class WindowTest(unittest.TestCase):
         job._protected.declared(job._held)
         job._unchanged = protect.Unchanged(job._protected, job._held)
         job._volatile = volatile_state.VolatileState([])
-        job._sentinel, job._torn, job._early_writer, job._lag_said = protect.Sentinel(), {}, None, ""
+        job._sentinel, job._torn, job._early_writer, job._lag_due = protect.Sentinel(), {}, None, 0.0
         job._sealed = job._window_due = True
         job._late = job._fenced = job._updated = False
         job._done, job._first_done, job._lost_by, job._stopped_by, job._inside = 4, 0, None, None, None
@@ -263,6 +327,25 @@ class WindowTest(unittest.TestCase):
         job._close_window()
         self.assertEqual("0.weight", job._early_writer)
         self.assertEqual({}, job._torn)
+
+
+    def test_the_last_window_is_opened_after_a_break_at_the_loops_top(self):
+        job = self.job()
+        job.model(torch.randn(8, 4)).sum().backward()
+        job._begin(5)
+        self.assertNotIn("window_open", job._trainer.calls)
+        job._open_window(last=True)
+        self.assertIn("window_open", job._trainer.calls)
+
+    def test_a_stop_in_a_lost_step_is_not_meant(self):
+        job = self.job()
+        job._lost_by = "a peer died"
+        job.stop()
+        self.assertEqual([], job._trainer.calls)
+        job._lost_by = None
+        job._trainer.interrupted = lambda: False
+        job.stop()
+        self.assertEqual(["stop_after"], job._trainer.calls)
 
 
 class RefusedTest(unittest.TestCase):

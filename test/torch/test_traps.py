@@ -99,6 +99,10 @@ class TrapTest(JobTest):
     def test_gradients_added_up_over_blocks_from_a_checkpoint_on(self):
         self.equal("accumulation", "gradients are added up over several steps", kill="1:11")
 
+    def test_a_generator_that_leaves_gradients_in_its_critic(self):
+        said = self.equal("adversaries", "steps are committed by now", kill="1:9,0:12")
+        self.assertNotIn("gradients are added up", said)
+
     def test_state_that_outgrows_its_room(self):
         self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
 

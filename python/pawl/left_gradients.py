@@ -1,0 +1,134 @@
+"""Gradients that one block leaves to the next, and whether the next one adds to them.
+
+Only the state after an optimizer's step is captured, and gradients are not: after a loss they are zero. That is right
+if the next block zeroes them first, as where a generator's loss leaves gradients in the discriminator, and wrong if it
+adds to them, as where a script adds up over several blocks. Which of the two, the next block shows: at the first
+gradient that is added, and at the optimizer's step. What it showed counts for the blocks to come. Nothing else here
+talks to anybody; all calls come from the training thread.
+"""
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Left:
+    """A gradient that no optimizer has used yet, at the end of a block."""
+
+    name: str
+    parameter: Any
+    stepped: bool  # the parameter's optimizer had stepped in that block, before the gradient came
+    step: int      # the block's
+    blocks: int = 0  # so many more have passed it by
+    carries: bool | None = None  # the next block adds to what such blocks leave; None: not known yet
+
+
+class LeftGradients:
+    """What always holds: `first()` names no window's obstacle in silence twice, and a gradient that was taken for
+    harmless and is added to is told to `on_carried`, before anything has come of it."""
+
+    def __init__(self) -> None:
+        self.on_carried: Callable[[Left], None] = lambda _: None
+        self._used: dict[int, tuple[Any, int]] = {}  # gradients that have done their work, or are zero
+        self._stepped: set[int] = set()              # parameters whose optimizers stepped in this block
+        self._pending: dict[int, Left] = {}
+        self._carries: dict[tuple[int, bool], bool] = {}  # what the next block did, for each parameter and `stepped`
+        self._hooked: set[int] = set()
+
+    def used(self, optimizer: Any) -> None:
+        """The optimizer has stepped, or the scaler has skipped it: what gradients there are have done their work."""
+        for parameter in _parameters(optimizer):
+            self._stepped.add(id(parameter))
+            if parameter.grad is not None:
+                self._used[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
+
+    def about_to_step(self, optimizer: Any) -> None:
+        """It uses the gradients that are there."""
+        if self._pending:
+            for parameter in _parameters(optimizer):
+                self._decide(id(parameter))
+
+    def first(self, trained: Iterable[tuple[str, Any]], step: int) -> Left | None:
+        """At the end of that step's block: the first gradient that the next block adds to, or may."""
+        found = None
+        for name, parameter in trained:
+            if self._has_left(parameter):
+                left = self._left(name, parameter, step)
+                if left.carries is not False:
+                    found = found or left
+            elif id(parameter) in self._pending:
+                self._decide(id(parameter))
+        self._stepped.clear()
+        return found
+
+    def forget(self) -> None:
+        """The gradients are gone. What blocks do to them stays known."""
+        self._pending.clear()
+        self._used.clear()
+        self._stepped.clear()
+
+    def _has_left(self, parameter: Any) -> bool:
+        gradient = parameter.grad
+        if gradient is None:
+            return False
+        used, version = self._used.get(id(parameter), (None, 0))
+        if used is not None and used() is gradient and gradient._version == version:
+            return False
+        if holds_something(gradient):
+            return True
+        self._used[id(parameter)] = (weakref.ref(gradient), gradient._version)
+        return False
+
+    def _left(self, name: str, parameter: Any, step: int) -> Left:
+        key = id(parameter)
+        left = self._pending.get(key)
+        if left is None:
+            left = self._pending[key] = Left(name, parameter, key in self._stepped, step)
+            if key not in self._hooked and parameter.requires_grad:
+                self._hooked.add(key)
+                parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
+        else:
+            left.blocks += 1
+        left.carries = self._carries.get((key, left.stepped))
+        if key not in self._hooked:
+            left.carries = True  # nobody would see it
+        return left
+
+    def _decide(self, key: int) -> None:
+        left = self._pending.pop(key, None)
+        if left is None:
+            return
+        kind, gradient = (key, left.stepped), left.parameter.grad
+        if gradient is None or not holds_something(gradient):
+            self._carries.setdefault(kind, False)
+            return
+        thought = self._carries.get(kind)
+        self._carries[kind] = True
+        if thought is False:
+            self.on_carried(left)
+
+
+def _before_it_is_added(left: Any, key: int, _gradient: Any) -> None:
+    """A hook of torch: the parameter has the gradient that it had."""
+    if left() is not None:
+        left()._decide(key)
+
+
+def holds_something(gradient: Any) -> bool:
+    """Whether it is not all zeros."""
+    import torch
+    try:
+        values = gradient.detach()
+        if values.layout is not torch.strided:
+            values = values.coalesce().values() if values.layout is torch.sparse_coo else values.values()
+        return bool(values.any())
+    except (RuntimeError, NotImplementedError):
+        return True  # as far as anybody can tell
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
