@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pawl.errors import Refused
+from pawl.job import Step
 
 _TYPE = "pawl:type"
 DEPTH_MAX = 60
@@ -45,6 +46,8 @@ def to_json(about: str, value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if kind in (bool, int, str) or value is None or (kind is float and math.isfinite(value)):
         return value
+    if kind is Step:
+        return int(value)
     if depth > DEPTH_MAX:
         raise Refused(f"{about}: more than {DEPTH_MAX} levels deep; does it hold itself?")
     write = _WRITE.get(kind)

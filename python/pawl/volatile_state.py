@@ -9,6 +9,7 @@ so; training goes on.
 from __future__ import annotations
 
 import array
+import collections
 import ctypes
 import enum
 import random
@@ -20,6 +21,7 @@ from typing import Any
 
 from pawl import tagged_values
 from pawl.errors import Refused
+from pawl.job import Step
 
 BLOB_BYTES = 256 << 10  # room for the blob; part of the layout, so it must not depend on what is in it
 
@@ -80,7 +82,8 @@ class VolatileState:
 
 
 _LOST = "pawl:lost"
-_KINDS = re.compile(r"\['(?:dict|list|plain list|value|object|attributes|set|tensor)'\]")  # of _snapshot()
+_KINDS = re.compile(r"\['(?:dict|OrderedDict|Counter|list|plain list|value|object|set|tensor|array)'\]"
+                    r"|\['(?:attributes|deque)'\]\[1\]")  # of _Variables
 
 
 def refuse_unkept(part: Part) -> None:
@@ -256,76 +259,220 @@ def _variables_part(name: str, thing: Any) -> Part | None:
         if not hasattr(thing, "__dict__") or isinstance(thing, type) or callable(thing):
             return None
         thing = vars(thing)
-    return Part(name, lambda: _snapshot(thing), lambda saved: _ignore(_put_back(thing, saved)))
+    variables = _Variables(name, thing)
+    return Part(name, variables.save, variables.load)
 
 
-def _snapshot(value: Any) -> dict[str, Any]:
-    """A kind and what has to be kept of such a value. What knows its own state keeps being the same object."""
-    import torch
-    if value is None or type(value) in (bool, int, float, str):
-        return {"value": value}
-    if isinstance(value, torch.Tensor):
-        return {"tensor": value.detach()}
-    known = _generator_part("", value) or _stateful_part("", value)
-    if known is not None:
-        return {"object": known.save()}
-    if isinstance(value, dict):
-        return {"dict": {key: _snapshot(each) for key, each in value.items()}}
-    if isinstance(value, list):
-        if all(type(each) in (bool, int, float, str) for each in value):
-            return {"plain list": list(value)}
-        return {"list": [_snapshot(each) for each in value]}
-    if isinstance(value, (set, bytearray)):
-        return {"set": type(value)(value)}
-    if _has_attributes(value):
-        return {"attributes": {key: _snapshot(each) for key, each in vars(value).items()}}
-    return {"value": value}
+_Place = tuple[Any, ...]  # the keys that lead to a value
+_PLAIN = (bool, int, float, str)
+
+
+class _Variables:
+    """Ordinary variables: each value with its kind. What knows its own state, and what others may hold, keeps being the
+    same object; two names for one object stay that.
+
+    What the script makes later must have a form from which any process can make it again. An object of a class that is
+    its attributes, and nothing else, is made anew without anything of the class being called; others are kept only
+    where there was one when they were protected.
+    """
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self._name, self._thing = name, thing
+        self._first: dict[_Place, Any] = {}  # the objects that were there at first and can't be made anew
+        self._learning = True
+        self._seen: dict[int, int] = {}   # the values of this save, by their turn
+        self._made: list[Any] = []        # the values of this load, in the same order
+        self._written: dict[int, Any] = {}
+        self.save()
+        self._learning = False
+
+    def save(self) -> dict[str, Any]:
+        self._seen = {}
+        return self._snapshot(self._thing, ())
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self._made, self._written = [], {}
+        self._put_back(self._thing, saved, ())
+        self._made, self._written = [], {}
+
+    def _snapshot(self, value: Any, place: _Place) -> dict[str, Any]:
+        import torch
+        if value is None or type(value) in _PLAIN:
+            return {"value": value}
+        if isinstance(value, Step):
+            return {"value": int(value)}
+        known = None if isinstance(value, torch.Tensor) else _generator_part("", value) or _stateful_part("", value)
+        kept = known is not None or _has_attributes(value) or _is_array(value) or isinstance(
+            value, (torch.Tensor, dict, list, set, bytearray, collections.deque))
+        if not kept:
+            return {"value": value}
+        if id(value) in self._seen:
+            return {"same": self._seen[id(value)]}
+        self._seen[id(value)] = len(self._seen)
+        if isinstance(value, torch.Tensor):
+            return {"tensor": value.detach()}
+        if known is not None:
+            self._must_have_been(value, place)
+            return {"object": known.save()}
+        if isinstance(value, dict):
+            if type(value) not in (dict, collections.OrderedDict, collections.Counter):
+                self._must_have_been(value, place)
+            kind = type(value).__name__ if type(value) in _DICTS.values() else "dict"
+            return {kind: {key: self._snapshot(each, (*place, key)) for key, each in value.items()}}
+        if isinstance(value, list):
+            if all(type(each) in _PLAIN for each in value):
+                return {"plain list": list(value)}
+            return {"list": self._snapshots(value, place)}
+        if isinstance(value, (set, bytearray)):
+            return {"set": type(value)(value)}
+        if isinstance(value, collections.deque):
+            return {"deque": [value.maxlen, self._snapshots(value, place)]}
+        if _is_array(value):
+            return {"array": value}
+        made = _class_path(type(value))
+        if made is None:
+            self._must_have_been(value, place)
+        return {"attributes": [made, {key: self._snapshot(each, (*place, key)) for key, each in vars(value).items()}]}
+
+    def _snapshots(self, values: Any, place: _Place) -> list[Any]:
+        return [self._snapshot(each, (*place, number)) for number, each in enumerate(values)]
+
+    def _must_have_been(self, value: Any, place: _Place) -> None:
+        """Fails: Refused, if a new process wouldn't have such an object there."""
+        if self._learning:
+            self._first[place] = value
+        elif type(self._first.get(place)) is not type(value):
+            raise Refused(f"{self._name}{''.join(f'[{key!r}]' for key in place)} is a {type(value).__qualname__} that "
+                          f"was not there when it was protected, and that can't be made anew after a loss: put it "
+                          f"there before job.protect(), or keep its numbers in a dict")
+
+    def _put_back(self, now: Any, saved: dict[str, Any], place: _Place) -> Any:
+        """The value as it was saved: `now` itself, changed in place, where it is of that kind and nobody else's."""
+        ((kind, kept),) = saved.items()
+        if kind == "value":
+            return kept
+        if kind == "same":
+            return self._made[kept]
+        mine = now if id(now) not in self._written else None
+        if kind == "tensor":
+            return self._done(_put_back_tensor(mine, kept))
+        if kind == "array":
+            return self._done(_put_back_array(mine, kept))
+        if kind == "object":
+            target = self._done(self._as_at_first(mine, now, place))
+            known = _generator_part("", target) or _stateful_part("", target)
+            if known is None:
+                raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
+            known.load(kept)
+            return target
+        if kind in _DICTS:
+            fallback = self._first.get(place)
+            target = self._done(mine if isinstance(mine, dict) else fallback
+                                if isinstance(fallback, dict) and id(fallback) not in self._written else _DICTS[kind]())
+            values = {key: self._put_back(target.get(key), each, (*place, key)) for key, each in kept.items()}
+            target.clear()
+            target.update(values)
+            return target
+        if kind in ("list", "plain list"):
+            target = self._done(mine if isinstance(mine, list) else [])
+            target[:] = kept if kind == "plain list" else self._items(target, kept, place)
+            return target
+        if kind == "deque":
+            longest, items = kept
+            same = isinstance(mine, collections.deque) and mine.maxlen == longest
+            target = self._done(mine if same else collections.deque(maxlen=longest))
+            values = self._items(list(target), items, place)
+            target.clear()
+            target.extend(values)
+            return target
+        if kind == "attributes":
+            return self._put_back_attributes(mine, now, kept, place)
+        if type(mine) is not type(kept):  # a set or a bytearray
+            return self._done(kept)
+        mine.clear()
+        (mine.extend if isinstance(mine, bytearray) else mine.update)(kept)
+        return self._done(mine)
+
+    def _done(self, target: Any) -> Any:
+        self._made.append(target)
+        self._written[id(target)] = target
+        return target
+
+    def _items(self, items: list[Any], kept: list[Any], place: _Place) -> list[Any]:
+        return [self._put_back(items[number] if number < len(items) else None, each, (*place, number))
+                for number, each in enumerate(kept)]
+
+    def _as_at_first(self, mine: Any, now: Any, place: _Place) -> Any:
+        """The object there, or the one that was there when it was protected."""
+        first = self._first.get(place)
+        if first is None or type(mine) is type(first):
+            return now if mine is None else mine
+        return first
+
+    def _put_back_attributes(self, mine: Any, now: Any, kept: Any, place: _Place) -> Any:
+        made, attributes = kept
+        if made is None:
+            target = self._as_at_first(mine, now, place)
+        elif mine is not None and _class_path(type(mine)) == made:
+            target = mine
+        else:
+            target = object.__new__(_loaded_class(made))
+        if not hasattr(target, "__dict__"):
+            raise Refused(f"protected state has become a {type(target).__name__}: keep the object that was protected")
+        self._done(target)
+        held = vars(target)
+        values = {key: self._put_back(held.get(key), each, (*place, key)) for key, each in attributes.items()}
+        held.clear()
+        held.update(values)
+        return target
+
+
+_DICTS: dict[str, type] = {"dict": dict, "OrderedDict": collections.OrderedDict, "Counter": collections.Counter}
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
 
 
 def _has_attributes(value: Any) -> bool:
     """An object of a class that a script or a package wrote, which is its attributes and nothing else."""
     kind = type(value)
     strange = (tuple, int, float, complex, str, bytes, enum.Enum, type, BaseException)
-    known_here = kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind.__module__ not in (
+    return hasattr(value, "__dict__") and not (callable(value) or isinstance(value, strange) or _of_python(kind))
+
+
+def _of_python(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind.__module__ not in (
         "__main__", "types", "argparse")
-    return hasattr(value, "__dict__") and not (callable(value) or isinstance(value, strange) or known_here)
 
 
-def _put_back(now: Any, saved: dict[str, Any]) -> Any:
-    """The value as it was saved: `now` itself, changed in place, where it is of that kind."""
-    ((kind, kept),) = saved.items()
-    if kind == "tensor":
-        return _put_back_tensor(now, kept)
-    if kind == "object":
-        known = _generator_part("", now) or _stateful_part("", now)
-        if known is None:
-            raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
-        known.load(kept)
-        return now
-    if kind == "dict":
-        target = now if isinstance(now, dict) else {}
-        values = {key: _put_back(target.get(key), each) for key, each in kept.items()}
-        target.clear()
-        target.update(values)
-        return target
-    if kind == "list":
-        items = now if isinstance(now, list) else []
-        items[:] = [_put_back(items[i] if i < len(items) else None, each) for i, each in enumerate(kept)]
-        return items
-    if kind == "plain list":
-        items = now if isinstance(now, list) else []
-        items[:] = kept
-        return items
-    if kind == "attributes":
-        if not hasattr(now, "__dict__"):
-            raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
-        _put_back(vars(now), {"dict": kept})
-        return now
-    if kind == "set" and type(now) is type(kept):
-        now.clear()
-        (now.extend if isinstance(now, bytearray) else now.update)(kept)
-        return now
-    return kept
+def _class_path(kind: type) -> list[str] | None:
+    """Module and name of a class whose objects are made by giving them their attributes; None: it has ways of its
+    own, or can't be found by its name."""
+    own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
+    standard = all(getattr(kind, name) is getattr(object, name)
+                   for name in ("__new__", "__reduce__", "__reduce_ex__", "__getstate__"))
+    if not standard or any(hasattr(kind, name) for name in own) or any("__slots__" in vars(each) for each in kind.mro()):
+        return None
+    path = [kind.__module__, kind.__qualname__]
+    return path if _find_class(path) is kind else None
+
+
+def _find_class(path: list[str]) -> Any:
+    """Among what is loaded; nothing is imported or called."""
+    found: Any = sys.modules.get(path[0])
+    for name in path[1].split("."):
+        found = vars(found).get(name) if hasattr(found, "__dict__") else None
+    return found
+
+
+def _loaded_class(path: list[str]) -> type:
+    found = _find_class(path)
+    if not isinstance(found, type) or _of_python(found) or _class_path(found) != path:
+        raise Refused(f"the restored state has a {path[1]} of {path[0]}, which this process doesn't know: import it "
+                      f"before job.steps()")
+    return found
 
 
 def _put_back_tensor(now: Any, kept: Any) -> Any:
@@ -334,6 +481,13 @@ def _put_back_tensor(now: Any, kept: Any) -> Any:
         return kept
     with torch.no_grad():
         now.copy_(kept)
+    return now
+
+
+def _put_back_array(now: Any, kept: Any) -> Any:
+    if not _is_array(now) or now.shape != kept.shape or now.dtype != kept.dtype or not now.flags.writeable:
+        return kept
+    now[...] = kept
     return now
 
 

@@ -1,6 +1,7 @@
 """What is protected, how it is called and placed, what is refused; the plain mode; libpawl with PAWL=off."""
 import collections
 import copy
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -25,6 +26,23 @@ from pawl import _library, left_gradients, managed, protect, script_exit, tagged
 def small():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+@dataclasses.dataclass
+class Score:
+    loss: float
+
+
+class Reduced:
+    def __init__(self):
+        self.loss = 1.0
+
+    def __reduce__(self):
+        return Reduced, ()
+
+
+class Slotted:
+    __slots__ = ("__dict__", "loss")
 
 
 def train(model, optimizer, steps=1):
@@ -479,6 +497,68 @@ class StateTest(unittest.TestCase):
             best.later = 1
         self.round_trip(volatile_state.object_part("state", {"best": best}), change)
         self.assertEqual((1.5, [1.0, 1.0], False), (best.loss, weights.tolist(), hasattr(best, "later")))
+
+    def restored(self, make, change):
+        """(what a new process has, what this one has after a loss) of a state that was changed and saved."""
+        here, there = make(), make()
+        part, new = volatile_state.object_part("state0", here), volatile_state.object_part("state0", there)
+        change(here)
+        saved = volatile_state.VolatileState([part]).save()
+        here.clear()
+        volatile_state.VolatileState([part]).load(saved)
+        volatile_state.VolatileState([new]).load(saved)
+        return there, here
+
+    def test_objects_that_come_later_are_made_anew(self):
+        def change(state):
+            state["best"] = Score(1.5)
+            state["all"].append(Score(2.5))
+            state["step"] = pawl.job.Step(5, None)
+        for found in self.restored(lambda: {"best": None, "all": []}, change):
+            self.assertEqual((Score(1.5), [Score(2.5)], 5, int),
+                             (found["best"], found["all"], found["step"], type(found["step"])))
+
+    def test_what_cannot_be_made_anew_is_refused_when_it_is_saved(self):
+        class Local:
+            def __init__(self):
+                self.loss = 1.0
+        for late in (Local(), Reduced(), Slotted(), torch.Generator(), collections.defaultdict(int)):
+            state = {"rows": [], "kept": Local()}
+            part = volatile_state.object_part("state0", state)
+            part.save()
+            state["rows"].append(late)
+            with self.assertRaisesRegex(pawl.Refused, r"state0\['rows'\]\[0\] is a \w*.*was not there when"):
+                part.save()
+
+    def test_only_loaded_classes_that_are_their_attributes_are_made(self):
+        for path in (["subprocess", "Popen"], ["nowhere", "Score"], [__name__, "Reduced"], ["os", "system"]):
+            part = volatile_state.object_part("state0", {"best": None})
+            with self.assertRaisesRegex(pawl.Refused, "which this process doesn't know"):
+                part.load({"dict": {"best": {"attributes": [path, {}]}}})
+
+    def test_two_names_for_one_object(self):
+        for make in (lambda loss: Score(loss), lambda loss: {"loss": loss}, lambda loss: [loss],
+                     lambda loss: torch.tensor(loss)):
+            state = {"best": make(1.0), "now": make(2.0)}
+            part = volatile_state.object_part("state0", state)
+            saved = tagged_values.loads(tagged_values.dumps("", part.save()))
+            state["best"] = state["now"]
+            together = tagged_values.loads(tagged_values.dumps("", part.save()))
+            part.load(saved)
+            self.assertEqual((make(1.0), make(2.0)), (state["best"], state["now"]))
+            part.load(together)
+            self.assertEqual(make(2.0), state["now"])
+            self.assertIs(state["best"], state["now"])
+
+    def test_arrays_and_queues_are_changed_where_they_are(self):
+        import numpy
+        row, recent = numpy.zeros(2), collections.deque([1.0], 3)
+
+        def change():
+            row[:] = 5
+            recent.append(2.0)
+        self.round_trip(volatile_state.object_part("state", {"row": row, "recent": recent}), change)
+        self.assertEqual(([0.0, 0.0], [1.0]), (row.tolist(), list(recent)))
 
     def test_schedulers_have_a_form(self):
         schedulers = torch.optim.lr_scheduler
