@@ -378,7 +378,8 @@ def _see_scaler_steps() -> None:
 class Sentinel:
     """Sees whether tensors are written between two moments, by the counts that torch keeps of writes in place.
 
-    What it can't see: writes through `.data` or through memory that others share (numpy).
+    What it can't see: writes through `.data`, through memory that others share (numpy), and by collectives (a broadcast
+    of weights), which don't count.
     """
 
     def __init__(self) -> None:

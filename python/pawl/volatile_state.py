@@ -453,7 +453,8 @@ def _class_path(kind: type) -> list[str] | None:
     own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
     standard = all(getattr(kind, name) is getattr(object, name)
                    for name in ("__new__", "__reduce__", "__reduce_ex__", "__getstate__"))
-    if not standard or any(hasattr(kind, name) for name in own) or any("__slots__" in vars(each) for each in kind.mro()):
+    slots = any("__slots__" in vars(each) for each in kind.mro())
+    if not standard or slots or any(hasattr(kind, name) for name in own):
         return None
     path = [kind.__module__, kind.__qualname__]
     return path if _find_class(path) is kind else None

@@ -1,4 +1,4 @@
-"""The weights are clamped, and an average of them is updated, at the loop's top: before the block, in the step after."""
+"""The weights are clamped, and an average of them is updated, at the loop's top, right before the block."""
 import torch
 import trap
 from torch import nn
