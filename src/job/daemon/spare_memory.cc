@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "env/memory_margin.h"
 
 namespace pawl::job {
 
@@ -61,16 +62,19 @@ void SpareMemory::consider(const Held& held) {
   const bool waits = !view.is_spare && !view.is_member && !mirror.is_over();  // for the job to run
   if (waits || (!view.is_spare && view.ready == 0 && !busy)) return;
   const MemoryPlan wanted = plan();
-  if (view.is_spare) ask_for_room(wanted);
-  const std::uint32_t count = view.is_spare && !why_refused_.empty() ? 0 : segments_wanted(wanted, view);
+  if (view.is_spare && !busy) ask_for_room(wanted);  // what is being made is neither available nor ready
+  const std::uint32_t count = view.is_spare && !has_room_ ? 0 : segments_wanted(wanted, view);
   let_go(count, view.is_spare ? wanted.arena_bytes : 0);
   if (view.is_spare && !busy && ready_count() < count) make_one(wanted.arena_bytes);
 }
 
 void SpareMemory::ask_for_room(const MemoryPlan& plan) {
   if (plan.arena_bytes == 0) return;
-  const Status room = check_memory(plan, context_.environment->memory.available_bytes() + ready_bytes());
-  judge(room ? "" : room.error().what);
+  const std::uint64_t available = context_.environment->memory.available_bytes();
+  const Status room = check_memory(plan, available - memory_margin_bytes(available) + ready_bytes());
+  has_room_ = room.has_value();
+  if (ready_count() >= arenas_needed(plan)) why_not_made_.clear();
+  judge(room ? why_not_made_ : room.error().what);
   if (!room) next_look_ = context_.clock->now() + kAgain;
 }
 
@@ -131,13 +135,18 @@ void SpareMemory::make_one(std::uint64_t size_bytes) {
 }
 
 void SpareMemory::made(const Status& how) {
-  if (how) log_info("spare_memory_made", "bytes", ready_bytes());
+  if (how) {
+    log_info("spare_memory_made", "bytes", ready_bytes());
+    why_not_made_.clear();
+  }
   if (how || how.error().code == Code::cancelled) {
     next_look_ = Duration{};
     return;
   }
-  // There is less than the machine says: another look may tell, or another try.
+  // There is less than the machine says, so a seat here would fail as well. Another try may tell otherwise.
   log_warn("spare_memory_refused", "why", how.error().what);
+  why_not_made_ = how.error().what;
+  judge(why_not_made_);
   next_look_ = context_.clock->now() + kAgain;
 }
 

@@ -71,6 +71,8 @@ class SpareMemory {
   std::vector<ReadySegment> ready_;  // under the mutex
   std::shared_ptr<Making> making_;   // under the mutex; nullptr: none
   std::atomic<bool> fits_ = true;
+  bool has_room_ = true;      // for all that it needs, as far as the machine says
+  std::string why_not_made_;  // the last one; empty: it was
   std::string why_refused_;
   std::uint64_t told_bytes_ = 0;
   Duration next_look_{};

@@ -20,6 +20,7 @@ class ScarceMemory final : public SharedMemory {
   }
   Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until) override {
     ++begun;
+    if (refuses) return Error{Code::full, "segment " + name + ": needs more than there is"};
     while (stands_still && !until) std::this_thread::sleep_for(1ms);
     return real_shared_memory().create_slowly(name, size_bytes, until);
   }
@@ -30,6 +31,7 @@ class ScarceMemory final : public SharedMemory {
 
   std::atomic<std::uint64_t> available = std::uint64_t{1} << 40;
   std::atomic<bool> stands_still = false;
+  std::atomic<bool> refuses = false;  // what is made slowly
   std::atomic<int> begun = 0;
 };
 
@@ -148,7 +150,7 @@ TEST_F(MemoryOfASpare, IsNotWaitedForWhileItIsMade) {
 }
 
 TEST_F(MemoryOfASpare, TooLittleIsSaidOnceWithTheArithmeticAndTakesItsHealth) {
-  scarce.available = 2 * Arena::size_bytes(spec) - 1;
+  scarce.available = 2 * Arena::size_bytes(spec);  // and nothing for the others
   look();
   look();
   EXPECT_FALSE(spare.fits());
@@ -157,7 +159,7 @@ TEST_F(MemoryOfASpare, TooLittleIsSaidOnceWithTheArithmeticAndTakesItsHealth) {
     EXPECT_NE(refused[0].find(words), std::string::npos) << refused[0];
   EXPECT_EQ(changes, 1);
   EXPECT_EQ(scarce.begun, 0);
-  scarce.available = 2 * Arena::size_bytes(spec);
+  scarce.available = 3 * Arena::size_bytes(spec);
   settle();
   EXPECT_TRUE(spare.fits());
   EXPECT_EQ(changes, 2);
@@ -170,6 +172,32 @@ TEST_F(MemoryOfASpare, WhatIsReadyCountsAsAvailable) {
   scarce.available = 0;
   look();
   EXPECT_TRUE(spare.fits());
+}
+
+// Nor while it makes some: what is there of them already is taken, and not ready yet.
+TEST_F(MemoryOfASpare, WhatItMakesDoesNotRefuseIt) {
+  scarce.stands_still = true;
+  look();
+  ASSERT_TRUE(posted.run_until([&] { return scarce.begun == 1; }));
+  scarce.available = Arena::size_bytes(spec);
+  look();
+  EXPECT_TRUE(spare.fits());
+  EXPECT_EQ(refused.size(), 0U);
+  scarce.available = 3 * Arena::size_bytes(spec);
+}
+
+TEST_F(MemoryOfASpare, ThatCouldNotBeMadeTakesItsHealthUntilItIs) {
+  scarce.refuses = true;
+  settle();
+  EXPECT_FALSE(spare.fits());
+  ASSERT_EQ(refused.size(), 1U) << "said once";
+  EXPECT_NE(refused[0].find("needs more than there is"), std::string::npos) << refused[0];
+  EXPECT_GT(scarce.begun, 1) << "it tries again";
+  scarce.refuses = false;
+  settle();
+  EXPECT_TRUE(spare.fits());
+  EXPECT_EQ(changes, 2);
+  EXPECT_EQ(spare.ready_count(), 2U);
 }
 
 TEST_F(MemoryOfASpare, AnArenaOfAnotherSizeIsTold) {
