@@ -39,7 +39,13 @@ class TwoDeathsTest(JobTest):
     def test_both_at_once_with_one_replica(self):
         with self.job("--replicas", "1", nodes=NODES, spares=2, size=SHORT) as job:
             job.wait_step(8)
-            at_ns = job.kill_node(job.node_of_seat(1), job.node_of_seat(2))
+            dead = job.node_of_seat(1), job.node_of_seat(2)
+            others = [node for node in job.nodes() if node not in dead]
+            for node in others:  # else the first's recovery may be over before the second is killed
+                job.hold(node, "suspect")
+            at_ns = job.kill_node(*dead)
+            for node in others:
+                job.release(node)
             self.assert_refused(job, 1, after_ns=at_ns)
 
 

@@ -17,8 +17,7 @@ void Events::tell(const std::string& kind, const std::string& fields_json) {
   event["node"] = context_.self.node.value;
   if (!event.contains("generation")) event["generation"] = context_.mirror.generation().value;
   const std::string key = context_.mirror.keys().event(static_cast<std::uint64_t>(wall.count()), context_.self.node);
-  // A little later: what is told must not stand in the way of what is decided.
-  context_.after(20ms, [this, key, value = event.dump()] {
+  context_.after(kEventDelay, [this, key, value = event.dump()] {
     context_.control->tell([key, value](Control& control) { (void)control.put(key, value); });
   });
 }

@@ -153,8 +153,10 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
     if (registrations_.nodes.count(node) == 0) registrations_.note(node, nullptr, now);
   };
   for (const auto& [node, record] : registered) note_if_gone(node);
-  if (state_)
+  if (state_) {  // evicted ones may be what a recovery reads from
     for (const Member& member : state_->seats) note_if_gone(member.life.node);
+    for (const NodeLife& life : state_->evicted) note_if_gone(life.node);
+  }
   all.nodes = true;
   news_at_ = now;
   return all;

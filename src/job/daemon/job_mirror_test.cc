@@ -161,6 +161,18 @@ TEST_F(Mirror, AListingIsTheWholeTruth) {
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(1)), 50s);
 }
 
+// A recovery may read from it: whoever comes to lead must know that it is gone.
+TEST_F(Mirror, AListingShowsWhichEvictedNodeIsGone) {
+  state.evicted = {test_life(6), test_life(0)};
+  NodeRecord record;
+  record.life = test_life(0);
+  const Listing listing{{{keys.node(NodeId(0)), to_json(record), 50, 50, 0}, {keys.state(), to_json(state), 1, 1, 0}},
+                        60};
+  (void)mirror.apply_all(listing, 40s);
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(6)), 40s);
+  EXPECT_EQ(mirror.registrations().gone_since.count(NodeId(0)), 0u);
+}
+
 TEST_F(Mirror, NoticesAControlThatLostItsData) {
   (void)put_state();
   (void)put_state();

@@ -410,7 +410,10 @@ void Pawld::end_job(int code) {
   context_.ending = true;
   log_info("daemon_ends", "code", code);
   for (TrainerProcess& trainer : parts_->trainers.places()) parts_->trainers.stop(trainer);
-  keeper_->end(code);
+  // What was told of the end goes to the control first, in its order, if the control is there.
+  const auto end = [this, code] { keeper_->end(code); };
+  loop_->after(kEventDelay, [this, end] { context_.control->tell([this, end](Control&) { loop_->post(end); }); });
+  loop_->after(500ms, end);
   loop_->after(10s, [this] { loop_->stop(); });  // the keeper ends us sooner
 }
 

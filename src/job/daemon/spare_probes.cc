@@ -21,14 +21,18 @@ SpareProbes::SpareProbes(NodeContext& context, std::function<Hello(Purpose)> hel
     : context_(context), hello_(std::move(hello)), on_answer_(std::move(on_answer)) {}
 
 SpareProbes::Answers SpareProbes::ask(std::span<const NodeRecord> spares) {
-  if (std::exchange(asked_in_, context_.mirror.generation()) != context_.mirror.generation()) answers_.clear();
+  if (std::exchange(asked_in_, context_.mirror.generation()) != context_.mirror.generation()) asked_.clear();
   Answers now;
   for (const NodeRecord& spare : spares) {
     if (spare.life == context_.self) continue;
-    const auto [known, fresh] = answers_.try_emplace(spare.life, Answer::pending);
+    const Duration time = context_.clock->now();
+    const auto [known, fresh] = asked_.try_emplace(spare.life, Asked{time});
     if (fresh) start(spare);
-    if (known->second == Answer::pending) now.pending.push_back(spare.life);
-    if (known->second == Answer::silent) now.silent.push_back(spare.life);
+    Asked& asked = known->second;
+    if (asked.answer == Answer::pending && time - asked.at > 2 * context_.deadlines.communication_grace)
+      asked.answer = Answer::silent;
+    if (asked.answer == Answer::pending) now.pending.push_back(spare.life);
+    if (asked.answer == Answer::silent) now.silent.push_back(spare.life);
   }
   return now;
 }
@@ -43,9 +47,9 @@ void SpareProbes::start(const NodeRecord& spare) {
   (void)world.tasks.start("pawl-probe", [this, spare, hello, generation, patience, &world] {
     const bool answered = answers(world.network, spare, hello, Deadline::in(patience, world.clock));
     context_.post([this, life = spare.life, generation, answered] {
-      const auto known = answers_.find(life);
-      if (generation != asked_in_ || known == answers_.end()) return;
-      known->second = answered ? Answer::answered : Answer::silent;
+      const auto known = asked_.find(life);
+      if (generation != asked_in_ || known == asked_.end()) return;
+      known->second.answer = answered ? Answer::answered : Answer::silent;
       if (!answered) log_warn("spare_silent", "node", life.node, "why", "its data link does not answer");
       on_answer_();
     });

@@ -25,18 +25,23 @@ class SpareProbes {
     std::vector<NodeLife> silent;   // they did not answer
     std::vector<NodeLife> pending;  // they have not yet
   };
-  // Asks those that were not asked in this generation yet. A probe ends within `communication_grace`.
+  // Asks those that were not asked in this generation yet. A probe ends within `communication_grace`; one that
+  // does not (it could not begin) counts as silent after twice that time.
   [[nodiscard]] Answers ask(std::span<const NodeRecord> spares);
 
  private:
   enum class Answer { pending, answered, silent };
+  struct Asked {
+    Duration at;
+    Answer answer = Answer::pending;
+  };
   void start(const NodeRecord& spare);
 
   NodeContext& context_;
   std::function<Hello(Purpose)> hello_;
   std::function<void()> on_answer_;
   Generation asked_in_;
-  std::map<NodeLife, Answer> answers_;  // in that generation
+  std::map<NodeLife, Asked> asked_;  // in that generation
 };
 
 }  // namespace pawl::job

@@ -86,6 +86,15 @@ TEST_F(Probes, WhoAnswersAtAllIsNotSilent) {
   EXPECT_EQ(answers.silent, (std::vector{test_life(4), test_life(5)}));
 }
 
+TEST_F(Probes, WhoseProbeDoesNotEndIsSilent) {
+  node.learn(JobPhase::quiescing);
+  const std::vector<NodeRecord> spares{spare(4, swallowing)};
+  EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
+  node.clock.time += 3 * node.context.deadlines.communication_grace;  // and nothing was posted
+  EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
+  take(1);
+}
+
 TEST_F(Probes, EachRecoveryAsksAnew) {
   node.learn(JobPhase::quiescing);
   const std::vector<NodeRecord> spares{spare(3, answering)};

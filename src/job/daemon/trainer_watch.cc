@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "env/files.h"
 #include "job/recovery/local_trainer.h"
+#include "job/recovery/spares.h"
 #include "job/recovery/suspect.h"
 #include "pawl/pawl.h"
 
@@ -195,7 +196,11 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
   context_.after(context_.deadlines.communication_grace, [this, generation, seat = *trainer.seat, what] {
     if (context_.mirror.generation() != generation || context_.ending) return;
     if (!context_.mirror.is_in(JobPhase::running) && !context_.mirror.is_in(JobPhase::restoring)) return;
-    const std::optional<NodeLife> suspect = name_suspect(context_.mirror.state(), context_.mirror.faults);
+    const JobMirror& mirror = context_.mirror;
+    // Who can't be replaced is not named: all roll back in place for as long as that is tried.
+    const bool has_spare =
+        !spares_of(mirror.state(), mirror.registrations().records(), context_.orders.cordoned()).empty();
+    const std::optional<NodeLife> suspect = has_spare ? name_suspect(mirror.state(), mirror.faults) : std::nullopt;
     mover_.report({FaultKind::communication, suspect, seat, what, 0});
   });
 }

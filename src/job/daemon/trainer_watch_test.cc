@@ -346,6 +346,7 @@ TEST_F(TrainersWatched, AFailedCollectiveIsReportedAfterItsGraceIfNothingElseHap
 
 TEST_F(TrainersWatched, AFailedCollectiveNamesWhomTwoNodesFoundGone) {
   node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
+  node.register_nodes(4);  // the last is a spare
   seat_in(JobPhase::running);
   node.context.mirror.faults[Seat(1)] = {Seat(1), "2"};
   watch.on_fault(process, Generation(1), "timeout", "2");
@@ -353,6 +354,16 @@ TEST_F(TrainersWatched, AFailedCollectiveNamesWhomTwoNodesFoundGone) {
   const auto reported = causes();
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].node, test_life(2));
+}
+
+TEST_F(TrainersWatched, WhomNoSpareCanReplaceIsNotNamed) {
+  node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
+  seat_in(JobPhase::running);
+  node.context.mirror.faults[Seat(1)] = {Seat(1), "2"};
+  watch.on_fault(process, Generation(1), "timeout", "2");
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].node, std::nullopt);
 }
 
 TEST_F(TrainersWatched, ASparesParkedTrainersAreRegistered) {

@@ -63,6 +63,7 @@ struct QuiescingView {
   std::vector<NodeRecord> nodes;       // all that are registered: spares among them
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
   std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
+  bool lingering_late = false;         // who lingers has had the time to report
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
@@ -72,7 +73,8 @@ struct QuiescingView {
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
 // Where the members alone hold no step to go on from, or only an earlier one than was committed, the plan also reads from
 // lingering nodes: evicted in this recovery, alive and registered, frozen in this very generation. It waits for their
-// inventories as long as they are registered.
+// inventories as long as they are registered and not late; then for ever, and says so, if without them nothing is left to
+// go on from.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 // Whether these members, whose inventories are missing, may be evicted: what the others have reported holds a step whole.
 // If not, the job could only fail without them, so it waits for them as long as nobody proves them dead.

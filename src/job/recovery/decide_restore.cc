@@ -296,9 +296,12 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
 
   const Plan plan = best_plan(view, reports, state.evicted);
   const bool anybody = is_anybody_there(view, reports);
-  if (const auto unheard = unheard_of(view, reports.lingering); !unheard.empty() && !is_enough(plan, anybody))
-    return Wait{
-        text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"), {}, false};
+  const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
+  const bool may_wait = !view.lingering_late || is_beyond_recovery(plan, anybody);
+  if (!unheard.empty() && !is_enough(plan, anybody) && may_wait)
+    return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
+                {},
+                view.lingering_late};
   if (is_beyond_recovery(plan, anybody)) {
     JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
     std::string why = ended.verdict;

@@ -735,6 +735,22 @@ TEST_F(Lingering, WhatItReportedInAnotherGenerationDoesNotCount) {
   EXPECT_EQ(waits(restore()).what, "inventory of node 2, which was evicted and may hold the only copies");
 }
 
+TEST_F(Lingering, AfterItsTimeItIsWaitedForOnlyIfNothingElseIsLeft) {
+  QuiescingView view{spec, state, inventories, nodes, cordoned};
+  view.lingering_late = true;
+  const Wait wait = waits(decide_restore(view, life(0)));
+  EXPECT_TRUE(wait.without_deadline) << "and that is said";
+  for (std::uint32_t seat = 0; seat < 3; ++seat)  // an earlier step than was committed
+    inventories[0].items.push_back({Seat(seat), seat == 0 ? SourceKind::own_arena : SourceKind::replica, Generation(1),
+                                    Step(39), SlotState::sealed, 7});
+  view.inventories = inventories;
+  view.state.committed = Step(40);
+  view.lingering_late = false;
+  EXPECT_FALSE(waits(decide_restore(view, life(0))).without_deadline);
+  view.lingering_late = true;
+  EXPECT_EQ(moved(decide_restore(view, life(0))).resume, Step(39));
+}
+
 TEST_F(Lingering, NobodyWaitsForItWhereTheMembersHoldEverything) {
   inventories.clear();
   state.evicted = {life(1)};

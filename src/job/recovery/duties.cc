@@ -58,7 +58,11 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
   const JobState& state = view.state;
   Lead lead;
   Duration patience = deadlines.inventory;
-  const QuiescingView quiescing{view.spec, state, view.inventories, view.nodes, view.cordoned, view.silent};
+  const bool lingering_late = std::ranges::all_of(state.evicted, [&](NodeLife life) {
+    return view.in_state_for > patience + view.registrations.time_to_end(life.node);
+  });
+  const QuiescingView quiescing{view.spec,     state,       view.inventories, view.nodes,
+                                view.cordoned, view.silent, lingering_late};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {

@@ -50,6 +50,12 @@ struct Words {
   std::uint64_t weight = 0;
 };
 
+// It failed for that one's sake, and others for its own: a node whose links are gone finds all its neighbours gone.
+bool names_one(const std::map<NodeLife, std::set<NodeLife>>& found_gone, NodeLife life) {
+  const auto said = found_gone.find(life);
+  return said != found_gone.end() && said->second.size() == 1;
+}
+
 }  // namespace
 
 std::optional<NodeLife> name_suspect(const JobState& state, const std::map<Seat, FaultReport>& reports) {
@@ -75,7 +81,7 @@ std::optional<NodeLife> name_suspect(const JobState& state, const std::map<Seat,
   std::uint64_t heaviest = 0;
   bool alone = false;
   for (const auto& [life, words] : against) {
-    if (words.weight < heaviest) continue;
+    if (names_one(found_gone, life) || words.weight < heaviest) continue;
     alone = words.weight > heaviest;
     heaviest = words.weight;
     suspect = life;

@@ -6,6 +6,7 @@
 // compared: two machines' clocks differ by more than a failure takes to spread.
 // Evidence against a node are the words of at least two other nodes, together weightier than those against any other;
 // or that its trainer alone has failed, without finding anyone gone, while those of two other nodes at least go on waiting.
+// Who itself found one node gone is none: it may have failed for that one, and those behind it for its own end.
 // Else there is no suspect: of a cut between two nodes nobody can tell whose end it is. Never a guess. Pure.
 #pragma once
 

@@ -66,6 +66,23 @@ TEST_F(Suspects, NobodyWhereTwoBlameEachOther) {
   EXPECT_FALSE(suspect()) << "a link between 0 and 1";
 }
 
+TEST_F(Suspects, NotWhoNoticedACutFirst) {
+  members(3);
+  says(0, "1");  // and closed its connections
+  says(1, "0");
+  says(2, "0");
+  EXPECT_FALSE(suspect());
+  members(4);
+  reports.clear();
+  says(2, "1");  // the first; node 1, the faulty one, has yet to speak
+  says(3, "2");
+  says(1, "2");
+  EXPECT_FALSE(suspect());
+  says(1, "0 2");
+  says(0, "1");
+  EXPECT_EQ(suspect(), life(1));
+}
+
 TEST_F(Suspects, NobodyForOneWord) {
   members(4);
   says(0, "1");
