@@ -136,6 +136,14 @@ class BadInputTest(JobTest):
             self.assertEqual(1, job.wait_end(60))
             self.assert_says(job.output() + job.logs(400), "MiB of memory", "free memory")
 
+    def test_too_little_memory_for_anything(self):
+        """The nodes are tried before they get seats, and the terminal says why they get none."""
+        daemon = os.path.join(self.run_root, "daemon")
+        with open(os.open(daemon, os.O_WRONLY | os.O_CREAT, 0o700), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\ntrap "" XFSZ\nulimit -f 100\nexec {PAWL} daemon "$@"\n')
+        with self.job("--daemon-command", daemon, nodes=2, spares=0, wait=False) as job:
+            job.wait_until(lambda _: "gets no seat: its shared memory" in job.output(), "the reason to be said")
+
 
 if __name__ == "__main__":
     harness.main()

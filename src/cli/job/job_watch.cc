@@ -64,8 +64,13 @@ JobSeen JobWatch::look() {
   if (now.answered && (!now.state || now.state->phase == JobPhase::forming)) {
     if (const Result<Listing> nodes = control_.list(keys_.nodes())) {
       now.registered.clear();
-      for (const KeyValue& kv : nodes->kvs)
-        if (const Result<NodeRecord> record = parse_node_record(kv.value)) now.registered.push_back(record->life.node);
+      now.unhealthy.clear();
+      for (const KeyValue& kv : nodes->kvs) {
+        const Result<NodeRecord> record = parse_node_record(kv.value);
+        if (!record) continue;
+        now.registered.push_back(record->life.node);
+        if (!record->healthy && !record->unhealthy.empty()) now.unhealthy[record->life.node] = record->unhealthy;
+      }
     }
   }
   const std::lock_guard lock(mutex_);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@ struct JobSeen {
   std::string why_not;
   std::optional<JobState> state;  // the last that was read
   std::vector<NodeId> registered;
+  std::map<NodeId, std::string> unhealthy;  // of those, with the reason
 };
 
 class JobWatch {

@@ -333,6 +333,10 @@ std::string describe(const JobState& state, bool nodes_return) {
 std::string what_is_missing(const JobSeen& seen, const JobSpec& spec) {
   std::string there;
   for (const NodeId node : seen.registered) there += text(there.empty() ? "" : ",", node);
+  if (!seen.unhealthy.empty()) {
+    const auto& [node, why] = *seen.unhealthy.begin();
+    return text("waiting for sound nodes: node ", node, " gets no seat: ", why);
+  }
   if (seen.registered.size() >= spec.node_count)
     return text("waiting for trainers: nodes ", there, " are ready, their trainers have not all called pawl yet");
   return text("waiting for nodes: ", seen.registered.size(), " of ", spec.node_count, " have registered",

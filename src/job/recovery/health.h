@@ -15,7 +15,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint64_t kHealthArenaBytes = std::uint64_t{1} << 20;  // made, filled and read back
+inline constexpr std::uint64_t kHealthArenaBytes = std::uint64_t{256} << 10;  // made, filled and read back
 inline constexpr std::size_t kHealthPeersMax = 3;                           // that are asked
 inline constexpr Duration kClockApartMax =
     std::chrono::seconds(5);  // of two nodes' wall clocks, beyond the way there and back
