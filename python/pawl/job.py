@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pawl.errors import PawlError
+from pawl.tagged_values import KeptAsInt
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ def observe_steps(observer: StepObserver) -> None:
     _observer = observer
 
 
-class Step(int):
+class Step(KeptAsInt):
     """One training iteration: its number, from 1, and the block in which it happens.
 
     `lost`: a peer died and the step is undone; skip what comes after the block, the step will be done again.

@@ -17,11 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pawl.errors import Refused
-from pawl.job import Step
 
 _TYPE = "pawl:type"
 DEPTH_MAX = 60
 FLOATS_MIN = 8  # a list of so many numbers is packed
+
+
+class KeptAsInt(int):
+    """A number that can more, in the script, than its value says: it is kept as that value."""
 
 
 def dumps(about: str, value: Any) -> bytes:
@@ -46,7 +49,7 @@ def to_json(about: str, value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if kind in (bool, int, str) or value is None or (kind is float and math.isfinite(value)):
         return value
-    if kind is Step:
+    if isinstance(value, KeptAsInt):
         return int(value)
     if depth > DEPTH_MAX:
         raise Refused(f"{about}: more than {DEPTH_MAX} levels deep; does it hold itself?")

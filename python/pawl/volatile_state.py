@@ -21,7 +21,6 @@ from typing import Any
 
 from pawl import tagged_values
 from pawl.errors import Refused
-from pawl.job import Step
 
 BLOB_BYTES = 256 << 10  # room for the blob; part of the layout, so it must not depend on what is in it
 
@@ -299,7 +298,7 @@ class _Variables:
         import torch
         if value is None or type(value) in _PLAIN:
             return {"value": value}
-        if isinstance(value, Step):
+        if isinstance(value, tagged_values.KeptAsInt):
             return {"value": int(value)}
         known = None if isinstance(value, torch.Tensor) else _generator_part("", value) or _stateful_part("", value)
         kept = known is not None or _has_attributes(value) or _is_array(value) or isinstance(
@@ -374,9 +373,9 @@ class _Variables:
             target.update(values)
             return target
         if kind in ("list", "plain list"):
-            target = self._done(mine if isinstance(mine, list) else [])
-            target[:] = kept if kind == "plain list" else self._items(target, kept, place)
-            return target
+            row = self._done(mine if isinstance(mine, list) else [])
+            row[:] = kept if kind == "plain list" else self._items(row, kept, place)
+            return row
         if kind == "deque":
             longest, items = kept
             same = isinstance(mine, collections.deque) and mine.maxlen == longest
@@ -389,9 +388,10 @@ class _Variables:
             return self._put_back_attributes(mine, now, kept, place)
         if type(mine) is not type(kept):  # a set or a bytearray
             return self._done(kept)
-        mine.clear()
-        (mine.extend if isinstance(mine, bytearray) else mine.update)(kept)
-        return self._done(mine)
+        both: Any = mine
+        both.clear()
+        (both.extend if isinstance(both, bytearray) else both.update)(kept)
+        return self._done(both)
 
     def _done(self, target: Any) -> Any:
         self._made.append(target)
