@@ -378,19 +378,20 @@ class _Variables:
             return row
         if kind == "deque":
             longest, items = kept
-            same = isinstance(mine, collections.deque) and mine.maxlen == longest
-            target = self._done(mine if same else collections.deque(maxlen=longest))
-            values = self._items(list(target), items, place)
-            target.clear()
-            target.extend(values)
-            return target
+            fits = isinstance(mine, collections.deque) and mine.maxlen == longest
+            queue = self._done(mine if fits else collections.deque(maxlen=longest))
+            found = self._items(list(queue), items, place)
+            queue.clear()
+            queue.extend(found)
+            return queue
         if kind == "attributes":
             return self._put_back_attributes(mine, now, kept, place)
         if type(mine) is not type(kept):  # a set or a bytearray
             return self._done(kept)
         both: Any = mine
         both.clear()
-        (both.extend if isinstance(both, bytearray) else both.update)(kept)
+        fill = both.extend if isinstance(mine, bytearray) else both.update
+        fill(kept)
         return self._done(both)
 
     def _done(self, target: Any) -> Any:
