@@ -58,6 +58,8 @@ void HealthGate::look() {
 
 void HealthGate::judge(const HealthFacts& facts) {
   if (context_.ending) return;
+  if (!facts.disk && facts.disk.error().code == Code::full)
+    log_warn("run_directory_full", "why", facts.disk.error().what);
   const std::optional<Unfit> unfit = judge_health(facts, context_.deadlines);
   const std::string now = unfit ? unfit->why : "";
   std::string before;

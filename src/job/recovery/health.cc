@@ -28,7 +28,9 @@ std::string why_apart(const std::vector<HealthPeer>& answered) {
 
 std::optional<Unfit> judge_health(const HealthFacts& facts, const Deadlines& deadlines) {
   if (!facts.arena) return Unfit{text("its shared memory: ", facts.arena.error().what), kHealthAgain};
-  if (!facts.disk) return Unfit{text("its run directory: ", facts.disk.error().what), kHealthAgain};
+  // A full disk keeps nobody out: whoever serves a seat does without, and it fills for all spares of a machine at once.
+  if (!facts.disk && facts.disk.error().code != Code::full)
+    return Unfit{text("its run directory: ", facts.disk.error().what), kHealthAgain};
   if (!facts.probe) return Unfit{text("--health-check: ", facts.probe.error().what), kHealthAgain};
   std::vector<HealthPeer> answered = facts.peers;
   std::erase_if(answered, [](const HealthPeer& peer) { return !peer.answered; });

@@ -17,8 +17,9 @@ namespace pawl::job {
 
 inline constexpr std::uint64_t kHealthArenaBytes = std::uint64_t{256} << 10;  // made, filled and read back
 inline constexpr std::size_t kHealthPeersMax = 3;                             // that are asked
-inline constexpr Duration kClockApartMax =
-    std::chrono::seconds(5);  // of two nodes' wall clocks, beyond the way there and back
+// Of two nodes' wall clocks, beyond the way there and back. Only logs and what people read depend on them: it takes a clock
+// that was never set.
+inline constexpr Duration kClockApartMax = std::chrono::seconds(60);
 inline constexpr Duration kHealthAgain = std::chrono::seconds(30);  // until an unfit node is looked at again
 
 // A member that was asked for its status, over the network on which copies travel.
