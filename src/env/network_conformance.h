@@ -318,7 +318,9 @@ TEST_P(NetworkConformance, AnEventStaysRaisedUntilItIsLowered) {
 TEST_P(NetworkConformance, WhatHappensEndsAWaitThatHasBegun) {
   auto event = network().make_event();
   auto poller = network().make_poller();
-  auto [listener, address] = tested_->listen();
+  auto listening = tested_->listen();
+  const std::unique_ptr<Listener>& listener = listening.first;
+  const Address& address = listening.second;
   ASSERT_TRUE(event && poller);
   ASSERT_TRUE((*poller)->add((*event)->handle(), 1, kRead));
   ASSERT_TRUE((*poller)->add(listener->handle(), 2, kRead));
