@@ -33,6 +33,10 @@
  *                           large models on busy machines still become protected.
  *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64, default: a quarter of the cores, at least 1 and at most
  *                           2. More: shorter copies where memory bandwidth is free, fewer cores for training.
+ *   PAWL_COMPARED_WINDOWS   How many windows, from the first, are compared with the state that they were copied from, and
+ *                           are sealed only at their fence. 0 to 4294967295, default 8. Of later windows one bucket is
+ *                           looked at. More: finds programs that write stable state in an open window, also if they
+ *                           begin to do so late; each of these windows is protected a part of a step later.
  *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,
  *                           default 262144. Larger: fewer messages. Smaller: less to repeat after a fault. It must be
  *                           the same on all nodes, because a seat may move.
@@ -212,6 +216,10 @@ typedef struct pawl_fence_report {
   uint64_t waited_ns; /* how long the training thread waited here */
   uint64_t captured_bytes;
   char why_void[96]; /* empty if captured */
+  /* 1: pawl has seen that a stable tensor was written while the window was open. If `captured` is 1 as well, it was seen
+   * too late: the step's snapshot holds bytes of no step. */
+  int was_written;
+  uint32_t written_tensor; /* the first such tensor, as pawl_tensor_add numbered it */
 } pawl_fence_report;
 
 typedef enum pawl_event_kind {
@@ -276,6 +284,9 @@ PAWL_API pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report
 /* Stable state is now that of `step`; capture starts. `samples`: global samples consumed so far (`pawl status` shows
  * them). */
 PAWL_API pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples);
+/* The open window shall be void, since stable state was written: `why` stands in the fence's report. Without effect if
+ * no window is open, or if it is sealed already, which the report says. `why` may be NULL. */
+PAWL_API pawl_status pawl_window_void(pawl_trainer* trainer, const char* why);
 /* Tells the hang watch that this process is alive and in this phase. Any thread; cheap (no system call). A trainer that
  * finishes a lost step before it comes to pawl_recover_join gets more time while it calls this. */
 PAWL_API pawl_status pawl_progress(pawl_trainer* trainer, pawl_phase phase);

@@ -266,6 +266,9 @@ class Trainer {
   Status window_open(std::uint64_t step, std::uint64_t samples) {
     return call([&] { return pawl_window_open(handle_, step, samples); });
   }
+  Status window_void(const std::string& why) {
+    return call([&] { return pawl_window_void(handle_, why.c_str()); });
+  }
   // Any thread, as is all down to interrupted().
   Status progress(Phase phase) {
     return call([&] { return pawl_progress(handle_, static_cast<pawl_phase>(phase)); });

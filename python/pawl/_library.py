@@ -100,6 +100,7 @@ class FenceReport:
     waited_ns: int
     captured_bytes: int
     why_void: str
+    written: int | None  # a stable tensor (by its index) that was seen to be written while the window was open
 
 
 class SizedStructure(ctypes.Structure):
@@ -135,6 +136,7 @@ class _FenceReport(SizedStructure):
     _fields_ = [
         ("step", ctypes.c_uint64), ("captured", ctypes.c_int), ("waited_ns", ctypes.c_uint64),
         ("captured_bytes", ctypes.c_uint64), ("why_void", ctypes.c_char * 96),
+        ("was_written", ctypes.c_int), ("written_tensor", ctypes.c_uint32),
     ]
 
 
@@ -164,6 +166,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "step_begin": (ctypes.c_int, (_HANDLE, _U64)),
     "fence": (ctypes.c_int, (_HANDLE, ctypes.POINTER(_FenceReport))),
     "window_open": (ctypes.c_int, (_HANDLE, _U64, _U64)),
+    "window_void": (ctypes.c_int, (_HANDLE, _TEXT)),
     "progress": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
     "committed_step": (_U64, (_HANDLE,)),
     "interrupted": (ctypes.c_int, (_HANDLE,)),
@@ -347,10 +350,15 @@ class Trainer:
         report = _FenceReport()
         self._check(self._library.pawl_fence(self._handle, ctypes.byref(report)))
         return FenceReport(report.step, bool(report.captured), report.waited_ns, report.captured_bytes,
-                           report.why_void.decode(errors="replace"))
+                           report.why_void.decode(errors="replace"),
+                           report.written_tensor if report.was_written else None)
 
     def window_open(self, step: int, samples: int) -> None:
         self._check(self._library.pawl_window_open(self._handle, step, samples))
+
+    def window_void(self, why: str) -> None:
+        """The open window, unless it is sealed already: the fence's report says."""
+        self._check(self._library.pawl_window_void(self._handle, why.encode()))
 
     def progress(self, phase: Phase) -> None:
         """Any thread; never fails for a live handle."""

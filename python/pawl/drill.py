@@ -273,7 +273,7 @@ class Drill:
             raise DrillError(str(error)) from None
 
     def _undisturbed(self, name: str) -> Run:
-        job = self._start(name)
+        job = self._start(name, {"PAWL_COMPARED_WINDOWS": str(2**32 - 1)})  # so that all of its writes are seen
         code = job.wait(self._options.timeout_s)
         run = job.record()
         if code != 0 or run.steps() == 0:
@@ -295,8 +295,8 @@ class Drill:
             raise DrillError(self._not_recovered(job, reference, f"the job ended with exit code {code}"))
         return job, struck
 
-    def _start(self, name: str) -> DrilledJob:
-        job = DrilledJob(self._options, os.path.join(self._folder, name))
+    def _start(self, name: str, environment: dict[str, str] | None = None) -> DrilledJob:
+        job = DrilledJob(self._options, os.path.join(self._folder, name), environment or {})
         self._jobs.append(job)
         job.start()
         return job
@@ -328,8 +328,8 @@ def _not_copyable(folder: str, names: list[str]) -> list[str]:
 class DrilledJob:
     """One `pawl run --standalone` of the command."""
 
-    def __init__(self, options: Options, folder: str) -> None:
-        self._options, self._folder = options, folder
+    def __init__(self, options: Options, folder: str, environment: dict[str, str]) -> None:
+        self._options, self._folder, self._environment = options, folder, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._mounted = False
         self._run_root = os.path.join(folder, "r")
@@ -348,7 +348,7 @@ class DrilledJob:
                  "--spares", str(options.spares), "--test-hooks", "--keep"]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
                        drill_record.RECORD: os.path.join(self._folder, "record"),
-                       "PAWL_REHEARSAL_LOG": os.path.join(self._folder, "rehearsal.log")}
+                       "PAWL_REHEARSAL_LOG": os.path.join(self._folder, "rehearsal.log"), **self._environment}
         environment.pop("PAWL", None)  # "off" would leave nothing to drill
         if options.steps_limit:
             environment[drill_record.STEPS] = str(options.steps_limit)

@@ -203,8 +203,7 @@ class ManagedJob(Job):
         self._open_window()
         self._trainer.step_begin(number)
         if self._early_writer is not None:  # it may write as soon as the loop has the step
-            self._sentinel.end()
-            self._trainer.fence()
+            self._fence_window()
         self._progress(Phase.ASIDE)
 
     def _open_window(self, last: bool = False) -> None:
@@ -295,22 +294,41 @@ class ManagedJob(Job):
         if self._fenced:
             return
         self._fenced = True
-        self._see_writes()
         if self._inside is not None and self._inside.rehearsal:
+            self._see_writes()
             return
         try:
-            self._trainer.fence()
+            self._fence_window()
         except (Recover, Stop) as pending:
             groups.fail(str(pending))
             self._note(pending)
 
-    def _see_writes(self) -> None:
-        """Whether the script has written where a window may have been copying; from then on its blocks begin without
-        one."""
+    def _fence_window(self) -> None:
+        """Whoever sees a write sees it in time where the window waits for its fence to be sealed (include/pawl/pawl.h,
+        PAWL_COMPARED_WINDOWS), and else too late."""
         written = self._sentinel.end()
         if written is None:
+            report = self._trainer.fence()
+            if report.written is not None:
+                name = next(held.name for held in self._held if held.index == report.written)
+                self._note_write(name, report.captured)
             return
-        if self._sealed:
+        captured = True  # as far as is known, if a loss ends the fence
+        try:
+            self._trainer.window_void(f"{written} was written")
+            captured = self._trainer.fence().captured
+        finally:
+            self._note_write(written, captured)
+
+    def _see_writes(self) -> None:
+        """Where the block or the generation ends without a fence."""
+        written = self._sentinel.end()
+        if written is not None:
+            self._note_write(written, self._sealed)
+
+    def _note_write(self, written: str, captured: bool) -> None:
+        """The script has written where a window may have been copying: from now on its blocks begin without one."""
+        if captured:
             self._torn[self._done] = (f"{written} was written while that step was copied, before it was known that the "
                                       f"script does this. Call step.fence() right before that write")
         if self._early_writer is not None:

@@ -87,6 +87,9 @@ class TrapTest(JobTest):
     def test_a_teacher_that_is_written_while_its_state_is_copied(self):
         self.equal("momentum_teacher", "is written in a step before its optimizer steps", "step.fence()")
 
+    def test_a_teacher_that_is_written_where_torch_counts_no_writes(self):
+        self.equal("data_teacher", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
+
     def test_weights_that_are_written_at_the_loops_top(self):
         self.equal("early_average", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
 

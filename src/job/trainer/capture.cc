@@ -17,6 +17,10 @@ constexpr Duration kChooseIntervalSoon = microseconds(200);
 constexpr Duration kChooseIntervalLater = milliseconds(1);
 constexpr int kChooseSoonCount = 100;
 constexpr Duration kInterruptionInterval = milliseconds(2);
+// Of how many buckets the sums are taken when a window opens: one that is compared later, and any other.
+constexpr std::uint32_t kSummedBucketsMax = 256;
+constexpr std::uint32_t kSummedBuckets = 1;
+constexpr const char* kWritten = "stable state was written while its window was open";
 
 void add(PageWord& word, std::uint64_t value) {
   word.fetch_add(value, std::memory_order_relaxed);
@@ -30,10 +34,13 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
   if (open_)
     return Error{Code::invalid, text("the window of step ", window_.result.step, " is open: pawl_fence comes first")};
   if (threads_.empty()) PAWL_TRY(start_threads());
+  const bool compared = compared_left_ > 0;
+  if (compared) --compared_left_;
+  check_.begin(compared ? kSummedBucketsMax : kSummedBuckets);
   std::lock_guard lock(mutex_);
   state_ = {generation, step, samples};
   copier_.reset();
-  window_.begin(step);
+  window_.begin(step, compared);
   open_ = true;
   staged_ = false;
   changed_.notify_all();
@@ -44,6 +51,25 @@ void Capture::stage_done() {
   staged_ = true;
   std::lock_guard lock(mutex_);
   window_.volatile_ready = true;
+  changed_.notify_all();
+}
+
+void Capture::settle() {
+  std::unique_lock lock(mutex_);
+  settle(lock);
+}
+
+// Only the sums are taken outside of the lock.
+void Capture::settle(std::unique_lock<std::mutex>& lock) {
+  if (window_.settled) return;
+  lock.unlock();
+  const WrittenEntry written = check_.find_write();
+  lock.lock();
+  if (written) {
+    window_.result.written = written;
+    cancel(kWritten);
+  }
+  window_.settled = true;
   changed_.notify_all();
 }
 
@@ -62,6 +88,7 @@ void Capture::cancel(std::string why) {
 
 WindowResult Capture::fence(FenceOptions options) {
   std::unique_lock lock(mutex_);
+  settle(lock);
   window_.last_chance = !options.waits_for_slot;
   changed_.notify_all();
   while (window_.stage != Stage::resolved) {
@@ -135,6 +162,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   copier_.copy_until(source_.plan->bucket_count());
   lock.lock();
+  compare(lock);
 
   const bool sealed = !copier_.cancelled() && slot->try_seal(state_.generation, state_.step);
   std::string why;
@@ -145,6 +173,18 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
     (void)slot->try_abandon(state_.generation, state_.step);  // frozen: pawld's to clear
   }
   resolve(sealed, std::move(why));
+}
+
+// Of a window that is compared: once nothing is written any more.
+void Capture::compare(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [this] { return window_.may_end(copier_.cancelled()); });
+  if (!window_.compared || copier_.cancelled()) return;
+  lock.unlock();
+  const WrittenEntry written = check_.find_difference(copier_.slot());
+  lock.lock();
+  if (!written) return;
+  window_.result.written = written;
+  cancel(kWritten);
 }
 
 // A slot, dirty with our step; nullopt: the window is void.

@@ -3,8 +3,10 @@
 // A window is resolved once: sealed, or void with a reason. The leading copy thread alone resolves it; everyone else
 // asks. Once the window is resolved no thread of ours reads the trainer's memory or writes the arena, and the slot
 // holds either all of the step or nothing. A slot is taken only if the reuse gate lets it go (job/redundancy/progress.h);
-// no slot by the time of the fence: void, never waited for.
-// open, stage_done, fail, fence and stop are the training thread's. This class has the threads and their lock; the
+// no slot by the time of the fence: void, never waited for. The first windows are sealed only at their fence, after all
+// of them was compared with the memory that they were copied from; of later ones a bucket is looked at by chance
+// (job/trainer/window_check.h).
+// open, stage_done, settle, fail, fence and stop are the training thread's. This class has the threads and their lock; the
 // window's stages are job/trainer/capture_window.h, the copying is job/trainer/bucket_copier.h. Volatile bytes:
 // job/trainer/declared.h.
 #pragma once
@@ -26,12 +28,15 @@
 #include "job/trainer/capture_window.h"
 #include "job/trainer/copy_plan.h"
 #include "job/trainer/thread.h"
+#include "job/trainer/window_check.h"
 
 namespace pawl::job {
 
 struct CaptureOptions {
   std::uint32_t thread_count = 1;  // 1..64. Higher: shorter windows, where cores are free
   const CopyKernel* kernel = &default_copy_kernel();
+  std::uint32_t compared_window_count = 0;  // the first windows, compared in full
+  std::uint64_t seed = 0;                   // which bucket of a later one is looked at
 };
 
 // Whose state the open window is.
@@ -47,6 +52,8 @@ class Capture {
       : arena_(std::move(arena)),
         source_(std::move(source)),
         thread_count_(options.thread_count),
+        compared_left_(options.compared_window_count),
+        check_(*source_.plan, source_.bases, options.seed),
         copier_(source_, *options.kernel) {}
   ~Capture() { stop("detached"); }
 
@@ -57,7 +64,9 @@ class Capture {
   // Volatile state is staged: the copy threads may take it.
   void stage_done();
   [[nodiscard]] bool staged() const { return staged_; }
-  // The window shall be void.
+  // Nothing is written before the window is resolved, though its fence is still to come: it may be sealed.
+  void settle();
+  // The window shall be void, unless it is sealed already.
   void fail(std::string why);
 
   struct FenceOptions {
@@ -74,11 +83,13 @@ class Capture {
   using Stage = CaptureWindow::Stage;
 
   [[nodiscard]] Status start_threads();
+  void settle(std::unique_lock<std::mutex>& lock);
   void cancel(std::string why);
 
   // The leading thread's. A `lock` is held on entry and on return, not all the time in between.
   void lead();
   void capture_window(std::unique_lock<std::mutex>& lock);
+  void compare(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> choose(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> try_choose() const;
   void resolve(bool captured, std::string why);
@@ -92,12 +103,15 @@ class Capture {
   // The training thread's alone.
   bool open_ = false;
   bool staged_ = false;
+  std::uint32_t compared_left_;
   std::vector<Thread> threads_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   CaptureWindow window_;
   bool ending_ = false;
+
+  WindowCheck check_;  // its sums are the training thread's, and its comparison is the leading thread's
 
   // Written under the mutex while no thread copies; read by those that do.
   WindowState state_;

@@ -34,7 +34,8 @@ const CopyKernel kWatched{"watched", &watched_copy};
 // A trainer's memory, page and arena in one process, with nobody else.
 class Scene {
  public:
-  explicit Scene(std::uint32_t thread_count = 1, std::size_t stable_words = 40'000, std::size_t volatile_words = 100)
+  explicit Scene(std::uint32_t thread_count = 1, std::size_t stable_words = 40'000, std::size_t volatile_words = 100,
+                 std::uint32_t compared_window_count = 0)
       : stable_(stable_words), staged_(volatile_words) {
     LayoutBuilder builder(1);
     EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
@@ -60,7 +61,7 @@ class Scene {
     source.page = [this]() -> TrainerPage& { return *page_; };
     source.notify = [this] { ++notices_; };
     source.interrupted = [this] { return page_->stop.load() != 0; };
-    capture_.emplace(arena_, source, CaptureOptions{thread_count, &kWatched});
+    capture_.emplace(arena_, source, CaptureOptions{thread_count, &kWatched, compared_window_count, 7});
   }
 
   void write_state(std::uint64_t step) { std::fill(stable_.begin(), stable_.end(), step); }
@@ -280,6 +281,82 @@ TEST(Capture, StopVoidsTheOpenWindowAndItCanBeginAgain) {
     scene.proven();  // whatever was sealed before the stop is whole
     scene.commit(step);
   }
+}
+
+TEST(Capture, WindowsThatAreComparedSealTheSame) {
+  Scene scene(2, 40'000, 100, 20);
+  train(scene, 40);
+}
+
+// Sealed means that others may commit it: a window that turns out to be written can't be taken back then.
+TEST(Capture, AWindowThatIsComparedIsSealedAtItsFenceOrWhereNothingIsWritten) {
+  Scene scene(1, 5000, 100, 2);
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    real_clock().sleep(milliseconds(30));
+    EXPECT_EQ(scene.page_->windows_captured.load(), step - 1);
+    if (step == 2) {
+      scene.capture_->settle();
+      while (scene.page_->windows_captured.load() < 2) real_clock().sleep(milliseconds(1));
+    }
+    EXPECT_TRUE(scene.capture_->fence({}).captured);
+    scene.commit(step);
+  }
+  EXPECT_EQ(scene.proven(), (Steps{1, 2}));
+}
+
+TEST(Capture, AWriteAfterTheCopyVoidsAWindowThatIsCompared) {
+  Scene scene(1, 500'000, 100, 1);  // more buckets than sums are taken of
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));
+  scene.stage(1);
+  for (std::uint32_t i = 0; i < scene.plan_.bucket_count(); ++i) {
+    const auto copied = [&](std::uint32_t slot) {
+      return scene.arena_.slot(slot).bucket_ready(i, kGeneration, Step(1));
+    };
+    while (!copied(0) && !copied(1)) real_clock().sleep(milliseconds(1));
+  }
+  scene.stable_[123'456] = 77;
+  const WindowResult window = scene.capture_->fence({});
+  EXPECT_FALSE(window.captured);
+  EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
+  EXPECT_NE(window.why_void.find("written"), std::string::npos) << window.why_void;
+  EXPECT_EQ(scene.proven(), Steps{});
+}
+
+// The copy agrees with the memory then, and is of no step all the same.
+TEST(Capture, AWriteBeforeTheCopyVoidsTheWindowToo) {
+  for (const std::uint32_t compared : {0u, 9u}) {
+    Scene scene(1, 500, 100, compared);  // one bucket
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      scene.write_state(step);
+      ASSERT_TRUE(scene.open(step));
+      scene.stage(step);
+      if (step < 3) {
+        ASSERT_TRUE(scene.capture_->fence({}).captured);
+        continue;
+      }
+      scene.write_state(1003);  // no slot is free yet
+      const WindowResult window = scene.capture_->fence({.deadline = Deadline::never(), .waits_for_slot = true});
+      EXPECT_FALSE(window.captured);
+      EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
+    }
+    EXPECT_EQ(scene.proven(), (Steps{1, 2}));
+  }
+}
+
+TEST(Capture, AWriteThatIsSeenAfterTheSealIsTold) {
+  Scene scene(1, 500, 100);
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));
+  scene.stage(1);
+  while (scene.page_->windows_captured.load() < 1) real_clock().sleep(milliseconds(1));
+  scene.stable_[499] = 5;
+  const WindowResult window = scene.capture_->fence({});
+  EXPECT_TRUE(window.captured);
+  EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
 }
 
 TEST(Capture, SecondWindowIsRefusedAndAFailedOneIsVoid) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@ struct WindowResult {
   bool captured = false;
   std::uint64_t captured_bytes = 0;
   std::string why_void;
+  std::optional<std::uint32_t> written;  // an entry that was written while the window was open (window_check.h)
 };
 
 struct CaptureWindow {
@@ -28,13 +30,16 @@ struct CaptureWindow {
   std::uint32_t helping = 0;    // helpers that copy now
   bool last_chance = false;     // the fence waits: no slot now is no slot
   bool volatile_ready = false;  // volatile state is staged
+  bool compared = false;        // before it is sealed, its copy is compared with the memory that it was made from
+  bool settled = false;         // nothing is written any more before the window is resolved: it may be compared
   std::string why_cancelled;
   WindowResult result;
 
   // The next window is open.
-  void begin(Step step) {
-    result = WindowResult{step, false, 0, {}};
-    last_chance = volatile_ready = false;
+  void begin(Step step, bool shall_be_compared = false) {
+    result = WindowResult{step, false, 0, {}, {}};
+    last_chance = volatile_ready = settled = false;
+    compared = shall_be_compared;
     why_cancelled.clear();
     ++number;
     stage = Stage::choosing;
@@ -45,6 +50,8 @@ struct CaptureWindow {
   [[nodiscard]] bool wants_helper(std::uint64_t helped) const { return stage == Stage::copying && helped != number; }
   // The leading thread has copied all that is stable: whether it may go on with the rest.
   [[nodiscard]] bool may_finish(bool cancelled) const { return (volatile_ready || cancelled) && helping == 0; }
+  // All is copied: whether it may be sealed, or compared first.
+  [[nodiscard]] bool may_end(bool cancelled) const { return !compared || settled || cancelled; }
   void seal(std::uint64_t bytes) {
     result.captured = true;
     result.captured_bytes = bytes;

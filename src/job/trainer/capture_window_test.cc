@@ -58,6 +58,21 @@ TEST(CaptureWindow, FinishesWhenVolatileStateIsThereAndNoHelperCopies) {
   EXPECT_FALSE(window.may_finish(true));
 }
 
+TEST(CaptureWindow, ThatIsComparedEndsOnceItIsSettled) {
+  CaptureWindow window;
+  window.begin(Step(1));
+  EXPECT_TRUE(window.may_end(false));
+  window.begin(Step(2), true);
+  EXPECT_FALSE(window.may_end(false));
+  EXPECT_TRUE(window.may_end(true));  // cancelled: it is void in any case
+  window.settled = true;
+  EXPECT_TRUE(window.may_end(false));
+  window.result.written = 3;
+  window.begin(Step(3), true);
+  EXPECT_FALSE(window.may_end(false));
+  EXPECT_FALSE(window.result.written.has_value());
+}
+
 TEST(CaptureWindow, IsSealedOrVoid) {
   CaptureWindow window;
   window.begin(Step(1));

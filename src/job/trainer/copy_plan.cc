@@ -23,6 +23,8 @@ CopyPlan::CopyPlan(const SeatLayout& layout, std::uint32_t bucket_bytes) {
   first_volatile_bucket_ = layout.stable_bytes == layout.payload_bytes
                                ? bucket_count()
                                : static_cast<std::uint32_t>(layout.stable_bytes / bucket_bytes);
+  stable_bucket_count_ = static_cast<std::uint32_t>((layout.stable_bytes + bucket_bytes - 1) / bucket_bytes);
+  for (const LayoutEntry& entry : layout.entries) stable_entries_.push_back(entry.lifetime == Lifetime::stable);
 }
 
 void CopyPlan::append(std::uint32_t entry, std::uint64_t bytes, std::uint32_t bucket_bytes) {

@@ -29,6 +29,11 @@ class CopyPlan {
   [[nodiscard]] std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(first_.size()) - 1; }
   // Buckets from this one on hold volatile bytes (the first of them perhaps stable ones too).
   [[nodiscard]] std::uint32_t first_volatile_bucket() const { return first_volatile_bucket_; }
+  // Buckets before this one hold stable bytes (the last of them perhaps volatile ones too).
+  [[nodiscard]] std::uint32_t stable_bucket_count() const { return stable_bucket_count_; }
+  [[nodiscard]] bool is_stable(const EntryRange& range) const {
+    return range.entry != kPadding && stable_entries_[range.entry];
+  }
   [[nodiscard]] std::span<const EntryRange> bucket(std::uint32_t index) const {
     return std::span(ranges_).subspan(first_[index], first_[index + 1] - first_[index]);
   }
@@ -39,6 +44,8 @@ class CopyPlan {
   std::vector<std::size_t> first_{0};  // of each bucket, and the end
   std::uint64_t filled_ = 0;           // of the last bucket
   std::uint32_t first_volatile_bucket_ = 0;
+  std::uint32_t stable_bucket_count_ = 0;
+  std::vector<bool> stable_entries_;  // by index
 };
 
 // memcpy that returns the CRC32C of exactly the bytes it stored.

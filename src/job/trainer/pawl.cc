@@ -105,7 +105,8 @@ using pawl::CStruct;
 constexpr CStruct kAttachOptions{"pawl_attach_options", sizeof(pawl_attach_options), sizeof(pawl_attach_options)};
 constexpr CStruct kSeat{"pawl_seat", sizeof(pawl_seat), sizeof(pawl_seat)};
 constexpr CStruct kTensor{"pawl_tensor", sizeof(pawl_tensor), offsetof(pawl_tensor, equal_axes)};
-constexpr CStruct kFenceReport{"pawl_fence_report", sizeof(pawl_fence_report), sizeof(pawl_fence_report)};
+constexpr CStruct kFenceReport{"pawl_fence_report", sizeof(pawl_fence_report),
+                               offsetof(pawl_fence_report, was_written)};
 constexpr CStruct kEvent{"pawl_event", sizeof(pawl_event), sizeof(pawl_event)};
 
 // A struct that the caller wants filled in; nullptr: it doesn't.
@@ -353,6 +354,12 @@ pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report) {
 pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples) {
   const pawl_status entered = enter(trainer);
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->open_window(pawl::Step(step), samples));
+}
+
+pawl_status pawl_window_void(pawl_trainer* trainer, const char* why) {
+  const pawl_status entered = enter(trainer);
+  if (entered != kGoOn) return entered;
+  return answer(trainer, trainer->trainer->void_window(why != nullptr ? why : "the trainer made it void"));
 }
 
 // Any thread from here to pawl_interrupted: these never retire the handle, and only a struct_size sets the error.

@@ -55,13 +55,14 @@ void hold_if_asked(TrainerPage& page, std::uint32_t phase) {
 }
 
 // A node is being drained: all seats stand before the same step until the one before it is protected, and the recovery
-// comes, or the drain is given up.
-Status wait_while_paused(TrainerPage& page, Session& session, Step before) {
+// comes, or the drain is given up. The open window may be sealed meanwhile.
+Status wait_while_paused(TrainerPage& page, Session& session, Capture* capture, Step before) {
   const auto paused = [&] {
     const std::uint64_t last = page.pause_step.load(std::memory_order_acquire);
     return last != 0 && before.value > last;
   };
   if (!paused()) return {};
+  if (capture != nullptr && capture->is_open()) capture->settle();
   page.phase.store(PAWL_PHASE_ASIDE);  // however long: it doesn't hang
   page.paused_before.store(before.value, std::memory_order_release);
   session.notify();
@@ -85,12 +86,15 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
   PAWL_ASSIGN(const std::uint64_t threads,
               number_in_environment("PAWL_COPY_THREADS", 1, 64, std::clamp<std::uint64_t>(cores / 4, 1, 2)));
   PAWL_ASSIGN(const std::uint64_t bucket, number_in_environment("PAWL_BUCKET_BYTES", 4 << 10, 16 << 20, 256 << 10));
+  PAWL_ASSIGN(const std::uint64_t compared,
+              number_in_environment("PAWL_COMPARED_WINDOWS", 0, UINT32_MAX, options.compared_window_count));
   if (bucket % 4096 != 0)
     return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
   options.session.local_index = static_cast<std::uint32_t>(index);
   options.fence_deadline = milliseconds(deadline_ms);
   options.copy_thread_count = static_cast<std::uint32_t>(threads);
   options.bucket_bytes = static_cast<std::uint32_t>(bucket);
+  options.compared_window_count = static_cast<std::uint32_t>(compared);
   return options;
 }
 
@@ -173,7 +177,11 @@ Status Trainer::map_arena() {
   source.page = [this]() -> TrainerPage& { return page(); };
   source.notify = [this] { session_->notify(); };
   source.interrupted = [this] { return session_->interrupted(); };
-  capture_.emplace(arena_, std::move(source), CaptureOptions{options_.copy_thread_count, &default_copy_kernel()});
+  CaptureOptions options;
+  options.thread_count = options_.copy_thread_count;
+  options.compared_window_count = options_.compared_window_count;
+  options.seed = options_.session.nonce;
+  capture_.emplace(arena_, std::move(source), options);
   return {};
 }
 
@@ -214,7 +222,7 @@ void Trainer::stage_volatile() {
 Status Trainer::step_begin(Step step) {
   PAWL_TRY(require_running());
   stage_volatile();
-  PAWL_TRY(wait_while_paused(page(), *session_, step));
+  PAWL_TRY(wait_while_paused(page(), *session_, capture_ ? &*capture_ : nullptr, step));
   page().step.store(step.value);
   progress(PAWL_PHASE_COMPUTE);
   return session_->interruption();
@@ -242,6 +250,12 @@ Status Trainer::open_window(Step step, std::uint64_t samples) {
   return {};
 }
 
+Status Trainer::void_window(std::string why) {
+  PAWL_TRY(require_joined());
+  if (capture_ && capture_->is_open()) capture_->fail(std::move(why));
+  return {};
+}
+
 void Trainer::count_fence(std::uint64_t waited_ns) {
   TrainerPage& now = page();
   now.fence_count.fetch_add(1);
@@ -263,6 +277,8 @@ Result<pawl_fence_report> Trainer::fence() {
     report.captured = window.captured ? 1 : 0;
     report.captured_bytes = window.captured_bytes;
     std::strncpy(report.why_void, window.why_void.c_str(), sizeof report.why_void - 1);
+    report.was_written = window.written ? 1 : 0;
+    report.written_tensor = window.written.value_or(0);
     count_fence(report.waited_ns);
   }
   PAWL_TRY(session_->interruption());

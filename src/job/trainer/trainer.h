@@ -30,6 +30,7 @@ struct TrainerOptions {
   Duration fence_deadline = std::chrono::seconds(10);  // PAWL_FENCE_DEADLINE_MS. A window that takes longer is void
   std::uint32_t copy_thread_count = 1;                 // PAWL_COPY_THREADS, 1..64
   std::uint32_t bucket_bytes = 256 << 10;              // PAWL_BUCKET_BYTES; job/snapshot/arena.h has the range
+  std::uint32_t compared_window_count = 8;             // PAWL_COMPARED_WINDOWS (job/trainer/window_check.h)
 };
 // From PAWL_SOCKET, PAWL_LOCAL_INDEX and those above. `socket_path` nullptr: from the environment.
 // Fails: `unreachable` without a socket; `invalid` names the variable that is no number or out of range.
@@ -55,6 +56,7 @@ class Trainer {
   [[nodiscard]] Status step_begin(Step step);
   [[nodiscard]] Result<pawl_fence_report> fence();
   [[nodiscard]] Status open_window(Step step, std::uint64_t samples);
+  [[nodiscard]] Status void_window(std::string why);
   void progress(std::uint32_t phase);
   [[nodiscard]] Step committed_step() const;
 
