@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from pawl import drill_record, same_script, script_exit, volatile_state
+from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
 from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
@@ -38,6 +38,7 @@ from pawl.protect import (
     storage_order,
 )
 from pawl.rehearsal import captured_output, rehearsal_steps
+from pawl.witness import CARRIED_STEP, Witness
 
 LAG_AGAIN_S = 60.0
 COLD_RESTART_S = 120.0  # how long this process waits to be ended by its pawld
@@ -48,7 +49,8 @@ BUILD_TIMEOUT = timedelta(minutes=30)  # torch's own: while scripts build, one r
 class ManagedJob(Job):
     """One seat. Made by pawl.init(), with the default process group."""
 
-    def __init__(self, trainer: Trainer, seat: Seat, *, state_bytes: int, timeout: timedelta) -> None:
+    def __init__(self, trainer: Trainer, seat: Seat, *, state_bytes: int, timeout: timedelta,
+                 on_mismatch: str = "error") -> None:
         import torch
         super().__init__(seat.rank, seat.world, seat.local_rank, torch.device("cpu"))
         self._trainer, self._seat = trainer, seat
@@ -57,6 +59,10 @@ class ManagedJob(Job):
         self._late = seat.resume_step > 0  # builds in loopback, and must rehearse
         self._protected = Protected(seat.rank, seat.world)
         self._watch = OptimizerWatch(self._protected, self._before_update)
+        warns = on_mismatch == "warn" or drill_record.recording  # a drill compares by itself
+        self._witness = Witness(lambda: self._failure() is None, script_exit.say if warns else None)
+        self._loaders = data_position.LoaderWatch(self._protected, self._step_for_data)
+        self._asides = 0
         self._held: list[Held] = []
         self._unchanged: Unchanged | None = None
         self._volatile: volatile_state.VolatileState | None = None
@@ -115,6 +121,7 @@ class ManagedJob(Job):
         if self._declared:
             raise Refused("job.protect() was called after the layout was sealed: call it before job.steps()")
         self._protected.add(things, state)
+        self._witness.watch(self._protected.wrappers)
         drill_record.protected(self._protected, things, state)
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
@@ -126,20 +133,26 @@ class ManagedJob(Job):
         if first:
             self._first_done = done
             self._done = self._done or done
+            self._protected.bind_variables(script_frames.above())
             if not self._late:
                 self._protected.refuse_unready()
+                if not done:
+                    data_position.refuse_ahead(self._protected)
         try:
             if self._late:
                 yield from self._rehearse()
             while True:
-                step = self._next_step(total)
+                with script_frames.loop_waiting(script_frames.above()):
+                    step = self._next_step(total)
                 if step is None:
                     return
                 yield step
                 self._after(step)
         except GeneratorExit:
-            if not self.raises_lost and script_exit.left_by_break(sys._getframe().f_back):
-                self.finish_or_exit()
+            loop = sys._getframe().f_back
+            if not self.raises_lost and script_exit.left_by_break(loop):
+                with script_frames.loop_waiting(loop):
+                    self.finish_or_exit()
             raise
 
     def stop(self) -> None:
@@ -153,6 +166,7 @@ class ManagedJob(Job):
         before = [modes(module) for module in self._protected.wrappers]
         with super().aside(name):
             self._progress(Phase.COMPUTE)  # so that a hang in it is noticed
+            self._asides += 1
             try:
                 yield
             except Exception as error:
@@ -163,7 +177,11 @@ class ManagedJob(Job):
                     put_modes_back(module, training)  # what would have done it was cut off
                 script_exit.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
             finally:
+                self._asides -= 1
                 self._progress(Phase.ASIDE)
+
+    def _step_for_data(self) -> int | None:
+        return None if self._late or self._asides else self._done
 
     def _on_commit(self, step: Step, act: Callable[[], Any]) -> None:
         if not step.rehearsal and not step.lost:
@@ -201,6 +219,9 @@ class ManagedJob(Job):
         if not self._sealed:
             self._protected.carried_gradient(self._done)  # the next block shows whether they count
         self._open_window()
+        if CARRIED_STEP - 1 <= number - self._first_done <= CARRIED_STEP:
+            self._witness.carried.look(script_frames.loop(), number - self._first_done == CARRIED_STEP,
+                                       self._protected.state_tensors)
         self._trainer.step_begin(number)
         if self._early_writer is not None:  # it may write as soon as the loop has the step
             self._fence_window()
@@ -261,6 +282,7 @@ class ManagedJob(Job):
         self._inside, self._updated, self._fenced, self.cut_short = step, False, False, False
         if step.rehearsal:
             return
+        self._witness.begin(int(step))
         self._progress(Phase.COMPUTE)
         groups.collective_phase(int(Phase.ALLREDUCE), int(Phase.ALLREDUCE))
 
@@ -341,6 +363,7 @@ class ManagedJob(Job):
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None
+        self._witness.end()
         if step.rehearsal:
             self._see_writes()
             step.lost = True
@@ -420,8 +443,8 @@ class ManagedJob(Job):
         self._held = self._protected.held()
         self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
-        volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), *self._protected.parts],
-                                                self._state_bytes, script_exit.say)
+        volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), self._witness.part(),
+                                                 *self._protected.parts], self._state_bytes, script_exit.say)
         self._volatile = volatile
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
@@ -587,6 +610,7 @@ class ManagedJob(Job):
         farewell."""
         from pawl import groups
         self._watch.close()
+        self._loaders.close()
         groups.fail("this process ends")
         groups.close_generation()  # who waits for this rank in a collective is freed now
         if well:

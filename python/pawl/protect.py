@@ -12,6 +12,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pawl import volatile_state
@@ -51,6 +52,7 @@ class Protected:
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # with the prefix of their names
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     samplers: list[ElasticSampler] = field(default_factory=list)
+    stateful: list[Any] = field(default_factory=list)  # what else has a state of its own
     scalers: list[Any] = field(default_factory=list)
     parts: list[volatile_state.Part] = field(default_factory=list)
     wrappers: list[torch.nn.Module] = field(default_factory=list)  # the modules as they were handed over
@@ -133,7 +135,10 @@ class Protected:
         if type(thing).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"a pipeline ({kind}) can't be protected yet: use DDP, with ZeroRedundancyOptimizer or "
                           f"without")
+        self.stateful.append(thing)
         if isinstance(thing, ElasticSampler):
+            if any(thing is known for known in self.samplers):
+                return
             self.samplers.append(thing)
         if isinstance(thing, torch.amp.GradScaler):
             self.scalers.append(thing)
@@ -200,6 +205,18 @@ class Protected:
         names = {id(parameter): name for name, parameter in self.parameters()}
         return [(names[id(p)], p) for optimizer in self.optimizers for group in optimizer.param_groups
                 for p in group["params"]]
+
+    def bind_variables(self, frame: FrameType | None) -> None:
+        """The loop in this frame is about to begin."""
+        if frame is not None:
+            for part in self.parts:
+                part.bind(frame)
+
+    def state_tensors(self) -> list[torch.Tensor]:
+        """All that a restore puts back."""
+        tensors = [tensor for part in self.parts for tensor in part.tensors()]
+        buffers = [buffer for _, module in self.modules for buffer in module.buffers()]
+        return tensors + buffers + [tensor for _, tensor in self.stable()]
 
     def refuse_unready(self) -> None:
         """Before the first step: something is protected, with its optimizers. Fails: Refused.

@@ -172,6 +172,13 @@ def _begin_loopback(world: int, timeout: timedelta) -> None:
     groups.set_loopback(True)
     dist.init_process_group("pawl", store=groups.PawlStore(timeout), rank=0, world_size=world)
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world))
+    set_master()
+
+
+def set_master() -> None:
+    """For scripts that only read them: nothing listens there. What is set stays."""
+    os.environ.setdefault("MASTER_ADDR", os.environ.get("PAWL_NODE_ADDRESS", "127.0.0.1"))
+    os.environ.setdefault("MASTER_PORT", "29500")
 
 
 def _end_loopback() -> None:

@@ -77,6 +77,7 @@ class ElasticSampler:
                           f"ranks: take a multiple of {self.world}")
         self.position = 0  # samples that the whole job has consumed
         self.hash = 0      # over the ids that this rank has consumed
+        self.drawn = 0     # batches by this object since its state was loaded
         self._last: tuple[int, list[int]] | None = None  # the step drawn last, and what it got
         self._permutation: tuple[int, Permutation] | None = None  # of one epoch
 
@@ -114,7 +115,7 @@ class ElasticSampler:
             if state[name] != getattr(self, name):
                 raise Refused(f"ElasticSampler: the state has {name} {state[name]}, this one {getattr(self, name)}")
         self.position, self.hash = state["position"], state["hash"]
-        self._last = None
+        self._last, self.drawn = None, 0
 
     def _next(self) -> list[int]:
         """The next batch, for iteration."""
@@ -126,6 +127,7 @@ class ElasticSampler:
     def _consume(self, number: int) -> list[int]:
         ids = self._slice(self.position)
         self.position += self.global_batch
+        self.drawn += 1
         self.hash = _mixed(self.hash + _mixed(number) + sum(map(_mixed, ids)))
         self._last = (number, ids)
         return list(ids)

@@ -22,22 +22,25 @@ _resilient_depth = 0  # how many functions under @resilient the training thread 
 
 
 def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES,
-         group_timeout_s: float = GROUP_TIMEOUT_S) -> Job:
+         group_timeout_s: float = GROUP_TIMEOUT_S, on_mismatch: str = "error") -> Job:
     """This process's job, with its default process group. Later calls return the same job.
 
     Under `pawl run` it waits for a seat; a spare meanwhile rehearses the script, unless `rehearse` is False. Without
     `pawl run`, or with PAWL=off, it is plain training: with the ranks of torchrun's environment, or alone.
-    `state_bytes`: room for schedulers, generators, samplers and `state` objects together.
+    `state_bytes`: room for schedulers, generators, samplers and `state` objects together. `on_mismatch`: what happens
+    when a step that is done again gets other inputs than before: "error" ends the job, "warn" says it and goes on.
     """
     known = current_job()
     if known is not None:
         return known
     script_exit.show_sentences()
+    if on_mismatch not in ("error", "warn"):
+        raise Refused(f'pawl.init(on_mismatch={on_mismatch!r}): it is "error" or "warn"')
     _check_torch()
     if os.environ.get("PAWL") == "off" or not os.environ.get("PAWL_SOCKET"):
         job = _init_plain()
     else:
-        job = _init_managed(rehearse, state_bytes, timedelta(seconds=group_timeout_s))
+        job = _init_managed(rehearse, state_bytes, timedelta(seconds=group_timeout_s), on_mismatch)
     set_current_job(job)
     _tell_job()
     return job
@@ -75,7 +78,7 @@ def _init_plain() -> Job:
     return Job(dist.get_rank(), dist.get_world_size(), local_rank, device)
 
 
-def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
+def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_mismatch: str) -> Job:
     from pawl import groups
     from pawl._library import Trainer
     from pawl.managed import ManagedJob
@@ -91,7 +94,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta) -> Job:
         seat = wait_for_seat(trainer, rehearse, timeout)
         while True:
             try:
-                job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout)
+                job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout, on_mismatch=on_mismatch)
                 break
             except (Recover, groups.GroupsFailed):  # before the script has built anything: simply once more
                 groups.close_generation()
@@ -111,7 +114,9 @@ def _end_before_seated(why: str) -> None:
 
 def _set_environment(job: Job) -> None:
     """For scripts that read the environment, not the job: a spare was started without knowing its seat."""
+    from pawl.rehearsal import set_master
     os.environ.update(RANK=str(job.rank), WORLD_SIZE=str(job.world_size), LOCAL_RANK=str(job.local_rank))
+    set_master()
 
 
 def resilient(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import ctypes
 import enum
 import random
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from pawl import tagged_values
+from pawl import script_frames, tagged_values
 from pawl.errors import Refused
 
 BLOB_BYTES = 256 << 10  # room for the blob; part of the layout, so it must not depend on what is in it
@@ -32,6 +35,8 @@ class Part:
     name: str
     save: Callable[[], Any]
     load: Callable[[Any], None]
+    tensors: Callable[[], list[Any]] = list  # that save() would see now
+    bind: Callable[[FrameType], None] = lambda _: None  # the loop in this frame is about to begin
 
 
 class VolatileState:
@@ -100,9 +105,9 @@ def save_random() -> dict[str, Any]:
     import torch
     version, words, spare = random.getstate()
     state: dict[str, Any] = {"python": (version, array.array("I", words).tobytes(), spare),
-                             "torch": _bytes_of(torch.get_rng_state())}
+                             "torch": bytes_of(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = [_bytes_of(each) for each in torch.cuda.get_rng_state_all()]
+        state["cuda"] = [bytes_of(each) for each in torch.cuda.get_rng_state_all()]
     if "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state()
     return state
@@ -120,8 +125,9 @@ def load_random(state: dict[str, Any]) -> None:
         numpy.random.set_state(state["numpy"])
 
 
-def _bytes_of(tensor: Any) -> bytes:
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
+def bytes_of(tensor: Any) -> bytes:
+    """Of one that lies in host memory without gaps."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 def _tensor_of(data: bytes) -> Any:
@@ -232,7 +238,7 @@ def _generator_part(name: str, thing: Any) -> Part | None:
     """torch.Generator, random.Random, numpy.random.Generator and RandomState."""
     import torch
     if isinstance(thing, torch.Generator):
-        return Part(name, lambda: _bytes_of(thing.get_state()),
+        return Part(name, lambda: bytes_of(thing.get_state()),
                     lambda saved: _ignore(thing.set_state(_tensor_of(saved))))
     if isinstance(thing, random.Random):
         return Part(name, thing.getstate, thing.setstate)
@@ -259,7 +265,7 @@ def _variables_part(name: str, thing: Any) -> Part | None:
             return None
         thing = vars(thing)
     variables = _Variables(name, thing)
-    return Part(name, variables.save, variables.load)
+    return Part(name, variables.save, variables.load, variables.tensors, variables.bind)
 
 
 _Place = tuple[Any, ...]  # the keys that lead to a value
@@ -272,7 +278,11 @@ class _Variables:
 
     What the script makes later must have a form from which any process can make it again. An object of a class that is
     its attributes, and nothing else, is made anew without anything of the class being called; others are kept only
-    where there was one when they were protected.
+    where there was one when they were protected. A tensor is written in place only if it is the one that was there
+    then: one that came later may be a part of the data set. Variables of the loop that hold it then get the new one.
+
+    An entry of a dict that has the name of one of the loop's variables, and its value when the loop begins, stands for
+    that variable: both are kept and put back, also where the variable gets another value in each step.
     """
 
     def __init__(self, name: str, thing: Any) -> None:
@@ -282,17 +292,58 @@ class _Variables:
         self._seen: dict[int, int] = {}   # the values of this save, by their turn
         self._made: list[Any] = []        # the values of this load, in the same order
         self._written: dict[int, Any] = {}
+        self._bound: dict[str, Any] = {}  # variables of the loop, as they were when it was last seen
+        self._first_data: dict[_Place, Any] = {}   # weakly: tensors and arrays that were there at first
+        self._saved_tensors: list[Any] = []        # weakly: those of the last save
+        self._replaced: list[tuple[Any, Any]] = []  # in this load: tensors and arrays, and what stands for them now
         self.save()
         self._learning = False
 
+    def bind(self, frame: FrameType) -> None:
+        if not isinstance(self._thing, dict):
+            return
+        known = script_frames.variables(frame)
+        self._bound = {name: value for name, value in self._thing.items()
+                       if isinstance(name, str) and name in known and known[name] is value}
+        self._learning = True
+        self.save()
+        self._learning = False
+
+    def tensors(self) -> list[Any]:
+        with contextlib.suppress(Refused):
+            self.save()
+        found = [reference() for reference in self._saved_tensors]
+        return [tensor for tensor in found if tensor is not None]
+
     def save(self) -> dict[str, Any]:
-        self._seen = {}
-        return self._snapshot(self._thing, ())
+        self._seen, self._saved_tensors = {}, []
+        whole = self._snapshot(self._thing, ())
+        if not self._bound:
+            return whole
+        known = self._loop_variables()
+        self._bound = {name: known.get(name, value) for name, value in self._bound.items()}
+        return {"whole": whole, "variables": {name: self._snapshot(value, (_variable(name),))
+                                              for name, value in self._bound.items()}}
 
     def load(self, saved: dict[str, Any]) -> None:
-        self._made, self._written = [], {}
-        self._put_back(self._thing, saved, ())
-        self._made, self._written = [], {}
+        self._made, self._written, self._replaced = [], {}, []
+        known = self._loop_variables()
+        self._put_back(self._thing, saved.get("whole", saved), ())
+        found = {name: self._put_back(known.get(name), each, (_variable(name),))
+                 for name, each in saved.get("variables", {}).items()}
+        self._bound.update(found)
+        for name, value in known.items():
+            for before, after in self._replaced:
+                if value is before:
+                    found.setdefault(name, after)
+        frame = script_frames.loop()
+        if frame is not None and found:
+            script_frames.assign(frame, found)
+        self._made, self._written, self._replaced = [], {}, []
+
+    def _loop_variables(self) -> dict[str, Any]:
+        frame = script_frames.loop()
+        return script_frames.variables(frame) if frame is not None else {}
 
     def _snapshot(self, value: Any, place: _Place) -> dict[str, Any]:
         import torch
@@ -309,6 +360,7 @@ class _Variables:
             return {"same": self._seen[id(value)]}
         self._seen[id(value)] = len(self._seen)
         if isinstance(value, torch.Tensor):
+            self._remember(value, place)
             return {"tensor": value.detach()}
         if known is not None:
             self._must_have_been(value, place)
@@ -327,6 +379,7 @@ class _Variables:
         if isinstance(value, collections.deque):
             return {"deque": [value.maxlen, self._snapshots(value, place)]}
         if _is_array(value):
+            self._remember(value, place)
             return {"array": value}
         made = _class_path(type(value))
         if made is None:
@@ -335,6 +388,13 @@ class _Variables:
 
     def _snapshots(self, values: Any, place: _Place) -> list[Any]:
         return [self._snapshot(each, (*place, number)) for number, each in enumerate(values)]
+
+    def _remember(self, value: Any, place: _Place) -> None:
+        reference = weakref.ref(value)
+        if self._learning:
+            self._first_data[place] = reference
+        if _is_tensor(value):
+            self._saved_tensors.append(reference)
 
     def _must_have_been(self, value: Any, place: _Place) -> None:
         """Fails: Refused, if a new process wouldn't have such an object there."""
@@ -353,10 +413,13 @@ class _Variables:
         if kind == "same":
             return self._made[kept]
         mine = now if id(now) not in self._written else None
-        if kind == "tensor":
-            return self._done(_put_back_tensor(mine, kept))
-        if kind == "array":
-            return self._done(_put_back_array(mine, kept))
+        if kind in ("tensor", "array"):
+            was_there = place in self._first_data and self._first_data[place]() is now
+            put_back = _put_back_tensor if kind == "tensor" else _put_back_array
+            made = self._done(put_back(mine if was_there else None, kept))
+            if now is not None and made is not now:
+                self._replaced.append((now, made))
+            return made
         if kind == "object":
             target = self._done(self._as_at_first(mine, now, place))
             known = _generator_part("", target) or _stateful_part("", target)
@@ -426,6 +489,10 @@ class _Variables:
         held.clear()
         held.update(values)
         return target
+
+
+def _variable(name: str) -> str:
+    return f"variable {name}"
 
 
 _DICTS: dict[str, type] = {"dict": dict, "OrderedDict": collections.OrderedDict, "Counter": collections.Counter}

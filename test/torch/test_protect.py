@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, left_gradients, managed, protect, script_exit, tagged_values, volatile_state  # noqa: E402
+from pawl import _library, left_gradients, managed, protect, script_exit, tagged_values, volatile_state, witness  # noqa: E402
 
 
 def small():
@@ -305,6 +305,7 @@ class WindowTest(unittest.TestCase):
         job._unchanged = protect.Unchanged(job._protected, job._held)
         job._volatile = volatile_state.VolatileState([])
         job._sentinel, job._torn, job._early_writer, job._lag_due = protect.Sentinel(), {}, None, 0.0
+        job._witness = witness.Witness()
         job._sealed = job._window_due = True
         job._late = job._fenced = job._updated = False
         job._done, job._first_done, job._lost_by, job._stopped_by, job._inside = 4, 0, None, None, None

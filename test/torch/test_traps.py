@@ -50,7 +50,7 @@ class TrapTest(JobTest):
             self.assertEqual(code, job.wait_end(END_S), job.output())
             said = job.output() + job.logs(400)
             died = len([name for name in os.listdir(folder) if name.startswith("died")])
-            self.assertEqual(kill.count(":") if code == 0 else 0, died, said)
+            self.assertEqual(kill.count(":"), died, said)
             return results(folder) if code == 0 else None, said
 
     def equal(self, name, *words, kill="1:9"):
@@ -64,7 +64,7 @@ class TrapTest(JobTest):
         return said
 
     def refused(self, name, *words):
-        """Before the first step, with these words and no traceback."""
+        """Before anything is lost, with these words and no traceback."""
         _, said = self.killed(name, kill="", code=1)
         self.assert_says(said, *words)
         self.assertNotIn("Traceback", said)
@@ -108,6 +108,24 @@ class TrapTest(JobTest):
 
     def test_state_that_outgrows_its_room(self):
         self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
+
+    def test_a_batch_that_is_fetched_ahead(self):
+        self.equal("prefetch", kill="1:6,0:10")
+
+    def test_a_batch_that_is_fetched_ahead_and_not_protected(self):
+        self.refused("prefetch_unprotected", "x, which DistributedDataParallel is given in step 3, was there before",
+                     'job.protect(state={"x": x})')
+
+    def test_steps_and_batches_zipped(self):
+        self.refused("zipped", "1 batch was drawn from the ElasticSampler before step 1", "job.batches(loader)")
+
+    def test_a_loader_whose_place_nobody_knows(self):
+        self.refused("unprotected_loader", "train_batches gives batches to one step after the other", "job.batches(")
+
+    def test_batches_from_a_generator_of_ones_own(self):
+        _, said = self.killed("own_batches", code=1)
+        self.assert_says(said, "x, which DistributedDataParallel is given", "own_batches.py:",
+                         "was done before the loss", 'pawl.init(on_mismatch="warn")')
 
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")

@@ -1,0 +1,248 @@
+"""What the model is given in each step, so that a step that is done again is given the same.
+
+For the last steps a digest of each tensor and number that a protected module's forward() gets. A process compares what
+it gives in a step that it has done before, also where the first try was cut short; the digests of the last two steps
+are volatile state, so a process that takes over a seat has them too, if the job goes back that far. Another input is
+Refused, with the name of the variable that holds it.
+
+Before any loss, in the loop's third step: a tensor that was there before the step began, is new since the step before,
+and reaches the model, was carried from step to step (a batch fetched ahead, a hidden state). If no `state=` has it, it
+is refused as well. All is done in the training thread. Nothing is read on devices: of a tensor there, and of one that
+autograd follows, only shape and type count.
+"""
+from __future__ import annotations
+
+import functools
+import types
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pawl import script_frames, volatile_state
+from pawl.errors import Refused
+
+if TYPE_CHECKING:
+    import torch
+
+STEPS_KEPT = 4     # as many as may be done again, and more
+STEPS_SAVED = 2
+DIGESTS_MAX = 64   # of one step; what comes later in it is not compared
+SAMPLE = 1024      # elements of a tensor that are read
+WHOLE_BYTES = 8192  # a tensor up to this size is read whole
+CARRIED_STEP = 3   # of this process, when carried variables are looked for
+ELEMENTS_MAX = 64  # of a container that is looked into
+
+
+class Witness:
+    """Of one process. `settled` tells whether what the step computes now still counts; `warn`, if given, is told what
+    would be refused."""
+
+    def __init__(self, settled: Callable[[], bool] = lambda: True, warn: Callable[[str], None] | None = None) -> None:
+        self._settled, self._warn = settled, warn
+        self._known: dict[int, list[int]] = {}  # digests by step
+        self._step = 0                         # whose block this is; 0: none
+        self._now: list[int] = []
+        self._hooked: set[int] = set()
+        self.carried = Carried()
+
+    def watch(self, modules: Iterable[torch.nn.Module]) -> None:
+        for module in modules:
+            if id(module) not in self._hooked:
+                self._hooked.add(id(module))
+                module.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def begin(self, step: int) -> None:
+        """The step's block begins."""
+        self._step, self._now = step, []
+
+    def end(self) -> None:
+        """It has ended, or is lost. Idempotent."""
+        if self._step and self._now:
+            before = self._known.get(self._step, [])
+            self._known[self._step] = self._now + before[len(self._now):]
+            for old in sorted(self._known)[:-STEPS_KEPT]:
+                del self._known[old]
+        self._step, self._now = 0, []
+        self.carried.forget()
+
+    def part(self) -> volatile_state.Part:
+        def save() -> dict[str, list[int]]:
+            return {str(step): self._known[step] for step in sorted(self._known)[-STEPS_SAVED:]}
+
+        def load(saved: dict[str, list[int]]) -> None:
+            for step, digests in saved.items():
+                self._known.setdefault(int(step), list(digests))
+        return volatile_state.Part("witness", save, load)
+
+    def _see(self, module: Any, arguments: Any, keywords: Any) -> None:
+        import torch
+        if not self._step or torch.compiler.is_compiling() or not torch.is_grad_enabled() or not self._settled():
+            return
+        known = self._known.get(self._step, [])
+        for path, value in _leaves(arguments, keywords):
+            place = len(self._now)
+            if place == DIGESTS_MAX:
+                return
+            self._now.append(digest(value))
+            name = self.carried.name_of(value)
+            if name is not None:
+                self._complain(f"{name}, which {type(module).__name__} is given in step {self._step}, was there before "
+                               f"that step began, and isn't protected: after a loss it would hold something else. "
+                               f"{_keep(name)}")
+            if place < len(known) and known[place] != self._now[place]:
+                known[place:] = []  # said once
+                self._complain(_other(module, path, value, self._step))
+
+    def _complain(self, sentence: str) -> None:
+        if self._warn is None:
+            raise Refused(sentence)
+        self._warn(sentence)
+
+
+def _other(module: Any, path: str, value: Any, step: int) -> str:
+    frame = script_frames.above("torch")
+    name = _variable(frame, value) if frame is not None else None
+    line = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
+    what = f"{name or path}, which {type(module).__name__} is given{line}," if name else (
+        f"{path} of {type(module).__name__}{line}")
+    return (f"{what} is not what it was when step {step} was done before the loss: where the data is, or what it is "
+            f"made from, isn't protected. {_keep(name)}. If other inputs do no harm: "
+            f'pawl.init(on_mismatch="warn")')
+
+
+def _keep(name: str | None) -> str:
+    by_loader = "take the batches from job.batches(loader) or job.loop(loader)"
+    if name is None or not name.isidentifier():
+        return f"Protect the sampler or loader that it comes from, or {by_loader}"
+    return f'If it is fetched ahead: job.protect(state={{"{name}": {name}}}); if it comes from a loader: {by_loader}'
+
+
+class Carried:
+    """Tensors in the loop's variables that are new since the step before, and that nothing protects."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[str, Any]] | None = None
+        self._found: dict[int, tuple[str, Any]] = {}
+
+    def look(self, frame: types.FrameType | None, compare: bool, protected: Callable[[], Iterable[Any]]) -> None:
+        """At the begin of a step; `compare`: with the last look, and the step's inputs with what is new."""
+        now: dict[int, tuple[str, Any]] = {}
+        for name, tensor in _tensors_of(frame) if frame is not None else ():
+            now.setdefault(_storage(tensor), (name, tensor))
+        if compare and self._before is not None:
+            kept = {_storage(tensor) for tensor in protected()}
+            self._found = {each: found for each, found in now.items() if each not in self._before and each not in kept}
+        self._before = None if compare else now
+
+    def name_of(self, value: Any) -> str | None:
+        if not self._found or not _is_tensor(value):
+            return None
+        return self._found.get(_storage(value), (None, None))[0]
+
+    def forget(self) -> None:
+        self._found = {}
+
+
+# Variables --------------------------------------------------------------------------------------------------------
+
+def _tensors_of(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
+    for name, value in script_frames.variables(frame).items():
+        if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+            for inside, held in value.gi_frame.f_locals.items():
+                for tensor in _tensors_in(held):
+                    yield f"{inside} in the generator {name}", tensor
+            continue
+        for tensor in _tensors_in(value):
+            yield name, tensor
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    import torch
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and value.device.type != "meta":
+            yield value
+        return
+    if depth == 2 or isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType)):
+        return
+    inside: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    elif hasattr(value, "__dict__") and not callable(value):
+        inside = list(vars(value).values())
+    for _, each in zip(range(ELEMENTS_MAX), inside, strict=False):
+        yield from _tensors_in(each, depth + 1)
+
+
+def _variable(frame: types.FrameType, value: Any) -> str | None:
+    """The script's name for it."""
+    if not _is_tensor(value):
+        return next((name for name, each in frame.f_locals.items() if each is value and not _plain(value)), None)
+    return next((name for name, each in _tensors_of(frame) if each is value), None)
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+# Digests ----------------------------------------------------------------------------------------------------------
+
+def _leaves(arguments: Any, keywords: Any) -> Iterator[tuple[str, Any]]:
+    for number, value in enumerate(arguments):
+        yield from _leaves_of(f"argument {number + 1}", value, 0)
+    for name, value in keywords.items():
+        yield from _leaves_of(f"argument {name}", value, 0)
+
+
+def _leaves_of(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth < 3 and isinstance(value, (list, tuple)):
+        for number, each in zip(range(ELEMENTS_MAX), value, strict=False):
+            yield from _leaves_of(f"{path}[{number}]", each, depth + 1)
+    elif depth < 3 and isinstance(value, dict):
+        for _, (key, each) in zip(range(ELEMENTS_MAX), value.items(), strict=False):
+            yield from _leaves_of(f"{path}[{key!r}]", each, depth + 1)
+    else:
+        yield path, value
+
+
+def digest(value: Any) -> int:
+    """32 bits. Of large tensors a fixed sample of the elements is read."""
+    if _is_tensor(value):
+        return _tensor_digest(value)
+    shown = repr(value) if _plain(value) else type(value).__qualname__
+    return zlib.crc32(shown.encode())
+
+
+def _tensor_digest(tensor: Any) -> int:
+    import torch
+    start = zlib.crc32(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+    if tensor.requires_grad or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return start
+    values, count = tensor.detach(), tensor.numel()
+    try:
+        if count * values.element_size() > WHOLE_BYTES:
+            values = values.take(_places(count))
+        values = values.contiguous()
+        if values.is_conj() or values.is_neg():
+            values = values.resolve_conj().resolve_neg()
+        return zlib.crc32(volatile_state.bytes_of(values), start)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return start  # no such elements can be taken
+
+
+@functools.lru_cache(maxsize=32)
+def _places(count: int) -> Any:
+    """Drawn once, the same in every process: evenly spaced ones would always meet the same columns."""
+    import torch
+    drawn = torch.randint(count, (SAMPLE,), generator=torch.Generator().manual_seed(count))
+    return drawn.sort().values
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,228 @@
+"""What the model is given: the witness, loop variables, and loaders whose place is not known. No job runs here."""
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
+sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
+
+import harness  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import pawl  # noqa: E402
+from pawl import data_position, protect, script_frames, volatile_state, witness  # noqa: E402
+
+
+class WitnessTest(unittest.TestCase):
+    def setUp(self):
+        self.model, self.settled, self.said = nn.Linear(4, 2), True, []
+        self.witness = self.make()
+
+    def make(self, warn=None):
+        made = witness.Witness(lambda: self.settled, warn)
+        made.watch([self.model])
+        return made
+
+    def step(self, number, *inputs):
+        self.witness.begin(number)
+        try:
+            for each in inputs:
+                self.model(each)
+        finally:
+            self.witness.end()
+
+    def test_other_inputs_in_a_step_that_is_done_again(self):
+        batches = [torch.randn(3, 4) for _ in range(4)]
+        for number in (1, 2, 3):
+            self.step(number, batches[number])
+        self.step(2, batches[2].clone())
+        with self.assertRaisesRegex(pawl.Refused, r"argument 1 of Linear \(.*test_data.py:\d+\) is not what it was "
+                                                  r"when step 3 was done before the loss"):
+            self.witness.begin(3)
+            self.model(batches[1] + 0)
+
+    def test_the_variable_is_named(self):
+        self.step(1, torch.ones(3, 4))
+        points = torch.zeros(3, 4)
+        with self.assertRaisesRegex(pawl.Refused, r'points, which Linear is given .*protect\(state={"points": points}'):
+            self.witness.begin(1)
+            self.model(points)
+
+    def test_a_try_that_was_cut_short_counts_and_loses_nothing(self):
+        first, second = torch.ones(3, 4), torch.zeros(3, 4)
+        self.step(5, first, second)
+        self.step(5, first)
+        with self.assertRaises(pawl.Refused):
+            self.step(5, first, first)
+
+    def test_what_a_lost_step_computes_does_not_count(self):
+        self.settled = False
+        self.step(5, torch.ones(3, 4))
+        self.settled = True
+        self.step(5, torch.zeros(3, 4))
+
+    def test_another_process_knows_the_last_two_steps(self):
+        for number in (1, 2, 3):
+            self.step(number, torch.full((3, 4), float(number)))
+        saved = self.witness.part().save()
+        self.assertEqual(["2", "3"], list(saved))
+        self.witness = self.make()
+        self.witness.part().load(saved)
+        self.step(2, torch.full((3, 4), 2.0))
+        with self.assertRaises(pawl.Refused):
+            self.step(3, torch.full((3, 4), 2.0))
+
+    def test_by_consent_it_is_only_said(self):
+        self.witness = self.make(self.said.append)
+        self.step(1, torch.ones(3, 4), torch.ones(3, 4))
+        self.step(1, torch.zeros(3, 4), torch.zeros(3, 4))
+        self.assertEqual(1, len(self.said))
+
+    def test_outside_of_blocks_and_without_gradients_nothing_counts(self):
+        self.model(torch.ones(3, 4))
+        self.witness.begin(1)
+        with torch.no_grad():
+            self.model(torch.ones(3, 4))
+        self.witness.end()
+        self.assertEqual({}, self.witness.part().save())
+
+    def test_digests(self):
+        large = torch.arange(100000.0).reshape(100, 1000)
+        other = large.clone()
+        other[:, 500:] += 1
+        self.assertNotEqual(witness.digest(large), witness.digest(other))
+        self.assertEqual(witness.digest(large), witness.digest(large.t().contiguous().t()))
+        self.assertNotEqual(witness.digest(torch.zeros(4)), witness.digest(torch.zeros(2, 2)))
+        self.assertNotEqual(witness.digest(torch.zeros(4)), witness.digest(torch.zeros(4, dtype=torch.int32)))
+        for kind in (torch.bool, torch.bfloat16, torch.complex64, torch.uint16):
+            self.assertNotEqual(witness.digest(torch.zeros(4, dtype=kind)), witness.digest(torch.ones(4, dtype=kind)))
+        followed = [torch.full((3,), value, requires_grad=True) for value in (1.0, 2.0)]
+        self.assertEqual(*map(witness.digest, followed))
+        self.assertNotEqual(witness.digest(0.5), witness.digest(0.25))
+        self.assertEqual(witness.digest(object()), witness.digest(object()))
+
+
+class CarriedTest(unittest.TestCase):
+    def found(self, change, protected=()):
+        """What is named when step 3 gives `batch` to the model; `change` makes the next one before it begins."""
+        carried, batch, data = witness.Carried(), torch.zeros(3, 4), torch.arange(40.0).reshape(10, 4)
+        held, loss = [torch.zeros(2)], torch.zeros(())
+        carried.look(sys._getframe(), False, list)
+        batch, given = change(batch, data)
+        loss = loss + 1
+        carried.look(sys._getframe(), True, lambda: [batch] if protected else [])
+        del held
+        return carried.name_of(given() if callable(given) else given)
+
+    def test_a_batch_that_is_fetched_ahead(self):
+        new = torch.ones(3, 4)
+        self.assertEqual("batch", self.found(lambda _batch, _data: (new, new)))
+        self.assertEqual("batch", self.found(lambda _batch, _data: (new, lambda: new[1:].view(-1))))
+        self.assertIsNone(self.found(lambda _batch, _data: (new, new), protected=True))
+
+    def test_what_was_there_or_is_made_in_the_step(self):
+        self.assertIsNone(self.found(lambda batch, _data: (batch, batch)))
+        self.assertIsNone(self.found(lambda batch, data: (batch, data[2:5])))
+        self.assertIsNone(self.found(lambda batch, _data: (batch, lambda: torch.ones(3, 4))))
+
+    def test_in_a_generator(self):
+        def ahead():
+            following = torch.zeros(3)
+            while True:
+                batch, following = following, torch.zeros(3)
+                yield batch
+        batches, carried = ahead(), witness.Carried()
+        next(batches)
+        carried.look(sys._getframe(), False, list)
+        next(batches)
+        carried.look(sys._getframe(), True, list)
+        self.assertEqual("following in the generator batches", carried.name_of(next(batches)))
+
+
+class LoopVariablesTest(unittest.TestCase):
+    def test_variables_that_get_other_values_are_put_back(self):
+        first, count, state = torch.zeros(2), 0, {}
+        state.update(first=first, count=count)
+        part = volatile_state.object_part("state0", state)
+        part.bind(sys._getframe())
+        first, count = torch.ones(2), 1
+        with script_frames.loop_waiting(sys._getframe()):
+            saved = part.save()
+        kept = first
+        first, count = torch.full((2,), 2.0), 2
+        alias = first
+        with script_frames.loop_waiting(sys._getframe()):
+            part.load(saved)
+        self.assertEqual(([1.0, 1.0], 1), (first.tolist(), count))
+        self.assertIs(first, alias)
+        self.assertEqual(([1.0, 1.0], 0), (kept.tolist(), state["count"]))
+        with script_frames.loop_waiting(sys._getframe()):
+            self.assertEqual(saved["variables"]["count"], part.save()["variables"]["count"])
+
+    def test_an_entry_that_is_no_variable_stays_an_entry(self):
+        count = 5
+        part = volatile_state.object_part("state0", {"count": 1000, "other": count})
+        part.bind(sys._getframe())
+        self.assertNotIn("variables", part.save())
+
+    def test_the_data_is_not_written(self):
+        data = torch.arange(8.0).reshape(4, 2)
+        state = {"batch": data[0:1]}
+        part = volatile_state.object_part("state0", state)
+        saved = part.save()
+        state["batch"] = data[1:2]
+        part.load(saved)
+        self.assertEqual([[0.0, 1.0]], state["batch"].tolist())
+        self.assertEqual(list(range(8)), data.flatten().tolist())
+
+
+class LoaderWatchTest(unittest.TestCase):
+    def setUp(self):
+        self.protected, self.step = protect.Protected(0, 1), 0
+        self.watch = data_position.LoaderWatch(self.protected, lambda: self.step)
+        self.addCleanup(self.watch.close)
+        self.data = TensorDataset(torch.arange(40.0))
+
+    def test_a_loader_that_feeds_two_steps_is_named(self):
+        train_loader = DataLoader(self.data, batch_size=4)
+        batches = iter(train_loader)
+        next(batches)
+        next(batches)
+        self.step = 1
+        with self.assertRaisesRegex(pawl.Refused, r"batches gives batches to one step after the other, .*job.batches"):
+            next(batches)
+        with self.assertRaisesRegex(pawl.Refused, "train_loader gives batches"):
+            for self.step, _ in enumerate(train_loader):
+                pass
+
+    def test_evaluations_and_single_batches(self):
+        for self.step in range(3):
+            self.assertEqual(10, len(list(DataLoader(self.data, batch_size=4))))
+            next(iter(DataLoader(self.data, batch_size=4, shuffle=True)))
+        rolling = iter(DataLoader(self.data, batch_size=4))
+        for self.step in (None, None):
+            next(rolling)
+
+    def test_a_protected_sampler(self):
+        sampler = pawl.ElasticSampler(40, 4, rank=0, world=1)
+        self.protected.add([sampler], None)
+        batches = iter(DataLoader(self.data, batch_sampler=sampler))
+        for self.step in range(5):
+            next(batches)
+
+    def test_drawn_before_the_first_step(self):
+        sampler = pawl.ElasticSampler(40, 4, rank=0, world=1)
+        self.protected.add([sampler], None)
+        data_position.refuse_ahead(self.protected)
+        batch = next(iter(DataLoader(self.data, batch_sampler=sampler)))
+        with self.assertRaisesRegex(pawl.Refused, "1 batch was drawn from the ElasticSampler before step 1"):
+            data_position.refuse_ahead(self.protected)
+        self.protected.add([], {"batch": batch})
+        data_position.refuse_ahead(self.protected)
+
+
+if __name__ == "__main__":
+    harness.main()
