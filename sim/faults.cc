@@ -321,11 +321,13 @@ class Injector : public std::enable_shared_from_this<Injector> {
     ++active_;
     const auto earlier = cluster_.scheduler.after_turn;
     const auto over = std::make_shared<bool>(false);
-    cluster_.scheduler.after_turn = [this, self = shared_from_this(), pawld, at, earlier, over](Process& process) {
+    const Duration dying = fault.turns % 2 == 0 ? 0ms : 600ms;  // 4 GiB to give back
+    cluster_.scheduler.after_turn = [this, self = shared_from_this(), pawld, at, dying, earlier,
+                                     over](Process& process) {
       if (earlier) earlier(process);
       if (*over || &process != pawld || pawld->turns < at) return;
       *over = true;
-      cluster_.machines.kill(*pawld, "killed by SIGKILL");
+      cluster_.machines.kill(*pawld, "killed by SIGKILL", dying);
       --active_;
     };
     watch_for_another_end(pawld, over);

@@ -77,6 +77,7 @@ void Machines::kill(Process& process, const std::string& how, Duration dying, bo
   };
   // A robust mutex tells of the death before the memory is gone.
   if (dying > Duration::zero()) scheduler_.notify(mourners_[process.pid]);
+  if (const auto told = std::exchange(on_dying_[process.pid], nullptr)) told();
   scheduler_.after(dying, end);
 }
 

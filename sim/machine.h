@@ -101,6 +101,8 @@ class Machines {
 
   // `on_end` is called once, on no fiber, when the process has ended and its sockets are closed.
   Process& start(std::uint32_t machine, std::string name, std::function<void(const std::string& how)> on_end);
+  // Called once, on no fiber, when it runs no more: a robust mutex of its tells that before the memory is gone.
+  void when_dying(const Process& process, std::function<void()> told) { on_dying_[process.pid] = std::move(told); }
   // SIGKILL; its memory and its sockets go `dying` later. silent: the machine loses its power.
   void kill(Process& process, const std::string& how, Duration dying = Duration::zero(), bool silent = false);
   [[nodiscard]] Process* find(std::uint32_t pid);
@@ -112,6 +114,7 @@ class Machines {
   std::vector<Machine> machines_;
   std::map<std::uint32_t, std::unique_ptr<Process>> processes_;
   std::map<std::uint32_t, std::function<void(const std::string&)>> on_end_;
+  std::map<std::uint32_t, std::function<void()>> on_dying_;
   std::map<std::uint32_t, WaitQueue> mourners_;
   std::uint32_t next_pid_ = 1000;
 };

@@ -135,6 +135,14 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
     });
   });
   pawld_ = &process;
+  machines.when_dying(process, [this, &process] {
+    happen([this, &process] {
+      if (pawld_ != &process || channel_ == nullptr) return;  // and has ended
+      cluster_.machines.wires().deliver_now(*channel_);
+      read(channel_);
+      keeper_->on_daemon_dying(cluster_.machines.at(machine).clock->boottime());
+    });
+  });
   auto* world = new World(machines, process, process_->pid);
   auto [ours, theirs] = machines.wires().packet_pair(*process_, process);
   channel_ = ours;

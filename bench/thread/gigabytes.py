@@ -189,12 +189,12 @@ class StateJob:
             with open(log, encoding="utf-8", errors="replace") as file:
                 file.seek(size)
                 for line in file:
-                    if "pawld_exited" in line and line.endswith("\n"):
+                    if ("pawld_died" in line or "pawld_exited" in line) and line.endswith("\n"):
                         hour, minute, second = re.search(r"T(\d+):(\d+):([\d.]+)Z", line).groups()
                         noticed = int(hour) * 3600 + int(minute) * 60 + float(second)
                         return (noticed - wall % 86400) % 86400 * 1e3
             time.sleep(0.01)
-        raise jobs.JobError("the keeper did not say that pawld ended")
+        raise jobs.JobError("the keeper did not say that pawld died")
 
 
 def bench_gigabytes(options, folder):

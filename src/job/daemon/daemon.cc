@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "env/process.h"
 #include "job/daemon/pawld.h"
+#include "job/daemon/pawld_death.h"
 
 namespace pawl::job {
 namespace {
@@ -58,6 +59,9 @@ int run_daemon(const DaemonOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   log_to(STDERR_FILENO, LogLevel::info, text("node=", options.node));
   const Environment& environment = real_environment();
+  if (options.death_fd >= 0)
+    if (Status shown = show_death(environment, Fd(options.death_fd)); !shown)
+      log_warn("death_not_shown", "why", shown.error().what);
   Pawld daemon(options, lines_of(options, environment), environment);
   if (Status started = daemon.start(); !started) {
     log_error("daemon_failed", "why", started.error().what);

@@ -29,6 +29,7 @@
 #include "job/daemon/keeper_lifelines.h"
 #include "job/daemon/keeper_output.h"
 #include "job/daemon/node_keeper.h"
+#include "job/daemon/pawld_death.h"
 #include "job/transport/keeper_messages.h"
 
 extern char** environ;
@@ -42,7 +43,8 @@ using std::chrono::seconds;
 constexpr int kChannelFd = 3;  // where pawld finds what it inherits
 constexpr int kListenFd = 4;
 constexpr int kLocalFd = 5;
-constexpr int kFirstHeldFd = 6;
+constexpr int kDeathFd = 6;
+constexpr int kFirstHeldFd = 7;
 constexpr std::size_t kMessageBytesMax = 256 << 10;
 constexpr Duration kLastWords = milliseconds(200);  // for what a trainer has written last
 
@@ -142,7 +144,7 @@ class Keeper final : private NodeKeeper::Node {
   Status turn();
   void on_signal(Duration now);
   void on_channel(Duration now);
-  void on_daemon_exit(Duration now);
+  void on_daemon_exit(Duration now);  // or it dies
   void on_trainer_exit(std::uint32_t local_index, Duration now);
 
   Result<TrainerStreams> open_outputs(std::uint32_t local_index, Trainer& trainer);
@@ -165,6 +167,7 @@ class Keeper final : private NodeKeeper::Node {
   std::unique_ptr<KeeperLifelines> lifelines_;  // until all has ended: others take their end for ours
   Process daemon_;
   bool daemon_running_ = false;
+  std::optional<PawldDeath> death_;  // of the pawld that runs
   Fd channel_;
   std::map<std::uint32_t, Trainer> trainers_;
   std::optional<KeeperOutput> output_;  // from when our signals are blocked: its thread must not take them
@@ -309,6 +312,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   add("--keeper-fd", text(kChannelFd));
   add("--listen-fd", text(kListenFd));
   add("--local-fd", text(kLocalFd));
+  if (death_) add("--death-fd", text(kDeathFd));
   add("--nproc-per-node", text(options_.seats_per_node));
   std::string held;
   for (std::size_t i = 0; i < held_segments.size(); ++i)
@@ -326,10 +330,16 @@ Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<
   channel_.reset(ends[0]);
   const Fd child_end(ends[1]);
   for (const FromKeeper& one : news) tell(one);
+  death_.reset();
+  if (Result<PawldDeath> death = PawldDeath::make(real_environment()); death)
+    death_.emplace(std::move(death).value());
+  else
+    log_warn("pawld_death_seen_late", "why", death.error().what);
   SpawnOptions spawn_options;
   spawn_options.argv = daemon_arguments(incarnation, held);
   spawn_options.inherited_fds = {
       {child_end.get(), kChannelFd}, {listener_.get(), kListenFd}, {local_listener_.get(), kLocalFd}};
+  if (death_) spawn_options.inherited_fds.push_back({death_->page_fd(), kDeathFd});
   for (std::size_t i = 0; i < held.size(); ++i)
     spawn_options.inherited_fds.push_back({held[i].fd.get(), kFirstHeldFd + static_cast<int>(i)});
   spawn_options.stdout_fd = spawn_options.stderr_fd = log_.get();
@@ -437,6 +447,7 @@ void Keeper::on_channel(Duration now) {
     std::vector<Fd> fds;
     const Result<std::size_t> size = receive_with_fds(channel_.get(), std::as_writable_bytes(std::span(buffer)), fds,
                                                       Deadline::in(Duration::zero()));
+    if (size && death_) death_->watch();
     if (size)
       decides_.on_message(std::string_view(buffer).substr(0, *size), std::move(fds), now);
     else if (size.error().code == Code::timeout)
@@ -448,9 +459,11 @@ void Keeper::on_channel(Duration now) {
 
 void Keeper::on_daemon_exit(Duration now) {
   on_channel(now);  // what it said last still counts: a segment handed over, the end of the job
+  if (death_ && death_->has_died()) decides_.on_daemon_dying(now);
   const Result<std::optional<Exit>> exit = try_wait_exit(daemon_.pidfd.get());
   if (exit && !exit->has_value()) return;
   daemon_running_ = false;
+  death_.reset();
   channel_.reset();
   decides_.on_daemon_exit(exit ? (*exit)->describe() : "ended", now);
 }
@@ -468,6 +481,7 @@ Status Keeper::turn() {
   add(signals_.get());
   add(channel_.get());
   add(daemon_running_ ? daemon_.pidfd.get() : -1);
+  add(death_ ? death_->fd() : -1);
   std::vector<std::uint32_t> watched;
   for (auto& [local_index, trainer] : trainers_) {
     if (!trainer.running) continue;
@@ -480,9 +494,9 @@ Status Keeper::turn() {
   const Duration now = clock_.boottime();
   if (polled[0].revents != 0) on_signal(now);
   for (std::size_t i = 0; i < watched.size(); ++i)
-    if (polled[3 + i].revents != 0) on_trainer_exit(watched[i], now);
+    if (polled[4 + i].revents != 0) on_trainer_exit(watched[i], now);
   if (polled[1].revents != 0) on_channel(now);
-  if (polled[2].revents != 0) on_daemon_exit(now);
+  if (polled[2].revents != 0 || polled[3].revents != 0) on_daemon_exit(now);
   decides_.turn(now);
   return {};
 }

@@ -18,11 +18,14 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/text.h"
+#include "env/environment.h"
 #include "env/files.h"
 #include "env/process.h"
 #include "env/temporary_directory.h"
+#include "job/daemon/pawld_death.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
@@ -41,6 +44,7 @@ std::string content_of(int fd) {
 
 struct Toy {
   std::string record_path;
+  int death_fd = -1;
   bool silent = false;
 
   void record(const std::string& line) const { std::ofstream(record_path, std::ios::app) << line << "\n"; }
@@ -52,7 +56,10 @@ struct Toy {
   void obey(const std::string& command) {
     if (command == "sulk")
       silent = true;
-    else if (command.starts_with("hold ")) {  // hold NAME CONTENT
+    else if (command == "halve") {  // its main thread ends and another lives: as if its memory took for ever to go
+      std::thread([] { ::pause(); }).detach();
+      syscall(SYS_exit, 0);
+    } else if (command.starts_with("hold ")) {  // hold NAME CONTENT
       const std::size_t blank = command.find(' ', 5);
       const int fd = memfd_create("toy", 0);
       const std::string content = command.substr(blank + 1);
@@ -71,8 +78,10 @@ struct Toy {
       if (std::strcmp(argv[i], "--held") == 0) held = argv[i + 1];
       if (std::strcmp(argv[i], "--address") == 0) address = argv[i + 1];
       if (std::strcmp(argv[i], "--lifeline") == 0) lifeline = argv[i + 1];
+      if (std::strcmp(argv[i], "--death-fd") == 0) death_fd = std::atoi(argv[i + 1]);
       if (std::strcmp(argv[i], "--run-dir") == 0) record_path = text(argv[i + 1], "/record");
     }
+    if (death_fd >= 0 && !show_death(real_environment(), Fd(death_fd))) return 1;
     std::string contents;
     std::istringstream names(held);
     for (std::string item; std::getline(names, item, ',');) {
@@ -256,6 +265,22 @@ TEST_F(KeeperTest, KilledDaemonComesBackWithItsSegmentsAndTrainersLive) {
   EXPECT_EQ(*process_state(pid_in(spawned, 3)), 'S');
 }
 
+// Where a process has gigabytes to give back, its pidfd tells long after its threads have ended.
+TEST_F(KeeperTest, ADaemonsDeathIsSeenBeforeItHasGivenBackItsMemory) {
+  options_.daemon_silence = seconds(60);  // its silence is not what tells
+  start();
+  const std::string first = await("started");
+  command("hold page.0 abc");
+  command("halve");
+  const std::string second = await("started", 2);
+  EXPECT_EQ(word(second, 3), "page.0=abc");
+  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
+  EXPECT_NE(log.find(text("pawld_died pid=", pid_in(first, 1))), std::string::npos) << log;
+  EXPECT_EQ(log.find("pawld_silent"), std::string::npos) << log;
+  command("end 4");
+  EXPECT_EQ(wait_code(), 4);
+}
+
 TEST_F(KeeperTest, TrainerGetsItsEnvironmentAndItsEndIsTold) {
   options_.trainer_argv = {
       "/bin/sh", "-c", "echo \"$RANK $PAWL_LOCAL_INDEX $PAWL_NODE_ADDRESS $PAWL_JOB $PAWL_SOCKET\" > \"$OUT\"; exit 3"};
@@ -327,7 +352,7 @@ TEST_F(KeeperTest, SilentDaemonIsReplaced) {
 TEST_F(KeeperTest, StoppedDaemonIsReplaced) {
   start();
   const pid_t first = pid_in(await("started"), 1);
-  kill(first, SIGSTOP);
+  kill(first, SIGSTOP);  // which is no death
   await("started", 2);
   EXPECT_TRUE(gone_soon(first));
 }

@@ -209,6 +209,18 @@ Duration NodeKeeper::wait(Duration now) const {
 
 // --- Events
 
+// Its memory may take the kernel seconds to take back. Until its exit no other begins: it holds its sockets, by which the
+// others and the trainers know it, and one of its threads may be in the middle of its last write. But it judges nothing
+// any more, and renews no lease.
+void NodeKeeper::on_daemon_dying(Duration now) {
+  note_time(now);
+  if (!daemon_running_ || phase_ != Phase::serving || daemon_gone_by_) return;
+  log_warn("pawld_died", "pid", daemon_pid_);
+  note_last_renewal(now);
+  daemon_gone_by_ = now + time_to_end(node_.memory_bytes());
+  node_.kill_daemon();  // of all its threads only the first is known to be gone
+}
+
 void NodeKeeper::on_daemon_exit(std::string_view how, Duration now) {
   note_time(now);
   if (!daemon_gone_by_) note_last_renewal(now);

@@ -95,6 +95,8 @@ class NodeKeeper {
   void begin(Duration now);
   // A packet of the pawld that runs, with the descriptors beside it.
   void on_message(std::string_view packet, std::vector<Fd> fds, Duration now);
+  // The pawld that runs does so no more; it may not have ended yet. Every message that it has sent was handed in before.
+  void on_daemon_dying(Duration now);
   // Every message of that pawld has been handed in before.
   void on_daemon_exit(std::string_view how, Duration now);
   void on_trainer_exit(std::uint32_t local_index, std::string_view how, Duration now, std::string_view said = {});
@@ -165,7 +167,7 @@ class NodeKeeper {
   Duration daemon_started_{};
   Duration daemon_alive_until_{};  // later it is silent
   Duration daemon_restart_at_{};
-  std::optional<Duration> daemon_gone_by_;  // it was killed for its silence, and must have ended by then
+  std::optional<Duration> daemon_gone_by_;  // it dies, or was killed for its silence: must have ended by then
   bool daemon_spoke_ = false;               // it has said `alive`
   Duration lease_renewed_{};                // at the latest; 0: this life has never registered
   int short_lives_ = 0;

@@ -172,6 +172,43 @@ TEST_F(NodeKeeperTest, SilentPawldIsKilled) {
   EXPECT_EQ(node_.take(), Words{"kill daemon"});
 }
 
+TEST_F(NodeKeeperTest, ADyingPawldIsNeitherSilentNorFollowedBeforeItHasEnded) {
+  pass(seconds(2), kAlive);
+  node_.take();
+  keeper_.on_daemon_dying(now_);
+  EXPECT_EQ(node_.take(), Words{"kill daemon"}) << "with all its threads";
+  pass(seconds(4));
+  EXPECT_EQ(node_.take(), Words{}) << "it may still write, and has its sockets";
+  daemon_exits();
+  keeper_.turn(now_);
+  EXPECT_EQ(node_.take(), Words{"start daemon 1"});
+  pass(seconds(1), kAlive);
+  keeper_.on_daemon_dying(now_);
+  node_.take();
+  pass(seconds(5));
+  EXPECT_EQ(node_.take(), Words{}) << "until then it may have renewed the lease";
+  pass(milliseconds(1));
+  EXPECT_EQ(node_.take(), Words{"kill daemon"}) << "the lease has ended, and a dead pawld can't judge it";
+}
+
+TEST_F(NodeKeeperTest, ADyingPawldThatNeverEndsEndsTheNode) {
+  pass(seconds(1));
+  keeper_.on_daemon_dying(now_);
+  pass(seconds(11));
+  daemon_exits();
+  ASSERT_TRUE(keeper_.outcome() && !*keeper_.outcome());
+  EXPECT_NE(keeper_.outcome()->error().what.find("was killed and did not end"), std::string::npos);
+}
+
+TEST_F(NodeKeeperTest, APawldThatEndsInGoodOrderIsNoDeath) {
+  say("end 0");
+  node_.take();
+  keeper_.on_daemon_dying(now_);
+  EXPECT_EQ(node_.take(), Words{});
+  daemon_exits();
+  EXPECT_TRUE(keeper_.outcome());
+}
+
 TEST_F(NodeKeeperTest, AKeeperThatWasStoppedFencesItsNodeAndKeepsItsMemory) {
   say("hold own.1", 1);
   say("spawn 0");

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "env/robust_mutex.h"
 
 namespace pawl::job {
 namespace {
@@ -53,24 +54,13 @@ bool fits(std::span<std::byte> memory) {
   return memory.size() >= kTrainerPageBytes && std::bit_cast<std::uintptr_t>(memory.data()) % alignof(TrainerPage) == 0;
 }
 
-Status initialise_mutex(pthread_mutex_t* mutex) {
-  pthread_mutexattr_t attributes;
-  int failed = pthread_mutexattr_init(&attributes);
-  if (failed == 0) failed = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  if (failed == 0) failed = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  if (failed == 0) failed = pthread_mutex_init(mutex, &attributes);
-  pthread_mutexattr_destroy(&attributes);
-  if (failed != 0) return system_error("make a robust mutex", failed);
-  return {};
-}
-
 }  // namespace
 
 Result<TrainerPage*> initialise_page(std::span<std::byte> memory) {
   if (!fits(memory)) return Error{Code::invalid, text("trainer page in ", memory.size(), " bytes")};
   std::memset(memory.data(), 0, kTrainerPageBytes);
   auto* page = reinterpret_cast<TrainerPage*>(memory.data());
-  PAWL_TRY(initialise_mutex(&page->alive));
+  PAWL_TRY(make_robust_mutex(&page->alive));
   page->version.store(kVersion, std::memory_order_relaxed);
   page->magic.store(kMagic, std::memory_order_release);
   return page;

@@ -2,29 +2,13 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
 #include <utility>
 
-#include "env/clock.h"
 #include "env/process.h"
+#include "env/robust_mutex.h"
 
 namespace pawl::job {
 namespace {
-
-using std::chrono::milliseconds;
-
-// Locks the mutex that tells pawld of our death. Someone may hold it for a moment; whoever owned it before is dead.
-bool lock_alive(pthread_mutex_t* mutex) {
-  const Deadline deadline = Deadline::in(std::chrono::seconds(1));
-  for (;;) {
-    const int failed = pthread_mutex_trylock(mutex);
-    if (failed == EOWNERDEAD) pthread_mutex_consistent(mutex);
-    if (failed == 0 || failed == EOWNERDEAD) return true;
-    if (failed != EBUSY || deadline.passed()) return false;
-    real_clock().sleep(milliseconds(1));
-  }
-}
 
 void copy_trainer_fields(const TrainerPage& from, TrainerPage& to) {
   constexpr PageWord TrainerPage::*fields[] = {&TrainerPage::reached,
@@ -63,7 +47,7 @@ Status AttachedPage::adopt(const Fd& segment) {
   // The same memory again (the keeper kept it over pawld's restart): we go on with our first mapping, which is where
   // the kernel knows our lock to be.
   if (before != nullptr && page->nonce.load() == nonce_) return {};
-  if (lock_alive(&page->alive)) locked_.push_back(&page->alive);  // else pawld has only the pidfd to go by
+  if (hold_robust_mutex(&page->alive)) locked_.push_back(&page->alive);  // else pawld has only the pidfd to go by
   if (before != nullptr) copy_trainer_fields(*before, *page);
   introduce(*page, nonce_);
   mappings_.push_back(std::move(*mapping));
