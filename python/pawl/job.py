@@ -7,6 +7,8 @@
             ...
         if step.lost: continue
 
+`job.batches(loader)` gives each step with its batch, and `job.loop(loader)` batches alone.
+
 Job is the plain training: a script without `pawl run` gets it, and every method does there what its name says. The two
 kinds under `pawl run` are in managed.py (a seat) and rehearsal.py (a parked spare). All calls come from the training
 thread's. Importing this needs no torch.
@@ -14,11 +16,11 @@ thread's. Importing this needs no torch.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pawl import loaders, script_exit, script_frames
 from pawl.errors import PawlError
 from pawl.tagged_values import KeptAsInt
 
@@ -79,7 +81,9 @@ class Step(KeptAsInt):
             raise PawlError(f"step {int(self)} was entered before: each step has one block")
         self._entered = True
         if _observer is not None:
-            _observer.entering(self._job, self, sys._getframe(1))
+            loop = script_frames.above()
+            if loop is not None:
+                _observer.entering(self._job, self, loop)
         self._job._enter(self)
         return self
 
@@ -118,6 +122,17 @@ class Job:
         self._stop_step = 0  # the last one to do; 0: as many as the loop says
         self._inside: Step | None = None
         self._after_block: list[Callable[[], Any]] = []
+        self._place: loaders.Place | None = None  # of the loop
+
+    @property
+    def step(self) -> Step | None:
+        """Whose block this is; for loops that have only the batch."""
+        return self._inside
+
+    @property
+    def epoch(self) -> int:
+        """From 0: of the batch that batches() or loop() gave last."""
+        return self._place.epoch if self._place is not None else 0
 
     @property
     def rehearsal(self) -> bool:
@@ -126,7 +141,8 @@ class Job:
 
     def protect(self, *things: Any, state: Any = None) -> None:
         """Declares what is protected, in any order: models, optimizers, schedulers, the scaler, samplers, generators,
-        and everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or an object.
+        loaders, and everything that has state_dict() and load_state_dict(). `state`: ordinary variables, as a dict or
+        an object; an entry with name and value of a variable of the loop stands for that.
         """
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
@@ -139,6 +155,59 @@ class Job:
             yield step
             if not step._entered:
                 raise PawlError(f"step {int(step)} has no block: write `with step:` in the loop")
+
+    def batches(self, loader: Any, epochs: int | None = None, *, steps: int | None = None,
+                done: int = 0) -> Iterator[tuple[Step, Any]]:
+        """Each step with its batch; write `with step:` in the loop. The loader's order and place are protected with it.
+
+        `epochs`: 1 if neither is given; `steps`: at most so many, in as many epochs as it takes. set_epoch() is called.
+        `done`: as for steps(). Fails: Refused for a loader whose place can't be found again."""
+        given = self._give(loader, epochs, steps, done)
+        for step, batch in given:
+            try:
+                yield step, batch
+            except GeneratorExit:
+                loop = script_frames.above()
+                given.close()
+                self._leave(loop)
+                raise
+
+    def loop(self, loader: Any, epochs: int | None = None, *, steps: int | None = None, done: int = 0) -> Iterator[Any]:
+        """The batches alone: a step's block begins when the loop gets its batch and ends when it comes for the next
+        one. `job.step` is the step. An exception that a loss causes in the block ends the process, which starts anew in
+        its seat; job.batches() can swallow it."""
+        given = self._give(loader, epochs, steps, done)
+        for step, batch in given:
+            step.__enter__()
+            try:
+                yield batch
+            except GeneratorExit as left:
+                loop = script_frames.above()
+                by_break = script_exit.left_by_break(loop)
+                step.__exit__(*((None, None, None) if by_break else (GeneratorExit, left, None)))
+                given.close()
+                self._leave(loop)
+                raise
+            step.__exit__(None, None, None)
+
+    def _give(self, loader: Any, epochs: int | None, steps: int | None,
+              done: int) -> Generator[tuple[Step, Any], None, None]:
+        first = self._place is None
+        place = self._place = self._place_in(loader)
+        total = loaders.steps_in(place, epochs, steps)
+        if first:
+            place.seek(done)
+        try:
+            for step in self.steps(total, done):
+                yield step, place.next()
+        finally:
+            place.close()
+
+    def _place_in(self, loader: Any) -> loaders.Place:
+        return self._place if self._place is not None else loaders.place_in(loader)
+
+    def _leave(self, loop: FrameType | None) -> None:
+        """The script has left the loop in this frame early."""
 
     def stop(self) -> None:
         """Ends the job, on all seats after the same step: this one or the next."""

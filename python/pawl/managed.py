@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import FrameType
 from typing import Any, NoReturn
 
 from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
@@ -24,6 +25,7 @@ from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
 from pawl.left_gradients import Left
+from pawl.loaders import Place
 from pawl.protect import (
     STEPS_BEFORE_SEAL,
     Held,
@@ -149,11 +151,19 @@ class ManagedJob(Job):
                 yield step
                 self._after(step)
         except GeneratorExit:
-            loop = sys._getframe().f_back
-            if not self.raises_lost and script_exit.left_by_break(loop):
-                with script_frames.loop_waiting(loop):
-                    self.finish_or_exit()
+            self._leave(sys._getframe().f_back)
             raise
+
+    def _leave(self, loop: FrameType | None) -> None:
+        if not self.raises_lost and script_exit.left_by_break(loop):
+            with script_frames.loop_waiting(loop):
+                self.finish_or_exit()
+
+    def _place_in(self, loader: Any) -> Place:
+        if self._declared and not any(place.loader is loader for place in self._protected.places):
+            raise Refused("the loop takes its batches from another loader than before: a job has one loop, over one "
+                          "loader")
+        return self._protected.place_in(loader)
 
     def stop(self) -> None:
         if self._late or self._failure() is not None:  # what a lost step says is not meant

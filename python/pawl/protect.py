@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import volatile_state
+from pawl import loaders, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.left_gradients import Left, LeftGradients
@@ -52,6 +52,7 @@ class Protected:
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # with the prefix of their names
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     samplers: list[ElasticSampler] = field(default_factory=list)
+    places: list[loaders.Place] = field(default_factory=list)  # in loaders
     stateful: list[Any] = field(default_factory=list)  # what else has a state of its own
     scalers: list[Any] = field(default_factory=list)
     parts: list[volatile_state.Part] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Protected:
         elif isinstance(thing, torch.optim.Optimizer):
             self._add_optimizer(thing)
         elif isinstance(thing, torch.utils.data.DataLoader):
-            self._add_loader(thing)
+            self.place_in(thing)
         elif isinstance(thing, (list, tuple)):
             for each in thing:
                 self._add(each)
@@ -115,14 +116,18 @@ class Protected:
         self.parts.append(volatile_state.optimizer_part(
             f"optimizer{number}", optimizer, lambda parameter, key: self._declared[number, id(parameter), key].tensor))
 
-    def _add_loader(self, loader: Any) -> None:
-        if loader.num_workers > 0:
-            raise Refused(f"a DataLoader with {loader.num_workers} workers fetches ahead of the step, so its place "
-                          f"can't be restored yet: use num_workers=0")
-        if not isinstance(loader.batch_sampler, ElasticSampler):
-            raise Refused("a DataLoader whose order can't be restored: give it "
-                          "batch_sampler=pawl.ElasticSampler(dataset, global_batch)")
-        self._add_stateful(loader.batch_sampler)
+    def place_in(self, loader: Any) -> loaders.Place:
+        """The one place that the job has in this loader; from here on it is protected. Fails: Refused."""
+        for known in self.places:
+            if known.loader is loader:
+                return known
+        place = loaders.place_in(loader)
+        self.places.append(place)
+        if isinstance(getattr(loader, "batch_sampler", None), ElasticSampler):
+            self._add_stateful(loader.batch_sampler)
+        self.parts.append(place.part(f"loader{len(self.places)}"))
+        volatile_state.refuse_unkept(self.parts[-1])
+        return place
 
     def _add_stateful(self, thing: Any) -> None:
         """Schedulers, scalers, samplers, generators, and whatever has state_dict() and load_state_dict()."""
@@ -131,7 +136,8 @@ class Protected:
         if isinstance(thing, torch.Tensor):
             raise Refused("a tensor by itself has no name: use job.protect(state={\"name\": tensor})")
         if isinstance(thing, torch.utils.data.Sampler) and not hasattr(thing, "state_dict"):
-            raise Refused(f"a {kind} has no position that can be restored: use pawl.ElasticSampler")
+            raise Refused(f"a {kind} has no position by itself: protect its DataLoader, and take the batches from "
+                          f"job.batches(loader) or job.loop(loader)")
         if type(thing).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"a pipeline ({kind}) can't be protected yet: use DDP, with ZeroRedundancyOptimizer or "
                           f"without")

@@ -24,6 +24,7 @@ from pawl import drill_record, script_exit
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
+from pawl.loaders import Place
 from pawl.protect import STEPS_BEFORE_SEAL, OptimizerWatch, Protected
 from pawl.volatile_state import load_random, save_random
 
@@ -61,6 +62,9 @@ class RehearsalJob(Job):
     def protect(self, *things: Any, state: Any = None) -> None:
         self._protected.add(things, state)
         drill_record.protected(self._protected, things, state)
+
+    def _place_in(self, loader: Any) -> Place:
+        return self._protected.place_in(loader)
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
         for step in rehearsal_steps(self, self._protected):

@@ -15,16 +15,7 @@ from typing import Any
 
 from pawl.errors import Refused
 from pawl.job import current_job
-
-_MASK = (1 << 64) - 1
-
-
-def _mixed(value: int) -> int:
-    """64 bits to 64 bits, one to one, each bit depending on all (the finaliser of splitmix64)."""
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+from pawl.mixing import mixed
 
 
 class Permutation:
@@ -36,8 +27,8 @@ class Permutation:
         self.size = size
         bits = max(2, (size - 1).bit_length())
         self._low_bits, self._high_bits = bits // 2, bits - bits // 2
-        root = _mixed(seed * 0x9E3779B97F4A7C15 + epoch)
-        self._keys = [_mixed(root + number) for number in range(self.ROUNDS)]
+        root = mixed(seed * 0x9E3779B97F4A7C15 + epoch)
+        self._keys = [mixed(root + number) for number in range(self.ROUNDS)]
 
     def __getitem__(self, index: int) -> int:
         if self.size == 1:
@@ -51,7 +42,7 @@ class Permutation:
         low_bits, high_bits = self._low_bits, self._high_bits
         high, low = value >> low_bits, value & ((1 << low_bits) - 1)
         for key in self._keys:  # the halves change places each round, and with them their widths
-            high, low = low, high ^ (_mixed(low ^ key) & ((1 << high_bits) - 1))
+            high, low = low, high ^ (mixed(low ^ key) & ((1 << high_bits) - 1))
             low_bits, high_bits = high_bits, low_bits
         return (high << low_bits) | low
 
@@ -117,6 +108,17 @@ class ElasticSampler:
         self.position, self.hash = state["position"], state["hash"]
         self._last, self.drawn = None, 0
 
+    def at(self, position: int) -> list[int]:
+        """This rank's indices of the step that begins there; draws nothing. In a rehearsal, those of the first."""
+        job = current_job()
+        return self._slice(0 if job is not None and job.rehearsal else position)
+
+    def take_next(self) -> None:
+        """The next step's indices, which at() gave, were used. Not in a rehearsal."""
+        job = current_job()
+        if job is None or not job.rehearsal:
+            self._consume(self.position // self.global_batch + 1)
+
     def _next(self) -> list[int]:
         """The next batch, for iteration."""
         job = current_job()
@@ -128,7 +130,7 @@ class ElasticSampler:
         ids = self._slice(self.position)
         self.position += self.global_batch
         self.drawn += 1
-        self.hash = _mixed(self.hash + _mixed(number) + sum(map(_mixed, ids)))
+        self.hash = mixed(self.hash + mixed(number) + sum(map(mixed, ids)))
         self._last = (number, ids)
         return list(ids)
 

@@ -226,7 +226,7 @@ def _is_tensor(value: Any) -> bool:
 
 def object_part(name: str, thing: Any) -> Part:
     """The part for any object that knows its own state; Refused if nobody knows it."""
-    for made in (_generator_part, _stateful_part, _variables_part):
+    for made in (generator_part, _stateful_part, _variables_part):
         part = made(name, thing)
         if part is not None:
             return part
@@ -234,7 +234,7 @@ def object_part(name: str, thing: Any) -> Part:
                   f"and load_state_dict(), or put it into a dict and protect that: job.protect(state={{...}})")
 
 
-def _generator_part(name: str, thing: Any) -> Part | None:
+def generator_part(name: str, thing: Any) -> Part | None:
     """torch.Generator, random.Random, numpy.random.Generator and RandomState."""
     import torch
     if isinstance(thing, torch.Generator):
@@ -351,7 +351,7 @@ class _Variables:
             return {"value": value}
         if isinstance(value, tagged_values.KeptAsInt):
             return {"value": int(value)}
-        known = None if isinstance(value, torch.Tensor) else _generator_part("", value) or _stateful_part("", value)
+        known = None if isinstance(value, torch.Tensor) else generator_part("", value) or _stateful_part("", value)
         kept = known is not None or _has_attributes(value) or _is_array(value) or isinstance(
             value, (torch.Tensor, dict, list, set, bytearray, collections.deque))
         if not kept:
@@ -422,7 +422,7 @@ class _Variables:
             return made
         if kind == "object":
             target = self._done(self._as_at_first(mine, now, place))
-            known = _generator_part("", target) or _stateful_part("", target)
+            known = generator_part("", target) or _stateful_part("", target)
             if known is None:
                 raise Refused(f"protected state has become a {type(now).__name__}: keep the object that was protected")
             known.load(kept)

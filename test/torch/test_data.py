@@ -1,5 +1,7 @@
-"""What the model is given: the witness, loop variables, and loaders whose place is not known. No job runs here."""
+"""What the model is given: the witness, loop variables, the place in a loader, and loaders without one. No job runs
+here."""
 import os
+import random
 import sys
 import unittest
 
@@ -10,10 +12,21 @@ sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
 import harness  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import pawl  # noqa: E402
-from pawl import data_position, protect, script_frames, volatile_state, witness  # noqa: E402
+from pawl import data_position, loaders, protect, script_frames, tagged_values, volatile_state, witness  # noqa: E402
 
 
 class WitnessTest(unittest.TestCase):
@@ -222,6 +235,188 @@ class LoaderWatchTest(unittest.TestCase):
             data_position.refuse_ahead(self.protected)
         self.protected.add([], {"batch": batch})
         data_position.refuse_ahead(self.protected)
+
+
+class Blurred(Dataset):
+    """Its samples have random noise of all three kinds."""
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.rand(()).item(), random.random()])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(21.0))
+
+
+class StatefulStream(IterableDataset):
+    def __init__(self):
+        self.place, self.resumed = 0, False
+
+    def __iter__(self):
+        self.place, self.resumed = self.place if self.resumed else 0, False
+        while self.place < 21:
+            self.place += 1
+            yield torch.tensor(float(self.place - 1))
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place, self.resumed = state["place"], True
+
+
+class Moody(Sampler):
+    """Asks everybody's random numbers at every index."""
+
+    def __iter__(self):
+        for _ in range(21):
+            yield int(torch.randint(21, ()))
+
+    def __len__(self):
+        return 21
+
+
+class PlaceTest(unittest.TestCase):
+    """A loop of two epochs and more that draws random numbers itself, as a model with dropout does."""
+
+    STEPS = 13
+
+    def vanilla(self, make, epochs=3):
+        torch.manual_seed(1)
+        random.seed(1)
+        loader, seen = make(), []
+        for epoch in range(epochs):
+            if hasattr(loader.sampler, "set_epoch"):
+                loader.sampler.set_epoch(epoch)
+            for batch in loader:
+                seen.append((batch.tolist(), torch.rand(()).item()))
+        return seen[:self.STEPS]
+
+    def ours(self, make, losses=(), anew=False):
+        """`losses`: at the begin of this step, back to the window of that one; `anew`: in another process."""
+        torch.manual_seed(1)
+        random.seed(1)
+        losses, place = dict(losses), loaders.place_in(make())
+        step, seen, windows = 0, {}, {}
+        while step < self.STEPS:
+            windows[step] = tagged_values.dumps("", [place.part("").save(), volatile_state.save_random()])
+            if step in losses:
+                step = losses.pop(step)
+                if anew:
+                    place.close()
+                    torch.manual_seed(99)
+                    place = loaders.place_in(make())
+                    place.next()
+                    place.next()
+                kept = tagged_values.loads(windows[step])
+                volatile_state.load_random(kept[1])
+                place.part("").load(kept[0])
+            batch = place.next()
+            seen[step] = (batch.tolist(), torch.rand(()).item())
+            step += 1
+        place.close()
+        return list(seen.values()), place
+
+    def same(self, make, vanilla=True):
+        plain, place = self.ours(make)
+        self.assertEqual((self.STEPS - 1) // 6, place.epoch)
+        if vanilla:
+            self.assertEqual(self.vanilla(make), plain)
+        for anew in (False, True):
+            self.assertEqual(plain, self.ours(make, {3: 1, 8: 5, 12: 12}, anew)[0])
+            self.assertEqual(plain, self.ours(make, {6: 6, 7: 6, 9: 7}, anew)[0])
+        return plain
+
+    def test_samplers(self):
+        data = Blurred()
+        self.same(lambda: DataLoader(data, batch_size=4, shuffle=True))
+        self.same(lambda: DataLoader(data, batch_size=4))
+        self.same(lambda: DataLoader(data, sampler=SubsetRandomSampler(range(21)), batch_size=4))
+        self.same(lambda: DataLoader(data, sampler=WeightedRandomSampler([0.1 + i for i in range(21)], 21),
+                                     batch_size=4))
+        self.same(lambda: DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data, replacement=True), 4, False)))
+        one = DataLoader(data, sampler=RandomSampler(data, num_samples=6), batch_size=None)
+        self.assertEqual(6, len(one))
+        self.same(lambda: DataLoader(data, sampler=RandomSampler(data, num_samples=6), batch_size=None))
+
+    def test_a_distributed_sampler_is_told_the_epoch(self):
+        data = TensorDataset(torch.arange(42.0))
+        plain = self.same(lambda: DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 1),
+                                             collate_fn=lambda rows: torch.stack([row[0] for row in rows])))
+        self.assertNotEqual(plain[0][0], plain[6][0])
+
+    def test_a_generator_of_its_own(self):
+        data = Blurred()
+
+        def make():
+            generator = torch.Generator().manual_seed(5)
+            return DataLoader(data, batch_size=4, shuffle=True, generator=generator)
+        self.same(make)
+        self.same(lambda: DataLoader(data, batch_size=4, sampler=RandomSampler(
+            data, replacement=True, generator=torch.Generator().manual_seed(5))))
+
+    def test_workers(self):
+        data = Blurred()
+        plain = self.same(lambda: DataLoader(data, batch_size=4, shuffle=True, num_workers=2), vanilla=False)
+        self.assertEqual([[row[0] for row in batch] for batch, _ in self.vanilla(
+            lambda: DataLoader(data, batch_size=4, shuffle=True, num_workers=2))],
+            [[row[0] for row in batch] for batch, _ in plain])
+        self.assertEqual(self.STEPS * 4 - 6, len({row[1] for batch, _ in plain for row in batch}))
+
+    def test_persistent_workers(self):
+        data = Blurred()
+        self.same(lambda: DataLoader(data, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True), False)
+
+    def test_an_elastic_sampler_with_workers(self):
+        sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
+        place = loaders.place_in(DataLoader(Blurred(), batch_sampler=sampler, num_workers=1))
+        batches = [place.next()[:, 0].tolist() for _ in range(4)]
+        other = pawl.ElasticSampler(21, 4, rank=0, world=1)
+        self.assertEqual([other.batch(step) for step in range(1, 5)], batches)
+        self.assertEqual((other.state_dict(), 4), (sampler.state_dict(), sampler.drawn))
+        sampler.load_state_dict({**sampler.state_dict(), "position": 8})
+        place.part("").load(0)
+        self.assertEqual(batches[2], place.next()[:, 0].tolist())
+        place.close()
+
+    def test_what_knows_its_own_place(self):
+        self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
+
+    def test_from_a_checkpoint(self):
+        def make():
+            return DataLoader(TensorDataset(torch.arange(21.0)), batch_size=4, sampler=DistributedSampler(
+                range(21), 1, 0), collate_fn=lambda rows: torch.stack([row[0] for row in rows]))
+        place = loaders.place_in(make())
+        place.seek(8)
+        found = [place.next().tolist() for _ in range(5)]
+        self.assertEqual([batch for batch, _ in self.vanilla(make)[8:]], found)
+
+    def test_how_many_steps(self):
+        place = loaders.place_in(DataLoader(Blurred(), batch_size=4))
+        self.assertEqual([6, 18, 4, 40, 6], [loaders.steps_in(place, *each) for each in (
+            (None, None), (3, None), (None, 4), (None, 40), (1, 40))])
+        with self.assertRaisesRegex(pawl.Refused, "steps=N"):
+            loaders.steps_in(loaders.place_in(DataLoader(StatefulStream(), batch_size=4)), 3, None)
+
+    def test_what_has_no_place(self):
+        for words, thing in (("Stream, an IterableDataset, can't be set to a place.*StatefulDataLoader",
+                              DataLoader(Stream(), batch_size=4)),
+                             ("2 workers.*num_workers=0", DataLoader(StatefulStream(), num_workers=2)),
+                             ("a generator has no place", (each for each in range(3)))):
+            with self.assertRaisesRegex(pawl.Refused, words):
+                loaders.place_in(thing)
+        place = loaders.place_in(DataLoader(Blurred(), sampler=Moody(), batch_size=4))
+        with self.assertRaisesRegex(pawl.Refused, "Moody draws from everybody's random numbers"):
+            place.next()
+            place.next()
+
+    def test_an_empty_loader(self):
+        with self.assertRaisesRegex(pawl.Refused, "gives no batches"):
+            loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def small():
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
 
 
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(9))
+
+
 @dataclasses.dataclass
 class Score:
     loss: float
@@ -376,11 +381,9 @@ class RefusedTest(unittest.TestCase):
 
     def test_what_cannot_be_protected_yet(self):
         data = torch.utils.data.TensorDataset(torch.zeros(10, 1))
-        sampler = pawl.ElasticSampler(data, 2, rank=0, world=1)
         loader = torch.utils.data.DataLoader
-        self.refuse("2 workers.*num_workers=0", loader(data, batch_sampler=sampler, num_workers=2))
-        self.refuse("ElasticSampler", loader(data, batch_size=2, shuffle=True))
-        self.refuse("ElasticSampler", torch.utils.data.RandomSampler(data))
+        self.refuse("an IterableDataset", loader(Endless(), batch_size=2))
+        self.refuse("protect its DataLoader", torch.utils.data.RandomSampler(data))
         self.refuse("has no name", torch.zeros(3))
         self.refuse("no state that pawl knows", 3)
         self.refuse("0.weight.*gaps", self.with_gaps())

@@ -42,10 +42,10 @@ class TrapTest(JobTest):
         harness.made_once(kept, run)
         return results(os.path.join(harness.CACHE, kept))
 
-    def killed(self, name, kill="1:9", code=0):
+    def killed(self, name, kill="1:9", code=0, spares=0):
         """(results, what was said) of the script under pawl; that seat's trainer dies in that step."""
         with tempfile.TemporaryDirectory(prefix="pawl-trap-") as folder, self.job(
-                nodes=2, spares=0, command=[os.path.join(TRAPS, name + ".py")], wait=False, hooks=False,
+                nodes=2, spares=spares, command=[os.path.join(TRAPS, name + ".py")], wait=False, hooks=False,
                 environment={**torch_job.environment(), "TRAP_FOLDER": folder, "TRAP_KILL": kill}) as job:
             self.assertEqual(code, job.wait_end(END_S), job.output())
             said = job.output() + job.logs(400)
@@ -53,9 +53,9 @@ class TrapTest(JobTest):
             self.assertEqual(kill.count(":"), died, said)
             return results(folder) if code == 0 else None, said
 
-    def equal(self, name, *words, kill="1:9"):
+    def equal(self, name, *words, kill="1:9", spares=0):
         """The result is that of the plain run, and these words were said on the way."""
-        found, said = self.killed(name, kill)
+        found, said = self.killed(name, kill, spares=spares)
         expected = self.plain(name)
         for seat, each in expected.items():
             differing = [key for key in {**each, **found[seat]} if each.get(key) != found[seat].get(key)]
@@ -121,6 +121,15 @@ class TrapTest(JobTest):
 
     def test_a_loader_whose_place_nobody_knows(self):
         self.refused("unprotected_loader", "train_batches gives batches to one step after the other", "job.batches(")
+
+    def test_a_loader_with_workers_and_the_death_of_a_node(self):
+        self.equal("loader_batches", kill="1:9node,0:17", spares=1)
+
+    def test_a_plain_loop_over_a_loader_that_shuffles(self):
+        self.equal("loader_loop", kill="0:16,1:17,1:25")
+
+    def test_a_dataset_that_has_no_place(self):
+        self.refused("stream", "Lines, an IterableDataset, can't be set to a place", "StatefulDataLoader")
 
     def test_batches_from_a_generator_of_ones_own(self):
         _, said = self.killed("own_batches", code=1)

@@ -36,14 +36,27 @@ class Net(nn.Module):
 
 
 def point(step):
-    """Here the trainers that the test chose die in the steps that it chose, once each."""
+    """Here the trainers that the test chose die in the steps that it chose, once each; with their nodes where it says
+    so."""
     place = f"{dist.get_rank()}:{int(step)}"
-    if place in os.environ.get("TRAP_KILL", "").split(",") and not step.rehearsal:
+    found = [each for each in os.environ.get("TRAP_KILL", "").split(",") if each.removesuffix("node") == place]
+    if found and not step.rehearsal:
         mark = os.path.join(FOLDER, f"died.{place}")
         if not os.path.exists(mark):
             with open(mark, "w", encoding="utf-8"):
                 pass
+            if found[0].endswith("node"):
+                kill_node()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_node():
+    """The keeper, which is the parent, and its children; this process comes last."""
+    keeper = os.getppid()
+    with open(f"/proc/{keeper}/task/{keeper}/children", encoding="utf-8") as file:
+        children = [int(pid) for pid in file.read().split()]
+    for pid in [keeper, *(pid for pid in children if pid != os.getpid())]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def result(**found):
