@@ -230,6 +230,8 @@ void DrainingWork::settle(const char* error) {
       const std::string lost = issue_.connections ? issue_.connections->lost() : "";
       Generation::current().fail(issue_.generation, issue_.name, error, lost);
       loopback::zero(received_);
+    } else if (issue_.logged) {
+      BuildLog::only().succeeded(*issue_.logged, outputs_);
     }
     OutstandingWorks::all().remove(*this);
   });

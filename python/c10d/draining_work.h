@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 
+#include "build_log.h"
 #include "inner_group.h"
 #include "torch_headers.h"
 
@@ -52,6 +53,7 @@ class DrainingWork final : public ::c10d::Work {
     int source_rank;                           // what a failed receive from anyone reports
     std::chrono::milliseconds timeout;         // of a wait that gives none
     std::shared_ptr<Connections> connections;  // of the inner group; null: its works end by themselves
+    std::optional<BuildLog::Place> logged;     // where its results are recorded
   };
   // `received`: outputs that hold nothing of this rank, zero-filled at an error.
   DrainingWork(WorkPointer inner, const Issue& issue, Tensors outputs, Tensors received);

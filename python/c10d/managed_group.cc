@@ -146,8 +146,13 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     loopback::zero(collective.received);
     return completed();
   };
+  const auto place = size_ > 1 ? BuildLog::only().next(key(), collective.name, collective.results) : std::nullopt;
   if (state.mode == Mode::loopback) {
-    local();
+    if (place) {
+      BuildLog::only().replay(*place, collective.outputs, local);
+    } else {
+      local();
+    }
     return completed();
   }
   if (state.mode == Mode::draining) return drained();
@@ -159,8 +164,8 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     report_before_collective();
     WorkPointer work = issue(*group.backend);
     report_waiting();
-    const DrainingWork::Issue about{collective.type, collective.name, state.number,
-                                    other_rank(),    timeout(),       group.connections};
+    const DrainingWork::Issue about{collective.type, collective.name,   state.number, other_rank(),
+                                    timeout(),       group.connections, place};
     auto draining = c10::make_intrusive<DrainingWork>(std::move(work), about, std::move(collective.outputs),
                                                       std::move(collective.received));
     OutstandingWorks::all().add(draining);
@@ -190,7 +195,7 @@ WorkPointer ManagedGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOpt
 
 WorkPointer ManagedGroup::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   return run(
-      {OpType::_ALLREDUCE_SPARSE, "sparse all-reduce", device_of(tensors), tensors, {}},
+      {OpType::_ALLREDUCE_SPARSE, "sparse all-reduce", device_of(tensors), tensors, {}, Results::own},
       [&](Backend& inner) { return inner.allreduce_sparse(tensors, options); }, [] {});
 }
 
@@ -202,7 +207,7 @@ WorkPointer ManagedGroup::allreduce_coalesced(Tensors& tensors, const ::c10d::Al
 
 WorkPointer ManagedGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
   return run(
-      {OpType::REDUCE, "reduce", device_of(tensors), tensors, {}},
+      {OpType::REDUCE, "reduce", device_of(tensors), tensors, {}, Results::own},
       [&](Backend& inner) { return inner.reduce(tensors, options); }, [] {});
 }
 
@@ -243,14 +248,14 @@ WorkPointer ManagedGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tens
 
 WorkPointer ManagedGroup::gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) {
   return run(
-      {OpType::GATHER, "gather", device_of(inputs), flat(outputs), flat(outputs)},
+      {OpType::GATHER, "gather", device_of(inputs), flat(outputs), flat(outputs), Results::own},
       [&](Backend& inner) { return inner.gather(outputs, inputs, options); },
       [&] { loopback::all_gather(outputs, inputs); });
 }
 
 WorkPointer ManagedGroup::scatter(Tensors& outputs, TensorLists& inputs, const ::c10d::ScatterOptions& options) {
   return run(
-      {OpType::SCATTER, "scatter", device_of(outputs), outputs, outputs},
+      {OpType::SCATTER, "scatter", device_of(outputs), outputs, outputs, Results::own},
       [&](Backend& inner) { return inner.scatter(outputs, inputs, options); },
       [&] { loopback::scatter(outputs, inputs, rank_); });
 }
@@ -258,7 +263,7 @@ WorkPointer ManagedGroup::scatter(Tensors& outputs, TensorLists& inputs, const :
 WorkPointer ManagedGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                          const ::c10d::ReduceScatterOptions& options) {
   return run(
-      {OpType::REDUCE_SCATTER, "reduce-scatter", device_of(outputs), outputs, outputs},
+      {OpType::REDUCE_SCATTER, "reduce-scatter", device_of(outputs), outputs, outputs, Results::own},
       [&](Backend& inner) { return inner.reduce_scatter(outputs, inputs, options); },
       [&] { loopback::reduce_scatter(outputs, inputs, rank_); });
 }
@@ -266,7 +271,12 @@ WorkPointer ManagedGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
 WorkPointer ManagedGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const ::c10d::ReduceScatterOptions& options) {
   return run(
-      {OpType::_REDUCE_SCATTER_BASE, "reduce-scatter of a tensor", input.device().type(), {output}, {output}},
+      {OpType::_REDUCE_SCATTER_BASE,
+       "reduce-scatter of a tensor",
+       input.device().type(),
+       {output},
+       {output},
+       Results::own},
       [&](Backend& inner) { return inner._reduce_scatter_base(output, input, options); },
       [&] { loopback::reduce_scatter_from(output, input, rank_, size_); });
 }
@@ -274,7 +284,7 @@ WorkPointer ManagedGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 WorkPointer ManagedGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const ::c10d::ReduceScatterOptions& options) {
   return run(
-      {OpType::COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs},
+      {OpType::COALESCED, "coalesced reduce-scatter", device_of(inputs), outputs, outputs, Results::own},
       [&](Backend& inner) { return inner.reduce_scatter_tensor_coalesced(outputs, inputs, options); },
       [&] {
         for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -286,45 +296,46 @@ WorkPointer ManagedGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tens
 WorkPointer ManagedGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits, const ::c10d::AllToAllOptions& options) {
   return run(
-      {OpType::ALLTOALL_BASE, "all-to-all of a tensor", input.device().type(), {output}, {output}},
+      {OpType::ALLTOALL_BASE, "all-to-all of a tensor", input.device().type(), {output}, {output}, Results::own},
       [&](Backend& inner) { return inner.alltoall_base(output, input, output_splits, input_splits, options); },
       [&] { loopback::all_to_all_single(output, input, output_splits, input_splits, rank_, size_); });
 }
 
 WorkPointer ManagedGroup::alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) {
   return run(
-      {OpType::ALLTOALL, "all-to-all", device_of(inputs), outputs, outputs},
+      {OpType::ALLTOALL, "all-to-all", device_of(inputs), outputs, outputs, Results::own},
       [&](Backend& inner) { return inner.alltoall(outputs, inputs, options); },
       [&] { loopback::all_to_all(outputs, inputs, rank_); });
 }
 
 WorkPointer ManagedGroup::send(Tensors& tensors, int rank, int tag) {
   return run(
-      {OpType::SEND, "send", device_of(tensors), tensors, {}},
+      {OpType::SEND, "send", device_of(tensors), tensors, {}, Results::own},
       [&](Backend& inner) { return inner.send(tensors, rank, tag); }, [] {});
 }
 
 WorkPointer ManagedGroup::recv(Tensors& tensors, int rank, int tag) {
   return run(
-      {OpType::RECV, "receive", device_of(tensors), tensors, tensors},
+      {OpType::RECV, "receive", device_of(tensors), tensors, tensors, Results::own},
       [&](Backend& inner) { return inner.recv(tensors, rank, tag); }, [&] { loopback::zero(tensors); });
 }
 
 WorkPointer ManagedGroup::recvAnysource(Tensors& tensors, int tag) {
   return run(
-      {OpType::RECVANYSOURCE, "receive from anyone", device_of(tensors), tensors, tensors},
+      {OpType::RECVANYSOURCE, "receive from anyone", device_of(tensors), tensors, tensors, Results::own},
       [&](Backend& inner) { return inner.recvAnysource(tensors, tag); }, [&] { loopback::zero(tensors); });
 }
 
 WorkPointer ManagedGroup::barrier(const ::c10d::BarrierOptions& options) {
   const at::DeviceType device = options.device_ids.empty() ? at::kCPU : at::kCUDA;
   return run(
-      {OpType::BARRIER, "barrier", device, {}, {}}, [&](Backend& inner) { return inner.barrier(options); }, [] {});
+      {OpType::BARRIER, "barrier", device, {}, {}, Results::none},
+      [&](Backend& inner) { return inner.barrier(options); }, [] {});
 }
 
 void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
   run(
-      {OpType::BARRIER, "monitored barrier", at::kCPU, {}, {}},
+      {OpType::BARRIER, "monitored barrier", at::kCPU, {}, {}, Results::none},
       [&](Backend& inner) -> WorkPointer {
         try {
           inner.monitoredBarrier(options, wait_all_ranks);
@@ -351,7 +362,7 @@ void ManagedGroup::startCoalescing() {
 
 WorkPointer ManagedGroup::endCoalescing() {
   return run(
-      {OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}},
+      {OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}, Results::none},
       [](Backend& inner) { return inner.endCoalescing(); }, [] {});
 }
 
@@ -460,6 +471,7 @@ void Groups::join(const c10::intrusive_ptr<ManagedGroup>& group) {
   group->set_occurrence(occurrence);
   entries_.push_back({group.get(), c10::weak_intrusive_ptr<ManagedGroup>(group)});
   ++created_;
+  BuildLog::only().know(group->key());
 }
 
 void Groups::leave(const ManagedGroup* group) {

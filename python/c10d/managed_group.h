@@ -16,6 +16,7 @@
 #include <array>
 #include <mutex>
 
+#include "build_log.h"
 #include "inner_group.h"
 #include "torch_headers.h"
 
@@ -32,6 +33,7 @@ class ManagedGroup final : public ::c10d::Backend {
 
   [[nodiscard]] const std::string& ranks_text() const { return ranks_; }
   [[nodiscard]] int occurrence() const { return occurrence_; }
+  [[nodiscard]] std::string key() const { return ranks_ + '/' + std::to_string(occurrence_); }
   void set_occurrence(int occurrence) { occurrence_ = occurrence; }
 
   // The inner groups of the generation of `order` (whose rank, size, store prefix and timeout are this group's own
@@ -94,6 +96,7 @@ class ManagedGroup final : public ::c10d::Backend {
     at::DeviceType device;
     Tensors outputs;
     Tensors received;  // those of the outputs that hold nothing of this rank
+    Results results = Results::shared;
   };
   // `issue`: on the inner backend. `local`: what loopback does instead.
   template <class Issue, class Local>

@@ -3,6 +3,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include "build_log.h"
 #include "draining_work.h"
 #include "generation.h"
 #include "interrupt.h"
@@ -39,6 +40,52 @@ void set_loopback(bool loopback) {
   Generation::current().set_loopback(loopback);
 }
 
+void replay_build_log(const py::function& fetch) {
+  // Shared, since a function of Python's may be copied only with its lock.
+  BuildLog::only().replay(
+      [fetch = std::make_shared<py::function>(fetch)](const std::string& group) -> std::optional<std::string> {
+        const auto found = (*fetch)(group).cast<std::optional<py::bytes>>();
+        return found ? std::optional(std::string(*found)) : std::nullopt;
+      });
+}
+
+py::dict encoded_build_log() {
+  py::dict texts;
+  for (const auto& [group, text] : BuildLog::only().encoded()) texts[py::str(group)] = py::bytes(text);
+  return texts;
+}
+
+std::vector<std::pair<std::string, std::uintptr_t>> differing_in_build_log() {
+  std::vector<std::pair<std::string, std::uintptr_t>> found;
+  for (const BuildLog::Differing& each : BuildLog::only().differing()) found.emplace_back(each.what, each.address);
+  return found;
+}
+
+std::map<std::string, std::vector<std::pair<std::string, std::uint64_t>>> digests_in_build_log() {
+  std::map<std::string, std::vector<std::pair<std::string, std::uint64_t>>> found;
+  for (const auto& [group, digests] : BuildLog::only().digests()) {
+    auto& all = found[group];
+    for (const BuildLog::Digest& each : digests) all.emplace_back(each.what, each.digest);
+  }
+  return found;
+}
+
+void define_build_log(py::module_& module) {
+  module.def("record_build", [] { BuildLog::only().record(); });
+  module.def("replay_build", &replay_build_log, py::arg("fetch"));
+  module.def(
+      "knows_build", [](const std::string& group) { return BuildLog::only().knows(group); }, py::arg("group"));
+  module.def("end_build", [] { BuildLog::only().end(); });
+  module.def(
+      "set_build_quiet", [](bool quiet) { BuildLog::only().set_quiet(quiet); }, py::arg("quiet"));
+  module.def("build_log", &encoded_build_log);
+  module.def("own_in_build", [] { return BuildLog::only().own(); });
+  module.def("differing_in_build", &differing_in_build_log);
+  module.def("digests_in_build", &digests_in_build_log);
+  module.def("trust_build", [] { BuildLog::only().trust(); });
+  module.def("unknown_in_build", [] { return BuildLog::only().unknown(); });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(pawl_c10d, module) {
@@ -49,9 +96,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
   py::class_<ManagedGroup, c10::intrusive_ptr<ManagedGroup>, ::c10d::Backend>(module, "ManagedGroup")
       .def(py::init(&ManagedGroup::make), py::arg("rank"), py::arg("size"), py::arg("ranks"), py::arg("timeout"),
            Unlocked())
-      .def_property_readonly("key", [](const ManagedGroup& group) {
-        return group.ranks_text() + "/" + std::to_string(group.occurrence());
-      });
+      .def_property_readonly("key", [](const ManagedGroup& group) { return group.key(); });
   py::class_<PawlStore, c10::intrusive_ptr<PawlStore>, ::c10d::Store>(module, "PawlStore")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout"));
 
@@ -81,6 +126,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
   module.def("live_count", [] { return Groups::all().live_count(); });
   module.def("created_count", [] { return Groups::all().created_count(); });
   module.def("making_count", &making_count);
+  define_build_log(module);
 }
 
 }  // namespace pawl

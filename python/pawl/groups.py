@@ -48,6 +48,7 @@ def register() -> None:
     for name in _OBJECT_COLLECTIVES:
         _guard(name)
     _replace("new_group", _managed_new_group)
+    _replace("_sync_module_states", _quiet, "torch.distributed.utils")
     atexit.register(c10d.close_generation)
 
 
@@ -109,6 +110,52 @@ def collective_phase(before: int, waiting: int) -> None:
     _extension.load().collective_phase(before, waiting)
 
 
+# What collectives gave before the first step: see build_log.py and python/c10d/build_log.h.
+
+def record_build() -> None:
+    _extension.load().record_build()
+
+
+def replay_build(fetch: Callable[[str], bytes | None]) -> None:
+    """`fetch`: the log of a group (as "0-3/0": its ranks, and its place among groups of these); None: nobody has it."""
+    _extension.load().replay_build(fetch)
+
+
+def end_build() -> None:
+    """What was recorded or fetched stays."""
+    _extension.load().end_build()
+
+
+def build_log() -> dict[str, bytes]:
+    """By group, of all groups whose log this process has."""
+    return dict(_extension.load().build_log())
+
+
+def own_in_build() -> list[str]:
+    """Collectives that were recorded and gave each rank a result of its own."""
+    return list(_extension.load().own_in_build())
+
+
+def differing_in_build() -> list[tuple[str, int]]:
+    """Collectives whose results are too big to be kept and came out differently when replayed, and where they lie."""
+    return list(_extension.load().differing_in_build())
+
+
+def digests_in_build() -> dict[str, list[tuple[str, int]]]:
+    """By group: its collectives in order, and a digest of what each gave here."""
+    return dict(_extension.load().digests_in_build())
+
+
+def trust_build() -> None:
+    """What loopback gave to groups whose log nobody had is what they were given when the job began."""
+    _extension.load().trust_build()
+
+
+def unknown_in_build() -> list[str]:
+    """Groups whose log nobody had."""
+    return list(_extension.load().unknown_in_build())
+
+
 def live_count() -> int:
     """Managed groups that were made and not destroyed."""
     return _extension.load().live_count()
@@ -165,11 +212,12 @@ def _guard(name: str) -> None:
     _replace(name, _guarded)
 
 
-def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+             module_name: str = "torch.distributed.distributed_c10d") -> None:
     """Wraps torch's function `name`, wherever the name is known already."""
-    import torch.distributed.distributed_c10d as torch_c10d
+    import importlib
 
-    original = getattr(torch_c10d, name)
+    original = getattr(importlib.import_module(module_name), name)
     guarded = wrap(original)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
@@ -185,6 +233,8 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_managed(bound.arguments.get("group")):
             return original(*args, **kwargs)
         if _extension.load().in_loopback():
+            if original.__name__ == "broadcast_object_list" and _knows_build(bound.arguments.get("group")):
+                return original(*args, **kwargs)  # its broadcasts are replayed
             return _own_objects(original, bound)
         _refuse_drained(original.__name__)
         try:
@@ -218,6 +268,23 @@ def _managed_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
+def _quiet(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DDP and FSDP give all ranks the module's state with it: a restore does that anyway."""
+    @functools.wraps(original)
+    def spread(*args: Any, **kwargs: Any) -> Any:
+        _extension.load().set_build_quiet(True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _extension.load().set_build_quiet(False)
+
+    return spread
+
+
+def _knows_build(group: Any) -> bool:
+    return bool(_extension.load().knows_build(_backend_of(group).key))
+
+
 def _refuse_drained(name: str) -> None:
     why = failed()
     if why is not None:
@@ -226,15 +293,21 @@ def _refuse_drained(name: str) -> None:
 
 def _is_managed(group: Any) -> bool:
     """Whether the object collectives of `group` (None: all ranks) run on a managed group."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or group == dist.GroupMember.NON_GROUP_MEMBER:
+        return False
+    return isinstance(_backend_of(group), _extension.load().ManagedGroup)
+
+
+def _backend_of(group: Any) -> Any:
+    """That object collectives of `group` (None: all ranks) run on."""
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_object_coll_device
 
-    if not dist.is_initialized() or group == dist.GroupMember.NON_GROUP_MEMBER:
-        return False
     group = group or dist.group.WORLD
-    backend = group._get_backend(torch.device(_get_object_coll_device(group)))
-    return isinstance(backend, _extension.load().ManagedGroup)
+    return group._get_backend(torch.device(_get_object_coll_device(group)))
 
 
 def _own_objects(original: Callable[..., Any], bound: inspect.BoundArguments) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
 from pawl._library import Lifetime, Phase, Seat, Trainer
+from pawl.build_log import BuildLog
 from pawl.errors import Recover, Refused, StepLost, Stop
 from pawl.job import Job, Step
 from pawl.left_gradients import Left
@@ -103,6 +104,7 @@ class ManagedJob(Job):
         groups.use_library(self._trainer.path, self._trainer.handle)
         self._store = groups.PawlStore(BUILD_TIMEOUT)
         groups.set_loopback(self._late)
+        self._build = BuildLog(self._trainer, self._seat, self._rejoin)
         if not self._late:
             self._open_groups(BUILD_TIMEOUT)
         dist.init_process_group("pawl", store=self._store, rank=self.rank, world_size=self.world_size)
@@ -289,6 +291,7 @@ class ManagedJob(Job):
 
     def _enter(self, step: Step) -> None:
         from pawl import groups
+        self._build.end()
         self._inside, self._updated, self._fenced, self.cut_short = step, False, False, False
         if step.rehearsal:
             return
@@ -454,7 +457,8 @@ class ManagedJob(Job):
         self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
         volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), self._witness.part(),
-                                                 *self._protected.parts], self._state_bytes, script_exit.say)
+                                                 self._build.part(), *self._protected.parts], self._state_bytes,
+                                                script_exit.say)
         self._volatile = volatile
         size = len(volatile.save())
         if size * 2 > self._state_bytes:
@@ -493,8 +497,7 @@ class ManagedJob(Job):
                 self._protected.carried_gradient(int(step) - 1)
                 yield step
                 if self._trainer.interrupted():  # the others wait for this seat to follow
-                    with self._stopping():
-                        self._adopt(self._trainer.recover_join())
+                    self._build.share(self._rejoin())
         from pawl import groups
         groups.set_loopback(False)
         self._late = False
@@ -526,6 +529,12 @@ class ManagedJob(Job):
         if not self._seat.resume_step:
             self._await_restart()
 
+    def _rejoin(self) -> Seat:
+        """While this seat is built."""
+        with self._stopping():
+            self._adopt(self._trainer.recover_join())
+        return self._seat
+
     def _adopt(self, seat: Seat) -> None:
         self._seat, self.generation = seat, seat.generation
         self._done, self._window_due = seat.resume_step, False
@@ -538,9 +547,11 @@ class ManagedJob(Job):
             self._raised = False
         resume = self._seat.resume_step
         if resume > 0:
+            self._build.share(self._seat)
             if resume in self._torn:
                 raise Refused(f"step {resume} can't be restored: {self._torn[resume]}, and start the job again")
             self._seal()
+            self._build.check(self._held)
             self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._trainer.restore()
             self._open_groups(self._timeout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
+import struct
 import sys
 import tempfile
 import threading
@@ -27,6 +29,18 @@ from pawl.errors import Refused  # noqa: E402
 
 RANK, WORLD = 2, 4
 LIBRARY = os.environ.get("PAWL_LIBRARY", os.path.join(group_ranks.ROOT, "build", "lib", "libpawl.so.0"))
+
+COUNTED, DIGESTED, KEPT = range(3)
+PICKLED = pickle.dumps({"seed": 7})
+
+
+def build_log(*records: tuple[int, str, torch.Tensor]) -> bytes:
+    """As python/c10d/build_log.cc writes it, with digests of nothing."""
+    text = struct.pack("<I", len(records))
+    for kind, name, value in records:
+        text += struct.pack("<BB", kind, len(name)) + name.encode() + struct.pack("<QQ", value.nbytes, 1)
+        text += value.numpy().tobytes() if kind == KEPT else b""
+    return text
 
 
 class EqualTest(unittest.TestCase):
@@ -159,6 +173,65 @@ class LoopbackTest(unittest.TestCase):
         for ranks in ([2, 3], [0, 2], [2, 3], [0, 1, 2]):
             keys.append(dist.new_group(ranks)._get_backend(torch.device("cpu")).key)
         self.assertEqual(["2-3/0", "0,2/0", "2-3/1", "0-2/0"], keys)
+
+    def replayed(self, ranks: list[int], log: bytes | None) -> tuple[dist.ProcessGroup, list[str]]:
+        """A group of these ranks whose collectives are replayed by this log, and which logs were asked for."""
+        asked: list[str] = []
+        groups.replay_build(lambda group: asked.append(group) or log)
+        self.addCleanup(groups.end_build)
+        group = dist.new_group(ranks)
+        self.addCleanup(dist.destroy_process_group, group)
+        return group, asked
+
+    def test_a_replay_gives_what_the_others_were_given(self) -> None:
+        seed, mean = torch.tensor([4711]), torch.tensor([0.5, 0.25])
+        log = build_log((KEPT, "broadcast", seed), (KEPT, "all-reduce", mean), (COUNTED, "broadcast", seed))
+        group, asked = self.replayed([1, 2], log)
+        mine = torch.tensor([1])
+        dist.broadcast(mine, 1, group=group)
+        self.assertEqual(seed.tolist(), mine.tolist())
+        means = torch.tensor([9.0, 9.0], requires_grad=True)
+        version = means._version
+        dist.all_reduce(means.detach(), group=group)
+        self.assertEqual(mean.tolist(), means.tolist())
+        self.assertEqual(version, means._version)
+        mine = torch.tensor([1])
+        dist.broadcast(mine, 1, group=group)
+        self.assertEqual([1], mine.tolist(), "what is only counted is loopback's affair")
+        self.assertEqual(["1-2/0"], asked)
+        with self.assertRaisesRegex(RuntimeError, "collective 4 of the group of ranks 1-2 .* the script did only 3"):
+            dist.broadcast(mine, 1, group=group)
+
+    def test_a_replay_of_objects(self) -> None:
+        size = torch.tensor([len(PICKLED)])
+        log = build_log((KEPT, "broadcast", size), (KEPT, "broadcast", torch.tensor(list(PICKLED), dtype=torch.uint8)))
+        group, _ = self.replayed([0, 2], log)
+        objects = [None]
+        dist.broadcast_object_list(objects, 0, group=group)
+        self.assertEqual([{"seed": 7}], objects)
+
+    def test_a_replay_of_what_is_too_big_is_compared(self) -> None:
+        big = torch.zeros(20_000)
+        group, _ = self.replayed([2, 3], build_log((DIGESTED, "broadcast", big), (DIGESTED, "broadcast", big)))
+        other = torch.ones(20_000)
+        dist.broadcast(other, 2, group=group)
+        found = groups.differing_in_build()
+        self.assertEqual([other.data_ptr()], [address for _, address in found])
+        self.assertIn("broadcast of 80000 bytes (collective 1 of the group of ranks 2-3", found[0][0])
+        with self.assertRaisesRegex(RuntimeError, "has 8 bytes; when the job began, it was a broadcast of 80000"):
+            dist.broadcast(torch.zeros(1, dtype=torch.int64), 2, group=group)
+
+    def test_a_damaged_log_is_refused_and_a_missing_one_is_told(self) -> None:
+        whole = build_log((KEPT, "broadcast", torch.zeros(4)))
+        for ranks, log in (([0, 1, 2], whole[:-1]), ([0, 2, 3], whole + b"x"), ([1, 2, 3], b"")):
+            group, _ = self.replayed(ranks, log)
+            with self.assertRaisesRegex(RuntimeError, "damaged"):
+                dist.broadcast(torch.zeros(4), 2, group=group)
+        group, _ = self.replayed([0, 1, 3, 2], None)
+        mine = torch.tensor([3.0])
+        dist.all_reduce(mine, group=group)
+        self.assertEqual([3.0], mine.tolist())
+        self.assertEqual(1, len(groups.unknown_in_build()))
 
 
 class StoreTest(unittest.TestCase):

@@ -136,6 +136,17 @@ class TrapTest(JobTest):
         self.assert_says(said, "x, which DistributedDataParallel is given", "own_batches.py:",
                          "was done before the loss", 'pawl.init(on_mismatch="warn")')
 
+    def test_what_ranks_agreed_on_before_the_first_step(self):
+        self.equal("build_collectives", kill="0:6,1:10,0:14")
+
+    def test_what_ranks_agreed_on_when_all_of_them_die(self):
+        _, said = self.killed("build_collectives", kill="0:6,1:6", code=1)
+        self.assert_says(said, "gave other values when the job began", "no seat of its group is left")
+        self.equal("averages", kill="0:9,1:9")
+
+    def test_what_each_rank_got_of_its_own_before_the_first_step(self):
+        self.refused("build_scatter", "scatter", "a result of its own", "all_gather")
+
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")
 
