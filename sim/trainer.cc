@@ -230,24 +230,59 @@ class Trainer {
 
   bool restore() {
     progress(PAWL_PHASE_RESTORE);
-    const auto frame = request(job::RestoreMessage{generation_}, MessageKind::slot);
-    if (!frame) return false;
-    job::SlotMessage named;
-    if (!decode(frame->payload, named) || named.index >= arena_->slot_count() || named.step != resume_) {
-      cluster_.violate("pawld named a slot that makes no sense");
-      return false;
+    std::vector<std::byte> live;
+    auto source = restore_source(true);
+    if (!source) return false;
+    if (source->slot.word().state != job::SlotState::sealed) {
+      copy_what_comes(source->slot, source->named, live);
+      source = restore_source(false);
+      if (!source) return false;
     }
-    const job::Slot slot = arena_->slot(named.index);
+    const job::Slot& slot = source->slot;
     scheduler_.sleep(scheduler_.between(100us, 5ms));
     if (Status sound = slot.verify(); !sound) {
-      job::RestoreBadMessage bad{named.index, sound.error().what};
+      job::RestoreBadMessage bad{source->named.index, sound.error().what};
       (void)send(frame_of(bad, ++request_));
       for (const Duration until = scheduler_.now() + 5s; !recovery_pending() && scheduler_.now() < until;)
         scheduler_.sleep(kTick);
       return false;
     }
-    cluster_.restored(*seat_, resume_, slot.payload());
+    const auto payload = slot.payload();
+    live.insert(live.end(), payload.begin() + static_cast<std::ptrdiff_t>(live.size()), payload.end());
+    cluster_.restored(*seat_, resume_, live);
     return true;
+  }
+
+  struct RestoreSource {
+    job::SlotMessage named;
+    job::Slot slot;
+  };
+  std::optional<RestoreSource> restore_source(bool as_it_fills) {
+    const auto frame = request(job::RestoreMessage{generation_, as_it_fills}, MessageKind::slot);
+    if (!frame) return std::nullopt;
+    job::SlotMessage named;
+    if (!decode(frame->payload, named) || named.index >= arena_->slot_count() || named.step != resume_) {
+      cluster_.violate("pawld named a slot that makes no sense");
+      return std::nullopt;
+    }
+    return RestoreSource{named, arena_->slot(named.index)};
+  }
+
+  // As libpawl's SlotRestore: bucket after bucket while the fetch runs, each with the sum of what was copied.
+  void copy_what_comes(const job::Slot& slot, const job::SlotMessage& named, std::vector<std::byte>& live) {
+    Duration news_at = scheduler_.now();
+    for (std::uint32_t i = 0; i < kBuckets && !recovery_pending() && scheduler_.now() - news_at < 1s;) {
+      if (!slot.bucket_ready(i, named.generation, named.step)) {
+        scheduler_.sleep(scheduler_.between(100us, 2ms));
+        look_at_progress();
+        continue;
+      }
+      const auto bytes = slot.bucket(i);
+      if (crc32c(bytes) != slot.buckets()[i].crc32c.load()) return;
+      live.insert(live.end(), bytes.begin(), bytes.end());
+      news_at = scheduler_.now();
+      ++i;
+    }
   }
 
   bool finish_recovery() {

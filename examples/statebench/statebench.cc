@@ -162,11 +162,13 @@ class Training {
     return Status::ok;
   }
 
-  // As a device that computes while the cores are free.
+  // As a device that computes while the cores are free. The wait ends with the step if that is lost, as a collective
+  // would.
   Status compute() {
     const Clock::time_point end = Clock::now() + std::chrono::milliseconds(settings_.step_ms);
     for (;;) {
       STATEBENCH_TRY(trainer_.progress(Phase::compute));
+      if (trainer_.interrupted()) return Status::ok;  // the next call says why
       const auto left = end - Clock::now();
       if (left <= Clock::duration::zero()) return Status::ok;
       std::this_thread::sleep_for(std::min<Clock::duration>(left, std::chrono::milliseconds(20)));

@@ -40,15 +40,30 @@ Slot slot_to_fill(const Arena& arena, Generation generation, Step step) {
   return best;
 }
 
-bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index) {
+namespace {
+
+template <class Accept>
+bool find_slot(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index, Accept accept) {
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
     const SlotWord word = arena.slot(i).word();
-    if (word.state != SlotState::sealed || word.generation != generation || word.step != step) continue;
+    if (word.generation != generation || word.step != step || !accept(word)) continue;
     slot = arena.slot(i);
     index = i;
     return true;
   }
   return false;
+}
+
+}  // namespace
+
+bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index) {
+  return find_slot(arena, generation, step, slot, index,
+                   [](const SlotWord& word) { return word.state == SlotState::sealed; });
+}
+
+bool find_filling(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index) {
+  return find_slot(arena, generation, step, slot, index,
+                   [](const SlotWord& word) { return word.frozen && word.state != SlotState::empty; });
 }
 
 std::shared_ptr<Fetch> Fetch::start(Options options) {
@@ -145,6 +160,7 @@ Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
 Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream, std::uint64_t& bytes) {
   if (!slot.open_frozen(begin.generation, begin.step, begin.samples))
     return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
+  if (options_.on_filling) options_.on_filling();
   bytes = 0;
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::uint32_t sum = 0;

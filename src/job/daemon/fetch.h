@@ -27,6 +27,8 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     StreamContext context;
     // On the fetch's thread: the own arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
+    // Any thread, each time that the slot is open: its buckets are ready from now on, one after another, each verified.
+    std::function<void()> on_filling = {};
     // Any thread, once. `corrupt`: the source itself says that it hasn't the slot, or not right: strike it out.
     // `cancelled`: ended. All else: this node can't do it, the source is sound.
     std::function<void(Status, std::uint64_t bytes)> on_done;
@@ -70,5 +72,8 @@ class FetchServer : public std::enable_shared_from_this<FetchServer> {
 [[nodiscard]] Slot slot_to_fill(const Arena& arena, Generation generation, Step step);
 // The sealed slot (generation, step); false if there is none.
 [[nodiscard]] bool find_sealed(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index);
+// The slot that a fetch has opened for (generation, step), sealed or not yet. Before a fetch has, a dirty one may be what
+// a capture left behind.
+[[nodiscard]] bool find_filling(const Arena& arena, Generation generation, Step step, Slot& slot, std::uint32_t& index);
 
 }  // namespace pawl::job

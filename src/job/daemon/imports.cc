@@ -11,6 +11,7 @@ using Json = nlohmann::json;
 
 void Imports::begin() {
   imported_.clear();
+  filling_.clear();
   waiting_.clear();
   fetches_.clear();
   for (const Member& member : context_.mirror.state().seats) {
@@ -60,6 +61,7 @@ std::optional<std::string> Imports::address_of(NodeLife life) const {
 
 void Imports::end() {
   waiting_.clear();
+  filling_.clear();
   for (auto& fetch : fetches_) fetch->end();
 }
 
@@ -77,12 +79,21 @@ void Imports::start(const Source& source) {
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
   auto arena_for = [this, generation](const ArenaSpec& spec) { return arenas_.own_from_thread(spec, generation); };
+  auto on_filling = [this, generation, seat = source.seat] {
+    context_.post([this, generation, seat] { began_filling(generation, seat); });
+  };
   fetches_.push_back(Fetch::start({.hello = hello,
                                    .address = address_of(source.from).value_or(""),
                                    .source = source,
                                    .context = stream,
                                    .arena_for = arena_for,
+                                   .on_filling = on_filling,
                                    .on_done = on_done}));
+}
+
+void Imports::began_filling(Generation generation, Seat seat) {
+  if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
+  if (filling_.insert(seat).second) context_.drive();
 }
 
 void Imports::finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes,

@@ -6,7 +6,7 @@
 //
 // A pawld may die anywhere in `restoring` and the next one finds (docs/protocol.md: slots outlive it, its tasks do not):
 //   slot here           trainer          `ready`   the next pawld
-//   none, or half       not done         not put   fetches, into the half one; the trainer waits in restore
+//   none, or half       not done         not put   fetches, into the half one; the trainer waits in restore, or copies
 //   none, or half       done             not put   only if the segment was lost: fetches, not ready before that
 //   none, or half       done             put       likewise; at `running` the fetch is ended and the half slot emptied
 //   none, or half       not done         put       does not occur: ready needs done
@@ -17,7 +17,8 @@
 // "Sealed" is a slot of the step, frozen, with a sound header: in `restoring` only a finished fetch of this recovery, or
 // the own arena that the plan relies on, can be that. For what proved wrong was emptied before this node's inventory was
 // put (Memory::empty_struck), and no `restoring` begins without that. Half slots are never taken for whole ones, since a
-// fetch seals last. A trainer that nobody has heard since the restart may be one that copies: it is waited for.
+// fetch seals last: a trainer may copy the buckets that have come of a half one (fills()), and is done only once it is
+// whole. A trainer that nobody has heard since the restart may be one that copies: it is waited for.
 #pragma once
 
 #include <memory>
@@ -54,12 +55,15 @@ class Imports {
   void end();            // of the generation; never waits: idle() tells when no fetch touches memory any more
   [[nodiscard]] bool idle() const { return workers_.idle(); }
   [[nodiscard]] bool has(Seat seat) const { return imported_.count(seat) > 0; }  // the resume step lies here
+  // A fetch of this recovery has opened the seat's slot: what is ready in it is right.
+  [[nodiscard]] bool fills(Seat seat) const { return filling_.count(seat) > 0; }
 
  private:
   [[nodiscard]] bool may_copy(Seat seat);
   [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
   void start(const Source& source);
   void strike(const Source& source, const std::string& why);
+  void began_filling(Generation generation, Seat seat);
   void finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes, Duration took);
 
   NodeContext& context_;
@@ -71,6 +75,7 @@ class Imports {
   std::function<Hello(Purpose)> hello_;
   Workers workers_;
   std::set<Seat> imported_;
+  std::set<Seat> filling_;
   std::vector<Source> waiting_;  // for their trainers to join, or an address
   std::vector<std::shared_ptr<Fetch>> fetches_;
 };

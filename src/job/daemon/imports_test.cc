@@ -111,6 +111,34 @@ TEST_F(Restores, WhatLiesHereIsNotFetched) {
   EXPECT_TRUE(nothing_is_fetched());
 }
 
+// A trainer may copy what has come once the fetch has opened the slot, and not what a capture or another pawld left.
+TEST_F(Restores, ASlotFillsFromWhereItsFetchHasOpenedItUntilItIsWhole) {
+  leave(SlotState::dirty);
+  begin(SourceKind::replica);
+  const Slot slot = own_slot();
+  EXPECT_TRUE(slot.bucket_ready(0, kSlotGeneration, kStep));
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  real_clock().sleep(kTestQuiet);
+  posted.run();
+  EXPECT_FALSE(imports.fills(Seat(0)));
+  say_slot_begin(source, kSlotGeneration, kStep, Seat(0));
+  ASSERT_TRUE(posted.run_until([&] { return imports.fills(Seat(0)); }));
+  EXPECT_FALSE(slot.bucket_ready(0, kSlotGeneration, kStep));
+  Slot filling;
+  std::uint32_t index = 9;
+  ASSERT_TRUE(find_filling(memory.find(ArenaKind::own, Seat(0))->arena, kSlotGeneration, kStep, filling, index));
+  EXPECT_EQ(index, 0u);
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) {
+    EXPECT_FALSE(imports.has(Seat(0)));
+    say_slot_bucket(source, kStep, i);
+    ASSERT_TRUE(eventually([&] { return slot.bucket_ready(i, kSlotGeneration, kStep); }));
+  }
+  ASSERT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
+  imports.end();
+  EXPECT_FALSE(imports.fills(Seat(0)));
+}
+
 TEST_F(Restores, AReplicaIsFetchedFromItsHolder) {
   begin(SourceKind::replica);
   imports.start_waiting();

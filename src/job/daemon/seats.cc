@@ -59,6 +59,7 @@ void Seats::on_request(TrainerProcess& trainer, const Frame& frame) {
     case MessageKind::layout:
       return on_layout(trainer, frame);
     case MessageKind::restore:
+      trainer.line.restores_as_it_fills = message_of<RestoreMessage>(frame).as_it_fills;
       return answer_restores();
     case MessageKind::restore_bad:
       trainer.line.waiting.erase(kind);
@@ -134,16 +135,19 @@ void Seats::answer_joins() {
 void Seats::answer_restores() {
   if (!parts_.context.is_restoring()) return;
   for (TrainerProcess& trainer : parts_.trainers.places()) {
-    if (!trainer.seat || !trainer.line.waits_for(MessageKind::restore) || !parts_.imports.has(*trainer.seat)) continue;
+    if (!trainer.seat || !trainer.line.waits_for(MessageKind::restore)) continue;
+    const bool whole = parts_.imports.has(*trainer.seat);
+    if (!whole && !(trainer.line.restores_as_it_fills && parts_.imports.fills(*trainer.seat))) continue;
     const Source* source = parts_.context.mirror.source_of(*trainer.seat);
     const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
     Slot slot;
     std::uint32_t index = 0;
     const bool there =
-        source != nullptr && arena && find_sealed(arena->arena, source->slot_generation, source->step, slot, index);
+        source != nullptr && arena &&
+        (whole ? find_sealed : find_filling)(arena->arena, source->slot_generation, source->step, slot, index);
     if (there) {
       parts_.trainers.answer(trainer, MessageKind::restore, SlotMessage{index, source->slot_generation, source->step});
-    } else {
+    } else if (whole) {
       parts_.trainers.answer(trainer, MessageKind::restore,
                              RefusedMessage{kInvalidStatus, "there is no step to restore"});
     }

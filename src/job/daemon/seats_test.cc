@@ -253,6 +253,23 @@ TEST_F(TwoSeats, ARestoreIsAnsweredWhenTheStepLiesInTheArena) {
   EXPECT_TRUE(second.process().line.waits_for(MessageKind::restore));
 }
 
+// What a trainer copies before all has come must be a fetch's: a capture leaves a dirty slot of that step, too.
+TEST_F(TwoSeats, ARestoreThatTakesWhatComesWaitsForTheFetch) {
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::replica, test_life(5), Generation(1), Step(41)},
+                        {Seat(1), SourceKind::replica, test_life(5), Generation(1), Step(41)}};
+  (void)node.learn();
+  declare(first, 5);
+  (void)first.answers();
+  const Slot slot = memory.find(ArenaKind::own, Seat(0))->arena.slot(1);
+  ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), Step(41), 0));  // and it never was sealed
+  memory.freeze_all();
+  imports.begin();
+  ask(first, RestoreMessage{Generation(1), true}, 8);
+  EXPECT_FALSE(answer<SlotMessage>(first));
+  EXPECT_TRUE(first.process().line.waits_for(MessageKind::restore));
+}
+
 TEST_F(TwoSeats, TheNodeIsReadyWhenAllItsSeatsAreDone) {
   ask(first, DoneMessage{Generation(9)});  // of another generation
   ask(second, DoneMessage{Generation(1)});

@@ -31,6 +31,7 @@ struct TrainerLine {
   std::shared_ptr<Connection> connection;        // nullptr: not attached
   std::map<MessageKind, std::uint64_t> waiting;  // kind -> request id
   std::set<std::uint64_t> rendezvous_waiting;    // ids of rendezvous requests: any number may wait
+  bool restores_as_it_fills = false;             // its restore request takes a slot that is being filled
 
   [[nodiscard]] bool waits_for(MessageKind kind) const { return waiting.count(kind) > 0; }
   [[nodiscard]] bool waits() const { return !waiting.empty() || !rendezvous_waiting.empty(); }

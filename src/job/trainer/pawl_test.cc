@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "env/files.h"
 #include "env/process.h"
 #include "env/temporary_directory.h"
@@ -433,6 +434,133 @@ TEST_F(Pawl, ACorruptSourceIsRefusedAndLiveStateIsUntouched) {
   }
   ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
   ASSERT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  training.expect_state_of(1);
+}
+
+// A slot that a fetch fills, as pawld's threads do it: `fill` copies a bucket in, verified.
+class FillingSlot : public Pawl {
+ protected:
+  // The state of step 1 lies sealed; the trainer has come to join for generation 2, where it has to be fetched anew.
+  void begin() {
+    training.start(directory.socket());
+    training.step(1);
+    ASSERT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+    ASSERT_EQ(pawl_fence(training.t, nullptr), PAWL_OK);
+    ASSERT_EQ(sealed_steps(), Steps{1});
+    slot = kept.arena->slot(kept.arena->slot(0).word().state == SlotState::sealed ? 0 : 1);
+    daemon.recover(2, 1);
+    whole.assign(slot.payload().begin(), slot.payload().end());
+    open();
+    ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+    training.clobber();
+  }
+  void open() {
+    ASSERT_TRUE(slot.open_frozen(Generation(1), Step(1), 32));
+    std::fill(slot.payload().begin(), slot.payload().end(), std::byte{0xee});
+  }
+  void fill(std::uint32_t index) {
+    const std::span<std::byte> bucket = slot.bucket(index);
+    const std::size_t begin = static_cast<std::size_t>(bucket.data() - slot.payload().data());
+    std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), bucket.size(), bucket.begin());
+    slot.bucket_done(index, crc32c(bucket), Generation(1), Step(1));
+  }
+  std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(slot.buckets().size()); }
+  // Of the weights, which lie first in the payload, those of this bucket are there.
+  bool has_come(std::uint32_t index) const {
+    const std::size_t first = std::size_t{index} * slot.bucket(0).size();
+    return std::memcmp(reinterpret_cast<const char*>(training.weights.data()) + first, whole.data() + first, 64) == 0;
+  }
+  void wait_for_bucket(std::uint32_t index) {
+    while (!has_come(index)) real_clock().sleep(milliseconds(1));
+  }
+
+  Slot slot;
+  std::vector<std::byte> whole;
+};
+
+TEST_F(FillingSlot, BucketsAreCopiedAsTheyComeAndTheRestoreEndsOnceTheSlotIsWhole) {
+  begin();
+  std::atomic<bool> restored{false};
+  std::thread fetch([&] {
+    fill(0);
+    wait_for_bucket(0);
+    EXPECT_FALSE(has_come(1));
+    fill(1);
+    wait_for_bucket(1);
+    for (std::uint32_t i = 2; i < bucket_count(); ++i) fill(i);
+    daemon.wait_for(MessageKind::restore, 2);  // all is copied, and it asks for the whole one
+    real_clock().sleep(milliseconds(20));
+    EXPECT_FALSE(restored);
+    ASSERT_TRUE(slot.seal_frozen(Generation(1), Step(1)));
+  });
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  restored = true;
+  fetch.join();
+  training.expect_state_of(1);
+}
+
+// The wire broke, and the fetch begins anew: what was there before is not taken for what comes.
+TEST_F(FillingSlot, AFetchThatBeginsAnewIsFollowed) {
+  begin();
+  std::thread fetch([&] {
+    fill(0);
+    wait_for_bucket(0);
+    open();
+    const std::span<std::byte> torn = slot.bucket(1);  // written, and not done
+    std::fill(torn.begin(), torn.end(), std::byte{1});
+    real_clock().sleep(milliseconds(20));
+    for (std::uint32_t i = 0; i < bucket_count(); ++i) fill(i);
+    ASSERT_TRUE(slot.seal_frozen(Generation(1), Step(1)));
+  });
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  fetch.join();
+  training.expect_state_of(1);
+  EXPECT_EQ(daemon.count(MessageKind::restore_bad), 0);
+}
+
+// Only a whole slot is judged: until then a bucket that isn't what its line says may be one that is just being written.
+TEST_F(FillingSlot, ABucketThatIsWrongIsReportedOnceTheSlotIsWhole) {
+  begin();
+  std::thread fetch([&] {
+    for (std::uint32_t i = 0; i < bucket_count(); ++i) fill(i);
+  });
+  fetch.join();
+  slot.bucket(2)[5] ^= std::byte{8};
+  std::thread other([&] {
+    daemon.wait_for(MessageKind::restore, 2);
+    EXPECT_EQ(daemon.count(MessageKind::restore_bad), 0);
+    ASSERT_TRUE(slot.seal_frozen(Generation(1), Step(1)));
+    daemon.wait_for(MessageKind::restore_bad);
+    daemon.recover(3, 1);
+  });
+  EXPECT_EQ(pawl_restore(training.t), PAWL_RECOVER);
+  other.join();
+  EXPECT_NE(daemon.last_text().find("bucket 2"), std::string::npos) << daemon.last_text();
+}
+
+// No more comes: pawld is asked again, since another one may be there.
+TEST_F(FillingSlot, ARecoveryEndsTheWaitForBuckets) {
+  begin();
+  std::thread other([&] {
+    fill(0);
+    wait_for_bucket(0);
+    daemon.recover(3, 1);
+  });
+  EXPECT_EQ(pawl_restore(training.t), PAWL_RECOVER);
+  other.join();
+  EXPECT_EQ(daemon.count(MessageKind::restore), 1);
+}
+
+TEST_F(FillingSlot, WhereNothingComesPawldIsAskedAgain) {
+  begin();
+  std::thread fetch([&] {
+    fill(0);
+    daemon.wait_for(MessageKind::restore, 2);
+    for (std::uint32_t i = 0; i < bucket_count(); ++i) fill(i);
+    ASSERT_TRUE(slot.seal_frozen(Generation(1), Step(1)));
+  });
+  EXPECT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  fetch.join();
   training.expect_state_of(1);
 }
 

@@ -179,7 +179,8 @@ class TestDaemon {
       std::lock_guard lock(mutex_);
       for (auto it = waiting_.begin(); it != waiting_.end();) {
         const auto kind = kind_of(*it);
-        if (withheld_.count(kind) > 0 || (kind == MessageKind::rendezvous && !try_store(*it))) {
+        if (withheld_.count(kind) > 0 || (kind == MessageKind::rendezvous && !try_store(*it)) ||
+            (kind == MessageKind::restore && !named_slot(*it))) {
           ++it;
         } else {
           now.push_back(std::move(*it));
@@ -214,7 +215,7 @@ class TestDaemon {
       case MessageKind::layout:
         return layout(frame, seating);
       case MessageKind::restore:
-        return restore(frame, seating);
+        return say(frame, named_slot_.value_or(SlotMessage{}));
       case MessageKind::restore_bad: {
         RestoreBadMessage bad;
         EXPECT_TRUE(decode(frame.payload, bad));
@@ -284,12 +285,18 @@ class TestDaemon {
     }
     say(frame, ArenaMessage{kept_.arena_segment.memory.size_bytes()}, {kept_.arena_segment.fd.get()});
   }
-  void restore(const Frame& frame, const Seating& seating) {
-    for (std::uint32_t i = 0; i < kept_.arena->slot_count(); ++i) {
+  // Under mutex_. What a restore is answered; false: not yet. A frozen dirty slot counts as one that a fetch fills.
+  bool named_slot(const Frame& frame) {
+    RestoreMessage asked;
+    EXPECT_TRUE(decode(frame.payload, asked));
+    for (std::uint32_t i = 0; kept_.arena && i < kept_.arena->slot_count(); ++i) {
       const SlotWord word = kept_.arena->slot(i).word();
-      if (word.state != SlotState::sealed || word.step != Step(seating.resume_step)) continue;
-      return say(frame, SlotMessage{i, word.generation, word.step});
+      const bool fills = asked.as_it_fills && word.state == SlotState::dirty && word.frozen;
+      if (!(fills || word.state == SlotState::sealed) || word.step != Step(seating_.resume_step)) continue;
+      named_slot_ = SlotMessage{i, word.generation, word.step};
+      return true;
     }
+    return false;
   }
   void run(const Seating& seating) {
     kept_.page->generation = seating.generation;
@@ -316,6 +323,7 @@ class TestDaemon {
   std::map<std::uint64_t, RendezvousAnswer> store_answers_;
   std::map<MessageKind, std::pair<std::uint32_t, std::string>> refusals_;
   std::string last_text_;
+  std::optional<SlotMessage> named_slot_;  // to the restore that is being answered
 };
 
 }  // namespace pawl::job

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "job/redundancy/progress.h"
+#include "job/trainer/slot_restore.h"
 
 namespace pawl::job {
 namespace {
@@ -329,8 +330,10 @@ Result<pawl_seat> Trainer::join() {
   return seat;
 }
 
-Result<Slot> Trainer::restore_source() {
-  PAWL_ASSIGN(const Answer answer, session_->request(RestoreMessage{session_->joined()}, MessageKind::slot));
+// Sealed; or, if `as_it_fills`, perhaps one that a fetch is filling.
+Result<Slot> Trainer::restore_source(bool as_it_fills) {
+  PAWL_ASSIGN(const Answer answer,
+              session_->request(RestoreMessage{session_->joined(), as_it_fills}, MessageKind::slot));
   SlotMessage named;
   const bool whole = decode(answer.payload, named);
   restore_slot_ = named.index;
@@ -340,7 +343,8 @@ Result<Slot> Trainer::restore_source() {
               "pawld names a slot that makes no sense");
   const Slot slot = arena_.slot(restore_slot_);
   const SlotWord word = slot.word();
-  if (word.state == SlotState::sealed && word.generation == generation && word.step == step) return slot;
+  const bool there = word.state == SlotState::sealed || (as_it_fills && word.state == SlotState::dirty && word.frozen);
+  if (there && word.generation == generation && word.step == step) return slot;
   return report_bad_source(restore_slot_, Error{Code::corrupt, text("slot ", restore_slot_, " holds something else")});
 }
 
@@ -350,24 +354,19 @@ Status Trainer::restore() {
   progress(PAWL_PHASE_RESTORE);
   if (seat_->resume_step == 0) return {};  // the initial state is the trainer's own
   if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
-  PAWL_ASSIGN(const Slot slot, restore_source());
-  // All of it is proven before the first byte is used, so that a bad source leaves the live state as it was.
-  if (Status verified = slot.verify(); !verified) return report_bad_source(restore_slot_, std::move(verified).error());
-  if (Status copied = copy_out(slot); !copied) return report_bad_source(restore_slot_, std::move(copied).error());
-  return declared_->unstage();
-}
-
-// The sum is taken again over the very bytes that are used.
-Status Trainer::copy_out(const Slot& slot) {
-  const CopyPlan& plan = declared_->plan();
-  for (std::uint32_t i = 0; i < plan.bucket_count(); ++i) {
-    const std::uint32_t sum = scatter(plan.bucket(i), default_copy_kernel(), slot.bucket(i).data(), declared_->bases());
-    if (sum != slot.buckets()[i].crc32c.load(std::memory_order_relaxed)) {
-      return Error{Code::corrupt, text("bucket ", i, " changed while it was restored")};
-    }
-    if (i % 64 == 0) progress(PAWL_PHASE_RESTORE);
+  PAWL_ASSIGN(Slot slot, restore_source(true));
+  SlotRestore copy(declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); });
+  if (const SlotWord word = slot.word(); word.state == SlotState::sealed) {
+    // All that has lain here is proven before the first byte is used, so that a bad source leaves the live state as it
+    // was. The sums are taken again over the very bytes that are used.
+    if (Status verified = slot.verify(); !verified)
+      return report_bad_source(restore_slot_, std::move(verified).error());
+  } else {
+    copy.copy_what_comes(slot, word, [this] { return session_->interrupted(); });
+    PAWL_ASSIGN(slot, restore_source(false));
   }
-  return {};
+  if (Status copied = copy.copy_rest(slot); !copied) return report_bad_source(restore_slot_, std::move(copied).error());
+  return declared_->unstage();
 }
 
 Error Trainer::report_bad_source(std::uint32_t slot, Error found) {

@@ -91,8 +91,7 @@ class Trainer {
   void stage_volatile();
   [[nodiscard]] Status map_arena();
   [[nodiscard]] Status check_arena(const ArenaSpec& found) const;
-  [[nodiscard]] Result<Slot> restore_source();
-  [[nodiscard]] Status copy_out(const Slot& slot);
+  [[nodiscard]] Result<Slot> restore_source(bool as_it_fills);
   [[nodiscard]] Error report_bad_source(std::uint32_t slot, Error found);
   void count_fence(std::uint64_t waited_ns);
 

@@ -125,7 +125,7 @@ void fields(F& f, LayoutMessage& m) {
 }
 template <class F>
 void fields(F& f, RestoreMessage& m) {
-  f(m.generation);
+  f(m.generation, m.as_it_fills);
 }
 template <class F>
 void fields(F& f, RestoreBadMessage& m) {

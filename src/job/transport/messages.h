@@ -121,7 +121,7 @@ struct RendezvousAnswer {
 
 // --- Trainer -> pawld
 
-inline constexpr std::uint32_t kTrainerWireVersion = 2;
+inline constexpr std::uint32_t kTrainerWireVersion = 3;
 inline constexpr std::uint32_t kNoSeat = 0xffffffffu;
 
 struct AttachMessage {
@@ -147,6 +147,7 @@ struct LayoutMessage {  // Answer: arena or refused
 struct RestoreMessage {  // Answer: slot, when the resume step lies sealed in the own arena
   static constexpr MessageKind kKind = MessageKind::restore;
   Generation generation;
+  bool as_it_fills = false;  // or as soon as a fetch fills one with it, bucket by bucket
 };
 struct RestoreBadMessage {  // the source is corrupt. No answer: a recovery follows
   static constexpr MessageKind kKind = MessageKind::restore_bad;

@@ -52,7 +52,7 @@ TEST(Messages, OfATrainer) {
   expect_wire(2, "0100000000000000", JoinMessage{Generation(1)});
   expect_wire(3, "0700000000000000 0500000000000000 00100000 0600000000000000 020000006162",
               LayoutMessage{7, 5, 4096, 6, "ab"});
-  expect_wire(4, "0100000000000000", RestoreMessage{Generation(1)});
+  expect_wire(4, "0100000000000000 01", RestoreMessage{Generation(1), true});
   expect_wire(5, "01000000 0100000077", RestoreBadMessage{1, "w"});
   expect_wire(6, "0100000000000000", DoneMessage{Generation(1)});
   expect_wire(7, "0100000000000000 0100000077 0300000030203a", FaultMessage{Generation(1), "w", "0 :"});
