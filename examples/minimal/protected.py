@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 EPOCHS = 5
 BATCH = 32
@@ -27,17 +27,16 @@ def main() -> None:
     torch.manual_seed(0)
 
     dataset = rings(4096)
-    sampler = pawl.ElasticSampler(dataset, BATCH * job.world_size)
-    loader = iter(DataLoader(dataset, batch_sampler=sampler))
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100, gamma=0.5)
-    job.protect(model, optimizer, scheduler, sampler)
+    job.protect(model, optimizer, scheduler)
 
-    for step in job.steps(EPOCHS * len(sampler)):
+    for step, (points, labels) in job.batches(loader, epochs=EPOCHS):
         with step:
-            points, labels = next(loader)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(points), labels)
             loss.backward()

@@ -2,11 +2,13 @@
 here."""
 import os
 import random
+import subprocess
 import sys
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples", "minimal")
 sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
 
 import harness  # noqa: E402
@@ -417,6 +419,19 @@ class PlaceTest(unittest.TestCase):
     def test_an_empty_loader(self):
         with self.assertRaisesRegex(pawl.Refused, "gives no batches"):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
+
+
+class ExamplesTest(unittest.TestCase):
+    def test_both_forms_give_what_the_plain_loop_gives(self):
+        """Each in one process, without pawl's daemon."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PAWL")}
+        plain.update(PYTHONPATH=PACKAGE, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0",
+                     GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+        said = [subprocess.run([sys.executable, "-B", os.path.join(EXAMPLES, name + ".py")], env=plain, timeout=240,
+                               capture_output=True, text=True, check=True).stdout
+                for name in ("train", "protected", "protected_loop")]
+        self.assertEqual(32, len(said[0].splitlines()))
+        self.assertEqual([said[0]] * 2, said[1:])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -291,6 +292,8 @@ class Calls:
             self.calls.append(name)
             if name == self.failing:
                 raise pawl.errors.Recover("a peer died")
+            captured = "window_open" in self.calls
+            return types.SimpleNamespace(captured=captured, written=None) if name == "fence" else None
         return call
 
 
