@@ -33,7 +33,8 @@ class Condition {
 class Tasks {
  public:
   virtual ~Tasks() = default;
-  // `name` is for people: at most 15 characters are shown by the system.
+  // `name` is for people: at most 15 characters are shown by the system. Where there is no thread to be had, the task
+  // begins when there is one again, which is tried once a second, or in whoever joins it.
   virtual std::unique_ptr<Task> start(const std::string& name, std::function<void()> body) = 0;
   [[nodiscard]] virtual std::unique_ptr<Condition> make_condition() = 0;
 };

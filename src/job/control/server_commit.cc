@@ -27,7 +27,7 @@ Committer::Committer(CommitterOptions options) : options_(std::move(options)), k
 Result<std::unique_ptr<Committer>> Committer::open(CommitterOptions options) {
   std::unique_ptr<Committer> committer(new Committer(std::move(options)));
   PAWL_TRY(committer->replay());
-  committer->thread_ = std::thread([raw = committer.get()] { raw->run(); });
+  PAWL_ASSIGN(committer->thread_, Thread::start("commit", [raw = committer.get()] { raw->run(); }));
   return committer;
 }
 
@@ -67,7 +67,7 @@ Committer::~Committer() {
     stopping_ = true;
   }
   work_ready_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void Committer::submit(const Work& work, Done done) {

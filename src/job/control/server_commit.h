@@ -13,10 +13,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "env/thread.h"
 #include "job/control/key_values.h"
 #include "job/control/wal.h"
 
@@ -80,7 +80,7 @@ class Committer {
   Revision durable_revision_ = 0;
   Time awake_at_;                                        // when the thread was last known to run
   Time awake_by_ = Time::max() - std::chrono::hours(1);  // the thread is late if it runs only after it
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace pawl::job

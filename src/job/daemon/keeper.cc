@@ -25,6 +25,7 @@
 #include "env/files.h"
 #include "env/process.h"
 #include "env/shared_memory.h"
+#include "env/thread.h"
 #include "job/daemon/keeper_earlier_life.h"
 #include "job/daemon/keeper_lifelines.h"
 #include "job/daemon/keeper_output.h"
@@ -375,8 +376,12 @@ void Keeper::tell(const FromKeeper& news) {
 
 // A quarter of a second for each GiB, where nobody else has them.
 void Keeper::let_go(std::vector<HeldSegment> segments) {
-  auto shared = std::make_shared<std::vector<HeldSegment>>(std::move(segments));
-  (void)real_environment().tasks.start("let_go", [shared = std::move(shared)]() mutable { shared.reset(); });
+  std::function<void()> close = [shared = std::make_shared<std::vector<HeldSegment>>(std::move(segments))]() mutable {
+    shared.reset();
+  };
+  if (Result<Thread> thread = Thread::start("let_go", std::move(close)); thread) return thread->detach();
+  const OwnWork work(*this);  // no thread is to be had
+  close();
 }
 
 std::uint64_t Keeper::memory_bytes() {

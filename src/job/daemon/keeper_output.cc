@@ -48,8 +48,7 @@ struct KeeperOutput::Stream {
   std::string tail;
 };
 
-KeeperOutput::KeeperOutput(const KeeperOutputOptions& options)
-    : options_(options), wake_(make_event()), thread_([this] { run(); }) {}
+KeeperOutput::KeeperOutput(const KeeperOutputOptions& options) : options_(options), wake_(make_event()) {}
 
 KeeperOutput::~KeeperOutput() {
   {
@@ -61,6 +60,9 @@ KeeperOutput::~KeeperOutput() {
 }
 
 Result<TrainerStreams> KeeperOutput::open(std::uint32_t local_index, Fd stdout_log, Fd stderr_log) {
+  if (!thread_.running()) {
+    PAWL_ASSIGN(thread_, Thread::start("output", [this] { run(); }));
+  }
   const bool first_seat = (options_.tee & kTeeFirstSeat) != 0;
   const std::string index = options_.seats_per_node > 1 ? text('.', local_index) : "";
   TrainerStreams given;

@@ -13,13 +13,13 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "env/fd.h"
 #include "env/poller.h"
+#include "env/thread.h"
 
 namespace pawl::job {
 
@@ -70,7 +70,7 @@ class KeeperOutput {
   std::condition_variable ended_;
   std::map<std::uint32_t, Streams> places_;  // stdout, stderr
   bool stopping_ = false;
-  std::thread thread_;
+  Thread thread_;  // from the first trainer on
 };
 
 }  // namespace pawl::job

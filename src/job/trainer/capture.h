@@ -22,12 +22,12 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "env/clock.h"
+#include "env/thread.h"
 #include "job/snapshot/arena.h"
 #include "job/trainer/bucket_copier.h"
 #include "job/trainer/capture_source.h"
 #include "job/trainer/capture_window.h"
 #include "job/trainer/copy_plan.h"
-#include "job/trainer/thread.h"
 #include "job/trainer/window_check.h"
 
 namespace pawl::job {

@@ -24,12 +24,12 @@
 #include "env/clock.h"
 #include "env/fd.h"
 #include "env/poller.h"
+#include "env/thread.h"
 #include "job/snapshot/trainer_page.h"
 #include "job/trainer/attached_page.h"
 #include "job/trainer/daemon_connection.h"
 #include "job/trainer/host_events.h"
 #include "job/trainer/pending_requests.h"
-#include "job/trainer/thread.h"
 #include "job/transport/messages.h"
 #include "pawl/pawl.h"
 
