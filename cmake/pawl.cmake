@@ -107,10 +107,11 @@ function(pawl_command_line file)
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ... [OPTIMIZED] [COLD] [TOGETHER files-at-once])
+# pawl_library(NAME SOURCES a.cc ... USES base env ... TESTS a_test.cc ... [OPTIMIZED] [COLD] [TOGETHER files-at-once]
+#              [TESTS_TOGETHER files-at-once])
 # makes the static library pawl_NAME, and for each test file an executable of that name, run by ctest in the lane "unit".
 function(pawl_library name)
-  cmake_parse_arguments(ARG "COLD;OPTIMIZED" "TOGETHER" "SOURCES;USES;TESTS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;OPTIMIZED" "TOGETHER;TESTS_TOGETHER" "SOURCES;USES;TESTS;LIBRARIES" ${ARGN})
   set(target pawl_${name})
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
@@ -141,19 +142,24 @@ function(pawl_library name)
     if(ARG_OPTIMIZED)
       set(optimized OPTIMIZED)
     endif()
-    pawl_tests(${ARG_TESTS} USES ${name} ${optimized})
+    set(together)
+    if(ARG_TESTS_TOGETHER)
+      set(together TOGETHER ${ARG_TESTS_TOGETHER})
+    endif()
+    pawl_tests(${ARG_TESTS} USES ${name} ${optimized} ${together})
   endif()
 endfunction()
 
 # pawl_tests(a_test.cc ... USES folder ... [LABEL unit|process|long] [TIMEOUT seconds] [DEFINITIONS x=y ...]
-#            [DEPENDS target ...] [OPTIMIZED])
+#            [DEPENDS target ...] [OPTIMIZED] [TOGETHER files-at-once])
 # puts these files of gtest into the program ${PAWL_TEST_PROGRAM}, which several folders may share: one executable and one
 # ctest entry each. A dozen programs link in a tenth of the time that one a file takes. OPTIMIZED: the program computes more
-# than it compiles.
-# A folder that sets PAWL_ONE_THREAD starts no thread: the tree that looks for data races leaves its program out, so all
-# files of a program agree in it, and in the label.
+# than it compiles. TOGETHER: as few large files, in half of the time; then no two of them may use one name for their helpers.
+# A folder that sets PAWL_ONE_THREAD starts no thread, and its tests give it none: the tree that looks for data races leaves
+# its program out, since there is nothing to find and compiling it there costs minutes. All files of a program agree in it,
+# and in the label. A room whose code shares memory with threads of its callers (env, base, snapshot) doesn't set it.
 function(pawl_tests)
-  cmake_parse_arguments(ARG "OPTIMIZED" "LABEL;TIMEOUT" "USES;DEFINITIONS;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "LABEL;TIMEOUT;TOGETHER" "USES;DEFINITIONS;DEPENDS" ${ARGN})
   set(program ${PAWL_TEST_PROGRAM})
   if(NOT program)
     message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}: say which program the tests belong to: set(PAWL_TEST_PROGRAM ...)")
@@ -177,6 +183,9 @@ function(pawl_tests)
   set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_TIMEOUT ${ARG_TIMEOUT})
   if(ARG_OPTIMIZED)
     set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_OPTIMIZED ON)
+  endif()
+  if(ARG_TOGETHER)
+    set_property(GLOBAL PROPERTY PAWL_TESTS_${program}_TOGETHER ${ARG_TOGETHER})
   endif()
   list(TRANSFORM ARG_UNPARSED_ARGUMENTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_USES PREPEND pawl_)
@@ -213,6 +222,10 @@ function(pawl_test_programs)
       if(PAWL_PRECOMPILE)
         target_precompile_headers(${program} REUSE_FROM pawl_test_headers)
       endif()
+    endif()
+    get_property(together GLOBAL PROPERTY PAWL_TESTS_${program}_TOGETHER)
+    if(together)
+      pawl_together(${program} ${together})
     endif()
     if(one_thread AND PAWL_SANITIZE STREQUAL "thread")
       set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
