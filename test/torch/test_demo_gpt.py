@@ -77,7 +77,8 @@ class ScriptTest(JobTest):
         protected = [line.strip() for line in read("examples", "minimal", "protected.py").splitlines()]
         for line in read("README.md").split("```python\n")[1].split("```")[0].splitlines():
             self.assertIn(line.split("#")[0].strip(), protected)
-        with self.job("--keep", nodes=2, spares=0, wait=False, environment=torch_job.environment(), hooks=False,
+        with self.job("--keep", nodes=2, spares=0, wait=False, hooks=False,
+                      environment=torch_job.environment(whole=True),
                       command=[os.path.join(EXAMPLES, "minimal", "protected.py")]) as job:
             self.assertEqual(0, job.wait_end(240), job.output())
             said = [line for line in job.logs(10000).splitlines() if line.startswith("step ")]

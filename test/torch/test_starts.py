@@ -36,7 +36,7 @@ class StartTest(PacedTest):
         script = self.script(ASKING)
         with self.job("--no-python", nodes=2, spares=0, wait=False,
                       command=[extra.get("PYTHON_EXEC", sys.executable), script],
-                      environment={**environment(), **extra}) as job:
+                      environment={**environment(whole=True), **extra}) as job:
             self.assertEqual(1, job.wait_end(START_S), job.tail())
             said = job.output() + job.logs(400)
         self.assert_says(said, *words)
@@ -86,8 +86,8 @@ class StartTest(PacedTest):
 
     def test_two_scripts_in_one_job(self):
         """Two machines were started with different arguments: named with both, and nothing was trained."""
-        saved = {name: os.environ.get(name) for name in environment()}
-        os.environ.update(environment())
+        saved = {name: os.environ.get(name) for name in environment(whole=True)}
+        os.environ.update(environment(whole=True))
         self.addCleanup(lambda: [os.environ.pop(name) if value is None else os.environ.update({name: value})
                                  for name, value in saved.items()])
         with token_file() as (folder, token), control(folder, token) as address:

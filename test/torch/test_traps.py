@@ -12,9 +12,6 @@ import torch  # noqa: E402
 import torch_job  # noqa: E402
 from torch_job import END_S, HERE, JobTest, harness  # noqa: E402
 
-# isort: split
-from reference import Reference  # noqa: E402
-
 TRAPS = os.path.join(HERE, "traps")
 
 
@@ -35,9 +32,7 @@ class TrapTest(JobTest):
                 key.update(file.read())
 
         def run(folder):
-            variables = {key: value for key, value in torch_job.environment().items() if not key.startswith("PAWL")}
-            Reference([variables["PYTHON_EXEC"], os.path.join(TRAPS, name + ".py")], folder, 2,
-                      {**variables, "GLOO_SOCKET_IFNAME": "lo", "TRAP_FOLDER": folder}).start().wait(END_S)
+            torch_job.run_plain(os.path.join(TRAPS, name + ".py"), folder, 2, {}, TRAP_FOLDER=folder)
         kept = f"trap-{name}-{key.hexdigest()[:16]}"
         harness.made_once(kept, run)
         return results(os.path.join(harness.CACHE, kept))

@@ -1,10 +1,13 @@
 """What the tests of the PyTorch side stand on: a real job of trainer.py, and the same script without pawl beside it."""
+import atexit
 import contextlib
 import glob
 import hashlib
 import json
 import os
+import select
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -14,16 +17,19 @@ sys.path.insert(0, os.path.dirname(HERE))
 import harness  # noqa: E402
 from harness import JobTest, jobs, record  # noqa: E402
 from processes import Victims, identity  # noqa: E402
-from reference import Reference  # noqa: E402
+from reference import ReferenceFailed, free_port  # noqa: E402
 
 TRAINER = os.path.join(HERE, "trainer.py")
 PACKAGE = os.path.join(harness.ROOT, "python")
+LEAN = os.path.join(HERE, "lean")
 START_S = 180.0  # torch is slow to load on a machine that does other things too
 END_S = 240.0
 
 
-def environment():
-    given = {"PYTHONPATH": PACKAGE, "PYTHON_EXEC": os.environ.get("PYTHON_EXEC", sys.executable),
+def environment(whole=False):
+    """Of a trainer. Unless it is to have the whole of PyTorch, it does without what takes long to load (lean/)."""
+    path = PACKAGE if whole else PACKAGE + os.pathsep + LEAN
+    given = {"PYTHONPATH": path, "PYTHON_EXEC": os.environ.get("PYTHON_EXEC", sys.executable),
              "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return given | {name: os.environ[name] for name in ("PAWL_LIBRARY", "PAWL_C10D") if name in os.environ}
 
@@ -45,11 +51,46 @@ def reference_run(world, **options):
     return harness.made_once(f"torch-{key}", lambda folder: run_plain(TRAINER, folder, world, options))
 
 
+class PlainRanks:
+    """The process that plain ranks are forked from (plain_ranks.py); the first run starts it."""
+    process = None
+
+    @classmethod
+    def run(cls, script, arguments, world, variables, output):
+        """The exit codes of the ranks."""
+        if cls.process is None:
+            cls.process = subprocess.Popen(
+                [environment()["PYTHON_EXEC"], "-B", os.path.join(HERE, "plain_ranks.py")], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True,
+                env={**without_pawl(os.environ), **without_pawl(environment()), "PYTHONPATH": LEAN})
+            atexit.register(cls.end)
+        run = {"script": script, "arguments": arguments, "world": world, "environment": variables, "output": output}
+        cls.process.stdin.write(json.dumps(run) + "\n")
+        cls.process.stdin.flush()
+        if not select.select([cls.process.stdout], [], [], END_S)[0]:
+            return [f"no end after {END_S} s"]
+        return json.loads(cls.process.stdout.readline() or "[-1]")
+
+    @classmethod
+    def end(cls):
+        cls.process.stdin.close()
+        cls.process.wait()
+
+
+def without_pawl(variables):
+    return {name: value for name, value in variables.items() if not name.startswith("PAWL")}
+
+
 def run_plain(script, folder, world, options, **variables):
     """The script in plain PyTorch, over loopback, with its record in `folder`; waits for its end."""
-    plain = {name: value for name, value in environment().items() if not name.startswith("PAWL")}
-    Reference([plain["PYTHON_EXEC"], script, *flags(**options)], folder, world,
-              {**plain, "GLOO_SOCKET_IFNAME": "lo", **variables}).start().wait(END_S)
+    given = {**without_pawl(os.environ), **without_pawl(environment()), "GLOO_SOCKET_IFNAME": "lo",
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
+    os.makedirs(folder, exist_ok=True)
+    output = os.path.join(folder, "output")
+    codes = PlainRanks.run(script, [*flags(**options), "--record", folder], world, given, output)
+    if any(codes):
+        with open(output, encoding="utf-8", errors="replace") as file:
+            raise ReferenceFailed(f"the reference failed: {file.read()[-2000:] or codes}")
 
 
 class TorchTest(JobTest):

@@ -1,0 +1,77 @@
+"""Runs first in most trainers of our tests (torch_job.environment() has this folder in PYTHONPATH): PyTorch without two
+modules that it imports and these trainers never use.
+
+An optimizer imports the compiler, torch._dynamo, only to be left out of it; torch.distributed.optim imports FSDP for
+an optimizer of its own. Together they are half of the processor time of a trainer's start, and a run has hundreds of
+starts. Whoever asks for more than is given here gets the real module. Tests with environment(whole=True), and all that
+don't ask torch_job.py, have the whole of PyTorch.
+"""
+import importlib
+import importlib.machinery
+import sys
+import types
+
+
+class Stub(types.ModuleType):
+    """Knows what is given; loads the real module for everything else."""
+
+    def __init__(self, name, **given):
+        super().__init__(name)
+        self.__dict__.update(given)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        load_real(self.__name__)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def load_real(name):
+    """The real module, or the package that this one is in, instead of its stub."""
+    whole = COMPILER if name.startswith(COMPILER) else name
+    if isinstance(sys.modules.get(whole), Stub):
+        package, _, module = whole.rpartition(".")
+        del sys.modules[whole]
+        delattr(sys.modules[package], module)
+        importlib.import_module(whole)
+
+
+def left_as_it_is(function=None, *_, **__):
+    return function or left_as_it_is
+
+
+COMPILER = "torch._dynamo"
+STUBS = {
+    COMPILER: lambda: Stub(
+        COMPILER, disable=left_as_it_is, graph_break=lambda *_: None,
+        utils=Stub(f"{COMPILER}.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        trace_rules=Stub(f"{COMPILER}.trace_rules", clear_lru_cache=lambda: None)),
+    "torch.distributed.optim.named_optimizer": lambda: Stub("torch.distributed.optim.named_optimizer",
+                                                            _NamedOptimizer=None),
+}
+
+
+class Finder:
+    """Gives each stub once: whoever asks for the real module afterwards finds it where it lies."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in STUBS:
+            return importlib.machinery.ModuleSpec(name, Finder, is_package=name == COMPILER)
+        if name.startswith(COMPILER + ".") and isinstance(sys.modules.get(COMPILER), Stub):
+            load_real(COMPILER)
+            if name in sys.modules:
+                return importlib.machinery.ModuleSpec(name, Finder)
+            return importlib.machinery.PathFinder.find_spec(name, sys.modules[COMPILER].__path__)
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        return STUBS.pop(spec.name)() if spec.name in STUBS else sys.modules[spec.name]
+
+    @staticmethod
+    def exec_module(module):
+        pass
+
+
+sys.meta_path.insert(0, Finder)
