@@ -50,8 +50,9 @@ class Permutation:
 class ElasticSampler:
     """`dataset`: its size, or anything with a length. `rank` and `world`: by default those of the job.
 
-    `batch(step)` is for loops of one's own; handed to a DataLoader as `batch_sampler` (with num_workers=0, since
-    workers fetch ahead of the step) it gives the same batches. `shuffle=False` takes the samples in their order.
+    `batch(step)` is for loops of one's own; a DataLoader that has it as `batch_sampler` gives the same batches. If that
+    has workers, which fetch ahead of the step: by job.batches(loader) only. `shuffle=False` takes the samples in their
+    order.
     """
 
     def __init__(self, dataset: int | Sized, global_batch: int, seed: int = 0, *, rank: int | None = None,
@@ -172,6 +173,6 @@ def _refuse_workers() -> None:
             return
         workers = getattr(frame.f_locals.get("loader"), "num_workers", 0)
         if workers > 0:
-            raise Refused(f"ElasticSampler: this DataLoader has {workers} workers, which fetch ahead of the step: use "
-                          f"num_workers=0")
+            raise Refused(f"ElasticSampler: this DataLoader has {workers} workers, which fetch ahead of the step: take "
+                          f"the batches from job.batches(loader), or use num_workers=0")
         frame = frame.f_back

@@ -3,7 +3,8 @@
 For the last steps a digest of each tensor and number that a protected module's forward() gets. A process compares what
 it gives in a step that it has done before, also where the first try was cut short; the digests of the last two steps
 are volatile state, so a process that takes over a seat has them too, if the job goes back that far. Another input is
-Refused, with the name of the variable that holds it.
+Refused, with the name of the variable that holds it. A process that is new in its seat also has what the seat was given
+in its first steps: if it is given that again, its data has begun anew.
 
 Before any loss, in the loop's third step: a tensor that was there before the step began, is new since the step before,
 and reaches the model, was carried from step to step (a batch fetched ahead, a hidden state). If no `state=` has it, it
@@ -29,6 +30,8 @@ STEPS_SAVED = 2
 DIGESTS_MAX = 64   # of one step; what comes later in it is not compared
 SAMPLE = 1024      # elements of a tensor that are read
 WHOLE_BYTES = 8192  # a tensor up to this size is read whole
+FIRST_STEPS = 6    # of the job, whose inputs are kept
+AGAIN_STEPS = 3    # so many of them, one after the other, are no accident
 CARRIED_STEP = 3   # of this process, when carried variables are looked for
 ELEMENTS_MAX = 64  # of a container that is looked into
 
@@ -42,6 +45,8 @@ class Witness:
         self._known: dict[int, list[int]] = {}  # digests by step
         self._step = 0                         # whose block this is; 0: none
         self._now: list[int] = []
+        self._first: dict[int, int] = {}       # of the job's first steps, one digest each
+        self._joined: int | None = None        # the step that this process was restored to, when it was new
         self._hooked: set[int] = set()
         self.carried = Carried()
 
@@ -52,7 +57,10 @@ class Witness:
                 module.register_forward_pre_hook(self._see, with_kwargs=True)
 
     def begin(self, step: int) -> None:
-        """The step's block begins."""
+        """The step's block begins. Fails: Refused, if the data has begun anew."""
+        if self._joined is not None and step > self._joined + AGAIN_STEPS:
+            self._refuse_a_new_begin(self._joined)
+            self._joined = None
         self._step, self._now = step, []
 
     def end(self) -> None:
@@ -60,19 +68,36 @@ class Witness:
         if self._step and self._now:
             before = self._known.get(self._step, [])
             self._known[self._step] = self._now + before[len(self._now):]
+            if self._step <= FIRST_STEPS:
+                self._first[self._step] = _whole(self._known[self._step])
             for old in sorted(self._known)[:-STEPS_KEPT]:
                 del self._known[old]
         self._step, self._now = 0, []
         self.carried.forget()
 
     def part(self) -> volatile_state.Part:
-        def save() -> dict[str, list[int]]:
-            return {str(step): self._known[step] for step in sorted(self._known)[-STEPS_SAVED:]}
+        def save() -> dict[str, Any]:
+            return {"steps": {str(step): self._known[step] for step in sorted(self._known)[-STEPS_SAVED:]},
+                    "first": {str(step): each for step, each in self._first.items()}}
 
-        def load(saved: dict[str, list[int]]) -> None:
-            for step, digests in saved.items():
+        def load(saved: dict[str, Any]) -> None:
+            if not self._known and saved["steps"]:
+                self._joined = max(map(int, saved["steps"]))
+            for step, digests in saved["steps"].items():
                 self._known.setdefault(int(step), list(digests))
+            for step, each in saved["first"].items():
+                self._first.setdefault(int(step), each)
         return volatile_state.Part("witness", save, load)
+
+    def _refuse_a_new_begin(self, joined: int) -> None:
+        now = [_whole(self._known.get(joined + each, [])) for each in range(AGAIN_STEPS + 1)]
+        for begin in range(2, min(FIRST_STEPS - AGAIN_STEPS + 1, joined) + 1):  # it has rehearsed before
+            first = [self._first.get(begin - 1 + each) for each in range(AGAIN_STEPS + 1)]
+            if now[1:] == first[1:] and now[0] != first[0]:  # else the data is as it was at the begin, again and again
+                self._complain(f"since this process has taken over its seat at step {joined}, the model is given what "
+                               f"it was given in step {begin} and after it: the data has begun anew here. "
+                               f"{_keep(None)}. If that does no harm: {_CONSENT}")
+                return
 
     def _see(self, module: Any, arguments: Any, keywords: Any) -> None:
         import torch
@@ -106,8 +131,7 @@ def _other(module: Any, path: str, value: Any, step: int) -> str:
     what = f"{name or path}, which {type(module).__name__} is given{line}," if name else (
         f"{path} of {type(module).__name__}{line}")
     return (f"{what} is not what it was when step {step} was done before the loss: where the data is, or what it is "
-            f"made from, isn't protected. {_keep(name)}. If other inputs do no harm: "
-            f'pawl.init(on_mismatch="warn")')
+            f"made from, isn't protected. {_keep(name)}. If other inputs do no harm: {_CONSENT}")
 
 
 def _keep(name: str | None) -> str:
@@ -115,6 +139,13 @@ def _keep(name: str | None) -> str:
     if name is None or not name.isidentifier():
         return f"Protect the sampler or loader that it comes from, or {by_loader}"
     return f'If it is fetched ahead: job.protect(state={{"{name}": {name}}}); if it comes from a loader: {by_loader}'
+
+
+_CONSENT = 'pawl.init(on_mismatch="warn")'
+
+
+def _whole(digests: list[int]) -> int:
+    return zlib.crc32(repr(digests).encode())
 
 
 class Carried:

@@ -83,7 +83,7 @@ class WitnessTest(unittest.TestCase):
         for number in (1, 2, 3):
             self.step(number, torch.full((3, 4), float(number)))
         saved = self.witness.part().save()
-        self.assertEqual(["2", "3"], list(saved))
+        self.assertEqual(["2", "3"], list(saved["steps"]))
         self.witness = self.make()
         self.witness.part().load(saved)
         self.step(2, torch.full((3, 4), 2.0))
@@ -102,7 +102,28 @@ class WitnessTest(unittest.TestCase):
         with torch.no_grad():
             self.model(torch.ones(3, 4))
         self.witness.end()
-        self.assertEqual({}, self.witness.part().save())
+        self.assertEqual({}, self.witness.part().save()["steps"])
+
+    def taken_over(self, before, after):
+        """What the seat was given in the steps before, and what another process gives it after those."""
+        self.witness = self.make()
+        for number, value in enumerate(before):
+            self.step(number + 1, torch.full((3, 4), float(value)))
+        saved = tagged_values.loads(tagged_values.dumps("", self.witness.part().save()))
+        self.witness = self.make()
+        self.witness.part().load(saved)
+        for number, value in enumerate(after):
+            self.step(len(before) + number + 1, torch.full((3, 4), float(value)))
+
+    def test_data_that_begins_anew_in_a_new_process(self):
+        for begin in (1, 2):
+            with self.assertRaisesRegex(pawl.Refused, f"taken over its seat at step 9, .* in step {begin + 1} and"):
+                self.taken_over(range(9), range(begin, 9))
+        self.taken_over(range(9), range(9, 18))
+        for period in (1, 3, 4, 9):  # the same few batches again and again
+            for length in range(5, 20):
+                values = [each % period for each in range(30)]
+                self.taken_over(values[:length], values[length:])
 
     def test_digests(self):
         large = torch.arange(100000.0).reshape(100, 1000)
