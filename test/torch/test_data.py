@@ -442,6 +442,58 @@ class PlaceTest(unittest.TestCase):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
 
 
+class LoopTest(unittest.TestCase):
+    """Over the plain job."""
+
+    def setUp(self):
+        self.job = pawl.Job(0, 1, 0, torch.device("cpu"))
+        self.loader = DataLoader(TensorDataset(torch.arange(10.0)), batch_size=4)
+
+    def test_steps_and_batches(self):
+        seen = []
+        for step, (x,) in self.job.batches(self.loader, epochs=2):
+            with step:
+                seen.append((int(step), self.job.epoch, x.tolist()[0]))
+        self.assertEqual([(1, 0, 0.0), (2, 0, 4.0), (3, 0, 8.0), (4, 1, 0.0), (5, 1, 4.0), (6, 1, 8.0)], seen)
+
+    def test_a_step_without_its_block(self):
+        with self.assertRaisesRegex(pawl.PawlError, "has no block"):
+            for _ in self.job.batches(self.loader):
+                pass
+
+    def test_batches_alone(self):
+        seen, committed = [], []
+        for (x,) in self.job.loop(self.loader, steps=5):
+            self.job.step.on_commit(lambda number=int(self.job.step): committed.append(number))
+            seen.append((int(self.job.step), x.tolist()[0]))
+            self.assertEqual(list(range(1, len(seen))), committed, "the block ends at the next batch")
+        self.assertEqual([(1, 0.0), (2, 4.0), (3, 8.0), (4, 0.0), (5, 4.0)], seen)
+        self.assertEqual([1, 2, 3, 4, 5], committed)
+        self.assertIsNone(self.job.step)
+
+    def test_break_ends_the_step_and_an_exception_does_not(self):
+        for leave, done in ((True, 2), (False, 1)):
+            job = pawl.Job(0, 1, 0, torch.device("cpu"))
+            try:
+                for _ in job.loop(self.loader):
+                    if job.step == 2:
+                        if leave:
+                            break
+                        raise ValueError
+            except ValueError:
+                pass
+            self.assertEqual((done, None), (job._done, job.step))
+
+    def test_from_a_checkpoint_and_a_stop(self):
+        seen = []
+        for (x,) in self.job.loop(self.loader, epochs=3, done=4):
+            seen.append((int(self.job.step), self.job.epoch, x.tolist()[0]))
+            if self.job.step == 6:
+                self.job.stop()
+        self.assertEqual([(5, 1, 4.0), (6, 1, 8.0)], seen[:2])
+        self.assertLessEqual(len(seen), 3)
+
+
 class ExamplesTest(unittest.TestCase):
     def test_both_forms_give_what_the_plain_loop_gives(self):
         """Each in one process, without pawl's daemon."""
