@@ -50,6 +50,10 @@ class Witness:
         self._hooked: set[int] = set()
         self.carried = Carried()
 
+    def __reduce__(self) -> tuple[type[Witness], tuple[()]]:
+        """A copy of a module, or one in a file, has a witness that sees nothing."""
+        return Witness, ()
+
     def watch(self, modules: Iterable[torch.nn.Module]) -> None:
         for module in modules:
             if id(module) not in self._hooked:

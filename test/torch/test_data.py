@@ -1,6 +1,8 @@
 """What the model is given: the witness, loop variables, the place in a loader, and loaders without one. No job runs
 here."""
+import copy
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -101,6 +103,13 @@ class WitnessTest(unittest.TestCase):
         self.witness.begin(1)
         with torch.no_grad():
             self.model(torch.ones(3, 4))
+        self.witness.end()
+        self.assertEqual({}, self.witness.part().save()["steps"])
+
+    def test_a_copy_of_the_module_has_none(self):
+        self.witness.begin(1)
+        for each in (copy.deepcopy(self.model), pickle.loads(pickle.dumps(self.model))):
+            each(torch.ones(3, 4))
         self.witness.end()
         self.assertEqual({}, self.witness.part().save()["steps"])
 
