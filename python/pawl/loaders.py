@@ -49,6 +49,9 @@ class Place(Protocol):
     def length(self) -> int | None:
         """Batches in an epoch; None: nobody knows."""
 
+    def samples(self) -> int:
+        """Of this rank, so far; 0 if that is not known, or if a protected sampler counts them."""
+
     def seek(self, steps: int) -> None:
         """So many steps are done: the script goes on from a checkpoint. Before the first batch."""
 
@@ -114,6 +117,9 @@ class ElasticPlace:
     def length(self) -> int | None:
         return len(self._sampler)
 
+    def samples(self) -> int:
+        return 0
+
     def seek(self, steps: int) -> None:
         self._sampler.position = max(self._sampler.position, steps * self._sampler.global_batch)
 
@@ -161,6 +167,9 @@ class IndexedPlace:
             return len(self.loader)
         except TypeError:
             return None
+
+    def samples(self) -> int:
+        return (self.epoch * (self.length() or 0) + self._given) * (self.loader.batch_size or 1)
 
     def seek(self, steps: int) -> None:
         length = self.length()
@@ -271,6 +280,9 @@ class StatefulPlace:
             return len(self.loader)
         except TypeError:
             return None
+
+    def samples(self) -> int:
+        return 0
 
     def seek(self, steps: int) -> None:
         """The script has loaded its state."""

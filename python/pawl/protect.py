@@ -156,7 +156,8 @@ class Protected:
 
     def samples(self) -> int:
         """Global samples consumed so far, for status."""
-        return sum(sampler.position for sampler in self.samplers)
+        return (sum(sampler.position for sampler in self.samplers)
+                + self.world * sum(place.samples() for place in self.places))
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Each once, also where it is tied; those that only an optimizer knows get a name by their place in it."""

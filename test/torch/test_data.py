@@ -424,6 +424,7 @@ class PlaceTest(unittest.TestCase):
                 range(21), 1, 0), collate_fn=lambda rows: torch.stack([row[0] for row in rows]))
         place = loaders.place_in(make())
         place.seek(8)
+        self.assertEqual(32, place.samples())
         found = [place.next().tolist() for _ in range(5)]
         self.assertEqual([batch for batch, _ in self.vanilla(make)[8:]], found)
 
