@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "env/high_listener.h"
 #include "env/memory_network.h"
 #include "env/network_conformance.h"
 #include "env/temporary_directory.h"
@@ -132,6 +133,31 @@ TEST(Tcp, NobodyWaitingIsNoError) {
   ASSERT_TRUE(none);
   EXPECT_FALSE(none->valid());
   EXPECT_EQ(accept_connection(listener->get(), Deadline::in(1ms)).error().code, Code::timeout);
+}
+
+// A process that dies closes its highest descriptors first: these, and not the memory that it opens later.
+TEST(Tcp, AHighListenerAcceptsAboveWhatIsOpenedLater) {
+  const auto listener = real_high_listener(*listen_tcp({"127.0.0.1", 0}));
+  const Address address = *local_address(listener->handle());
+  const Fd first = *connect_tcp(address, Deadline::in(5s));
+  const Fd second = *connect_tcp(address, Deadline::in(5s));
+  const auto accept = [&] {
+    std::unique_ptr<Stream> stream;
+    while (stream == nullptr) stream = *listener->try_accept();
+    return stream;
+  };
+  const auto stream = accept();
+  const auto other = accept();
+  EXPECT_NE(stream->handle(), other->handle());
+  std::vector<Fd> later;
+  for (int i = 0; i < 100; ++i) later.emplace_back(dup(first.get()));
+  for (const Fd& fd : later) EXPECT_LT(fd.get(), std::min(stream->handle(), other->handle()));
+  EXPECT_NE(fcntl(stream->handle(), F_GETFD) & FD_CLOEXEC, 0);
+  const char byte = 7;
+  ASSERT_TRUE(send_all(first.get(), std::as_bytes(std::span(&byte, 1)), Deadline::in(5s)));
+  char got = 0;
+  ASSERT_TRUE(stream->receive_all(std::as_writable_bytes(std::span(&got, 1)), Deadline::in(5s)));
+  EXPECT_EQ(got, byte);
 }
 
 TEST(Stream, ASilentPeerIsATimeout) {

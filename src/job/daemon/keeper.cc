@@ -23,6 +23,7 @@
 #include "env/environment.h"
 #include "env/fd.h"
 #include "env/files.h"
+#include "env/high_listener.h"
 #include "env/process.h"
 #include "env/shared_memory.h"
 #include "env/thread.h"
@@ -245,12 +246,13 @@ Status Keeper::listen() {
   }
 }
 
-// A port of its own: the other one is pawld's, too, and a pawld that dies holds it until its memory is given back.
+// A port of its own: the other one is pawld's, too, and a pawld that dies holds it until its memory is given back. And
+// high descriptors: the keeper holds the segments, too, and may be the last that lets go of them.
 Status Keeper::listen_for_lifelines() {
   PAWL_ASSIGN(std::string token, read_file(join_path(options_.run_dir, "token"), 4096));
   PAWL_ASSIGN(Fd listener, listen_tcp({address_.host, 0}));
   PAWL_ASSIGN(const Address address, local_address(listener.get()));
-  PAWL_ASSIGN(lifelines_, KeeperLifelines::start(real_environment(), real_listener(std::move(listener)),
+  PAWL_ASSIGN(lifelines_, KeeperLifelines::start(real_environment(), real_high_listener(std::move(listener)),
                                                  {options_.node, options_.job, std::move(token)}));
   lifeline_ = text(address);
   return {};
