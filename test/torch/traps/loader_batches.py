@@ -14,6 +14,7 @@ import pawl
 torch.set_num_threads(1)
 job = pawl.init()
 torch.manual_seed(1 + job.rank)
+random.seed(1)
 model = DistributedDataParallel(trap.Net(), find_unused_parameters=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
