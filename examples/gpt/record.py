@@ -31,9 +31,9 @@ class Record:
     def __init__(self, folder: str | None) -> None:
         self.folder = folder
         self.updates = 0  # passes through the optimizer by this process, lost ones and those the scaler skipped included
+        self.begun = False
         if folder:
             os.makedirs(folder, exist_ok=True)
-            self._replace(f"start.{os.getpid()}.json", self._start())
 
     def updated(self, step: int) -> None:
         """The optimizer has done the step; it may yet be lost."""
@@ -43,6 +43,9 @@ class Record:
         """A step is done."""
         if not self.folder or is_rehearsal(step):
             return
+        if not self.begun:  # not at the script's start: a spare that rehearses may write nothing
+            self.begun = True
+            self._replace(f"start.{os.getpid()}.json", self._start())
         value = float(loss.detach())
         line = {"step": int(step), "loss": round(value, 6), "loss_bits": struct.pack(">d", value).hex(),
                 "samples_hash": batches.hash, "pid": os.getpid(), "nonce": NONCE, "updates": self.updates,

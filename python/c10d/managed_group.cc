@@ -506,6 +506,12 @@ std::size_t Groups::live_count() const {
   return entries_.size();
 }
 
+std::size_t Groups::count_of(const std::string& ranks_text) const {
+  std::lock_guard lock(mutex_);
+  const auto of_these = [&](const Entry& entry) { return entry.group->ranks_text() == ranks_text; };
+  return static_cast<std::size_t>(std::count_if(entries_.begin(), entries_.end(), of_these));
+}
+
 std::size_t Groups::created_count() const {
   std::lock_guard lock(mutex_);
   return created_;

@@ -134,6 +134,7 @@ class Groups {
   [[nodiscard]] std::optional<InnerOrder> order() const;
   [[nodiscard]] std::size_t live_count() const;
   [[nodiscard]] std::size_t created_count() const;
+  [[nodiscard]] std::size_t count_of(const std::string& ranks_text) const;  // living ones of these ranks
 
  private:
   Groups();

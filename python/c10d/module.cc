@@ -125,6 +125,8 @@ PYBIND11_MODULE(pawl_c10d, module) {
   module.def("collective_phase", &set_collective_phase, py::arg("before"), py::arg("waiting"));
   module.def("live_count", [] { return Groups::all().live_count(); });
   module.def("created_count", [] { return Groups::all().created_count(); });
+  module.def(
+      "count_of", [](const std::string& ranks) { return Groups::all().count_of(ranks); }, py::arg("ranks"));
   module.def("making_count", &making_count);
   define_build_log(module);
 }

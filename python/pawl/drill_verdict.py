@@ -242,7 +242,8 @@ class Verdict:
 
 
 def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str] | None = None) -> Verdict:
-    """`again`: a second undisturbed run, where there is one. `rehearsed`: files that spares opened for writing."""
+    """`again`: a second undisturbed run, where there is one. `rehearsed`: files before which rehearsing spares were
+    stopped."""
     rehearsed = rehearsed or []
     besides = unsteady_paths(reference, again) if again is not None else set()
     if again is not None:
@@ -303,9 +304,6 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
                        f"state that isn't protected: {_named([each.named() for each in suspects])} "
                        f"{'was' if len(suspects) == 1 else 'were'} not taken back when the step was undone",
                        _remedy(suspects[0]), notes)
-    if rehearsed:
-        return Verdict("differs", difference.shown(), f"files that the rehearsal of a spare wrote: {_named(rehearsed)}",
-                       "write them in step.on_commit(...), or not while job.rehearsal is true", notes)
     return Verdict("differs", difference.shown(),
                    "unknown: nothing that the loop carries differed when the step began; it may be state out of sight "
                    "(a C extension, another process, a file), or a fault of pawl",
@@ -333,8 +331,8 @@ def _note(suspect: Suspect) -> str:
 def _rehearsal_notes(rehearsed: list[str]) -> tuple[str, ...]:
     if not rehearsed:
         return ()
-    return (f"the rehearsal of a spare opened for writing: {_named(rehearsed)}; if that must not be, write in "
-            f"step.on_commit(...), or not while job.rehearsal is true",)
+    return (f"the rehearsal of a spare was stopped before it touched {_named(rehearsed)}, so that spare starts cold: "
+            f"write in step.on_commit(...), or not while job.rehearsal is true",)
 
 
 _SAMPLER = "draw samples with pawl.ElasticSampler and hand it to job.protect()"

@@ -166,6 +166,11 @@ def created_count() -> int:
     return _extension.load().created_count()
 
 
+def count_of_all(world: int) -> int:
+    """Living groups of all ranks of the job."""
+    return int(_extension.load().count_of(f"0-{world - 1}" if world > 1 else "0"))
+
+
 def _has_nccl() -> bool:
     import torch
     import torch.distributed as dist

@@ -112,7 +112,7 @@ class ManagedJob(Job):
     def _open_groups(self, timeout: timedelta) -> None:
         """Once every seat is here. The deadline is for making groups alone: a seat that comes in anew builds first."""
         from pawl import groups
-        same_script.agree(self._trainer, self.rank)
+        same_script.agree(self._trainer, self.rank, groups.count_of_all(self.world_size))
         if self._trainer.rendezvous_add("pawl/arrived", 1) == self.world_size:
             self._trainer.rendezvous_set("pawl/all", b"here")
         self._trainer.rendezvous_get("pawl/all", MEET_S)
@@ -453,6 +453,7 @@ class ManagedJob(Job):
             self._sealed = True
 
     def _declare(self) -> None:
+        self._protected.refuse_hooks()  # of hooks that came later
         self._held = self._protected.held()
         self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)

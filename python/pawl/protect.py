@@ -188,6 +188,22 @@ class Protected:
                 if reset is not None:
                     reset()
 
+    def refuse_hooks(self) -> None:
+        """What a communication hook keeps between steps (PowerSGD its errors) isn't captured. Fails: Refused."""
+        import torch.distributed as dist
+        for module in self._ddp_modules():
+            for hook, state in module._comm_hooks:
+                if state is not None and not isinstance(state, dist.ProcessGroup):
+                    raise Refused(f"DDP's communication hook {getattr(hook, '__name__', hook)} has a state "
+                                  f"({type(state).__name__}) that lives from step to step, and pawl does not capture "
+                                  f"it: after a loss training would go on differently. Use a hook without one "
+                                  f"(fp16_compress_hook, bf16_compress_hook), or none")
+
+    def _ddp_modules(self) -> list[Any]:
+        from torch.nn.parallel import DistributedDataParallel
+        return [each for wrapper in self.wrappers for each in wrapper.modules()
+                if isinstance(each, DistributedDataParallel)]
+
     # Gradients that one block leaves to the next.
 
     def carried_gradient(self, step: int = 0) -> Left | None:
@@ -232,6 +248,7 @@ class Protected:
         optimizer. A module of its own, such as an average of the weights, may have such; gradients give it away."""
         if not self.modules and not self.optimizers:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
+        self.refuse_hooks()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
             loose = [(prefix + name, each) for name, each in module.named_parameters()

@@ -1,10 +1,11 @@
 """Rehearsal: a process warms up on the user's own loop before it is needed.
 
-A parked spare runs the whole script once inside its outer pawl.init(), as provisional seat 0 with loopback groups,
-until the lazy state of the first steps exists. Then it unwinds out of steps() and stays parked, with everything
-imported, allocated and compiled. When it gets a seat, the outer init returns and the script runs for real, in the same
-process. The output of a rehearsal is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names; files that it opened
-for writing are listed there. A rehearsal can't hurt the job: if it fails, it says so, and the spare stays cold.
+A parked spare runs the whole script once inside its outer pawl.init(), as the last seat for the time being, with
+loopback groups, until the lazy state of the first steps exists. Then it unwinds out of steps() and stays parked, with
+everything imported, allocated and compiled. When it gets a seat, the outer init returns and the script runs for real,
+in the same process. The output of a rehearsal is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names. What it
+must not touch is rehearsal_guard.py's affair. A rehearsal can't hurt the job: if it fails, it says so, and the spare
+stays cold.
 """
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
 from pawl.loaders import Place
 from pawl.protect import STEPS_BEFORE_SEAL, OptimizerWatch, Protected
+from pawl.rehearsal_guard import RehearsalGuard, RehearsalStopped
 from pawl.volatile_state import load_random, save_random
 
 FORMING_POLL_S = 0.02
+STOPPED = "pawl: the rehearsal was stopped before it touched: "  # in $PAWL_REHEARSAL_LOG, before a path
 
 
 class RehearsalEnded(BaseException):
@@ -50,9 +53,9 @@ class RehearsalJob(Job):
 
     def __init__(self, world: int, joining: Joining) -> None:
         import torch
-        super().__init__(0, world, 0, torch.device("cpu"))
+        super().__init__(world - 1, world, _last_local_rank(), torch.device("cpu"))
         self._joining = joining
-        self._protected = Protected(0, world)
+        self._protected = Protected(world - 1, world)
         self._watch = OptimizerWatch(self._protected, lambda: None)
 
     @property
@@ -134,15 +137,17 @@ def wait_for_seat(trainer: Trainer, rehearse: bool, timeout: timedelta) -> Seat:
 
 def _rehearse(world: int, joining: Joining, timeout: timedelta) -> None:
     job = RehearsalJob(world, joining)
-    written = WrittenFiles()
+    guard = RehearsalGuard()
     try:
-        with _process_kept(), captured_output(), written.collected():
+        with _process_kept(), captured_output(), guard.on():
             set_current_job(job)
             _begin_loopback(world, timeout)
             _run_script()
         _tell_failure("it ended without calling job.steps()", None)
     except RehearsalEnded:
         pass
+    except RehearsalStopped as stopped:
+        _tell_stopped(stopped)
     except Refused as refused:
         _tell_failure(str(refused), None)
     except SystemExit as exits:
@@ -153,7 +158,6 @@ def _rehearse(world: int, joining: Joining, timeout: timedelta) -> None:
         set_current_job(None)
         job.close()
         _end_loopback()
-    _tell_files(written.paths)
 
 
 def _run_script() -> None:
@@ -174,9 +178,14 @@ def _begin_loopback(world: int, timeout: timedelta) -> None:
     from pawl import groups
     groups.register()
     groups.set_loopback(True)
-    dist.init_process_group("pawl", store=groups.PawlStore(timeout), rank=0, world_size=world)
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world))
+    dist.init_process_group("pawl", store=groups.PawlStore(timeout), rank=world - 1, world_size=world)
+    os.environ.update(RANK=str(world - 1), LOCAL_RANK=str(_last_local_rank()), WORLD_SIZE=str(world))
     set_master()
+
+
+def _last_local_rank() -> int:
+    """Not 0, since what only one process of a node or job does is mostly done by that."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1
 
 
 def set_master() -> None:
@@ -222,19 +231,18 @@ def _tell_failure(why: str, error: BaseException | None) -> None:
         error.__traceback__ = None  # it holds the frames, and with them the model
 
 
-def _tell_files(paths: list[str]) -> None:
-    if not paths:
-        return
-    lines = [f"pawl: the rehearsal opened for writing: {path}" for path in paths]
+def _tell_stopped(stopped: RehearsalStopped) -> None:
+    script_exit.say(f"the rehearsal of this spare was stopped: {stopped}, which may be the running job's; it stays "
+                    f"parked and starts cold when it gets a seat (write in step.on_commit, or not while job.rehearsal "
+                    f"is true; pawl.init(rehearse=False) turns rehearsals off)")
     log = os.environ.get("PAWL_REHEARSAL_LOG")
     if log:
         with open(log, "a", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-    else:
-        print("\n".join(lines), file=sys.stderr, flush=True)
+            file.write(f"{STOPPED}{stopped.path}\n")
+    stopped.__traceback__ = None  # it holds the frames, and with them the model
 
 
-# What a rehearsal may touch ---------------------------------------------------------------------------------------
+# What a rehearsal prints ------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
 def captured_output() -> Iterator[None]:
@@ -257,39 +265,3 @@ def _flush() -> None:
     if sys.stdout is not None:
         sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)
-
-
-class WrittenFiles:
-    """Paths that were opened for writing while collected. Hooks of the interpreter can't be removed: it is one, made
-    once, that does nothing outside."""
-
-    _collecting: list[WrittenFiles] = []
-    _hooked = False
-
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-
-    @contextlib.contextmanager
-    def collected(self) -> Iterator[None]:
-        if not WrittenFiles._hooked:
-            WrittenFiles._hooked = True
-            sys.addaudithook(WrittenFiles._see)
-        WrittenFiles._collecting.append(self)
-        try:
-            yield
-        finally:
-            WrittenFiles._collecting.remove(self)
-
-    @staticmethod
-    def _see(event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" or not WrittenFiles._collecting:
-            return
-        path, _, flags = arguments
-        if not isinstance(path, (str, bytes)) or not isinstance(flags, int):
-            return
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            text = os.fsdecode(path)
-            if text != os.devnull and "__pycache__" not in text:
-                for each in WrittenFiles._collecting:
-                    if text not in each.paths:
-                        each.paths.append(text)

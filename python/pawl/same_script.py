@@ -1,4 +1,5 @@
-"""All seats of a job run the same script with the same arguments: a digest that they compare in each generation."""
+"""All seats of a job run the same script with the same arguments and have built the same: a digest that they compare in
+each generation, before they connect: groups that differ would wait for each other in vain."""
 from __future__ import annotations
 
 import functools
@@ -6,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pawl.errors import Refused
 
@@ -17,18 +18,26 @@ KEY = "pawl/script"
 SHOWN_MAX = 300  # characters of a command line in a sentence
 
 
-def agree(trainer: Trainer, rank: int) -> None:
-    """Once in each generation. Fails: Refused, if another seat runs another script."""
-    mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX]}
+def agree(trainer: Trainer, rank: int, group_count: int) -> None:
+    """Once in each generation. `group_count`: groups of all ranks that this seat has. Fails: Refused, if another seat
+    runs another script, or has built something else."""
+    mine = {"digest": digest(), "seat": rank, "command": " ".join(sys.argv)[:SHOWN_MAX], "groups": group_count}
     found = json.loads(trainer.rendezvous_compare_set(KEY, b"", json.dumps(mine).encode()))
-    if found["digest"] == mine["digest"]:
-        return
-    if found["command"] == mine["command"]:
-        raise Refused(f"two scripts in one job: seats {found['seat']} and {rank} run `{mine['command']}`, but the "
+    if found["digest"] != mine["digest"]:
+        _refuse_script(found, rank)
+    if found["groups"] != mine["groups"]:
+        raise Refused(f"seats {found['seat']} and {rank} run the same script, but have made {found['groups']} and "
+                      f"{mine['groups']} groups of all ranks: new_group, meshes and wrappers that make groups must be "
+                      f"called alike on each rank, each time that the script starts")
+
+
+def _refuse_script(found: dict[str, Any], rank: int) -> NoReturn:
+    if found["command"] == " ".join(sys.argv)[:SHOWN_MAX]:
+        raise Refused(f"two scripts in one job: seats {found['seat']} and {rank} run `{found['command']}`, but the "
                       f"file's text differs: it was changed after the job began, or each node has its own copy; put "
                       f"the same script everywhere, and don't change it while the job runs")
     raise Refused(f"two scripts in one job: seat {found['seat']} runs `{found['command']}`, seat {rank} runs "
-                  f"`{mine['command']}`: start every node with the same script and arguments")
+                  f"`{' '.join(sys.argv)[:SHOWN_MAX]}`: start every node with the same script and arguments")
 
 
 @functools.cache

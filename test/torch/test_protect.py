@@ -4,11 +4,13 @@ import copy
 import dataclasses
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
@@ -21,7 +23,18 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
-from pawl import _library, left_gradients, managed, protect, script_exit, tagged_values, volatile_state, witness  # noqa: E402
+from pawl import (  # noqa: E402
+    _library,
+    left_gradients,
+    managed,
+    protect,
+    rehearsal_guard,
+    same_script,
+    script_exit,
+    tagged_values,
+    volatile_state,
+    witness,
+)
 
 
 def small():
@@ -624,23 +637,82 @@ class TaggedValuesTest(unittest.TestCase):
                 tagged_values.loads(wrong)
 
 
+class BuiltAlikeTest(unittest.TestCase):
+    """What seats compare before they connect."""
+
+    class Store:
+        def __init__(self):
+            self.value = b""
+
+        def rendezvous_compare_set(self, key, expected, desired):
+            self.value = self.value or desired
+            return self.value
+
+    def test_other_groups_are_refused(self):
+        store = self.Store()
+        same_script.agree(store, 0, 2)
+        same_script.agree(store, 1, 2)
+        with self.assertRaisesRegex(pawl.Refused, "seats 0 and 2 .* have made 2 and 3 groups of all ranks"):
+            same_script.agree(store, 2, 3)
+
+    def test_a_hook_that_keeps_errors_is_refused(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        for hook, state, fine in ((default_hooks.fp16_compress_hook, None, True),
+                                  (default_hooks.allreduce_hook, dist.group.WORLD, True),
+                                  (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None), False)):
+            model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+            model.register_comm_hook(state, hook)
+            protected = protect.Protected(0, 1)
+            protected.add((model, torch.optim.SGD(model.parameters(), lr=0.1)), None)
+            if fine:
+                protected.refuse_unready()
+            else:
+                with self.assertRaisesRegex(pawl.Refused, "powerSGD_hook has a state .PowerSGDState."):
+                    protected.refuse_unready()
+
+
 class RehearsalTest(unittest.TestCase):
-    def test_output_and_files_are_seen(self):
+    def test_output_goes_to_the_log(self):
         with tempfile.TemporaryDirectory() as folder:
-            log, touched = os.path.join(folder, "log"), os.path.join(folder, "touched")
-            code = ("import os, sys\n"
-                    "from pawl.rehearsal import WrittenFiles, captured_output\n"
-                    "files = WrittenFiles()\n"
-                    "with captured_output(), files.collected():\n"
+            log = os.path.join(folder, "log")
+            code = ("import os\n"
+                    "from pawl.rehearsal import captured_output\n"
+                    "with captured_output():\n"
                     "    print('from python'); os.system('echo from a child')\n"
-                    f"    open({touched!r}, 'w').close(); open('/proc/self/stat').close()\n"
-                    f"open({touched!r} + '2', 'w').close()\n"
-                    "print(files.paths)\n")
+                    "print('afterwards')\n")
             done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60,
                                   env={**os.environ, "PYTHONPATH": PACKAGE, "PAWL_REHEARSAL_LOG": log}, check=True)
-            self.assertEqual(f"{[touched]}\n", done.stdout)
+            self.assertEqual("afterwards\n", done.stdout)
             with open(log, encoding="utf-8") as file:
                 self.assertEqual("from python\nfrom a child\n", file.read())
+
+    def test_files_of_the_running_job_stay(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, PAWL_RUN_DIR=folder + "/run"):
+            live, run = os.path.join(folder, "live.log"), os.path.join(folder, "run")
+            os.mkdir(run)
+            with open(live, "w", encoding="utf-8") as file:
+                file.write("lines")
+            guard = rehearsal_guard.RehearsalGuard()
+            for touch in (lambda: open(live, "w"), lambda: open(live, "a"), lambda: os.open(live, os.O_RDWR),
+                          lambda: open(live + ".new", "w"), lambda: os.remove(live), lambda: os.truncate(live, 0),
+                          lambda: os.rename(live, live + ".old"), lambda: os.replace(live, run + "/x"),
+                          lambda: torch.save([1], live), lambda: shutil.rmtree(folder),
+                          lambda: open(os.path.join(run, "..", "live.log"), "w")):
+                with guard.on(), self.assertRaisesRegex(rehearsal_guard.RehearsalStopped, "live.log|pawl-|tmp|run"):
+                    touch()
+            with open(live, encoding="utf-8") as file:
+                self.assertEqual("lines", file.read())
+            with guard.on():
+                open(live).close()
+                open(os.path.join(run, "mine"), "w").close()
+                os.makedirs(os.path.join(folder, "checkpoints"), exist_ok=True)
+                with tempfile.NamedTemporaryFile() as own, tempfile.TemporaryDirectory() as its:
+                    own.write(b"x")
+                    open(os.path.join(its, "file"), "w").close()
+            self.assertIsNotNone(guard.stopped)
+            open(live, "w").close()  # the hook is there, and does nothing any more
 
 
 class LeavingTest(unittest.TestCase):

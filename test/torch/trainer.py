@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pawl
 
 NONCE = os.urandom(8).hex()
+STARTED_NS = time.monotonic_ns()
 SAMPLES, FEATURES, WIDTH, CLASSES = 1000, 16, 64, 8
 
 
@@ -78,10 +79,15 @@ class Record:
         self.folder, self.updates = folder, 0
         if folder:
             os.makedirs(folder, exist_ok=True)
-            with open("/proc/self/stat", encoding="utf-8") as file:
-                start_time = int(file.read().rpartition(")")[2].split()[19])
-            self._whole(f"start.{os.getpid()}.json", {"pid": os.getpid(), "nonce": NONCE, "start_time": start_time,
-                                                      "started_ns": time.monotonic_ns()})
+
+    def begin(self):
+        """Not while a spare rehearses: it may write nothing."""
+        if not self.folder:
+            return
+        with open("/proc/self/stat", encoding="utf-8") as file:
+            start_time = int(file.read().rpartition(")")[2].split()[19])
+        self._whole(f"start.{os.getpid()}.json", {"pid": os.getpid(), "nonce": NONCE, "start_time": start_time,
+                                                  "started_ns": STARTED_NS})
 
     def step(self, step, loss, sampler):
         self._line(f"loss.{dist.get_rank()}.{os.getpid()}.jsonl", {
@@ -187,6 +193,8 @@ class Training:
     def __init__(self, options):
         self.options, self.record = options, Record(options.record)
         self.job = pawl.init(rehearse=not options.no_rehearsal, group_timeout_s=options.group_timeout_s)
+        if type(self.job).__name__ != "RehearsalJob":
+            self.record.begin()
         time.sleep(options.late_s if self.job.rehearsal else 0)
         if options.fail_rehearsal and type(self.job).__name__ == "RehearsalJob":
             raise ValueError("told to fail the rehearsal")
