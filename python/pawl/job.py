@@ -199,6 +199,8 @@ class Job:
             place.seek(done)
         try:
             for step in self.steps(total, done):
+                if not step.rehearsal:
+                    loaders.refuse_elsewhere(place, int(step))
                 yield step, place.next()
         finally:
             place.close()

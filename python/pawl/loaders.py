@@ -46,6 +46,10 @@ class Place(Protocol):
     loader: Any
     epoch: int
 
+    @property
+    def total(self) -> int:
+        """Batches that it has given in all, those that were done before a checkpoint counted."""
+
     def length(self) -> int | None:
         """Batches in an epoch; None: nobody knows."""
 
@@ -106,13 +110,25 @@ def steps_in(place: Place, epochs: int | None, steps: int | None) -> int:
     return min(limits)
 
 
+def refuse_elsewhere(place: Place, step: int) -> None:
+    """The step is about to get its batch. Fails: Refused, if that isn't the batch of this step."""
+    if place.total != step - 1:
+        raise Refused(f"the {type(place.loader).__name__} has given {place.total} batches where step {step} is next: "
+                      f"draw from it by the loop alone; from a checkpoint, job.batches(loader, done=N)")
+
+
 class ElasticPlace:
     """A loader over an ElasticSampler, which has the place. Workers fetch ahead of it."""
 
     def __init__(self, loader: Any, sampler: Elastic) -> None:
         self.loader, self._sampler = loader, sampler
         self._iterator: Any = None
+        self._offset = 0  # batches that the sampler had given before the first step
         self.epoch = 0
+
+    @property
+    def total(self) -> int:
+        return self._sampler.position // self._sampler.global_batch - self._offset
 
     def length(self) -> int | None:
         return len(self._sampler)
@@ -121,7 +137,9 @@ class ElasticPlace:
         return 0
 
     def seek(self, steps: int) -> None:
+        """If the script has set the sampler to another place, the steps begin there."""
         self._sampler.position = max(self._sampler.position, steps * self._sampler.global_batch)
+        self._offset = self._sampler.position // self._sampler.global_batch - steps
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -154,7 +172,7 @@ class IndexedPlace:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.epoch = 0
+        self.epoch = self.total = 0
         self._given = 0  # batches of this epoch
         self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
         self._iterator: Any = None
@@ -176,6 +194,7 @@ class IndexedPlace:
         if steps and not length:
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
         self.epoch, self._given = divmod(steps, length or 1)
+        self.total = steps
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -189,6 +208,7 @@ class IndexedPlace:
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self._given += 1
+        self.total += 1
         return batch
 
     def close(self) -> None:
@@ -199,12 +219,16 @@ class IndexedPlace:
         return volatile_state.Part(name, self._save, self._load)
 
     def _save(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "given": self._given, "begin": self._begin,
-                "samplers": [each.save() for each in self._samplers]}
+        return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self.length(),
+                "begin": self._begin, "samplers": [each.save() for each in self._samplers]}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
+        if saved["length"] != self.length():
+            raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in an epoch, and in this "
+                          f"process gives {self.length()}: every process must have the same data")
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
+        self.total = saved["total"]
         self._put_samplers_back(saved["samplers"])
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
@@ -271,7 +295,7 @@ class StatefulPlace:
 
     def __init__(self, loader: Any, stateful: Any) -> None:
         self.loader, self._stateful = loader, stateful
-        self.epoch = 0
+        self.epoch = self.total = 0
         self._iterator: Any = None
         self._state: Any = None  # to go on from
 
@@ -286,6 +310,7 @@ class StatefulPlace:
 
     def seek(self, steps: int) -> None:
         """The script has loaded its state."""
+        self.total = steps
 
     def next(self) -> Any:
         if self._iterator is None and self._state is not None:
@@ -303,6 +328,7 @@ class StatefulPlace:
             batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
+        self.total += 1
         return batch
 
     def close(self) -> None:
@@ -312,12 +338,12 @@ class StatefulPlace:
 
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:
-            return {"epoch": self.epoch,
+            return {"epoch": self.epoch, "total": self.total,
                     "state": self._state if self._iterator is None else self._stateful.state_dict()}
 
         def load(saved: dict[str, Any]) -> None:
             self._iterator = None
-            self.epoch, self._state = saved["epoch"], saved["state"]
+            self.epoch, self.total, self._state = saved["epoch"], saved["total"], saved["state"]
         return volatile_state.Part(name, save, load)
 
 

@@ -409,7 +409,7 @@ class PlaceTest(unittest.TestCase):
         batches = [place.next()[:, 0].tolist() for _ in range(4)]
         other = pawl.ElasticSampler(21, 4, rank=0, world=1)
         self.assertEqual([other.batch(step) for step in range(1, 5)], batches)
-        self.assertEqual((other.state_dict(), 4), (sampler.state_dict(), sampler.drawn))
+        self.assertEqual((other.state_dict(), 4, 4), (sampler.state_dict(), sampler.drawn, place.total))
         sampler.load_state_dict({**sampler.state_dict(), "position": 8})
         place.part("").load(0)
         self.assertEqual(batches[2], place.next()[:, 0].tolist())
@@ -417,6 +417,14 @@ class PlaceTest(unittest.TestCase):
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
+
+    def test_a_sampler_that_the_script_has_set_elsewhere(self):
+        sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
+        sampler.load_state_dict({**sampler.state_dict(), "position": 8})
+        place = loaders.place_in(DataLoader(Blurred(), batch_sampler=sampler))
+        place.seek(0)
+        self.assertEqual((0, sampler.at(8)), (place.total, place.next()[:, 0].tolist()))
+        loaders.refuse_elsewhere(place, 2)
 
     def test_from_a_checkpoint(self):
         def make():
@@ -427,6 +435,17 @@ class PlaceTest(unittest.TestCase):
         self.assertEqual(32, place.samples())
         found = [place.next().tolist() for _ in range(5)]
         self.assertEqual([batch for batch, _ in self.vanilla(make)[8:]], found)
+
+    def test_another_place_than_the_steps_and_other_data(self):
+        place = loaders.place_in(DataLoader(Blurred(), batch_size=4))
+        place.next()
+        loaders.refuse_elsewhere(place, 2)
+        with self.assertRaisesRegex(pawl.Refused, "has given 1 batches where step 3 is next"):
+            loaders.refuse_elsewhere(place, 3)
+        saved = place.part("").save()
+        other = loaders.place_in(DataLoader(Blurred(), batch_size=5))
+        with self.assertRaisesRegex(pawl.Refused, "gave 6 batches in an epoch, and in this process gives 5"):
+            other.part("").load(saved)
 
     def test_how_many_steps(self):
         place = loaders.place_in(DataLoader(Blurred(), batch_size=4))
