@@ -18,7 +18,27 @@ using Json = nlohmann::json;
 constexpr Duration kAnswerWithin = 2s;
 constexpr std::byte kPattern{0xa5};
 
+Status write_a_file(Files& files, const std::string& path) {
+  const auto tried = [&]() -> Status {
+    PAWL_ASSIGN(const std::unique_ptr<File> file, files.open(path, {.write = true, .create = true, .truncate = true}));
+    const std::string said = "pawl: does this disk still take a write?\n";
+    PAWL_TRY(file->write_at(0, std::as_bytes(std::span(said))));
+    PAWL_TRY(file->sync());
+    return file->close();
+  };
+  const Status status = tried();
+  (void)files.remove(path);
+  return status;
+}
+
 }  // namespace
+
+struct HealthGate::DiskTrial {
+  explicit DiskTrial(std::unique_ptr<Condition> condition) : changed(std::move(condition)) {}
+  std::mutex mutex;
+  const std::unique_ptr<Condition> changed;
+  std::optional<Status> how;  // under the mutex
+};
 
 HealthGate::~HealthGate() {
   if (task_) task_->join();
@@ -129,20 +149,31 @@ Status HealthGate::try_arena() const {
   return {};
 }
 
-Status HealthGate::try_disk() const {
+// What waits for a disk that does not answer can't be ended: it is left to itself, and no other is begun beside it.
+Status HealthGate::try_disk() {
   if (directory_.empty()) return {};
-  Files& files = context_.environment->files;
-  const std::string path = join_path(directory_, text("health-", context_.self.node));
-  const auto tried = [&]() -> Status {
-    PAWL_ASSIGN(const std::unique_ptr<File> file, files.open(path, {.write = true, .create = true, .truncate = true}));
-    const std::string said = "pawl: does this disk still take a write?\n";
-    PAWL_TRY(file->write_at(0, std::as_bytes(std::span(said))));
-    PAWL_TRY(file->sync());
-    return file->close();
-  };
-  const Status status = tried();
-  (void)files.remove(path);
-  return status;
+  const Environment& world = *context_.environment;
+  if (!disk_) {
+    disk_ = std::make_shared<DiskTrial>(world.tasks.make_condition());
+    (void)world.tasks.start("pawl-disk", [trial = disk_, &files = world.files,
+                                          path = join_path(directory_, text("health-", context_.self.node))] {
+      const Status how = write_a_file(files, path);
+      const std::lock_guard lock(trial->mutex);
+      trial->how = how;
+      trial->changed->notify_all();
+    });
+  }
+  const std::shared_ptr<DiskTrial> trial = disk_;
+  std::unique_lock lock(trial->mutex);
+  const Duration until = world.clock.now() + hooks_.disk_within;
+  while (!trial->how) {
+    const Duration left = until - world.clock.now();
+    if (left <= Duration::zero())
+      return Error{Code::timeout, text("the disk did not answer within ", hooks_.disk_within / 1s, " s")};
+    trial->changed->wait_for(lock, left);
+  }
+  disk_.reset();
+  return *trial->how;
 }
 
 }  // namespace pawl::job

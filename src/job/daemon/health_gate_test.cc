@@ -90,6 +90,57 @@ TEST_F(Gate, AFullDiskIsSeen) {
   std::filesystem::create_directory(directory.path());
 }
 
+// Its first call does not return before the test lets it.
+class StuckFiles final : public Files {
+ public:
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenOptions options) override {
+    ++calls;
+    while (stuck) std::this_thread::sleep_for(1ms);
+    return real_files().open(path, options);
+  }
+  Status rename(const std::string& from, const std::string& to) override { return real_files().rename(from, to); }
+  Status remove(const std::string& path) override {
+    const Status removed = real_files().remove(path);
+    ended = true;
+    return removed;
+  }
+  Result<std::vector<std::string>> list(const std::string& directory) override { return real_files().list(directory); }
+  Status sync_directory(const std::string& directory) override { return real_files().sync_directory(directory); }
+  bool exists(const std::string& path) override { return real_files().exists(path); }
+
+  std::atomic<bool> stuck = true;
+  std::atomic<bool> ended = false;
+  std::atomic<int> calls = 0;
+};
+
+TEST_F(Gate, ADiskThatDoesNotAnswerIsSeenAndNotAskedTwice) {
+  StuckFiles files;
+  const Environment& real = real_environment();
+  const Environment environment{real.clock, real.tasks, real.network, files, real.processes, real.memory};
+  TestNode spare(2, 2, environment);
+  spare.context.post = node.context.post;
+  HealthGate with_stuck_disk{spare.context,
+                             events,
+                             directory.path(),
+                             token,
+                             {.probe = nullptr, .on_changed = [this] { ++changes; }, .disk_within = 20ms}};
+  with_stuck_disk.begin();
+  looked();
+  EXPECT_NE(with_stuck_disk.why_not().find("run directory: the disk did not answer"), std::string::npos)
+      << with_stuck_disk.why_not();
+  spare.pass(kHealthAgain);
+  looked();
+  EXPECT_FALSE(with_stuck_disk.healthy());
+  EXPECT_EQ(files.calls, 1);
+  files.stuck = false;
+  while (!files.ended) std::this_thread::sleep_for(1ms);
+  for (int tries = 0; tries < 1000 && !with_stuck_disk.healthy(); ++tries) {
+    spare.pass(kHealthAgain);
+    looked();
+  }
+  EXPECT_TRUE(with_stuck_disk.healthy());
+}
+
 TEST_F(Gate, MembersThatDoNotAnswerAreSeen) {
   for (Member& member : node.state.seats) member.address = "127.0.0.1:1";
   node.run_in(JobPhase::running);

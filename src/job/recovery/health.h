@@ -20,6 +20,7 @@ inline constexpr std::size_t kHealthPeersMax = 3;                             //
 // Of two nodes' wall clocks, beyond the way there and back. Only logs and what people read depend on them: it takes a clock
 // that was never set.
 inline constexpr Duration kClockApartMax = std::chrono::seconds(60);
+inline constexpr Duration kDiskWithin = std::chrono::seconds(10);   // a disk has to answer
 inline constexpr Duration kHealthAgain = std::chrono::seconds(30);  // until an unfit node is looked at again
 
 // A member that was asked for its status, over the network on which copies travel.
@@ -31,7 +32,7 @@ struct HealthPeer {
 };
 struct HealthFacts {
   Status arena;
-  Status disk;                    // the run directory took a write, and a sync
+  Status disk;                    // the run directory took a write, and a sync, within kDiskWithin
   Status probe;                   // the operator's command (--health-check)
   std::vector<HealthPeer> peers;  // empty: there is nobody to ask
 };
