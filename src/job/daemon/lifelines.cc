@@ -91,9 +91,7 @@ void Lifelines::on_frame(NodeId node, Frame& frame) {
   if (line.up) return;  // beats that come back
   if (is<WelcomeMessage>(frame)) {
     line.up = line.stood = true;
-    line.retries = 0;
     line.said = line.heard;
-    line.pause = Duration::zero();
     return;
   }
   const auto answer = message_in<PeerRefusedMessage>(frame);
@@ -108,8 +106,11 @@ void Lifelines::broken(NodeId node, const Error& error) {
   line.connection.reset();
   // A keeper that dies closes its lines before its port, or after: who connects in between is accepted, and broken when
   // the port closes, too.
-  const bool again = line.stood && line.retries++ < kRetriesMax;
-  if (!std::exchange(line.up, false) && !again) return give_up(line, error.what);
+  if (std::exchange(line.up, false) && loop_.environment().clock.now() - line.began > kFirstPause) {
+    line.retries = 0;
+    line.pause = Duration::zero();
+  }
+  if (!line.stood || line.retries++ >= kRetriesMax) return give_up(line, error.what);
   connect(line);  // at once: refused or not tells whether the keeper has died
 }
 

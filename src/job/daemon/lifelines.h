@@ -50,7 +50,7 @@ class Lifelines {
     std::shared_ptr<Connection> connection;
     bool up = false;
     bool stood = false;
-    int retries = 0;      // without a pause, since it stood
+    int retries = 0;      // without a pause, since it stood for a while
     Duration began{};     // this try
     Duration heard{};     // steady clock
     Duration said{};      // likewise

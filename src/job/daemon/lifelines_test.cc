@@ -105,6 +105,33 @@ TEST_F(LifelinesTest, ThatBreakProveNothingWhileTheKeeperAccepts) {
   EXPECT_EQ(deaths(), 0u);
 }
 
+// Else both would do nothing but connect.
+TEST_F(LifelinesTest, ThatAreWelcomedAndBrokenAgainAndAgainPause) {
+  want_one();
+  int made = 0;
+  for (bool again = true; again && made < 50; ++made) {
+    { PeerEnd keeper = welcome(); }
+    const Deadline deadline = Deadline::in(300ms);
+    while (!(again = world.network.has_waiting()) && !deadline.passed()) std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_GT(made, 1) << "a keeper that dies may close its port a moment after its lines";
+  EXPECT_LT(made, 20);
+  world.clock.skip(2s);
+  tick();
+  { PeerEnd keeper = welcome(); }
+  ASSERT_TRUE(loop.eventually([this] { return !lines->stands(kLife.node); }));
+  world.clock.skip(1s);
+  tick();
+  EXPECT_FALSE(world.network.has_waiting()) << "longer each time";
+  world.clock.skip(2s);
+  tick();
+  PeerEnd keeper = welcome();
+  world.clock.skip(2s);  // it stands for a while: then the first tries are without a pause again
+  { PeerEnd broken = std::move(keeper); }
+  PeerEnd last = welcome();
+  EXPECT_EQ(deaths(), 0u);
+}
+
 // A keeper that dies may close its port a moment after its lines.
 TEST_F(LifelinesTest, ThatBreakAgainBeforeTheyAreWelcomeAreTriedOnceMoreAtOnce) {
   want_one();
