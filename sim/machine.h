@@ -36,7 +36,7 @@ class MachineClock final : public Clock {
 class MachineMemory final : public SharedMemory {
  public:
   MachineMemory(Scheduler& scheduler) : scheduler_(scheduler) {}
-  std::uint64_t available_bytes() override { return std::uint64_t{1} << 40; }  // `has_room` says when it has run out
+  AvailableMemory available() override { return {std::uint64_t{1} << 40}; }  // `has_room` says when it has run out
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override;
   Result<std::uint64_t> size_bytes(int fd) override;
   Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override;

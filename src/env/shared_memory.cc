@@ -107,6 +107,7 @@ struct Populating {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
   const std::atomic<bool>* slowly_until = nullptr;
+  std::uint64_t left_bytes_min = 0;
   std::atomic<std::uint64_t> next{0};  // which byte the next piece begins at
   std::atomic<int> cause{0};           // errno of a piece that failed
 };
@@ -123,6 +124,10 @@ void* populate_pieces(void* argument) {
     const std::uint64_t offset = work.next.fetch_add(kPieceBytes);
     if (offset >= work.size_bytes) break;
     const std::uint64_t length = std::min(kPieceBytes, work.size_bytes - offset);
+    if (work.left_bytes_min > 0 && available_memory_bytes() < work.left_bytes_min + length) {
+      work.cause.store(EDQUOT);
+      break;
+    }
     const std::chrono::nanoseconds began = time_of_this_thread();
     int done = 0;
     do {
@@ -145,6 +150,7 @@ int populate(std::byte* data, std::uint64_t size_bytes, SegmentOptions options) 
   work.data = data;
   work.size_bytes = size_bytes;
   work.slowly_until = options.slowly_until;
+  work.left_bytes_min = options.left_bytes_min;
   const std::uint64_t pieces = (size_bytes + kPieceBytes - 1) / kPieceBytes;
   const std::uint64_t threads = options.slowly_until != nullptr
                                     ? 1
@@ -191,6 +197,9 @@ Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes,
   if (cause == EINVAL) cause = allocate(fd, size_bytes);
   if (cause == 0) return {};
   if (cause == ECANCELED) return Error{Code::cancelled, text("segment ", name, ": not wanted any more")};
+  if (cause == EDQUOT)
+    return Error{Code::full, text("segment ", name, ": its making was ended: less than ", options.left_bytes_min >> 20,
+                                  " MiB of memory would be left to the other programs of this machine")};
   // EFAULT: a page could not be had, which a writer would have been told by SIGBUS.
   if (cause == ENOSPC || cause == ENOMEM || cause == EFAULT) return too_little_memory(name, size_bytes);
   return system_error(text("segment ", name, ": allocate"), cause);
@@ -235,6 +244,15 @@ std::uint64_t available_memory_bytes() {
   return std::min(free_bytes, control_group_left_bytes("memory"));
 }
 
+std::uint64_t bytes_for_segments(const AvailableMemory& available, std::uint64_t segment_bytes) {
+  HugePages huge;
+  huge.page_bytes = available.huge_page_bytes;
+  huge.free_bytes = available.huge_bytes;
+  if (segment_bytes == 0 || !is_worth_huge_pages(segment_bytes, huge)) return available.small_bytes;
+  const std::uint64_t of_huge = available.huge_bytes / whole_pages(segment_bytes, huge.page_bytes) * segment_bytes;
+  return available.small_bytes > kUnlimited - of_huge ? kUnlimited : available.small_bytes + of_huge;
+}
+
 const char* name_of(Pages pages) {
   return pages == Pages::huge ? "huge" : pages == Pages::transparent ? "transparent" : "small";
 }
@@ -274,7 +292,9 @@ Result<Fd> create_segment(const std::string& name, std::uint64_t size_bytes, Seg
   if (size_bytes == 0) return Error{Code::invalid, text("segment ", name, ": size 0")};
   if (is_worth_huge_pages(size_bytes, huge)) {
     // Others may take them meanwhile, or a control group or a node of the machine has fewer: known once all are there.
-    Result<Fd> made = make_segment(name, whole_pages(size_bytes, huge.page_bytes), MFD_HUGETLB, options);
+    SegmentOptions of_huge = options;
+    of_huge.left_bytes_min = 0;  // nobody else can use those pages
+    Result<Fd> made = make_segment(name, whole_pages(size_bytes, huge.page_bytes), MFD_HUGETLB, of_huge);
     if (made || made.error().code == Code::cancelled) return made;
     log_info("huge_pages_refused", "segment", name, "needed_bytes", whole_pages(size_bytes, huge.page_bytes),
              "free_bytes_before", huge.free_bytes);
@@ -339,15 +359,16 @@ namespace {
 
 class RealSharedMemory final : public SharedMemory {
  public:
-  std::uint64_t available_bytes() override {
-    const std::uint64_t small = available_memory_bytes(), huge = find_huge_pages().free_bytes;
-    return small > kUnlimited - huge ? kUnlimited : small + huge;
+  AvailableMemory available() override {
+    const HugePages huge = find_huge_pages();
+    return {available_memory_bytes(), huge.free_bytes, huge.page_bytes};
   }
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
     return create_segment(name, size_bytes);
   }
-  Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until) override {
-    return create_segment(name, size_bytes, {.slowly_until = &until});
+  Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until,
+                           std::uint64_t left_bytes_min) override {
+    return create_segment(name, size_bytes, {.slowly_until = &until, .left_bytes_min = left_bytes_min});
   }
   Result<std::uint64_t> size_bytes(int fd) override { return segment_size_bytes(fd); }
   Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override {

@@ -23,6 +23,15 @@ namespace pawl {
 // count as free: the kernel takes them back. Reserved huge pages don't count.
 [[nodiscard]] std::uint64_t available_memory_bytes();
 
+// What segments can still be made of: one is of pages of one kind.
+struct AvailableMemory {
+  std::uint64_t small_bytes = 0;
+  std::uint64_t huge_bytes = 0;  // reserved ones
+  std::uint64_t huge_page_bytes = 0;
+};
+// What segments of `segment_bytes` each could have of it: of the reserved pages whole segments only. Pure.
+[[nodiscard]] std::uint64_t bytes_for_segments(const AvailableMemory& available, std::uint64_t segment_bytes);
+
 // What pages a segment is of. `transparent`: huge ones wherever the kernel finds some, which nobody is told.
 enum class Pages : std::uint8_t { small, transparent, huge };
 [[nodiscard]] const char* name_of(Pages pages);
@@ -42,6 +51,9 @@ struct SegmentOptions {
   // Made by one thread that rests three times as long as it works, while it is not set; `cancelled` once it is.
   // nullptr: made as fast as half of the cores can.
   const std::atomic<bool>* slowly_until = nullptr;
+  // Then of small pages only as long as so much is left to others; looked at before each piece. `full` otherwise, and
+  // nothing of it stays.
+  std::uint64_t left_bytes_min = 0;
 };
 
 // A zeroed segment of `size_bytes` (>= 1), or of the next whole number of reserved huge pages if it gets those. If they
@@ -92,11 +104,11 @@ class Mapping {
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
-  [[nodiscard]] virtual std::uint64_t available_bytes() = 0;  // reserved huge pages among them
+  [[nodiscard]] virtual AvailableMemory available() = 0;
   [[nodiscard]] virtual Result<Fd> create(const std::string& name, std::uint64_t size_bytes) = 0;
-  // With SegmentOptions::slowly_until.
+  // With SegmentOptions::slowly_until and left_bytes_min.
   [[nodiscard]] virtual Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes,
-                                                 const std::atomic<bool>& until) {
+                                                 const std::atomic<bool>& until, std::uint64_t /*left_bytes_min*/) {
     return until ? Result<Fd>(Error{Code::cancelled, "segment " + name + ": not wanted any more"})
                  : create(name, size_bytes);
   }

@@ -50,12 +50,12 @@ TEST_P(SharedMemoryConformance, ASegmentLivesAsLongAsADescriptorOrAMapping) {
 
 TEST_P(SharedMemoryConformance, WhatIsMadeSlowlyIsAsGoodAndEndsWhenItIsToldTo) {
   std::atomic<bool> until = false;
-  Result<Fd> segment = memory_.create_slowly("pawl_test", 3 << 20, until);
+  Result<Fd> segment = memory_.create_slowly("pawl_test", 3 << 20, until, 0);
   ASSERT_TRUE(segment) << segment.error().what;
   EXPECT_EQ(*memory_.size_bytes(segment->get()), std::uint64_t{3} << 20);
   EXPECT_TRUE(memory_.map(segment->get(), 3 << 20, {.populate = true}));
   until = true;
-  EXPECT_EQ(memory_.create_slowly("pawl_test", std::uint64_t{64} << 20, until).error().code, Code::cancelled);
+  EXPECT_EQ(memory_.create_slowly("pawl_test", std::uint64_t{64} << 20, until, 0).error().code, Code::cancelled);
 }
 
 TEST_P(SharedMemoryConformance, TooLittleMemoryIsAnErrorNow) {

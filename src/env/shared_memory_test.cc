@@ -81,6 +81,28 @@ TEST(Segment, PopulatedHasNoFaultsLeft) {
 }
 #endif
 
+TEST(SharedMemory, ASegmentIsOfOneKindOfPages) {
+  constexpr std::uint64_t mib = 1 << 20;
+  const AvailableMemory both{100 * mib, 100 * mib, 2 * mib};
+  EXPECT_EQ(bytes_for_segments(both, 60 * mib), 160 * mib) << "one of reserved pages, one of small ones";
+  EXPECT_EQ(bytes_for_segments(both, 120 * mib), 100 * mib) << "none fits into the reserved ones";
+  EXPECT_EQ(bytes_for_segments(both, 50 * mib), 200 * mib);
+  EXPECT_EQ(bytes_for_segments(both, mib), 100 * mib) << "too much would be lost by rounding up";
+  EXPECT_EQ(bytes_for_segments({100 * mib}, mib), 100 * mib);
+  EXPECT_EQ(bytes_for_segments({~std::uint64_t{0}, 100 * mib, 2 * mib}, 50 * mib), ~std::uint64_t{0});
+}
+
+TEST(SharedMemory, WhatIsMadeSlowlyLeavesMemoryToOthers) {
+  const std::atomic<bool> unwanted = false;
+  SegmentOptions options{.slowly_until = &unwanted, .left_bytes_min = std::uint64_t{1} << 50};
+  const Result<Fd> greedy = create_segment("test", 64 << 20, options, HugePages{});
+  ASSERT_FALSE(greedy);
+  EXPECT_EQ(greedy.error().code, Code::full);
+  EXPECT_NE(greedy.error().what.find("left to the other programs"), std::string::npos) << greedy.error().what;
+  options.left_bytes_min = 1;
+  EXPECT_TRUE(create_segment("test", 1 << 20, options, HugePages{}));
+}
+
 // The machine's reserved huge pages, more of them for as long as this lives. They are everybody's: only who may set their
 // number has some to test with.
 class ReservedHugePages {

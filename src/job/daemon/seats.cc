@@ -216,7 +216,8 @@ Status Seats::check_room(const ArenaSpec& spec) {
   if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
   const JobSpec& job = context.mirror.spec();
   Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, job.seats_per_node, job.replica_count},
-                             context.environment->memory.available_bytes() + parts_.memory.ready_bytes());
+                             bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
+                                 parts_.memory.ready_bytes());
   has_room_ = room.has_value();
   return room;
 }

@@ -185,7 +185,7 @@ TEST_F(TwoSeats, ALayoutIsForWhoHasASeatAndMustFitIntoMemory) {
 
 class LittleMemory final : public SharedMemory {
  public:
-  std::uint64_t available_bytes() override { return 4096; }
+  AvailableMemory available() override { return {4096}; }
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
     return real_shared_memory().create(name, size_bytes);
   }

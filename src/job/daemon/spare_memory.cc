@@ -70,8 +70,9 @@ void SpareMemory::consider(const Held& held) {
 
 void SpareMemory::ask_for_room(const MemoryPlan& plan) {
   if (plan.arena_bytes == 0) return;
-  const std::uint64_t available = context_.environment->memory.available_bytes();
-  const Status room = check_memory(plan, available - memory_margin_bytes(available) + ready_bytes());
+  AvailableMemory available = context_.environment->memory.available();
+  available.small_bytes -= memory_margin_bytes(available.small_bytes);
+  const Status room = check_memory(plan, bytes_for_segments(available, plan.arena_bytes) + ready_bytes());
   has_room_ = room.has_value();
   if (ready_count() >= arenas_needed(plan)) why_not_made_.clear();
   judge(room ? why_not_made_ : room.error().what);
@@ -115,8 +116,9 @@ void SpareMemory::make_one(std::uint64_t size_bytes) {
   }
   (void)context_.environment->tasks.start("pawl-spare", [this, making, size_bytes] {
     SharedMemory& memory = context_.environment->memory;
+    const std::uint64_t margin = memory_margin_bytes(memory.available().small_bytes);
     Result<ReadySegment> segment = [&]() -> Result<ReadySegment> {
-      PAWL_ASSIGN(Fd fd, memory.create_slowly("pawl." + context_.job + ".spare", size_bytes, making->given_up));
+      PAWL_ASSIGN(Fd fd, memory.create_slowly("pawl." + context_.job + ".spare", size_bytes, making->given_up, margin));
       PAWL_ASSIGN(const std::uint64_t whole, memory.size_bytes(fd.get()));
       PAWL_ASSIGN(Mapping mapping, memory.map(fd.get(), whole, {.populate = true}));
       return ReadySegment{std::move(fd), std::move(mapping)};

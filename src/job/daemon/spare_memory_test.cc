@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "env/memory_margin.h"
 #include "job/daemon/memory.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
@@ -14,22 +15,26 @@ using namespace std::chrono_literals;
 // Real segments; but as much memory as the test says, and a making that stands still while it wants it to.
 class ScarceMemory final : public SharedMemory {
  public:
-  std::uint64_t available_bytes() override { return available; }
+  AvailableMemory available() override { return {small, huge, std::uint64_t{2} << 20}; }
   Result<Fd> create(const std::string& name, std::uint64_t size_bytes) override {
     return real_shared_memory().create(name, size_bytes);
   }
-  Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until) override {
+  Result<Fd> create_slowly(const std::string& name, std::uint64_t size_bytes, const std::atomic<bool>& until,
+                           std::uint64_t left_bytes_min) override {
+    left = left_bytes_min;
     ++begun;
     if (refuses) return Error{Code::full, "segment " + name + ": needs more than there is"};
     while (stands_still && !until) std::this_thread::sleep_for(1ms);
-    return real_shared_memory().create_slowly(name, size_bytes, until);
+    return real_shared_memory().create_slowly(name, size_bytes, until, 0);
   }
   Result<std::uint64_t> size_bytes(int fd) override { return real_shared_memory().size_bytes(fd); }
   Result<Mapping> map(int fd, std::uint64_t size_bytes, MapOptions options) override {
     return real_shared_memory().map(fd, size_bytes, options);
   }
 
-  std::atomic<std::uint64_t> available = std::uint64_t{1} << 40;
+  std::atomic<std::uint64_t> small = std::uint64_t{1} << 40;
+  std::atomic<std::uint64_t> huge = 0;
+  std::atomic<std::uint64_t> left = 0;  // to others, of what is made slowly
   std::atomic<bool> stands_still = false;
   std::atomic<bool> refuses = false;  // what is made slowly
   std::atomic<int> begun = 0;
@@ -150,7 +155,7 @@ TEST_F(MemoryOfASpare, IsNotWaitedForWhileItIsMade) {
 }
 
 TEST_F(MemoryOfASpare, TooLittleIsSaidOnceWithTheArithmeticAndTakesItsHealth) {
-  scarce.available = 2 * Arena::size_bytes(spec);  // and nothing for the others
+  scarce.small = 2 * Arena::size_bytes(spec);  // and nothing for the others
   look();
   look();
   EXPECT_FALSE(spare.fits());
@@ -159,17 +164,30 @@ TEST_F(MemoryOfASpare, TooLittleIsSaidOnceWithTheArithmeticAndTakesItsHealth) {
     EXPECT_NE(refused[0].find(words), std::string::npos) << refused[0];
   EXPECT_EQ(changes, 1);
   EXPECT_EQ(scarce.begun, 0);
-  scarce.available = 3 * Arena::size_bytes(spec);
+  scarce.small = 3 * Arena::size_bytes(spec);
   settle();
   EXPECT_TRUE(spare.fits());
   EXPECT_EQ(changes, 2);
   EXPECT_EQ(spare.ready_count(), 2U);
 }
 
+TEST_F(MemoryOfASpare, ReservedPagesThatHoldNoWholeArenaDoNotCount) {
+  scarce.small = 2 * Arena::size_bytes(spec);
+  scarce.huge = std::uint64_t{1} << 20;
+  look();
+  EXPECT_FALSE(spare.fits());
+}
+
+TEST_F(MemoryOfASpare, LeavesAMarginWhileItIsMade) {
+  settle();
+  EXPECT_EQ(spare.ready_count(), 2U);
+  EXPECT_EQ(scarce.left, memory_margin_bytes(scarce.small));
+}
+
 // What it has itself counts: else it would refuse itself once it is done.
 TEST_F(MemoryOfASpare, WhatIsReadyCountsAsAvailable) {
   settle();
-  scarce.available = 0;
+  scarce.small = 0;
   look();
   EXPECT_TRUE(spare.fits());
 }
@@ -179,11 +197,11 @@ TEST_F(MemoryOfASpare, WhatItMakesDoesNotRefuseIt) {
   scarce.stands_still = true;
   look();
   ASSERT_TRUE(posted.run_until([&] { return scarce.begun == 1; }));
-  scarce.available = Arena::size_bytes(spec);
+  scarce.small = Arena::size_bytes(spec);
   look();
   EXPECT_TRUE(spare.fits());
   EXPECT_EQ(refused.size(), 0U);
-  scarce.available = 3 * Arena::size_bytes(spec);
+  scarce.small = 3 * Arena::size_bytes(spec);
 }
 
 TEST_F(MemoryOfASpare, ThatCouldNotBeMadeTakesItsHealthUntilItIs) {
