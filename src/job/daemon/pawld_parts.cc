@@ -119,7 +119,13 @@ Pawld::Parts::Parts(Pawld& pawld)
       streams(pawld.context_, memory, arenas, holds, progress.bits(),
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
                .on_held = [this] { progress.report(); }}),
-      protection({pawld.context_, trainers, memory, streams, events}, [this] { return progress.progress(); }),
+      protection(
+          {pawld.context_, trainers, memory, streams, events}, [this] { return progress.progress(); },
+          [this, &pawld] {
+            std::vector<NodeId> cut = progress.neighbours();
+            std::erase_if(cut, [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); });
+            return cut;
+          }),
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),

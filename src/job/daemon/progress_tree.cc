@@ -36,6 +36,18 @@ void ProgressTree::report() {
   if (hooks_.send(*parent, frame_of(ReportMessage{mirror.generation(), report}))) last_report_ = report;
 }
 
+std::vector<NodeId> ProgressTree::neighbours() const {
+  const JobMirror& mirror = context_.mirror;
+  std::vector<NodeId> nodes;
+  if (!mirror.has_state() || !mirror.is_member()) return nodes;
+  const std::uint32_t mine = mirror.my_position();
+  std::vector<std::uint32_t> positions = {2 * mine + 1, 2 * mine + 2};
+  if (mine > 0) positions.push_back((mine - 1) / 2);
+  for (const std::uint32_t position : positions)
+    if (const auto node = mirror.node_at(position)) nodes.push_back(*node);
+  return nodes;
+}
+
 void ProgressTree::set(Progress progress) {
   const bool committed = progress.committed != progress_.committed;
   progress_ = progress;

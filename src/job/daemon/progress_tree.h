@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "job/daemon/node_context.h"
 #include "job/redundancy/progress.h"
@@ -32,6 +33,7 @@ class ProgressTree {
   void on_progress(Generation generation, Progress progress);
   void on_link_up(NodeId node);
 
+  [[nodiscard]] std::vector<NodeId> neighbours() const;  // its parent and children; none: no member
   [[nodiscard]] Progress progress() const { return progress_; }
   [[nodiscard]] const std::atomic<std::uint64_t>& bits() const { return bits_; }  // packed, for threads
 

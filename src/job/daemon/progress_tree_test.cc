@@ -38,6 +38,12 @@ class Tree : public testing::Test {
   ProgressTree tree = make();
 };
 
+TEST_F(Tree, ItsNeighboursAreItsParentAndChildren) {
+  EXPECT_TRUE(tree.neighbours().empty()) << "of no generation";
+  node.run_in(JobPhase::running);
+  EXPECT_EQ(tree.neighbours(), (std::vector<NodeId>{NodeId(1), NodeId(2)}));
+}
+
 TEST_F(Tree, TheRootCommitsWhatAllSeatsHold) {
   node.run_in(JobPhase::running);
   tree.begin(Progress{});

@@ -45,6 +45,7 @@ ProtectionView ProtectionWatch::view() const {
   view.generation = mirror.generation();
   view.committed = progress_().committed;
   view.is_root = mirror.is_root();
+  if (cut_) view.cut = cut_();
   for (const TrainerProcess& trainer : parts_.trainers.places()) {
     const ArenaHandle arena = trainer.seat ? parts_.memory.find(ArenaKind::own, *trainer.seat) : nullptr;
     if (!arena || trainer.shared.page == nullptr || trainer.seated != view.generation) continue;
@@ -63,6 +64,8 @@ std::vector<std::string> ProtectionWatch::stopped_by() const {
   std::vector<std::string> sentences;
   if (!notes_.stopped || !parts_.context.is_running()) return sentences;
   const ProtectionView now = view();
+  for (const NodeId node : now.cut)
+    sentences.push_back(text("nothing after step ", now.committed, " is committed: ", why_cut(node)));
   for (const SeatProtection& seat : now.seats)
     if (const auto obstacle = obstacle_of(seat, now.generation, now.committed))
       sentences.push_back(
@@ -83,10 +86,18 @@ void ProtectionWatch::tell(ProtectionChange change, const ProtectionView& view) 
              obstacle->why);
     seats.push_back({{"seat", seat.seat.value}, {"reached", seat.reached.value}, {"why", obstacle->why}});
   }
-  if (seats.empty()) log_warn("protection_stopped", "committed", view.committed, "why", "other nodes say");
-  parts_.events.tell(
-      "protection_stopped",
-      Json{{"committed", view.committed.value}, {"for_ms", (view.now - notes_.since) / 1ms}, {"seats", seats}}.dump());
+  Json cuts = Json::array();
+  for (const NodeId node : view.cut) {
+    log_warn("protection_stopped", "committed", view.committed, "why", why_cut(node));
+    cuts.push_back(why_cut(node));
+  }
+  if (seats.empty() && cuts.empty())
+    log_warn("protection_stopped", "committed", view.committed, "why", "other nodes say");
+  parts_.events.tell("protection_stopped", Json{{"committed", view.committed.value},
+                                                {"for_ms", (view.now - notes_.since) / 1ms},
+                                                {"seats", seats},
+                                                {"cut", cuts}}
+                                               .dump());
 }
 
 }  // namespace pawl::job

@@ -25,7 +25,9 @@ class ProtectionWatch {
     Streams& streams;
     Events& events;
   };
-  ProtectionWatch(Parts parts, std::function<Progress()> progress) : parts_(parts), progress_(std::move(progress)) {}
+  // `cut`: to which nodes of the progress tree beside this one no link stands.
+  ProtectionWatch(Parts parts, std::function<Progress()> progress, std::function<std::vector<NodeId>()> cut = {})
+      : parts_(parts), progress_(std::move(progress)), cut_(std::move(cut)) {}
 
   void begin();  // the state's generation runs here
   // Why the steps of this node's seats are not held, each a sentence; empty while protection goes on.
@@ -38,6 +40,7 @@ class ProtectionWatch {
 
   Parts parts_;
   std::function<Progress()> progress_;
+  std::function<std::vector<NodeId>()> cut_;
   ProtectionNotes notes_;
   Generation watched_;  // a timer looks after this one
 };

@@ -37,7 +37,9 @@ class Watched : public testing::Test {
   Streams streams{node.context, memory, arenas,
                   node.holds,   bits,   {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
   Progress progress;
-  ProtectionWatch watch{{node.context, trainers, memory, streams, node.events}, [this] { return progress; }};
+  std::vector<NodeId> cut;
+  ProtectionWatch watch{
+      {node.context, trainers, memory, streams, node.events}, [this] { return progress; }, [this] { return cut; }};
 };
 
 TEST_F(Watched, AStopAndItsEndAreToldAndWhyIsKnownMeanwhile) {
@@ -56,6 +58,17 @@ TEST_F(Watched, AStopAndItsEndAreToldAndWhyIsKnownMeanwhile) {
   pass(4s, 51);
   EXPECT_EQ(node.control.tells, 2);
   EXPECT_TRUE(watch.stopped_by().empty());
+}
+
+TEST_F(Watched, ACutLinkOfTheProgressTreeIsToldAndNamed) {
+  const ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::own, Seat(0)));
+  cut = {NodeId(1)};
+  pass(20s, 0);
+  pass(20s, 5);
+  EXPECT_EQ(node.control.tells, 1);
+  ASSERT_FALSE(watch.stopped_by().empty());
+  EXPECT_EQ(watch.stopped_by()[0].rfind("nothing after step 0 is committed: no link stands to node 1", 0), 0u)
+      << watch.stopped_by()[0];
 }
 
 TEST_F(Watched, NobodyLooksWhileTheJobIsNotRunning) {

@@ -36,6 +36,12 @@ std::optional<ProtectionObstacle> obstacle_of(const SeatProtection& seat, Genera
   return ProtectionObstacle{"its own windows are void: none was copied out in time, or no slot was free", true};
 }
 
+std::string why_cut(NodeId other) {
+  return text("no link stands to node ", other,
+              ", by which the nodes tell each other what is held: look at the network "
+              "between the two");
+}
+
 ProtectionVerdict judge_protection(const ProtectionView& view, ProtectionNotes notes, const Deadlines& deadlines) {
   const Step reached = furthest(view.seats);
   if (view.generation != notes.generation || view.committed != notes.committed) {
@@ -45,8 +51,8 @@ ProtectionVerdict judge_protection(const ProtectionView& view, ProtectionNotes n
             resumed ? ProtectionChange::resumed : ProtectionChange::none};
   }
   if (notes.stopped || view.now - notes.since <= deadlines.protection + time_to_move(view.bytes)) return {notes};
-  bool ours = false;
-  bool blocked = false;
+  bool ours = !view.cut.empty();
+  bool blocked = ours;
   for (const SeatProtection& seat : view.seats) {
     const auto obstacle = obstacle_of(seat, view.generation, view.committed);
     ours = ours || obstacle;

@@ -45,7 +45,11 @@ struct ProtectionView {
   std::vector<SeatProtection> seats;  // of this node
   std::uint64_t bytes = 0;            // of their arenas: so much has to reach their holders
   bool is_root = false;               // who tells of a stop even if no seat here is its reason
+  std::vector<NodeId> cut;            // to them no link stands, by which is told what every seat holds
 };
+// Why nothing is committed though it may be held, of a node with such a cut: a sentence.
+[[nodiscard]] std::string why_cut(NodeId other);
+
 struct ProtectionNotes {
   Generation generation;
   Step committed;

@@ -54,6 +54,19 @@ TEST_F(Protects, ASeatsObstacleIsNamed) {
   EXPECT_EQ(obstacle()->why.rfind("its own windows are void", 0), 0u);
 }
 
+// All seats hold all steps, and nobody can tell so: neither end of the link is the root.
+TEST_F(Protects, ACutLinkThatStopsCommitsIsSaid) {
+  seat().held = Step(42);
+  (void)judge();
+  EXPECT_EQ(after(100s, 20), ProtectionChange::none) << "others hold it up, and say why";
+  view.cut = {NodeId(3)};
+  EXPECT_EQ(after(1s, 20), ProtectionChange::stopped);
+  EXPECT_NE(why_cut(NodeId(3)).find("node 3"), std::string::npos);
+  view.committed = Step(41);
+  view.cut.clear();
+  EXPECT_EQ(after(1s, 1), ProtectionChange::resumed);
+}
+
 TEST_F(Protects, WhoHoldsANewerStepOrHasHadNoWindowIsNoObstacle) {
   seat().held = Step(41);
   EXPECT_FALSE(obstacle());
