@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <map>
@@ -134,6 +135,7 @@ class Keeper final : private NodeKeeper::Node {
   void show_trainer(std::uint32_t local_index, bool shown) override { output_->show(local_index, shown); }
   void tell(const FromKeeper& news) override;
   void let_go(std::vector<HeldSegment> segments) override;
+  bool is_giving_back() override { return *giving_back_ > 0; }
   std::uint64_t memory_bytes() override;
 
   Status open();
@@ -172,6 +174,7 @@ class Keeper final : private NodeKeeper::Node {
   std::optional<PawldDeath> death_;  // of the pawld that runs
   Fd channel_;
   std::map<std::uint32_t, Trainer> trainers_;
+  const std::shared_ptr<std::atomic<int>> giving_back_ = std::make_shared<std::atomic<int>>(0);  // calls of let_go
   std::optional<KeeperOutput> output_;  // from when our signals are blocked: its thread must not take them
 };
 
@@ -378,8 +381,11 @@ void Keeper::tell(const FromKeeper& news) {
 
 // A quarter of a second for each GiB, where nobody else has them.
 void Keeper::let_go(std::vector<HeldSegment> segments) {
-  std::function<void()> close = [shared = std::make_shared<std::vector<HeldSegment>>(std::move(segments))]() mutable {
+  ++*giving_back_;
+  std::function<void()> close = [shared = std::make_shared<std::vector<HeldSegment>>(std::move(segments)),
+                                 count = giving_back_]() mutable {
     shared.reset();
+    --*count;
   };
   if (Result<Thread> thread = Thread::start("let_go", std::move(close)); thread) return thread->detach();
   const OwnWork work(*this);  // no thread is to be had

@@ -17,6 +17,7 @@ constexpr Duration kShortLife = seconds(1);
 constexpr Duration kRestartPause = milliseconds(200);
 constexpr Duration kTrainerGrace = seconds(2);
 constexpr Duration kDaemonGrace = seconds(1);
+constexpr Duration kLookAgain = milliseconds(20);                      // whether memory has been given back
 constexpr Duration kKillWait = seconds(10);                            // for a killed process to end, and more where it
 constexpr std::uint64_t kGivenBackPerSecond = std::uint64_t{1} << 30;  // has much memory to give back
 constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;            // more is no node's
@@ -37,11 +38,21 @@ void NodeKeeper::begin(Duration now) {
   begin_life(now);
 }
 
-// A new incarnation, greater than any before it; nothing of the last is kept.
+// Nothing of the last life is kept.
 void NodeKeeper::begin_life(Duration now) {
   if (!held_.empty()) node_.let_go(std::exchange(held_, {}));
   trainers_.clear();
   new_life_ = false;
+  if (node_.is_giving_back())
+    log_info("memory_is_given_back", "incarnation", incarnation_, "then", "a new life begins");
+  phase_ = Phase::giving_back;
+  try_life(now);
+}
+
+// Which needs the memory that the last one had: its daemon asks for it first, and is no spare without.
+void NodeKeeper::try_life(Duration now) {
+  if (node_.is_giving_back()) return;
+  // Greater than any before it.
   const Result<std::uint64_t> incarnation = node_.next_incarnation(incarnation_);
   if (!incarnation) return fail(incarnation.error(), now);
   incarnation_ = *incarnation;
@@ -114,6 +125,7 @@ void NodeKeeper::kill_all(Duration now) {
 
 // Where all are to end: what comes next, once they have or the time for it has passed.
 void NodeKeeper::go_on(Duration now) {
+  if (phase_ == Phase::giving_back) return try_life(now);
   if (phase_ == Phase::ending_trainers && (now >= until_ || !any_trainer_runs())) {
     for (const auto& [local_index, trainer] : trainers_)
       if (trainer.running) node_.kill_trainer(local_index);
@@ -200,7 +212,9 @@ void NodeKeeper::note_last_renewal(Duration now) {
 Duration NodeKeeper::wait(Duration now) const {
   const Duration longest = std::clamp<Duration>(options_.silence / 4, milliseconds(10), milliseconds(250));
   Duration left = longest;
-  if (phase_ != Phase::serving)
+  if (phase_ == Phase::giving_back)
+    left = kLookAgain;
+  else if (phase_ != Phase::serving)
     left = until_ - now;
   else if (!daemon_running_)
     left = daemon_restart_at_ - now;

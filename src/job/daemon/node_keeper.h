@@ -86,6 +86,8 @@ class NodeKeeper {
     virtual void tell(const FromKeeper& news) = 0;                               // to the pawld that runs
     // Closes them. The last descriptor of gigabytes takes its time, in which this keeper must not stand still.
     virtual void let_go(std::vector<HeldSegment> /*segments*/) {}
+    // Of what it was to let go, some is still there: a new life would lack that memory.
+    [[nodiscard]] virtual bool is_giving_back() { return false; }
     // Of all that runs: what killed processes give back before they have ended. 0: it can't be told.
     [[nodiscard]] virtual std::uint64_t memory_bytes() { return 0; }
   };
@@ -125,11 +127,13 @@ class NodeKeeper {
     ending_trainers,  // they may end themselves until `until_`
     ending_daemon,    // it may end itself until `until_`
     killed,           // all are; what comes next begins when all have ended, or at `until_`
+    giving_back,      // what the last life held; a new one begins then
     over,
   };
 
   void note_time(Duration now);
   void begin_life(Duration now);
+  void try_life(Duration now);
   void begin_again(Duration now);
   void start_daemon(Duration now);
   void fence(std::string_view why, Duration now);

@@ -57,7 +57,9 @@ class NodeOnPaper final : public NodeKeeper::Node {
   void let_go(std::vector<HeldSegment> segments) override {
     for (const HeldSegment& segment : segments) let_go_of.push_back(segment.name);
   }
+  bool is_giving_back() override { return giving_back; }
   Words let_go_of;
+  bool giving_back = false;
 
  private:
   std::uint64_t pid_ = 0;
@@ -170,6 +172,33 @@ TEST_F(NodeKeeperTest, SilentPawldIsKilled) {
   EXPECT_EQ(node_.take(), Words{});
   pass(milliseconds(1));
   EXPECT_EQ(node_.take(), Words{"kill daemon"});
+}
+
+TEST_F(NodeKeeperTest, ANewLifeBeginsWhenTheMemoryOfTheLastIsThere) {
+  say("hold own.1", 1);
+  node_.take();
+  node_.giving_back = true;
+  say("reset evicted");
+  daemon_exits();
+  EXPECT_EQ(node_.take(), Words{"kill daemon"});
+  pass(seconds(30));
+  EXPECT_EQ(node_.take(), Words{});
+  EXPECT_EQ(keeper_.incarnation(), 1u);
+  EXPECT_EQ(node_.let_go_of, Words{"own.1"});
+  EXPECT_GT(keeper_.wait(now_), Duration::zero());
+  node_.giving_back = false;
+  keeper_.turn(now_);
+  EXPECT_EQ(node_.take(), Words{"start daemon 2"});
+  node_.giving_back = true;  // an arena of this life: others may not wait for that
+  daemon_exits();
+  pass(milliseconds(200));
+  EXPECT_EQ(node_.take(), Words{"start daemon 2"});
+  say("reset evicted");
+  daemon_exits();
+  node_.take();
+  keeper_.end(3, now_);
+  ASSERT_TRUE(keeper_.outcome() && *keeper_.outcome());
+  EXPECT_EQ(**keeper_.outcome(), 3);
 }
 
 TEST_F(NodeKeeperTest, ADyingPawldIsNeitherSilentNorFollowedBeforeItHasEnded) {
