@@ -18,7 +18,9 @@ constexpr Duration kAgain = 5s;  // until a spare asks for room again
 SpareMemory::SpareMemory(NodeContext& context, Hooks hooks)
     : context_(context), hooks_(std::move(hooks)), changed_(context.environment->tasks.make_condition()) {}
 
-// Members alone know how large an arena is: nobody else has been told a layout.
+// Members alone know how large an arena is: nobody else has been told a layout. Any of them may die next, and
+// a node has as many seats as any other: so a spare plans for the largest arena. One that has room for smaller ones only is
+// refused as a whole, for a seat that nobody can take over is worse than one spare less that was never sure.
 MemoryPlan SpareMemory::plan() const {
   const JobMirror& mirror = context_.mirror;
   MemoryPlan plan{
