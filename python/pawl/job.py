@@ -106,7 +106,7 @@ class Step(KeptAsInt):
         """Calls `act` once the step can't be lost any more: for logs and files that must not repeat.
 
         The call comes in the training thread, when a later step begins. It never comes for a step that was lost, in a
-        rehearsal, or if this process dies before.
+        rehearsal, or if this process dies before: job.on_commit() is for what must not be left out.
         """
         self._job._on_commit(self, act)
 
@@ -122,6 +122,7 @@ class Job:
         self._stop_step = 0  # the last one to do; 0: as many as the loop says
         self._inside: Step | None = None
         self._after_block: list[Callable[[], Any]] = []
+        self._after_commit: list[Callable[[int], Any]] = []  # of each step
         self._place: loaders.Place | None = None  # of the loop
 
     @property
@@ -211,6 +212,12 @@ class Job:
     def _leave(self, loop: FrameType | None) -> None:
         """The script has left the loop in this frame early."""
 
+    def on_commit(self, act: Callable[[int], Any]) -> None:
+        """From now on calls `act(number)` for each step once it can't be lost any more, in order, in the training
+        thread between steps. At least once for each: if this process dies after the commit, whoever takes its seat
+        calls it, perhaps again for the last ones."""
+        self._after_commit.append(act)
+
     def stop(self) -> None:
         """Ends the job, on all seats after the same step: this one or the next."""
         self._stop_step = self._stop_step or self._done + 1
@@ -256,6 +263,8 @@ class Job:
         actions, self._after_block = self._after_block, []
         for act in actions:
             act()
+        for each in self._after_commit:
+            each(self._done)
         return False
 
     def _on_commit(self, step: Step, act: Callable[[], Any]) -> None:

@@ -85,6 +85,7 @@ class ManagedJob(Job):
         self._protected.gradients.on_carried = self._carried_after_all
         self._phase = Phase.NONE
         self._commits: list[tuple[int, Callable[[], Any]]] = []
+        self._acted = 0  # the last step for which what job.on_commit() was given has been called
         self._store: Any = None
         self.looped = self.finished = False
         self.cut_short = False       # since the last step's end, something of the script was
@@ -137,6 +138,7 @@ class ManagedJob(Job):
         if first:
             self._first_done = done
             self._done = self._done or done
+            self._acted = max(self._acted, done)
             self._protected.bind_variables(script_frames.above())
             if not self._late:
                 self._protected.refuse_unready()
@@ -286,6 +288,14 @@ class ManagedJob(Job):
         self._commits = [(step, act) for step, act in self._commits if step > committed]
         for act in due:
             act()
+        for step in range(self._acted + 1, committed + 1):
+            for each in self._after_commit:
+                each(step)
+            self._acted = step
+
+    def _load_acted(self, saved: int) -> None:
+        """The restored step itself is committed, and nobody knows whether the seat's last process has acted on it."""
+        self._acted = max(self._acted, saved)
 
     # The edges of a step.
 
@@ -457,9 +467,10 @@ class ManagedJob(Job):
         self._held = self._protected.held()
         self._protected.declared(self._held)
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
+        commits = volatile_state.Part("commits", lambda: self._acted, self._load_acted)
         volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), self._witness.part(),
-                                                 self._build.part(), *self._protected.parts], self._state_bytes,
-                                                script_exit.say)
+                                                 self._build.part(), commits, *self._protected.parts],
+                                                self._state_bytes, script_exit.say)
         self._volatile = volatile
         size = len(volatile.save())
         if size * 2 > self._state_bytes:

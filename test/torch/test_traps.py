@@ -131,6 +131,9 @@ class TrapTest(JobTest):
         self.assert_says(said, "x, which DistributedDataParallel is given", "own_batches.py:",
                          "was done before the loss", 'pawl.init(on_mismatch="warn")')
 
+    def test_a_log_of_the_steps_that_are_committed(self):
+        self.equal("commit_log", kill="0:7,1:11")
+
     def test_what_ranks_agreed_on_before_the_first_step(self):
         self.equal("build_collectives", kill="0:6,1:10,0:14")
 

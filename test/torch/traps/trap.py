@@ -35,6 +35,12 @@ class Net(nn.Module):
         return self.head(features) + self.late(features) if late else self.head(features)
 
 
+class Number(int):
+    """Of a step that is over."""
+
+    rehearsal = False
+
+
 def point(step):
     """Here the trainers that the test chose die in the steps that it chose, once each; with their nodes where it says
     so."""
