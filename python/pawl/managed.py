@@ -34,6 +34,7 @@ from pawl.protect import (
     Protected,
     Sentinel,
     Unchanged,
+    counts_writes,
     dtype_number,
     modes,
     no_optimizer,
@@ -67,6 +68,7 @@ class ManagedJob(Job):
         self._loaders = data_position.LoaderWatch(self._protected, self._step_for_data)
         self._asides = 0
         self._held: list[Held] = []
+        self._counting: list[Held] = []  # the stable ones that count their writes
         self._unchanged: Unchanged | None = None
         self._volatile: volatile_state.VolatileState | None = None
         self._declared = self._sealed = False
@@ -255,7 +257,7 @@ class ManagedJob(Job):
             return
         self._window_due = False
         self._trainer.window_open(self._done, self._protected.samples())
-        self._sentinel.begin([(held.name, held.tensor) for held in self._held if held.lifetime is Lifetime.STABLE])
+        self._sentinel.begin([(held.name, held.tensor) for held in self._counting])
 
     def _lag(self, name: str) -> None:
         """Says once in a while what protection waits for."""
@@ -486,6 +488,8 @@ class ManagedJob(Job):
                                                   mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
         self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save_within, volatile.load)
+        self._counting = [held for held in self._held
+                          if held.lifetime is Lifetime.STABLE and counts_writes(held.tensor)]
         self._unchanged = Unchanged(self._protected, self._held)
         self._declared = True
 

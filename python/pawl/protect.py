@@ -342,13 +342,14 @@ class Protected:
         return next((name for name, parameter in self.parameters() if id(parameter) in theirs), None)
 
     def stable(self) -> list[tuple[str, torch.Tensor]]:
-        """Weights and optimizer state that is there, for who watches them before the layout is sealed."""
+        """Weights and optimizer state that is there and counts its writes, for who watches them before the layout is
+        sealed."""
         found = [(name, each) for name, each in self.parameters()]
         for optimizer in self.optimizers:
             inner = volatile_state.inner_optimizer(optimizer)
             found += [("optimizer state", value) for state in inner.state.values() for value in state.values()
                       if _is_tensor(value)]
-        return found
+        return [(name, tensor) for name, tensor in found if counts_writes(tensor)]
 
 
 class OptimizerWatch:
@@ -415,6 +416,11 @@ def _see_scaler_steps() -> None:
     torch.amp.GradScaler.step = step
 
 
+def counts_writes(tensor: torch.Tensor) -> bool:
+    """Tensors that were made in inference mode don't."""
+    return not tensor.is_inference()
+
+
 class Sentinel:
     """Sees whether tensors are written between two moments, by the counts that torch keeps of writes in place.
 
@@ -427,8 +433,9 @@ class Sentinel:
         self._versions: list[int] = []
 
     def begin(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        self._watched = [(name, tensor) for name, tensor in tensors if not tensor.is_inference()]
-        self._versions = [tensor._version for _, tensor in self._watched]
+        """Each step: of tensors that count their writes (counts_writes)."""
+        self._watched = tensors
+        self._versions = [tensor._version for _, tensor in tensors]
 
     def end(self) -> str | None:
         """The first that was written since begin(); afterwards nothing is watched."""

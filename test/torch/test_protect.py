@@ -323,6 +323,7 @@ class WindowTest(unittest.TestCase):
         job.optimizer.zero_grad()
         job._held = job._protected.held()
         job._protected.declared(job._held)
+        job._counting = [held for held in job._held if held.lifetime is protect.Lifetime.STABLE]
         job._unchanged = protect.Unchanged(job._protected, job._held)
         job._volatile = volatile_state.VolatileState([])
         job._sentinel, job._torn, job._early_writer, job._lag_due = protect.Sentinel(), {}, None, 0.0
