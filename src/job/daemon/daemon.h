@@ -20,7 +20,7 @@ struct DaemonOptions {
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;
-  int death_fd = -1;  // the page of PawldDeath; -1: the keeper has none for us
+  int death_fd = -1;                              // the page of PawldDeath; -1: the keeper has none for us
   std::vector<std::pair<std::string, int>> held;  // segments that the keeper gives back
 };
 
