@@ -123,10 +123,17 @@ void BuildLog::set_quiet(bool quiet) {
   quiet_ = quiet;
 }
 
+void BuildLog::set_paused(bool paused) {
+  std::lock_guard lock(mutex_);
+  paused_ = paused;
+}
+
 std::optional<BuildLog::Place> BuildLog::next(const std::string& group, const char* collective, Results results) {
   if (mode_.load(std::memory_order_relaxed) == Mode::off || results == Results::none) return std::nullopt;
   std::lock_guard lock(mutex_);
+  if (paused_) return std::nullopt;
   Group& known = groups_[group];
+  known.ready = known.ready || mode_ == Mode::recording;
   const Place place{group, known.next++, collective};
   if (mode_ == Mode::recording) {
     TORCH_CHECK(known.records.size() < kRecordsMax, "pawl: more than ", kRecordsMax,
@@ -141,7 +148,12 @@ void BuildLog::succeeded(const Place& place, const Tensors& outputs) {
   std::lock_guard lock(mutex_);
   if (mode_ != Mode::recording) return;
   Record& record = groups_[place.group].records.at(place.number);
-  if (record.kind == Kind::counted) fill(record, outputs);
+  if (record.kind != Kind::counted) return;
+  fill(record, outputs);
+  if (record.kind == Kind::digested) {
+    big_.push_back({record.collective + " of " + std::to_string(record.bytes) + " bytes (" + text_of(place) + ")",
+                    reinterpret_cast<std::uintptr_t>(outputs.at(0).const_data_ptr())});
+  }
 }
 
 void BuildLog::fill(Record& record, const Tensors& outputs) {
@@ -160,7 +172,7 @@ void BuildLog::fill(Record& record, const Tensors& outputs) {
 void BuildLog::know(const std::string& group) {
   if (mode_.load(std::memory_order_relaxed) != Mode::recording) return;
   std::lock_guard lock(mutex_);
-  groups_.try_emplace(group);
+  groups_[group].ready = true;
 }
 
 bool BuildLog::knows(const std::string& group) {
@@ -171,7 +183,7 @@ bool BuildLog::knows(const std::string& group) {
 
 // `lock` is held on entry and on return, and not while it fetches.
 BuildLog::Group& BuildLog::fetched(const std::string& name, std::unique_lock<std::mutex>& lock) {
-  if (Group& group = groups_[name]; group.fetched) return group;
+  if (Group& group = groups_[name]; group.ready) return group;
   const Fetch fetch = fetch_;
   lock.unlock();
   std::optional<std::string> text;
@@ -182,7 +194,7 @@ BuildLog::Group& BuildLog::fetched(const std::string& name, std::unique_lock<std
   std::vector<Record> records = decode(text.value_or(encode({})));
   lock.lock();
   Group& group = groups_[name];  // next() may have added others meanwhile
-  group.fetched = true;
+  group.ready = true;
   group.known = text.has_value();
   group.records = std::move(records);
   return group;
@@ -205,6 +217,9 @@ void BuildLog::replay(const Place& place, const Tensors& outputs, const std::fun
               ". It must do the same each time that it is started, whatever it finds on the disk");
   const Record record = group.records[place.number];
   lock.unlock();
+  TORCH_CHECK(record.collective == place.collective, "pawl: ", text_of(place), " is a ", place.collective,
+              "; when the job began, it was: ", record.collective,
+              ". The script must do the same each time that it is started, also while job.rehearsal is true");
   if (record.kind == Kind::kept && record.bytes == byte_count_of(outputs)) return put(record.value, outputs);
   local();
   if (record.kind == Kind::counted) return;
@@ -221,7 +236,7 @@ std::map<std::string, std::string> BuildLog::encoded() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, std::string> texts;
   for (const auto& [name, group] : groups_) {
-    if (group.known) texts[name] = encode(group.records);
+    if (group.ready && group.known) texts[name] = encode(group.records);
   }
   return texts;
 }
@@ -255,11 +270,28 @@ std::vector<BuildLog::Differing> BuildLog::differing() const {
   return differing_;
 }
 
+std::vector<BuildLog::Differing> BuildLog::big() const {
+  std::lock_guard lock(mutex_);
+  return big_;
+}
+
+std::vector<std::string> BuildLog::left_out() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> found;
+  for (const auto& [name, group] : groups_) {
+    if (group.next < group.records.size()) {
+      found.push_back(std::to_string(group.next) + " of " + std::to_string(group.records.size()) +
+                      " collectives of the group of ranks " + name.substr(0, name.find('/')));
+    }
+  }
+  return found;
+}
+
 std::vector<std::string> BuildLog::unknown() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> names;
   for (const auto& [name, group] : groups_) {
-    if (!group.known) names.push_back(name);
+    if (group.ready && !group.known) names.push_back(name);
   }
   return names;
 }

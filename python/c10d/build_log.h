@@ -8,7 +8,8 @@
 // Of a result above 64 KiB, and of any once 8 MiB are kept, only the digest is kept: the replay then finds out whether
 // loopback gives the same, and remembers where it doesn't. A result that each rank has for itself (a scatter, a
 // receive) can't be replayed, since the rank that had it is gone: its name is remembered, so that it can be refused.
-// Collectives that spread a module's state (quiet) are only counted: protected state is restored afterwards.
+// Collectives that spread a module's state (quiet) are only counted: protected state is restored afterwards. Those of
+// job.aside() (paused) are not even that: an evaluation may be left out, and its results are not kept.
 // Threads: any; `fetch` is called with Python's lock.
 #pragma once
 
@@ -53,6 +54,7 @@ class BuildLog {
   void replay(Fetch fetch);
   void end();  // what was recorded or fetched stays, for encoded()
   void set_quiet(bool quiet);
+  void set_paused(bool paused);
 
   // A group has been made: its log is known, and empty.
   void know(const std::string& group);
@@ -69,6 +71,10 @@ class BuildLog {
   [[nodiscard]] std::map<std::string, std::string> encoded() const;  // by group
   [[nodiscard]] std::vector<std::string> own() const;                // collectives that can't be replayed
   [[nodiscard]] std::vector<Differing> differing() const;
+  // Recorded, but too big to be kept.
+  [[nodiscard]] std::vector<Differing> big() const;
+  // Of a replay that is over: groups in which the script did fewer collectives than when the job began.
+  [[nodiscard]] std::vector<std::string> left_out() const;
   [[nodiscard]] std::vector<std::string> unknown() const;  // groups whose log nobody has: they have what loopback gave
   [[nodiscard]] std::map<std::string, std::vector<Digest>> digests() const;  // by group, in order
   void trust();  // what loopback gave has turned out to be right
@@ -85,7 +91,8 @@ class BuildLog {
   struct Group {
     std::vector<Record> records;
     std::size_t next = 0;
-    bool fetched = false, known = true;
+    bool ready = false;  // recorded, or fetched
+    bool known = true;   // somebody had it, if it was fetched
   };
   BuildLog() = default;
   void fill(Record& record, const Tensors& outputs);
@@ -95,12 +102,12 @@ class BuildLog {
 
   mutable std::mutex mutex_;
   std::atomic<Mode> mode_{Mode::off};
-  bool quiet_ = false;
+  bool quiet_ = false, paused_ = false;
   Fetch fetch_;
   std::map<std::string, Group> groups_;
   std::uint64_t kept_bytes_ = 0;
   std::vector<std::string> own_;
-  std::vector<Differing> differing_;
+  std::vector<Differing> differing_, big_;
 };
 
 }  // namespace pawl

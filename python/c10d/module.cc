@@ -55,9 +55,9 @@ py::dict encoded_build_log() {
   return texts;
 }
 
-std::vector<std::pair<std::string, std::uintptr_t>> differing_in_build_log() {
+std::vector<std::pair<std::string, std::uintptr_t>> with_addresses(const std::vector<BuildLog::Differing>& results) {
   std::vector<std::pair<std::string, std::uintptr_t>> found;
-  for (const BuildLog::Differing& each : BuildLog::only().differing()) found.emplace_back(each.what, each.address);
+  for (const BuildLog::Differing& each : results) found.emplace_back(each.what, each.address);
   return found;
 }
 
@@ -80,7 +80,11 @@ void define_build_log(py::module_& module) {
       "set_build_quiet", [](bool quiet) { BuildLog::only().set_quiet(quiet); }, py::arg("quiet"));
   module.def("build_log", &encoded_build_log);
   module.def("own_in_build", [] { return BuildLog::only().own(); });
-  module.def("differing_in_build", &differing_in_build_log);
+  module.def("differing_in_build", [] { return with_addresses(BuildLog::only().differing()); });
+  module.def("big_in_build", [] { return with_addresses(BuildLog::only().big()); });
+  module.def("left_out_of_build", [] { return BuildLog::only().left_out(); });
+  module.def(
+      "set_build_paused", [](bool paused) { BuildLog::only().set_paused(paused); }, py::arg("paused"));
   module.def("digests_in_build", &digests_in_build_log);
   module.def("trust_build", [] { BuildLog::only().trust(); });
   module.def("unknown_in_build", [] { return BuildLog::only().unknown(); });

@@ -9,10 +9,10 @@ Everything here runs in the training thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pawl import groups, volatile_state
+from pawl import groups, script_exit, volatile_state
 from pawl._library import Phase, Seat, Trainer
 from pawl.errors import Recover, Refused, TimedOut
 
@@ -51,7 +51,22 @@ class BuildLog:
         if own:
             raise Refused(f"{own[0]} gives each rank a result of its own, which pawl can't give again to a seat that "
                           f"is built anew after a loss: use a collective whose result all ranks share (all_gather, "
-                          f"all_reduce, broadcast), or do it inside of a step")
+                          f"all_reduce, broadcast), do it inside of a step, or, if nothing depends on it, in "
+                          f"job.aside()")
+        left_out = groups.left_out_of_build() if self._late else []
+        if left_out:
+            raise Refused(f"this seat, which is built anew, did {left_out[0]} that the script did before its first "
+                          f"step when the job began: it must do the same each time that it is started, also while "
+                          f"job.rehearsal is true. What may be left out belongs into job.aside()")
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """For what nothing depends on."""
+        groups.pause_build(True)
+        try:
+            yield
+        finally:
+            groups.pause_build(False)
 
     def share(self, seat: Seat) -> None:
         """Once in each generation that this seat joins after a loss: for those who are built anew in it. If it is lost
@@ -80,10 +95,19 @@ class BuildLog:
         """Once all that is protected is known: results too big to be kept, which came out differently here, must lie
         in what a restore sets right."""
         for what, address in groups.differing_in_build():
-            if not any(each.address <= address < each.address + each.tensor.nbytes for each in held):
+            if not _lies_in(address, held):
                 raise Refused(f"the {what} gave this seat, which was built anew, something else than when the job "
                               f"began, and pawl keeps results of up to 64 KiB only: protect the tensor, or make it "
                               f"alike on each rank without a collective")
+
+    def tell_big(self, held: list[Held]) -> None:
+        """Before anything is lost, where a loss may end the job: results that are neither kept nor protected."""
+        for what, address in groups.big_in_build():
+            if not _lies_in(address, held):
+                script_exit.say(f"the {what} is too big to be kept (64 KiB), and what it gave is not protected: a seat "
+                                f"that is built anew must come to the same, or the job ends then. Protect it, make it "
+                                f"alike on each rank without a collective, or, if nothing depends on it, do it in "
+                                f"job.aside()")
 
     def _fetch(self, group: str) -> bytes | None:
         while True:
@@ -104,6 +128,10 @@ class BuildLog:
         self._missing.add((self._generation, group))
         if self._trainer.rendezvous_add(f"{_key(group)}/missing", 1) == _size(group):
             self._trainer.rendezvous_set(_key(group), NOBODY)
+
+
+def _lies_in(address: int, held: list[Held]) -> bool:
+    return any(each.address <= address < each.address + each.tensor.nbytes for each in held)
 
 
 def _compare(saved: dict[str, list[str]]) -> None:

@@ -151,6 +151,21 @@ def trust_build() -> None:
     _extension.load().trust_build()
 
 
+def big_in_build() -> list[tuple[str, int]]:
+    """Collectives that were recorded and whose results are too big to be kept, and where those lie."""
+    return list(_extension.load().big_in_build())
+
+
+def left_out_of_build() -> list[str]:
+    """After a replay: where the script did fewer collectives than when the job began."""
+    return list(_extension.load().left_out_of_build())
+
+
+def pause_build(paused: bool) -> None:
+    """Collectives meanwhile are not logged."""
+    _extension.load().set_build_paused(paused)
+
+
 def unknown_in_build() -> list[str]:
     """Groups whose log nobody had."""
     return list(_extension.load().unknown_in_build())

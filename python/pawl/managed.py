@@ -180,7 +180,7 @@ class ManagedJob(Job):
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:
         before = [modes(module) for module in self._protected.wrappers]
-        with super().aside(name):
+        with super().aside(name), self._build.paused():
             self._progress(Phase.COMPUTE)  # so that a hang in it is noticed
             self._asides += 1
             try:
@@ -460,6 +460,7 @@ class ManagedJob(Job):
         """Idempotent: a recovery may end it halfway."""
         if not self._declared:
             self._declare()
+            self._build.tell_big(self._held)
         if not self._sealed:
             self._trainer.layout_seal()
             self._sealed = True

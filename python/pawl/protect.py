@@ -9,6 +9,7 @@ its place in the layout all the same. Nothing here talks to libpawl.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pawl.sampler import ElasticSampler
 if TYPE_CHECKING:
     import torch
 
+INSIDE_MAX, ELEMENTS_MAX = 3, 256  # how deep, and at how many things, it is looked for schedulers
 STEPS_BEFORE_SEAL = 2  # DDP lays its buckets anew in the second one
 
 
@@ -54,6 +56,7 @@ class Protected:
     samplers: list[ElasticSampler] = field(default_factory=list)
     places: list[loaders.Place] = field(default_factory=list)  # in loaders
     stateful: list[Any] = field(default_factory=list)  # what else has a state of its own
+    ordinary: list[Any] = field(default_factory=list)  # what `state=` was given
     scalers: list[Any] = field(default_factory=list)
     parts: list[volatile_state.Part] = field(default_factory=list)
     wrappers: list[torch.nn.Module] = field(default_factory=list)  # the modules as they were handed over
@@ -70,6 +73,7 @@ class Protected:
             self._add(thing)
         if ordinary is not None:
             self.parts.append(volatile_state.object_part(f"state{len(self.parts)}", ordinary))
+            self.ordinary.append(ordinary)
         for part in self.parts[known:]:
             volatile_state.refuse_unkept(part)
 
@@ -199,6 +203,35 @@ class Protected:
                                   f"it: after a loss training would go on differently. Use a hook without one "
                                   f"(fp16_compress_hook, bf16_compress_hook), or none")
 
+    def _refuse_lone_schedulers(self) -> None:
+        """An optimizer's learning rates follow a scheduler that isn't protected: who takes a dead rank's place would
+        begin the schedule anew. torch marks the optimizer's step for each scheduler but ReduceLROnPlateau."""
+        scheduled = {id(each.optimizer) for each in self._schedulers()}
+        for optimizer in self.optimizers:
+            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in scheduled:
+                raise Refused(f"a scheduler sets the learning rates of {type(optimizer).__name__}, and it isn't "
+                              f"protected: after a loss one rank would begin the schedule anew. Call "
+                              f"job.protect(..., scheduler)")
+
+    def _schedulers(self) -> Iterator[Any]:
+        """Those that are protected, also inside of other things."""
+        from torch.optim.lr_scheduler import LRScheduler
+        left, seen = [(0, each) for each in (*self.stateful, *self.ordinary)], set()
+        while left:
+            depth, thing = left.pop()
+            if id(thing) in seen or depth > INSIDE_MAX:
+                continue
+            seen.add(id(thing))
+            inside: Iterable[Any] = ()
+            if isinstance(thing, LRScheduler):
+                yield thing
+                inside = getattr(thing, "_schedulers", ())
+            elif isinstance(thing, (list, tuple, dict)):
+                inside = thing.values() if isinstance(thing, dict) else thing
+            elif hasattr(thing, "__dict__") and not _is_tensor(thing) and not hasattr(thing, "param_groups"):
+                inside = vars(thing).values()
+            left += [(depth + 1, each) for each in itertools.islice(inside, ELEMENTS_MAX)]
+
     def _ddp_modules(self) -> list[Any]:
         from torch.nn.parallel import DistributedDataParallel
         return [each for wrapper in self.wrappers for each in wrapper.modules()
@@ -249,6 +282,7 @@ class Protected:
         if not self.modules and not self.optimizers:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         self.refuse_hooks()
+        self._refuse_lone_schedulers()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
             loose = [(prefix + name, each) for name, each in module.named_parameters()

@@ -202,6 +202,42 @@ class LoopbackTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "collective 4 of the group of ranks 1-2 .* the script did only 3"):
             dist.broadcast(mine, 1, group=group)
 
+    def test_a_replay_of_another_collective_is_refused(self) -> None:
+        loss, seed = torch.tensor([7.0]), torch.tensor([42.0])
+        self.addCleanup(dist.destroy_process_group, dist.new_group([1, 2]))  # the next one has a log of its own
+        group, _ = self.replayed([1, 2], build_log((KEPT, "all-reduce", loss), (KEPT, "broadcast", seed)))
+        with self.assertRaisesRegex(RuntimeError, "is a broadcast; when the job began, it was: all-reduce"):
+            dist.broadcast(torch.zeros(1), 1, group=group)
+
+    def test_a_replay_that_leaves_something_out_and_one_that_is_paused(self) -> None:
+        seed = torch.tensor([42.0])
+        self.addCleanup(dist.destroy_process_group, dist.new_group([2, 3]))
+        group, asked = self.replayed([2, 3], build_log((KEPT, "broadcast", seed), (KEPT, "broadcast", seed)))
+        mine = torch.zeros(1)
+        groups.pause_build(True)
+        dist.broadcast(mine, 3, group=group)
+        groups.pause_build(False)
+        self.assertEqual(([0.0], []), (mine.tolist(), asked))
+        dist.broadcast(mine, 3, group=group)
+        self.assertEqual([42.0], mine.tolist())
+        groups.end_build()
+        self.assertIn("1 of 2 collectives of the group of ranks 2-3", groups.left_out_of_build())
+
+    def test_a_log_that_is_still_fetched_is_nobodys(self) -> None:
+        seen: list[object] = []
+
+        def fetch(group: str) -> None:
+            seen.append((groups.build_log().get(group), group in groups.unknown_in_build()))
+
+        groups.replay_build(fetch)
+        self.addCleanup(groups.end_build)
+        group = dist.new_group([0, 1, 2])
+        self.addCleanup(dist.destroy_process_group, group)
+        other = dist.new_group([0, 1, 2])
+        self.addCleanup(dist.destroy_process_group, other)
+        dist.all_reduce(torch.zeros(1), group=other)
+        self.assertEqual([(None, False)], seen)
+
     def test_a_replay_of_objects(self) -> None:
         size = torch.tensor([len(PICKLED)])
         log = build_log((KEPT, "broadcast", size), (KEPT, "broadcast", torch.tensor(list(PICKLED), dtype=torch.uint8)))

@@ -638,6 +638,41 @@ class TaggedValuesTest(unittest.TestCase):
                 tagged_values.loads(wrong)
 
 
+class SchedulerTest(unittest.TestCase):
+    def test_a_scheduler_that_is_not_protected_is_refused(self):
+        class Own:
+            def __init__(self, inner):
+                self.inner, self.state_dict, self.load_state_dict = inner, dict, print
+
+        def protected(*more, state=None):
+            model = small()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            made = [each(optimizer) for each in more]
+            found = protect.Protected(0, 1)
+            found.add([model, optimizer, *made], state(optimizer) if state else None)
+            found.refuse_unready()
+
+        def constant(optimizer):
+            return torch.optim.lr_scheduler.ConstantLR(optimizer)
+
+        def chained(optimizer):
+            return torch.optim.lr_scheduler.SequentialLR(optimizer, [constant(optimizer), constant(optimizer)], [3])
+
+        protected()
+        for fine in (constant, chained, lambda optimizer: Own([constant(optimizer)])):
+            protected(fine)
+        protected(state=lambda optimizer: {"best": 1.0, "schedule": constant(optimizer)})
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        lone = constant(optimizer)
+        found = protect.Protected(0, 1)
+        found.add([model, optimizer], {"best": 1.0})
+        with self.assertRaisesRegex(pawl.Refused, "a scheduler sets the learning rates of SGD, and it isn't protected"):
+            found.refuse_unready()
+        found.add([lone], None)
+        found.refuse_unready()
+
+
 class BuiltAlikeTest(unittest.TestCase):
     """What seats compare before they connect."""
 
