@@ -33,9 +33,9 @@
  *                           large models on busy machines still become protected.
  *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64, default: a quarter of the cores, at least 1 and at most
  *                           2. More: shorter copies where memory bandwidth is free, fewer cores for training.
- *   PAWL_COMPARED_WINDOWS   How many windows, from the first, are compared with the state that they were copied from, and
- *                           are sealed only at their fence. 0 to 4294967295, default 8. Of later windows one bucket is
- *                           looked at. More: finds programs that write stable state in an open window, also if they
+ *   PAWL_COMPARED_WINDOWS   How many windows are compared with the state that they were copied from and found right, and
+ *                           are sealed only at their fence: the first ones, and again after one that was written. 0 to
+ *                           4294967295, default 8. Of other windows one bucket is looked at. More: finds programs that write stable state in an open window, also if they
  *                           begin to do so late; each of these windows is protected a part of a step later.
  *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,
  *                           default 262144. Larger: fewer messages. Smaller: less to repeat after a fault. It must be

@@ -256,6 +256,7 @@ class ManagedJob(Job):
                 self._lag(left.name)
             return
         self._window_due = False
+        self._torn.pop(self._done, None)  # done again, it has a window of its own
         self._trainer.window_open(self._done, self._protected.samples())
         self._sentinel.begin([(held.name, held.tensor) for held in self._counting])
 

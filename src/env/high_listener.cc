@@ -20,7 +20,8 @@ Fd raised(Fd fd) {
 
 class HighListener final : public Listener {
  public:
-  explicit HighListener(Fd fd) : fd_(std::move(fd)) {}
+  // Itself, too: a peer whose line broke connects again, and what a low socket accepts then is no sign of life.
+  explicit HighListener(Fd fd) : fd_(raised(std::move(fd))) {}
   int handle() const override { return fd_.get(); }
   Result<std::unique_ptr<Stream>> try_accept() override {
     PAWL_ASSIGN(Fd accepted, pawl::try_accept(fd_.get()));

@@ -35,7 +35,6 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
     return Error{Code::invalid, text("the window of step ", window_.result.step, " is open: pawl_fence comes first")};
   if (threads_.empty()) PAWL_TRY(start_threads());
   const bool compared = compared_left_ > 0;
-  if (compared) --compared_left_;
   check_.begin(compared ? kSummedBucketsMax : kSummedBuckets);
   std::lock_guard lock(mutex_);
   state_ = {generation, step, samples};
@@ -57,6 +56,11 @@ void Capture::stage_done() {
 void Capture::settle() {
   std::unique_lock lock(mutex_);
   settle(lock);
+}
+
+void Capture::unsettle() {
+  std::lock_guard lock(mutex_);
+  window_.settled = false;
 }
 
 // Only the sums are taken outside of the lock.
@@ -104,6 +108,12 @@ WindowResult Capture::fence(FenceOptions options) {
   }
   window_.stage = Stage::idle;
   open_ = false;
+  // Only what was compared and found right counts; whoever writes once may do it again.
+  if (window_.result.written) {
+    compared_left_ = compared_window_count_;
+  } else if (window_.compared && window_.result.captured) {
+    --compared_left_;
+  }
   return window_.result;
 }
 
@@ -180,7 +190,7 @@ void Capture::compare(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [this] { return window_.may_end(copier_.cancelled()); });
   if (!window_.compared || copier_.cancelled()) return;
   lock.unlock();
-  const WrittenEntry written = check_.find_difference(copier_.slot());
+  const WrittenEntry written = check_.find_difference(copier_.slot(), [this] { return copier_.cancelled(); });
   lock.lock();
   if (!written) return;
   window_.result.written = written;

@@ -6,7 +6,7 @@
 // no slot by the time of the fence: void, never waited for. The first windows are sealed only at their fence, after all
 // of them was compared with the memory that they were copied from; of later ones a bucket is looked at by chance
 // (job/trainer/window_check.h).
-// open, stage_done, settle, fail, fence and stop are the training thread's. This class has the threads and their lock; the
+// open, stage_done, settle, unsettle, fail, fence and stop are the training thread's. This class has the threads and their lock; the
 // window's stages are job/trainer/capture_window.h, the copying is job/trainer/bucket_copier.h. Volatile bytes:
 // job/trainer/declared.h.
 #pragma once
@@ -52,6 +52,7 @@ class Capture {
       : arena_(std::move(arena)),
         source_(std::move(source)),
         thread_count_(options.thread_count),
+        compared_window_count_(options.compared_window_count),
         compared_left_(options.compared_window_count),
         check_(*source_.plan, source_.bases, options.seed),
         copier_(source_, *options.kernel) {}
@@ -64,8 +65,9 @@ class Capture {
   // Volatile state is staged: the copy threads may take it.
   void stage_done();
   [[nodiscard]] bool staged() const { return staged_; }
-  // Nothing is written before the window is resolved, though its fence is still to come: it may be sealed.
+  // Nothing is written from here on until unsettle(), though the fence is still to come: the window may be sealed.
   void settle();
+  void unsettle();
   // The window shall be void, unless it is sealed already.
   void fail(std::string why);
 
@@ -99,11 +101,12 @@ class Capture {
   const Arena arena_;
   const CaptureSource source_;
   const std::uint32_t thread_count_;
+  const std::uint32_t compared_window_count_;
 
   // The training thread's alone.
   bool open_ = false;
   bool staged_ = false;
-  std::uint32_t compared_left_;
+  std::uint32_t compared_left_;  // windows that shall still be compared and found right
   std::vector<Thread> threads_;
 
   std::mutex mutex_;  // guards what follows

@@ -347,6 +347,36 @@ TEST(Capture, AWriteBeforeTheCopyVoidsTheWindowToo) {
   }
 }
 
+// A trainer that ignores what the fence reports, and writes in each window.
+TEST(Capture, WindowsAreComparedUntilEnoughOfThemWereRight) {
+  Scene scene(1, 100'000, 100, 2);
+  for (std::uint64_t step = 1; step <= 6; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    scene.stable_[54'321] = 77;
+    const WindowResult window = scene.capture_->fence({});
+    EXPECT_FALSE(window.captured) << step;
+    EXPECT_TRUE(window.written.has_value()) << step;
+  }
+  EXPECT_EQ(scene.proven(), Steps{});
+}
+
+TEST(Capture, APauseThatIsOverSettlesNothing) {
+  Scene scene(1, 500, 100, 9);
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));
+  scene.capture_->settle();  // nothing is staged yet, so nothing can be sealed
+  scene.capture_->unsettle();
+  scene.stage(1);
+  real_clock().sleep(milliseconds(30));
+  EXPECT_EQ(scene.page_->windows_captured.load(), 0u);
+  scene.stable_[3] = 77;
+  const WindowResult window = scene.capture_->fence({});
+  EXPECT_FALSE(window.captured);
+  EXPECT_TRUE(window.written.has_value());
+}
+
 TEST(Capture, AWriteThatIsSeenAfterTheSealIsTold) {
   Scene scene(1, 500, 100);
   scene.write_state(1);

@@ -31,7 +31,7 @@ struct CaptureWindow {
   bool last_chance = false;     // the fence waits: no slot now is no slot
   bool volatile_ready = false;  // volatile state is staged
   bool compared = false;        // before it is sealed, its copy is compared with the memory that it was made from
-  bool settled = false;         // nothing is written any more before the window is resolved: it may be compared
+  bool settled = false;         // nothing is written at present, or any more: it may be compared
   std::string why_cancelled;
   WindowResult result;
 

@@ -18,7 +18,8 @@ constexpr Duration kNoNewsMax = 1s;  // pawld is then asked again: another one m
 bool SlotRestore::copy_next(const Slot& slot) {
   const std::uint32_t sum = scatter(plan_.bucket(next_), default_copy_kernel(), slot.bucket(next_).data(), to_);
   if (sum != slot.buckets()[next_].crc32c.load(std::memory_order_relaxed)) return false;
-  if (++next_ % 64 == 0) progress_();
+  ++next_;
+  progress_();  // each time: the next bucket may be long in coming
   return true;
 }
 

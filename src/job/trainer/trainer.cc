@@ -63,12 +63,14 @@ Status wait_while_paused(TrainerPage& page, Session& session, Capture* capture, 
     return last != 0 && before.value > last;
   };
   if (!paused()) return {};
-  if (capture != nullptr && capture->is_open()) capture->settle();
+  const bool settles = capture != nullptr && capture->is_open();
+  if (settles) capture->settle();
   page.phase.store(PAWL_PHASE_ASIDE);  // however long: it doesn't hang
   page.paused_before.store(before.value, std::memory_order_release);
   session.notify();
   while (paused() && session.interruption()) real_clock().sleep(milliseconds(1));
   page.paused_before.store(0, std::memory_order_release);
+  if (settles) capture->unsettle();
   return session.interruption();
 }
 

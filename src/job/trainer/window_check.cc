@@ -41,8 +41,8 @@ WrittenEntry WindowCheck::find_write() const {
   return changed == sums_.end() ? std::nullopt : WrittenEntry(changed->range.entry);
 }
 
-WrittenEntry WindowCheck::find_difference(const Slot& slot) const {
-  for (std::uint32_t i = 0; i < plan_.stable_bucket_count(); ++i) {
+WrittenEntry WindowCheck::find_difference(const Slot& slot, const std::function<bool()>& stops) const {
+  for (std::uint32_t i = 0; i < plan_.stable_bucket_count() && !stops(); ++i) {
     const std::byte* copied = slot.bucket(i).data();
     for (const EntryRange& range : plan_.bucket(i)) {
       if (plan_.is_stable(range) && std::memcmp(copied, bases_[range.entry] + range.offset, range.bytes) != 0) {

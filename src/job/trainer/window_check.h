@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -33,8 +34,9 @@ class WindowCheck {
   void begin(std::uint32_t bucket_count);
   // The first entry of those buckets whose bytes are not what they were. The same window may be asked again.
   [[nodiscard]] WrittenEntry find_write() const;
-  // The first stable entry that isn't what its copy in `slot` is. Reads all stable state, and the slot.
-  [[nodiscard]] WrittenEntry find_difference(const Slot& slot) const;
+  // The first stable entry that isn't what its copy in `slot` is. Reads all stable state, and the slot, unless `stops`
+  // answers true, which is asked before each bucket.
+  [[nodiscard]] WrittenEntry find_difference(const Slot& slot, const std::function<bool()>& stops) const;
 
  private:
   struct RangeSum {

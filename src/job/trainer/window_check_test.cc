@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint32_t kBucketBytes = 4096;
 
+bool never() {
+  return false;
+}
+
 // Two stable entries and a volatile one between them in declared order, in memory and in a slot.
 class WindowCheckTest : public ::testing::Test {
  protected:
@@ -93,11 +97,14 @@ TEST_F(WindowCheckTest, FindsOneBucketsWriteSoonerOrLater) {
 TEST_F(WindowCheckTest, NamesTheEntryThatIsNotAsItsCopy) {
   const WindowCheck check(plan_, bases_, 1);
   const Slot slot = copied();
-  EXPECT_EQ(check.find_difference(slot), std::nullopt);
+  EXPECT_EQ(check.find_difference(slot, never), std::nullopt);
   last_[0] = 9;
-  EXPECT_EQ(check.find_difference(slot), WrittenEntry(2));
+  EXPECT_EQ(check.find_difference(slot, never), WrittenEntry(2));
   first_[kFirstWords - 1] = 9;
-  EXPECT_EQ(check.find_difference(slot), WrittenEntry(0));
+  EXPECT_EQ(check.find_difference(slot, never), WrittenEntry(0));
+  int asked = 0;
+  EXPECT_EQ(check.find_difference(slot, [&] { return ++asked == 3; }), std::nullopt) << "it went on when told to stop";
+  EXPECT_EQ(asked, 3);
 }
 
 TEST_F(WindowCheckTest, VolatileStateMayChange) {
@@ -106,7 +113,7 @@ TEST_F(WindowCheckTest, VolatileStateMayChange) {
   const Slot slot = copied();
   volatile_.assign(kVolatileWords, 77);
   EXPECT_EQ(check.find_write(), std::nullopt);
-  EXPECT_EQ(check.find_difference(slot), std::nullopt);
+  EXPECT_EQ(check.find_difference(slot, never), std::nullopt);
 }
 
 TEST_F(WindowCheckTest, NothingStableIsNothingToFind) {
