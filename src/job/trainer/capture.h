@@ -6,9 +6,9 @@
 // no slot by the time of the fence: void, never waited for. The first windows are sealed only at their fence, after all
 // of them was compared with the memory that they were copied from; of later ones a bucket is looked at by chance
 // (job/trainer/window_check.h).
-// open, stage_done, settle, unsettle, fail, fence and stop are the training thread's. This class has the threads and their lock; the
-// window's stages are job/trainer/capture_window.h, the copying is job/trainer/bucket_copier.h. Volatile bytes:
-// job/trainer/declared.h.
+// open, stage_done, settle, unsettle, fail, fence and stop are the training thread's. This class has the threads and
+// their lock; the window's stages are job/trainer/capture_window.h, the copying is job/trainer/bucket_copier.h. Volatile
+// bytes: job/trainer/declared.h.
 #pragma once
 
 #include <condition_variable>
