@@ -287,6 +287,10 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::wall_jump:
         machines.at(fault.machine).clock->wall_ahead += fault.more;
+        // Somebody sets it right: until then its node rightly gets no seats.
+        heal(fault.length + 5s, [&machines, machine = fault.machine, more = fault.more] {
+          machines.at(machine).clock->wall_ahead -= more;
+        });
         break;
       case FaultType::flip_on_wire:
         damage_wire(1 + fault.turns % 2);  // a link that damages three of three is rightly given up
