@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pawl.protect import Protected
-    from pawl.unprotected_state import Finder, Unprotected
+    from pawl.unprotected_state import Unprotected
 
 RECORD, STEPS = "PAWL_DRILL_RECORD", "PAWL_DRILL_STEPS"
 IDS_MAX = 64
@@ -53,12 +53,11 @@ class Recorder:
     """Of one job in one process; a StepObserver. In a rehearsal it sees what is protected and nothing else."""
 
     def __init__(self, folder: str, protected: Protected) -> None:
-        from pawl.unprotected_state import Finder
+        from pawl.unprotected_state import Finder, Known
         self.protected = protected
         self._folder, self._path = folder, ""
-        self._things: list[Any] = []  # kept, so that no other object gets their ids
-        self._ids: set[int] = set()
-        self._finder: Finder = Finder(self._is_known)
+        self._known = Known(protected)
+        self._finder = Finder(self._known)
         self._names: list[str] = []
         self._inside = False
         self._random: dict[str, str] = {}
@@ -70,12 +69,7 @@ class Recorder:
         _see_backward()
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
-        for thing in _flat(things):
-            self._know(thing)
-        self._know_ordinary(ordinary)
-        for optimizer in self.protected.optimizers:
-            self._know(optimizer)
-            self._know(getattr(optimizer, "optim", None))
+        self._known.add(things, ordinary)
         for _, module in self.protected.modules:
             if id(module) not in self._hooked:
                 self._hooked.add(id(module))
@@ -84,7 +78,7 @@ class Recorder:
     def entering(self, job: Job, step: Step, loop: FrameType) -> None:
         if step.rehearsal or job.rehearsal:
             return
-        self._ids_of_tensors = {id(tensor) for tensor in self._tensors()}
+        self._known.refresh()
         self._unprotected = self._finder.find(loop)
         self._roots, self._inputs, self._inside = [], [], True
         self._random = _random()
@@ -109,41 +103,9 @@ class Recorder:
 
     def see_root(self, tensors: Any) -> None:
         if self._inside:
-            for tensor in _flat([tensors]):
+            from pawl.unprotected_state import flattened
+            for tensor in flattened([tensors]):
                 self._roots.append(_root(tensor))
-
-    # What is known.
-
-    _ids_of_tensors: set[int] = set()
-
-    def _is_known(self, thing: Any) -> bool:
-        return id(thing) in self._ids or id(thing) in self._ids_of_tensors
-
-    def _know(self, thing: Any) -> None:
-        import torch
-        if thing is None or isinstance(thing, torch.nn.Module):
-            return  # of a module, its tensors are protected, its other attributes are not
-        self._things.append(thing)
-        self._ids.add(id(thing))
-
-    def _know_ordinary(self, ordinary: Any) -> None:
-        """The container, and what is taken back in place inside of it (volatile_state.py)."""
-        if ordinary is None:
-            return
-        self._know(ordinary)
-        inside: Iterable[Any] = ordinary if isinstance(ordinary, (list, tuple)) else (
-            ordinary.values() if isinstance(ordinary, dict) else getattr(ordinary, "__dict__", {}).values())
-        for value in inside:
-            if isinstance(value, (dict, list)):
-                self._know_ordinary(value)
-            elif not isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
-                self._know(value)
-
-    def _tensors(self) -> Iterable[Any]:
-        for _, tensor in self.protected.parameters():
-            yield tensor
-        for _, module in self.protected.modules:
-            yield from module.buffers()
 
     # What happens in a step.
 
@@ -205,11 +167,3 @@ def _samples(sampler: Any) -> dict[str, Any]:
     drawn = sampler._last
     return {"position": sampler.position, "hash": f"{sampler.hash:016x}",
             "ids": list(drawn[1][:IDS_MAX]) if drawn is not None else []}
-
-
-def _flat(things: Any) -> Iterable[Any]:
-    for thing in things:
-        if isinstance(thing, (list, tuple)):
-            yield from _flat(thing)
-        else:
-            yield thing

@@ -42,7 +42,8 @@ def set_current_job(job: Job | None) -> None:
 
 
 class StepObserver(Protocol):
-    """Is told about each step's block. A drill has one (drill_record.py); otherwise there is none."""
+    """Is told about each step's block. A drill has one (drill_record.py), and rank 0 in the first steps
+    (look_around.py)."""
 
     def entering(self, job: Job, step: Step, loop: FrameType) -> None:
         """`loop` is about to enter the step's block."""
@@ -51,8 +52,8 @@ class StepObserver(Protocol):
         """The block has ended, and the step is not lost as far as this seat knows."""
 
 
-def observe_steps(observer: StepObserver) -> None:
-    """From now on, of all jobs of this process."""
+def observe_steps(observer: StepObserver | None) -> None:
+    """From now on, of all jobs of this process. None: nobody."""
     global _observer
     _observer = observer
 

@@ -24,9 +24,10 @@ from pawl import data_position, drill_record, same_script, script_exit, script_f
 from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.build_log import BuildLog
 from pawl.errors import Recover, Refused, StepLost, Stop
-from pawl.job import Job, Step
+from pawl.job import Job, Step, observe_steps
 from pawl.left_gradients import Left
 from pawl.loaders import Place
+from pawl.look_around import LookAround
 from pawl.protect import (
     STEPS_BEFORE_SEAL,
     Held,
@@ -62,6 +63,10 @@ class ManagedJob(Job):
         self.generation, self._done = seat.generation, seat.resume_step
         self._late = seat.resume_step > 0  # builds in loopback, and must rehearse
         self._protected = Protected(seat.rank, seat.world)
+        self._look_around: LookAround | None = None
+        if self.rank == 0 and not self._late and not drill_record.recording:
+            self._look_around = LookAround(self._protected, script_exit.say)
+            observe_steps(self._look_around)
         self._watch = OptimizerWatch(self._protected, self._before_update)
         warns = on_mismatch == "warn" or drill_record.recording  # a drill compares by itself
         self._witness = Witness(lambda: self._failure() is None, script_exit.say if warns else None)
@@ -130,6 +135,8 @@ class ManagedJob(Job):
         self._protected.add(things, state)
         self._witness.watch(self._protected.wrappers)
         drill_record.protected(self._protected, things, state)
+        if self._look_around is not None:
+            self._look_around.add(things, state)
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
         first = not self.looped

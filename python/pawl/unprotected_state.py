@@ -1,9 +1,10 @@
 """The state that a training loop takes from step to step and that is not protected.
 
-In a drill only. Looks at the variables of the frames that the loop runs in, at the script's own modules, and at what is
-reachable from them: tensors, models, optimizers, generators, samplers, iterators, counters, lists, open files. A
-variable that every step writes before it reads isn't state. Nothing is changed; what can't be read is skipped. Paths
-are as the script would write them: `ema["weight"]`, `sampler.position`.
+In each step of a drill, and once in other jobs (look_around.py). Looks at the variables of the frames that the loop
+runs in, at the script's own modules, and at what is reachable from them: tensors, models, optimizers, generators,
+samplers, iterators, counters, lists, open files. A variable that every step writes before it reads isn't state. Nothing
+is changed; what can't be read is skipped. Paths are as the script would write them: `ema["weight"]`,
+`sampler.position`.
 """
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pawl.digest import digest_of, digest_of_tensor
+
+if TYPE_CHECKING:
+    from pawl.protect import Protected
 
 DEPTH_MAX = 6
 FOUND_MAX = 4000      # things at one time
@@ -47,11 +51,67 @@ class Unprotected:
     owner: str   # type of the object that has it; empty: a variable
 
 
+class Known:
+    """What is protected, and so isn't looked for."""
+
+    def __init__(self, protected: Protected) -> None:
+        self.protected = protected
+        self._things: list[Any] = []  # kept, so that no other object gets their ids
+        self._ids: set[int] = set()
+        self._ids_of_tensors: set[int] = set()
+
+    def add(self, things: Iterable[Any], ordinary: Any) -> None:
+        """What job.protect() was called with."""
+        for thing in flattened(things):
+            self._know(thing)
+        self._know_ordinary(ordinary)
+        for optimizer in self.protected.optimizers:
+            self._know(optimizer)
+            self._know(getattr(optimizer, "optim", None))
+
+    def refresh(self) -> None:
+        """Buffers may have been replaced."""
+        self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
+        self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
+
+    def __call__(self, thing: Any) -> bool:
+        return id(thing) in self._ids or id(thing) in self._ids_of_tensors
+
+    def _know(self, thing: Any) -> None:
+        if thing is None or isinstance(thing, sys.modules["torch"].nn.Module):
+            return  # of a module, its tensors are protected, its other attributes are not
+        self._things.append(thing)
+        self._ids.add(id(thing))
+
+    def _know_ordinary(self, ordinary: Any) -> None:
+        """The container, and what is taken back in place inside of it (volatile_state.py)."""
+        if ordinary is None:
+            return
+        self._know(ordinary)
+        inside: Iterable[Any] = ordinary if isinstance(ordinary, (list, tuple)) else (
+            ordinary.values() if isinstance(ordinary, dict) else getattr(ordinary, "__dict__", {}).values())
+        for value in inside:
+            if isinstance(value, (dict, list)):
+                self._know_ordinary(value)
+            elif not isinstance(value, _PLAIN):
+                self._know(value)
+
+
+def flattened(things: Any) -> Iterator[Any]:
+    for thing in things:
+        if isinstance(thing, (list, tuple)):
+            yield from flattened(thing)
+        else:
+            yield thing
+
+
 @dataclass
 class Finder:
-    """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own."""
+    """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own. Tensors
+    of more than `bytes_max` are not read: a write in place through torch is seen, and no other."""
 
     is_known: Callable[[Any], bool]
+    bytes_max: int | None = None
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
     _found: dict[str, Unprotected] = field(default_factory=dict)
@@ -200,6 +260,8 @@ class Finder:
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1:3] == (tensor._version, tensor.data_ptr()):
             return known[3]
+        if self.bytes_max is not None and tensor.nbytes > self.bytes_max:
+            return f"{tensor.data_ptr()} {tensor._version}"
         digest = digest_of_tensor(tensor)
         self._tensors[id(tensor)] = (weakref.ref(tensor), tensor._version, tensor.data_ptr(), digest)
         return digest

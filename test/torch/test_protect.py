@@ -23,9 +23,11 @@ from torch import nn  # noqa: E402
 from torch_job import TRAINER, environment, flags, reference_run  # noqa: E402
 
 import pawl  # noqa: E402
+import pawl.job as job_module  # noqa: E402
 from pawl import (  # noqa: E402
     _library,
     left_gradients,
+    look_around,
     managed,
     protect,
     rehearsal_guard,
@@ -636,6 +638,35 @@ class TaggedValuesTest(unittest.TestCase):
                       tagged_values.pack({"pawl:type": "tuple"})):
             with self.assertRaises(pawl.Refused):
                 tagged_values.loads(wrong)
+
+
+class LookAroundTest(unittest.TestCase):
+    def test_what_the_loop_carries_is_told_once(self):
+        said = []
+        plain = job_module.Job(0, 1, 0, torch.device("cpu"))
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        average, best, data, protected_too = torch.zeros(3), 9.0, torch.ones(4), {"seen": 0}
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], protected_too)
+        around = look_around.LookAround(protected, said.append)
+        around.add([model, optimizer], protected_too)
+        job_module.observe_steps(around)
+        self.addCleanup(job_module.observe_steps, None)
+        for step in plain.steps(5):
+            with step:
+                loss = model(torch.ones(2, 4)).sum() * data.mean()  # written before it is read
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                average += 0.1
+                best -= 1.0
+                protected_too["seen"] += 1
+        self.assertEqual(1, len(said), said)
+        self.assertIn("average (tensor float32[3])", said[0])
+        self.assertIn("best (", said[0])
+        for harmless in ("loss", "data", "protected_too", "model", "optimizer"):
+            self.assertNotIn(harmless, said[0].partition(". What")[0])
 
 
 class SchedulerTest(unittest.TestCase):
