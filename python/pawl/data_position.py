@@ -48,6 +48,10 @@ class LoaderWatch:
                       f"or `for batch in job.loop({name}, epochs=...):`. If nothing is trained on them: take them "
                       f"within `with job.aside():`")
 
+    def begun_anew(self, iterator: Any) -> None:
+        """A loader with persistent workers has one iterator for all its epochs."""
+        self._first.pop(iterator, None)
+
     def _is_protected(self, iterator: Any) -> bool:
         order = getattr(iterator, "_index_sampler", None)
         dataset = getattr(iterator, "_dataset", None)
@@ -92,4 +96,13 @@ def _see_loaders() -> None:
             watch.given(self)
         return original(self)
 
+    resets = _BaseDataLoaderIter._reset
+
+    @functools.wraps(resets)
+    def begin_anew(self: Any, *arguments: Any, **keywords: Any) -> None:
+        for watch in list(_watches):
+            watch.begun_anew(self)
+        resets(self, *arguments, **keywords)
+
     _BaseDataLoaderIter.__next__ = give
+    _BaseDataLoaderIter._reset = begin_anew

@@ -7,10 +7,12 @@ process could find is refused by name.
 
 In worker processes each batch has random numbers of its own, by the epoch and its number in it, since a worker that is
 made in the middle of an epoch hasn't drawn what the others have. In the training process nothing is drawn that the
-loader wouldn't have drawn by itself. All is done in the training thread, between two steps.
+loader wouldn't have drawn by itself. Generators that the dataset has of its own are part of the place; in workers they
+are seeded for each batch. All is done in the training thread, between two steps.
 """
 from __future__ import annotations
 
+import collections
 import contextlib
 import random
 import sys
@@ -18,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from pawl import volatile_state
+from pawl import loader_parts, volatile_state
 from pawl.errors import Refused
 from pawl.mixing import mixed
 
@@ -41,10 +43,14 @@ class Elastic(Protocol):
 
 
 class Place(Protocol):
-    """In one loader. `epoch` is that of the batch given last, from 0."""
+    """In one loader, or in several."""
 
-    loader: Any
-    epoch: int
+    @property
+    def loader(self) -> Any: ...
+
+    @property
+    def epoch(self) -> int:
+        """Of the batch given last, from 0."""
 
     @property
     def total(self) -> int:
@@ -69,8 +75,10 @@ class Place(Protocol):
 
 
 def place_in(loader: Any) -> Place:
-    """Fails: Refused, with the remedy."""
+    """In a loader, or in each of a tuple or list of them. Fails: Refused, with the remedy."""
     from torch.utils.data import DataLoader, IterableDataset
+    if isinstance(loader, (tuple, list)) and loader:
+        return JointPlace([place_in(each) for each in loader])
     if _is_stateful(loader):
         return StatefulPlace(loader, loader)
     if not isinstance(loader, DataLoader):
@@ -112,9 +120,55 @@ def steps_in(place: Place, epochs: int | None, steps: int | None) -> int:
 
 def refuse_elsewhere(place: Place, step: int) -> None:
     """The step is about to get its batch. Fails: Refused, if that isn't the batch of this step."""
-    if place.total != step - 1:
-        raise Refused(f"the {type(place.loader).__name__} has given {place.total} batches where step {step} is next: "
-                      f"draw from it by the loop alone; from a checkpoint, job.batches(loader, done=N)")
+    for each in place.places if isinstance(place, JointPlace) else [place]:
+        if each.total != step - 1:
+            raise Refused(f"the {type(each.loader).__name__} has given {each.total} batches where step {step} is next: "
+                          f"draw from it by the loop alone; from a checkpoint, job.batches(loader, done=N)")
+
+
+class JointPlace:
+    """Several loaders: each step gets a batch of each. The first one says what an epoch is; the others begin their next
+    epoch where one is over. Their parts are those of their own places."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = places
+
+    @property
+    def loader(self) -> Any:
+        return self.places[0].loader
+
+    @property
+    def epoch(self) -> int:
+        return self.places[0].epoch
+
+    @property
+    def total(self) -> int:
+        return self.places[0].total
+
+    def length(self) -> int | None:
+        return self.places[0].length()
+
+    def samples(self) -> int:
+        return sum(place.samples() for place in self.places)
+
+    def seek(self, steps: int) -> None:
+        for place in self.places:
+            place.seek(steps)
+
+    def next(self) -> tuple[Any, ...]:
+        return tuple(place.next() for place in self.places)
+
+    def close(self) -> None:
+        for place in self.places:
+            place.close()
+
+    def part(self, name: str) -> volatile_state.Part:
+        parts = [place.part(name) for place in self.places]
+
+        def load(saved: list[Any]) -> None:
+            for part, each in zip(parts, saved, strict=True):
+                part.load(each)
+        return volatile_state.Part(name, lambda: [part.save() for part in parts], load)
 
 
 class ElasticPlace:
@@ -123,6 +177,7 @@ class ElasticPlace:
     def __init__(self, loader: Any, sampler: Elastic) -> None:
         self.loader, self._sampler = loader, sampler
         self._iterator: Any = None
+        self._own = loader_parts.OwnGenerators(loader)
         self._offset = 0  # batches that the sampler had given before the first step
         self.epoch = 0
 
@@ -160,11 +215,12 @@ class ElasticPlace:
         self._iterator = None
 
     def part(self, name: str) -> volatile_state.Part:
-        return volatile_state.Part(name, lambda: self.epoch, self._load)
+        return volatile_state.Part(name, lambda: {"epoch": self.epoch, "dataset": self._own.save()}, self._load)
 
-    def _load(self, epoch: int) -> None:
+    def _load(self, saved: dict[str, Any]) -> None:
         self.close()
-        self.epoch = epoch
+        self.epoch = saved["epoch"]
+        self._own.load(saved["dataset"])
 
 
 class IndexedPlace:
@@ -178,7 +234,10 @@ class IndexedPlace:
         self._iterator: Any = None
         self._found: list[Any] = []  # the samplers' states, when their order was found again
         self._order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        self._samplers = _samplers(loader, self._order)
+        self._samplers = loader_parts.samplers_of(loader, self._order)
+        self._own = loader_parts.OwnGenerators(loader)
+        self._digest = 0  # of the indices that were given in this epoch
+        self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
 
     def length(self) -> int | None:
         try:
@@ -201,7 +260,7 @@ class IndexedPlace:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
-            self.epoch, self._given, self._begin = self.epoch + 1, 0, None
+            self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
             self._reopen()
             batch = next(self._iterator, _END)
@@ -209,6 +268,7 @@ class IndexedPlace:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self._given += 1
         self.total += 1
+        self._digest = self._digests.popleft()
         return batch
 
     def close(self) -> None:
@@ -220,7 +280,8 @@ class IndexedPlace:
 
     def _save(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self.length(),
-                "begin": self._begin, "samplers": [each.save() for each in self._samplers]}
+                "begin": self._begin, "samplers": [each.save() for each in self._samplers], "digest": self._digest,
+                "dataset": self._own.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
@@ -228,8 +289,9 @@ class IndexedPlace:
             raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in an epoch, and in this "
                           f"process gives {self.length()}: every process must have the same data")
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
-        self.total = saved["total"]
+        self.total, self._digest = saved["total"], saved["digest"]
         self._put_samplers_back(saved["samplers"])
+        self._own.load(saved["dataset"])
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
         for each, state in zip(self._samplers, saved, strict=True):
@@ -256,38 +318,72 @@ class IndexedPlace:
     def _begin_order(self) -> Iterator[Any]:
         """Draws when the first is asked for, as samplers do."""
         before, states = volatile_state.save_random(), [each.save() for each in self._samplers]
+        long = [each.long() for each in self._samplers]
         drawn = iter(self._order)
         following = next(drawn, _END)
         after = volatile_state.save_random()
-        moved = {name: state for name, state in before.items() if not _same(state, after.get(name))}
+        if [each.long() for each in self._samplers] != long:
+            self._begin_again(before, states, following)
+        moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         seed = mixed(zlib.crc32(before["torch"]) + mixed(self.epoch))
         self._begin = {"samplers": states, "seed": seed, "random": moved}
-        for _ in range(self._given):
-            following = next(drawn, _END)
+        following = self._pass_by(drawn, following)
         yield from self._numbered(drawn, following, self._given, seed)
+
+    def _begin_again(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
+        """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
+        of what is kept."""
+        now, after = volatile_state.save_random(), [each.save() for each in self._samplers]
+        changed = [each.long() for each in self._samplers]
+        volatile_state.load_random(random_before)
+        self._put_samplers_back(before)
+        again = next(iter(self._order), _END)
+        same = loader_parts.same(again, first) and [each.long() for each in self._samplers] == changed
+        self._put_samplers_back(after)
+        volatile_state.load_random(now)
+        if not same:
+            raise Refused(f"{self._sampler_name()} shuffles a list of its own in place, of more than "
+                          f"{loader_parts.VALUES_KEPT} values, so the same order can't be made again: let its __iter__ "
+                          f"shuffle a copy of what was there at first")
+
+    def _sampler_name(self) -> str:
+        return type(getattr(self._order, "sampler", self._order)).__name__
+
+    def _pass_by(self, drawn: Iterator[Any], following: Any) -> Any:
+        """The batches that were given. The next one."""
+        self._digest = 0
+        self._digests.clear()
+        for _ in range(self._given):
+            self._digest = _with_indices(self._digest, following)
+            following = next(drawn, _END)
+        return following
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
         """Draws at once, while the random state is put aside."""
         volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
         self._put_samplers_back(begin["samplers"])
-        drawn = iter(self._order)
-        following = next(drawn, _END)
-        for _ in range(self._given):
-            following = next(drawn, _END)
+        drawn, given = iter(self._order), self._digest
+        following = self._pass_by(drawn, next(drawn, _END))
+        if self._digest != given:
+            raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: "
+                          f"its order is made from something that isn't kept. Make it from the epoch, from everybody's "
+                          f"random numbers, or from a generator that is its attribute")
         self._found = [each.save() for each in self._samplers]
         return self._numbered(drawn, following, self._given, begin["seed"])
 
     def _numbered(self, drawn: Iterator[Any], following: Any, number: int, seed: int) -> Iterator[Any]:
-        checked = number + DRAWS_CHECKED
+        checked, digest = number + DRAWS_CHECKED, self._digest
         while following is not _END:
+            digest = _with_indices(digest, following)
+            self._digests.append(digest)
             yield _Seeded(following, mixed(seed + number)) if self.loader.num_workers else following
             number += 1
             before = volatile_state.save_random() if number < checked else None
             following = next(drawn, _END)
-            if before is not None and not _same(before, volatile_state.save_random()):
-                raise Refused(f"{type(getattr(self._order, 'sampler', self._order)).__name__} draws from everybody's "
-                              f"random numbers while it gives its indices, so the same order can't be made again: draw "
-                              f"them when its __iter__ begins, or from a torch.Generator that is its attribute")
+            if before is not None and not loader_parts.same(before, volatile_state.save_random()):
+                raise Refused(f"{self._sampler_name()} draws from everybody's random numbers while it gives its "
+                              f"indices, so the same order can't be made again: draw them when its __iter__ begins, or "
+                              f"from a torch.Generator that is its attribute")
 
 
 class StatefulPlace:
@@ -368,6 +464,10 @@ def _open(loader: Any, order: _Order) -> Any:
     others: dict[str, Any] = {name: order}
     if loader.num_workers:
         others["dataset"] = _SeededDataset(loader.dataset)
+        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn)
+        living = getattr(loader._iterator, "_index_sampler", order)
+        if getattr(living, "_indices", None) != order._indices:  # the script's own, which would go on in its order
+            _end(loader)
     kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
     try:
@@ -387,6 +487,10 @@ def _own(iterator: Any) -> Any:
     with contextlib.suppress(AttributeError):  # a generator takes none
         iterator.owned_by_pawl = True  # data_position.py
     return iterator
+
+
+def _with_indices(digest: int, indices: Any) -> int:
+    return zlib.crc32(repr(list(indices) if isinstance(indices, (list, tuple)) else indices).encode(), digest)
 
 
 class _Order:
@@ -420,83 +524,64 @@ class _Seeded(list[Any]):
 
 
 class _SeededDataset:
-    """In a worker: the dataset, asked after the batch's seed has been set."""
+    """In a worker: the dataset, asked after the batch's seed has been set. The script never sees it."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self._generators: dict[str, Any] | None = None  # the dataset's own
+        self._looks = loader_parts.LOOKS_AGAIN
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        _seed(index)
-        return self._dataset[index[0] if isinstance(index, _Seeded) and index.single else index]
+        self._seed(index)
+        found = self._dataset[index[0] if isinstance(index, _Seeded) and index.single else index]
+        self._refuse_late_generators()
+        return found
 
     def __getitems__(self, indices: Any) -> Any:
-        _seed(indices)
+        self._seed(indices)
         all_at_once = getattr(self._dataset, "__getitems__", None)
-        return all_at_once(list(indices)) if all_at_once else [self._dataset[each] for each in indices]
+        found = all_at_once(list(indices)) if all_at_once else [self._dataset[each] for each in indices]
+        self._refuse_late_generators()
+        return found
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_dataset":
+        if name.startswith("__") or name in ("_dataset", "_generators", "_looks"):
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
-
-def _seed(indices: Any) -> None:
-    if isinstance(indices, _Seeded):
+    def _seed(self, indices: Any) -> None:
+        if not isinstance(indices, _Seeded):
+            return
         import torch
         torch.manual_seed(indices.seed)
         random.seed(indices.seed)
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             numpy.random.seed(indices.seed & 0xFFFFFFFF)
+        if self._generators is None:
+            self._generators = loader_parts.generators_of(self._dataset)
+        for number, generator in enumerate(self._generators.values()):
+            volatile_state.seed_generator(generator, mixed(indices.seed + number + 1))
+
+    def _refuse_late_generators(self) -> None:
+        if self._looks:
+            self._looks -= 1
+            loader_parts.refuse_late(loader_parts.generators_of(self._dataset), self._generators or {})
 
 
-# Samplers ---------------------------------------------------------------------------------------------------------
+class _WorkerBegin:
+    """In a worker: the script's worker_init_fn, which finds its own dataset in get_worker_info()."""
 
-class _SamplerState:
-    """Generators and plain values among its attributes: what the next order is made from."""
+    def __init__(self, begin: Any) -> None:
+        self._begin = begin
 
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self._generators = {name: part for name, value in vars(sampler).items()
-                            if (part := volatile_state.generator_part(name, value)) is not None}
-
-    def save(self) -> dict[str, Any]:
-        plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
-        return {"plain": plain, "generators": {name: part.save() for name, part in self._generators.items()}}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        for name, value in saved["plain"].items():
-            if vars(self._sampler).get(name) != value:
-                vars(self._sampler)[name] = value
-        for name, state in saved["generators"].items():
-            self._generators[name].load(state)
-
-
-class _LoaderGenerator:
-    """The loader's own generator, from which it draws the seed of its workers."""
-
-    def __init__(self, generator: Any) -> None:
-        self.generator = generator
-
-
-def _samplers(loader: Any, order: Any) -> list[_SamplerState]:
-    chain: list[Any] = []
-    for each in (order, loader.sampler, getattr(order, "sampler", None), _LoaderGenerator(loader.generator)):
-        while each is not None and hasattr(each, "__dict__") and all(each is not known for known in chain):
-            chain.append(each)
-            each = getattr(each, "sampler", None)
-    return [_SamplerState(each) for each in chain]
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Of what save_random() gives, with arrays in it."""
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[key], other[key])
-                                                                              for key in one)
-    if isinstance(one, (list, tuple)):
-        return isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(_same, one, other))
-    equal = one == other
-    return bool(equal.all() if hasattr(equal, "all") else equal)
+    def __call__(self, worker: int) -> None:
+        from torch.utils.data import get_worker_info
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, _SeededDataset):
+            object.__setattr__(info, "dataset", info.dataset._dataset)  # past its own, which forbids it
+        if self._begin is not None:
+            self._begin(worker)

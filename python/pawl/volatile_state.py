@@ -252,6 +252,18 @@ def generator_part(name: str, thing: Any) -> Part | None:
     return None
 
 
+def seed_generator(generator: Any, seed: int) -> None:
+    """One of those for which there is a generator_part()."""
+    import torch
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+    elif hasattr(generator, "bit_generator"):
+        kind: Any = type(generator.bit_generator)
+        generator.bit_generator.state = kind(seed).state
+    else:
+        generator.seed(seed & 0xFFFFFFFF)
+
+
 def _stateful_part(name: str, thing: Any) -> Part | None:
     if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
         return None

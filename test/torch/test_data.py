@@ -247,6 +247,10 @@ class LoaderWatchTest(unittest.TestCase):
         for self.step in range(3):
             self.assertEqual(10, len(list(DataLoader(self.data, batch_size=4))))
             next(iter(DataLoader(self.data, batch_size=4, shuffle=True)))
+        staying = DataLoader(self.data, batch_size=4, num_workers=1, persistent_workers=True)
+        self.addCleanup(loaders._end, staying)
+        for self.step in range(3):
+            self.assertEqual(10, len(list(staying)))
         rolling = iter(DataLoader(self.data, batch_size=4))
         for self.step in (None, None):
             next(rolling)
@@ -310,6 +314,74 @@ class Moody(Sampler):
 
     def __len__(self):
         return 21
+
+
+class Buckets(Sampler):
+    """Shuffles its own list in place."""
+
+    def __init__(self, size=21, anew=False):
+        self.indices, self.generator, self.anew = list(range(size)), torch.Generator().manual_seed(3), anew
+
+    def __iter__(self):
+        if self.anew:
+            self.indices = list(range(len(self.indices)))
+        order = torch.randperm(len(self.indices), generator=self.generator).tolist()
+        self.indices[:] = [self.indices[each] for each in order]
+        return iter(list(self.indices))
+
+    def __len__(self):
+        return len(self.indices)
+
+
+class Hidden(Sampler):
+    """Its generator is where nobody looks."""
+
+    def __init__(self):
+        generator = random.Random(4)
+        self.draw = lambda: generator.sample(range(21), 21)
+
+    def __iter__(self):
+        return iter(self.draw())
+
+    def __len__(self):
+        return 21
+
+
+class Noise:
+    def __init__(self):
+        self.generator = random.Random(8)
+
+
+class Noisy(Dataset):
+    """With generators of its own, and one that may be made late."""
+
+    def __init__(self, late=False):
+        self.generator, self.inside, self.late = torch.Generator().manual_seed(7), [Noise()], late
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        if self.late:
+            self.later = random.Random(1)
+        return torch.tensor([index, torch.rand((), generator=self.generator).item(),
+                             self.inside[0].generator.random()])
+
+
+def mark_dataset(worker):
+    info = torch.utils.data.get_worker_info()
+    info.dataset.mark = 40.0 + worker
+    assert type(info.dataset) is Marked
+
+
+class Marked(Dataset):
+    mark = 0.0
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return torch.tensor(self.mark)
 
 
 class PlaceTest(unittest.TestCase):
@@ -403,6 +475,76 @@ class PlaceTest(unittest.TestCase):
         data = Blurred()
         self.same(lambda: DataLoader(data, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True), False)
 
+    def test_a_sampler_that_shuffles_its_list_in_place(self):
+        data = Blurred()
+        self.same(lambda: DataLoader(data, batch_size=4, sampler=Buckets()))
+        self.same(lambda: DataLoader(data, batch_size=4, sampler=Buckets(), num_workers=1), vanilla=False)
+        loaders.place_in(DataLoader(range(5000), batch_size=4, sampler=Buckets(5000, anew=True))).next()
+        with self.assertRaisesRegex(pawl.Refused, "Buckets shuffles a list of its own in place"):
+            loaders.place_in(DataLoader(range(5000), batch_size=4, sampler=Buckets(5000))).next()
+
+    def test_a_sampler_that_gives_other_indices_again(self):
+        place = loaders.place_in(DataLoader(Blurred(), batch_size=4, sampler=Hidden()))
+        for _ in range(8):
+            place.next()
+        saved = place.part("").save()
+        place.part("").load(saved)
+        with self.assertRaisesRegex(pawl.Refused, "Hidden doesn't give the indices again"):
+            place.next()
+
+    def test_a_dataset_with_generators_of_its_own(self):
+        def make(workers):
+            return lambda: DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=workers)
+        self.same(make(0))
+        plain = self.same(make(2), vanilla=False)
+        for column in (1, 2):
+            self.assertEqual(self.STEPS * 4 - 6, len({row[column] for batch, _ in plain for row in batch}))
+        for workers in (0, 1):
+            place = loaders.place_in(DataLoader(Noisy(late=True), batch_size=4, num_workers=workers))
+            self.addCleanup(place.close)
+            with self.assertRaisesRegex(pawl.Refused, r"dataset.later is a random number generator that was made"):
+                place.next()
+                place.part("").save()
+
+    def test_a_worker_that_marks_its_dataset(self):
+        place = loaders.place_in(DataLoader(Marked(), batch_size=4, num_workers=1, worker_init_fn=mark_dataset))
+        self.addCleanup(place.close)
+        self.assertEqual([40.0] * 4, place.next().tolist())
+
+    def test_a_loader_with_persistent_workers_that_was_looked_at_before(self):
+        data = Blurred()
+
+        def make(look=True):
+            loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True,
+                                generator=torch.Generator().manual_seed(2))
+            if look:
+                self.addCleanup(loaders._end, loader)
+                next(iter(loader))
+                loader.generator.manual_seed(2)
+            return loader
+        self.assertEqual(self.ours(lambda: make(look=False))[0], self.ours(make)[0])
+
+    def test_several_loaders(self):
+        def make():
+            return (DataLoader(Blurred(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(2)),
+                    DataLoader(range(10), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(3)))
+        place = loaders.place_in(make())
+        seen, windows = [], []
+        for _ in range(9):
+            windows.append(tagged_values.dumps("", [place.part("").save(), volatile_state.save_random()]))
+            seen.append([each.tolist() for each in place.next()])
+        self.assertEqual((1, 9, 6), (place.epoch, place.total, place.length()))
+        self.assertEqual(set(range(10)), {*seen[6][1], *seen[7][1]})
+        loaders.refuse_elsewhere(place, 10)
+        place = loaders.place_in(make())
+        kept = tagged_values.loads(windows[5])
+        volatile_state.load_random(kept[1])
+        place.part("").load(kept[0])
+        self.assertEqual(seen[5:], [[each.tolist() for each in place.next()] for _ in range(4)])
+        place.places[1].next()
+        with self.assertRaisesRegex(pawl.Refused, "has given 10 batches where step 10 is next"):
+            loaders.refuse_elsewhere(place, 10)
+
     def test_an_elastic_sampler_with_workers(self):
         sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
         place = loaders.place_in(DataLoader(Blurred(), batch_sampler=sampler, num_workers=1))
@@ -411,7 +553,7 @@ class PlaceTest(unittest.TestCase):
         self.assertEqual([other.batch(step) for step in range(1, 5)], batches)
         self.assertEqual((other.state_dict(), 4, 4), (sampler.state_dict(), sampler.drawn, place.total))
         sampler.load_state_dict({**sampler.state_dict(), "position": 8})
-        place.part("").load(0)
+        place.part("").load(place.part("").save())
         self.assertEqual(batches[2], place.next()[:, 0].tolist())
         place.close()
 

@@ -1,0 +1,209 @@
+"""What the place in a loader is made of, beside numbers: the states of its samplers, and the random number generators
+that its dataset has of its own.
+
+Of a sampler, generators, plain values and short lists count; of a longer list only whether it has changed. Of a
+dataset, generators alone. What a process finds here must be there in every process that makes the same loader.
+"""
+from __future__ import annotations
+
+import ast
+import math
+import types
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from pawl import volatile_state
+from pawl.errors import Refused
+
+VALUES_KEPT = 4096  # of a list of a sampler
+VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a dataset's containers, for generators
+LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
+
+
+# Samplers ---------------------------------------------------------------------------------------------------------
+
+class SamplerState:
+    """Generators, plain values and short lists among its attributes: what the next order is made from. Of lists, those
+    are saved that are not what they were at first."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._generators = {name: part for name, value in vars(sampler).items()
+                            if (part := volatile_state.generator_part(name, value)) is not None}
+        self._first = self._lists()
+
+    def save(self) -> dict[str, Any]:
+        plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
+        lists = {name: kept for name, kept in self._lists().items() if not same(kept, self._first.get(name))}
+        return {"plain": plain, "lists": lists,
+                "generators": {name: part.save() for name, part in self._generators.items()}}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        held = vars(self._sampler)
+        for name, value in saved["plain"].items():
+            if held.get(name) != value:
+                held[name] = value
+        now = self._lists()
+        for name, kept in {**self._first, **saved["lists"]}.items():
+            if not same(kept, now.get(name)):
+                held[name] = _put_in(held.get(name), kept)
+        for name, state in saved["generators"].items():
+            self._generators[name].load(state)
+
+    def long(self) -> dict[str, int]:
+        """A digest of each list that is too long to be kept, by some of its values."""
+        return {name: zlib.crc32(repr(_some(value)).encode()) for name, value in vars(self._sampler).items()
+                if _is_list(value) and _kept(value) is None}
+
+    def _lists(self) -> dict[str, Any]:
+        return {name: kept for name, value in vars(self._sampler).items()
+                if _is_list(value) and (kept := _kept(value)) is not None}
+
+
+def _is_list(value: Any) -> bool:
+    import torch
+    if type(value) is torch.Tensor:
+        return value.layout is torch.strided and value.device.type == "cpu"
+    return type(value) in (list, tuple, dict) or type(value).__name__ == "ndarray"
+
+
+def _kept(value: Any) -> Any:
+    """A copy: of an array or a tensor another one, of others a text. None: it is too long, or not plain."""
+    if type(value) in (list, tuple, dict):
+        return repr(value) if 0 <= _count(value) <= VALUES_KEPT else None
+    if hasattr(value, "numel"):
+        return value.detach().clone() if value.numel() <= VALUES_KEPT else None
+    return value.copy() if value.size <= VALUES_KEPT and not value.dtype.hasobject else None
+
+
+def _count(value: Any) -> int:
+    """Of plain values; -1: there are others, or too many."""
+    if type(value) in (list, tuple, dict):
+        if len(value) > VALUES_KEPT:
+            return -1
+        count = 0
+        for each in [*value, *value.values()] if type(value) is dict else value:
+            inside = _count(each)
+            if inside < 0 or count + inside > VALUES_KEPT:
+                return -1
+            count += inside
+        return count
+    plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+    return 1 if plain else -1
+
+
+def _some(value: Any, depth: int = 3) -> Any:
+    """The first and the last values, and some between."""
+    if type(value) is dict:
+        value = list(value.items())
+    if type(value) in (list, tuple) and depth:
+        places = range(0, len(value), max(1, len(value) // VALUES_LOOKED_AT))
+        return [_some(each, depth - 1) for each in (len(value), *value[:8], *[value[i] for i in places], *value[-8:])]
+    if type(value).__name__ in ("ndarray", "Tensor") and depth:
+        flat = value.reshape(-1)
+        return flat[::max(1, len(flat) // VALUES_LOOKED_AT)].tolist()
+    return value if value is None or type(value) in (bool, int, float, str) else type(value).__name__
+
+
+def _put_in(now: Any, kept: Any) -> Any:
+    """What the attribute shall be: where that can be, `now` changed in place."""
+    if isinstance(kept, str):
+        value = ast.literal_eval(kept)
+        if type(now) is list and type(value) is list:
+            now[:] = value
+            return now
+        return value
+    if type(now) is type(kept) and now.shape == kept.shape and now.dtype == kept.dtype:
+        now[...] = kept
+        return now
+    return kept.clone() if hasattr(kept, "clone") else kept.copy()
+
+
+class _LoaderGenerator:
+    """The loader's own generator, from which it draws the seed of its workers."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+
+def samplers_of(loader: Any, order: Any) -> list[SamplerState]:
+    chain: list[Any] = []
+    for each in (order, loader.sampler, getattr(order, "sampler", None), _LoaderGenerator(loader.generator)):
+        while each is not None and hasattr(each, "__dict__") and all(each is not known for known in chain):
+            chain.append(each)
+            each = getattr(each, "sampler", None)
+    return [SamplerState(each) for each in chain]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Of what save_random() gives, with arrays in it."""
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[key], other[key])
+                                                                              for key in one)
+    if isinstance(one, (list, tuple)):
+        return isinstance(other, (list, tuple)) and len(one) == len(other) and all(map(same, one, other))
+    equal = one == other
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
+# Datasets ---------------------------------------------------------------------------------------------------------
+
+class OwnGenerators:
+    """Of a loader's dataset, where it is asked in the training process."""
+
+    def __init__(self, loader: Any) -> None:
+        self._dataset = loader.dataset
+        self._looks = 0 if loader.num_workers else LOOKS_AGAIN
+        found = {} if loader.num_workers else generators_of(loader.dataset)
+        self._parts = {path: part for path, each in found.items()
+                       if (part := volatile_state.generator_part(path, each)) is not None}
+
+    def save(self) -> dict[str, Any]:
+        if self._looks:
+            self._looks -= 1
+            refuse_late(generators_of(self._dataset), self._parts)
+        return {path: part.save() for path, part in self._parts.items()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        for path, state in saved.items():
+            if path not in self._parts:
+                raise Refused(f"the dataset had a random number generator, {path}, which it doesn't have in this "
+                              f"process: make it before the loader is protected")
+            self._parts[path].load(state)
+
+
+def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
+    for path in now:
+        if path not in known:
+            raise Refused(f"{path} is a random number generator that was made after the loader was protected: another "
+                          f"process would make it elsewhere in the data. Make it in the dataset's __init__, or in "
+                          f"worker_init_fn")
+
+
+def generators_of(dataset: Any) -> dict[str, Any]:
+    """Random number generators among its attributes, and those of what it holds, each once."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def look(path: str, value: Any, depth: int) -> None:
+        if id(value) in seen or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+            return
+        seen.add(id(value))
+        if volatile_state.generator_part(path, value) is not None:
+            found[path] = value
+        elif depth:
+            inside = _inside(value)
+            for _, (name, each) in zip(range(VALUES_LOOKED_AT), inside, strict=False):
+                look(f"{path}{name}", each, depth - 1)
+    look("dataset", dataset, 4)
+    return found
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+    elif isinstance(value, dict):
+        yield from ((f"[{key!r}]", each) for key, each in value.items())
+    elif hasattr(value, "__dict__"):
+        yield from ((f".{name}", each) for name, each in vars(value).items())
