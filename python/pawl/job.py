@@ -16,17 +16,21 @@ thread's. Importing this needs no torch.
 from __future__ import annotations
 
 import contextlib
+import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pawl import loaders, script_exit, script_frames
-from pawl.errors import PawlError
+from pawl.errors import PawlError, Refused
 from pawl.tagged_values import KeptAsInt
 
 if TYPE_CHECKING:
     import torch
 
+SECOND_LOOP = ("job.steps() was called a second time: a job has one loop, and it has ended. It goes through all "
+               "epochs: give epochs= to job.batches() or job.loop(), and the steps of all epochs to job.steps()")
 _current: Job | None = None
 _observer: StepObserver | None = None
 
@@ -82,9 +86,9 @@ class Step(KeptAsInt):
             raise PawlError(f"step {int(self)} was entered before: each step has one block")
         self._entered = True
         if _observer is not None:
-            loop = script_frames.above()
-            if loop is not None:
-                _observer.entering(self._job, self, loop)
+            loops = script_frames.loops(script_frames.above())
+            if loops:
+                _observer.entering(self._job, self, loops[0])
         self._job._enter(self)
         return self
 
@@ -125,6 +129,8 @@ class Job:
         self._after_block: list[Callable[[], Any]] = []
         self._after_commit: list[Callable[[int], Any]] = []  # of each step
         self._place: loaders.Place | None = None  # of the loop
+        self._batches: weakref.ref[Generator[Any, None, None]] | None = None  # that loop() has given
+        self.finished = False  # the loop has ended
 
     @property
     def step(self) -> Step | None:
@@ -151,17 +157,25 @@ class Job:
         """The steps 1 to `total` that are not done yet. Recovery happens in here; after it the next step is R+1.
 
         `done`: so many steps are done already: the script has loaded a checkpoint that was taken after them."""
+        if self.finished:
+            raise Refused(SECOND_LOOP)
         self._done = max(self._done, done)
-        while self._done < min(total, self._stop_step or total):
-            step = Step(self._done + 1, self)
-            yield step
-            if not step._entered:
-                raise PawlError(f"step {int(step)} has no block: write `with step:` in the loop")
+        try:
+            while self._done < min(total, self._stop_step or total):
+                step = Step(self._done + 1, self)
+                yield step
+                if not step._entered:
+                    raise PawlError(f"step {int(step)} has no block: write `with step:` in the loop")
+        except GeneratorExit:
+            self._leave(sys._getframe().f_back)
+            raise
+        self.finished = True
 
     def batches(self, loader: Any, epochs: int | None = None, *, steps: int | None = None,
                 done: int = 0) -> Iterator[tuple[Step, Any]]:
         """Each step with its batch; write `with step:` in the loop. The loader's order and place are protected with it.
 
+        Of a tuple of loaders each step gets a tuple of batches; the first loader says what an epoch is.
         `epochs`: 1 if neither is given; `steps`: at most so many, in as many epochs as it takes. set_epoch() is called.
         `done`: as for steps(). Fails: Refused for a loader whose place can't be found again."""
         given = self._give(loader, epochs, steps, done)
@@ -178,15 +192,20 @@ class Job:
         """The batches alone: a step's block begins when the loop gets its batch and ends when it comes for the next
         one. `job.step` is the step. An exception that a loss causes in the block ends the process, which starts anew in
         its seat; job.batches() can swallow it."""
-        given = self._give(loader, epochs, steps, done)
+        batches = self._give_alone(self._give(loader, epochs, steps, done))
+        self._batches = weakref.ref(batches)
+        return batches
+
+    def _give_alone(self, given: Generator[tuple[Step, Any], None, None]) -> Generator[Any, None, None]:
         for step, batch in given:
+            drawing = script_frames.place_of(script_frames.above())
             step.__enter__()
             try:
                 yield batch
             except GeneratorExit as left:
                 loop = script_frames.above()
-                by_break = script_exit.left_by_break(loop)
-                step.__exit__(*((None, None, None) if by_break else (GeneratorExit, left, None)))
+                by_exception = self._batches is not None and script_exit.left_by_exception(loop, drawing)
+                step.__exit__(*((GeneratorExit, left, None) if by_exception else (None, None, None)))
                 given.close()
                 self._leave(loop)
                 raise
@@ -212,6 +231,14 @@ class Job:
 
     def _leave(self, loop: FrameType | None) -> None:
         """The script has left the loop in this frame early."""
+        self.finished = self.finished or script_exit.left_by_break(loop)
+
+    def end_loop(self) -> None:
+        """The script has ended: so has the last block of a loop() whose iterator something still holds."""
+        batches = self._batches() if self._batches is not None else None
+        self._batches = None
+        if batches is not None:
+            batches.close()
 
     def on_commit(self, act: Callable[[int], Any]) -> None:
         """From now on calls `act(number)` for each step once it can't be lost any more, in order, in the training

@@ -24,7 +24,7 @@ from pawl import data_position, drill_record, same_script, script_exit, script_f
 from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.build_log import BuildLog
 from pawl.errors import Recover, Refused, StepLost, Stop
-from pawl.job import Job, Step, observe_steps
+from pawl.job import SECOND_LOOP, Job, Step, observe_steps
 from pawl.left_gradients import Left
 from pawl.loaders import Place
 from pawl.look_around import LookAround
@@ -143,7 +143,7 @@ class ManagedJob(Job):
         self.looped = True
         total = drill_record.last_step(total)
         if self.finished:
-            raise Refused("job.steps() was called a second time: a job has one loop, and it has ended")
+            raise Refused(SECOND_LOOP)
         if first:
             self._first_done = done
             self._done = self._done or done
@@ -173,7 +173,9 @@ class ManagedJob(Job):
                 self.finish_or_exit()
 
     def _place_in(self, loader: Any) -> Place:
-        if self._declared and not any(place.loader is loader for place in self._protected.places):
+        known = [place.loader for place in self._protected.places]
+        own = loader if isinstance(loader, (tuple, list)) else [loader]
+        if self._declared and not all(any(each is one for one in known) for each in own):
             raise Refused("the loop takes its batches from another loader than before: a job has one loop, over one "
                           "loader")
         return self._protected.place_in(loader)

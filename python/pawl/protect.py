@@ -121,7 +121,10 @@ class Protected:
             f"optimizer{number}", optimizer, lambda parameter, key: self._declared[number, id(parameter), key].tensor))
 
     def place_in(self, loader: Any) -> loaders.Place:
-        """The one place that the job has in this loader; from here on it is protected. Fails: Refused."""
+        """The one place that the job has in this loader, or in each of several; from here on it is protected. Fails:
+        Refused."""
+        if isinstance(loader, (tuple, list)) and loader:
+            return loaders.JointPlace([self.place_in(each) for each in loader])
         for known in self.places:
             if known.loader is loader:
                 return known

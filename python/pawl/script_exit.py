@@ -24,6 +24,7 @@ class EndingJob(Protocol):
     cut_short: bool
 
     def loss_pending(self) -> bool: ...
+    def end_loop(self) -> None: ...
     def finish_or_exit(self) -> None: ...
     def close(self, well: bool = True) -> None: ...
 
@@ -45,6 +46,19 @@ def left_by_break(frame: FrameType | None) -> bool:
     if frame is None or frame.f_lasti < 0:
         return False
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
+
+
+def left_by_exception(frame: FrameType | None, drawing: tuple[int, Any] | None) -> bool:
+    """The same, the other way round, of a loop whose iterator something else may hold, or draw from (tqdm, zip).
+    `drawing`: script_frames.place_of() the frame that drew from it last.
+
+    A frame that has returned is not there any more, nor is one that was left by an exception which was caught."""
+    while frame is not None and (id(frame), frame.f_code) != drawing:
+        frame = frame.f_back
+    if frame is None or frame.f_lasti < 0:
+        return False
+    name = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+    return not name.startswith(("POP_TOP", "POP_ITER", "FOR_ITER", "END_FOR", "STORE_", "DELETE_", "RETURN_"))
 
 
 def note_failure(error: BaseException) -> None:
@@ -151,5 +165,6 @@ def _at_exit() -> None:
             say("the script has ended and never called job.steps(), so nothing was trained: write `for step in "
                 "job.steps(total):` and `with step:` around the training step")
         else:
+            job.end_loop()
             job.finish_or_exit()
     job.close(well=not _failed)

@@ -1,15 +1,20 @@
 """The variables of the script's own frames: found, read, and given another value.
 
-The loop's frame is the first above the package's that is not the package's. Only while the loop waits for pawl (in the
-iterator of job.steps()) may its variables change here. Nothing holds a frame longer than a call.
+The loop's frame is the first above the package's that is not the package's; but something may draw for it: tqdm, or a
+generator of the script's. Only while the loop waits for pawl (in the iterator of job.steps()) may its variables change
+here. Nothing holds a frame longer than a call.
 """
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import inspect
+import os
 import sys
+import sysconfig
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
@@ -19,9 +24,61 @@ _loop: FrameType | None = None
 def above(*packages: str) -> FrameType | None:
     """The caller's first frame that is in none of these packages, nor in this one."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in (_PACKAGE, *packages):
+    while frame is not None and _of_package(frame, *packages):
         frame = frame.f_back
     return frame
+
+
+def loops(frame: FrameType | None) -> list[FrameType]:
+    """From this one outwards: what draws for the loop, and the loop, which is the last. What a library has for that
+    is left out, if there is more."""
+    found: list[FrameType] = []
+    each = frame
+    while each is not None and _draws(each):
+        if _of_script(each):
+            found.append(each)
+        each = each.f_back
+    if each is not None and (_of_script(each) or not found):
+        found.append(each)
+    return found or ([frame] if frame is not None else [])
+
+
+def around(frame: FrameType | None) -> list[FrameType]:
+    """Those, and all others of the script outwards."""
+    found = loops(frame)
+    each = found[-1].f_back if found else None
+    while each is not None:
+        if _of_script(each):
+            found.append(each)
+        each = each.f_back
+    return found
+
+
+def place_of(frame: FrameType | None) -> tuple[int, CodeType] | None:
+    """By which the loop's frame is known again, as long as it runs."""
+    found = loops(frame)
+    return (id(found[-1]), found[-1].f_code) if found else None
+
+
+def _draws(frame: FrameType) -> bool:
+    """An iterator between the loop and the package."""
+    return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) or frame.f_code.co_name == "__next__"
+
+
+def _of_script(frame: FrameType) -> bool:
+    return not _of_library(frame.f_code.co_filename) and not _of_package(frame)
+
+
+def _of_package(frame: FrameType, *packages: str) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in (_PACKAGE, *packages)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_library(path: str) -> bool:
+    """Python's own, or installed."""
+    folders = [sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return path.startswith(("<frozen", *[folder + os.sep for folder in folders])) or any(
+        f"{os.sep}{each}{os.sep}" in path for each in ("site-packages", "dist-packages"))
 
 
 @contextlib.contextmanager

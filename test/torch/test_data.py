@@ -1,6 +1,8 @@
 """What the model is given: the witness, loop variables, the place in a loader, and loaders without one. No job runs
 here."""
+import contextlib
 import copy
+import itertools
 import os
 import pickle
 import random
@@ -239,7 +241,7 @@ class LoaderWatchTest(unittest.TestCase):
         self.step = 1
         with self.assertRaisesRegex(pawl.Refused, r"batches gives batches to one step after the other, .*job.batches"):
             next(batches)
-        with self.assertRaisesRegex(pawl.Refused, "train_loader gives batches"):
+        with self.assertRaisesRegex(pawl.Refused, r"train_loader gives .*job.batches\(\(loader, train_loader\), "):
             for self.step, _ in enumerate(train_loader):
                 pass
 
@@ -545,6 +547,15 @@ class PlaceTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.Refused, "has given 10 batches where step 10 is next"):
             loaders.refuse_elsewhere(place, 10)
 
+    def test_several_loaders_are_protected_each(self):
+        protected, loader = protect.Protected(0, 1), [DataLoader(Blurred(), batch_size=each) for each in (4, 5)]
+        protected.add([loader[1]], None)
+        place = protected.place_in(tuple(loader))
+        self.assertEqual((2, 2), (len(protected.places), len(protected.parts)))
+        self.assertEqual(place.places, protected.place_in(loader).places)
+        place.next()
+        self.assertEqual(9, protected.samples())
+
     def test_an_elastic_sampler_with_workers(self):
         sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
         place = loaders.place_in(DataLoader(Blurred(), batch_sampler=sampler, num_workers=1))
@@ -613,6 +624,25 @@ class PlaceTest(unittest.TestCase):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
 
 
+# As a package that draws for the loop, with variables of its own.
+library = {}
+exec(compile("""
+class Bar:
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def __iter__(self):
+        drawn, x, n = self.drawn, None, 0
+        for each in drawn:
+            yield each
+            n += 1
+
+def progress(drawn):
+    return iter(Bar(drawn))
+""", os.path.join("lib", "site-packages", "bar.py"), "exec"), library)
+Bar, progress = library["Bar"], library["progress"]
+
+
 class LoopTest(unittest.TestCase):
     """Over the plain job."""
 
@@ -626,6 +656,14 @@ class LoopTest(unittest.TestCase):
             with step:
                 seen.append((int(step), self.job.epoch, x.tolist()[0]))
         self.assertEqual([(1, 0, 0.0), (2, 0, 4.0), (3, 0, 8.0), (4, 1, 0.0), (5, 1, 4.0), (6, 1, 8.0)], seen)
+
+    def test_batches_of_two_loaders(self):
+        seen = []
+        for step, ((x,), y) in self.job.batches((self.loader, DataLoader(range(3), batch_size=2)), epochs=2):
+            with step:
+                seen.append((self.job.epoch, x.tolist()[0], y.tolist()))
+        self.assertEqual([(0, 0.0, [0, 1]), (0, 4.0, [2]), (0, 8.0, [0, 1]), (1, 0.0, [2]), (1, 4.0, [0, 1]),
+                          (1, 8.0, [2])], seen)
 
     def test_a_step_without_its_block(self):
         with self.assertRaisesRegex(pawl.PawlError, "has no block"):
@@ -654,6 +692,76 @@ class LoopTest(unittest.TestCase):
             except ValueError:
                 pass
             self.assertEqual((done, None), (job._done, job.step))
+
+    def test_a_second_loop_is_refused(self):
+        for leave in (False, True):
+            job = pawl.Job(0, 1, 0, torch.device("cpu"))
+            with self.assertRaisesRegex(pawl.Refused, "one loop, and it has ended.* epochs="):
+                for _ in range(3):
+                    for step, _ in job.batches(self.loader):
+                        with step:
+                            pass
+                        if leave:
+                            break
+            self.assertEqual(1 if leave else 3, job._done)
+
+    def left(self, use):
+        """Steps that are done when `use` is through with the iterator of a loop."""
+        job = pawl.Job(0, 1, 0, torch.device("cpu"))
+        with contextlib.suppress(ValueError):
+            use(job.loop(self.loader, epochs=5), job)
+        return job._done
+
+    def test_a_loop_whose_iterator_is_held_ends_its_last_step(self):
+        def named(batches, job):
+            for _ in batches:
+                if job.step == 2:
+                    break
+
+        def returning(batches, job):
+            for _ in progress(batches):
+                if job.step == 2:
+                    return
+
+        def held(batches, job):
+            bar = Bar(batches)
+            for _ in bar:
+                if job.step == 2:
+                    break
+            self.assertEqual(1, job._done)
+
+        def drawing(batches, job):
+            for _ in range(2):
+                next(batches)
+
+        def replaced(batches, job):
+            next(batches), next(batches)
+            batches = None
+
+        for use in (named, returning, held, drawing, replaced,
+                    lambda batches, _: list(zip(range(2), batches, strict=False)),
+                    lambda batches, _: list(itertools.islice(batches, 2))):
+            self.assertEqual(2, self.left(use), use)
+
+    def test_a_loop_whose_iterator_is_held_and_an_exception(self):
+        def fail():
+            raise ValueError
+
+        for wrap in (iter, progress, enumerate, Bar, lambda batches: zip(batches, range(9), strict=False)):
+            def use(job, wrap=wrap):
+                for _ in wrap(job.loop(self.loader)):
+                    if job.step == 2:
+                        fail()
+            job = pawl.Job(0, 1, 0, torch.device("cpu"))
+            with self.assertRaises(ValueError):
+                use(job)
+            self.assertEqual(1, job._done, wrap)
+
+    def test_a_loop_whose_iterator_is_held_until_the_script_ends(self):
+        batches = self.job.loop(self.loader)
+        next(batches)
+        self.job.end_loop()
+        self.assertEqual((1, None, []), (self.job._done, self.job.step, list(batches)))
 
     def test_from_a_checkpoint_and_a_stop(self):
         seen = []
