@@ -57,7 +57,11 @@ def around(frame: FrameType | None) -> list[FrameType]:
 def place_of(frame: FrameType | None) -> tuple[int, CodeType] | None:
     """By which the loop's frame is known again, as long as it runs."""
     found = loops(frame)
-    return (id(found[-1]), found[-1].f_code) if found else None
+    return identity(found[-1]) if found else None
+
+
+def identity(frame: FrameType) -> tuple[int, CodeType]:
+    return id(frame), frame.f_code
 
 
 def _draws(frame: FrameType) -> bool:

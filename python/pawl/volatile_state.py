@@ -19,7 +19,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from pawl import script_frames, tagged_values
@@ -294,7 +294,8 @@ class _Variables:
     then: one that came later may be a part of the data set. Variables of the loop that hold it then get the new one.
 
     An entry of a dict that has the name of one of the loop's variables, and its value when the loop begins, stands for
-    that variable: both are kept and put back, also where the variable gets another value in each step.
+    that variable: both are kept and put back, also where the variable gets another value in each step. If the loop has
+    none, or if something draws for it, the variable may be in the next of the script's frames outwards.
     """
 
     def __init__(self, name: str, thing: Any) -> None:
@@ -305,6 +306,7 @@ class _Variables:
         self._made: list[Any] = []        # the values of this load, in the same order
         self._written: dict[int, Any] = {}
         self._bound: dict[str, Any] = {}  # variables of the loop, as they were when it was last seen
+        self._owners: dict[str, tuple[int, CodeType]] = {}  # and the identities of their frames
         self._first_data: dict[_Place, Any] = {}   # weakly: tensors and arrays that were there at first
         self._saved_tensors: list[Any] = []        # weakly: those of the last save
         self._replaced: list[tuple[Any, Any]] = []  # in this load: tensors and arrays, and what stands for them now
@@ -314,9 +316,12 @@ class _Variables:
     def bind(self, frame: FrameType) -> None:
         if not isinstance(self._thing, dict):
             return
-        known = script_frames.variables(frame)
-        self._bound = {name: value for name, value in self._thing.items()
-                       if isinstance(name, str) and name in known and known[name] is value}
+        self._bound, self._owners = {}, {}
+        for each in reversed(script_frames.around(frame)):  # the innermost has it
+            known = script_frames.variables(each)
+            for name, value in self._thing.items():
+                if isinstance(name, str) and name in known and known[name] is value:
+                    self._bound[name], self._owners[name] = value, script_frames.identity(each)
         self._learning = True
         self.save()
         self._learning = False
@@ -332,30 +337,46 @@ class _Variables:
         whole = self._snapshot(self._thing, ())
         if not self._bound:
             return whole
-        known = self._loop_variables()
+        known = self._owned_variables()
         self._bound = {name: known.get(name, value) for name, value in self._bound.items()}
         return {"whole": whole, "variables": {name: self._snapshot(value, (_variable(name),))
                                               for name, value in self._bound.items()}}
 
     def load(self, saved: dict[str, Any]) -> None:
         self._made, self._written, self._replaced = [], {}, []
-        known = self._loop_variables()
+        known = self._owned_variables()
         self._put_back(self._thing, saved.get("whole", saved), ())
         found = {name: self._put_back(known.get(name), each, (_variable(name),))
                  for name, each in saved.get("variables", {}).items()}
         self._bound.update(found)
-        for name, value in known.items():
-            for before, after in self._replaced:
-                if value is before:
-                    found.setdefault(name, after)
-        frame = script_frames.loop()
-        if frame is not None and found:
-            script_frames.assign(frame, found)
+        self._assign(found)
         self._made, self._written, self._replaced = [], {}, []
 
-    def _loop_variables(self) -> dict[str, Any]:
-        frame = script_frames.loop()
-        return script_frames.variables(frame) if frame is not None else {}
+    def _owned_variables(self) -> dict[str, Any]:
+        """What those that are bound are now, as far as their frames still run."""
+        found: dict[str, Any] = {}
+        for frame in script_frames.around(script_frames.loop()):
+            names = [name for name, owner in self._owners.items() if owner == script_frames.identity(frame)]
+            known = script_frames.variables(frame) if names else {}
+            found.update((name, known[name]) for name in names if name in known)
+        return found
+
+    def _assign(self, found: dict[str, Any]) -> None:
+        """Each to its frame, or the loop's; and those of the loop's variables that hold what was replaced."""
+        loops = script_frames.loops(script_frames.loop())
+        frames = script_frames.around(script_frames.loop())
+        running = {script_frames.identity(frame) for frame in frames}
+        for frame in frames:
+            identity = script_frames.identity(frame)
+            values = {name: value for name, value in found.items() if self._owners.get(name) == identity or (
+                frame is loops[-1] and self._owners.get(name) not in running)}
+            if any(frame is each for each in loops):
+                for name, value in script_frames.variables(frame).items():
+                    for before, after in self._replaced:
+                        if value is before:
+                            values.setdefault(name, after)
+            if values:
+                script_frames.assign(frame, values)
 
     def _snapshot(self, value: Any, place: _Place) -> dict[str, Any]:
         import torch

@@ -7,9 +7,10 @@ Refused, with the name of the variable that holds it. A process that is new in i
 in its first steps: if it is given that again, its data has begun anew.
 
 Before any loss, in the loop's third step: a tensor that was there before the step began, is new since the step before,
-and reaches the model, was carried from step to step (a batch fetched ahead, a hidden state). If no `state=` has it, it
-is refused as well. All is done in the training thread. Nothing is read on devices: of a tensor there, and of one that
-autograd follows, only shape and type count.
+and reaches the model, was carried from step to step (a batch fetched ahead, a hidden state), unless it has reached it
+in the step before, too (a mask that was made once). If no `state=` has it, it is refused as well. All is done in the
+training thread. Nothing is read on devices: of a tensor there, and of one that autograd follows, only shape and type
+count.
 """
 from __future__ import annotations
 
@@ -113,6 +114,7 @@ class Witness:
             if place == DIGESTS_MAX:
                 return
             self._now.append(digest(value))
+            self.carried.given(value)
             name = self.carried.name_of(value)
             if name is not None:
                 self._complain(f"{name}, which {type(module).__name__} is given in step {self._step}, was there before "
@@ -158,16 +160,25 @@ class Carried:
     def __init__(self) -> None:
         self._before: dict[int, tuple[str, Any]] | None = None
         self._found: dict[int, tuple[str, Any]] = {}
+        self._given: list[Any] = []  # storages that reached the model since the first look; none is made anew meanwhile
 
     def look(self, frame: types.FrameType | None, compare: bool, protected: Callable[[], Iterable[Any]]) -> None:
         """At the begin of a step; `compare`: with the last look, and the step's inputs with what is new."""
         now: dict[int, tuple[str, Any]] = {}
-        for name, tensor in _tensors_of(frame) if frame is not None else ():
-            now.setdefault(_storage(tensor), (name, tensor))
+        for each in script_frames.loops(frame):
+            for name, tensor in _tensors_of(each):
+                now.setdefault(_storage(tensor), (name, tensor))
         if compare and self._before is not None:
-            kept = {_storage(tensor) for tensor in protected()}
+            kept = {_storage(tensor) for tensor in protected()} | {int(each._cdata) for each in self._given}
             self._found = {each: found for each, found in now.items() if each not in self._before and each not in kept}
         self._before = None if compare else now
+        self._given = []
+
+    def given(self, value: Any) -> None:
+        """To the model."""
+        if self._before is not None and _is_tensor(value) and value.layout is _strided() and (
+                value.device.type != "meta"):
+            self._given.append(value.untyped_storage())
 
     def name_of(self, value: Any) -> str | None:
         if not self._found or not _is_tensor(value):
@@ -215,6 +226,11 @@ def _variable(frame: types.FrameType, value: Any) -> str | None:
     if not _is_tensor(value):
         return next((name for name, each in frame.f_locals.items() if each is value and not _plain(value)), None)
     return next((name for name, each in _tensors_of(frame) if each is value), None)
+
+
+def _strided() -> Any:
+    import torch
+    return torch.strided
 
 
 def _storage(tensor: Any) -> int:

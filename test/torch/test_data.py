@@ -34,6 +34,24 @@ from torch.utils.data import (  # noqa: E402
 import pawl  # noqa: E402
 from pawl import data_position, loaders, protect, script_frames, tagged_values, volatile_state, witness  # noqa: E402
 
+# As a package that draws for the loop, with variables of its own.
+library = {}
+exec(compile("""
+class Bar:
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def __iter__(self):
+        drawn, x, n = self.drawn, None, 0
+        for each in drawn:
+            yield each
+            n += 1
+
+def progress(drawn):
+    return iter(Bar(drawn))
+""", os.path.join("lib", "site-packages", "bar.py"), "exec"), library)
+Bar, progress = library["Bar"], library["progress"]
+
 
 class WitnessTest(unittest.TestCase):
     def setUp(self):
@@ -175,6 +193,34 @@ class CarriedTest(unittest.TestCase):
         self.assertIsNone(self.found(lambda batch, data: (batch, data[2:5])))
         self.assertIsNone(self.found(lambda batch, _data: (batch, lambda: torch.ones(3, 4))))
 
+    def drawn(self, *, twice=False):
+        """The same, where the script draws steps by something of its own that a package's iterator draws from."""
+        carried = witness.Carried()
+
+        def steps():
+            yield
+            carried.look(sys._getframe(1), False, list)
+            yield
+            carried.look(sys._getframe(1), True, list)
+            yield
+
+        def own(drawn):
+            yield from drawn
+        batch = torch.zeros(3)
+        for number, _ in enumerate(own(progress(steps()))):
+            if number == 2:
+                return carried.name_of(batch)
+            batch = torch.full((3,), float(number))
+            if twice and number == 1:
+                carried.given(batch[1:])
+        return "no third step"
+
+    def test_behind_other_iterators(self):
+        self.assertEqual("batch", self.drawn())
+
+    def test_what_reached_the_model_in_the_step_before(self):
+        self.assertIsNone(self.drawn(twice=True))
+
     def test_in_a_generator(self):
         def ahead():
             following = torch.zeros(3)
@@ -208,6 +254,42 @@ class LoopVariablesTest(unittest.TestCase):
         self.assertEqual(([1.0, 1.0], 0), (kept.tolist(), state["count"]))
         with script_frames.loop_waiting(sys._getframe()):
             self.assertEqual(saved["variables"]["count"], part.save()["variables"]["count"])
+
+    def test_variables_behind_other_iterators(self):
+        """`x` and `n` are names in the package's frame, too; `far` is this frame's, and train() gives it away."""
+        far, part, seen = torch.zeros(1), None, []
+        distant = {"far": far}
+
+        def steps():
+            part.bind(sys._getframe(1))
+            yield 0
+            with script_frames.loop_waiting(sys._getframe(1)):
+                saved = part.save()
+            yield 1
+            with script_frames.loop_waiting(sys._getframe(1)):
+                part.load(saved)
+            yield 2
+
+        def own(drawn):
+            yield from drawn
+
+        def train():
+            nonlocal part
+            x, n = torch.zeros(2), 0
+            part = volatile_state.object_part("state0", {"x": x, "n": n, **distant})
+            for number in own(progress(steps())):
+                seen.append((x.tolist(), n, far_now()))
+                x, n = torch.full((2,), 1.0 + number), n + 1
+                change(2.0 + number)
+
+        def far_now():
+            return far.item()
+
+        def change(value):
+            nonlocal far
+            far = torch.full((1,), value)
+        train()
+        self.assertEqual([([0.0, 0.0], 0, 0.0), ([1.0, 1.0], 1, 2.0), ([1.0, 1.0], 1, 2.0)], seen)
 
     def test_an_entry_that_is_no_variable_stays_an_entry(self):
         count = 5
@@ -622,25 +704,6 @@ class PlaceTest(unittest.TestCase):
     def test_an_empty_loader(self):
         with self.assertRaisesRegex(pawl.Refused, "gives no batches"):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
-
-
-# As a package that draws for the loop, with variables of its own.
-library = {}
-exec(compile("""
-class Bar:
-    def __init__(self, drawn):
-        self.drawn = drawn
-
-    def __iter__(self):
-        drawn, x, n = self.drawn, None, 0
-        for each in drawn:
-            yield each
-            n += 1
-
-def progress(drawn):
-    return iter(Bar(drawn))
-""", os.path.join("lib", "site-packages", "bar.py"), "exec"), library)
-Bar, progress = library["Bar"], library["progress"]
 
 
 class LoopTest(unittest.TestCase):
