@@ -51,6 +51,8 @@ int main(void) {
   FIELD(pawl_fence_report, waited_ns);
   FIELD(pawl_fence_report, captured_bytes);
   FIELD(pawl_fence_report, why_void);
+  FIELD(pawl_fence_report, was_written);
+  FIELD(pawl_fence_report, written_tensor);
 
   STRUCT(pawl_event);
   FIELD(pawl_event, struct_size);

@@ -63,7 +63,7 @@ TEST(Messages, OfATrainer) {
 }
 
 TEST(Messages, ToATrainer) {
-  expect_wire(21, "02000000 ffffffff", AttachedMessage{});
+  expect_wire(21, "03000000 ffffffff", AttachedMessage{});
   expect_wire(22, "0100000000000000 02000000 03000000 04000000 0500000000000000 020000006731",
               SeatedMessage{Generation(1), Seat(2), 3, 4, Step(5), "g1"});
   expect_wire(23, "0100000000000000", ArenaMessage{1});
