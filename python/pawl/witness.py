@@ -14,8 +14,10 @@ count.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -48,24 +50,30 @@ class Witness:
         self._now: list[int] = []
         self._first: dict[int, int] = {}       # of the job's first steps, one digest each
         self._joined: int | None = None        # the step that this process was restored to, when it was new
-        self._hooked: set[int] = set()
+        self._watched: list[weakref.ref[torch.nn.Module]] = []
         self.carried = Carried()
-
-    def __reduce__(self) -> tuple[type[Witness], tuple[()]]:
-        """A copy of a module, or one in a file, has a witness that sees nothing."""
-        return Witness, ()
 
     def watch(self, modules: Iterable[torch.nn.Module]) -> None:
         for module in modules:
-            if id(module) not in self._hooked:
-                self._hooked.add(id(module))
-                module.register_forward_pre_hook(self._see, with_kwargs=True)
+            if all(known() is not module for known in self._watched):
+                self._watched.append(weakref.ref(module))
+        self._see_calls()
+
+    def _see_calls(self) -> None:
+        """Idempotent; again where the script has compiled a module in place."""
+        for known in self._watched:
+            module = known()
+            calls = None if module is None else vars(module).get("_compiled_call_impl")
+            if module is None or isinstance(calls, _Calls) and calls.seen_by(self):
+                continue
+            vars(module)["_compiled_call_impl"] = _Calls(self, module, calls)  # past the __setattr__ of torch.compile
 
     def begin(self, step: int) -> None:
         """The step's block begins. Fails: Refused, if the data has begun anew."""
         if self._joined is not None and step > self._joined + AGAIN_STEPS:
             self._refuse_a_new_begin(self._joined)
             self._joined = None
+        self._see_calls()
         self._step, self._now = step, []
 
     def end(self) -> None:
@@ -104,9 +112,9 @@ class Witness:
                                f"{_keep(None)}. If that does no harm: {_CONSENT}")
                 return
 
-    def _see(self, module: Any, arguments: Any, keywords: Any) -> None:
+    def see(self, module: Any, arguments: Any, keywords: Any) -> None:
         import torch
-        if not self._step or torch.compiler.is_compiling() or not torch.is_grad_enabled() or not self._settled():
+        if torch.compiler.is_compiling() or not self._step or not torch.is_grad_enabled() or not self._settled():
             return
         known = self._known.get(self._step, [])
         for path, value in _leaves(arguments, keywords):
@@ -128,6 +136,39 @@ class Witness:
         if self._warn is None:
             raise Refused(sentence)
         self._warn(sentence)
+
+
+class _Calls:
+    """Of a module: the witness sees them, compiled or not. A hook would be compiled with the module, and
+    torch.jit.script takes only those that it can compile, too."""
+
+    def __init__(self, witness: Witness, module: torch.nn.Module, compiled: Any) -> None:
+        self._witness, self._module, self._compiled = witness, weakref.ref(module), compiled
+        _keep_uncompiled()
+
+    def seen_by(self, witness: Witness) -> bool:
+        return self._witness is witness or (isinstance(self._compiled, _Calls) and self._compiled.seen_by(witness))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        module: Any = self._module()
+        self._witness.see(module, arguments, keywords)
+        return (self._compiled or module._call_impl)(*arguments, **keywords)
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _not_compiled, ()
+
+
+@functools.cache
+def _keep_uncompiled() -> None:
+    """Where torch.compile() was given the module, what it compiles begins with the module's forward(), as without
+    calls that are seen."""
+    with contextlib.suppress(ImportError):
+        from torch._C._dynamo.eval_frame import skip_code
+        skip_code(_Calls.__call__.__code__)
+
+
+def _not_compiled() -> None:
+    """What a copy of a module, or one in a file, has in its place."""
 
 
 def _other(module: Any, path: str, value: Any, step: int) -> str:

@@ -53,6 +53,14 @@ def progress(drawn):
 Bar, progress = library["Bar"], library["progress"]
 
 
+class Doubled(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
 class WitnessTest(unittest.TestCase):
     def setUp(self):
         self.model, self.settled, self.said = nn.Linear(4, 2), True, []
@@ -132,6 +140,24 @@ class WitnessTest(unittest.TestCase):
             each(torch.ones(3, 4))
         self.witness.end()
         self.assertEqual({}, self.witness.part().save()["steps"])
+
+    def test_a_module_that_is_compiled_in_place(self):
+        graphs, self.model = [], Doubled()
+        self.witness.watch([self.model])
+        self.model.compile(backend=lambda graph, _: (graphs.append(graph), graph.forward)[1])
+        for number in range(1, 6):
+            self.step(number, torch.ones(3, 4))
+        self.assertEqual((1, ["4", "5"]), (len(graphs), list(self.witness.part().save()["steps"])))
+        with self.assertRaises(pawl.Refused):
+            self.step(4, torch.zeros(3, 4))
+
+    def test_a_module_that_becomes_a_script(self):
+        script = torch.jit.script(self.model)
+        self.assertEqual(self.model(torch.ones(3, 4)).tolist(), script(torch.ones(3, 4)).tolist())
+        self.model = script
+        self.witness.watch([script])
+        self.step(1, torch.ones(3, 4))
+        self.assertEqual(["1"], list(self.witness.part().save()["steps"]))
 
     def taken_over(self, before, after):
         """What the seat was given in the steps before, and what another process gives it after those."""
