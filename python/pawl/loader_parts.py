@@ -7,6 +7,7 @@ dataset, generators alone. What a process finds here must be there in every proc
 from __future__ import annotations
 
 import ast
+import collections
 import math
 import types
 import zlib
@@ -18,7 +19,10 @@ from pawl.errors import Refused
 
 VALUES_KEPT = 4096  # of a list of a sampler
 VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a dataset's containers, for generators
+LEVELS = 4  # of what a dataset holds
+VISITED_MAX = 4096
 LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
+_PLAIN = {type(None), bool, int, float, str}
 
 
 # Samplers ---------------------------------------------------------------------------------------------------------
@@ -79,18 +83,18 @@ def _kept(value: Any) -> Any:
 
 def _count(value: Any) -> int:
     """Of plain values; -1: there are others, or too many."""
-    if type(value) in (list, tuple, dict):
-        if len(value) > VALUES_KEPT:
-            return -1
-        count = 0
-        for each in [*value, *value.values()] if type(value) is dict else value:
-            inside = _count(each)
-            if inside < 0 or count + inside > VALUES_KEPT:
-                return -1
-            count += inside
-        return count
-    plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
-    return 1 if plain else -1
+    values = [*value, *value.values()] if type(value) is dict else value
+    if len(values) > 2 * VALUES_KEPT:
+        return -1
+    kinds = set(map(type, values))
+    if float in kinds and not all(math.isfinite(each) for each in values if type(each) is float):
+        return -1
+    if kinds <= _PLAIN:
+        return len(values)
+    if not kinds <= _PLAIN | {list, tuple, dict}:
+        return -1
+    counts = [_count(each) if type(each) in (list, tuple, dict) else 1 for each in values]
+    return -1 if min(counts) < 0 else sum(counts)
 
 
 def _some(value: Any, depth: int = 3) -> Any:
@@ -103,7 +107,7 @@ def _some(value: Any, depth: int = 3) -> Any:
     if type(value).__name__ in ("ndarray", "Tensor") and depth:
         flat = value.reshape(-1)
         return flat[::max(1, len(flat) // VALUES_LOOKED_AT)].tolist()
-    return value if value is None or type(value) in (bool, int, float, str) else type(value).__name__
+    return value if type(value) in _PLAIN else type(value).__name__
 
 
 def _put_in(now: Any, kept: Any) -> Any:
@@ -182,21 +186,21 @@ def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def generators_of(dataset: Any) -> dict[str, Any]:
-    """Random number generators among its attributes, and those of what it holds, each once."""
+    """Random number generators among its attributes, and those of what it holds, each once. The nearest first, and only
+    so far as a look takes milliseconds."""
     found: dict[str, Any] = {}
-    seen: set[int] = set()
-
-    def look(path: str, value: Any, depth: int) -> None:
+    seen: dict[int, Any] = {}
+    nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS)])
+    while nearest and len(seen) < VISITED_MAX:
+        path, value, levels = nearest.popleft()
         if id(value) in seen or isinstance(value, (type, types.ModuleType, types.FunctionType)):
-            return
-        seen.add(id(value))
+            continue
+        seen[id(value)] = value
         if volatile_state.generator_part(path, value) is not None:
             found[path] = value
-        elif depth:
-            inside = _inside(value)
-            for _, (name, each) in zip(range(VALUES_LOOKED_AT), inside, strict=False):
-                look(f"{path}{name}", each, depth - 1)
-    look("dataset", dataset, 4)
+        elif levels:
+            nearest.extend((path + name, each, levels - 1) for _, (name, each) in zip(
+                range(VALUES_LOOKED_AT), _inside(value), strict=False) if type(each) not in _PLAIN)
     return found
 
 

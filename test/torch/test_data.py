@@ -32,7 +32,7 @@ from torch.utils.data import (  # noqa: E402
 )
 
 import pawl  # noqa: E402
-from pawl import data_position, loaders, protect, script_frames, tagged_values, volatile_state, witness  # noqa: E402
+from pawl import data_position, loader_parts, loaders, protect, script_frames, tagged_values, volatile_state, witness  # noqa: E402
 
 # As a package that draws for the loop, with variables of its own.
 library = {}
@@ -615,6 +615,13 @@ class PlaceTest(unittest.TestCase):
             with self.assertRaisesRegex(pawl.Refused, r"dataset.later is a random number generator that was made"):
                 place.next()
                 place.part("").save()
+
+    def test_a_dataset_that_holds_much(self):
+        data = Noisy()
+        data.inside[:0] = [[Noise() for _ in range(60)] for _ in range(60)]
+        found = loader_parts.generators_of(data)
+        self.assertEqual(["dataset.generator", "dataset.inside[60].generator"], list(found)[:2])
+        self.assertLess(len(found), loader_parts.VISITED_MAX)
 
     def test_a_worker_that_marks_its_dataset(self):
         place = loaders.place_in(DataLoader(Marked(), batch_size=4, num_workers=1, worker_init_fn=mark_dataset))
