@@ -52,11 +52,12 @@ def left_by_exception(frame: FrameType | None, drawing: tuple[int, Any] | None) 
     """The same, the other way round, of a loop whose iterator something else may hold, or draw from (tqdm, zip).
     `drawing`: script_frames.place_of() the frame that drew from it last.
 
-    A frame that has returned is not there any more, nor is one that was left by an exception which was caught."""
+    A frame that has returned is not there any more, nor is one that was left by an exception which was caught. What is
+    let go when the process ends because of one was left by it."""
     while frame is not None and (id(frame), frame.f_code) != drawing:
         frame = frame.f_back
     if frame is None or frame.f_lasti < 0:
-        return False
+        return _failed
     name = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
     return not name.startswith(("POP_TOP", "POP_ITER", "FOR_ITER", "END_FOR", "STORE_", "DELETE_", "RETURN_"))
 

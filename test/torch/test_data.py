@@ -32,7 +32,17 @@ from torch.utils.data import (  # noqa: E402
 )
 
 import pawl  # noqa: E402
-from pawl import data_position, loader_parts, loaders, protect, script_frames, tagged_values, volatile_state, witness  # noqa: E402
+from pawl import (  # noqa: E402
+    data_position,
+    loader_parts,
+    loaders,
+    protect,
+    script_exit,
+    script_frames,
+    tagged_values,
+    volatile_state,
+    witness,
+)
 
 # As a package that draws for the loop, with variables of its own.
 library = {}
@@ -852,6 +862,19 @@ class LoopTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 use(job)
             self.assertEqual(1, job._done, wrap)
+
+    def test_a_loop_whose_iterator_is_held_when_the_process_fails(self):
+        held = []
+
+        def train():
+            held.append(self.job.loop(self.loader))
+            for _ in held[0]:
+                return
+        train()
+        self.addCleanup(script_exit.note_failure, SystemExit(0))
+        script_exit.note_failure(ValueError())
+        held.clear()
+        self.assertEqual((0, None), (self.job._done, self.job.step))
 
     def test_a_loop_whose_iterator_is_held_until_the_script_ends(self):
         batches = self.job.loop(self.loader)
