@@ -82,15 +82,16 @@ class Step(KeptAsInt):
     _entered: bool
 
     def __enter__(self) -> Step:
+        self._begin(script_frames.above())
+        return self
+
+    def _begin(self, loop: FrameType | None) -> None:
         if self._entered:
             raise PawlError(f"step {int(self)} was entered before: each step has one block")
         self._entered = True
-        if _observer is not None:
-            loops = script_frames.loops(script_frames.above())
-            if loops:
-                _observer.entering(self._job, self, loops[0])
+        if _observer is not None and loop is not None:
+            _observer.entering(self._job, self, loop)
         self._job._enter(self)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  _traceback: TracebackType | None) -> bool:
@@ -199,7 +200,7 @@ class Job:
     def _give_alone(self, given: Generator[tuple[Step, Any], None, None]) -> Generator[Any, None, None]:
         for step, batch in given:
             drawing = script_frames.place_of(script_frames.above())
-            step.__enter__()
+            step._begin(script_frames.loop_of(script_frames.above()))
             try:
                 yield batch
             except GeneratorExit as left:

@@ -56,8 +56,13 @@ def around(frame: FrameType | None) -> list[FrameType]:
 
 def place_of(frame: FrameType | None) -> tuple[int, CodeType] | None:
     """By which the loop's frame is known again, as long as it runs."""
+    loop = loop_of(frame)
+    return identity(loop) if loop is not None else None
+
+
+def loop_of(frame: FrameType | None) -> FrameType | None:
     found = loops(frame)
-    return identity(found[-1]) if found else None
+    return found[-1] if found else None
 
 
 def identity(frame: FrameType) -> tuple[int, CodeType]:

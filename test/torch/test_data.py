@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -862,6 +863,24 @@ class LoopTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 use(job)
             self.assertEqual(1, job._done, wrap)
+
+    def test_the_loops_frame_behind_other_iterators(self):
+        seen = []
+        pawl.job.observe_steps(types.SimpleNamespace(
+            entering=lambda _job, _step, loop: seen.append(loop.f_code.co_name), finished=lambda *_: None))
+        self.addCleanup(pawl.job.observe_steps, None)
+
+        def own(drawn):
+            yield from drawn
+        for _ in own(progress(self.job.loop(self.loader))):
+            pass
+
+        def generated():
+            for step, _ in progress(pawl.Job(0, 1, 0, torch.device("cpu")).batches(self.loader)):
+                with step:
+                    yield
+        list(generated())
+        self.assertEqual([self._testMethodName] * 3 + ["generated"] * 3, seen)
 
     def test_a_loop_whose_iterator_is_held_when_the_process_fails(self):
         held = []
