@@ -32,6 +32,7 @@ class EndingJob(Protocol):
 REFUSED_CODE = 78  # under `pawl run`: a new process would be refused as well, so none is started
 
 _failed = False  # this process ends because something went wrong
+_exits_well = False  # exit code 0 was asked for
 _refused = False  # and pawl has said what
 _job: EndingJob | None = None
 
@@ -64,8 +65,11 @@ def left_by_exception(frame: FrameType | None, drawing: tuple[int, Any] | None) 
 
 def note_failure(error: BaseException) -> None:
     """Something left the loop that will most probably end the process."""
-    global _failed
-    _failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+    global _failed, _exits_well
+    if isinstance(error, GeneratorExit) and _exits_well:
+        return  # sys.exit() in the body of a loop(), which lets its iterator go
+    _exits_well = isinstance(error, SystemExit) and error.code in (None, 0)
+    _failed = not _exits_well
 
 
 # How it ends ------------------------------------------------------------------------------------------------------

@@ -882,6 +882,13 @@ class LoopTest(unittest.TestCase):
         list(generated())
         self.assertEqual([self._testMethodName] * 3 + ["generated"] * 3, seen)
 
+    def test_an_exit_in_the_body(self):
+        for error, failed in ((SystemExit(0), False), (SystemExit(2), True), (ValueError(), True)):
+            self.addCleanup(script_exit.note_failure, SystemExit(0))
+            script_exit.note_failure(error)
+            script_exit.note_failure(GeneratorExit())
+            self.assertEqual(failed, script_exit._failed)
+
     def test_a_loop_whose_iterator_is_held_when_the_process_fails(self):
         held = []
 
