@@ -46,7 +46,7 @@ def left_by_break(frame: FrameType | None) -> bool:
     """
     if frame is None or frame.f_lasti < 0:
         return False
-    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
+    return _instruction(frame) in ("POP_TOP", "POP_ITER")
 
 
 def left_by_exception(frame: FrameType | None, drawing: tuple[int, Any] | None) -> bool:
@@ -59,8 +59,16 @@ def left_by_exception(frame: FrameType | None, drawing: tuple[int, Any] | None) 
         frame = frame.f_back
     if frame is None or frame.f_lasti < 0:
         return _failed
-    name = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
-    return not name.startswith(("POP_TOP", "POP_ITER", "FOR_ITER", "END_FOR", "STORE_", "DELETE_", "RETURN_"))
+    return not _instruction(frame).startswith(("POP_TOP", "POP_ITER", "FOR_ITER", "END_FOR", "STORE_", "DELETE_",
+                                               "RETURN_"))
+
+
+def _instruction(frame: FrameType) -> str:
+    """The one that runs, or that has called what runs."""
+    code, place = frame.f_code.co_code, frame.f_lasti
+    while place and opcode.opname[code[place]] == "CACHE":  # which follow it
+        place -= 2
+    return opcode.opname[code[place]]
 
 
 def note_failure(error: BaseException) -> None:

@@ -847,7 +847,8 @@ class LoopTest(unittest.TestCase):
 
         for use in (named, returning, held, drawing, replaced,
                     lambda batches, _: list(zip(range(2), batches, strict=False)),
-                    lambda batches, _: list(itertools.islice(batches, 2))):
+                    lambda batches, _: list(itertools.islice(batches, 2)),
+                    lambda batches, _: [None for _ in progress(itertools.islice(batches, 2))]):
             self.assertEqual(2, self.left(use), use)
 
     def test_a_loop_whose_iterator_is_held_and_an_exception(self):
