@@ -123,6 +123,9 @@ class TrapTest(JobTest):
     def test_a_plain_loop_over_a_loader_that_shuffles(self):
         self.equal("loader_loop", kill="0:16,1:17,1:25")
 
+    def test_two_loaders_behind_a_bar_that_outlives_the_loop(self):
+        self.equal("two_loaders", kill="0:16,1:17,1:25")
+
     def test_a_dataset_that_has_no_place(self):
         self.refused("stream", "Lines, an IterableDataset, can't be set to a place", "StatefulDataLoader")
 
