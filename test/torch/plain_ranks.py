@@ -9,6 +9,7 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 
 import torch
 import torch.distributed.optim
@@ -26,7 +27,21 @@ def run_rank(run, rank):
     packages = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:1] = [os.path.dirname(run["script"]), *packages]
     sys.argv = [run["script"], *run["arguments"]]
-    runpy.run_path(run["script"], run_name="__main__")
+    # Whatever the script made is kept, and the interpreter's end left out: gloo's groups now and then wait for ever for a
+    # thread of theirs when they are freed.
+    kept, code = [], 0
+    try:
+        kept.append(runpy.run_path(run["script"], run_name="__main__"))
+    except SystemExit as exits:
+        kept.append(exits)
+        code = exits.code if isinstance(exits.code, int) else 1 if exits.code else 0
+    except BaseException as error:
+        kept.append(error)
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def wait_all(pids):
@@ -49,7 +64,7 @@ def main():
         for rank in range(run["world"]):
             pid = os.fork()
             if pid == 0:
-                return run_rank(run, rank)
+                run_rank(run, rank)
             pids.append(pid)
         print(json.dumps(wait_all(pids)), flush=True)
     return None
