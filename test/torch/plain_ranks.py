@@ -27,8 +27,8 @@ def run_rank(run, rank):
     packages = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:1] = [os.path.dirname(run["script"]), *packages]
     sys.argv = [run["script"], *run["arguments"]]
-    # Whatever the script made is kept, and the interpreter's end left out: gloo's groups now and then wait for ever for a
-    # thread of theirs when they are freed.
+    # Whatever the script made is kept, and the interpreter's end left out: gloo's groups now and then wait for ever for
+    # a thread of theirs when they are freed.
     kept, code = [], 0
     try:
         kept.append(runpy.run_path(run["script"], run_name="__main__"))
