@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/text.h"
 #include "job/layout/seat_layout.h"
 
 namespace pawl::job {

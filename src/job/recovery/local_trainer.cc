@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "job/recovery/duties.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
