@@ -28,6 +28,14 @@ DRAWS_CHECKED = 4  # of each epoch, for samplers that use everybody's random num
 _END = object()
 
 
+def _length_of(loader: Any) -> int | None:
+    """In batches; None: it doesn't know."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 class Elastic(Protocol):
     """An ElasticSampler (sampler.py), which imports the job."""
 
@@ -240,10 +248,7 @@ class IndexedPlace:
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
 
     def length(self) -> int | None:
-        try:
-            return len(self.loader)
-        except TypeError:
-            return None
+        return _length_of(self.loader)
 
     def samples(self) -> int:
         return (self.epoch * (self.length() or 0) + self._given) * (self.loader.batch_size or 1)
@@ -396,10 +401,7 @@ class StatefulPlace:
         self._state: Any = None  # to go on from
 
     def length(self) -> int | None:
-        try:
-            return len(self.loader)
-        except TypeError:
-            return None
+        return _length_of(self.loader)
 
     def samples(self) -> int:
         return 0

@@ -35,7 +35,7 @@ namespace pawl::job {
 struct CaptureOptions {
   std::uint32_t thread_count = 1;  // 1..64. Higher: shorter windows, where cores are free
   const CopyKernel* kernel = &default_copy_kernel();
-  std::uint32_t compared_window_count = 0;  // the first windows, compared in full
+  std::uint32_t compared_window_count = 0;  // so many are compared in full and found right
   std::uint64_t seed = 0;                   // which bucket of a later one is looked at
 };
 

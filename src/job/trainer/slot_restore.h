@@ -19,7 +19,7 @@ namespace pawl::job {
 
 class SlotRestore {
  public:
-  // `plan` and what `to` points at must outlive this object. `progress`: called now and then, while buckets come.
+  // `plan` and what `to` points at must outlive this object. `progress`: called with each bucket.
   SlotRestore(const CopyPlan& plan, EntryBases to, std::function<void()> progress)
       : plan_(plan), to_(to), progress_(std::move(progress)) {}
 
