@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "env/clock.h"
+#include "env/tasks.h"
 
 namespace pawl {
 namespace {
@@ -49,6 +50,7 @@ class EpollPoller final : public Poller {
     const int timeout_ms = timeout < Duration::zero() ? -1 : static_cast<int>(std::min<long>(ms, INT_MAX));
     epoll_event events[64];
     const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+    help_waiting_tasks();
     if (count < 0 && errno != EINTR) return system_error("wait for descriptors", errno);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeKey) {

@@ -1,10 +1,12 @@
 #include "env/tasks.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <list>
 #include <utility>
 
 #include "base/log.h"
+#include "env/clock.h"
 #include "env/thread.h"
 
 namespace pawl {
@@ -26,6 +28,15 @@ class RealTasks final : public Tasks {
  public:
   std::unique_ptr<Task> start(const std::string& name, std::function<void()> body) override;
   std::unique_ptr<Condition> make_condition() override { return std::make_unique<RealCondition>(); }
+  void help() {
+    if (!waits_for_help_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    const Duration now = real_clock().now();
+    if (now < help_again_at_) return;
+    help_again_at_ = now + kAgain;
+    if (!waiting_.empty()) begin_starter();
+    note_need();
+  }
 
  private:
   struct Started {  // or not yet: then `body` is set
@@ -38,6 +49,7 @@ class RealTasks final : public Tasks {
   void begin_starter();
   void run_starter();
   void start_waiting();
+  void note_need() { waits_for_help_ = !has_starter_ && !waiting_.empty(); }
   static Status try_start(Started& task);
 
   std::mutex mutex_;
@@ -45,6 +57,8 @@ class RealTasks final : public Tasks {
   std::list<std::shared_ptr<Started>> waiting_;
   bool has_starter_ = false;
   bool lacks_ = false;  // threads; and the log says so
+  std::atomic<bool> waits_for_help_{false};
+  Duration help_again_at_{};
 };
 
 class RealTasks::RealTask final : public Task {
@@ -82,16 +96,18 @@ std::unique_ptr<Task> RealTasks::start(const std::string& name, std::function<vo
       log_error("threads_lacking", "task", name, "why", started.error().what, "remedy",
                 "raise pids.max of the control group, or `ulimit -u`: the task waits");
     waiting_.push_back(task);
+    note_need();
     some_wait_.notify_one();
   }
   return std::make_unique<RealTask>(*this, std::move(task));
 }
 
-// A thread that is there before they run out: whoever calls start() must not wait for one.
+// A thread that is there before they run out: whoever calls start() must not wait for one. If they have run out before
+// it, those that wait in env try again.
 void RealTasks::begin_starter() {
   if (has_starter_) return;
   Result<Thread> thread = Thread::start("starter", [this] { run_starter(); });
-  if (!thread) return start_waiting();  // the next call tries again
+  if (!thread) return start_waiting();
   thread->detach();
   has_starter_ = true;
 }
@@ -128,6 +144,10 @@ Status RealTasks::try_start(Started& task) {
 Tasks& real_tasks() {
   static RealTasks* tasks = new RealTasks;  // never destroyed: threads may still ask while the process exits
   return *tasks;
+}
+
+void help_waiting_tasks() {
+  static_cast<RealTasks&>(real_tasks()).help();
 }
 
 }  // namespace pawl

@@ -41,4 +41,8 @@ class Tasks {
 
 [[nodiscard]] Tasks& real_tasks();  // threads
 
+// For whoever waits in env and comes back (a real Poller does it): where not even the thread could be made that begins tasks later, this tries
+// it again, once a second at most. Any thread; costs a load where nothing waits.
+void help_waiting_tasks();
+
 }  // namespace pawl

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "env/clock.h"
+#include "env/poller.h"
 #include "env/tasks_conformance.h"
 #include "env/thread.h"
 
@@ -62,6 +63,21 @@ TEST_F(WithoutThreads, WhoJoinsATaskRunsItThen) {
     _exit(done ? 0 : 1);
   };
   EXPECT_EXIT(in_child(), testing::ExitedWithCode(0), "threads_lacking");
+}
+
+TEST_F(WithoutThreads, WhoWaitsInAPollerHelpsTasksThatNobodyCouldBegin) {
+  const auto in_child = [] {
+    let_threads_run_out();  // before any task: nor could the thread be made that begins them later
+    std::atomic<bool> begun = false;
+    (void)real_tasks().start("late", [&] { begun = true; });
+    let_there_be_threads();
+    auto poller = make_real_poller();
+    std::vector<Ready> ready;
+    for (const Deadline deadline = Deadline::in(std::chrono::seconds(20)); !begun;)
+      if (!poller || deadline.passed() || !(*poller)->wait(std::chrono::milliseconds(10), ready)) _exit(2);
+    _exit(0);
+  };
+  EXPECT_EXIT(in_child(), testing::ExitedWithCode(0), "threads_lacking.*threads_enough");
 }
 
 INSTANTIATE_TEST_SUITE_P(Real, TasksConformance, ::testing::Values(TestedTasks{&real_tasks(), &real_clock()}));
