@@ -59,6 +59,7 @@ class Protected:
     ordinary: list[Any] = field(default_factory=list)  # what `state=` was given
     scalers: list[Any] = field(default_factory=list)
     parts: list[volatile_state.Part] = field(default_factory=list)
+    variables: frozenset[str] = frozenset()  # names of the loop's variables that entries of `state=` stand for
     wrappers: list[torch.nn.Module] = field(default_factory=list)  # the modules as they were handed over
     trained_without: str | None = None  # a parameter that got a gradient, and that no protected optimizer has
     _unborn: dict[tuple[int, int], dict[Any, torch.Tensor]] = field(default_factory=dict)
@@ -268,8 +269,7 @@ class Protected:
     def bind_variables(self, frame: FrameType | None) -> None:
         """The loop in this frame is about to begin."""
         if frame is not None:
-            for part in self.parts:
-                part.bind(frame)
+            self.variables = frozenset(name for part in self.parts for name in part.bind(frame))
 
     def state_tensors(self) -> list[torch.Tensor]:
         """All that a restore puts back."""

@@ -17,7 +17,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,12 @@ class Known:
         self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
         self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
 
+    def is_variable(self, name: str) -> bool:
+        """One of the loop's for which an entry of `state=` stands."""
+        return name in self.protected.variables
+
     def __call__(self, thing: Any) -> bool:
-        return id(thing) in self._ids or id(thing) in self._ids_of_tensors
+        return type(thing).__module__ == "pawl.job" or id(thing) in self._ids or id(thing) in self._ids_of_tensors
 
     def _know(self, thing: Any) -> None:
         if thing is None or isinstance(thing, sys.modules["torch"].nn.Module):
@@ -110,7 +114,7 @@ class Finder:
     """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own. Tensors
     of more than `bytes_max` are not read: a write in place through torch is seen, and no other."""
 
-    is_known: Callable[[Any], bool]
+    is_known: Known
     bytes_max: int | None = None
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
@@ -132,14 +136,16 @@ class Finder:
         for frame in _frames_of_the_script(loop):
             is_module = frame.f_code.co_name == "<module>"
             for name, value in list(frame.f_locals.items()):
-                if frame is loop and name in dead or name.startswith("__") or name in shown:
+                if frame is loop and name in dead or name.startswith("__") or name in shown or (
+                        self.is_known.is_variable(name)):
                     continue
                 shown.add(name)
                 if not is_module or not isinstance(value, type):
                     yield name, value
         for prefix, module in _modules_of_the_script():
             for name, value in list(vars(module).items()):
-                if not name.startswith("__") and prefix + name not in shown and not (prefix == "" and name in dead):
+                if not name.startswith("__") and prefix + name not in shown and not (
+                        prefix == "" and (name in dead or self.is_known.is_variable(name))):
                     yield prefix + name, value
 
     def _written_first(self, loop: types.FrameType) -> frozenset[str]:
@@ -153,7 +159,7 @@ class Finder:
     def _visit(self, path: str, value: Any, owner: str, depth: int) -> None:
         if len(self._found) >= FOUND_MAX or depth > DEPTH_MAX:
             return
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _PLAIN) and not self.is_known(value):
             return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), owner)
         if self.is_known(value) or id(value) in self._seen or isinstance(value, (type, types.ModuleType)):
             return None

@@ -17,7 +17,7 @@ import random
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -36,7 +36,8 @@ class Part:
     save: Callable[[], Any]
     load: Callable[[Any], None]
     tensors: Callable[[], list[Any]] = list  # that save() would see now
-    bind: Callable[[FrameType], None] = lambda _: None  # the loop in this frame is about to begin
+    # The loop in this frame is about to begin: the names of its variables that are kept from here on.
+    bind: Callable[[FrameType], Iterable[str]] = lambda _: ()
 
 
 class VolatileState:
@@ -313,9 +314,9 @@ class _Variables:
         self.save()
         self._learning = False
 
-    def bind(self, frame: FrameType) -> None:
+    def bind(self, frame: FrameType) -> Iterable[str]:
         if not isinstance(self._thing, dict):
-            return
+            return ()
         self._bound, self._owners = {}, {}
         for each in reversed(script_frames.around(frame)):  # the innermost has it
             known = script_frames.variables(each)
@@ -325,6 +326,7 @@ class _Variables:
         self._learning = True
         self.save()
         self._learning = False
+        return self._bound.keys()
 
     def tensors(self) -> list[Any]:
         with contextlib.suppress(Refused):

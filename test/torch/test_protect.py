@@ -646,15 +646,19 @@ class LookAroundTest(unittest.TestCase):
         plain = job_module.Job(0, 1, 0, torch.device("cpu"))
         model = small()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        average, best, data, protected_too = torch.zeros(3), 9.0, torch.ones(4), {"seen": 0}
+        average, best, data, drawn = torch.zeros(3), 9.0, torch.ones(4), torch.zeros(2)
+        protected_too = {"seen": 0, "drawn": drawn}
         protected = protect.Protected(0, 1)
         protected.add([model, optimizer], protected_too)
         around = look_around.LookAround(protected, said.append)
         around.add([model, optimizer], protected_too)
         job_module.observe_steps(around)
         self.addCleanup(job_module.observe_steps, None)
+        protected.bind_variables(sys._getframe())
         for step in plain.steps(5):
             with step:
+                average += drawn.sum()
+                drawn = torch.full((2,), float(step))  # another tensor, for which the entry stands
                 loss = model(torch.ones(2, 4)).sum() * data.mean()  # written before it is read
                 optimizer.zero_grad()
                 loss.backward()
@@ -665,7 +669,7 @@ class LookAroundTest(unittest.TestCase):
         self.assertEqual(1, len(said), said)
         self.assertIn("average (tensor float32[3])", said[0])
         self.assertIn("best (", said[0])
-        for harmless in ("loss", "data", "protected_too", "model", "optimizer"):
+        for harmless in ("loss", "data", "protected_too", "model", "optimizer", "step (", "drawn"):
             self.assertNotIn(harmless, said[0].partition(". What")[0])
 
 
