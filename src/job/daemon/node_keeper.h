@@ -85,7 +85,7 @@ class NodeKeeper {
     virtual void show_trainer(std::uint32_t /*local_index*/, bool /*shown*/) {}  // its output, to people
     virtual void tell(const FromKeeper& news) = 0;                               // to the pawld that runs
     // Closes them. The last descriptor of gigabytes takes its time, in which this keeper must not stand still.
-    virtual void let_go(std::vector<HeldSegment> /*segments*/) {}
+    virtual void let_go(std::vector<HeldSegment> segments) { segments.clear(); }
     // Of what it was to let go, some is still there: a new life would lack that memory.
     [[nodiscard]] virtual bool is_giving_back() { return false; }
     // Of all that runs: what killed processes give back before they have ended. 0: it can't be told.
