@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pawl.errors import PawlError, Recover, Refused, Stop, TimedOut, Unreachable
 
@@ -224,6 +225,13 @@ def _integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * max(1, len(values)))(*values)
 
 
+class Written(Protocol):
+    """Bytes that can be written to memory."""
+
+    def __len__(self) -> int: ...
+    def write_to(self, address: int) -> None: ...
+
+
 class Trainer:
     """One attached handle. Methods are the calls of pawl.h under their names."""
 
@@ -307,10 +315,10 @@ class Trainer:
     def tensor_rebind(self, index: int, data: int) -> None:
         self._check(self._library.pawl_tensor_rebind(self._handle, index, data))
 
-    def blob_add(self, name: str, capacity: int, save: Callable[[], bytes | None],
-                 load: Callable[[bytes], None]) -> None:
+    def blob_add(self, name: str, capacity: int, save: Callable[[], Written | None],
+                 load: Callable[[memoryview], None]) -> None:
         """`save` and `load` run on the training thread; what they raise is raised by the call they ran in. A `save`
-        that gives None makes its window void."""
+        that gives None makes its window void. `load` must not keep what it is given."""
 
         def on_save(_: object, buffer: int, room: int, size: ctypes._Pointer[ctypes.c_size_t]) -> int:
             try:
@@ -319,7 +327,7 @@ class Trainer:
                     return 1
                 if len(data) > room:
                     raise Refused(f"{name}: {len(data)} bytes, but there is room for {room}")
-                ctypes.memmove(buffer, data, len(data))
+                data.write_to(buffer)
                 size[0] = len(data)
                 return 0
             except BaseException as error:
@@ -328,7 +336,7 @@ class Trainer:
 
         def on_load(_: object, buffer: int, size: int) -> int:
             try:
-                load(ctypes.string_at(buffer, size))
+                load(memoryview((ctypes.c_char * size).from_address(buffer)).cast("B"))
                 return 0
             except BaseException as error:
                 self._callback_error = error

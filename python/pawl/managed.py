@@ -59,7 +59,7 @@ class ManagedJob(Job):
         import torch
         super().__init__(seat.rank, seat.world, seat.local_rank, torch.device("cpu"))
         self._trainer, self._seat = trainer, seat
-        self._state_bytes, self._timeout = state_bytes, timeout
+        self._state_room, self._timeout = state_bytes, timeout
         self.generation, self._done = seat.generation, seat.resume_step
         self._late = seat.resume_step > 0  # builds in loopback, and must rehearse
         self._protected = Protected(seat.rank, seat.world)
@@ -153,6 +153,7 @@ class ManagedJob(Job):
                 self._protected.refuse_unready()
                 if not done:
                     data_position.refuse_ahead(self._protected)
+            self._agree_on_room()
         try:
             if self._late:
                 yield from self._rehearse()
@@ -166,6 +167,15 @@ class ManagedJob(Job):
         except GeneratorExit:
             self._leave(sys._getframe().f_back)
             raise
+
+    def _agree_on_room(self) -> None:
+        """What the seat needs most that needs most. A seat that is built later is given the same (build_log.py), though
+        it may find its script's state larger or smaller by now."""
+        import torch
+        import torch.distributed as dist
+        room = torch.tensor([volatile_state.room_for(self._protected.parts, self._state_room)])
+        dist.all_reduce(room, dist.ReduceOp.MAX)
+        self._state_room = int(room.item())
 
     def _leave(self, loop: FrameType | None) -> None:
         if not self.raises_lost and script_exit.left_by_break(loop):
@@ -483,13 +493,8 @@ class ManagedJob(Job):
         commits = volatile_state.Part("commits", lambda: self._acted, self._load_acted)
         volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), self._witness.part(),
                                                  self._build.part(), commits, *self._protected.parts],
-                                                self._state_bytes, script_exit.say)
+                                                self._state_room, script_exit.say)
         self._volatile = volatile
-        size = len(volatile.save())
-        if size * 2 > self._state_bytes:
-            raise Refused(f"schedulers, samplers, generators and `state` objects take {size} bytes, more than half of "
-                          f"the room for them: pawl.init(state_bytes={1 << (4 * size).bit_length()}), or keep big "
-                          f"tensors as a module's buffers")
         mesh = self._trainer.mesh_add("data", [("dp", self.world_size)])
         for held in self._held:
             view = storage_order(held.tensor)
@@ -498,7 +503,7 @@ class ManagedJob(Job):
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
                                                   mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
-        self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_bytes, volatile.save_within, volatile.load)
+        self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_room, volatile.save_within, volatile.load)
         self._counting = [held for held in self._held
                           if held.lifetime is Lifetime.STABLE and counts_writes(held.tensor)]
         self._unchanged = Unchanged(self._protected, self._held)

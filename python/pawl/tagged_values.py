@@ -3,17 +3,22 @@
 State of a job lies in other nodes' memory, goes over networks and into storage; whoever could change a pickle there
 would run code here. An object with the key "pawl:type" stands for what JSON lacks. What has no form here is refused,
 with the way to it: `state0['model'].hook`.
+
+Alone (dumps), all of it is JSON, the bytes of tensors too. As pieces, the bytes of large tensors and arrays follow the
+JSON as they lie in memory, and are copied once, to where they shall be.
 """
 from __future__ import annotations
 
 import base64
 import collections
+import ctypes
 import json
 import math
 import struct
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pawl.errors import Refused
@@ -21,10 +26,129 @@ from pawl.errors import Refused
 _TYPE = "pawl:type"
 DEPTH_MAX = 60
 FLOATS_MIN = 8  # a list of so many numbers is packed
+BESIDE_MIN = 4096  # bytes of a tensor or an array that stand beside the JSON
+_ALIGNED = 64
+_HEAD = struct.Struct("<8sQ")  # a mark, and how long the JSON is, compressed
+_MARK = b"pawl:val"
 
 
 class KeptAsInt(int):
     """A number that can more, in the script, than its value says: it is kept as that value."""
+
+
+@dataclass
+class Writer:
+    """How values are written."""
+
+    beside: Pieces | None = None         # takes the bytes of large tensors and arrays
+    tensor_bytes_max: int | None = None  # larger ones are refused
+    numbers_as_they_are: bool = True     # numpy's keep their kind; else they are plain ones, and enumerations too
+
+    def to_json(self, about: str, value: Any, depth: int = 0) -> Any:
+        """Fails: Refused for what has no form."""
+        kind = type(value)
+        if kind in (bool, int, str) or value is None or (kind is float and math.isfinite(value)):
+            return value
+        if isinstance(value, KeptAsInt):
+            return int(value)
+        if depth > DEPTH_MAX:
+            raise Refused(f"{about}: more than {DEPTH_MAX} levels deep; does it hold itself?")
+        write = _WRITE.get(kind)
+        if write is not None:
+            return write(self, about, value, depth + 1)
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._tensor(about, value)
+        if not self.numbers_as_they_are and isinstance(value, (bool, int, float, str)):
+            return self.to_json(about, next(each(value) for each in (bool, int, float, str) if isinstance(value, each)))
+        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+            return self._array(value)
+        if torch is not None and kind in (torch.Size, torch.dtype):
+            of = list(value) if kind is torch.Size else str(value).removeprefix("torch.")
+            return {_TYPE: kind.__name__, "of": of}
+        raise Refused(f"{about} is a {kind.__module__}.{kind.__qualname__}, which can't be kept: nothing that is "
+                      f"executed may be in the state, so it holds numbers, texts, bytes, tensors, arrays, lists, "
+                      f"tuples, sets and dicts of these, and what has state_dict() and load_state_dict()")
+
+    def items(self, about: str, values: Any, depth: int) -> list[Any]:
+        return [self.to_json(f"{about}[{place}]", each, depth) for place, each in enumerate(values)]
+
+    def list_form(self, about: str, value: list[Any], depth: int) -> Any:
+        if len(value) >= FLOATS_MIN and all(type(each) is float for each in value):
+            return {_TYPE: "floats", "base64": _text(struct.pack(f"<{len(value)}d", *value))}
+        return self.items(about, value, depth)
+
+    def dict_form(self, about: str, value: dict[Any, Any], depth: int) -> Any:
+        if type(value) is dict and _TYPE not in value and all(type(key) is str for key in value):
+            return {key: self.to_json(f"{about}[{key!r}]", each, depth) for key, each in value.items()}
+        pairs = [[self.to_json(about, key, depth), self.to_json(f"{about}[{key!r}]", each, depth)]
+                 for key, each in value.items()]
+        return {_TYPE: type(value).__name__, "items": pairs}
+
+    def _tensor(self, about: str, value: Any) -> Any:
+        import torch
+        plain = value.detach()
+        if plain.layout != torch.strided or plain.device.type == "meta" or plain.is_quantized:
+            raise Refused(f"{about} is a tensor that is {plain.layout} on {plain.device}: only dense ones can be kept")
+        if self.tensor_bytes_max is not None and plain.nbytes > self.tensor_bytes_max:
+            raise Refused(f"{about} is a tensor of {list(plain.shape)}: what is stored beside the model is small "
+                          f"({self.tensor_bytes_max >> 20} MiB at most); give large ones to the model as buffers")
+        plain = plain.cpu().contiguous()
+        form = {_TYPE: "tensor", "dtype": str(plain.dtype).removeprefix("torch."), "shape": list(plain.shape)}
+        if self.beside is not None and plain.nbytes >= BESIDE_MIN:
+            return {**form, **self.beside.add(plain, plain.data_ptr(), plain.nbytes)}
+        data = bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
+        return {**form, "base64": _text(data)}
+
+    def _array(self, value: Any) -> Any:
+        numpy = sys.modules["numpy"]
+        form = {_TYPE: "array" if isinstance(value, numpy.ndarray) else "number", "dtype": value.dtype.str,
+                "shape": list(value.shape)}
+        if self.beside is not None and value.nbytes >= BESIDE_MIN:
+            plain = numpy.ascontiguousarray(value)
+            return {**form, **self.beside.add(plain, plain.ctypes.data, plain.nbytes)}
+        return {**form, "base64": _text(value.tobytes())}
+
+
+@dataclass
+class Pieces:
+    """Bytes that are written once, one piece after the other: the JSON, then what stands beside it. What `add` was
+    given is not copied before write_to(), so it must stay as it is until then."""
+
+    head: bytes = b""
+    size: int = 0  # of what stands beside; each begins at a multiple of 64
+    _beside: list[tuple[Any, int, int, int]] = field(default_factory=list)  # its owner, address, bytes, place
+
+    def add(self, owner: Any, address: int, size: int) -> dict[str, int]:
+        place = -(-self.size // _ALIGNED) * _ALIGNED
+        self._beside.append((owner, address, size, place))
+        self.size = place + size
+        return {"at": place, "bytes": size}
+
+    def finish(self, json_value: Any) -> Pieces:
+        """`json_value`: what a writer with these pieces has given."""
+        text = pack(json_value)
+        head = _HEAD.pack(_MARK, len(text)) + text
+        self.head = head + bytes(-len(head) % _ALIGNED)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.head) + self.size
+
+    def write_to(self, address: int) -> None:
+        """There are len(self) bytes."""
+        ctypes.memmove(address, self.head, len(self.head))
+        end = address + len(self.head)
+        for _, source, size, place in self._beside:
+            begin = address + len(self.head) + place
+            ctypes.memset(end, 0, begin - end)
+            ctypes.memmove(begin, source, size)
+            end = begin + size
+
+    def joined(self) -> bytearray:
+        data = bytearray(len(self))
+        self.write_to(ctypes.addressof(ctypes.c_char.from_buffer(data)))
+        return data
 
 
 def dumps(about: str, value: Any) -> bytes:
@@ -37,83 +161,113 @@ def pack(json_value: Any) -> bytes:
     return zlib.compress(json.dumps(json_value, separators=(",", ":")).encode(), 1)
 
 
+def to_json(about: str, value: Any) -> Any:
+    """Alone. Fails: Refused for what has no form."""
+    return Writer().to_json(about, value)
+
+
+@dataclass
+class _Reader:
+    """How they are read."""
+
+    beside: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def from_json(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.from_json(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if _TYPE not in value:
+            return {key: self.from_json(each) for key, each in value.items()}
+        read = _READ.get(value[_TYPE])
+        if read is None:
+            raise Refused(f"the state has a value of the kind {value[_TYPE]!r}, which this pawl doesn't know")
+        return read(self, value)
+
+    def bytes_of(self, value: dict[str, Any]) -> Any:
+        if "at" not in value:
+            return bytearray(base64.b64decode(value["base64"]))
+        begin, size = int(value["at"]), int(value["bytes"])
+        if not 0 <= begin <= begin + size <= len(self.beside):
+            raise ValueError("bytes that aren't there")
+        return self.beside[begin:begin + size]
+
+    def pairs(self, value: dict[str, Any]) -> list[Any]:
+        return [(self.from_json(key), self.from_json(each)) for key, each in value["items"]]
+
+    def tensor(self, value: dict[str, Any]) -> Any:
+        import torch
+        data, kind = self.bytes_of(value), _dtype(value["dtype"])
+        if not data:
+            return torch.empty(value["shape"], dtype=kind)
+        return torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
+
+    def array(self, value: dict[str, Any]) -> Any:
+        import numpy
+        kind = numpy.dtype(str(value["dtype"]))
+        if kind.hasobject:
+            raise Refused("the state has an array of objects")
+        array = numpy.frombuffer(self.bytes_of(value), dtype=kind).reshape(value["shape"])
+        return array.copy() if value[_TYPE] == "array" else array[()]
+
+
 def loads(data: bytes) -> Any:
     """What dumps() was given. Fails: Refused for what dumps() doesn't write."""
-    try:
-        return from_json(json.loads(zlib.decompress(data)))
-    except (zlib.error, ValueError, KeyError, TypeError, struct.error) as error:
-        raise Refused(f"state can't be read: {type(error).__name__}: {error}") from None
+    return _read(lambda: (_Reader(), json.loads(zlib.decompress(data))))
 
 
-def to_json(about: str, value: Any, depth: int = 0) -> Any:
-    kind = type(value)
-    if kind in (bool, int, str) or value is None or (kind is float and math.isfinite(value)):
-        return value
-    if isinstance(value, KeptAsInt):
-        return int(value)
-    if depth > DEPTH_MAX:
-        raise Refused(f"{about}: more than {DEPTH_MAX} levels deep; does it hold itself?")
-    write = _WRITE.get(kind)
-    if write is not None:
-        return write(about, value, depth + 1)
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _tensor_to_json(about, value)
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
-        return {_TYPE: "array" if isinstance(value, numpy.ndarray) else "number", "dtype": value.dtype.str,
-                "shape": list(value.shape), "base64": _text(value.tobytes())}
-    if torch is not None and kind in (torch.Size, torch.dtype):
-        return {_TYPE: kind.__name__, "of": list(value) if kind is torch.Size else str(value).removeprefix("torch.")}
-    raise Refused(f"{about} is a {kind.__module__}.{kind.__qualname__}, which can't be kept: nothing that is executed "
-                  f"may be in the state, so it holds numbers, texts, bytes, tensors, arrays, lists, tuples, sets and "
-                  f"dicts of these, and what has state_dict() and load_state_dict()")
+def load_pieces(data: Any) -> Any:
+    """What Pieces have written, `data` being anything that has a buffer; nothing holds that afterwards. Fails:
+    Refused."""
+    def split() -> tuple[_Reader, Any]:
+        view = memoryview(data).cast("B")
+        mark, size = _HEAD.unpack_from(view)
+        if mark != _MARK or _HEAD.size + size > len(view):
+            raise ValueError("that is no state")
+        text = zlib.decompress(view[_HEAD.size:_HEAD.size + size])
+        return _Reader(view[-(-(_HEAD.size + size) // _ALIGNED) * _ALIGNED:]), json.loads(text)
+    return _read(split)
+
+
+def bytes_in(json_value: Any) -> int:
+    """About how many a value takes that to_json() has given."""
+    if isinstance(json_value, dict):
+        inside = sum(len(str(key)) + bytes_in(each) for key, each in json_value.items())
+        return inside + (int(json_value["bytes"]) if "at" in json_value and _TYPE in json_value else 0)
+    if isinstance(json_value, list):
+        return sum(map(bytes_in, json_value)) + len(json_value)
+    return len(str(json_value))
+
+
+def heaviest(json_value: Any) -> tuple[str, int]:
+    """The way to the innermost value that has most of the bytes, as in Python (`['name'][3]`), and its bytes."""
+    path, size = "", bytes_in(json_value)
+    while isinstance(json_value, (dict, list)) and _TYPE not in json_value:
+        inside: Any = json_value.items() if isinstance(json_value, dict) else enumerate(json_value)
+        sizes = [(bytes_in(each), key, each) for key, each in inside]
+        most = max(sizes, key=lambda each: each[0], default=None)
+        if most is None or 2 * most[0] <= size:
+            break
+        path, size, json_value = f"{path}[{most[1]!r}]", most[0], most[2]
+    return path, size
 
 
 def from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [from_json(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if _TYPE not in value:
-        return {key: from_json(each) for key, each in value.items()}
-    read = _READ.get(value[_TYPE])
-    if read is None:
-        raise Refused(f"the state has a value of the kind {value[_TYPE]!r}, which this pawl doesn't know")
-    return read(value)
+    return _Reader().from_json(value)
+
+
+def _read(split: Callable[[], tuple[_Reader, Any]]) -> Any:
+    try:
+        reader, found = split()
+        return reader.from_json(found)
+    except (zlib.error, ValueError, KeyError, TypeError, RuntimeError, struct.error) as error:
+        raise Refused(f"state can't be read: {type(error).__name__}: {error}") from None
 
 
 # Each kind --------------------------------------------------------------------------------------------------------
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def _items(about: str, values: Any, depth: int) -> list[Any]:
-    return [to_json(f"{about}[{place}]", each, depth) for place, each in enumerate(values)]
-
-
-def _list_to_json(about: str, value: list[Any], depth: int) -> Any:
-    if len(value) >= FLOATS_MIN and all(type(each) is float for each in value):
-        return {_TYPE: "floats", "base64": _text(struct.pack(f"<{len(value)}d", *value))}
-    return _items(about, value, depth)
-
-
-def _dict_to_json(about: str, value: dict[Any, Any], depth: int) -> Any:
-    if type(value) is dict and _TYPE not in value and all(type(key) is str for key in value):
-        return {key: to_json(f"{about}[{key!r}]", each, depth) for key, each in value.items()}
-    pairs = [[to_json(about, key, depth), to_json(f"{about}[{key!r}]", each, depth)] for key, each in value.items()]
-    return {_TYPE: type(value).__name__, "items": pairs}
-
-
-def _tensor_to_json(about: str, value: Any) -> Any:
-    import torch
-    plain = value.detach()
-    if plain.layout != torch.strided or plain.device.type == "meta" or plain.is_quantized:
-        raise Refused(f"{about} is a tensor that is {plain.layout} on {plain.device}: only dense ones can be kept")
-    plain = plain.cpu().contiguous()
-    data = bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
-    return {_TYPE: "tensor", "dtype": str(plain.dtype).removeprefix("torch."), "shape": list(plain.shape),
-            "base64": _text(data)}
 
 
 def _dtype(name: str) -> Any:
@@ -124,70 +278,50 @@ def _dtype(name: str) -> Any:
     return found
 
 
-def _tensor_from_json(value: dict[str, Any]) -> Any:
-    import torch
-    data, kind = bytearray(base64.b64decode(value["base64"])), _dtype(value["dtype"])
-    if not data:
-        return torch.empty(value["shape"], dtype=kind)
-    return torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
-
-
-def _array_from_json(value: dict[str, Any]) -> Any:
-    import numpy
-    kind = numpy.dtype(str(value["dtype"]))
-    if kind.hasobject:
-        raise Refused("the state has an array of objects")
-    array = numpy.frombuffer(base64.b64decode(value["base64"]), dtype=kind).reshape(value["shape"])
-    return array.copy() if value[_TYPE] == "array" else array[()]
-
-
-def _size_from_json(value: dict[str, Any]) -> Any:
-    import torch
-    return torch.Size(value["of"])
-
-
-def _pairs(value: dict[str, Any]) -> list[Any]:
-    return [(from_json(key), from_json(each)) for key, each in value["items"]]
-
-
 def _floats(value: dict[str, Any]) -> list[float]:
     data = base64.b64decode(value["base64"])
     return list(struct.unpack(f"<{len(data) // 8}d", data))
 
 
-_WRITE: dict[type, Callable[[str, Any, int], Any]] = {
-    float: lambda _, value, __: {_TYPE: "float", "text": repr(value)},
-    complex: lambda _, value, __: {_TYPE: "complex", "parts": [repr(value.real), repr(value.imag)]},
-    bytes: lambda _, value, __: {_TYPE: "bytes", "base64": _text(value)},
-    bytearray: lambda _, value, __: {_TYPE: "bytearray", "base64": _text(bytes(value))},
-    list: _list_to_json,
-    tuple: lambda about, value, depth: {_TYPE: "tuple", "items": _items(about, value, depth)},
-    set: lambda about, value, depth: {_TYPE: "set", "items": _items(about, value, depth)},
-    frozenset: lambda about, value, depth: {_TYPE: "frozenset", "items": _items(about, value, depth)},
-    collections.deque: lambda about, value, depth: {_TYPE: "deque", "items": _items(about, value, depth),
-                                                    "longest": value.maxlen},
-    range: lambda _, value, __: {_TYPE: "range", "of": [value.start, value.stop, value.step]},
-    dict: _dict_to_json,
-    collections.OrderedDict: _dict_to_json,
-    collections.Counter: _dict_to_json,
+def _size(value: dict[str, Any]) -> Any:
+    import torch
+    return torch.Size(value["of"])
+
+
+_WRITE: dict[type, Callable[[Writer, str, Any, int], Any]] = {
+    float: lambda _, __, value, ___: {_TYPE: "float", "text": repr(value)},
+    complex: lambda _, __, value, ___: {_TYPE: "complex", "parts": [repr(value.real), repr(value.imag)]},
+    bytes: lambda _, __, value, ___: {_TYPE: "bytes", "base64": _text(value)},
+    bytearray: lambda _, __, value, ___: {_TYPE: "bytearray", "base64": _text(bytes(value))},
+    list: Writer.list_form,
+    tuple: lambda writer, about, value, depth: {_TYPE: "tuple", "items": writer.items(about, value, depth)},
+    set: lambda writer, about, value, depth: {_TYPE: "set", "items": writer.items(about, value, depth)},
+    frozenset: lambda writer, about, value, depth: {_TYPE: "frozenset", "items": writer.items(about, value, depth)},
+    collections.deque: lambda writer, about, value, depth: {
+        _TYPE: "deque", "items": writer.items(about, value, depth), "longest": value.maxlen},
+    range: lambda _, __, value, ___: {_TYPE: "range", "of": [value.start, value.stop, value.step]},
+    dict: Writer.dict_form,
+    collections.OrderedDict: Writer.dict_form,
+    collections.Counter: Writer.dict_form,
 }
-_READ: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "float": lambda value: float(value["text"]),
-    "floats": _floats,
-    "complex": lambda value: complex(*map(float, value["parts"])),
-    "bytes": lambda value: base64.b64decode(value["base64"]),
-    "bytearray": lambda value: bytearray(base64.b64decode(value["base64"])),
-    "tuple": lambda value: tuple(from_json(value["items"])),
-    "set": lambda value: set(from_json(value["items"])),
-    "frozenset": lambda value: frozenset(from_json(value["items"])),
-    "deque": lambda value: collections.deque(from_json(value["items"]), value["longest"]),
-    "range": lambda value: range(*value["of"]),
-    "dict": lambda value: dict(_pairs(value)),
-    "OrderedDict": lambda value: collections.OrderedDict(_pairs(value)),
-    "Counter": lambda value: collections.Counter(dict(_pairs(value))),
-    "tensor": _tensor_from_json,
-    "array": _array_from_json,
-    "number": _array_from_json,
-    "Size": _size_from_json,
-    "dtype": lambda value: _dtype(value["of"]),
+_READ: dict[str, Callable[[_Reader, dict[str, Any]], Any]] = {
+    "float": lambda _, value: float(value["text"]),
+    "floats": lambda _, value: _floats(value),
+    "complex": lambda _, value: complex(*map(float, value["parts"])),
+    "bytes": lambda _, value: base64.b64decode(value["base64"]),
+    "bytearray": lambda _, value: bytearray(base64.b64decode(value["base64"])),
+    "tuple": lambda reader, value: tuple(reader.from_json(value["items"])),
+    "set": lambda reader, value: set(reader.from_json(value["items"])),
+    "frozenset": lambda reader, value: frozenset(reader.from_json(value["items"])),
+    "deque": lambda reader, value: collections.deque(reader.from_json(value["items"]), value["longest"]),
+    "range": lambda _, value: range(*value["of"]),
+    "dict": lambda reader, value: dict(reader.pairs(value)),
+    "OrderedDict": lambda reader, value: collections.OrderedDict(reader.pairs(value)),
+    "Counter": lambda reader, value: collections.Counter(dict(reader.pairs(value))),
+    "counter": lambda reader, value: collections.Counter(dict(reader.pairs(value))),  # as checkpoints had it
+    "tensor": _Reader.tensor,
+    "array": _Reader.array,
+    "number": _Reader.array,
+    "Size": lambda _, value: _size(value),
+    "dtype": lambda _, value: _dtype(value["of"]),
 }

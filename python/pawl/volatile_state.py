@@ -1,10 +1,11 @@
-"""The volatile state: what may change at any time within a step, is small, and can't be copied from memory in place.
+"""The volatile state: what may change at any time within a step, and need not lie where it lay.
 
-Random number generators, scalars of param groups, schedulers, the scaler, the sampler, and the user's own objects. Each
-is a `Part` with a name. All are saved together as one blob when the next step begins (evaluation between steps uses
-them too), and loaded when a step is restored. The blob is JSON (tagged_values.py): nothing in it is executed. What has
-no form there is refused by name when it is protected. A blob that outgrows its room makes the windows void, and says
-so; training goes on.
+Random number generators, scalars of param groups, schedulers, the scaler, the sampler, and the user's own objects, with
+the tensors in them. Each is a `Part` with a name. All are saved together as one blob when the next step begins
+(evaluation between steps uses them too), and loaded when a step is restored. The blob is JSON, and the bytes of tensors
+beside it (tagged_values.py): nothing in it is executed, and a tensor may have another shape, or be another one, in each
+step. What has no form there is refused by name when it is protected. Its room is measured before the first step; a blob
+that outgrows it makes the windows void, and says so; training goes on.
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import enum
 import random
 import re
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,7 +27,10 @@ from typing import Any
 from pawl import script_frames, tagged_values
 from pawl.errors import Refused
 
-BLOB_BYTES = 256 << 10  # room for the blob; part of the layout, so it must not depend on what is in it
+BLOB_BYTES = 256 << 10   # the least room for the blob
+GROWTH = 8               # how much larger than before the first step what is no large tensor may become, at least
+ROOM_GRAIN = 64 << 10    # of the room for large tensors
+SAY_AGAIN_S = 60.0       # that protection stands still
 
 
 @dataclass(frozen=True)
@@ -46,38 +51,58 @@ class VolatileState:
     def __init__(self, parts: list[Part], room: int = 0, say: Callable[[str], None] = lambda _: None) -> None:
         """`room`: bytes that save_within() may give; `say` is told why it gives nothing."""
         self._parts, self._room, self._say = parts, room, say
-        self._failed = ""  # what was said last
+        self._said_at: float | None = None  # that it can't be kept; None: it can
         self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
 
-    def save(self) -> bytes:
+    def save(self) -> bytearray:
         """Fails: Refused, naming the part that has no form."""
-        found = {part.name: tagged_values.to_json(part.name, part.save()) for part in self._parts}
-        return tagged_values.pack(found)
+        return self._pieces().joined()
 
-    def save_within(self) -> bytes | None:
-        """None, and once a sentence: it can't be kept. At the job's end, a note of that."""
+    def _pieces(self) -> tagged_values.Pieces:
+        pieces = tagged_values.Pieces()
+        writer = tagged_values.Writer(pieces)
+        return pieces.finish({part.name: writer.to_json(part.name, part.save()) for part in self._parts})
+
+    def save_within(self) -> tagged_values.Pieces | None:
+        """What is to be written before anything else happens. None, and once in a while a sentence: it can't be kept.
+        At the job's end, a note of that."""
+        why: Callable[[], str]
         try:
-            data = self.save()
-            if len(data) <= self._room:
-                self._failed = ""
-                return data
-            why = (f"schedulers, samplers, generators and `state` objects take {len(data)} bytes, and there is room "
-                   f"for {self._room}: pawl.init(state_bytes={1 << (2 * len(data)).bit_length()}), or keep less in "
-                   f"them; the largest is {self._largest()}")
+            pieces = self._pieces()
+            if len(pieces) <= self._room:
+                self._said_at = None
+                return pieces
+            size = len(pieces)
+            why = lambda: self._too_large(size)  # noqa: E731
         except Refused as refused:
-            why = str(refused)
+            sentence = str(refused)
+            why = lambda: sentence  # noqa: E731
         if self.ending:
-            return tagged_values.dumps("state", {_LOST: why})
-        if self._failed != why.partition(" bytes")[0].rstrip("0123456789"):
-            self._failed = why.partition(" bytes")[0].rstrip("0123456789")
-            self._say(f"protection stands still: {why}")
+            note = tagged_values.Pieces()
+            return note.finish(tagged_values.to_json("state", {_LOST: why()}))
+        now = time.monotonic()
+        if self._said_at is None or now >= self._said_at + SAY_AGAIN_S:
+            self._said_at = now
+            self._say(f"protection stands still: {why()}")
         return None
 
-    def _largest(self) -> str:
-        return max(self._parts, key=lambda part: len(tagged_values.dumps(part.name, part.save()))).name
+    def _too_large(self, size: int) -> str:
+        name, largest = self._largest()
+        return (f"schedulers, samplers, generators and `state` objects take {size} bytes, and there is room for "
+                f"{self._room}: pawl.init(state_bytes={1 << (2 * size).bit_length()}), or keep less in them; the "
+                f"largest is {name}, {largest} bytes")
 
-    def load(self, data: bytes) -> None:
-        found = tagged_values.loads(data)
+    def _largest(self) -> tuple[str, int]:
+        """What most of it lies in, and its bytes."""
+        forms = {part.name: tagged_values.Writer(tagged_values.Pieces()).to_json(part.name, part.save())
+                 for part in self._parts}
+        name = max(forms, key=lambda each: tagged_values.bytes_in(forms[each]))
+        path, size = tagged_values.heaviest(forms[name])
+        return _KINDS.sub("", name + path), size
+
+    def load(self, data: Any) -> None:
+        """`data` has a buffer, and may go afterwards."""
+        found = tagged_values.load_pieces(data)
         if _LOST in found:
             raise Refused(f"the last step's state can't be restored: {found[_LOST]}")
         for part in self._parts:
@@ -87,14 +112,25 @@ class VolatileState:
 
 
 _LOST = "pawl:lost"
-_KINDS = re.compile(r"\['(?:dict|OrderedDict|Counter|list|plain list|value|object|set|tensor|array)'\]"
+_KINDS = re.compile(r"\['(?:dict|OrderedDict|Counter|list|plain list|value|object|set|tensor|array|whole|variables)'\]"
                     r"|\['(?:attributes|deque)'\]\[1\]")  # of _Variables
+
+
+def room_for(parts: list[Part], least: int) -> int:
+    """Bytes for these parts as they are before the first step, and for some growth. The same for sizes that differ
+    little: it is a part of the layout. Fails: Refused."""
+    pieces = tagged_values.Pieces()
+    writer = tagged_values.Writer(pieces)
+    pieces.finish({part.name: writer.to_json(part.name, part.save()) for part in parts})
+    small = max(least, 1 << (GROWTH * len(pieces.head)).bit_length())
+    grain = max(ROOM_GRAIN, (1 << pieces.size.bit_length()) // 16)
+    return small + (-(-pieces.size // grain) + 1) * grain if pieces.size else small
 
 
 def refuse_unkept(part: Part) -> None:
     """Fails: Refused, naming what of its state has no form."""
     try:
-        tagged_values.to_json(part.name, part.save())
+        tagged_values.Writer(tagged_values.Pieces()).to_json(part.name, part.save())
     except Refused as refused:
         raise Refused(_KINDS.sub("", str(refused))) from None
 
@@ -295,8 +331,9 @@ class _Variables:
     then: one that came later may be a part of the data set. Variables of the loop that hold it then get the new one.
 
     An entry of a dict that has the name of one of the loop's variables, and its value when the loop begins, stands for
-    that variable: both are kept and put back, also where the variable gets another value in each step. If the loop has
-    none, or if something draws for it, the variable may be in the next of the script's frames outwards.
+    that variable, also where the variable gets another value in each step; the entry then gets it too, unless the
+    script has given it one of its own. If the loop has none, or if something draws for it, the variable may be in the
+    next of the script's frames outwards.
     """
 
     def __init__(self, name: str, thing: Any) -> None:
@@ -307,6 +344,7 @@ class _Variables:
         self._made: list[Any] = []        # the values of this load, in the same order
         self._written: dict[int, Any] = {}
         self._bound: dict[str, Any] = {}  # variables of the loop, as they were when it was last seen
+        self._following: set[str] = set()  # of these, the dict's entries that have no values of their own
         self._owners: dict[str, tuple[int, CodeType]] = {}  # and the identities of their frames
         self._first_data: dict[_Place, Any] = {}   # weakly: tensors and arrays that were there at first
         self._saved_tensors: list[Any] = []        # weakly: those of the last save
@@ -323,6 +361,7 @@ class _Variables:
             for name, value in self._thing.items():
                 if isinstance(name, str) and name in known and known[name] is value:
                     self._bound[name], self._owners[name] = value, script_frames.identity(each)
+        self._following = set(self._bound)
         self._learning = True
         self.save()
         self._learning = False
@@ -336,11 +375,11 @@ class _Variables:
 
     def save(self) -> dict[str, Any]:
         self._seen, self._saved_tensors = {}, []
-        whole = self._snapshot(self._thing, ())
         if not self._bound:
-            return whole
+            return self._snapshot(self._thing, ())
         known = self._owned_variables()
-        self._bound = {name: known.get(name, value) for name, value in self._bound.items()}
+        self._follow({name: known.get(name, value) for name, value in self._bound.items()})
+        whole = self._snapshot(self._thing, ())
         return {"whole": whole, "variables": {name: self._snapshot(value, (_variable(name),))
                                               for name, value in self._bound.items()}}
 
@@ -351,8 +390,14 @@ class _Variables:
         found = {name: self._put_back(known.get(name), each, (_variable(name),))
                  for name, each in saved.get("variables", {}).items()}
         self._bound.update(found)
+        self._following = {name for name in self._bound if self._thing.get(name) is self._bound[name]}
         self._assign(found)
         self._made, self._written, self._replaced = [], {}, []
+
+    def _follow(self, now: dict[str, Any]) -> None:
+        self._following = {name for name in self._following if self._thing.get(name) is self._bound[name]}
+        self._bound = now
+        self._thing.update({name: now[name] for name in self._following})
 
     def _owned_variables(self) -> dict[str, Any]:
         """What those that are bound are now, as far as their frames still run."""
@@ -446,7 +491,10 @@ class _Variables:
         if kind == "value":
             return kept
         if kind == "same":
-            return self._made[kept]
+            made = self._made[kept]
+            if now is not made and (_is_tensor(now) or _is_array(now)):
+                self._replaced.append((now, made))
+            return made
         mine = now if id(now) not in self._written else None
         if kind in ("tensor", "array"):
             was_there = place in self._first_data and self._first_data[place]() is now

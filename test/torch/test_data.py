@@ -288,7 +288,13 @@ class LoopVariablesTest(unittest.TestCase):
             part.load(saved)
         self.assertEqual(([1.0, 1.0], 1), (first.tolist(), count))
         self.assertIs(first, alias)
-        self.assertEqual(([1.0, 1.0], 0), (kept.tolist(), state["count"]))
+        self.assertEqual(([1.0, 1.0], 1), (kept.tolist(), state["count"]))
+        self.assertIs(first, state["first"], "the entry holds no batch of long ago")
+        state["count"], count = 7, 3
+        with script_frames.loop_waiting(sys._getframe()):
+            self.assertEqual({"value": 7}, part.save()["whole"]["dict"]["count"], "the script's own")
+            part.load(saved)
+        self.assertEqual((1, 1), (count, state["count"]))
         with script_frames.loop_waiting(sys._getframe()):
             self.assertEqual(saved["variables"]["count"], part.save()["variables"]["count"])
 

@@ -605,9 +605,43 @@ class StateTest(unittest.TestCase):
         self.assertEqual(1, len(said))
         self.assertRegex(said[0], "protection stands still.*there is room for 2000.*the largest is history")
         state.ending = True
-        note = state.save_within()
+        note = state.save_within().joined()
         with self.assertRaisesRegex(pawl.Refused, "the last step's state can't be restored: .*room for 2000"):
             state.load(note)
+
+    def test_what_outgrows_its_room_is_named_within_what_holds_it(self):
+        held, said = {"small": 1, "deep": [{"batch": torch.zeros(4096)}]}, []
+        state = volatile_state.VolatileState([volatile_state.object_part("state0", held)], 9000, said.append)
+        self.assertIsNone(state.save_within())
+        self.assertIn("the largest is state0['deep'][0]['batch'], 16", said[0])
+        held["deep"][0]["batch"] = torch.zeros(1024)
+        self.assertIsNotNone(state.save_within())
+        self.assertEqual(1, len(said))
+
+    def test_tensors_of_any_shape_lie_beside_the_rest(self):
+        x = torch.arange(6000.0)
+        state = {"x": x, "turned": torch.rand(80, 90).t(), "view": x[10:5000:2], "none": torch.empty(0, 5)}
+        part = volatile_state.object_part("state0", state)
+        room = volatile_state.room_for([part], 4096)
+        pieces = volatile_state.VolatileState([part], room).save_within()
+        self.assertLess(sum(each.nbytes for each in state.values()), len(pieces))
+        self.assertLess(len(pieces.head), 1024, "not as text")
+        self.assertLess(len(pieces), room)
+        saved, before = pieces.joined(), {key: value.clone() for key, value in state.items()}
+        x.zero_()
+        state["turned"], state["none"] = torch.zeros(3), None
+        volatile_state.VolatileState([part]).load(saved)
+        self.assertIs(x, state["x"])
+        for key, value in before.items():
+            self.assertTrue(torch.equal(value, state[key]), key)
+
+    def test_room_is_the_same_for_sizes_that_differ_little(self):
+        def room(count):
+            return volatile_state.room_for([volatile_state.object_part("s", {"x": torch.zeros(count)})], 1 << 18)
+        self.assertEqual(1 << 18, room(3))
+        self.assertEqual(room(15 << 20), room((15 << 20) - (300 << 10)))
+        self.assertLess(room(15 << 20), (60 << 20) * 1.2)
+        self.assertGreater(room(15 << 20), (60 << 20) * 1.05)
 
 
 class TaggedValuesTest(unittest.TestCase):
@@ -638,6 +672,14 @@ class TaggedValuesTest(unittest.TestCase):
                       tagged_values.pack({"pawl:type": "tuple"})):
             with self.assertRaises(pawl.Refused):
                 tagged_values.loads(wrong)
+
+    def test_pieces_that_are_damaged(self):
+        pieces = tagged_values.Pieces()
+        good = pieces.finish(tagged_values.Writer(pieces).to_json("", {"x": torch.ones(2000)})).joined()
+        self.assertEqual(2000.0, tagged_values.load_pieces(good)["x"].sum().item())
+        for wrong in (good[:-64], b"", b"x" * 99, good[:20], b"y" + good[1:]):
+            with self.assertRaises(pawl.Refused):
+                tagged_values.load_pieces(wrong)
 
 
 class LookAroundTest(unittest.TestCase):

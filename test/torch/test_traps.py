@@ -104,6 +104,10 @@ class TrapTest(JobTest):
     def test_state_that_outgrows_its_room(self):
         self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
 
+    def test_large_tensors_that_are_state(self):
+        said = self.equal("large_state", kill="1:5")
+        self.assertNotIn("stands still", said)
+
     def test_a_batch_that_is_fetched_ahead(self):
         self.equal("prefetch", kill="1:6,0:10")
 
