@@ -9,10 +9,12 @@
             ...
         if step.lost: continue
 
-Importing this loads nothing and has no side effect; names are loaded when they are used. Only init() needs PyTorch.
+Importing this loads nothing and has no side effect, but in a trainer of `pawl drill`; names are loaded when they are
+used. Only init() needs PyTorch.
 """
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pawl._lazy import lazy_names
@@ -31,3 +33,8 @@ _HOMES = {"ElasticSampler": "sampler", "Job": "job", "PawlError": "errors", "Ref
           "StepLost": "errors", "__version__": "_version", "init": "start", "resilient": "start",
           "version": "_version"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+if os.environ.get("PAWL_DRILL_FILES"):
+    from pawl import drill_files, drill_stacks
+    drill_stacks.begin(os.environ["PAWL_DRILL_FILES"])
+    drill_files.begin()

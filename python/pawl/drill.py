@@ -5,6 +5,9 @@ what the trainers wrote down (drill_record.py) bit by bit (drill_verdict.py). Wh
 undisturbed run shows whether the script differs from itself. Progress goes to standard error, the verdict to standard
 output.
 
+What a run writes through Python is put back as it was when the run has ended (drill_files.py), so that each begins with
+the same files. A job that stands still is ended, with what each rank waits for (drill_stacks.py).
+
 Exit codes: 0 equal, 1 not, 2 wrong use. Leaves no process, no memory and, without --keep, no folder behind, also after
 Ctrl-C. Needs no torch itself.
 """
@@ -29,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import drill_blows, drill_faults, drill_record, drill_verdict
+from pawl import drill_blows, drill_faults, drill_files, drill_record, drill_stacks, drill_verdict
 from pawl.drill_faults import Fault, FaultError, RunningJob, Striker, Struck
 from pawl.drill_verdict import Run, Verdict
 
@@ -38,6 +41,8 @@ POLL_S = 0.1
 STOP_S = 20.0
 TAIL_LINES = 12
 WAITING_LINES_MAX = 12  # one comes every 5 s
+PATIENCE_S = 30.0       # without a step, besides what the undisturbed run has needed
+STACKS_S = 2.0          # in which the trainers tell where they stand
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _STOPPED = "pawl: the rehearsal was stopped before it touched: "  # rehearsal.py's, which needs torch
 _NO_LOOP = "never called job.steps()"
@@ -49,6 +54,10 @@ class DrillError(Exception):
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+class StandsStill(Exception):
+    """The job does no step any more; the text says what each rank waits for."""
 
 
 class Interrupted(BaseException):
@@ -239,6 +248,8 @@ class Drill:
 
     def run(self) -> Outcome:
         options = self._options
+        tell("the script runs two or three times in this folder; what a run writes from Python is put back as it was "
+             "when it has ended" + (f", and kept in {options.keep}" if options.keep else " (--keep DIR keeps it)"))
         tell(f"first run: {shown(options.command)} on {options.nnodes} node(s), undisturbed")
         reference = self._undisturbed("first")
         plan = self._plan(reference)
@@ -249,7 +260,7 @@ class Drill:
         if drill_verdict.needs_another_run(reference, disturbed):
             tell("something differs; third run: undisturbed once more, to see whether the script differs from itself")
             again, runs = self._undisturbed("third"), 3
-        verdict = drill_verdict.judge(reference, disturbed, again, rehearsed)
+        verdict = drill_verdict.judge(reference, disturbed, again, rehearsed, self._lines_written())
         return Outcome(verdict, reference, disturbed, struck, plan, runs)
 
     def close(self) -> None:
@@ -258,6 +269,7 @@ class Drill:
             signal.signal(each, signal.SIG_IGN)
         for job in self._jobs:
             job.end()
+            job.put_files_back()
         if self._options.keep:
             shutil.copytree(self._folder, self._options.keep, dirs_exist_ok=True, ignore=_not_copyable)
         for job in self._jobs:
@@ -273,8 +285,10 @@ class Drill:
             raise DrillError(str(error)) from None
 
     def _undisturbed(self, name: str) -> Run:
-        job = self._start(name, {"PAWL_COMPARED_WINDOWS": str(2**32 - 1)})  # so that all of its writes are seen
+        job = self._start(name, {"PAWL_COMPARED_WINDOWS": str(2**32 - 1),  # so that all of its writes are seen
+                                 drill_record.BEGINS: "1"})
         code = job.wait(self._options.timeout_s)
+        job.put_files_back()
         run = job.record()
         if code != 0 or run.steps() == 0:
             raise DrillError(self._why_ended(job, code, run))
@@ -284,16 +298,21 @@ class Drill:
     def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
         options = self._options
         job = self._start("second")
+        job.patience_s = PATIENCE_S + 2.0 * self._jobs[0].longest_pause_s
         striker = Striker(job.running, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended,
-                          tell, options.timeout_s)
+                          tell, options.timeout_s, job.look_after)
         try:
             struck = striker.run(plan, reference.steps())
             code = job.wait(options.timeout_s)
-        except FaultError as error:
+        except (FaultError, StandsStill) as error:
             raise DrillError(self._not_recovered(job, reference, str(error))) from None
         if code != 0:
             raise DrillError(self._not_recovered(job, reference, f"the job ended with exit code {code}"))
+        job.put_files_back()
         return job, struck
+
+    def _lines_written(self) -> list[dict[str, int]]:
+        return [job.lines_written for job in self._jobs]
 
     def _start(self, name: str, environment: dict[str, str] | None = None) -> DrilledJob:
         job = DrilledJob(self._options, os.path.join(self._folder, name), environment or {})
@@ -314,9 +333,13 @@ class Drill:
                 f"through under `pawl run` first{job.tail()}")
 
     def _not_recovered(self, job: DrilledJob, reference: Run, why: str) -> str:
-        difference = drill_verdict.first_difference(reference, job.record())
+        run = job.record()
+        difference = drill_verdict.first_difference(reference, run)
         before = "" if difference is None or difference.what == "missing" else (
-            f"; before that, the first difference was in {difference.shown()}")
+            f"\nbefore that, the first difference was in {difference.shown()}")
+        suspects = drill_verdict.suspects_of_standstill(reference, run)
+        if suspects:
+            before += "\nlikely cause: {}\nremedy: {}".format(*drill_verdict.unprotected_sentence(suspects))
         return f"not recovered: {why}{before}{job.tail()}"
 
 
@@ -333,6 +356,11 @@ class DrilledJob:
         self._process: subprocess.Popen[bytes] | None = None
         self._mounted = False
         self._run_root = os.path.join(folder, "r")
+        self._files = os.path.join(folder, "files")
+        self._recorded = (0, time.monotonic())  # bytes of records, and since when
+        self.patience_s = 0.0          # how long it may be without a step; 0: for ever
+        self.longest_pause_s = 0.0     # before its first step, or between two
+        self.lines_written: dict[str, int] = {}
         self.running = RunningJob(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
 
     def start(self) -> None:
@@ -348,6 +376,7 @@ class DrilledJob:
                  "--spares", str(options.spares), "--test-hooks", "--keep"]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
                        drill_record.RECORD: os.path.join(self._folder, "record"),
+                       drill_files.FOLDER: self._files,
                        "PAWL_REHEARSAL_LOG": os.path.join(self._folder, "rehearsal.log"), **self._environment}
         environment.pop("PAWL", None)  # "off" would leave nothing to drill
         if options.steps_limit:
@@ -357,6 +386,7 @@ class DrilledJob:
                 [options.pawl, "run", "--job", self.running.name, *flags, "--", *options.command], env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=_end_with_parent)
+        self._recorded = (0, time.monotonic())
 
     def ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -375,12 +405,50 @@ class DrilledJob:
                                  f"seat's trainer ended again and again, or more died than --spares can replace"
                                  f"{self.tail()}")
             if time.monotonic() > deadline:
-                where = f"step {self.record().steps()}"
+                where = f"step {self.record().steps()}{_listed(self.places())}"
                 self.end()
                 raise DrillError(f"the run was not over after {timeout_s:.0f} s, at {where}: give it more time "
                                  f"(--timeout), or end it earlier (--steps-limit){self.tail()}")
+            self.look_after(held=False)
             time.sleep(POLL_S)
+        self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - self._recorded[1])
         return self._process.returncode
+
+    def look_after(self, held: bool) -> None:
+        """To be called again and again. `held`: the drill itself holds trainers now. Fails: StandsStill."""
+        size, since = self._recorded
+        now, found = time.monotonic(), self._record_bytes()
+        if found != size or held:
+            self.longest_pause_s = max(self.longest_pause_s, now - since)
+            self._recorded = (found, now)
+        elif self.patience_s and now - since > self.patience_s:
+            raise StandsStill(f"the job stands still: no step for {now - since:.0f} s, after step "
+                              f"{self.record().steps()}{_listed(self.places())}\n")
+
+    def places(self) -> list[str]:
+        """Where the trainers of all seats stand, and who has not come to what the others wait for."""
+        trainers = [trainer for status in drill_faults.members(self.running.nodes()).values()
+                    for trainer in status.get("trainers", []) if trainer.get("seat") is not None and trainer.get("pid")]
+        paths = {trainer["seat"]: drill_stacks.path_of(self._files, trainer["pid"]) for trainer in trainers}
+        known = [trainer for trainer in trainers if os.path.exists(paths[trainer["seat"]])]  # they have a handler
+        with drill_blows.Victims((trainer["pid"], trainer.get("start_time")) for trainer in known) as victims:
+            victims.send(drill_stacks.SIGNAL)
+        time.sleep(STACKS_S if known else 0.0)
+        return drill_stacks.sentences({seat: drill_stacks.where_is(_read(path)) for seat, path in paths.items()})
+
+    def put_files_back(self) -> None:
+        """When it has ended. Idempotent."""
+        self.lines_written.update(drill_files.lines_written(self._files))
+        keep = os.path.join(self._folder, "written") if self._options.keep else ""
+        for failed in drill_files.restore(self._files, keep):
+            tell(f"could not be put back as it was: {failed}")
+
+    def _record_bytes(self) -> int:
+        folder, found = os.path.join(self._folder, "record"), 0
+        for name in self._records():
+            with contextlib.suppress(OSError):
+                found += os.path.getsize(os.path.join(folder, name))
+        return found
 
     def end(self) -> None:
         """Whatever state it is in. Its processes go with the launcher."""
@@ -440,6 +508,10 @@ class DrilledJob:
 def _end_with_parent() -> None:
     """In the child, before it becomes `pawl run`: a drill that is killed leaves no job behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _listed(lines: list[str]) -> str:
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _read(path: str) -> str:

@@ -186,14 +186,17 @@ def spare_waits(nodes: dict[int, Status]) -> bool:
 # Striking ---------------------------------------------------------------------------------------------------------
 
 class Striker:
-    """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines."""
+    """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines;
+    `look_after` is called while the job is waited for, with whether trainers are held, and may raise."""
 
     def __init__(self, job: RunningJob, node_count: int, seat_count: int, seed: int, step_s: float,
                  ended: Callable[[], bool],
-                 tell: Callable[[str], None], timeout_s: float) -> None:
+                 tell: Callable[[str], None], timeout_s: float,
+                 look_after: Callable[[bool], None] = lambda held: None) -> None:
         self._job, self._node_count, self._seat_count = job, node_count, seat_count
         self._random = random.Random(seed + 1)
         self._step_s, self._ended, self._tell, self._timeout_s = step_s, ended, tell, timeout_s
+        self._look_after = look_after
         self._halt: tuple[str, int] | None = None
         self._told: dict[tuple[int, int], tuple[str, int]] = {}  # (node, pid): the hold that this trainer was given
         self._passed = 0  # halts so far
@@ -387,6 +390,7 @@ class Striker:
                 return nodes
             if self._ended():
                 raise FaultError(f"the job ended while the drill waited for {what}")
+            self._look_after(any(each.get("held") for status in nodes.values() for each in status.get("trainers", [])))
             if time.monotonic() > deadline:
                 raise FaultError(f"waited {self._timeout_s:.0f} s for {what}, and it did not happen (--timeout)")
             time.sleep(POLL_S)

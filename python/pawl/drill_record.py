@@ -1,21 +1,27 @@
 """What a trainer writes down in a drill, so that drill_verdict.py can compare two runs bit by bit.
 
-Only where PAWL_DRILL_RECORD names a folder; otherwise `recording` is False and nothing is observed. Each finished step
-adds one line to seat<seat>.<pid>.jsonl, written before the next step begins. A step that is done again after a recovery
-adds another line, from the same process or another one. A line holds the bits of what backward() was called on; digests
-of the inputs of the protected models, and of every protected tensor and every part of the volatile state after the
-step; the samples that were drawn; and the state that the loop brought into the step unprotected (unprotected_state.py;
-only what changed since the line before). Reads the script's state and never writes it. The training thread's.
+Only where PAWL_DRILL_RECORD names a folder; otherwise `recording` is False and nothing is observed. Each step adds two
+lines to seat<seat>.<pid>.jsonl: one when its block begins, one when it has ended, before the next begins. A step that
+is done again after a recovery adds others, from the same process or another one. The first holds the state that the
+loop brings into the step unprotected (unprotected_state.py; only what changed since the last such line); in a run that
+is to be compared with (PAWL_DRILL_BEGINS), and where a process begins in a generation, digests of the protected state
+as well. The second holds the bits of what backward() was called on; digests of each input of the protected models by
+the script's name for it, of every protected tensor, and of every piece of the volatile state; and the samples that were
+drawn. Reads the script's state and never writes it. The training thread's.
 """
 from __future__ import annotations
 
+import dis
 import functools
 import json
 import os
+import re
 import sys
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
+from pawl import witness
 from pawl.job import Job, Step, observe_steps
 
 if TYPE_CHECKING:
@@ -25,8 +31,11 @@ if TYPE_CHECKING:
     from pawl.protect import Protected
     from pawl.unprotected_state import Unprotected
 
-RECORD, STEPS = "PAWL_DRILL_RECORD", "PAWL_DRILL_STEPS"
+RECORD, STEPS, BEGINS = "PAWL_DRILL_RECORD", "PAWL_DRILL_STEPS", "PAWL_DRILL_BEGINS"
 IDS_MAX = 64
+PIECES_DEPTH, PIECES_MAX = 4, 64  # of a part of the volatile state
+CLOCKS = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "now", "utcnow",
+                    "getpid", "urandom", "uuid1", "uuid4", "token_bytes", "token_hex", "SystemRandom", "default_rng"})
 
 recording = bool(os.environ.get(RECORD))
 _recorder: Recorder | None = None
@@ -62,44 +71,76 @@ class Recorder:
         self._inside = False
         self._random: dict[str, str] = {}
         self._roots: list[dict[str, Any]] = []
-        self._inputs: list[str] = []
-        self._unprotected: dict[str, Unprotected] = {}
+        self._inputs: list[list[str]] = []
         self._written: dict[str, Unprotected] = {}
-        self._hooked: set[int] = set()
+        self._generation = -1
+        self._every_begin = bool(os.environ.get(BEGINS))
+        self._called: dict[str, str] = {}  # the script's name for a part of the volatile state
         _see_backward()
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         self._known.add(things, ordinary)
-        for _, module in self.protected.modules:
-            if id(module) not in self._hooked:
-                self._hooked.add(id(module))
-                module.register_forward_pre_hook(self._see_inputs, with_kwargs=True)
+        for module in self.protected.wrappers:
+            witness.see_calls(self, module)
 
     def entering(self, job: Job, step: Step, loop: FrameType) -> None:
         if step.rehearsal or job.rehearsal:
             return
         self._known.refresh()
-        self._unprotected = self._finder.find(loop)
+        unprotected = self._finder.find(loop)
+        line: dict[str, Any] = {"begin": int(step), **_who(job), "unprotected": self._changes(unprotected)}
+        if self._generation < 0:
+            self._called = self._names_of_parts(loop)
+            line["clocks"] = clocks_of(loop)
+        if self._every_begin or self._generation != job.generation:
+            line.update(self._protected_state())
+        self._generation = job.generation
+        self._append(line, job.rank)
+        for module in self.protected.wrappers:
+            witness.see_calls(self, module)  # where it was compiled in place meanwhile
         self._roots, self._inputs, self._inside = [], [], True
         self._random = _random()
 
     def finished(self, job: Job, step: Step) -> None:
         if step.rehearsal:
             return
-        from pawl.digest import digest_of, digest_of_tensor
         self._inside = False
-        held = self.protected.held()
-        names = [f"{each.name} ({each.role})" for each in held]
-        line: dict[str, Any] = {"step": int(step), "seat": job.rank, "pid": os.getpid(), "generation": job.generation,
-                                "t_ns": time.monotonic_ns(), "losses": self._roots, "inputs": self._inputs,
+        line: dict[str, Any] = {"step": int(step), **_who(job), "losses": self._roots, "inputs": self._inputs,
                                 "samples": [_samples(sampler) for sampler in self.protected.samplers],
-                                "tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
-        if names != self._names:
-            line["names"] = self._names = names
-        line["volatile"] = {name: digest for name, digest in _random().items() if self._random.get(name) != digest}
-        line["volatile"].update({part.name: digest_of(part.save()) for part in self.protected.parts})
-        line["unprotected"] = self._changes()
+                                **self._protected_state()}
+        line["volatile"].update({name: digest for name, digest in _random().items()
+                                 if self._random.get(name) != digest})
         self._append(line, job.rank)
+
+    def _protected_state(self) -> dict[str, Any]:
+        """By name. Names come only when they are others than before."""
+        from pawl.digest import digest_of_tensor
+        held = self.protected.held()
+        found: dict[str, Any] = {"tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
+        names = [f"{each.name} ({each.role})" for each in held]
+        if names != self._names:
+            found["names"] = self._names = names
+        found["volatile"] = {}
+        for part in self.protected.parts:
+            found["volatile"].update(pieces_of(self._called.get(part.name, part.name), part.save()))
+        return found
+
+    def _names_of_parts(self, loop: FrameType) -> dict[str, str]:
+        """{part: variable}, where a variable of the script's holds what the part is of."""
+        from pawl import script_frames
+        variables: dict[int, str] = {}
+        for frame in script_frames.around(loop):
+            for name, value in script_frames.variables(frame).items():
+                variables.setdefault(id(value), name)
+        left, found = [part.name for part in self.protected.parts], {}
+        for number, optimizer in enumerate(self.protected.optimizers):
+            found[f"optimizer{number}"] = variables.get(id(optimizer), f"optimizer{number}")
+        for thing in self.protected.stateful:
+            part = next((name for name in left if re.fullmatch(rf"{type(thing).__name__}\d+", name)), None)
+            if part is not None:
+                left.remove(part)
+                found[part] = variables.get(id(thing), part)
+        return found
 
     def see_root(self, tensors: Any) -> None:
         if self._inside:
@@ -109,17 +150,23 @@ class Recorder:
 
     # What happens in a step.
 
-    def _see_inputs(self, _module: Any, arguments: Any, keywords: Any) -> None:
-        if self._inside:
-            from pawl.digest import digest_of
-            self._inputs.append(digest_of([arguments, keywords]))
+    def see(self, module: Any, arguments: Any, keywords: Any) -> None:
+        import torch
+        if not self._inside or torch.compiler.is_compiling():
+            return
+        from pawl import script_frames
+        from pawl.digest import digest_of
+        frame = script_frames.above("torch")
+        for path, value in witness.leaves(arguments, keywords):
+            name = witness.variable(frame, value) if frame is not None else None
+            self._inputs.append([digest_of(value), f"{name or path}, given to {type(module).__name__}"])
 
-    def _changes(self) -> dict[str, list[str] | None]:
+    def _changes(self, unprotected: dict[str, Unprotected]) -> dict[str, list[str] | None]:
         changes: dict[str, list[str] | None] = {
-            path: [each.kind, each.digest, each.shown, each.owner] for path, each in self._unprotected.items()
+            path: [each.kind, each.digest, each.shown, each.owner] for path, each in unprotected.items()
             if self._written.get(path) != each}
-        changes.update({path: None for path in self._written if path not in self._unprotected})
-        self._written = self._unprotected
+        changes.update({path: None for path in self._written if path not in unprotected})
+        self._written = unprotected
         return changes
 
     def _append(self, line: dict[str, Any], seat: int) -> None:
@@ -128,6 +175,48 @@ class Recorder:
             self._path = os.path.join(self._folder, f"seat{seat}.{os.getpid()}.jsonl")
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(line).encode() + b"\n")
+
+
+def pieces_of(name: str, value: Any) -> dict[str, str]:
+    """Digests of what is in the containers of a part, by path; of large ones as a whole."""
+    from pawl.digest import digest_of
+    found: dict[str, str] = {}
+
+    def walk(path: str, each: Any, depth: int) -> None:
+        inside: list[tuple[Any, Any]] = list(each.items()) if isinstance(each, dict) else (
+            list(enumerate(each)) if isinstance(each, (list, tuple)) else [])
+        if not inside or depth == PIECES_DEPTH or len(inside) + len(found) > PIECES_MAX:
+            found[path] = digest_of(each)
+            return
+        for key, part in inside:
+            walk(f"{path}[{key!r}]", part, depth + 1)
+    walk(name, value, 0)
+    return found
+
+
+def clocks_of(loop: FrameType) -> list[str]:
+    """Where the script takes a time or a seed that no two runs have alike: ["time_ns (train.py:12)"]."""
+    from pawl import script_frames
+    codes, seen, found = [frame.f_code for frame in script_frames.around(loop)], set(), []
+    for frame in script_frames.around(loop):
+        codes += [each.__code__ for each in list(frame.f_globals.values()) if isinstance(each, types.FunctionType)
+                  and not script_frames.of_library(each.__code__.co_filename)]
+    while codes:
+        code = codes.pop(0)
+        if code in seen or f"{os.sep}pawl{os.sep}" in code.co_filename:
+            continue
+        seen.add(code)
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        for each in dis.get_instructions(code) if CLOCKS & set(code.co_names) else ():
+            of_object = each.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            if each.argval in CLOCKS and (of_object or each.argval != "time" and each.opname.startswith("LOAD_")):
+                line = each.positions.lineno if each.positions is not None else code.co_firstlineno
+                found.append(f"{each.argval} ({os.path.basename(code.co_filename)}:{line})")
+    return list(dict.fromkeys(found))
+
+
+def _who(job: Job) -> dict[str, Any]:
+    return {"seat": job.rank, "pid": os.getpid(), "generation": job.generation, "t_ns": time.monotonic_ns()}
 
 
 def _see_backward() -> None:

@@ -499,7 +499,8 @@ class Unchanged:
         self._parameters = [(optimizer, _named(protected, optimizer)) for optimizer in protected.optimizers]
         self._buffers = _buffer_places(protected, held)
         self._tables = [(table, dict(table), f"{prefix}{path}") for prefix, module in protected.modules
-                        for path, each in module.named_modules() for table in (each._parameters, each._modules)]
+                        for path, each in module.named_modules() for table in (each._parameters, each._modules)
+                        if isinstance(table, dict)]  # of a module of torch.jit's nothing can be replaced so
         self._groups = [(optimizer, [len(group["params"]) for group in optimizer.param_groups])
                         for optimizer in protected.optimizers]
 

@@ -75,7 +75,7 @@ def _draws(frame: FrameType) -> bool:
 
 
 def _of_script(frame: FrameType) -> bool:
-    return not _of_library(frame.f_code.co_filename) and not _of_package(frame)
+    return not of_library(frame.f_code.co_filename) and not _of_package(frame)
 
 
 def _of_package(frame: FrameType, *packages: str) -> bool:
@@ -83,7 +83,7 @@ def _of_package(frame: FrameType, *packages: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _of_library(path: str) -> bool:
+def of_library(path: str) -> bool:
     """Python's own, or installed."""
     folders = [sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")]
     return path.startswith(("<frozen", *[folder + os.sep for folder in folders])) or any(

@@ -2,12 +2,14 @@
 
 In each step of a drill, and once in other jobs (look_around.py). Looks at the variables of the frames that the loop
 runs in, at the script's own modules, and at what is reachable from them: tensors, models, optimizers, generators,
-samplers, iterators, counters, lists, open files. A variable that every step writes before it reads isn't state. Nothing
-is changed; what can't be read is skipped. Paths are as the script would write them: `ema["weight"]`,
-`sampler.position`.
+samplers, iterators, counters, lists, open files; also what functions, classes and protected optimizers of the script's
+own keep. A variable that every step writes before it reads isn't state. Nothing is changed; what can't be read is
+skipped. Paths are as the script would write them: `ema["weight"]`, `sampler.position`; `scaled().n` is a variable that
+the function has from the one that made it, and `mixed(seen)` a parameter's default.
 """
 from __future__ import annotations
 
+import contextlib
 import dis
 import io
 import itertools
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 6
 FOUND_MAX = 4000      # things at one time
+A_FUNCTION, A_CLASS, PROTECTED = "a function", "a class", "the protected "  # owners
 ELEMENTS_MAX = 64     # of a container that are looked at one by one; a longer one counts as a whole
 ARRAY_BYTES_MAX = 16 << 20
 SHOWN_MAX = 40
@@ -161,11 +164,17 @@ class Finder:
             return
         if isinstance(value, _PLAIN) and not self.is_known(value):
             return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), owner)
-        if self.is_known(value) or id(value) in self._seen or isinstance(value, (type, types.ModuleType)):
+        if id(value) in self._seen or isinstance(value, types.ModuleType):
+            return None
+        known = self.is_known(value)
+        if known and not isinstance(value, sys.modules["torch"].optim.Optimizer):
             return None
         self._seen.add(id(value))
         try:
-            self._visit_object(path, value, owner, depth)
+            if known:
+                self._visit_attributes(path, value, depth, _OF_OPTIMIZERS)
+            else:
+                self._visit_object(path, value, owner, depth)
         except Exception:  # a property that raises, a closed file: it can't be read, and that is all
             return None
 
@@ -194,7 +203,11 @@ class Finder:
             self._visit_iterator(path, value, owner, depth)
         elif isinstance(value, (dict, list, tuple, set, frozenset, deque, bytearray)):
             self._visit_container(path, value, owner, depth)
-        elif not callable(value) or hasattr(type(value), "state_dict"):
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(path, value, depth)
+        elif isinstance(value, type):
+            self._visit_class(path, value, depth)
+        elif not isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
             self._visit_instance(path, value, owner, depth)
 
     def _visit_module(self, path: str, module: Any, depth: int) -> None:
@@ -202,7 +215,8 @@ class Finder:
         loose = [tensor for tensor in itertools.chain(module.parameters(), module.buffers())
                  if not self.is_known(tensor)]
         if loose:
-            self._note(path, MODULE, digest_of([self._tensor_digest(tensor) for tensor in loose]),
+            modes = [each.training for each in module.modules()] + [each.requires_grad for each in loose]
+            self._note(path, MODULE, digest_of([[self._tensor_digest(tensor) for tensor in loose], modes]),
                        type(module).__name__, "")
         for name, each in module.named_modules():
             self._seen.add(id(each))
@@ -236,6 +250,40 @@ class Finder:
         pairs: Iterable[tuple[Any, Any]] = container.items() if isinstance(container, dict) else enumerate(container)
         for key, value in list(pairs):
             self._visit(f"{path}[{key!r}]", value, owner, depth + 1)
+
+    def _visit_function(self, path: str, function: Any, depth: int) -> None:
+        """What it keeps from call to call: variables of the function that made it, defaults that it changes, attributes
+        of its own."""
+        if not _is_of_script(function.__module__, function.__code__.co_filename):
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # empty
+                self._visit(f"{path}().{name}", cell.cell_contents, A_FUNCTION, depth + 1)
+        code, defaults = function.__code__, function.__defaults__ or ()
+        positional = code.co_varnames[:code.co_argcount]
+        for name, value in [*zip(positional[len(positional) - len(defaults):], defaults, strict=True),
+                            *(function.__kwdefaults__ or {}).items()]:
+            if not isinstance(value, _PLAIN):
+                self._visit(f"{path}({name})", value, A_FUNCTION, depth + 1)
+        for name, value in vars(function).items():
+            if not name.startswith("__"):
+                self._visit(f"{path}.{name}", value, A_FUNCTION, depth + 1)
+
+    def _visit_class(self, path: str, kind: Any, depth: int) -> None:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if not _is_of_script(kind.__module__, file or ""):
+            return
+        for name, value in list(vars(kind).items()):
+            if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):
+                self._visit(f"{path}.{name}", value, A_CLASS, depth + 1)
+
+    def _visit_attributes(self, path: str, thing: Any, depth: int, but: frozenset[str]) -> None:
+        """Those that an object of the script's own or of a package has beside what is protected."""
+        if _is_foreign(type(thing).__module__):
+            return
+        for name, value in list(vars(thing).items()):
+            if not name.startswith("_") and name not in but and not callable(value):
+                self._visit(f"{path}.{name}", value, PROTECTED + type(thing).__name__, depth + 1)
 
     def _visit_instance(self, path: str, thing: Any, owner: str, depth: int) -> None:
         kind = type(thing)
@@ -273,6 +321,7 @@ class Finder:
         return digest
 
 
+_OF_OPTIMIZERS = frozenset({"param_groups", "state", "defaults"})
 _LEFT_ALONE = (frozenset(sys.stdlib_module_names) | {"torch", "numpy", "pawl", "pawl_c10d",
                                                      "__mp_main__"}) - {"__main__"}
 
@@ -291,6 +340,10 @@ def _frames_of_the_script(loop: types.FrameType) -> Iterator[types.FrameType]:
 
 def _is_foreign(module: str) -> bool:
     return module.split(".")[0] in _LEFT_ALONE
+
+
+def _is_of_script(module: str | None, file: str) -> bool:
+    return not _is_foreign(module or "") and "site-packages" not in file
 
 
 def _modules_of_the_script() -> Iterator[tuple[str, types.ModuleType]]:

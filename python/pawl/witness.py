@@ -20,7 +20,7 @@ import types
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pawl import script_frames, volatile_state
 from pawl.errors import Refused
@@ -63,10 +63,8 @@ class Witness:
         """Idempotent; again where the script has compiled a module in place."""
         for known in self._watched:
             module = known()
-            calls = None if module is None else vars(module).get("_compiled_call_impl")
-            if module is None or isinstance(calls, _Calls) and calls.seen_by(self):
-                continue
-            vars(module)["_compiled_call_impl"] = _Calls(self, module, calls)  # past the __setattr__ of torch.compile
+            if module is not None:
+                see_calls(self, module)
 
     def begin(self, step: int) -> None:
         """The step's block begins. Fails: Refused, if the data has begun anew."""
@@ -117,7 +115,7 @@ class Witness:
         if torch.compiler.is_compiling() or not self._step or not torch.is_grad_enabled() or not self._settled():
             return
         known = self._known.get(self._step, [])
-        for path, value in _leaves(arguments, keywords):
+        for path, value in leaves(arguments, keywords):
             place = len(self._now)
             if place == DIGESTS_MAX:
                 return
@@ -138,20 +136,32 @@ class Witness:
         self._warn(sentence)
 
 
+class Seer(Protocol):
+    def see(self, module: Any, arguments: Any, keywords: Any) -> None:
+        """The module is called with these."""
+
+
+def see_calls(seer: Seer, module: torch.nn.Module) -> None:
+    """From now on it is told. Idempotent; again where the script has compiled the module in place."""
+    calls = vars(module).get("_compiled_call_impl")
+    if not (isinstance(calls, _Calls) and calls.seen_by(seer)):
+        vars(module)["_compiled_call_impl"] = _Calls(seer, module, calls)  # past the __setattr__ of torch.compile
+
+
 class _Calls:
-    """Of a module: the witness sees them, compiled or not. A hook would be compiled with the module, and
+    """Of a module: somebody sees them, compiled or not. A hook would be compiled with the module, and
     torch.jit.script takes only those that it can compile, too."""
 
-    def __init__(self, witness: Witness, module: torch.nn.Module, compiled: Any) -> None:
-        self._witness, self._module, self._compiled = witness, weakref.ref(module), compiled
+    def __init__(self, seer: Seer, module: torch.nn.Module, compiled: Any) -> None:
+        self._seer, self._module, self._compiled = seer, weakref.ref(module), compiled
         _keep_uncompiled()
 
-    def seen_by(self, witness: Witness) -> bool:
-        return self._witness is witness or (isinstance(self._compiled, _Calls) and self._compiled.seen_by(witness))
+    def seen_by(self, seer: Seer) -> bool:
+        return self._seer is seer or (isinstance(self._compiled, _Calls) and self._compiled.seen_by(seer))
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         module: Any = self._module()
-        self._witness.see(module, arguments, keywords)
+        self._seer.see(module, arguments, keywords)
         return (self._compiled or module._call_impl)(*arguments, **keywords)
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
@@ -173,7 +183,7 @@ def _not_compiled() -> None:
 
 def _other(module: Any, path: str, value: Any, step: int) -> str:
     frame = script_frames.above("torch")
-    name = _variable(frame, value) if frame is not None else None
+    name = variable(frame, value) if frame is not None else None
     line = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
     what = f"{name or path}, which {type(module).__name__} is given{line}," if name else (
         f"{path} of {type(module).__name__}{line}")
@@ -262,7 +272,7 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
         yield from _tensors_in(each, depth + 1)
 
 
-def _variable(frame: types.FrameType, value: Any) -> str | None:
+def variable(frame: types.FrameType, value: Any) -> str | None:
     """The script's name for it."""
     if not _is_tensor(value):
         return next((name for name, each in frame.f_locals.items() if each is value and not _plain(value)), None)
@@ -280,7 +290,7 @@ def _storage(tensor: Any) -> int:
 
 # Digests ----------------------------------------------------------------------------------------------------------
 
-def _leaves(arguments: Any, keywords: Any) -> Iterator[tuple[str, Any]]:
+def leaves(arguments: Any, keywords: Any) -> Iterator[tuple[str, Any]]:
     for number, value in enumerate(arguments):
         yield from _leaves_of(f"argument {number + 1}", value, 0)
     for name, value in keywords.items():

@@ -17,7 +17,17 @@ from torch_job import HERE, PACKAGE, harness  # noqa: E402
 from processes import command_line, pids  # noqa: E402
 
 sys.path.insert(0, PACKAGE)
-from pawl import digest, drill, drill_blows, drill_faults, drill_verdict, unprotected_state  # noqa: E402
+from pawl import (  # noqa: E402
+    digest,
+    drill,
+    drill_blows,
+    drill_faults,
+    drill_files,
+    drill_record,
+    drill_stacks,
+    drill_verdict,
+    unprotected_state,
+)
 
 DRILLED = os.path.join(HERE, "drilled.py")
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
@@ -169,7 +179,7 @@ class WrongUse(unittest.TestCase):
 
 
 def execution(step, seat=0, pid=1, t_ns=None, **what):
-    given = {"losses": [{"bits": f"{step:08x}", "value": float(step)}], "inputs": [f"i{step}"], "samples": [],
+    given = {"losses": [{"bits": f"{step:08x}", "value": float(step)}], "inputs": [[f"i{step}", "x"]], "samples": [],
              "tensors": {"w (weight)": f"w{step}"}, "volatile": {"random": f"r{step}"}, "unprotected": {}}
     return drill_verdict.Execution(step, seat, pid, 1, step if t_ns is None else t_ns, **{**given, **what})
 
@@ -201,10 +211,11 @@ class Verdicts(unittest.TestCase):
         self.assertIn("0.5, undisturbed 5.0", found.shown())
 
     def test_the_first_step_counts_then_the_order_within_it(self):
-        disturbed = run_of(execution(6, tensors={"w (weight)": "x"}, inputs=["x"]),
+        disturbed = run_of(execution(6, tensors={"w (weight)": "x"}, inputs=[["x", "x"]]),
                            execution(4, 1, volatile={"random": "x"}))
         found = drill_verdict.first_difference(run_of(), disturbed)
         self.assertEqual((4, 1, "volatile"), (found.step, found.seat, found.what))
+        self.assertIn("`random` differs after the step", found.detail)
         del disturbed.done[4, 1]
         disturbed.done[4, 1] = [execution(4, 1)]
         self.assertEqual("inputs", drill_verdict.first_difference(run_of(), disturbed).what)
@@ -216,7 +227,7 @@ class Verdicts(unittest.TestCase):
 
     def test_the_sampler_is_named_where_inputs_differ(self):
         reference = run_of(execution(5, unprotected={"feed.position": ("value", "1", "80", "Feed")}))
-        disturbed = run_of(execution(5, inputs=["x"], unprotected={"feed.position": ("value", "2", "96", "Feed"),
+        disturbed = run_of(execution(5, inputs=[["x", "x"]], unprotected={"feed.position": ("value", "2", "96", "Feed"),
                                                                "count": ("value", "3", "9", "")}))
         verdict = drill_verdict.judge(reference, disturbed, None)
         self.assertEqual("differs", verdict.kind)
@@ -231,14 +242,77 @@ class Verdicts(unittest.TestCase):
         self.assertIn("job.protect(..., teacher)", verdict.remedy)
 
     def test_remedies_name_what_is_to_be_handed_over(self):
-        def remedy(path, kind, shown="7"):
-            return drill_verdict._remedy(drill_verdict.Suspect(path, kind, shown, "", 1, 0))
-        self.assertIn("job.protect(..., self.feed)", remedy("self.feed.seen", "value"))
+        def remedy(path, kind, shown="7", owner=""):
+            return drill_verdict._remedy(drill_verdict.Suspect(path, kind, shown, owner, 1, 0))
+        self.assertIn("job.protect(..., self.feed)", remedy("self.feed.seen", "value", owner="Feed"))
         self.assertIn('job.protect(state={"counts": counts})', remedy("counts['steps']", "value"))
         self.assertIn('job.protect(state={"losses": losses})', remedy("losses", "value", "list of 7"))
-        self.assertIn("job.protect(state=kept)", remedy("count", "value"))
+        self.assertIn('job.protect(state={"count": count})', remedy("count", "value"))
         self.assertIn('job.protect(state={"ema": ema})', remedy("ema['0.weight']", "tensor"))
         self.assertIn("job.protect(..., chance)", remedy("chance", "generator"))
+
+    def test_remedies_for_what_no_variable_holds(self):
+        def remedy(path, owner):
+            return drill_verdict._remedy(drill_verdict.Suspect(path, "value", "7", owner, 1, 0))
+        self.assertIn('kept = {"n": ...}; job.protect(state=kept)', remedy("scaled().n", "a function"))
+        self.assertIn('kept = {"seen": ...}; job.protect(state=kept)', remedy("mixed(seen)", "a function"))
+        self.assertIn('kept = {"count": ...}; job.protect(state=kept)', remedy("helpers.count", ""))
+        self.assertIn("optimizer.state[parameter]", remedy("optimizer.slow", "the protected Lookahead"))
+
+    def test_tensors_and_settings_are_named_with_their_class(self):
+        for what, name, words in (
+                ("tensors", "0.weight (weight)", "weight `0.weight` differs after the step"),
+                ("tensors", "bn.running_mean/rank0 (buffer)", "buffer `bn.running_mean` differs"),
+                ("tensors", "0.weight (exp_avg)", "optimizer state `exp_avg` of `0.weight` differs"),
+                ("volatile", "optimizer['groups'][0][1]['lr']", "`lr` of `optimizer` differs"),
+                ("volatile", "state7['variables']['count']['value']", "`count` differs"),
+                ("volatile", "state7['dict']['ema']['dict']['0.weight']['tensor']", "`ema['0.weight']` differs"),
+                ("volatile", "random numbers of torch", "random numbers of torch differs")):
+            disturbed = run_of(execution(5, **{what: {**getattr(execution(5), what), name: "x"}}))
+            verdict = drill_verdict.judge(run_of(), disturbed, None)
+            self.assertIn(f"step 5, seat 0: {words}", verdict.first)
+
+    def test_state_that_appeared_late_is_told_so(self):
+        def run(broken=None):
+            return run_of(*(execution(step, tensors={"late.weight (exp_avg)": "0" if step < 7 else f"m{step}"
+                                                     if step != broken else "other"}) for step in range(1, 9)), seats=1)
+        verdict = drill_verdict.judge(run(), run(broken=8), None)
+        self.assertIn("optimizer state `exp_avg` of `late.weight` differs after the step; it appeared at step 7",
+                      verdict.first)
+
+    def test_what_was_restored_is_compared(self):
+        def begin(pid, **state):
+            return drill_verdict.Begin(6, 0, pid, 1, 6, {}, {"w (weight)": "1", **state.get("tensors", {})},
+                                       {"scheduler['x']": "1", **state.get("volatile", {})})
+        reference, disturbed = run_of(), run_of()
+        reference.begun[6, 0], disturbed.begun[6, 0] = [begin(1)], [begin(2)]
+        self.assertTrue(drill_verdict.judge(reference, disturbed, None).sound())
+        disturbed.begun[6, 0] = [begin(2, tensors={"w (weight)": "2"})]
+        verdict = drill_verdict.judge(reference, disturbed, None)
+        self.assertIn("step 6, seat 0, by the process that took over: weight `w` is not what the undisturbed run had "
+                      "when the step began", verdict.first)
+        self.assertIn("step.fence()", verdict.remedy)
+        disturbed.begun[6, 0] = [begin(2, volatile={"scheduler['x']": "2"})]
+        verdict = drill_verdict.judge(reference, disturbed, None)
+        self.assertIn("`scheduler['x']` is protected, but what was saved of it doesn't bring it back", verdict.cause)
+
+    def test_where_a_job_stands_still_what_was_not_taken_back_is_named(self):
+        def begins(values):
+            run = drill_verdict.Run()
+            for step, value in enumerate(values, 1):
+                unprotected = {"count": ("value", str(value), str(value), ""), "clock": ("value", f"{id(run)}", "", "")}
+                run.begun[step, 0] = [drill_verdict.Begin(step, 0, 1, 1, step, unprotected)]
+            return run
+        suspects = drill_verdict.suspects_of_standstill(begins([0, 1, 2, 3, 4, 5]), begins([0, 1, 2, 0, 1]))
+        self.assertEqual(["count"], [suspect.path for suspect in suspects])
+
+    def test_lines_that_were_written_twice_are_told(self):
+        lines = [{"log.csv": 8, "times.txt": 5, "same": 3}, {"log.csv": 9, "times.txt": 6, "same": 3},
+                 {"log.csv": 8, "times.txt": 4, "same": 3}]
+        verdict = drill_verdict.judge(run_of(), run_of(), run_of(), [], lines)
+        self.assertTrue(verdict.sound())
+        self.assertEqual(1, len(verdict.notes))
+        self.assertIn("`log.csv` has 9 lines, undisturbed 8", verdict.notes[0])
 
     def test_what_comes_right_by_itself_is_no_state(self):
         reference = run_of(execution(5, unprotected={"scratch": ("tensor", "1", "", "")}))
@@ -268,11 +342,14 @@ class Verdicts(unittest.TestCase):
         self.assertIn("/tmp/log.csv", verdict.notes[0])
 
     def test_records_come_back_from_their_files(self):
-        lines = [{"step": 1, "seat": 0, "pid": 7, "generation": 1, "t_ns": 1, "losses": [], "inputs": [], "samples": [],
-                  "names": ["a", "b"], "tensors": "0" * 16 + "1" * 16, "volatile": {},
-                  "unprotected": {"x": ["value", "1", "1", ""], "y": ["value", "1", "1", ""]}},
-                 {"step": 2, "seat": 0, "pid": 7, "generation": 1, "t_ns": 2, "losses": [], "inputs": [], "samples": [],
-                  "tensors": "2" * 32, "volatile": {}, "unprotected": {"x": ["value", "2", "2", ""], "y": None}}]
+        who = {"seat": 0, "pid": 7, "generation": 1, "t_ns": 1}
+        ended = {**who, "losses": [], "inputs": [], "samples": [], "volatile": {}}
+        lines = [{"begin": 1, **who, "unprotected": {"x": ["value", "1", "1", ""], "y": ["value", "1", "1", ""]},
+                  "clocks": ["time (x.py:1)"], "names": ["a", "b"], "tensors": "3" * 32, "volatile": {"c": "4"}},
+                 {"step": 1, **ended, "tensors": "0" * 16 + "1" * 16},
+                 {"begin": 2, **who, "unprotected": {"x": ["value", "2", "2", ""], "y": None}},
+                 {"step": 2, **ended, "tensors": "2" * 32},
+                 {"begin": 3, **who, "unprotected": {}}]
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "seat0.7.jsonl"), "w", encoding="utf-8") as file:
                 file.write("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "torn')
@@ -280,10 +357,100 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(2, run.steps())
         self.assertEqual({"a": "2" * 16, "b": "2" * 16}, run.done[2, 0][0].tensors)
         self.assertEqual({"x": ("value", "2", "2", "")}, run.done[2, 0][0].unprotected)
+        self.assertEqual({"a": "3" * 16, "b": "3" * 16}, run.begun[1, 0][0].tensors)
+        self.assertEqual(({"c": "4"}, ["time (x.py:1)"]), (run.begun[1, 0][0].volatile, run.clocks))
+        self.assertIsNone(run.begun[3, 0][0].tensors)
+        self.assertEqual({"x": ("value", "2", "2", "")}, run.begun[3, 0][0].unprotected)
 
 
 def astuple(difference):
     return difference.step, difference.seat, difference.what
+
+
+class Files(unittest.TestCase):
+    def test_what_a_run_writes_is_put_back(self):
+        script = """
+import os, shutil, torch, pawl
+open("log", "a").write("line\\n" * 3); open("new", "w").write("a\\nb\\n"); torch.save([1], "model.pt")
+os.makedirs("out/deep", exist_ok=True); open("out/deep/x", "w").close(); os.replace("out/deep/x", "moved")
+os.rename("old", "newer"); os.remove("gone"); shutil.rmtree("tree"); os.makedirs(".", exist_ok=True)
+"""
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            journal, work = os.path.join(folder, "run", "files"), os.path.join(folder, "work")
+            os.makedirs(os.path.join(work, "tree", "sub"))
+            for path in ("log", "old/inside", "gone", "tree/sub/leaf", "model.pt"):
+                os.makedirs(os.path.dirname(os.path.join(work, path)), exist_ok=True)
+                with open(os.path.join(work, path), "w", encoding="utf-8") as file:
+                    file.write(path + "\n")
+            before = self.contents(work)
+            done = subprocess.run([sys.executable, "-c", script], cwd=work, capture_output=True, text=True, check=False,
+                                  env={**os.environ, "PYTHONPATH": PACKAGE, drill_files.FOLDER: journal})
+            self.assertEqual("", done.stderr)
+            self.assertNotEqual(before, self.contents(work))
+            lines = drill_files.lines_written(journal)
+            self.assertEqual((4, 2), (lines[os.path.join(work, "log")], lines[os.path.join(work, "new")]))
+            kept = os.path.join(folder, "kept")
+            self.assertEqual([], drill_files.restore(journal, kept))
+            self.assertEqual([], drill_files.restore(journal))
+            self.assertEqual(before, self.contents(work))
+            self.assertIn(os.path.join(work.lstrip("/"), "moved"), self.contents(kept))
+
+    def contents(self, folder):
+        found = {}
+        for root, folders, names in os.walk(folder):
+            found.update({os.path.relpath(os.path.join(root, name), folder): None for name in folders})
+            for name in names:
+                with open(os.path.join(root, name), "rb") as file:
+                    found[os.path.relpath(os.path.join(root, name), folder)] = file.read()
+        return found
+
+
+class Stacks(unittest.TestCase):
+    """Where trainers stand."""
+
+    def test_a_process_tells_its_line(self):
+        script = "import time, sys, pawl\ndef wait():\n    print('up', flush=True)\n    time.sleep(60)\nwait()\n"
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            path = os.path.join(folder, "stands.py")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(script)
+            process = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True,
+                                       env={**os.environ, "PYTHONPATH": PACKAGE, drill_files.FOLDER: folder})
+            try:
+                self.assertEqual("up\n", process.stdout.readline())
+                told, place = drill_stacks.path_of(folder, process.pid), None
+                while place is None or not place.where.endswith(":4"):  # it may be told before it gets there
+                    self.assertIsNone(process.poll())
+                    process.send_signal(drill_stacks.SIGNAL)
+                    time.sleep(0.05)
+                    with open(told, encoding="utf-8") as file:
+                        place = drill_stacks.where_is(file.read())
+            finally:
+                process.kill()
+                process.stdout.close()
+                process.wait()
+        self.assertEqual(("is there (stands.py:4)", False), (place.shown(), place.collective))
+
+    def test_who_waits_for_whom(self):
+        torch = os.path.join(sys.prefix, "lib/python3.11/site-packages/torch")
+
+        def stack(*frames):
+            return drill_stacks.where_is("Current thread 0x1 (most recent call first):\n" + "".join(
+                f'  File "{file}", line {line} in {name}\n' for file, line, name in frames))
+        collective = stack((f"{torch}/distributed/distributed_c10d.py", 2800, "all_reduce"),
+                           (f"{torch}/distributed/c10d_logger.py", 80, "wrapper"), ("/my/train.py", 57, "mean"),
+                           ("/my/train.py", 90, "<module>"))
+        backward = stack((f"{torch}/autograd/graph.py", 800, "_engine_run_backward"),
+                         (f"{torch}/_tensor.py", 600, "backward"), ("/my/train.py", 60, "<module>"))
+        at_input = stack(("/my/train.py", 63, "ask"), ("/my/train.py", 90, "<module>"))
+        said = drill_stacks.sentences({0: collective, 1: at_input})
+        self.assertEqual(["seat 0 waits in all_reduce (train.py:57)", "seat 1 is there (train.py:63)",
+                          "seat 1 has not come to what the others wait in"], said)
+        said = drill_stacks.sentences({0: collective, 1: backward})
+        self.assertIn("waits in backward", said[1])
+        self.assertIn("(train.py:60)", said[1])
+        self.assertIn("different collectives", said[2])
+        self.assertIn("did not answer", drill_stacks.sentences({0: None})[0])
 
 
 class Plans(unittest.TestCase):
@@ -325,11 +492,24 @@ class Plans(unittest.TestCase):
             process.kill()
 
 
+class Things:
+    """What is protected, as unprotected_state.Known tells it."""
+
+    def __init__(self, things):
+        self.things = things
+
+    def __call__(self, thing):
+        return any(thing is each for each in self.things)
+
+    def is_variable(self, _name):
+        return False
+
+
 class Looking(unittest.TestCase):
     """What a loop has unprotected, seen from the place where a step would begin."""
 
     def look(self, known=()):
-        return unprotected_state.Finder(lambda thing: any(thing is each for each in known)).find(sys._getframe(1))
+        return unprotected_state.Finder(Things(known)).find(sys._getframe(1))
 
     def test_what_is_written_first_is_not_found(self):
         import torch
@@ -377,6 +557,67 @@ class Looking(unittest.TestCase):
             self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
         self.assertEqual("Feed", looks[1]["feed.position"].owner)
         self.assertNotIn("known", looks[1])
+
+    def test_what_functions_classes_and_optimizers_keep(self):
+        import torch
+
+        class Count:
+            made = 0
+
+        class Twice:
+            def __init__(self):
+                self.calls = 0
+
+            def __call__(self, value):
+                self.calls += 1
+                return 2 * value
+
+        class Lookahead(torch.optim.SGD):
+            pass
+
+        def counted():
+            n = 0
+
+            def count(seen=[]):  # noqa: B006 - what the test is about
+                nonlocal n
+                n += 1
+                seen.append(n)
+                count.calls = n
+            return count
+
+        count, twice, weight = counted(), Twice(), torch.zeros(2, requires_grad=True)
+        optimizer = Lookahead([weight], lr=0.1)
+        optimizer.slow, looks = [weight.detach().clone()], []
+        for _ in range(2):
+            looks.append(self.look(known=[optimizer, weight]))
+            count()
+            twice(1)
+            Count.made += 1
+            optimizer.slow[0] += 1
+        for path, owner in (("count().n", "a function"), ("count(seen)", "a function"), ("count.calls", "a function"),
+                            ("Count.made", "a class"), ("twice.calls", "Twice"),
+                            ("optimizer.slow[0]", "the protected Lookahead")):
+            self.assertIn(path, looks[1])
+            self.assertEqual(owner, looks[1][path].owner)
+            if path in looks[0]:
+                self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
+
+    def test_times_and_seeds_of_a_script_are_found(self):
+        def step():
+            time.sleep(0.0)
+            return time.time_ns()
+
+        def train():
+            return drill_record.clocks_of(sys._getframe()), step
+        found = train()[0]
+        self.assertTrue(any(each.startswith("monotonic (test_drill.py:") for each in found), found)
+        self.assertFalse(any("sleep" in each for each in found))
+
+    def test_pieces_of_what_is_protected(self):
+        pieces = drill_record.pieces_of("optimizer", {"groups": [[{"lr": 0.1, "betas": (0.9, 0.99)}]], "state": []})
+        self.assertEqual({"optimizer['groups'][0][0]['lr']", "optimizer['groups'][0][0]['betas']",
+                          "optimizer['state']"}, set(pieces))
+        self.assertEqual(1, len(drill_record.pieces_of("p", list(range(1000)))))
 
     def test_digests_are_of_values(self):
         import torch

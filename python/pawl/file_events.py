@@ -1,0 +1,96 @@
+"""What this process is about to do to files, from the interpreter's audit events: before it happens.
+
+Not seen: what isn't Python's doing (a child process, a library that opens files in C++ or Rust; torch.save with a path
+is, within told_of_saves()). Hooks of the interpreter can't be removed.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+WRITE, MAKE_FOLDER = "write", "make"
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_TORCHS_OWN = ("torchinductor_", "torch_")  # names that torch makes in the folder for temporary files
+
+
+@dataclass(frozen=True)
+class Change:
+    """`what`: write, delete, truncate, rename, replace, make (a folder). `path`: where it really is. `makes`: it may be
+    there for the first time afterwards."""
+
+    what: str
+    path: str
+    makes: bool = False
+
+
+def changes(event: str, arguments: tuple[Any, ...]) -> list[Change]:
+    """Of one audit event; of most there are none."""
+    if event == "open":
+        path, _, flags = arguments
+        if not isinstance(flags, int) or not flags & _WRITES:
+            return []
+        return _changes((WRITE, path, -1, bool(flags & os.O_CREAT)))
+    if event == "os.truncate":
+        return _changes(("truncate", arguments[0], -1, False))
+    if event in ("os.remove", "os.rmdir"):
+        return _changes(("delete", arguments[0], arguments[1], False))
+    if event == "os.rename":
+        return _changes(("rename", arguments[0], arguments[2], False), ("replace", arguments[1], arguments[3], True))
+    if event == "os.mkdir":
+        return _changes((MAKE_FOLDER, arguments[0], arguments[2], True))
+    return []
+
+
+def _changes(*found: tuple[str, Any, int, bool]) -> list[Change]:
+    return [Change(what, text, makes) for what, path, folder, makes in found
+            if (text := real_path(path, folder)) is not None]
+
+
+def real_path(path: Any, folder: int = -1) -> str | None:
+    """`folder`: a descriptor from which it begins. None: a descriptor, which was opened before."""
+    if isinstance(path, int):
+        return None
+    try:
+        return os.path.realpath(os.path.join(f"/proc/self/fd/{folder}" if folder >= 0 else "", os.fsdecode(path)))
+    except (TypeError, ValueError):
+        return None
+
+
+def inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def nobodys_files(*more: str) -> list[str]:
+    """Folders whose files are no script's: caches, devices, and `more`, without the empty ones."""
+    roots = [os.path.expanduser("~/.cache"), os.path.expanduser("~/.triton"),
+             *(os.environ.get(name, "") for name in _CACHES), *more, "/dev", "/proc"]
+    return [os.path.realpath(root) for root in roots if root and root != os.sep]
+
+
+def is_torchs_own(path: str, temporary: str) -> bool:
+    """In the system's folder for temporary files."""
+    return inside(path, temporary) and os.path.relpath(path, temporary).startswith(_TORCHS_OWN)
+
+
+@contextlib.contextmanager
+def told_of_saves(about_to: Callable[[Change], None]) -> Iterator[None]:
+    """torch.save opens a path in C++."""
+    import torch
+
+    save = torch.save
+
+    def told(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        path = real_path(f) if isinstance(f, (str, os.PathLike)) else None
+        if path is not None:
+            about_to(Change(WRITE, path, makes=True))
+        return save(thing, f, *args, **kwargs)
+
+    torch.save = told
+    try:
+        yield
+    finally:
+        torch.save = save
