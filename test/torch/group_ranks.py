@@ -31,7 +31,8 @@ class Rank:
 
     def __init__(self, scenario: str, rank: int, world: int, directory: str, options: dict):
         environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1",
-                           PYTHONPATH=os.pathsep.join([os.path.join(ROOT, "python"), HERE]))
+                           PYTHONPATH=os.pathsep.join([os.path.join(ROOT, "python"), HERE,
+                                                       os.path.join(HERE, "lean")]))
         environment.pop("TORCH_DISTRIBUTED_DEBUG", None)
         about = json.dumps({"rank": rank, "world": world, "directory": directory, **options})
         self.rank = rank

@@ -16,6 +16,7 @@ from processes import Identity, Victims, command_line, descendants, environment_
 
 FRAME = struct.Struct("<IHHQII")  # length, kind, zero, id, two checksums (0: left out, as a local socket allows)
 KIND_ASK, KIND_ANSWER = 100, 101
+REMEMBER_EVERY_S = 0.3  # while a job is waited for: it looks at every process of the machine
 
 
 class JobError(Exception):
@@ -173,6 +174,7 @@ class Job(View):
         self.process = None
         self.output_path = output_path or os.path.join(run_root, f"{name}.out")
         self.seen = set()  # identities of everything that ever belonged to it
+        self.remembered_at = 0.0  # monotonic
 
     def start(self):
         os.makedirs(self.run_root, mode=0o700, exist_ok=True)
@@ -190,8 +192,11 @@ class Job(View):
         except OSError:
             return ""
 
-    def remember(self):
-        """Notes who belongs to the job now, for the leftover check."""
+    def remember(self, pause_s=0.0):
+        """Notes who belongs to the job now, for the leftover check; unless that was done less than pause_s ago."""
+        if time.monotonic() < self.remembered_at + pause_s:
+            return
+        self.remembered_at = time.monotonic()
         if self.process and self.process.poll() is None:
             self.seen.update(who for who in map(identity, descendants(self.process.pid)) if who)
 
@@ -203,8 +208,8 @@ class Job(View):
         deadline = time.monotonic() + timeout_s
         while True:
             nodes = self.nodes()
-            self.remember()
             value = condition(nodes)
+            self.remember(0.0 if value else REMEMBER_EVERY_S)
             if value:
                 return value, nodes
             if self.ended():
@@ -217,7 +222,7 @@ class Job(View):
         """The exit code of `pawl run`."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
-            self.remember()
+            self.remember(REMEMBER_EVERY_S)
             if time.monotonic() > deadline:
                 raise JobError(f"still running after {timeout_s:.0f} s\n{json.dumps(self.nodes())}\n{self.tail()}")
             time.sleep(0.05)

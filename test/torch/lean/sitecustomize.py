@@ -1,11 +1,13 @@
-"""Runs first in most trainers of our tests (torch_job.environment() has this folder in PYTHONPATH): PyTorch without two
+"""Runs first in most trainers of our tests (torch_job.environment() has this folder in PYTHONPATH): PyTorch without the
 modules that it imports and these trainers never use.
 
-An optimizer imports the compiler, torch._dynamo, only to be left out of it; torch.distributed.optim imports FSDP for
-an optimizer of its own. Together they are half of the processor time of a trainer's start, and a run has hundreds of
-starts. Whoever asks for more than is given here gets the real module. Tests with environment(whole=True), and all that
-don't ask torch_job.py, have the whole of PyTorch.
+`import torch` loads the operators of tensors without data, quantization, the exporter, masked tensors and distributions;
+an optimizer imports the compiler, torch._dynamo, only to be left out of it; torch.distributed.optim imports FSDP for an
+optimizer of its own. Together they are more than half of the processor time of a trainer's start, and a run has hundreds
+of starts. Whoever asks for more than is given here gets the real module. Tests with environment(whole=True), and all
+that don't ask torch_job.py, have the whole of PyTorch.
 """
+import functools
 import importlib
 import importlib.machinery
 import sys
@@ -32,7 +34,9 @@ def load_real(name):
     if isinstance(sys.modules.get(whole), Stub):
         package, _, module = whole.rpartition(".")
         del sys.modules[whole]
-        delattr(sys.modules[package], module)
+        vars(sys.modules[package]).pop(module, None)
+        for first in MODULES if whole == COMPILER else ():  # as without us: its imports go in a circle otherwise
+            load_real(first)
         importlib.import_module(whole)
 
 
@@ -40,8 +44,20 @@ def left_as_it_is(function=None, *_, **__):
     return function or left_as_it_is
 
 
-COMPILER = "torch._dynamo"
-STUBS = {
+def without_operators():
+    """The one thing that the operators of tensors without data do for everybody: torch.Generator is nothing before it."""
+    torch = sys.modules["torch"]
+    if hasattr(torch._C, "_set_generator_metaclass"):
+        torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+    return Stub(OPERATORS)
+
+
+COMPILER, OPERATORS = "torch._dynamo", "torch._meta_registrations"
+PACKAGES = (COMPILER, "torch._native", "torch.ao", "torch.distributions", "torch.export", "torch.masked",
+            "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.quantization")
+MODULES = (OPERATORS, "torch.distributed._meta_registrations")
+STUBS = {name: functools.partial(Stub, name) for name in PACKAGES + MODULES} | {
+    OPERATORS: without_operators,
     COMPILER: lambda: Stub(
         COMPILER, disable=left_as_it_is, graph_break=lambda *_: None,
         utils=Stub(f"{COMPILER}.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
@@ -51,18 +67,23 @@ STUBS = {
 }
 
 
+def stubbed_package_of(name):
+    return next((package for package in PACKAGES
+                 if name.startswith(package + ".") and isinstance(sys.modules.get(package), Stub)), None)
+
+
 class Finder:
     """Gives each stub once: whoever asks for the real module afterwards finds it where it lies."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name in STUBS:
-            return importlib.machinery.ModuleSpec(name, Finder, is_package=name == COMPILER)
-        if name.startswith(COMPILER + ".") and isinstance(sys.modules.get(COMPILER), Stub):
-            load_real(COMPILER)
+            return importlib.machinery.ModuleSpec(name, Finder, is_package=name in PACKAGES)
+        if package := stubbed_package_of(name):
+            load_real(package)
             if name in sys.modules:
                 return importlib.machinery.ModuleSpec(name, Finder)
-            return importlib.machinery.PathFinder.find_spec(name, sys.modules[COMPILER].__path__)
+            return importlib.machinery.PathFinder.find_spec(name, sys.modules[package].__path__)
         return None
 
     @staticmethod
