@@ -24,6 +24,13 @@ at::DeviceType device_of(const Tensors& tensors) {
   return tensors.empty() ? at::kCPU : tensors[0].device().type();
 }
 
+// Torch 2.6 doesn't ask its backends; only NCCL coalesces there.
+template <class Inner>
+bool coalesces(const Inner& backend) {
+  if constexpr (requires { backend.supportsCoalescing(); }) return backend.supportsCoalescing();
+  return false;
+}
+
 std::size_t place_of(at::DeviceType device) {
   return device == at::kCPU ? 0 : 1;
 }
@@ -350,7 +357,7 @@ void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool 
 
 bool ManagedGroup::supportsCoalescing() const {
   const BackendPointer backend = inner(at::kCUDA).backend;
-  return backend && backend->supportsCoalescing();
+  return backend && coalesces(*backend);
 }
 
 void ManagedGroup::startCoalescing() {

@@ -1,21 +1,17 @@
 """Prints, as JSON, what a build against this Python's torch needs to know (read by CMakeLists.txt)."""
 
 import json
-import os
+import pathlib
 import sys
-import sysconfig
 
-import torch
-from torch.utils.cpp_extension import include_paths
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-folders = [*include_paths(), sysconfig.get_paths()["include"]]
-facts = {
-    "version": torch.__version__,
-    "abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
-    "python": sys.implementation.cache_tag,
-    "includes": ";".join(folders),
-    "libraries": os.path.join(os.path.dirname(torch.__file__), "lib"),
-}
+import torch  # noqa: E402
+
+from pawl import build_extension  # noqa: E402
+
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     sys.exit(f"torch {torch.__version__} is too old")
-print(json.dumps(facts))
+facts = build_extension.torch_facts(torch)
+print(json.dumps({"includes": ";".join(facts.includes), "libraries": facts.libraries,
+                  "definitions": ";".join(facts.definitions)}))

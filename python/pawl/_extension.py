@@ -1,7 +1,8 @@
 """Finds, checks and loads pawl_c10d, the extension that holds the managed group (python/c10d).
 
 It is built for one torch and one Python, and its file names both. Any other is rejected before it is loaded, since it
-would end the process. Searched at $PAWL_C10D, beside this package, and in the checkout's build/lib.
+would end the process. $PAWL_C10D names it; else it is the one of the checkout's build/lib, if that was built for this
+torch; else it is built when it is first needed, and kept (build_extension.py).
 Loading imports torch; importing this module does not.
 """
 from __future__ import annotations
@@ -14,10 +15,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from pawl import build_extension
+from pawl.build_extension import NAME, Facts, release
 from pawl.errors import Refused
 
-NAME = "pawl_c10d"
-TORCH_MIN = (2, 6)
 _BUILT_FOR = re.compile(rb"pawl_c10d built for torch=([^ ;]+) abi=(\d) python=([^ ;]+);")
 _HOW_TO_BUILD = "`make build` in the checkout builds it for the Python that the set-up chose"
 
@@ -25,9 +26,9 @@ _HOW_TO_BUILD = "`make build` in the checkout builds it for the Python that the 
 @functools.cache
 def load() -> ModuleType:
     """The extension; `Refused` with cause and remedy where it can't be used."""
-    torch_version, torch_abi = _torch()
-    path = find()
-    judge(path, torch_version, torch_abi)
+    facts = build_extension.torch_facts(build_extension.usable_torch())
+    path = named() or find(facts)
+    judge(path, facts)
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
         raise Refused(f"{path} is not an extension module: {_HOW_TO_BUILD}")
@@ -40,52 +41,49 @@ def load() -> ModuleType:
     return module
 
 
-def find() -> Path:
-    """Where the extension lies; `Refused` if nowhere."""
-    named = os.environ.get("PAWL_C10D")
-    package = Path(__file__).resolve().parent
-    places = [Path(named)] if named else [package / f"{NAME}.so",
-                                          package.parent.parent / "build" / "lib" / f"{NAME}.so"]
-    for place in places:
-        if place.is_file():
-            return place
-    if named:
-        raise Refused(f"PAWL_C10D={named}: there is no such file; unset it, or name the extension that was built")
-    raise Refused(f"pawl's extension for torch isn't built: {_HOW_TO_BUILD} (looked for "
-                  f"{' and '.join(map(str, places))})")
+def named() -> Path | None:
+    """$PAWL_C10D. Refused if it names nothing."""
+    path = os.environ.get("PAWL_C10D")
+    if path and not Path(path).is_file():
+        raise Refused(f"PAWL_C10D={path}: there is no such file; unset it, or name the extension that was built")
+    return Path(path) if path else None
 
 
-def judge(path: Path, torch_version: str, torch_abi: bool) -> None:
+def built(facts: Facts) -> Path | None:
+    """One that is there and fits: the checkout's, or the one that was kept."""
+    checkout = Path(__file__).resolve().parents[2] / "build" / "lib" / f"{NAME}.so"
+    if checkout.is_file():
+        try:
+            judge(checkout, facts)
+            return checkout
+        except Refused:
+            pass
+    folder = build_extension.sources()
+    kept = build_extension.place(facts, folder) if folder else None
+    return kept if kept is not None and kept.is_file() else None
+
+
+def find(facts: Facts) -> Path:
+    """One that fits; built here if there is none. Refused if that can't be."""
+    path = built(facts)
+    if path is not None:
+        return path
+    folder = build_extension.sources()
+    if folder is None:
+        raise Refused("pawl's extension for torch isn't there, and neither are its sources: install pawl's wheel again")
+    return build_extension.ensure(facts, folder)
+
+
+def judge(path: Path, facts: Facts) -> None:
     """Refuses a file that was built for another torch, C++ ABI or Python than those that run here."""
     built_for = _BUILT_FOR.search(path.read_bytes())
     if built_for is None:
         raise Refused(f"{path} isn't pawl's extension: {_HOW_TO_BUILD}")
     version, abi, python = (part.decode() for part in built_for.groups())
     remedy = f"build it for this Python: {_HOW_TO_BUILD}"
-    if _release(version) != _release(torch_version):
-        raise Refused(f"{path} was built for torch {version}, and this is torch {torch_version}; {remedy}")
-    if bool(int(abi)) != torch_abi:
+    if release(version) != release(facts.version):
+        raise Refused(f"{path} was built for torch {version}, and this is torch {facts.version}; {remedy}")
+    if bool(int(abi)) != facts.abi:
         raise Refused(f"{path} was built for torch with _GLIBCXX_USE_CXX11_ABI={abi}, this one has the other; {remedy}")
-    if python != sys.implementation.cache_tag:
-        raise Refused(f"{path} was built for {python}, and this is {sys.implementation.cache_tag}; {remedy}")
-
-
-def _torch() -> tuple[str, bool]:
-    try:
-        import torch
-        import torch.distributed
-    except ImportError as error:
-        raise Refused(f"torch can't be imported ({error}): install it, or run with the Python of the set-up "
-                      f"(.venv/bin/python)") from None
-    version = str(torch.__version__)
-    if _release(version)[:2] < TORCH_MIN:
-        raise Refused(f"torch {version} is too old: pawl needs 2.6 or later")
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        raise Refused(f"torch {version} was built without torch.distributed and gloo, which pawl's groups need; "
-                      f"install a wheel of pytorch.org")
-    return version, bool(torch._C._GLIBCXX_USE_CXX11_ABI)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in numbers.group().split(".")) if numbers else ()
+    if python != facts.python:
+        raise Refused(f"{path} was built for {python}, and this is {facts.python}; {remedy}")

@@ -79,10 +79,11 @@ def _init_plain() -> Job:
 
 
 def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_mismatch: str) -> Job:
-    from pawl import groups
+    from pawl import _extension, groups
     from pawl._library import Trainer
     from pawl.managed import ManagedJob
     from pawl.rehearsal import wait_for_seat
+    _extension.load()  # may have to be built: nobody waits for this process before it is attached
     try:
         trainer = Trainer()
     except Unreachable as nobody:

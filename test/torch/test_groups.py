@@ -3,6 +3,7 @@ refused."""
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import pickle
 import struct
@@ -24,7 +25,7 @@ import harness  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from pawl import _extension, groups  # noqa: E402
+from pawl import _extension, build_extension, groups  # noqa: E402
 from pawl.errors import Refused  # noqa: E402
 
 RANK, WORLD = 2, 4
@@ -351,13 +352,14 @@ class RefusalTest(unittest.TestCase):
     def judged(self, version: str = torch.__version__, abi: bool = True, content: bytes | None = None) -> str:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pawl_c10d.so"
-            file.write_bytes(_extension.find().read_bytes() if content is None else content)
+            file.write_bytes(Path(_extension.load().__file__).read_bytes() if content is None else content)
+            facts = dataclasses.replace(build_extension.torch_facts(torch), version=version, abi=abi)
             with self.assertRaises(Refused) as refused:
-                _extension.judge(file, version, abi)
+                _extension.judge(file, facts)
         return str(refused.exception)
 
     def test_another_torch_abi_or_python_than_the_extensions(self) -> None:
-        _extension.judge(_extension.find(), torch.__version__, bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+        _extension.judge(Path(_extension.load().__file__), build_extension.torch_facts(torch))
         self.assertIn("and this is torch 2.99.0", self.judged("2.99.0"))
         self.assertIn("ABI", self.judged(abi=not torch._C._GLIBCXX_USE_CXX11_ABI))
         other = b"pawl_c10d built for torch=%s abi=%d python=cpython-99;" % (
@@ -368,15 +370,15 @@ class RefusalTest(unittest.TestCase):
     def test_no_extension(self) -> None:
         with mock.patch.dict(os.environ, {"PAWL_C10D": "/nowhere/pawl_c10d.so"}):
             with self.assertRaisesRegex(Refused, "there is no such file"):
-                _extension.find()
+                _extension.named()
 
     def test_torch_that_is_missing_or_too_old(self) -> None:
         with mock.patch.dict(sys.modules, {"torch": None}):
             with self.assertRaisesRegex(Refused, "torch can't be imported"):
-                _extension._torch()
+                build_extension.usable_torch()
         with mock.patch.object(torch, "__version__", "2.5.1+cpu"):
             with self.assertRaisesRegex(Refused, "2.5.1.cpu is too old"):
-                _extension._torch()
+                build_extension.usable_torch()
 
     def test_collectives_before_a_generation(self) -> None:
         groups.register()
