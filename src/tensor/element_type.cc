@@ -94,16 +94,13 @@ std::optional<ElementType> element_type_of_storage(std::string_view name) {
 }
 
 std::optional<std::uint64_t> size_bytes(ElementType type, std::uint64_t count) {
-  std::uint64_t bits = 0;
-  if (__builtin_mul_overflow(count, std::uint64_t{size_bits(type)}, &bits)) {
-    std::uint64_t bytes = 0;  // whole bytes may still fit
-    if (size_bits(type) % 8 != 0 || __builtin_mul_overflow(count, std::uint64_t{size_bits(type) / 8}, &bytes) ||
-        bytes >> 63 != 0)
-      return std::nullopt;
-    return bytes;
-  }
-  if (bits % 8 != 0) return std::nullopt;
-  return bits / 8;
+  const std::uint64_t bits = size_bits(type);
+  const std::uint64_t rest_bits = count % 8 * bits;  // eight elements are whole bytes, of every type
+  std::uint64_t bytes = 0;
+  if (rest_bits % 8 != 0 || __builtin_mul_overflow(count / 8, bits, &bytes) ||
+      __builtin_add_overflow(bytes, rest_bits / 8, &bytes) || bytes >> 63 != 0)
+    return std::nullopt;
+  return bytes;
 }
 
 }  // namespace pawl

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <random>
 
 namespace pawl {
 namespace {
@@ -217,6 +218,73 @@ TEST(Enumeration, EachMemberCutByItself) {
   EXPECT_EQ(said(pieces_of(layout, 0, 1)), (Said{"[2] at [3] from 0"}));
   EXPECT_EQ(said(pieces_of(layout, 1, 1)), (Said{"[2] at [2] from 3"}));
   EXPECT_EQ(Enumeration(layout).buffers_of(1)[0].size, 5u);
+}
+
+// One layout for each way to place a tensor, and for their mixtures.
+std::vector<JobLayout> all_kinds_of_layouts() {
+  std::vector<JobLayout> layouts;
+  layouts.push_back(
+      layout_of(mesh_of({{"pod", 2}, {"dp", 3}, {"tp", 2}}),
+                {
+                    tensor_of("replicated", {3, 2}),
+                    tensor_of("cut twice", {10, 7}, {AxisPattern::shard(2, 0), AxisPattern::shard(1, 0)}),
+                    tensor_of("cut both ways", {7, 5}, {AxisPattern::shard(1, 1), AxisPattern::shard(2, 0)}),
+                    tensor_of("too short", {2}, {AxisPattern::shard(1, 0)}),
+                    tensor_of("given", {9}, {AxisPattern::shard_sizes(1, 0, {2, 0, 7})}),
+                    tensor_of("fused", {12, 4}, {AxisPattern::shard_segments(2, 0, {8, 2, 2})}),
+                    tensor_of("averaged", {4}, {AxisPattern::averaged(1), AxisPattern::shard(2, 0)}),
+                    tensor_of("scalar", {}, {AxisPattern::only(1, {1})}),
+                }));
+  JobTensor padded = tensor_of("wte", {10, 2}, {AxisPattern::shard(1, 0, Split::even)});
+  padded.padded = {12, 2};
+  layouts.push_back(
+      layout_of(mesh_of({{"pp", 3}, {"tp", 4}}),
+                {padded, tensor_of("tied", {6, 2}, {AxisPattern::only(0, {0, 2}), AxisPattern::shard(1, 0)})}));
+  for (const FlatGroup::Form form : {FlatGroup::Form::joined, FlatGroup::Form::each_member}) {
+    layouts.push_back(layout_of(
+        mesh_of({{"dp", 3}, {"tp", 2}, {"cp", 2}}),
+        {
+            tensor_of("a", {5, 3}),
+            tensor_of("b", {7, 2}, {AxisPattern::shard(1, 0)}),
+            tensor_of("c", {4}, {AxisPattern::only(1, {1})}),
+            tensor_of("not flat", {4, 4}, {AxisPattern::shard(2, 1)}),
+        },
+        {{.name = "zero", .mesh = 0, .axes = {0, 2}, .form = form, .align = 2, .members = {{0, 0}, {1, 0}, {2, 0}}}}));
+  }
+  return layouts;
+}
+
+TEST(Enumeration, OfAllRanksIsThatOfEachRankInTurn) {
+  std::mt19937 random(5);
+  for (const JobLayout& layout : all_kinds_of_layouts()) {
+    ASSERT_TRUE(check_layout(layout)) << check_layout(layout).error().what;
+    const Enumeration enumeration(layout);
+    for (std::uint32_t tensor = 0; tensor < layout.tensors.size(); ++tensor) {
+      const JobTensor& of = layout.tensors[tensor];
+      for (int round = 0; round < 60; ++round) {
+        Box meeting = whole_box(of.shape);
+        for (std::uint32_t d = 0; d < meeting.dimensions; ++d) {
+          meeting.begin[d] = random() % of.shape[d];
+          meeting.size[d] = random() % (of.shape[d] - meeting.begin[d] + 1);
+        }
+        std::vector<bool> is_alive(layout.world);
+        for (std::uint32_t rank = 0; rank < layout.world; ++rank) is_alive[rank] = random() % 3 != 0;
+        Enumeration::Only only;
+        if (round % 2 != 0) only.meeting = &meeting;
+        if (round % 3 != 0) only.is_alive = &is_alive;
+
+        std::vector<TensorPiece> expected, pieces;
+        for (std::uint32_t rank = 0; rank < layout.world; ++rank)
+          if (only.is_alive == nullptr || is_alive[rank]) enumeration.append_pieces(tensor, rank, expected);
+        if (only.meeting != nullptr)
+          std::erase_if(expected,
+                        [&](const TensorPiece& piece) { return volume(intersection(piece.box, meeting)) == 0; });
+        enumeration.append_pieces_of_all(tensor, only, pieces);
+        ASSERT_EQ(said(pieces), said(expected)) << of.name << (only.meeting == nullptr ? "" : text_of(meeting));
+        ASSERT_EQ(pieces, expected) << of.name;
+      }
+    }
+  }
 }
 
 TEST(JobLayout, RefusesGroupsThatDoNotHold) {

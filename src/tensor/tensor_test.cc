@@ -34,6 +34,52 @@ TEST(ElementTypeTest, NamesAndSizes) {
   EXPECT_EQ(size_bits(ElementType::boolean), 8u);
 }
 
+TEST(ElementTypeTest, IsFoundByTheNameOfEachFormat) {
+  for (std::uint32_t i = 0; i < kElementTypeCount; ++i) {
+    const auto type = static_cast<ElementType>(i);
+    EXPECT_EQ(element_type_named(name_of(type)), type) << name_of(type);
+  }
+  EXPECT_EQ(element_type_named("float31"), std::nullopt);
+  EXPECT_EQ(element_type_of_safetensors("BF16"), ElementType::bfloat16);
+  EXPECT_EQ(element_type_of_safetensors("F8_E4M3"), ElementType::float8_e4m3fn);
+  EXPECT_EQ(element_type_of_safetensors("F8_E4M3FNUZ"), ElementType::float8_e4m3fnuz);
+  EXPECT_EQ(element_type_of_safetensors("bfloat16"), std::nullopt) << "that is torch's";
+  EXPECT_EQ(element_type_of_storage("HalfStorage"), ElementType::float16);
+  EXPECT_EQ(element_type_of_storage("LongStorage"), ElementType::int64);
+  EXPECT_EQ(element_type_of_storage("ComplexFloatStorage"), ElementType::complex64);
+  EXPECT_EQ(element_type_of_storage("UntypedStorage"), std::nullopt);
+  // Many types have no such name: none of them may be found by an empty one.
+  EXPECT_EQ(element_type_named(""), std::nullopt);
+  EXPECT_EQ(element_type_of_safetensors(""), std::nullopt);
+  EXPECT_EQ(element_type_of_storage(""), std::nullopt);
+}
+
+TEST(ElementTypeTest, SwapsTheHalvesOfComplexNumbersEachByItself) {
+  EXPECT_EQ(swapped_bytes(ElementType::float32), 4u);
+  EXPECT_EQ(swapped_bytes(ElementType::boolean), 1u);
+  EXPECT_EQ(swapped_bytes(ElementType::complex64), 4u);
+  EXPECT_EQ(swapped_bytes(ElementType::complex128), 8u);
+  EXPECT_EQ(swapped_bytes(ElementType::float6_e2m3), 1u) << "packed: a byte is none of its elements";
+}
+
+TEST(ElementTypeTest, CountsBytesOfWholeAndOfPackedElements) {
+  constexpr std::uint64_t one = 1;
+  EXPECT_EQ(size_bytes(ElementType::float32, 0), 0u);
+  EXPECT_EQ(size_bytes(ElementType::float32, 3), 12u);
+  EXPECT_EQ(size_bytes(ElementType::complex128, 3), 48u);
+  EXPECT_EQ(size_bytes(ElementType::float4_e2m1, 6), 3u);
+  EXPECT_EQ(size_bytes(ElementType::float4_e2m1, 7), std::nullopt) << "half a byte is left";
+  EXPECT_EQ(size_bytes(ElementType::float6_e3m2, 12), 9u);
+  EXPECT_EQ(size_bytes(ElementType::float6_e3m2, 2), std::nullopt);
+  // Up to 2^63, also where the bits no longer fit into 64.
+  EXPECT_EQ(size_bytes(ElementType::float32, (one << 61) - 1), (one << 63) - 4);
+  EXPECT_EQ(size_bytes(ElementType::float32, one << 61), std::nullopt);
+  EXPECT_EQ(size_bytes(ElementType::float32, one << 62), std::nullopt) << "2^64 is no 0";
+  EXPECT_EQ(size_bytes(ElementType::uint8, ~one), std::nullopt);
+  EXPECT_EQ(size_bytes(ElementType::float4_e2m1, one << 62), one << 61);
+  EXPECT_EQ(size_bytes(ElementType::float4_e2m1, (one << 62) + 1), std::nullopt);
+}
+
 TEST(ShapeTest, CountsElementsWithoutOverflow) {
   EXPECT_EQ(*element_count({}), 1u);
   EXPECT_EQ(*element_count({3, 4}), 12u);
@@ -50,6 +96,42 @@ TEST(BoxTest, LiesInsideOrNot) {
   EXPECT_FALSE(box_inside({2, 0}, {3, 8}, {4, 8}));
   EXPECT_FALSE(box_inside({~std::uint64_t{0}, 0}, {2, 8}, {4, 8}));
   EXPECT_FALSE(box_inside({0}, {4, 8}, {4, 8}));
+}
+
+// Each element of a box of [6,5,4] is counted: once if it is in the rest, never if it is in the hole.
+TEST(BoxTest, WithoutAHoleIsTheRestAndNoneOfItTwice) {
+  std::mt19937 random(3);
+  const Shape shape{6, 5, 4};
+  for (int round = 0; round < 300; ++round) {
+    Box from = whole_box(shape), hole = from;
+    for (std::uint32_t d = 0; d < 3; ++d) {
+      from.begin[d] = random() % 3;
+      from.size[d] = 1 + random() % (shape[d] - from.begin[d]);
+      const std::uint64_t before = random() % from.size[d];
+      hole.begin[d] = from.begin[d] + before;
+      hole.size[d] = 1 + random() % (from.size[d] - before);
+    }
+    std::vector<Box> rest;
+    append_difference(from, hole, rest);
+    EXPECT_LE(rest.size(), 6u);
+    for (std::uint64_t x = 0; x < 6; ++x) {
+      for (std::uint64_t y = 0; y < 5; ++y) {
+        for (std::uint64_t z = 0; z < 4; ++z) {
+          const Box element{3, {x, y, z}, {1, 1, 1}};
+          const auto has = [&](const Box& box) { return volume(intersection(box, element)); };
+          std::uint64_t times = 0;
+          for (const Box& box : rest) times += has(box);
+          EXPECT_EQ(times, has(from) - has(hole))
+              << text_of(element) << " of " << text_of(from) << " less " << text_of(hole);
+        }
+      }
+    }
+  }
+  std::vector<Box> rest;
+  append_difference(whole_box(shape), whole_box(shape), rest);
+  EXPECT_TRUE(rest.empty());
+  append_difference(whole_box({}), whole_box({}), rest);
+  EXPECT_TRUE(rest.empty()) << "a scalar";
 }
 
 TEST(ShapeTest, AsText) {
