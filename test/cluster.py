@@ -130,8 +130,8 @@ class Cluster:
             time.sleep(0.05)
 
     def wait_running(self, generation_above=-1):
-        return self.wait_until(lambda nodes: jobs.running(nodes, self.node_count)
-                               and jobs.generation(nodes) > generation_above, "the job to run")
+        return self.wait_until(lambda nodes: jobs.running(nodes, self.node_count, generation_above),
+                               "the job to run")
 
     def wait_said(self, rank, *words, timeout_s=20.0):
         machine = self.machines[rank]

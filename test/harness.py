@@ -96,9 +96,8 @@ class TestedJob(jobs.Job):
 
     def wait_running(self, generation_above=-1, timeout_s=30.0):
         """All seats at work in a later generation than that; the nodes' status."""
-        return self.wait_until(lambda nodes: jobs.running(nodes, self.node_count)
-                               and len(jobs.seats(nodes)) == self.node_count
-                               and jobs.generation(nodes) > generation_above,
+        return self.wait_until(lambda nodes: jobs.running(nodes, self.node_count, generation_above)
+                               and len(jobs.seats(nodes)) == self.node_count,
                                f"the job to run in a generation after {generation_above}", timeout_s)[1]
 
     def wait_step(self, step, timeout_s=30.0):

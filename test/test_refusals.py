@@ -80,8 +80,8 @@ class RefusalTest(JobTest):
             job.wait_step(5)
             before = job.nodes()
             steps, at_ns = self.flip_and_kill(job, slice(1, 2))
-            if job.wait_until(lambda nodes: jobs.running(nodes, 4) and jobs.generation(nodes) > jobs.generation(before)
-                              or job.ended(), "a decision", 30)[0] and not job.ended():
+            if job.wait_until(lambda nodes: jobs.running(nodes, 4, jobs.generation(before)) or job.ended(),
+                              "a decision", 30)[0] and not job.ended():
                 self.assertEqual({steps[0]}, {status["resume"] for status in jobs.members(job.nodes()).values()})
                 self.finish(job, recoveries=3)
             else:

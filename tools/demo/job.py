@@ -141,10 +141,12 @@ def generation(nodes):
     return max((status.get("generation", 0) for status in nodes.values()), default=0)
 
 
-def running(nodes, node_count):
-    """Every seat is in its place, in one generation, at work."""
+def running(nodes, node_count, generation_above=-1):
+    """Every seat is in its place, in one generation later than that, at work. Nodes are asked one by one, so a spare may
+    be in the next generation already."""
     inside = members(nodes).values()
     return (len(inside) == node_count and len({status.get("generation") for status in inside}) == 1
+            and generation(members(nodes)) > generation_above
             and all(status.get("phase") == "running" for status in inside))
 
 

@@ -54,8 +54,8 @@ class Killer:
     def look_afterwards(self, begun):
         """Who sits where once the job runs again: survivors must be who they were."""
         generation = self.generation_before
-        self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
-                  and jobs.generation(nodes) > generation and len(jobs.seats(nodes)) == self.seat_count,
+        self.wait(lambda nodes: jobs.running(nodes, self.options.nodes, generation)
+                  and len(jobs.seats(nodes)) == self.seat_count,
                   "the job to run again")
         asked_ns = time.monotonic_ns()
         nodes = self.view.nodes()
@@ -133,8 +133,8 @@ class Killer:
         self.kill(before, first, "random")
         generation = jobs.generation(before)
         first_seat = min(seat for seat, trainer in jobs.seats(before).items() if trainer["node"] == first)
-        nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes)
-                          and jobs.generation(nodes) > generation and jobs.spares(nodes), "the swap")
+        nodes = self.wait(lambda nodes: jobs.running(nodes, self.options.nodes, generation) and jobs.spares(nodes),
+                          "the swap")
         self.kill(nodes, self.random.choice(far_from(jobs.seats(nodes)[first_seat]["node"], nodes)), "after-swap")
 
     def kill_held(self, phase):
