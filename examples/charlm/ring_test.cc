@@ -175,23 +175,31 @@ TEST(Ring, DeathOfAPeerIsAnErrorAtOnce) {
   }
 }
 
+// Rank 2 sees at once that nobody sends to it any more. Rank 0 waits for rank 2 until it is interrupted, as pawl does it.
 TEST(Ring, KnowsWhichNeighbourIsGone) {
   Board board;
+  Bell bell;
   std::array<std::string, 3> lost;
   std::atomic<int> connected{0};
+  std::atomic<bool> gone{false};
   on_ranks(3, [&](std::uint32_t rank) {
     Watch watch;
-    Ring ring;
-    ASSERT_TRUE(ring.connect(options_of(rank, 3), board, watch).ok());
-    ++connected;
-    while (connected < 3) std::this_thread::sleep_for(1ms);
-    if (rank != 1) {
-      std::vector<float> values(3 << 10);
-      EXPECT_FALSE(ring.reduce_scatter(values, watch).ok());
-      lost[rank] = ring.lost();
+    {
+      Ring ring;
+      ASSERT_TRUE(ring.connect(options_of(rank, 3), board, watch).ok());
       ++connected;
-      while (connected < 5) std::this_thread::sleep_for(1ms);
+      while (connected < 3) std::this_thread::sleep_for(1ms);
+      if (rank != 1) {
+        std::vector<float> values(3 << 10);
+        EXPECT_FALSE(ring.reduce_scatter(values, rank == 0 ? static_cast<Watch&>(bell) : watch).ok());
+        while (!gone) std::this_thread::sleep_for(1ms);
+        if (rank == 2) bell.ring();
+        lost[rank] = ring.lost();
+        ++connected;
+        while (connected < 5) std::this_thread::sleep_for(1ms);
+      }
     }
+    if (rank == 1) gone = true;
   });
   EXPECT_EQ(lost[0], "1 ");
   EXPECT_EQ(lost[2], "1");

@@ -142,7 +142,7 @@ def generation(nodes):
 
 
 def running(nodes, node_count, generation_above=-1):
-    """Every seat is in its place, in one generation later than that, at work. Nodes are asked one by one, so a spare may
+    """Every seat is in its place, in one generation later than that, at work. Nodes are asked one by one: a spare may
     be in the next generation already."""
     inside = members(nodes).values()
     return (len(inside) == node_count and len({status.get("generation") for status in inside}) == 1
