@@ -1,6 +1,7 @@
 #include "cli/job/recovery_tally.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/text.h"
@@ -8,6 +9,8 @@
 
 namespace pawl::job {
 namespace {
+
+constexpr std::string::size_type kQuoteMin = 20;  // bytes; what is shorter is told each time
 
 std::string seconds_of(std::uint64_t ms) {
   return text(fixed(static_cast<double>(ms) / 1000.0, 2), " s");
@@ -23,9 +26,7 @@ std::optional<std::string> RecoveryTally::note(const json& event) {
   const std::string kind = string_in(event, "kind");
   const std::uint64_t generation = number_in(event, "generation");
   if (kind == "running") return note_running(event);
-  if (kind == "trainer_ended")
-    return text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ",
-                string_in(event, "how"));
+  if (kind == "trainer_ended") return note_ended(event);
   if (kind == "fault_detected" && generation >= ran_)
     fault_ms_ = std::min(fault_ms_.value_or(~std::uint64_t{0}), number_in(event, "at_ms"));
   if (kind == "drain_begun" && generation >= ran_) {
@@ -35,6 +36,22 @@ std::optional<std::string> RecoveryTally::note(const json& event) {
   }
   if (kind == "frozen" && generation > ran_) begun_step_ = std::max(begun_step_, number_in(event, "step"));
   return std::nullopt;
+}
+
+std::string RecoveryTally::note_ended(const json& event) {
+  const std::string how = string_in(event, "how");  // "exited 1 in or after step 41: QUOTE, its output is in PATH"
+  const std::string sentence = without_what_was_quoted(
+      text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ", how));
+  const std::string::size_type begin = how.find(": "), end = how.rfind(", its output is in ");
+  if (begin != std::string::npos && end != std::string::npos && end > begin + 2 + kQuoteMin)
+    quoted_.push_back(how.substr(begin + 2, end - begin - 2));
+  return sentence;
+}
+
+std::string RecoveryTally::without_what_was_quoted(std::string sentence) const {
+  for (const std::string& quote : quoted_)
+    if (const auto at = sentence.find(quote); at != std::string::npos) sentence.replace(at, quote.size(), "as above");
+  return sentence;
 }
 
 std::optional<std::string> RecoveryTally::note_running(const json& event) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/json_access.h"
 
@@ -16,11 +17,15 @@ class RecoveryTally {
  public:
   // A sentence for people, if the event is worth one.
   [[nodiscard]] std::optional<std::string> note(const json& event);
+  // The sentence, without what a trainer said at its end if a sentence of note() has already quoted that: all seats
+  // may end for one reason, and the job by it.
+  [[nodiscard]] std::string without_what_was_quoted(std::string sentence) const;
   // Of all recoveries so far; empty: there was none.
   [[nodiscard]] std::string totals() const;
 
  private:
   [[nodiscard]] std::optional<std::string> note_running(const json& event);
+  [[nodiscard]] std::string note_ended(const json& event);
 
   std::uint64_t ran_ = 0;                  // the last generation that did
   std::optional<std::uint64_t> fault_ms_;  // the first since then
@@ -28,6 +33,7 @@ class RecoveryTally {
   std::uint64_t recoveries_ = 0;
   std::uint64_t redone_ = 0;
   std::uint64_t took_ms_ = 0;
+  std::vector<std::string> quoted_;
 };
 
 }  // namespace pawl::job

@@ -26,6 +26,24 @@ TEST(RecoveryTally, SaysWhoEndedHowLongItTookAndWhatIsDoneAgain) {
   EXPECT_EQ(tally.totals(), "1 recovery, 2 steps done again, 0.42 s in all");
 }
 
+TEST(RecoveryTally, QuotesWhatTrainersSaidOnce) {
+  RecoveryTally tally;
+  const std::string quote = "ValueError: the batch has no element of the kind that is wanted";
+  const auto ended = [&](std::uint64_t seat, const std::string& said) {
+    const std::string how =
+        "exited 1 in or after step 3: " + said + ", its output is in /run/node-" + std::to_string(seat);
+    return tally.note(event("trainer_ended", 2, 5003, {{"seat", seat}, {"how", how}}));
+  };
+  EXPECT_EQ(ended(1, quote),
+            "seat 1 (node 1): its trainer exited 1 in or after step 3: " + quote + ", its output is in /run/node-1");
+  EXPECT_EQ(ended(0, quote),
+            "seat 0 (node 1): its trainer exited 1 in or after step 3: as above, its output is in /run/node-0");
+  EXPECT_EQ(tally.without_what_was_quoted("stopped: " + quote + "; again"), "stopped: as above; again");
+  EXPECT_EQ(tally.without_what_was_quoted("stopped: ValueError"), "stopped: ValueError");
+  EXPECT_NE(ended(2, "KeyError: 7"), std::nullopt);
+  EXPECT_EQ(tally.without_what_was_quoted("stopped: KeyError: 7"), "stopped: KeyError: 7");
+}
+
 TEST(RecoveryTally, ADrainIsARecoveryThatBeginsWhenTheTrainersWait) {
   RecoveryTally tally;
   (void)tally.note(event("running", 1, 1000));
