@@ -19,6 +19,9 @@ class Clock {
   [[nodiscard]] virtual Duration wall() = 0;
   // Returns after `duration` on now(), signals notwithstanding; at once where it is not positive.
   virtual void sleep(Duration duration) = 0;
+  // How long the calling thread has been ready and had to wait for a core, since it began; for telling what took long
+  // from what only stood in a queue. Zero where the system does not say (it needs the kernel's scheduler statistics).
+  [[nodiscard]] virtual Duration waited_for_core() { return Duration::zero(); }
 };
 
 [[nodiscard]] Clock& real_clock();

@@ -33,6 +33,12 @@ TEST_P(ClockConformance, SleepsAtLeastAsLongAsAsked) {
   EXPECT_GE(clock_.boottime() - boottime, std::chrono::milliseconds(3));
 }
 
+TEST_P(ClockConformance, WaitingForACoreIsNoSleep) {
+  const Duration waited = clock_.waited_for_core();
+  clock_.sleep(std::chrono::milliseconds(3));
+  EXPECT_GE(clock_.waited_for_core(), waited);
+}
+
 TEST_P(ClockConformance, SleepingForNoTimeReturnsAtOnce) {
   const Duration now = clock_.now();
   clock_.sleep(-std::chrono::hours(1));

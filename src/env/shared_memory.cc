@@ -99,8 +99,10 @@ Error too_little_memory(const std::string& name, std::uint64_t size_bytes) {
                                 "less state per node")};
 }
 
-// No call of the kernel is given more than this at once: it holds locks that mmap waits for, and can't be interrupted.
-constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+// No call of the kernel is given more than this at once: it holds locks for which another thread's mmap waits, and with
+// it malloc; and it can't be interrupted. A millisecond or two of a busy memory.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kLookEveryBytes = std::uint64_t{16} << 20;  // at what is left of the memory
 
 // What populates one mapping. Linux 5.14 and later; EINVAL before.
 struct Populating {
@@ -124,7 +126,9 @@ void* populate_pieces(void* argument) {
     const std::uint64_t offset = work.next.fetch_add(kPieceBytes);
     if (offset >= work.size_bytes) break;
     const std::uint64_t length = std::min(kPieceBytes, work.size_bytes - offset);
-    if (work.left_bytes_min > 0 && available_memory_bytes() < work.left_bytes_min + length) {
+    const bool looks = work.left_bytes_min > 0 && offset % kLookEveryBytes == 0;
+    const std::uint64_t next_bytes = std::min(kLookEveryBytes, work.size_bytes - offset);
+    if (looks && available_memory_bytes() < work.left_bytes_min + next_bytes) {
       work.cause.store(EDQUOT);
       break;
     }
@@ -171,6 +175,19 @@ int populate(std::byte* data, std::uint64_t size_bytes, SegmentOptions options) 
   return work.cause.load();
 }
 
+// From its end, so that what is left stays one piece. Larger pages than ours can't be parted: then all at once.
+void unmap(void* data, std::uint64_t size_bytes) {
+  auto* const begin = static_cast<std::byte*>(data);
+  for (std::uint64_t left = size_bytes; left > 0;) {
+    const std::uint64_t keep = (left - 1) / kPieceBytes * kPieceBytes;
+    if (munmap(begin + keep, left - keep) != 0) {
+      munmap(begin, left);
+      return;
+    }
+    left = keep;
+  }
+}
+
 // For kernels that can't populate a mapping. An interrupted fallocate gives back all that it had, hence the pieces.
 int allocate(int fd, std::uint64_t size_bytes) {
   for (std::uint64_t offset = 0; offset < size_bytes;) {
@@ -192,7 +209,7 @@ Status allocate_pages(int fd, const std::string& name, std::uint64_t size_bytes,
   if (cause == 0) {
     madvise(data, size_bytes, MADV_HUGEPAGE);  // best effort: most systems don't allow it for shared memory
     cause = populate(static_cast<std::byte*>(data), size_bytes, options);
-    munmap(data, size_bytes);
+    unmap(data, size_bytes);
   }
   if (cause == EINVAL) cause = allocate(fd, size_bytes);
   if (cause == 0) return {};
@@ -328,7 +345,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 void Mapping::reset() {
-  if (data_ != nullptr) munmap(data_, mapped_bytes_);
+  if (data_ != nullptr) unmap(data_, mapped_bytes_);
   data_ = nullptr;
   size_bytes_ = 0;
   mapped_bytes_ = 0;

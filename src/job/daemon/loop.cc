@@ -15,6 +15,7 @@ namespace {
 
 constexpr Duration kTimersWaitMax = std::chrono::milliseconds(5);  // for tasks that were posted together
 constexpr Duration kLogPause = std::chrono::seconds(10);
+constexpr Duration kLookFrom = std::chrono::milliseconds(1);  // below, nobody asks whether it waited for a core
 
 std::string name_of(const std::type_info& type) {
   std::unique_ptr<char, decltype(&std::free)> readable(abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr),
@@ -123,31 +124,45 @@ void Loop::run_timers() {
 
 void Loop::begin_turn() {
   turn_began_ = piece_began_ = environment_.clock.now();
+  waited_for_core_ = environment_.clock.waited_for_core();
+  turn_waited_ = {};
   piece_ = longest_ = {};
 }
 
 void Loop::end_piece(const std::type_info& what) {
   const Duration now = environment_.clock.now();
   piece_.what = &what;
-  piece_.took = now - std::exchange(piece_began_, now);
-  if (piece_.took > longest_.took) longest_ = piece_;
+  piece_.busy = now - std::exchange(piece_began_, now);
+  if (piece_.busy > kLookFrom) {
+    const Duration waited = environment_.clock.waited_for_core();
+    const Duration here = std::min(waited - std::exchange(waited_for_core_, waited), piece_.busy);
+    piece_.busy -= here;
+    turn_waited_ += here;
+  }
+  if (piece_.busy > longest_.busy) longest_ = piece_;
   piece_ = {};
 }
 
 void Loop::end_turn() {
   const Duration took = piece_began_ - turn_began_;
   if (took <= kLongTurn || longest_.what == nullptr) return;
+  const Duration busy = took - turn_waited_;
+  if (busy <= kLongTurn) {
+    ++turns_.crowded_count;
+    return;
+  }
   ++turns_.long_count;
   const bool logs = turn_began_ >= log_again_at_;
-  if (!logs && took <= turns_.longest) return;
+  if (!logs && busy <= turns_.longest) return;
   std::string in = name_of(*longest_.what);
   if (longest_.frame_kind != 0) in += text(", frame ", longest_.frame_kind);
   if (logs) {
     log_again_at_ = turn_began_ + kLogPause;
-    log_warn("loop_turn_long", "ms", took / std::chrono::milliseconds(1), "in", in, "in_ms",
-             longest_.took / std::chrono::milliseconds(1), "so_far", turns_.long_count);
+    log_warn("loop_turn_long", "busy_ms", busy / std::chrono::milliseconds(1), "took_ms",
+             took / std::chrono::milliseconds(1), "in", in, "in_ms", longest_.busy / std::chrono::milliseconds(1),
+             "so_far", turns_.long_count);
   }
-  if (took > turns_.longest) turns_.longest = took, turns_.longest_in = std::move(in);
+  if (busy > turns_.longest) turns_.longest = busy, turns_.longest_in = std::move(in);
 }
 
 Duration Loop::until_next_timer() const {

@@ -3,8 +3,9 @@
 // Everything registered here runs on the loop's thread, one at a time, and must not block: what may (the control, bulk
 // data) has threads of its own and comes back with post(). post() is the only call for other threads. Timers that are due
 // run between posted tasks, too, so that many of these make none late by more than one of them takes and a few ms.
-// A *turn* is all that is done between two waits. No turn should take longer than kLongTurn: what does is counted, with
-// the name of what took longest in it, and logged. It is time on the clock: a thread that gets no core counts as busy.
+// A *turn* is all that is done between two waits. No turn should keep the loop busy for longer than kLongTurn: what does
+// is counted, with the name of what took longest in it, and logged. Busy is whoever works or waits for anything but a
+// core; a turn that took so long only because this thread had to wait for a core is counted apart.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,10 @@ namespace pawl::job {
 inline constexpr Duration kLongTurn = std::chrono::milliseconds(10);
 
 struct LoopTurns {
-  std::uint64_t long_count = 0;  // took longer than kLongTurn
-  Duration longest{};
-  std::string longest_in;  // the function that took most of it, as the compiler names it; empty: none was long
+  std::uint64_t long_count = 0;     // busy for longer than kLongTurn
+  std::uint64_t crowded_count = 0;  // took longer, but the rest was waiting for a core
+  Duration longest{};               // busy
+  std::string longest_in;           // the function that took most of it, as the compiler names it; empty: none was long
 };
 
 class Loop {
@@ -66,7 +68,7 @@ class Loop {
   struct Piece {
     const std::type_info* what = nullptr;
     std::uint16_t frame_kind = 0;  // 0: no frame
-    Duration took{};
+    Duration busy{};
   };
   void run_posted();
   void run_timers();
@@ -91,8 +93,10 @@ class Loop {
   LoopTurns turns_;
   Duration turn_began_{};
   Duration piece_began_{};
-  Piece piece_;    // under way
-  Piece longest_;  // of this turn
+  Duration waited_for_core_{};  // by this thread, when last looked at
+  Duration turn_waited_{};      // for a core, in this turn
+  Piece piece_;                 // under way
+  Piece longest_;               // of this turn
   Duration log_again_at_{};
 };
 

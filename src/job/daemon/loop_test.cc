@@ -74,6 +74,17 @@ TEST_F(Rounds, ATurnThatTakesLongIsCountedAndNamed) {
   EXPECT_EQ(loop->turns().long_count, 1u);
   EXPECT_GE(loop->turns().longest, 200ms);
   EXPECT_NE(loop->turns().longest_in.find("GivesBackMemory"), std::string::npos) << loop->turns().longest_in;
+  EXPECT_EQ(loop->turns().crowded_count, 0u);
+}
+
+TEST_F(Rounds, WhoWaitsForACoreIsNotBusy) {
+  loop->post([&] { world.clock.skip_without_a_core(200ms); });
+  loop->post([&] { world.clock.skip(3ms); });
+  loop->stop();
+  loop->run();
+  EXPECT_EQ(loop->turns().long_count, 0u);
+  EXPECT_EQ(loop->turns().crowded_count, 1u);
+  EXPECT_EQ(loop->turns().longest, Duration::zero());
 }
 
 }  // namespace

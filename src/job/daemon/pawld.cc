@@ -366,8 +366,7 @@ void Pawld::tick() {
     return;
   }
   context_.attention.ticked(context_.clock->now(), context_.deadlines);
-  Counter& long_turns = context_.metrics.counter("loop_long_turns_total", "Turns of the loop of more than 10 ms.");
-  long_turns.add(loop_->turns().long_count - long_turns.value());
+  count_turns();
   neighbours_->tick();
   fence_if_cut_off();
   parts_->watch.check();
@@ -377,6 +376,14 @@ void Pawld::tick() {
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });
+}
+
+void Pawld::count_turns() {
+  Counter& busy = context_.metrics.counter("loop_long_turns_total", "Turns that kept the loop busy for over 10 ms.");
+  busy.add(loop_->turns().long_count - busy.value());
+  Counter& crowded = context_.metrics.counter("loop_crowded_turns_total",
+                                              "Turns of the loop of over 10 ms in which it mostly waited for a core.");
+  crowded.add(loop_->turns().crowded_count - crowded.value());
 }
 
 std::vector<NodeId> Pawld::beating() const {

@@ -66,6 +66,7 @@ class Pawld {
   void drive_soon(Duration delay);
   void drive_once_for_all();  // after all that has come by now
   void tick();
+  void count_turns();
   [[nodiscard]] std::vector<NodeId> beating() const;  // nodes that beat here within the deadline for silence
   void fence_if_cut_off();
   void fence(const std::string& why);

@@ -186,6 +186,7 @@ std::string Questions::status_json() const {
                                     {"heard_ms", ms_of(static_cast<std::uint64_t>(view.silent_for.count()))}});
   const LoopTurns turns = hooks_.loop_turns ? hooks_.loop_turns() : LoopTurns{};
   status["loop"] = {{"long_turns", turns.long_count},
+                    {"crowded_turns", turns.crowded_count},
                     {"longest_ms", ms_of(static_cast<std::uint64_t>(turns.longest.count()))},
                     {"longest_in", turns.longest_in}};
   status["holds"] = Json::array();

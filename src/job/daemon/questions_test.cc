@@ -44,7 +44,7 @@ class Asked : public testing::Test {
                            },
                        .loop_turns =
                            [] {
-                             return LoopTurns{3, Duration(34'000'000), "Generations::follow()"};
+                             return LoopTurns{3, 2, Duration(34'000'000), "Generations::follow()"};
                            }}};
 };
 
@@ -81,6 +81,7 @@ TEST_F(Asked, StatusBeforeThereIsAJob) {
   EXPECT_EQ(status["neighbours"][0]["heard_ms"], 2.0);
   EXPECT_EQ(status["neighbours"][0]["lifeline"], true);
   EXPECT_EQ(status["loop"]["long_turns"], 3);
+  EXPECT_EQ(status["loop"]["crowded_turns"], 2);
   EXPECT_EQ(status["loop"]["longest_ms"], 34.0);
   EXPECT_EQ(status["loop"]["longest_in"], "Generations::follow()");
   EXPECT_EQ(status["trainers"][0]["state"], "restoring");

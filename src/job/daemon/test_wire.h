@@ -177,10 +177,16 @@ class SkippingClock : public Clock {
   Duration boottime() override { return real_clock().boottime() + skipped_.load(); }
   Duration wall() override { return real_clock().wall(); }
   void sleep(Duration duration) override { real_clock().sleep(duration); }
+  Duration waited_for_core() override { return waited_.load(); }
   void skip(Duration duration) { skipped_ = skipped_.load() + duration; }
+  void skip_without_a_core(Duration duration) {
+    skip(duration);
+    waited_ = waited_.load() + duration;
+  }
 
  private:
   std::atomic<Duration> skipped_{Duration::zero()};
+  std::atomic<Duration> waited_{Duration::zero()};
 };
 
 // The real environment, but for its network, and time that may be skipped.
