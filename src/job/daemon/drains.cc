@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "job/recovery/members.h"
+#include "job/recovery/spares.h"
 
 namespace pawl::job {
 
@@ -35,7 +36,7 @@ void Drains::look_at(const TrainerProcess* first) {
 DrainOrders Drains::orders() const {
   DrainOrders orders = context_.orders.drains();
   if (orders.pause && orders.pause->revision == expired_) orders.pause.reset();
-  if (given_up_) std::erase(orders.leaving, context_.self);
+  if (given_up_) std::erase(orders.leaving, *given_up_);
   return orders;
 }
 
@@ -44,17 +45,10 @@ void Drains::consider() {
   if (!mirror.has_state() || context_.ending) return;
   TrainerProcess* const first = first_trainer();
   look_at(first);
-  if (!contains(context_.orders.drains().leaving, context_.self)) given_up_ = false;
-  if (given_up_ && context_.clock->now() - withdrawn_at_ >= kWithdrawAgain) withdraw(context_.self.node);
-  DrainDuties duties;
+  if (given_up_ && !contains(context_.orders.drains().leaving, *given_up_)) given_up_.reset();
+  if (given_up_ && context_.clock->now() - withdrawn_at_ >= kWithdrawAgain) withdraw(given_up_->node);
   const DrainOrders ordered = orders();
-  if (context_.is_running() && !ordered.leaving.empty()) {
-    const std::vector<NodeRecord> nodes = mirror.registrations().records();
-    const DrainView view{
-        mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), progress_().committed,
-        waits_,        context_.clock->now()};
-    duties = decide_draining(view, context_.self, context_.deadlines);
-  }
+  const DrainDuties duties = duties_of(ordered);
   write_pages(duties, first);
   if (duties.expired) {
     log_warn("drain_pause_expired", "step", ordered.pause->step);
@@ -65,6 +59,24 @@ void Drains::consider() {
   if (duties.acknowledge) acknowledge();
   if (duties.open) open(*duties.open);
   if (!duties.done.empty()) forget(duties.done);
+}
+
+DrainDuties Drains::duties_of(const DrainOrders& ordered) const {
+  const JobMirror& mirror = context_.mirror;
+  if (!context_.is_running() || ordered.leaving.empty()) {
+    if (hooks_.forget_probes) hooks_.forget_probes();
+    return {};
+  }
+  const std::vector<NodeRecord> nodes = mirror.registrations().records();
+  DrainView view{
+      mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), hooks_.progress().committed,
+      waits_,        context_.clock->now()};
+  SpareProbes::Answers answers;
+  if (hooks_.probe && must_ask_spares(view, context_.self))
+    answers = hooks_.probe(spares_of(mirror.state(), nodes, context_.orders.cordoned()));
+  view.silent = answers.silent;
+  view.unprobed = answers.pending;
+  return decide_draining(view, context_.self, context_.deadlines);
 }
 
 void Drains::write_pages(const DrainDuties& duties, const TrainerProcess* first) {
@@ -111,14 +123,14 @@ void Drains::open(const Cause& cause) {
   if (next == nullptr) return;
   if (std::exchange(told_in_, state.generation) != state.generation)
     events_.tell("drain_begun", Json{{"leaving", cause.node->node.value},
-                                     {"step", progress_().committed.value},
+                                     {"step", hooks_.progress().committed.value},
                                      {"waited_ms", (context_.clock->now() - waits_.since) / 1ms}}
                                     .dump());
   mover_.move(next->next, next->why);
 }
 
 void Drains::give_up(NodeLife leaving, const std::string& why) {
-  given_up_ = true;
+  given_up_ = leaving;
   log_warn("drain_given_up", "why", why);
   events_.tell("drain_given_up", Json{{"leaving", leaving.node.value}, {"why", why}}.dump());
   withdraw(leaving.node);

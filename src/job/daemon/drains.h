@@ -5,9 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "job/daemon/events.h"
 #include "job/daemon/node_context.h"
+#include "job/daemon/spare_probes.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/trainers.h"
 #include "job/recovery/draining.h"
@@ -17,9 +22,14 @@ namespace pawl::job {
 
 class Drains {
  public:
-  Drains(NodeContext& context, Trainers& trainers, StateMover& mover, Events& events,
-         std::function<Progress()> progress)
-      : context_(context), trainers_(trainers), mover_(mover), events_(events), progress_(std::move(progress)) {}
+  struct Hooks {
+    std::function<Progress()> progress;
+    // Asks spares whether they answer on their data links, and drives when one more is known. Not set: all do.
+    std::function<SpareProbes::Answers(std::span<const NodeRecord>)> probe = {};
+    std::function<void()> forget_probes = {};  // what they have answered
+  };
+  Drains(NodeContext& context, Trainers& trainers, StateMover& mover, Events& events, Hooks hooks)
+      : context_(context), trainers_(trainers), mover_(mover), events_(events), hooks_(std::move(hooks)) {}
 
   void consider();  // something may have changed; idempotent
 
@@ -27,6 +37,7 @@ class Drains {
   [[nodiscard]] TrainerProcess* first_trainer();  // in this node's lowest seat
   void look_at(const TrainerProcess* first);
   [[nodiscard]] DrainOrders orders() const;
+  [[nodiscard]] DrainDuties duties_of(const DrainOrders& ordered) const;
   void write_pages(const DrainDuties& duties, const TrainerProcess* first);
   void propose(const Pause& pause);
   void acknowledge();
@@ -39,12 +50,12 @@ class Drains {
   Trainers& trainers_;
   StateMover& mover_;
   Events& events_;
-  std::function<Progress()> progress_;
+  Hooks hooks_;
   PausedTrainer waits_;
   std::int64_t acknowledged_ = 0;  // the pause's revision
   std::int64_t expired_ = 0;       // likewise
   bool proposing_ = false;
-  bool given_up_ = false;  // until the order is gone
+  std::optional<NodeLife> given_up_;  // whose drain, until the order is gone
   Duration withdrawn_at_{};
   Generation told_in_;
   Generation forgotten_in_;

@@ -41,7 +41,18 @@ class Draining : public testing::Test {
   TrainerProcess& process = trainers.places()[0];
   TestTrainer trainer{*loop, process};
   Step committed{40};
-  Drains drains{node.context, trainers, node.mover, node.events, [this] { return Progress{committed, 0}; }};
+  SpareProbes::Answers probed;
+  int forgotten = 0;
+  Drains drains{node.context,
+                trainers,
+                node.mover,
+                node.events,
+                {.progress =
+                     [this] {
+                       return Progress{committed, 0};
+                     },
+                 .probe = [this](std::span<const NodeRecord>) { return probed; },
+                 .forget_probes = [this] { ++forgotten; }}};
 };
 
 class DrainingElsewhere : public Draining {
@@ -144,6 +155,43 @@ TEST_F(DrainingElsewhere, TheFirstThatStaysOpensTheGenerationWhenTheStepIsCommit
   drains.consider();
   EXPECT_EQ(page_step(), 0u);
   EXPECT_EQ(node.control.swaps.size(), 1u);
+}
+
+TEST_F(Draining, NobodyWaitsForASpareThatDoesNotAnswerAndTheDrainIsGivenUp) {
+  probed.pending = {test_life(2)};
+  drains.consider();
+  EXPECT_EQ(page_step(), 0u);
+  EXPECT_EQ(forgotten, 0);
+  probed = {{test_life(2)}, {}};
+  const int tells = node.control.tells;
+  drains.consider();
+  EXPECT_EQ(page_step(), 0u);
+  EXPECT_EQ(node.control.tells, tells + 1);  // erases the order
+  node.context.orders.apply(keys().drain(NodeId(1)), nullptr, ++node.revision);
+  drains.consider();
+  EXPECT_GE(forgotten, 1);
+  probed = {};
+  hear(keys().drain(NodeId(1)), R"({"incarnation":1})");
+  drains.consider();
+  EXPECT_EQ(page_step(), 1u);
+}
+
+TEST_F(DrainingElsewhere, NoGenerationIsOpenedForASpareThatDoesNotAnswer) {
+  const std::int64_t pause = hear(keys().pause(), kPauseAt42);
+  hear_acks(pause);
+  committed = Step(42);
+  probed.pending = {test_life(2)};
+  drains.consider();
+  EXPECT_TRUE(node.control.swaps.empty());
+  EXPECT_EQ(page_step(), 42u);
+  probed = {{test_life(2)}, {}};
+  const int tells = node.control.tells;
+  drains.consider();
+  EXPECT_TRUE(node.control.swaps.empty());
+  EXPECT_EQ(page_step(), 0u);  // all go on
+  EXPECT_EQ(node.control.tells, tells + 1);
+  drains.consider();
+  EXPECT_EQ(page_step(), 0u);
 }
 
 TEST_F(DrainingElsewhere, WhoeverWaitsForALeavingNodeThatIsNotHeardGoesOn) {

@@ -53,6 +53,9 @@ Pawld::Parts::Parts(Pawld& pawld)
       spare_probes(
           pawld.context_, [&pawld](Purpose purpose) { return pawld.hello(purpose); },
           [&pawld] { pawld.context_.drive(); }),
+      drain_probes(
+          pawld.context_, [&pawld](Purpose purpose) { return pawld.hello(purpose); },
+          [&pawld] { pawld.context_.drive(); }),
       mover(pawld.context_, events, holds,
             {.on_won =
                  [&pawld](const JobState& state, Revision revision) {
@@ -129,7 +132,10 @@ Pawld::Parts::Parts(Pawld& pawld)
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
-      drains(pawld.context_, trainers, mover, events, [this] { return progress.progress(); }),
+      drains(pawld.context_, trainers, mover, events,
+             {.progress = [this] { return progress.progress(); },
+              .probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares); },
+              .forget_probes = [this] { drain_probes.forget(); }}),
       seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
       generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, protection,
                    rendezvous, events, holds},

@@ -34,6 +34,7 @@ struct Pawld::Parts {
   Holds holds;
   Events events;
   SpareProbes spare_probes;
+  SpareProbes drain_probes;
   StateMover mover;
   SpareMemory spare_memory;
   Memory memory;

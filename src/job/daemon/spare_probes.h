@@ -28,6 +28,7 @@ class SpareProbes {
   // Asks those that were not asked in this generation yet. A probe ends within `communication_grace`; one that
   // does not (it could not begin) counts as silent after twice that time.
   [[nodiscard]] Answers ask(std::span<const NodeRecord> spares);
+  void forget() { asked_.clear(); }  // they are asked anew
 
  private:
   enum class Answer { pending, answered, silent };

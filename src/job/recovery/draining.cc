@@ -15,18 +15,19 @@ std::size_t seats_of(const JobState& state, NodeLife life) {
 }
 
 // Spares that could take the seats of `leaving`, which is no spare for itself.
-std::size_t free_spares(const JobState& state, std::span<const NodeRecord> nodes, std::span<const NodeId> cordoned,
-                        NodeLife leaving) {
+std::vector<NodeLife> free_spares(const JobState& state, std::span<const NodeRecord> nodes,
+                                  std::span<const NodeId> cordoned, NodeLife leaving) {
   const std::size_t needed = seats_of(state, leaving);
-  return static_cast<std::size_t>(std::ranges::count_if(spares_of(state, nodes, cordoned), [&](const NodeRecord& node) {
-    return node.parked >= needed && node.life.node != leaving.node;
-  }));
+  std::vector<NodeLife> free;
+  for (const NodeRecord& node : spares_of(state, nodes, cordoned))
+    if (node.parked >= needed && node.life.node != leaving.node) free.push_back(node.life);
+  return free;
 }
 
 std::optional<NodeLife> first_leaving(const DrainView& view) {
   if (view.state.phase != JobPhase::running || view.spec.replica_count == 0) return std::nullopt;
   for (const NodeLife& life : view.orders.leaving)
-    if (is_survivor(view.state, life) && free_spares(view.state, view.nodes, view.cordoned, life) > 0) return life;
+    if (is_survivor(view.state, life) && !free_spares(view.state, view.nodes, view.cordoned, life).empty()) return life;
   return std::nullopt;
 }
 
@@ -50,6 +51,22 @@ std::vector<NodeLife> orders_over(const DrainView& view) {
   return over;
 }
 
+enum class SpareAnswer { answers, unknown, silent };
+
+SpareAnswer answer_of_spares(const DrainView& view, std::span<const NodeLife> free) {
+  const auto answers = [&](NodeLife life) { return !contains(view.silent, life) && !contains(view.unprobed, life); };
+  if (std::ranges::any_of(free, answers)) return SpareAnswer::answers;
+  const auto unknown = [&](NodeLife life) { return contains(view.unprobed, life); };
+  return std::ranges::any_of(free, unknown) ? SpareAnswer::unknown : SpareAnswer::silent;
+}
+
+std::string why_silent(std::span<const NodeLife> free) {
+  std::vector<std::string> names;
+  for (const NodeLife& life : free) names.push_back(text(life.node));
+  return text("no spare answers on its data link (node ", joined(names, ", "),
+              "): look at its network, or start another spare");
+}
+
 // Of the leaving node, whose trainer stands before the step that the others may be in, or after the last one.
 std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& deadlines) {
   if (view.waits.before == Step(0)) return {};
@@ -62,6 +79,11 @@ std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& de
 
 }  // namespace
 
+bool must_ask_spares(const DrainView& view, NodeLife self) {
+  const auto leaving = first_leaving(view);
+  return leaving && is_survivor(view.state, self) && (self == *leaving || self == opener(view.state, *leaving));
+}
+
 DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines) {
   DrainDuties duties;
   if (view.state.leader == self) duties.done = orders_over(view);
@@ -71,11 +93,19 @@ DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadline
   const std::optional<Pause>& pause = view.orders.pause;
   const bool paused = pause && pause->generation == view.state.generation && pause->leaving == leaving;
   const bool agreed = paused && all_paused(view);
+  SpareAnswer spare = SpareAnswer::answers;
+  if (must_ask_spares(view, self)) {
+    const std::vector<NodeLife> free = free_spares(view.state, view.nodes, view.cordoned, leaving);
+    spare = answer_of_spares(view, free);
+    if (spare == SpareAnswer::silent) duties.give_up = why_silent(free);
+    if (!duties.give_up.empty()) return duties;
+  }
   if (self == leaving) {
     duties.give_up = why_given_up(view, agreed, deadlines);
     if (!duties.give_up.empty()) return duties;
     // Before the first commit there is nothing to move yet.
-    if (view.committed > Step(0) && !agreed) duties.first_page = kPauseAtNext;
+    const bool may_begin = view.committed > Step(0) && (paused || spare == SpareAnswer::answers);
+    if (may_begin && !agreed) duties.first_page = kPauseAtNext;
     if (!paused && view.committed > Step(0) && view.waits.before > Step(0))
       duties.propose = Pause{view.state.generation, leaving, view.waits.before};
   }
@@ -87,7 +117,7 @@ DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadline
   if (duties.first_page == Step(0)) duties.first_page = pause->step;
   const auto told = view.orders.paused.find(self.node);
   duties.acknowledge = told == view.orders.paused.end() || told->second != pause->revision;
-  if (agreed && view.committed >= pause->step && opener(view.state, leaving) == self)
+  if (agreed && view.committed >= pause->step && opener(view.state, leaving) == self && spare == SpareAnswer::answers)
     duties.open = Cause{FaultKind::drain, leaving, std::nullopt, text("after step ", pause->step), 0};
   return duties;
 }
@@ -101,11 +131,11 @@ Status may_drain(const JobSpec& spec, const JobState& state, std::span<const Nod
   std::size_t promised = 0;
   for (const NodeLife& life : others)
     if (life != leaving && is_survivor(state, life)) ++promised;
-  const std::size_t free = free_spares(state, nodes, cordoned, leaving);
+  const std::size_t free = free_spares(state, nodes, cordoned, leaving).size();
   if (free > promised) return {};
   std::string why = text("no spare is free to take the seats of node ", leaving.node, "; start one (a further node)");
   if (promised > 0) why += text(" (", promised, " promised to other drains)");
-  const bool barred = !cordoned.empty() && free_spares(state, nodes, {}, leaving) > free;
+  const bool barred = !cordoned.empty() && free_spares(state, nodes, {}, leaving).size() > free;
   if (barred) why += ", or `pawl node uncordon` one of the cordoned nodes";
   return Error{Code::full, why};
 }

@@ -10,7 +10,8 @@
 //   4. When s is committed, the first member that stays opens the next generation with the leaving node evicted.
 // Nothing of this is needed for safety: a recovery that opens at another moment costs a step, and loses nothing. So a
 // death meanwhile is a recovery as ever; a pause counts in its own generation only; and whoever waits too long goes on.
-// One node at a time, only while a spare is free for it. Pure.
+// One node at a time, only while a spare is free for it that answers on its data link: the leaving node asks before its
+// trainer waits, and whoever opens the generation before it does. Pure.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,9 @@ struct DrainView {
   Step committed;  // as far as this node knows
   PausedTrainer waits;
   Duration now{};
+  // Of the spares that this node has asked: they did not answer, or have not yet.
+  std::span<const NodeLife> silent = {};
+  std::span<const NodeLife> unprobed = {};
 };
 inline constexpr Step kPauseAtNext{1};  // of a page: don't begin another step, whichever it is
 struct DrainDuties {
@@ -65,10 +69,12 @@ struct DrainDuties {
   std::optional<Pause> propose;
   bool acknowledge = false;    // once the pages say it
   std::optional<Cause> open;   // the next generation
-  std::string give_up;         // why the drain is given up; of the leaving node
+  std::string give_up;         // why the drain is given up; of the leaving node, and of who would open
   bool expired = false;        // this node has waited too long for others: the pause counts no more here
   std::vector<NodeLife> done;  // orders that nobody needs any more; of the leader
 };
+// Whether this node has to know which spares answer.
+[[nodiscard]] bool must_ask_spares(const DrainView& view, NodeLife self);
 [[nodiscard]] DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines);
 
 // Why this node can't be drained: no error, or a sentence with its remedy. For whoever gives the order. `others`: lives

@@ -31,7 +31,8 @@ class Drain : public testing::Test {
     orders.leaving = {life(1)};
   }
   DrainDuties of(std::uint32_t node) {
-    return decide_draining({spec, state, orders, nodes, cordoned, committed, waits, now}, life(node), deadlines);
+    return decide_draining({spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed}, life(node),
+                           deadlines);
   }
   void pause(std::uint64_t step, std::uint64_t generation = 5) {
     orders.pause = Pause{Generation(generation), life(1), Step(step), 77};
@@ -48,6 +49,7 @@ class Drain : public testing::Test {
   Step committed{40};
   PausedTrainer waits;
   Duration now = 100s;
+  std::vector<NodeLife> silent, unprobed;
   const Deadlines deadlines = derive_deadlines(3s);
 };
 
@@ -103,6 +105,31 @@ TEST_F(Drain, OneThatStaysOpensTheGenerationWhenTheStepIsCommitted) {
   state.seats[1].life = life(0);
   all_acknowledge();
   EXPECT_TRUE(of(0).open);  // also where the leaving node is the first
+}
+
+TEST_F(Drain, NoStepIsWaitedForBeforeASpareHasAnswered) {
+  unprobed = {life(3)};
+  EXPECT_EQ(of(1).first_page, Step(0));
+  EXPECT_TRUE(of(1).give_up.empty());
+  silent.swap(unprobed);
+  EXPECT_NE(of(1).give_up.find("node 3"), std::string::npos) << of(1).give_up;
+  EXPECT_FALSE(of(0).give_up.empty());  // who would open asks, too
+  EXPECT_TRUE(of(2).give_up.empty());
+  nodes.push_back(nodes[3]);
+  nodes[4].life = life(4);
+  EXPECT_EQ(of(1).first_page, kPauseAtNext);  // one is enough
+}
+
+TEST_F(Drain, NoGenerationIsOpenedBeforeASpareHasAnswered) {
+  pause(42);
+  all_acknowledge();
+  committed = Step(42);
+  unprobed = {life(3)};
+  EXPECT_FALSE(of(0).open);
+  EXPECT_EQ(of(0).page, Step(42));
+  EXPECT_EQ(of(1).first_page, Step(42));  // it has begun
+  unprobed.clear();
+  EXPECT_TRUE(of(0).open);
 }
 
 TEST_F(Drain, APauseIsForItsGenerationAndItsNode) {
