@@ -120,7 +120,8 @@ class ManagedJob(Job):
     def _open_groups(self, timeout: timedelta) -> None:
         """Once every seat is here. The deadline is for making groups alone: a seat that comes in anew builds first."""
         from pawl import groups
-        same_script.agree(self._trainer, self.rank, groups.count_of_all(self.world_size))
+        same_script.agree(self._trainer, self.rank, groups.count_of_all(self.world_size),
+                          self._protected.gradient_order() if self._declared else [])
         if self._trainer.rendezvous_add("pawl/arrived", 1) == self.world_size:
             self._trainer.rendezvous_set("pawl/all", b"here")
         self._trainer.rendezvous_get("pawl/all", MEET_S)

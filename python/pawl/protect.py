@@ -196,6 +196,18 @@ class Protected:
                 if reset is not None:
                     reset()
 
+    def gradient_order(self) -> list[str]:
+        """Of the parameters in DDP's buckets. DDP lays them anew after the first backward that exchanges gradients, in
+        the order in which rank 0 came to them; its own log of that lags by steps. Costs zeros as large as the
+        gradients, for a moment."""
+        names = {id(parameter): name for name, parameter in self.parameters()}
+        found = []
+        for module in self._ddp_modules():
+            for number, bucket in enumerate(module.reducer._get_zeros_like_grad_buckets()):
+                found.append(f"bucket {number}")
+                found += [names.get(id(parameter), "another") for parameter in bucket.parameters()]
+        return found
+
     def refuse_hooks(self) -> None:
         """What a communication hook keeps between steps (PowerSGD its errors) isn't captured. Fails: Refused."""
         import torch.distributed as dist

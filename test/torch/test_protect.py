@@ -763,10 +763,29 @@ class BuiltAlikeTest(unittest.TestCase):
 
     def test_other_groups_are_refused(self):
         store = self.Store()
-        same_script.agree(store, 0, 2)
-        same_script.agree(store, 1, 2)
+        same_script.agree(store, 0, 2, [])
+        same_script.agree(store, 1, 2, [])
         with self.assertRaisesRegex(pawl.Refused, "seats 0 and 2 .* have made 2 and 3 groups of all ranks"):
-            same_script.agree(store, 2, 3)
+            same_script.agree(store, 2, 3, [])
+
+    def test_another_order_of_gradients_is_refused(self):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
+        protected = protect.Protected(0, 1)
+        protected.add((model, torch.optim.SGD(model.parameters(), lr=0.1)), None)
+        declared = protected.gradient_order()
+        self.assertEqual(["bucket 0", "0.weight", "0.bias", "1.weight", "1.bias"], declared)
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+        came = protected.gradient_order()
+        self.assertEqual({"1.weight", "1.bias"}, set(came[1:3]), "laid anew")
+        store = self.Store()
+        same_script.agree(store, 0, 1, came)
+        same_script.agree(store, 1, 1, came)
+        with self.assertRaisesRegex(pawl.Refused, r"another order on seat 0 than on seat 2.*\(number 2 is 1.* there, "
+                                                  r"0.weight here\).*find_unused_parameters=True"):
+            same_script.agree(store, 2, 1, declared)
 
     def test_a_hook_that_keeps_errors_is_refused(self):
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook

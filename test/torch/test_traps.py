@@ -88,6 +88,11 @@ class TrapTest(JobTest):
     def test_weights_that_are_written_at_the_loops_top(self):
         self.equal("early_average", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
 
+    def test_layers_that_ranks_use_in_another_order(self):
+        _, said = self.killed("turned_order", code=1)
+        self.assert_says(said, "DDP exchanges gradients in another order on seat", "find_unused_parameters=True")
+        self.assertNotIn("Traceback", said)
+
     def test_unfreezing_and_an_evaluation_that_is_cut_off(self):
         self.equal("unfreezing", "evaluation was cut short", kill="1:6,0:10")
 
