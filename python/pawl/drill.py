@@ -41,7 +41,9 @@ POLL_S = 0.1
 STOP_S = 20.0
 TAIL_LINES = 12
 WAITING_LINES_MAX = 12  # one comes every 5 s
-PATIENCE_S = 30.0       # without a step, besides what the undisturbed run has needed
+PATIENCE_S = 60.0       # without a step, besides thrice what the undisturbed run has needed
+LOOK_S = 5.0            # how often it is looked whether it computes
+COMPUTES_S = 3.0        # processor time of all trainers that shows that it does something: waiting takes next to none
 STACKS_S = 2.0          # in which the trainers tell where they stand
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _STOPPED = "pawl: the rehearsal was stopped before it touched: "  # rehearsal.py's, which needs torch
@@ -260,7 +262,8 @@ class Drill:
         if drill_verdict.needs_another_run(reference, disturbed):
             tell("something differs; third run: undisturbed once more, to see whether the script differs from itself")
             again, runs = self._undisturbed("third"), 3
-        verdict = drill_verdict.judge(reference, disturbed, again, rehearsed, self._lines_written())
+        verdict = drill_verdict.judge(reference, disturbed, again, rehearsed,
+                                      [each.lines_written for each in self._jobs], job.read_back)
         return Outcome(verdict, reference, disturbed, struck, plan, runs)
 
     def close(self) -> None:
@@ -298,7 +301,7 @@ class Drill:
     def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
         options = self._options
         job = self._start("second")
-        job.patience_s = PATIENCE_S + 2.0 * self._jobs[0].longest_pause_s
+        job.patience_s = PATIENCE_S + 3.0 * self._jobs[0].longest_pause_s
         striker = Striker(job.running, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended,
                           tell, options.timeout_s, job.look_after)
         try:
@@ -310,9 +313,6 @@ class Drill:
             raise DrillError(self._not_recovered(job, reference, f"the job ended with exit code {code}"))
         job.put_files_back()
         return job, struck
-
-    def _lines_written(self) -> list[dict[str, int]]:
-        return [job.lines_written for job in self._jobs]
 
     def _start(self, name: str, environment: dict[str, str] | None = None) -> DrilledJob:
         job = DrilledJob(self._options, os.path.join(self._folder, name), environment or {})
@@ -358,9 +358,12 @@ class DrilledJob:
         self._run_root = os.path.join(folder, "r")
         self._files = os.path.join(folder, "files")
         self._recorded = (0, time.monotonic())  # bytes of records, and since when
-        self.patience_s = 0.0          # how long it may be without a step; 0: for ever
+        self._spent: dict[int, float] = {}  # processor time by pid
+        self._looked, self._spent_then = 0.0, 0.0
+        self.patience_s = 0.0          # how long it may be without a step or computing; 0: for ever
         self.longest_pause_s = 0.0     # before its first step, or between two
         self.lines_written: dict[str, int] = {}
+        self.read_back: list[str] = []  # files that it had written
         self.running = RunningJob(options.pawl, self._run_root, f"drill-{secrets.token_hex(3)}")
 
     def start(self) -> None:
@@ -421,9 +424,24 @@ class DrilledJob:
         if found != size or held:
             self.longest_pause_s = max(self.longest_pause_s, now - since)
             self._recorded = (found, now)
-        elif self.patience_s and now - since > self.patience_s:
-            raise StandsStill(f"the job stands still: no step for {now - since:.0f} s, after step "
-                              f"{self.record().steps()}{_listed(self.places())}\n")
+        elif self.patience_s and now - self._looked > LOOK_S:
+            self._looked = now
+            if self._computes():
+                self._recorded = (found, now)
+            elif now - since > self.patience_s:
+                raise StandsStill(f"the job stands still: no step for {now - since:.0f} s, after step "
+                                  f"{self.record().steps()}{_listed(self.places())}\n")
+
+    def _computes(self) -> bool:
+        """Since this was last true. A process that is just built does, however long that takes."""
+        for status in self.running.nodes().values():
+            for pid in [trainer["pid"] for trainer in status.get("trainers", []) if trainer.get("pid")]:
+                self._spent[pid] = max(self._spent.get(pid, 0.0), drill_blows.processor_s(pid))
+        spent = sum(self._spent.values())
+        if spent < self._spent_then + COMPUTES_S:
+            return False
+        self._spent_then = spent
+        return True
 
     def places(self) -> list[str]:
         """Where the trainers of all seats stand, and who has not come to what the others wait for."""
@@ -439,6 +457,7 @@ class DrilledJob:
     def put_files_back(self) -> None:
         """When it has ended. Idempotent."""
         self.lines_written.update(drill_files.lines_written(self._files))
+        self.read_back += drill_files.read_back(self._files)
         keep = os.path.join(self._folder, "written") if self._options.keep else ""
         for failed in drill_files.restore(self._files, keep):
             tell(f"could not be put back as it was: {failed}")

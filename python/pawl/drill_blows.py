@@ -195,9 +195,21 @@ def unmount_disk(folder: str) -> None:
 
 def start_time_of(pid: int) -> int | None:
     """Clock ticks since boot."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def processor_s(pid: int) -> float:
+    """That it has used, in all of its threads; 0 if it isn't there."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """Behind the name."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
     except OSError:
-        return None
-    return int(text[text.rindex(")") + 2:].split()[19])
+        return []
+    return text[text.rindex(")") + 2:].split()

@@ -47,6 +47,8 @@ def begin() -> None:
         if not getattr(_here, "inside", False):
             for change in file_events.changes(event, arguments):
                 journal.about_to(change)
+            if event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE != os.O_WRONLY:
+                journal.about_to_read(file_events.real_path(arguments[0]))
     sys.addaudithook(audit)
     saves = file_events.told_of_saves(journal.about_to)
     with contextlib.suppress(ImportError):
@@ -65,7 +67,8 @@ class Journal:
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._roots = file_events.nobodys_files(os.environ.get("PAWL_RUN_DIR", ""), os.path.dirname(folder))
         self._known: set[str] = set()
-        self._read = 0
+        self._size = 0  # of the journal, when it was read last
+        self._read: set[str] = set()
 
     def about_to(self, change: Change) -> None:
         """Fails: NoRoom."""
@@ -82,10 +85,32 @@ class Journal:
         finally:
             _here.inside = False
 
+    def about_to_read(self, path: str | None) -> None:
+        """What a run reads that it has written is state that nothing takes back."""
+        try:
+            size = os.path.getsize(os.path.join(self._folder, _JOURNAL))
+        except OSError:
+            return
+        if path is None or path in self._read or (path not in self._known and size == self._size):
+            return
+        _here.inside = True
+        try:
+            if size != self._size:
+                self._known, self._size = {entry["path"] for entry in entries(self._folder)}, size
+            if path in self._known and os.path.isfile(path):
+                self._read.add(path)
+                self._append({"path": path, "was": "read"})
+        finally:
+            _here.inside = False
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with open(os.path.join(self._folder, _JOURNAL), "ab", buffering=0) as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+
     def _keep(self, path: str) -> None:
-        if os.path.isdir(path):
-            for folder, _, names in os.walk(path, topdown=False):  # before it is renamed or deleted
-                for name in names:
+        if os.path.isdir(path) and not os.path.islink(path):
+            for folder, folders, names in os.walk(path, topdown=False):  # before it is renamed or deleted
+                for name in names + [each for each in folders if os.path.islink(os.path.join(folder, each))]:
                     self._keep_one(os.path.join(folder, name))
                 self._keep_one(folder)
         else:
@@ -95,7 +120,9 @@ class Journal:
         if path in self._known:
             return
         entry: dict[str, Any] = {"path": path, "was": "nothing"}
-        if os.path.isdir(path):
+        if os.path.islink(path):
+            entry.update(was="link", to=os.readlink(path))
+        elif os.path.isdir(path):
             entry["was"] = "folder"
         elif os.path.isfile(path):
             entry.update(was="file", copy=str(len(self._known)))
@@ -107,8 +134,7 @@ class Journal:
             shutil.copy2(path, os.path.join(copies, entry["copy"]))
         elif os.path.lexists(path):
             return  # a device, a socket
-        with open(os.path.join(self._folder, _JOURNAL), "ab", buffering=0) as file:
-            file.write(json.dumps(entry).encode() + b"\n")
+        self._append(entry)
         self._known.add(path)
 
     @contextlib.contextmanager
@@ -131,6 +157,11 @@ def entries(folder: str) -> list[dict[str, Any]]:
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
     return found
+
+
+def read_back(folder: str) -> list[str]:
+    """Files that the run has read after it had written them."""
+    return sorted({entry["path"] for entry in entries(folder) if entry["was"] == "read"})
 
 
 def lines_written(folder: str) -> dict[str, int]:
@@ -164,6 +195,8 @@ def restore(folder: str, keep: str = "") -> list[str]:
         if entry["was"] == "file":
             copy = os.path.join(folder, _COPIES, entry["copy"])
             _try(failed, entry, lambda path, copy=copy: _put_back(copy, path))
+        elif entry["was"] == "link":
+            _try(failed, entry, lambda path, to=entry["to"]: _link(to, path))
     if found:
         os.replace(os.path.join(folder, _JOURNAL), os.path.join(folder, _JOURNAL + ".done"))
     return failed
@@ -181,6 +214,12 @@ def _remove(path: str) -> None:
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
+
+
+def _link(to: str, path: str) -> None:
+    _remove(path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(to, path)
 
 
 def _put_back(copy: str, path: str) -> None:

@@ -354,9 +354,10 @@ class Verdict:
 
 
 def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str] | None = None,
-          lines: Sequence[dict[str, int]] = ()) -> Verdict:
+          lines: Sequence[dict[str, int]] = (), read_back: Sequence[str] = ()) -> Verdict:
     """`again`: a second undisturbed run, where there is one. `rehearsed`: files before which rehearsing spares were
-    stopped. `lines`: how many lines each text has that a run has written; of the runs in this order."""
+    stopped. `lines`: how many lines each text has that a run has written; of the runs in this order. `read_back`: files
+    that the script reads after it has written them."""
     rehearsed = rehearsed or []
     besides = unsteady_paths(reference, again) if again is not None else set()
     if again is not None:
@@ -366,7 +367,7 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
     difference = first_difference(reference, disturbed)
     ending = unprotected_to_the_end(reference, disturbed, besides)
     if difference is not None:
-        return _differs(difference, reference, disturbed, besides, rehearsed)
+        return _differs(difference, reference, disturbed, besides, rehearsed, read_back)
     notes = tuple(_note(suspect) for suspect in ending if suspect.kind not in STATE_KINDS) + (
         *_rehearsal_notes(rehearsed), *_file_notes(lines))
     states = [suspect for suspect in ending if suspect.kind in STATE_KINDS]
@@ -421,7 +422,7 @@ def unprotected_sentence(suspects: list[Suspect]) -> tuple[str, str]:
 
 
 def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str],
-             rehearsed: list[str]) -> Verdict:
+             rehearsed: list[str], read_back: Sequence[str]) -> Verdict:
     suspects = unprotected_at(reference, disturbed, difference.step, sorted(reference.seats()), besides)
     feeding = [suspect for suspect in suspects if suspect.feeds()]
     notes = _rehearsal_notes(rehearsed)
@@ -435,6 +436,11 @@ def _differs(difference: Difference, reference: Run, disturbed: Run, besides: se
         cause, remedy = unprotected_sentence(suspects)
         since = f"; `{first.path}` differs since step {first.step}" if first.step < difference.step else ""
         return Verdict("differs", difference.shown(), cause + since, remedy, notes)
+    if read_back and difference.what not in ("restored", "missing"):
+        return Verdict("differs", difference.shown(),
+                       f"a file that isn't taken back: the script reads {_named([f'`{path}`' for path in read_back])}, "
+                       f"which it has written before", "keep what is in it in a variable, and protect that: "
+                       "job.protect(state={...}); write the file in job.on_commit(...)", notes)
     return Verdict("differs", difference.shown(), *_without_suspects(difference), notes)
 
 
@@ -493,10 +499,15 @@ def _file_notes(lines: Sequence[dict[str, int]]) -> tuple[str, ...]:
         return ()
     reference, disturbed = lines[0], lines[1]
     again = lines[2] if len(lines) > 2 else reference
-    return tuple(f"`{path}` has {disturbed.get(path, 0)} lines, undisturbed {count}: steps that were done twice, or a "
-                 f"process that began anew, wrote there, too: write in job.on_commit(...) or step.on_commit(...)"
-                 for path, count in sorted(reference.items())
-                 if disturbed.get(path, 0) != count and again.get(path) == count)
+    found = []
+    for path, count in sorted(reference.items()):
+        now = disturbed.get(path, 0)
+        if now != count and again.get(path) == count:
+            why = ("steps that were done twice, or a process that began anew, wrote there, too" if now > count else
+                   "a process that took over a seat does not write there, or began the file anew")
+            found.append(f"`{path}` has {now} lines, undisturbed {count}: {why}; remedy: open it to append, in "
+                         f"job.on_commit(...) or step.on_commit(...)")
+    return tuple(found)
 
 
 def _rehearsal_notes(rehearsed: list[str]) -> tuple[str, ...]:

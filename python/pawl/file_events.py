@@ -19,8 +19,8 @@ _TORCHS_OWN = ("torchinductor_", "torch_")  # names that torch makes in the fold
 
 @dataclass(frozen=True)
 class Change:
-    """`what`: write, delete, truncate, rename, replace, make (a folder). `path`: where it really is. `makes`: it may be
-    there for the first time afterwards."""
+    """`what`: write, delete, truncate, rename, replace, link, make (a folder). `path`: where it really is; of what is
+    deleted, renamed or linked, a link counts itself. `makes`: it may be there for the first time afterwards."""
 
     what: str
     path: str
@@ -40,6 +40,10 @@ def changes(event: str, arguments: tuple[Any, ...]) -> list[Change]:
         return _changes(("delete", arguments[0], arguments[1], False))
     if event == "os.rename":
         return _changes(("rename", arguments[0], arguments[2], False), ("replace", arguments[1], arguments[3], True))
+    if event == "os.symlink":
+        return _changes(("link", arguments[1], arguments[2], True))
+    if event == "os.link":
+        return _changes(("link", arguments[1], arguments[3], True))
     if event == "os.mkdir":
         return _changes((MAKE_FOLDER, arguments[0], arguments[2], True))
     return []
@@ -47,15 +51,23 @@ def changes(event: str, arguments: tuple[Any, ...]) -> list[Change]:
 
 def _changes(*found: tuple[str, Any, int, bool]) -> list[Change]:
     return [Change(what, text, makes) for what, path, folder, makes in found
-            if (text := real_path(path, folder)) is not None]
+            if (text := real_path(path, folder, what in _OF_LINKS)) is not None]
 
 
-def real_path(path: Any, folder: int = -1) -> str | None:
-    """`folder`: a descriptor from which it begins. None: a descriptor, which was opened before."""
+_OF_LINKS = ("delete", "rename", "replace", "link")
+
+
+def real_path(path: Any, folder: int = -1, of_link: bool = False) -> str | None:
+    """`folder`: a descriptor from which it begins. `of_link`: a link at its end is not followed. None: a descriptor,
+    which was opened before."""
     if isinstance(path, int):
         return None
     try:
-        return os.path.realpath(os.path.join(f"/proc/self/fd/{folder}" if folder >= 0 else "", os.fsdecode(path)))
+        text = os.path.join(f"/proc/self/fd/{folder}" if folder >= 0 else "", os.fsdecode(path))
+        if of_link and os.path.islink(text):
+            above, name = os.path.split(text.rstrip(os.sep))
+            return os.path.join(os.path.realpath(above), name)
+        return os.path.realpath(text)
     except (TypeError, ValueError):
         return None
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import Backend, Store
 
 BACKEND = "pawl"
+_BY_SCRIPTS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")  # what scripts name as the default group's
 _OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
                        "send_object_list", "recv_object_list")
 
@@ -41,6 +42,7 @@ def register() -> None:
     """Makes backend `pawl` known to torch, and object collectives of its groups safe. Idempotent."""
     import torch.distributed as dist
 
+    keep_default_group()
     c10d = _extension.load()
     nccl = _make_nccl if _has_nccl() else None
     c10d.set_makers(_make_device, _make_gloo, nccl)
@@ -50,6 +52,25 @@ def register() -> None:
     _replace("new_group", _managed_new_group)
     _replace("_sync_module_states", _quiet, "torch.distributed.utils")
     atexit.register(c10d.close_generation)
+
+
+@functools.cache
+def keep_default_group() -> None:
+    """pawl.init() makes the default group: afterwards a script's own init_process_group() does nothing. Idempotent."""
+    _replace("init_process_group", _made_once)
+
+
+def _made_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    import torch.distributed as dist
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        backend = kwargs.get("backend", args[0] if args else None)
+        if dist.is_initialized() and (backend is None or str(backend).lower() in _BY_SCRIPTS):
+            return None
+        return original(*args, **kwargs)
+
+    return init_process_group
 
 
 def use_library(path: str | None, handle: int) -> None:

@@ -61,6 +61,8 @@ def _check_torch() -> None:
 def _init_plain() -> Job:
     import torch
     import torch.distributed as dist
+
+    from pawl import groups
     world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
@@ -75,7 +77,16 @@ def _init_plain() -> Job:
         else:
             raise Refused(f"WORLD_SIZE is {world}, but MASTER_ADDR is not set and pawl is off: start with torchrun, or "
                           f"with `pawl run` and without PAWL=off")
+        groups.keep_default_group()
     return Job(dist.get_rank(), dist.get_world_size(), local_rank, device)
+
+
+def refuse_made_group() -> None:
+    """Fails: Refused, if the script has made the default group."""
+    import torch.distributed as dist
+    if dist.is_initialized():
+        raise Refused("the script has called init_process_group() before pawl.init(), which makes the default process "
+                      "group: call pawl.init() first. RANK, LOCAL_RANK and WORLD_SIZE are set after it")
 
 
 def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_mismatch: str) -> Job:
@@ -84,6 +95,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_misma
     from pawl.managed import ManagedJob
     from pawl.rehearsal import wait_for_seat
     _extension.load()  # may have to be built: nobody waits for this process before it is attached
+    refuse_made_group()
     try:
         trainer = Trainer()
     except Unreachable as nobody:

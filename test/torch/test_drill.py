@@ -64,9 +64,18 @@ class RealDrills(unittest.TestCase):
         return code, out, err
 
     def test_a_sound_script_is_equal(self):
-        code, out, err = self.drill("--seed", "2", "-o", "json",
-                                    command=drilled("--ema", "protected", "--own-sampler", "protected"))
-        self.assertEqual(0, code, out + err)
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            files = {"log": "earlier\n", "checkpoint.pt": "dear\n"}
+            for name, text in files.items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            code, out, err = self.drill("--seed", "2", "-o", "json", command=drilled(
+                "--ema", "protected", "--own-sampler", "protected", "--out-dir", folder))
+            self.assertEqual(0, code, out + err)
+            self.assertEqual(sorted(files), sorted(os.listdir(folder)))
+            for name, text in files.items():
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    self.assertEqual(text, file.read())
         report = json.loads(out)
         self.assertEqual("equal", report["verdict"])
         self.assertEqual({"node", "trainer", "pawld"}, {struck["fault"]["kind"] for struck in report["faults"]})
@@ -95,16 +104,36 @@ class RealDrills(unittest.TestCase):
             self.assertIn(words, out)
 
     def test_a_sampler_that_is_not_restored_is_named(self):
-        code, out, err = self.drill("--kinds", "node", "--faults", "1", command=drilled("--own-sampler", "unprotected"))
+        code, out, err = self.drill("--kinds", "node", "--faults", "1",
+                                    command=drilled("--own-sampler", "unprotected", "--script"))
         self.assertEqual(1, code, out + err)
+        self.assertIn("the model was given other inputs: blurred, given to DistributedDataParallel", out)
         for words in ("NOT equal", "a sampler that isn't restored", "`order.position` of OwnOrder",
                       "job.protect(..., order)", "pawl.ElasticSampler"):
             self.assertIn(words, out)
+
+    def test_what_functions_and_classes_keep_is_named(self):
+        code, out, err = self.drill("--kinds", "trainer", "--faults", "1", command=drilled("--habits", "--steps", "12"))
+        self.assertEqual(1, code, out + err)
+        for words in ("the model was given other inputs: blurred", "`own` (torch.Generator)", "`wider().calls`",
+                      "`Growing.calls` of a class", "job.protect(..., own)"):
+            self.assertIn(words, out)
+
+    @unittest.skipUnless(os.environ.get("PAWL_SEEDS", "1") != "1", "long: it stands still for more than a minute")
+    def test_a_job_that_stands_still_says_who_waits_for_what(self):
+        code, _, err = self.drill("--kinds", "trainer", "--faults", "1", "--seed", "3",
+                                  command=drilled("--counted-barrier", "--steps", "12"))
+        self.assertEqual(1, code, err)
+        for words in ("the job stands still: no step for", "waits in barrier (drilled.py:", "waits in backward",
+                      "they wait in different collectives", "`calls` (", 'job.protect(state={"calls": calls})'):
+            self.assertIn(words, err)
 
     def test_a_script_that_differs_from_itself_is_told_so(self):
         code, out, err = self.drill("--kinds", "pawld", "--faults", "1", command=drilled("--noise"))
         self.assertEqual(1, code, out + err)
         self.assertIn("differs from itself without faults", out)
+        self.assertIn("come from time_ns (drilled.py:", out)
+        self.assertIn("blurred, given to DistributedDataParallel", out)
         self.assertIn("third run", err)
 
     def test_interrupted_it_leaves_nothing(self):
@@ -314,6 +343,11 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(1, len(verdict.notes))
         self.assertIn("`log.csv` has 9 lines, undisturbed 8", verdict.notes[0])
 
+    def test_a_file_that_is_read_back_is_named(self):
+        disturbed = run_of(execution(5, losses=[]))
+        verdict = drill_verdict.judge(run_of(), disturbed, None, [], (), ["counter.txt"])
+        self.assertIn("the script reads `counter.txt`, which it has written before", verdict.cause)
+
     def test_what_comes_right_by_itself_is_no_state(self):
         reference = run_of(execution(5, unprotected={"scratch": ("tensor", "1", "", "")}))
         disturbed = run_of(execution(5, unprotected={"scratch": ("tensor", "2", "", "")}))
@@ -374,14 +408,17 @@ import os, shutil, torch, pawl
 open("log", "a").write("line\\n" * 3); open("new", "w").write("a\\nb\\n"); torch.save([1], "model.pt")
 os.makedirs("out/deep", exist_ok=True); open("out/deep/x", "w").close(); os.replace("out/deep/x", "moved")
 os.rename("old", "newer"); os.remove("gone"); shutil.rmtree("tree"); os.makedirs(".", exist_ok=True)
+open("new").read(); open("kept").read()
+os.remove("latest"); os.symlink("new", "latest"); os.symlink("log", "another")
 """
         with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
             journal, work = os.path.join(folder, "run", "files"), os.path.join(folder, "work")
             os.makedirs(os.path.join(work, "tree", "sub"))
-            for path in ("log", "old/inside", "gone", "tree/sub/leaf", "model.pt"):
+            for path in ("log", "kept", "old/inside", "gone", "tree/sub/leaf", "model.pt"):
                 os.makedirs(os.path.dirname(os.path.join(work, path)), exist_ok=True)
                 with open(os.path.join(work, path), "w", encoding="utf-8") as file:
                     file.write(path + "\n")
+            os.symlink("kept", os.path.join(work, "latest"))
             before = self.contents(work)
             done = subprocess.run([sys.executable, "-c", script], cwd=work, capture_output=True, text=True, check=False,
                                   env={**os.environ, "PYTHONPATH": PACKAGE, drill_files.FOLDER: journal})
@@ -389,6 +426,7 @@ os.rename("old", "newer"); os.remove("gone"); shutil.rmtree("tree"); os.makedirs
             self.assertNotEqual(before, self.contents(work))
             lines = drill_files.lines_written(journal)
             self.assertEqual((4, 2), (lines[os.path.join(work, "log")], lines[os.path.join(work, "new")]))
+            self.assertEqual([os.path.join(work, "new")], drill_files.read_back(journal))
             kept = os.path.join(folder, "kept")
             self.assertEqual([], drill_files.restore(journal, kept))
             self.assertEqual([], drill_files.restore(journal))

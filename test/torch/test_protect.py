@@ -898,6 +898,22 @@ class PlainTest(unittest.TestCase):
             run = harness.record.read_run(folder)
             self.assertEqual([1, 2, 3, 4, 5], [line["step"] for line in run.steps(0)])
 
+    def test_a_script_that_makes_the_default_group_itself(self):
+        script = ("import pawl, torch.distributed as dist\n"
+                  "from torch.distributed import init_process_group\n"
+                  "from pawl import start\n"
+                  "job = pawl.init()\n"
+                  "init_process_group('gloo'); dist.init_process_group(backend='gloo')\n"
+                  "assert dist.get_world_size() == job.world_size == 1\n"
+                  "try: start.refuse_made_group()\n"
+                  "except pawl.Refused as refused: print(refused)\n"
+                  "dist.destroy_process_group()\n")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("PAWL", "RANK", "WORLD"))}
+        done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=180,
+                              env={**plain, **environment()}, check=False)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("call pawl.init() first", done.stdout)
+
     def test_two_processes_as_torchrun_starts_them(self):
         run = reference_run(2, steps=6)
         self.assertEqual([0, 1], run.seats())
