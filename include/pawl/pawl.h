@@ -285,7 +285,8 @@ PAWL_API pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report
  * them). */
 PAWL_API pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples);
 /* The open window shall be void, since stable state was written: `why` stands in the fence's report. Without effect if
- * no window is open, or if it is sealed already, which the report says. `why` may be NULL. */
+ * no window is open. If it is sealed already, which the report says, the snapshot on this node is marked: pawl_restore
+ * refuses it, in later processes too. `why` may be NULL. */
 PAWL_API pawl_status pawl_window_void(pawl_trainer* trainer, const char* why);
 /* Tells the hang watch that this process is alive and in this phase. Any thread; cheap (no system call). A trainer that
  * finishes a lost step before it comes to pawl_recover_join gets more time while it calls this. */
@@ -313,7 +314,7 @@ PAWL_API pawl_status pawl_fault_report_lost(pawl_trainer* trainer, const char* w
 PAWL_API pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat);
 /* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified before it is used. The
  * layout must be sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also if the source proved
- * corrupt: pawl looks for another one. */
+ * corrupt: pawl looks for another one. PAWL_INVALID: stable state was written while that step was copied. */
 PAWL_API pawl_status pawl_restore(pawl_trainer* trainer);
 /* This seat is ready; waits until all are. The layout must be sealed, unless resume_step is 0. */
 PAWL_API pawl_status pawl_recover_done(pawl_trainer* trainer);

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
 from pawl._library import Lifetime, Phase, Seat, Trainer
 from pawl.build_log import BuildLog
-from pawl.errors import Recover, Refused, StepLost, Stop
+from pawl.errors import PawlError, Recover, Refused, StepLost, Stop
 from pawl.job import SECOND_LOOP, Job, Step, observe_steps
 from pawl.left_gradients import Left
 from pawl.loaders import Place
@@ -586,7 +586,7 @@ class ManagedJob(Job):
             self._seal()
             self._build.check(self._held)
             self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
-            self._trainer.restore()
+            self._restore()
             self._open_groups(self._timeout)
         elif groups.failed():
             raise Recover(groups.failed())  # while the model was built: what others sent has not arrived
@@ -594,6 +594,14 @@ class ManagedJob(Job):
         self._trainer.recover_done()
         self._progress(Phase.ASIDE)
         self._running = True
+
+    def _restore(self) -> None:
+        try:
+            self._trainer.restore()
+        except PawlError as error:
+            if "was written while it was copied" in str(error):  # a process of this seat saw it, and is gone
+                raise Refused(f"{error}. Call step.fence() right before the write, and start the job again") from None
+            raise
 
     def _await_restart(self) -> NoReturn:
         """Nothing is committed and the initial state is gone: pawld ends this process and starts it anew in its

@@ -88,6 +88,11 @@ class TrapTest(JobTest):
     def test_weights_that_are_written_at_the_loops_top(self):
         self.equal("early_average", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
 
+    def test_processes_that_die_once_they_know_of_a_write(self):
+        _, said = self.killed("late_write", kill="0:12,1:12", code=1)
+        self.assert_says(said, "step 11 can't be restored", "was written while it was copied", "step.fence()")
+        self.assertNotIn("Traceback", said)
+
     def test_layers_that_ranks_use_in_another_order(self):
         _, said = self.killed("turned_order", code=1)
         self.assert_says(said, "DDP exchanges gradients in another order on seat", "find_unused_parameters=True")

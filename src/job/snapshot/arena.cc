@@ -28,6 +28,7 @@ struct SlotHeader {
   std::atomic<std::uint32_t> header_crc32c;
   char job[64];                                              // zero-filled; written once, by Arena::format
   std::atomic<std::uint64_t> acknowledgements[kHoldersMax];  // [i]: SlotWord{generation, step, sealed} that i has
+  std::atomic<std::uint64_t> torn;                           // SlotWord{generation, step, sealed} that is
 };
 
 namespace {
@@ -96,7 +97,8 @@ static_assert(offsetof(SlotHeader, table_crc32c) == 56);
 static_assert(offsetof(SlotHeader, header_crc32c) == 60);
 static_assert(offsetof(SlotHeader, job) == 64);
 static_assert(offsetof(SlotHeader, acknowledgements) == 128);
-static_assert(sizeof(SlotHeader) == 256);
+static_assert(offsetof(SlotHeader, torn) == 256);
+static_assert(sizeof(SlotHeader) <= kPage);
 static_assert(offsetof(Bucket, ready) == 0 && offsetof(Bucket, crc32c) == 8 && sizeof(Bucket) == 16);
 
 constexpr std::uint64_t to_page(std::uint64_t bytes) {
@@ -167,7 +169,7 @@ std::uint64_t ready_bits(Generation generation, Step step) {
   return SlotWord{generation, step, SlotState::dirty, false}.pack();
 }
 
-std::uint64_t acknowledgement_bits(Generation generation, Step step) {
+std::uint64_t sealed_bits(Generation generation, Step step) {
   return SlotWord{generation, step, SlotState::sealed, false}.pack();
 }
 
@@ -355,7 +357,7 @@ Status Slot::seal_frozen(Generation generation, Step step) const {
 
 std::uint64_t Slot::acknowledged(SlotWord of) const {
   if (of.state == SlotState::empty) return 0;
-  const std::uint64_t bits = acknowledgement_bits(of.generation, of.step);
+  const std::uint64_t bits = sealed_bits(of.generation, of.step);
   std::uint64_t holders = 0;
   for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
     if (header_->acknowledgements[i].load(std::memory_order_acquire) == bits) holders |= std::uint64_t{1} << i;
@@ -370,8 +372,17 @@ bool Slot::acknowledge(Generation generation, Step step, std::uint32_t holder_in
     return false;
   }
   // Should the slot be reopened right here, what is stored names a step that it no longer holds.
-  header_->acknowledgements[holder_index].store(acknowledgement_bits(generation, step), std::memory_order_release);
+  header_->acknowledgements[holder_index].store(sealed_bits(generation, step), std::memory_order_release);
   return true;
+}
+
+void Slot::mark_torn(Generation generation, Step step) const {
+  header_->torn.store(sealed_bits(generation, step), std::memory_order_release);
+}
+
+bool Slot::torn(SlotWord of) const {
+  return of.state != SlotState::empty &&
+         header_->torn.load(std::memory_order_acquire) == sealed_bits(of.generation, of.step);
 }
 
 // The header and the table of a slot that was sealed as `word`.

@@ -98,6 +98,12 @@ class Slot {
   // late, when the slot has gone on to another step, counts for nothing. False: it is that late.
   bool acknowledge(Generation generation, Step step, std::uint32_t holder_index) const;
 
+  // (generation, step), which this slot holds or held, was written while it was copied, and that was found after the
+  // seal: its bytes are those of no step. Stored with its identity, as acknowledgements are.
+  void mark_torn(Generation generation, Step step) const;
+  // Of the step that `of` names, which was this slot's word.
+  [[nodiscard]] bool torn(SlotWord of) const;
+
   // Header and bucket table of a sealed slot. `corrupt` names what differs; `stale`: not sealed, or reopened meanwhile.
   [[nodiscard]] Status verify_header() const;
   // Header, then the payload of every bucket against its CRC. Cost: one read of the payload.

@@ -231,6 +231,22 @@ TEST_F(ArenaTest, ASlotFilledInARecoveryTakesNoOthersBuckets) {
   EXPECT_EQ(slot_.seal_frozen(Generation(1), Step(41)).error().code, Code::invalid);
 }
 
+TEST_F(ArenaTest, WhatIsTornIsKnownOfThatStepAlone) {
+  seal(1, 1);
+  const SlotWord before = slot_.word();
+  EXPECT_FALSE(slot_.torn(before));
+  slot_.mark_torn(Generation(1), Step(1));
+  EXPECT_TRUE(slot_.torn(before));
+  EXPECT_TRUE(slot_.verify()) << "its bytes are whole";
+  slot_.freeze();
+  EXPECT_TRUE(slot_.torn(slot_.word()));
+  slot_.unfreeze(true);
+  seal(1, 3);
+  EXPECT_FALSE(slot_.torn(slot_.word()));
+  slot_.mark_torn(Generation(1), Step(1));  // late
+  EXPECT_FALSE(slot_.torn(slot_.word()));
+}
+
 TEST_F(ArenaTest, AcknowledgementsBelongToTheirStep) {
   EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));
   seal(1, 1);

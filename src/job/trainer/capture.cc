@@ -81,6 +81,12 @@ void Capture::fail(std::string why) {
   staged_ = true;  // nothing better will come
   std::lock_guard lock(mutex_);
   cancel(std::move(why));
+  mark_if_sealed();
+}
+
+void Capture::mark_if_sealed() const {
+  if (window_.stage == Stage::resolved && window_.result.captured)
+    copier_.slot().mark_torn(state_.generation, state_.step);
 }
 
 void Capture::cancel(std::string why) {
@@ -106,6 +112,7 @@ WindowResult Capture::fence(FenceOptions options) {
     source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
     changed_.wait_for(lock, std::min(options.deadline.left(), kInterruptionInterval) + microseconds(10));
   }
+  if (window_.result.written) mark_if_sealed();
   window_.stage = Stage::idle;
   open_ = false;
   // Only what was compared and found right counts; whoever writes once may do it again.

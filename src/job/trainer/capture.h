@@ -1,7 +1,8 @@
 // Capture: copies one step's state into a slot of the arena while the training computes. One window at a time.
 //
 // A window is resolved once: sealed, or void with a reason. The leading copy thread alone resolves it; everyone else
-// asks. Once the window is resolved no thread of ours reads the trainer's memory or writes the arena, and the slot
+// asks. What is found wrong with a sealed one can't be taken back: its slot is marked, so that nobody restores it without
+// a word, also when this process is gone. Once the window is resolved no thread of ours reads the trainer's memory or writes the arena, and the slot
 // holds either all of the step or nothing. A slot is taken only if the reuse gate lets it go (job/redundancy/progress.h);
 // no slot by the time of the fence: void, never waited for. The first windows are sealed only at their fence, after all
 // of them was compared with the memory that they were copied from; of later ones a bucket is looked at by chance
@@ -68,7 +69,7 @@ class Capture {
   // Nothing is written from here on until unsettle(), though the fence is still to come: the window may be sealed.
   void settle();
   void unsettle();
-  // The window shall be void, unless it is sealed already.
+  // The window shall be void. If it is sealed already, its slot is marked as torn.
   void fail(std::string why);
 
   struct FenceOptions {
@@ -87,6 +88,7 @@ class Capture {
   [[nodiscard]] Status start_threads();
   void settle(std::unique_lock<std::mutex>& lock);
   void cancel(std::string why);
+  void mark_if_sealed() const;
 
   // The leading thread's. A `lock` is held on entry and on return, not all the time in between.
   void lead();

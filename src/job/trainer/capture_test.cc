@@ -72,6 +72,15 @@ class Scene {
   void commit(std::uint64_t step) { page_->progress.store(Progress{Step(step), 0}.pack()); }
   Status open(std::uint64_t step) { return capture_->open(kGeneration, Step(step), step * 10); }
 
+  // Steps of the slots that are marked.
+  std::vector<std::uint64_t> torn() {
+    std::vector<std::uint64_t> steps;
+    for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) {
+      if (const SlotWord word = arena_.slot(i).word(); arena_.slot(i).torn(word)) steps.push_back(word.step.value);
+    }
+    return steps;
+  }
+
   // Steps of the slots that are sealed and proven to hold exactly that step's bytes.
   std::vector<std::uint64_t> proven() {
     std::vector<std::uint64_t> steps;
@@ -392,6 +401,32 @@ TEST(Capture, AWriteThatIsSeenAfterTheSealIsTold) {
   const WindowResult window = scene.capture_->fence({});
   EXPECT_TRUE(window.captured);
   EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
+  EXPECT_EQ(scene.torn(), Steps{1});
+  scene.commit(1);
+  for (std::uint64_t step = 2; step <= 3; ++step) {
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    EXPECT_TRUE(scene.capture_->fence({}).captured);
+    scene.commit(step);
+  }
+  EXPECT_EQ(scene.torn(), Steps{});
+}
+
+TEST(Capture, AWindowThatFailsAfterTheSealIsMarked) {
+  Scene scene(1, 500, 100);
+  scene.write_state(1);
+  ASSERT_TRUE(scene.open(1));
+  scene.capture_->fail("before");
+  EXPECT_FALSE(scene.capture_->fence({}).captured);
+  EXPECT_EQ(scene.torn(), Steps{});
+  scene.write_state(2);
+  ASSERT_TRUE(scene.open(2));
+  scene.stage(2);
+  while (scene.page_->windows_captured.load() < 1) real_clock().sleep(milliseconds(1));
+  scene.capture_->fail("the trainer has seen a write");
+  EXPECT_TRUE(scene.capture_->fence({}).captured);
+  EXPECT_EQ(scene.torn(), Steps{2});
 }
 
 TEST(Capture, SecondWindowIsRefusedAndAFailedOneIsVoid) {

@@ -357,6 +357,10 @@ Status Trainer::restore() {
   if (seat_->resume_step == 0) return {};  // the initial state is the trainer's own
   if (!capture_) return Error{Code::invalid, "the layout is not sealed: pawl_layout_seal comes first"};
   PAWL_ASSIGN(Slot slot, restore_source(true));
+  if (slot.torn(slot.word()))
+    return Error{Code::invalid,
+                 text("step ", seat_->resume_step, " can't be restored: stable state of seat ", seat_->seat,
+                      " was written while it was copied, which was found only when the copy was sealed")};
   SlotRestore copy(declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); });
   if (const SlotWord word = slot.word(); word.state == SlotState::sealed) {
     // All that has lain here is proven before the first byte is used, so that a bad source leaves the live state as it

@@ -1,0 +1,35 @@
+"""The weights are clamped in the block before the optimizer's step, in one late step alone; the trainers die as soon as
+pawl has found that, after the copy was sealed."""
+import time
+
+import torch
+import trap
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import pawl
+
+LATE = 12  # the first eight windows are compared before they are sealed
+torch.set_num_threads(1)
+job = pawl.init()
+torch.manual_seed(1)
+inputs, labels = trap.data()
+model = DistributedDataParallel(trap.Net(), find_unused_parameters=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)
+job.protect(model, optimizer, sampler)
+
+for step in job.steps(trap.STEPS):
+    with step:
+        ids = sampler.batch(step)
+        if int(step) == LATE:
+            time.sleep(1.0)
+            with torch.no_grad():
+                model.module.head.weight.clamp_(-0.01, 0.01)
+            step.fence()
+            trap.point(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs[ids]), labels[ids]).backward()
+        optimizer.step()
+
+trap.result(model=model, optimizer=optimizer)
