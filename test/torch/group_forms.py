@@ -1,7 +1,8 @@
 """The parallel forms that the managed groups are compared on: a small model, trained some steps in each of them.
 
 `train(form, rank, world, steps)` gives the losses and a digest of the parameters; two runs whose sums are made in the
-same order give equal bits.
+same order give equal bits. The last three import what they need themselves: that takes three seconds, and most ranks of
+our tests have none of them.
 """
 from __future__ import annotations
 
@@ -12,10 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, BATCH, BLOCKS = 32, 8, 4
@@ -79,6 +77,8 @@ def zero(rank: int, world: int) -> tuple[nn.Module, Callable[[int], float]]:
 
 
 def fsdp2(rank: int, world: int) -> tuple[nn.Module, Callable[[int], float]]:
+    from torch.distributed.fsdp import fully_shard
+
     whole, mesh = model(), init_device_mesh("cpu", (world,))
     for block in whole:
         fully_shard(block, mesh=mesh)
@@ -87,6 +87,9 @@ def fsdp2(rank: int, world: int) -> tuple[nn.Module, Callable[[int], float]]:
 
 
 def tensor_parallel(rank: int, world: int) -> tuple[nn.Module, Callable[[int], float]]:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     whole, mesh = model(), init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("data", "tensor"))
     for block in whole:
         parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -96,6 +99,8 @@ def tensor_parallel(rank: int, world: int) -> tuple[nn.Module, Callable[[int], f
 
 
 def pipeline(rank: int, world: int) -> tuple[nn.Module, Callable[[int], float]]:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
     per_stage = BLOCKS // world
     part = nn.Sequential(*list(model())[rank * per_stage:(rank + 1) * per_stage])
     stage = PipelineStage(part, rank, world, torch.device("cpu"))
