@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "env/shared_memory.h"
-#include "job/layout/seat_layout.h"
+#include "job/trainer/test_state.h"
 
 namespace pawl::job {
 namespace {
 
-constexpr std::uint32_t kBucketBytes = 4096;
 constexpr std::uint32_t kBuckets = 600;  // more than two MiB
 
 std::function<void()> before_each_copy;
@@ -31,38 +29,16 @@ const CopyKernel kWatched{"watched", &watched_copy};
 
 class BucketCopierTest : public ::testing::Test {
  protected:
-  BucketCopierTest() : state_(kBuckets * kBucketBytes / 8) {
+  BucketCopierTest() : state_(kBuckets * kTestBucketBytes / 8) {
     for (std::size_t i = 0; i < state_.size(); ++i) state_[i] = i * i;
-    LayoutBuilder builder(1);
-    EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
-    LayoutEntry entry;
-    entry.name = "w";
-    entry.role = "weight";
-    entry.dtype = ElementType::uint64;
-    entry.shape = {state_.size()};
-    entry.box = whole_box(entry.shape);
-    entry.mesh = 0;
-    entry.lifetime = Lifetime::stable;
-    EXPECT_TRUE(builder.add(entry));
-    layout_ = *builder.build();
-    plan_ = CopyPlan(layout_, kBucketBytes);
     bases_ = {reinterpret_cast<std::byte*>(state_.data())};
-
-    ArenaSpec spec;
-    spec.job = "test";
-    spec.payload_bytes = layout_.payload_bytes;
-    spec.stable_bytes = layout_.stable_bytes;
-    spec.bucket_bytes = kBucketBytes;
-    memory_ = *map_segment(create_segment("arena", Arena::size_bytes(spec))->get(), Arena::size_bytes(spec));
-    arena_ = *Arena::format(memory_.bytes(), spec);
-    page_memory_ = *map_segment(create_segment("page", kTrainerPageBytes)->get(), kTrainerPageBytes);
-    page_ = *initialise_page(page_memory_.bytes());
     source_.plan = &plan_;
     source_.bases = bases_;
-    source_.page = [this]() -> TrainerPage& { return *page_; };
+    source_.page = [this]() -> TrainerPage& { return *segments_.page; };
     source_.notify = [this] { ++notices_; };
-    copier_.set_slot(arena_.slot(0), Generation(1), Step(1));
-    EXPECT_TRUE(arena_.slot(0).try_open(arena_.slot(0).word(), Generation(1), Step(1), 0));
+    const Slot slot = segments_.arena.slot(0);
+    copier_.set_slot(slot, Generation(1), Step(1));
+    EXPECT_TRUE(slot.try_open(slot.word(), Generation(1), Step(1), 0));
     copies = 0;
     before_each_copy = nullptr;
   }
@@ -75,12 +51,10 @@ class BucketCopierTest : public ::testing::Test {
   }
 
   std::vector<std::uint64_t> state_;
-  SeatLayout layout_;
-  CopyPlan plan_;
+  const SeatLayout layout_ = test_layout({{"w", kBuckets* kTestBucketBytes / 8}});
+  const CopyPlan plan_{layout_, kTestBucketBytes};
+  const TestSegments segments_{layout_};
   std::vector<std::byte*> bases_;
-  Mapping memory_, page_memory_;
-  Arena arena_;
-  TrainerPage* page_ = nullptr;
   CaptureSource source_;
   std::atomic<int> notices_{0};
   BucketCopier copier_{source_, kWatched};
@@ -96,7 +70,7 @@ TEST_F(BucketCopierTest, CopiesUpToTheEndAndGoesOnFromThere) {
   EXPECT_EQ(ready(), kBuckets);
   EXPECT_TRUE(copier_.slot().try_seal(Generation(1), Step(1)));
   EXPECT_TRUE(copier_.slot().verify());
-  EXPECT_EQ(std::memcmp(copier_.slot().payload().data(), state_.data(), kBuckets * kBucketBytes), 0);
+  EXPECT_EQ(std::memcmp(copier_.slot().payload().data(), state_.data(), kBuckets * kTestBucketBytes), 0);
 }
 
 TEST_F(BucketCopierTest, ManyThreadsCopyEachBucketOnce) {
@@ -105,7 +79,7 @@ TEST_F(BucketCopierTest, ManyThreadsCopyEachBucketOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(copies, static_cast<int>(kBuckets));
   EXPECT_EQ(ready(), kBuckets);
-  EXPECT_GT(page_->copy_ns_total.load(), 0u);
+  EXPECT_GT(segments_.page->copy_ns_total.load(), 0u);
 }
 
 TEST_F(BucketCopierTest, TakesNoBucketOnceItIsCancelledUntilItIsReset) {

@@ -6,15 +6,14 @@
 #include <thread>
 
 #include "base/crc32c.h"
-#include "env/shared_memory.h"
 #include "job/redundancy/progress.h"
+#include "job/trainer/test_state.h"
 
 namespace pawl::job {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint32_t kBucketBytes = 4096;
 constexpr Generation kGeneration{3};
 
 std::atomic<int> copies_in_flight{0};
@@ -36,24 +35,8 @@ class Scene {
  public:
   explicit Scene(std::uint32_t thread_count = 1, std::size_t stable_words = 40'000, std::size_t volatile_words = 100,
                  std::uint32_t compared_window_count = 0)
-      : stable_(stable_words), staged_(volatile_words) {
-    LayoutBuilder builder(1);
-    EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
-    add(builder, "stable", stable_words, Lifetime::stable);
-    if (volatile_words > 0) add(builder, "volatile", volatile_words, Lifetime::volatile_);
-    layout_ = *builder.build();
-    plan_ = CopyPlan(layout_, kBucketBytes);
+      : stable_(stable_words), staged_(volatile_words), layout_(layout(stable_words, volatile_words)) {
     bases_ = {reinterpret_cast<std::byte*>(stable_.data()), reinterpret_cast<std::byte*>(staged_.data())};
-
-    ArenaSpec spec;
-    spec.job = "test";
-    spec.payload_bytes = layout_.payload_bytes;
-    spec.stable_bytes = layout_.stable_bytes;
-    spec.bucket_bytes = kBucketBytes;
-    arena_memory_ = *map_segment(create_segment("arena", Arena::size_bytes(spec))->get(), Arena::size_bytes(spec));
-    arena_ = *Arena::format(arena_memory_.bytes(), spec);
-    page_memory_ = *map_segment(create_segment("page", kTrainerPageBytes)->get(), kTrainerPageBytes);
-    page_ = *initialise_page(page_memory_.bytes());
 
     CaptureSource source;
     source.plan = &plan_;
@@ -102,26 +85,20 @@ class Scene {
   }
 
   std::vector<std::uint64_t> stable_, staged_;
-  SeatLayout layout_;
-  CopyPlan plan_;
+  const SeatLayout layout_;
+  const CopyPlan plan_{layout_, kTestBucketBytes};
+  TestSegments segments_{layout_};
+  Arena& arena_ = segments_.arena;
+  TrainerPage* const page_ = segments_.page;
   std::vector<std::byte*> bases_;
-  Mapping arena_memory_, page_memory_;
-  Arena arena_;
-  TrainerPage* page_ = nullptr;
   std::atomic<int> notices_{0};
   std::optional<Capture> capture_;
 
  private:
-  static void add(LayoutBuilder& builder, const std::string& name, std::size_t words, Lifetime lifetime) {
-    LayoutEntry entry;
-    entry.name = name;
-    entry.role = "weight";
-    entry.dtype = ElementType::uint64;
-    entry.shape = {words};
-    entry.box = whole_box(entry.shape);
-    entry.mesh = 0;
-    entry.lifetime = lifetime;
-    EXPECT_TRUE(builder.add(entry));
+  static SeatLayout layout(std::size_t stable_words, std::size_t volatile_words) {
+    std::vector<TestEntry> entries = {{"stable", stable_words}};
+    if (volatile_words > 0) entries.push_back({"volatile", volatile_words, Lifetime::volatile_});
+    return test_layout(entries);
   }
 };
 

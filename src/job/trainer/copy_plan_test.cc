@@ -6,33 +6,10 @@
 #include <random>
 
 #include "base/crc32c.h"
+#include "job/trainer/test_state.h"
 
 namespace pawl::job {
 namespace {
-
-LayoutEntry entry(const std::string& name, std::uint64_t bytes, Lifetime lifetime) {
-  LayoutEntry made;
-  made.name = name;
-  made.role = "weight";
-  made.dtype = ElementType::uint8;
-  made.shape = {bytes};
-  made.box = whole_box(made.shape);
-  made.mesh = 0;
-  made.lifetime = lifetime;
-  return made;
-}
-
-SeatLayout layout_of(const std::vector<std::pair<std::uint64_t, Lifetime>>& entries) {
-  LayoutBuilder builder(1);
-  EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
-  int number = 0;
-  for (const auto& [bytes, lifetime] : entries) {
-    EXPECT_TRUE(builder.add(entry("t" + std::to_string(number++), bytes, lifetime)));
-  }
-  Result<SeatLayout> layout = builder.build();
-  EXPECT_TRUE(layout);
-  return *layout;
-}
 
 // The payload byte by byte, as the layout says it.
 std::vector<std::byte> naive_payload(const SeatLayout& layout, const std::vector<std::vector<std::byte>>& data) {
@@ -47,16 +24,17 @@ std::vector<std::byte> naive_payload(const SeatLayout& layout, const std::vector
 TEST(CopyPlan, CopiesWhatTheLayoutSaysAndBack) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
-    std::vector<std::pair<std::uint64_t, Lifetime>> wanted;
+    std::vector<TestEntry> wanted;
     std::vector<std::vector<std::byte>> data;
     const int count = 1 + static_cast<int>(random() % 12);
     for (int i = 0; i < count; ++i) {
       const std::uint64_t bytes = i > 0 && random() % 5 == 0 ? 0 : 1 + random() % (random() % 4 == 0 ? 30000 : 300);
-      wanted.push_back({bytes, static_cast<Lifetime>(i == 0 ? 0 : random() % 3)});
+      const auto lifetime = static_cast<Lifetime>(i == 0 ? 0 : random() % 3);
+      wanted.push_back({"t" + std::to_string(i), bytes, lifetime, ElementType::uint8});
       data.emplace_back(bytes);
       for (std::byte& byte : data.back()) byte = static_cast<std::byte>(random());
     }
-    const SeatLayout layout = layout_of(wanted);
+    const SeatLayout layout = test_layout(wanted);
     const CopyPlan plan(layout, 4096);
     ASSERT_EQ(plan.bucket_count(), (layout.payload_bytes + 4095) / 4096);
     if (layout.stable_bytes < layout.payload_bytes) {
@@ -79,7 +57,7 @@ TEST(CopyPlan, CopiesWhatTheLayoutSaysAndBack) {
 
     const auto before = data;
     for (std::size_t i = 0; i < data.size(); ++i) {
-      if (wanted[i].second != Lifetime::derived) std::fill(data[i].begin(), data[i].end(), std::byte{0});
+      if (wanted[i].lifetime != Lifetime::derived) std::fill(data[i].begin(), data[i].end(), std::byte{0});
     }
     for (std::uint32_t i = 0; i < plan.bucket_count(); ++i) {
       const std::uint64_t begin = std::uint64_t{i} * 4096;

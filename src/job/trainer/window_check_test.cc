@@ -5,13 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "env/shared_memory.h"
-#include "job/layout/seat_layout.h"
+#include "job/trainer/test_state.h"
 
 namespace pawl::job {
 namespace {
-
-constexpr std::uint32_t kBucketBytes = 4096;
 
 bool never() {
   return false;
@@ -23,48 +20,23 @@ class WindowCheckTest : public ::testing::Test {
   static constexpr std::size_t kFirstWords = 10'000, kVolatileWords = 700, kLastWords = 300;
 
   WindowCheckTest() : first_(kFirstWords, 1), volatile_(kVolatileWords, 2), last_(kLastWords, 3) {
-    LayoutBuilder builder(1);
-    EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
-    add(builder, "first", kFirstWords, Lifetime::stable);
-    add(builder, "volatile", kVolatileWords, Lifetime::volatile_);
-    add(builder, "last", kLastWords, Lifetime::stable);
-    layout_ = *builder.build();
-    plan_ = CopyPlan(layout_, kBucketBytes);
     bases_ = {bytes(first_), bytes(volatile_), bytes(last_)};
-    ArenaSpec spec;
-    spec.job = "test";
-    spec.payload_bytes = layout_.payload_bytes;
-    spec.stable_bytes = layout_.stable_bytes;
-    spec.bucket_bytes = kBucketBytes;
-    memory_ = *map_segment(create_segment("arena", Arena::size_bytes(spec))->get(), Arena::size_bytes(spec));
-    arena_ = *Arena::format(memory_.bytes(), spec);
   }
 
   static std::byte* bytes(std::vector<std::uint64_t>& words) { return reinterpret_cast<std::byte*>(words.data()); }
-  static void add(LayoutBuilder& builder, const std::string& name, std::size_t words, Lifetime lifetime) {
-    LayoutEntry entry;
-    entry.name = name;
-    entry.role = "weight";
-    entry.dtype = ElementType::uint64;
-    entry.shape = {words};
-    entry.box = whole_box(entry.shape);
-    entry.mesh = 0;
-    entry.lifetime = lifetime;
-    EXPECT_TRUE(builder.add(entry));
-  }
   Slot copied() {
-    const Slot slot = arena_.slot(0);
+    const Slot slot = segments_.arena.slot(0);
     for (std::uint32_t i = 0; i < plan_.bucket_count(); ++i)
       gather(plan_.bucket(i), default_copy_kernel(), bases_, slot.bucket(i).data());
     return slot;
   }
 
   std::vector<std::uint64_t> first_, volatile_, last_;
-  SeatLayout layout_;
-  CopyPlan plan_;
+  const SeatLayout layout_ =
+      test_layout({{"first", kFirstWords}, {"volatile", kVolatileWords, Lifetime::volatile_}, {"last", kLastWords}});
+  const CopyPlan plan_{layout_, kTestBucketBytes};
+  const TestSegments segments_{layout_};
   std::vector<std::byte*> bases_;
-  Mapping memory_;
-  Arena arena_;
 };
 
 TEST_F(WindowCheckTest, FindsEachWriteIfAllBucketsAreSummedUp) {
@@ -117,11 +89,8 @@ TEST_F(WindowCheckTest, VolatileStateMayChange) {
 }
 
 TEST_F(WindowCheckTest, NothingStableIsNothingToFind) {
-  LayoutBuilder builder(1);
-  EXPECT_TRUE(builder.add_mesh({"data", {{"dp", 1}}}));
-  add(builder, "volatile", kVolatileWords, Lifetime::volatile_);
-  const SeatLayout layout = *builder.build();
-  const CopyPlan plan(layout, kBucketBytes);
+  const SeatLayout layout = test_layout({{"volatile", kVolatileWords, Lifetime::volatile_}});
+  const CopyPlan plan(layout, kTestBucketBytes);
   WindowCheck check(plan, std::span(bases_).subspan(1, 1), 1);
   check.begin(8);
   volatile_[0] = 5;
