@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "job/recovery/deadlines.h"
 
 namespace pawl::job {
 namespace {
@@ -17,19 +18,13 @@ constexpr Duration kShortLife = seconds(1);
 constexpr Duration kRestartPause = milliseconds(200);
 constexpr Duration kTrainerGrace = seconds(2);
 constexpr Duration kDaemonGrace = seconds(1);
-constexpr Duration kLookAgain = milliseconds(20);                      // whether memory has been given back
-constexpr Duration kKillWait = seconds(10);                            // for a killed process to end, and more where it
-constexpr std::uint64_t kGivenBackPerSecond = std::uint64_t{1} << 30;  // has much memory to give back
-constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 46;            // more is no node's
-
-Duration time_for(std::uint64_t bytes, std::uint64_t per_second) {
-  return milliseconds(std::min(bytes, kBytesMax) / (per_second / 1000));
-}
+constexpr Duration kLookAgain = milliseconds(20);  // whether memory has been given back
+constexpr Duration kKillWait = seconds(10);        // for a killed process to end, and more where it has much memory
 
 }  // namespace
 
 Duration time_to_end(std::uint64_t memory_bytes) {
-  return kKillWait + time_for(memory_bytes, kGivenBackPerSecond);
+  return kKillWait + 4 * time_to_give_back(memory_bytes);
 }
 
 // --- Lives

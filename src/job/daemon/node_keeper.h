@@ -60,7 +60,8 @@ struct StartedTrainer {
   std::string output_path;  // of its stderr; empty: nowhere
 };
 
-// How long killed processes may take to end that have so much memory to give back.
+// How long killed processes may take to end that have so much memory to give back: four times as long as the others
+// expect (time_to_give_back, recovery/deadlines.h), and ten seconds, for past it the node ends with an error.
 [[nodiscard]] Duration time_to_end(std::uint64_t memory_bytes);
 
 class NodeKeeper {
