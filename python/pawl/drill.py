@@ -82,6 +82,7 @@ class Options:
     steps_limit: int = 0   # 0: as many as the script wants
     keep: str = ""
     timeout_s: float = 1800.0  # of each run
+    patience_s: float = 0.0    # 0: PATIENCE_S, and thrice the longest pause of the undisturbed run
     as_json: bool = False
 
     def seats(self) -> int:
@@ -117,7 +118,7 @@ def read_options(arguments: list[str]) -> Options:
                          "train.py --steps 60`", WRONG_USE)
     return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
                    given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
-                   given.output == "json")
+                   given.patience, given.output == "json")
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -149,6 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds that each run may take")
+    parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="seconds without a step, and without "
+                        "computing, after which the disturbed run stands still (default: 60, and more where the "
+                        "undisturbed run pauses longer)")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser
 
@@ -301,7 +305,7 @@ class Drill:
     def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
         options = self._options
         job = self._start("second")
-        job.patience_s = PATIENCE_S + 3.0 * self._jobs[0].longest_pause_s
+        job.patience_s = options.patience_s or PATIENCE_S + 3.0 * self._jobs[0].longest_pause_s
         striker = Striker(job.running, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended,
                           tell, options.timeout_s, job.look_after)
         try:

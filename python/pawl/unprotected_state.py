@@ -137,14 +137,12 @@ class Finder:
         dead = self._written_first(loop)
         shown: set[str] = set()
         for frame in _frames_of_the_script(loop):
-            is_module = frame.f_code.co_name == "<module>"
             for name, value in list(frame.f_locals.items()):
                 if frame is loop and name in dead or name.startswith("__") or name in shown or (
                         self.is_known.is_variable(name)):
                     continue
                 shown.add(name)
-                if not is_module or not isinstance(value, type):
-                    yield name, value
+                yield name, value
         for prefix, module in _modules_of_the_script():
             for name, value in list(vars(module).items()):
                 if not name.startswith("__") and prefix + name not in shown and not (
