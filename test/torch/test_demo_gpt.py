@@ -28,8 +28,9 @@ def read(*parts):
 class ScriptTest(JobTest):
     def plain(self, package, *flags, script=SCRIPT):
         """The script on two ranks, started as torchrun would."""
+        paths = [torch_job.PACKAGE, torch_job.LEAN] if package else [torch_job.LEAN]
         environment = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo",
-                       "PYTHONPATH": torch_job.PACKAGE if package else ""}
+                       "PYTHONPATH": os.pathsep.join(paths)}
         return Reference([sys.executable, script, *flags], self.scratch(), 2, environment).start().wait(240)
 
     def test_pawl_adds_fewer_than_fifteen_lines(self):
