@@ -1,11 +1,11 @@
 """Runs first in most trainers of our tests (torch_job.environment() has this folder in PYTHONPATH): PyTorch without the
 modules that it imports and these trainers never use.
 
-`import torch` loads the operators of tensors without data, quantization, the exporter, masked tensors and distributions;
-an optimizer imports the compiler, torch._dynamo, only to be left out of it; torch.distributed.optim imports FSDP for an
-optimizer of its own. Together they are more than half of the processor time of a trainer's start, and a run has hundreds
-of starts. Whoever asks for more than is given here gets the real module. Tests with environment(whole=True), and all
-that don't ask torch_job.py, have the whole of PyTorch.
+`import torch` loads the operators of tensors without data, quantization, the exporter, masked tensors and
+distributions; an optimizer imports the compiler, torch._dynamo, only to be left out of it; torch.distributed.optim
+imports FSDP for an optimizer of its own. Together they are more than half of the processor time of a trainer's start,
+and a run has hundreds of starts. Whoever asks for more than is given here gets the real module. Tests with
+environment(whole=True), and all that ask neither torch_job.py nor group_ranks.py, have the whole of PyTorch.
 """
 import functools
 import importlib
@@ -45,7 +45,7 @@ def left_as_it_is(function=None, *_, **__):
 
 
 def without_operators():
-    """The one thing that the operators of tensors without data do for everybody: torch.Generator is nothing before it."""
+    """What the operators of tensors without data do for everybody: there is no torch.Generator before it."""
     torch = sys.modules["torch"]
     if hasattr(torch._C, "_set_generator_metaclass"):
         torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
