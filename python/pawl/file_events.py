@@ -1,7 +1,8 @@
 """What this process is about to do to files, from the interpreter's audit events: before it happens.
 
-Not seen: what isn't Python's doing (a child process, a library that opens files in C++ or Rust; torch.save with a path
-is, within told_of_saves()). Hooks of the interpreter can't be removed.
+Not seen: what isn't Python's doing (what a child process does once it runs; a library that opens files in C++ or Rust;
+torch.save and torch.jit.save with a path are, within told_of_saves()). A forked child of Python's own has its parent's
+hooks. Hooks of the interpreter can't be removed.
 """
 from __future__ import annotations
 
@@ -54,6 +55,21 @@ def _changes(*found: tuple[str, Any, int, bool]) -> list[Change]:
             if (text := real_path(path, folder, what in _OF_LINKS)) is not None]
 
 
+def program(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
+    """The command of a child process, or of what this process becomes, that an audit event tells of."""
+    if event == "os.system":
+        return _words(arguments[0])
+    if event in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
+        return _words(arguments[1]) or _words(arguments[0])
+    return None
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, (str, bytes, os.PathLike)):
+        return os.fsdecode(command).split()
+    return [os.fsdecode(each) for each in command or ()]
+
+
 _OF_LINKS = ("delete", "rename", "replace", "link")
 
 
@@ -90,19 +106,23 @@ def is_torchs_own(path: str, temporary: str) -> bool:
 
 @contextlib.contextmanager
 def told_of_saves(about_to: Callable[[Change], None]) -> Iterator[None]:
-    """torch.save opens a path in C++."""
+    """torch.save and torch.jit.save open a path in C++."""
     import torch
 
-    save = torch.save
+    def telling(save: Callable[..., Any]) -> Callable[..., Any]:
+        def told(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = real_path(f) if isinstance(f, (str, os.PathLike)) else None
+            if path is not None:
+                about_to(Change(WRITE, path, makes=True))
+            return save(thing, f, *args, **kwargs)
+        return told
 
-    def told(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        path = real_path(f) if isinstance(f, (str, os.PathLike)) else None
-        if path is not None:
-            about_to(Change(WRITE, path, makes=True))
-        return save(thing, f, *args, **kwargs)
-
-    torch.save = told
+    places: list[tuple[Any, Callable[..., Any]]] = [
+        (place, place.save) for place in (torch, torch.jit, torch.jit.RecursiveScriptModule)]
+    for place, save in places:
+        place.save = telling(save)
     try:
         yield
     finally:
-        torch.save = save
+        for place, save in places:
+            place.save = save

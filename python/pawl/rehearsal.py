@@ -232,7 +232,7 @@ def _tell_failure(why: str, error: BaseException | None) -> None:
 
 
 def _tell_stopped(stopped: RehearsalStopped) -> None:
-    script_exit.say(f"the rehearsal of this spare was stopped: {stopped}, which may be the running job's; it stays "
+    script_exit.say(f"the rehearsal of this spare was stopped: {stopped}; it stays "
                     f"parked and starts cold when it gets a seat (write in step.on_commit, or not while job.rehearsal "
                     f"is true; pawl.init(rehearse=False) turns rehearsals off)")
     log = os.environ.get("PAWL_REHEARSAL_LOG")

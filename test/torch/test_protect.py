@@ -2,8 +2,10 @@
 import collections
 import copy
 import dataclasses
+import multiprocessing
 import os
 import pickle
+import platform
 import shutil
 import subprocess
 import sys
@@ -831,6 +833,8 @@ class RehearsalTest(unittest.TestCase):
                           lambda: open(live + ".new", "w"), lambda: os.remove(live), lambda: os.truncate(live, 0),
                           lambda: os.rename(live, live + ".old"), lambda: os.replace(live, run + "/x"),
                           lambda: torch.save([1], live), lambda: shutil.rmtree(folder),
+                          lambda: torch.jit.save(torch.jit.script(nn.Linear(1, 1)), live),
+                          lambda: torch.jit.script(nn.Linear(1, 1)).save(live),
                           lambda: open(os.path.join(run, "..", "live.log"), "w")):
                 with guard.on(), self.assertRaisesRegex(rehearsal_guard.RehearsalStopped, "live.log|pawl-|tmp|run"):
                     touch()
@@ -845,6 +849,30 @@ class RehearsalTest(unittest.TestCase):
                     open(os.path.join(its, "file"), "w").close()
             self.assertIsNotNone(guard.stopped)
             open(live, "w").close()  # the hook is there, and does nothing any more
+
+
+    def test_children_that_may_write_are_not_begun(self):
+        with tempfile.TemporaryDirectory() as folder:
+            live, guard = os.path.join(folder, "live"), rehearsal_guard.RehearsalGuard()
+            code = f"open({live!r}, 'w')"
+            for begin in (lambda: subprocess.run(["touch", live], check=True), lambda: os.system(f"touch {live}"),
+                          lambda: subprocess.run(f"ls > {live}", shell=True, check=True),
+                          lambda: os.posix_spawn(sys.executable, ["python", "-c", code], {}),
+                          lambda: os.spawnv(os.P_WAIT, sys.executable, ["python", "-c", code]),
+                          lambda: multiprocessing.get_context("spawn").Process(target=print).start(),
+                          lambda: subprocess.run(["git", "clone", "x"], check=True)):
+                words = "to (run|begin) .*(touch|ls >|python -c|spawn|os.fork|git clone)"
+                with guard.on(), self.assertRaisesRegex(rehearsal_guard.RehearsalStopped, words):
+                    begin()
+                    self.fail(f"begun: {guard.stopped}")
+                self.assertFalse(os.path.exists(live))
+            with guard.on():
+                subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True)
+                subprocess.run(["uname"], check=True, stdout=subprocess.DEVNULL)
+                platform.processor()
+                for method in ("fork", "spawn"):
+                    loader = torch.utils.data.DataLoader(list(range(4)), num_workers=1, multiprocessing_context=method)
+                    self.assertEqual([0, 1, 2, 3], [each.item() for each in loader])
 
 
 class LeavingTest(unittest.TestCase):
