@@ -1,27 +1,24 @@
 """What of an engine is not a tensor, as JSON: its counters, loss scaler, scheduler, and the client's own state.
 
 A checkpoint of pawl's holds JSON beside tensors, and nothing in it is ever executed. Clients' and schedulers' states
-use types that JSON lacks: tuples, dicts whose keys aren't texts, counters, numbers that aren't finite, bytes, and small
-tensors (states of random generators). An object with the key "pawl:type" stands for each of these.
+use types that JSON lacks, which tagged_values.py has forms for; tensors among them are small (states of random
+generators).
 """
 from __future__ import annotations
 
-import base64
-import collections
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from pawl import tagged_values
 from pawl.deepspeed.partitions import is_managed
 from pawl.errors import Refused
 from pawl.torch.saving import StoredValues
 
 KEY = "deepspeed"  # of the manifest's values
 TENSOR_BYTES_MAX = 1 << 20
-_TYPE = "pawl:type"
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -130,71 +127,10 @@ def _plan_scheduler(scheduler: Any, saved: dict[str, Any] | None, strict: bool,
 # As JSON ----------------------------------------------------------------------------------------------------------
 
 def to_json(about: str, value: Any) -> Any:
-    """Fails: Refused for what has no form here."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_TYPE: "float", "text": repr(value)}
-    if type(value) in (bool, int, float, str) or value is None:
-        return value
-    if isinstance(value, list):
-        return [to_json(about, each) for each in value]
-    if isinstance(value, tuple):
-        return {_TYPE: "tuple", "items": [to_json(about, each) for each in value]}
-    if isinstance(value, dict):
-        return _dict_to_json(about, value)
-    if isinstance(value, bytes):
-        return {_TYPE: "bytes", "base64": base64.b64encode(value).decode()}
-    if isinstance(value, torch.Tensor):
-        return _tensor_to_json(about, value)
-    if isinstance(value, (bool, int, float, str)):  # a number of numpy's, an enumeration
-        return to_json(about, next(kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)))
-    raise Refused(f"{about} has a {type(value).__module__}.{type(value).__name__}: only numbers, texts, bytes, small "
-                  f"tensors, and lists, tuples and dicts of these can be stored, since nothing is pickled")
-
-
-def _dict_to_json(about: str, value: dict[Any, Any]) -> Any:
-    if all(type(key) is str for key in value) and _TYPE not in value and not isinstance(value, collections.Counter):
-        return {key: to_json(f"{about}[{key!r}]", each) for key, each in value.items()}
-    kind = "counter" if isinstance(value, collections.Counter) else "dict"
-    return {_TYPE: kind, "items": [[to_json(about, key), to_json(about, each)] for key, each in value.items()]}
-
-
-def _tensor_to_json(about: str, value: torch.Tensor) -> Any:
-    value = value.detach().cpu().contiguous()
-    if value.layout != torch.strided or value.numel() * value.element_size() > TENSOR_BYTES_MAX:
-        raise Refused(f"{about} has a tensor of {list(value.shape)}: what is stored beside the model is small "
-                      f"({TENSOR_BYTES_MAX >> 20} MiB at most); give large ones to the model as buffers")
-    data = bytes(value.reshape(-1).view(torch.uint8).tolist())
-    return {_TYPE: "tensor", "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape),
-            "base64": base64.b64encode(data).decode()}
+    """Fails: Refused for what has no form, and for large tensors."""
+    return tagged_values.Writer(tensor_bytes_max=TENSOR_BYTES_MAX, numbers_as_they_are=False).to_json(about, value)
 
 
 def from_json(value: Any) -> Any:
     """What to_json() was given. Fails: Refused for what it doesn't write."""
-    if isinstance(value, list):
-        return [from_json(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if _TYPE not in value:
-        return {key: from_json(each) for key, each in value.items()}
-    read = _READ.get(value[_TYPE])
-    if read is None:
-        raise Refused(f"the checkpoint has a value of the kind {value[_TYPE]!r}, which this pawl doesn't know")
-    return read(value)
-
-
-def _tensor_from_json(value: dict[str, Any]) -> torch.Tensor:
-    data = bytearray(base64.b64decode(value["base64"]))
-    kind: torch.dtype = getattr(torch, value["dtype"])
-    if not data:
-        return torch.empty(value["shape"], dtype=kind)
-    return torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
-
-
-_READ: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "float": lambda value: float(value["text"]),
-    "tuple": lambda value: tuple(from_json(each) for each in value["items"]),
-    "dict": lambda value: {from_json(key): from_json(each) for key, each in value["items"]},
-    "counter": lambda value: collections.Counter({from_json(key): from_json(each) for key, each in value["items"]}),
-    "bytes": lambda value: base64.b64decode(value["base64"]),
-    "tensor": _tensor_from_json,
-}
+    return tagged_values.from_json(value)
