@@ -132,7 +132,7 @@ class RealDrills(unittest.TestCase):
         self.assertEqual(1, code, out + err)
         self.assertIn("differs from itself without faults", out)
         self.assertIn("come from time_ns (drilled.py:", out)
-        self.assertIn("blurred, given to DistributedDataParallel", out)
+        self.assertIn("step 1, seat 0: `noise` is not what", out)
         self.assertIn("third run", err)
 
     def test_interrupted_it_leaves_nothing(self):
