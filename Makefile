@@ -6,6 +6,7 @@
 #   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
 #   make check   the fast lane: style, the tree of sources, documents, Python; build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
+#   make wheel   a wheel with the package, its libraries and the command, in build/wheel: pip install build/wheel/pawl-*.whl
 #   make sim     simulates a cluster for each of SEEDS seeds (1000), with faults; prints those that fail, shortened
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
@@ -20,7 +21,7 @@ ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 SEEDS ?= 1000
 
-.PHONY: demo test test-long check build sim bench bench-pytorch bench-reshape bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -28,6 +29,9 @@ setup:
 
 build: setup
 	@tools/build main product
+
+wheel: build
+	@python3 -B python/wheel_backend.py build/wheel
 
 demo: build
 	@python3 -B tools/demo/demo.py $(ARGS)

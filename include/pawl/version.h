@@ -1,4 +1,4 @@
-/* pawl's version: the only place where it is written. CMakeLists.txt and python/setup.py read these lines. */
+/* pawl's version: the only place where it is written. CMakeLists.txt and python/wheel_backend.py read these lines. */
 #ifndef PAWL_VERSION_H
 #define PAWL_VERSION_H
 

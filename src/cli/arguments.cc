@@ -267,6 +267,11 @@ void add_views(CLI::App& app, Everything& all) {
 
   CLI::App* doctor = app.add_subcommand("doctor", "check that this machine has what pawl needs");
   add_output(*doctor, all.doctor.json);
+  doctor
+      ->add_option("--python", all.doctor.python,
+                   "check only that this interpreter can train with pawl; default: the one that `pawl run` takes")
+      ->expected(0, 1)
+      ->type_name("[PYTHON]");
   doctor->callback([&all] { all.chosen = [&all] { return command_doctor(all.doctor); }; });
 }
 

@@ -4,6 +4,7 @@
 #include "cli/job/drill_script.h"
 #include "cli/job/launcher.h"
 #include "cli/job/namespaces.h"
+#include "cli/job/python_findings.h"
 #include "cli/job/run_directory.h"
 #include "cli/job/trainer_command.h"
 #include "cli/output.h"
@@ -58,6 +59,25 @@ TEST(DrillScript, HandsEverythingOverAsItStands) {
                                  "x.py", "--", "-o"}));
   EXPECT_EQ(command.python_path, "");
   unsetenv("PYTHON_EXEC");
+}
+
+TEST(PythonFindings, AreTheLastLine) {
+  const auto found = parse_findings(
+      "noise of a site\n[{\"check\": \"torch\", \"verdict\": \"WARN\", \"found\": \"2.6\", \"remedy\": \"x\"}]\n");
+  ASSERT_TRUE(found) << found.error().what;
+  ASSERT_EQ(found->size(), 1u);
+  EXPECT_EQ(found->front().what, "torch");
+  EXPECT_EQ(found->front().verdict, Verdict::warn);
+  EXPECT_EQ(found->front().remedy, "x");
+  for (const char* bad : {"", "\n", "[]", "{}", "[{}]", "[{\"verdict\": \"GOOD\"}]", "[1"})
+    EXPECT_EQ(parse_findings(bad).error().code, Code::invalid) << bad;
+}
+
+TEST(PythonFindings, AnInterpreterThatCannotRunIsOne) {
+  const auto found = findings_in_python("/no/such/python");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found.front().verdict, Verdict::fail);
+  EXPECT_NE(found.front().found.find("/no/such/python"), std::string::npos);
 }
 
 TEST(JobName, IsADirectoryAndAKey) {

@@ -122,6 +122,7 @@ int command_node(const NodeOptions& options);
 
 struct DoctorOptions {
   bool json = false;
+  std::optional<std::string> python;  // --python: look only at this interpreter; empty: the one that runs scripts
 };
 int command_doctor(const DoctorOptions& options);
 

@@ -17,9 +17,8 @@
 #include "cli/job/commands.h"
 #include "cli/job/namespaces.h"
 #include "cli/job/page_advice.h"
+#include "cli/job/python_findings.h"
 #include "cli/job/run_directory.h"
-#include "cli/json_access.h"
-#include "cli/output.h"
 #include "env/files.h"
 #include "env/network.h"
 #include "env/process.h"
@@ -28,19 +27,6 @@
 
 namespace pawl::job {
 namespace {
-
-enum class Verdict { ok, warn, fail };
-
-struct Finding {
-  const char* what;
-  Verdict verdict;
-  std::string found;
-  std::string remedy;  // where it is not ok
-};
-
-const char* name_of(Verdict verdict) {
-  return verdict == Verdict::ok ? "OK" : verdict == Verdict::warn ? "WARN" : "FAIL";
-}
 
 std::string mebibytes(std::uint64_t bytes) {
   return text(bytes >> 20, " MiB");
@@ -178,6 +164,11 @@ Finding check_package(const char* name, const char* remedy) {
 }  // namespace
 
 int command_doctor(const DoctorOptions& options) {
+  if (options.python) {
+    const char* named = std::getenv("PYTHON_EXEC");
+    const std::string otherwise = named != nullptr ? named : "python3";
+    return print_findings(findings_in_python(options.python->empty() ? otherwise : *options.python), options.json);
+  }
   const std::vector<Finding> findings = {
       check_versions(),
       check_kernel(),
@@ -196,20 +187,10 @@ int command_doctor(const DoctorOptions& options) {
       check_python(),
       check_package("torch",
                     "only PyTorch trainers need it: pip install torch, or name its interpreter with PYTHON_EXEC"),
-      check_package("pawl", "only Python trainers need it: pip install ./python, or PYTHONPATH=python")};
-  bool failed = false;
-  json list = json::array();
-  std::vector<std::vector<std::string>> rows;
-  for (const Finding& finding : findings) {
-    failed |= finding.verdict == Verdict::fail;
-    const std::string remedy = finding.verdict == Verdict::ok ? "" : finding.remedy;
-    list.push_back(
-        {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"found", finding.found}, {"remedy", remedy}});
-    rows.push_back({name_of(finding.verdict), finding.what, finding.found});
-    if (!remedy.empty()) rows.push_back({"", "", text("-> ", remedy)});
-  }
-  print(options.json ? json{{"checks", list}, {"failed", failed}}.dump() + "\n" : table(rows));
-  return failed ? kExitFailed : kExitOk;
+      check_package(
+          "pawl",
+          "only Python trainers need it: pip install pawl's wheel (make wheel); pawl doctor --python says more")};
+  return print_findings(findings, options.json);
 }
 
 }  // namespace pawl::job
