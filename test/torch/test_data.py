@@ -934,7 +934,8 @@ class ExamplesTest(unittest.TestCase):
         said = [subprocess.run([sys.executable, "-B", os.path.join(EXAMPLES, name + ".py")], env=plain, timeout=240,
                                capture_output=True, text=True, check=True).stdout
                 for name in ("train", "protected", "protected_loop")]
-        self.assertEqual(32, len(said[0].splitlines()))
+        said = [[line for line in text.splitlines() if not line.startswith("[Gloo]")] for text in said]  # torch 2.8
+        self.assertEqual(32, len(said[0]))
         self.assertEqual([said[0]] * 2, said[1:])
 
 
