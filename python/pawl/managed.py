@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
-from pawl._library import Lifetime, Phase, Seat, Trainer
+from pawl._library import Phase, Seat, Trainer
 from pawl.build_log import BuildLog
 from pawl.errors import PawlError, Recover, Refused, StepLost, Stop
 from pawl.job import SECOND_LOOP, Job, Step, observe_steps
@@ -33,9 +33,7 @@ from pawl.protect import (
     Held,
     OptimizerWatch,
     Protected,
-    Sentinel,
     Unchanged,
-    counts_writes,
     dtype_number,
     modes,
     no_optimizer,
@@ -43,6 +41,7 @@ from pawl.protect import (
     storage_order,
 )
 from pawl.rehearsal import captured_output, rehearsal_steps
+from pawl.windows import Windows
 from pawl.witness import CARRIED_STEP, Witness
 
 LAG_AGAIN_S = 60.0
@@ -73,7 +72,6 @@ class ManagedJob(Job):
         self._loaders = data_position.LoaderWatch(self._protected, self._step_for_data)
         self._asides = 0
         self._held: list[Held] = []
-        self._counting: list[Held] = []  # the stable ones that count their writes
         self._unchanged: Unchanged | None = None
         self._volatile: volatile_state.VolatileState | None = None
         self._declared = self._sealed = False
@@ -84,9 +82,7 @@ class ManagedJob(Job):
         self._steps_here = 0         # blocks that this process has completed, rehearsals apart
         self._fenced = self._updated = False  # in this block: the window is closed; an optimizer has been let through
         self._window_due = False     # the state of the last step has no window yet
-        self._sentinel = Sentinel()
-        self._early_writer: str | None = None  # a tensor that the script writes while a window is open
-        self._torn: dict[int, str] = {}  # steps whose windows hold what they shouldn't, and why
+        self._windows = Windows(trainer, script_exit.say)
         self._raised = False         # an exception left the lost step's block
         self._lag_due = 0.0          # when it is said again that no state is captured
         self._protected.gradients.on_carried = self._carried_after_all
@@ -251,7 +247,7 @@ class ManagedJob(Job):
         """The state of the step before is captured from here on, so that whatever the loop does now is done again after
         a loss."""
         if not self._sealed and number - self._first_done == STEPS_BEFORE_SEAL:
-            self._sentinel.begin(self._protected.stable())
+            self._windows.watch(self._protected.stable())
         if not self._sealed:
             self._protected.carried_gradient(self._done)  # the next block shows whether they count
         self._open_window()
@@ -259,8 +255,8 @@ class ManagedJob(Job):
             self._witness.carried.look(script_frames.loop(), number - self._first_done == CARRIED_STEP,
                                        self._protected.state_tensors)
         self._trainer.step_begin(number)
-        if self._early_writer is not None:  # it may write as soon as the loop has the step
-            self._fence_window()
+        if self._windows.early_writer is not None:  # it may write as soon as the loop has the step
+            self._windows.fence(self._done)
         self._progress(Phase.ASIDE)
 
     def _open_window(self, last: bool = False) -> None:
@@ -276,9 +272,7 @@ class ManagedJob(Job):
                 self._lag(left.name)
             return
         self._window_due = False
-        self._torn.pop(self._done, None)  # done again, it has a window of its own
-        self._trainer.window_open(self._done, self._protected.samples())
-        self._sentinel.begin([(held.name, held.tensor) for held in self._counting])
+        self._windows.open(self._done, self._protected.samples())
 
     def _lag(self, name: str) -> None:
         """Says once in a while what protection waits for."""
@@ -293,8 +287,8 @@ class ManagedJob(Job):
     def _carried_after_all(self, left: Left) -> None:
         """The windows since then were opened because blocks had not added to such gradients before."""
         for step in range(left.step, self._done + 1):
-            self._torn[step] = (f"gradients of {left.name} that it left were added to, which no step had done before. "
-                                f"Zero them when the block ends")
+            self._windows.torn[step] = (f"gradients of {left.name} that it left were added to, which no step had done "
+                                        f"before. Zero them when the block ends")
 
     def _after(self, step: Step) -> None:
         """The loop has come back for the next step."""
@@ -363,55 +357,22 @@ class ManagedJob(Job):
             return
         self._fenced = True
         if self._inside is not None and self._inside.rehearsal:
-            self._see_writes()
+            self._end_window()
             return
         try:
-            self._fence_window()
+            self._windows.fence(self._done)
         except (Recover, Stop) as pending:
             groups.fail(str(pending))
             self._note(pending)
 
-    def _fence_window(self) -> None:
-        """Whoever sees a write sees it in time where the window waits for its fence to be sealed (include/pawl/pawl.h,
-        PAWL_COMPARED_WINDOWS), and else too late."""
-        written = self._sentinel.end()
-        if written is None:
-            report = self._trainer.fence()
-            if report.written is not None:
-                name = next(held.name for held in self._held if held.index == report.written)
-                self._note_write(name, report.captured)
-            return
-        captured = True  # as far as is known, if a loss ends the fence
-        try:
-            self._trainer.window_void(f"{written} was written")
-            captured = self._trainer.fence().captured
-        finally:
-            self._note_write(written, captured)
-
-    def _see_writes(self) -> None:
-        """Where the block or the generation ends without a fence."""
-        written = self._sentinel.end()
-        if written is not None:
-            self._note_write(written, self._sealed)
-
-    def _note_write(self, written: str, captured: bool) -> None:
-        """The script has written where a window may have been copying: from now on its blocks begin without one."""
-        if captured:
-            self._torn[self._done] = (f"{written} was written while that step was copied, before it was known that the "
-                                      f"script does this. Call step.fence() right before that write")
-        if self._early_writer is not None:
-            return
-        self._early_writer = written
-        if not self.rehearsal:
-            script_exit.say(f"{written} is written in a step before its optimizer steps, while the state is copied: "
-                            f"from now on each step waits for the copy when it begins. Write it after the optimizer's "
-                            f"step, or call step.fence() right before it")
+    def _end_window(self) -> None:
+        self._windows.end(self._done if self._sealed else None, quiet=self.rehearsal)
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None
         self._witness.end()
         if step.rehearsal:
-            self._see_writes()
+            self._end_window()
             step.lost = True
             return False
         why = None
@@ -419,7 +380,7 @@ class ManagedJob(Job):
         if error is None:
             why = self._complete(step)
         elif isinstance(error, (Exception, SystemExit)):  # others, as KeyboardInterrupt, leave whatever happened
-            self._see_writes()
+            self._end_window()
             why = self._failure()
         self._progress(Phase.ASIDE)
         if why is not None:
@@ -505,8 +466,7 @@ class ManagedJob(Job):
                                                   mesh=mesh,
                                                   placement=held.placement, lifetime=held.lifetime)
         self._trainer.blob_add(f"volatile/rank{self.rank}", self._state_room, volatile.save_within, volatile.load)
-        self._counting = [held for held in self._held
-                          if held.lifetime is Lifetime.STABLE and counts_writes(held.tensor)]
+        self._windows.declare(self._held)
         self._unchanged = Unchanged(self._protected, self._held)
         self._declared = True
 
@@ -526,7 +486,7 @@ class ManagedJob(Job):
         with captured_output():
             for step in rehearsal_steps(self, self._protected):
                 if int(step) == STEPS_BEFORE_SEAL:
-                    self._sentinel.begin(self._protected.stable())
+                    self._windows.watch(self._protected.stable())
                 self._protected.carried_gradient(int(step) - 1)
                 yield step
                 if self._trainer.interrupted():  # the others wait for this seat to follow
@@ -552,7 +512,7 @@ class ManagedJob(Job):
     def _leave_generation(self, why: str) -> None:
         from pawl import groups
         self._running = False
-        self._see_writes()
+        self._end_window()
         if not self._trainer.interrupted():
             with contextlib.suppress(Recover):
                 self._trainer.fault_report(why, groups.lost())
@@ -581,8 +541,8 @@ class ManagedJob(Job):
         resume = self._seat.resume_step
         if resume > 0:
             self._build.share(self._seat)
-            if resume in self._torn:
-                raise Refused(f"step {resume} can't be restored: {self._torn[resume]}, and start the job again")
+            if resume in self._windows.torn:
+                raise Refused(f"step {resume} can't be restored: {self._windows.torn[resume]}, and start the job again")
             self._seal()
             self._build.check(self._held)
             self._check_unchanged()  # since the last window, the lost step may have put tensors elsewhere

@@ -470,30 +470,6 @@ def counts_writes(tensor: torch.Tensor) -> bool:
     return not tensor.is_inference()
 
 
-class Sentinel:
-    """Sees whether tensors are written between two moments, by the counts that torch keeps of writes in place.
-
-    What it can't see: writes through `.data`, through memory that others share (numpy), and by collectives (a broadcast
-    of weights), which don't count.
-    """
-
-    def __init__(self) -> None:
-        self._watched: list[tuple[str, torch.Tensor]] = []
-        self._versions: list[int] = []
-
-    def begin(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        """Each step: of tensors that count their writes (counts_writes)."""
-        self._watched = tensors
-        self._versions = [tensor._version for _, tensor in tensors]
-
-    def end(self) -> str | None:
-        """The first that was written since begin(); afterwards nothing is watched."""
-        written = next((name for (name, tensor), version in zip(self._watched, self._versions, strict=True)
-                        if tensor._version != version), None)
-        self._watched, self._versions = [], []
-        return written
-
-
 class Unchanged:
     """Whether the model is still the one that was declared: the same tensors in the same places under the same names.
 

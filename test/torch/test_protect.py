@@ -37,6 +37,7 @@ from pawl import (  # noqa: E402
     script_exit,
     tagged_values,
     volatile_state,
+    windows,
     witness,
 )
 
@@ -150,7 +151,7 @@ class WrittenTest(unittest.TestCase):
 
     def test_the_sentinel_names_what_was_written(self):
         model = small()
-        sentinel = protect.Sentinel()
+        sentinel = windows.Sentinel()
         sentinel.begin(list(model.named_parameters()))
         train(model, torch.optim.SGD(model.parameters(), lr=0.0), steps=0)
         model(torch.randn(8, 4)).sum().backward()
@@ -327,10 +328,10 @@ class WindowTest(unittest.TestCase):
         job.optimizer.zero_grad()
         job._held = job._protected.held()
         job._protected.declared(job._held)
-        job._counting = [held for held in job._held if held.lifetime is protect.Lifetime.STABLE]
         job._unchanged = protect.Unchanged(job._protected, job._held)
         job._volatile = volatile_state.VolatileState([])
-        job._sentinel, job._torn, job._early_writer, job._lag_due = protect.Sentinel(), {}, None, 0.0
+        job._windows, job._lag_due = windows.Windows(job._trainer, script_exit.say), 0.0
+        job._windows.declare(job._held)
         job._witness = witness.Witness()
         job._sealed = job._window_due = True
         job._late = job._fenced = job._updated = False
@@ -347,22 +348,22 @@ class WindowTest(unittest.TestCase):
         self.assertEqual(["window_open", "step_begin", "progress"], job._trainer.calls)
         self.write(job)
         job._close_window()
-        self.assertEqual([4], list(job._torn))
-        self.assertIn("0.weight was written while that step was copied", job._torn[4])
+        self.assertEqual([4], list(job._windows.torn))
+        self.assertIn("0.weight was written while that step was copied", job._windows.torn[4])
         job._done, job._window_due, job._fenced, job._trainer.calls = 5, True, False, []
         job._begin(6)
         self.assertEqual(["window_open", "step_begin", "fence", "progress"], job._trainer.calls)
         self.write(job)
         job._close_window()
-        self.assertEqual([4], list(job._torn), "that one was copied before")
+        self.assertEqual([4], list(job._windows.torn), "that one was copied before")
 
     def test_each_window_that_was_written_is_known(self):
         job = self.job()
         job._begin(5)
-        job._early_writer = "another"
+        job._windows.early_writer = "another"
         self.write(job)
-        job._see_writes()
-        self.assertEqual([4], list(job._torn))
+        job._end_window()
+        self.assertEqual([4], list(job._windows.torn))
 
     def test_writes_at_the_loops_top_are_seen_before_the_seal(self):
         job = self.job()
@@ -370,8 +371,8 @@ class WindowTest(unittest.TestCase):
         job._begin(2)
         self.write(job)
         job._close_window()
-        self.assertEqual("0.weight", job._early_writer)
-        self.assertEqual({}, job._torn)
+        self.assertEqual("0.weight", job._windows.early_writer)
+        self.assertEqual({}, job._windows.torn)
 
 
     def test_the_last_window_is_opened_after_a_break_at_the_loops_top(self):
