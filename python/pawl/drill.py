@@ -43,7 +43,7 @@ TAIL_LINES = 12
 WAITING_LINES_MAX = 12  # one comes every 5 s
 PATIENCE_S = 60.0       # without a step, besides thrice what the undisturbed run has needed
 LOOK_S = 5.0            # how often it is looked whether it computes
-COMPUTES_S = 3.0        # processor time of all trainers that shows that it does something: waiting takes next to none
+COMPUTES = 0.05         # of its patience: processor time of all trainers that shows that it does something
 STACKS_S = 2.0          # in which the trainers tell where they stand
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _STOPPED = "pawl: the rehearsal was stopped before it touched: "  # rehearsal.py's, which needs torch
@@ -428,7 +428,7 @@ class DrilledJob:
         if found != size or held:
             self.longest_pause_s = max(self.longest_pause_s, now - since)
             self._recorded = (found, now)
-        elif self.patience_s and now - self._looked > LOOK_S:
+        elif self.patience_s and found and now - self._looked > LOOK_S:  # before its first step it is only just started
             self._looked = now
             if self._computes():
                 self._recorded = (found, now)
@@ -442,7 +442,7 @@ class DrilledJob:
             for pid in [trainer["pid"] for trainer in status.get("trainers", []) if trainer.get("pid")]:
                 self._spent[pid] = max(self._spent.get(pid, 0.0), drill_blows.processor_s(pid))
         spent = sum(self._spent.values())
-        if spent < self._spent_then + COMPUTES_S:
+        if spent < self._spent_then + COMPUTES * self.patience_s:
             return False
         self._spent_then = spent
         return True

@@ -120,7 +120,7 @@ class RealDrills(unittest.TestCase):
             self.assertIn(words, out)
 
     def test_a_job_that_stands_still_says_who_waits_for_what(self):
-        code, _, err = self.drill("--kinds", "trainer", "--faults", "1", "--seed", "3", "--patience", "10",
+        code, _, err = self.drill("--kinds", "trainer", "--faults", "1", "--seed", "3", "--patience", "20",
                                   command=drilled("--counted-barrier", "--steps", "12"))
         self.assertEqual(1, code, err)
         for words in ("the job stands still: no step for", "waits in barrier (drilled.py:", "waits in backward",
