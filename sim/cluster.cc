@@ -14,6 +14,7 @@ using job::SlotState;
 
 namespace {
 constexpr Duration kLookEvery = 25ms;
+constexpr Duration kHandedOver = 100ms;  // on a crowded machine a keeper may read that late
 }  // namespace
 
 Cluster::Cluster(const ClusterOptions& chosen)
@@ -134,10 +135,7 @@ Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat
   Duration broken_since{};
   for (;;) {
     if (!mine.done && mine.arrived.size() == world()) {
-      bool open = true;
-      for (const auto& [a, from] : mine.arrived)
-        for (const auto& [b, to] : mine.arrived) open = open && machines.wires().is_open(from, to);
-      if (open) {
+      if (is_exchange_open(mine)) {
         mine.done = true;
         if (may_end_) mine.last_step = step.value + 1;
         const auto before = exchanges_.find({generation.value, step.value - 1});
@@ -156,6 +154,29 @@ Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat
     }
     scheduler.wait(mine.waiting, scheduler.now() + 20ms);
   }
+}
+
+bool Cluster::is_exchange_open(const Exchange& one) {
+  for (const auto& [a, from] : one.arrived)
+    for (const auto& [b, to] : one.arrived) {
+      const bool next = (a + 1) % world() == b || (b + 1) % world() == a;
+      if ((next || !options.ring_exchange) && !machines.wires().is_open(from, to)) return false;
+    }
+  return true;
+}
+
+bool Cluster::trains_without_link(std::uint32_t a, std::uint32_t b) const {
+  if (!options.ring_exchange || !state_) return false;
+  const auto position = [&](std::uint32_t machine) {
+    const auto found = std::ranges::find(state_->seats, machine, [](const auto& seat) { return seat.life.node.value; });
+    return found == state_->seats.end()
+               ? options.members
+               : static_cast<std::uint32_t>(found - state_->seats.begin()) / options.seats_per_node;
+  };
+  const std::uint32_t first = position(a), second = position(b);
+  if (first == options.members || second == options.members) return false;
+  const std::uint32_t apart = first > second ? first - second : second - first;
+  return std::min(apart, options.members - apart) > options.replicas;
 }
 
 void Cluster::trainer_ended(Generation generation) {
@@ -196,6 +217,7 @@ void Cluster::keep(std::uint32_t machine, const std::string& name, const Fd& fd)
   if (!arena) return violate(text("machine ", machine, " keeps a segment ", name, " that is no arena"));
   kept.arena = *arena;
   kept.seen.assign(kept.arena.slot_count(), 0);
+  log_debug("sim_kept", "machine", machine, "name", name);
   arenas_.push_back(std::move(kept));
 }
 
@@ -237,7 +259,14 @@ void Cluster::check_committed() {
       }
       return false;
     });
-    if (!held) return violate(text("step ", committed_, " was committed, and nobody holds it of seat ", seat));
+    if (held) {
+      missing_since_.erase(seat);
+      continue;
+    }
+    // A segment that its pawld has handed over is on its way until the keeper reads it.
+    const Duration since = missing_since_.try_emplace(seat, scheduler.now()).first->second;
+    if (scheduler.now() - since > kHandedOver)
+      return violate(text("step ", committed_, " was committed, and nobody holds it of seat ", seat));
   }
 }
 

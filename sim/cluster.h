@@ -34,8 +34,9 @@ struct ClusterOptions {
   Duration step = std::chrono::milliseconds(40);
   Duration long_delay = std::chrono::milliseconds(2);
   bool gate_off = false;
-  bool drain = false;         // an operator drains a node, too
-  bool nothing_else = false;  // is done to it: then no step may be done again
+  bool ring_exchange = false;  // gradients go from each seat to the next one; else between any two
+  bool drain = false;          // an operator drains a node, too
+  bool nothing_else = false;   // is done to it: then no step may be done again
 };
 
 class Cluster;
@@ -126,6 +127,8 @@ class Cluster {
   void start_node(std::uint32_t machine);
   // Whether all is well: it runs, and has committed since. Faults that cost memory wait for it.
   [[nodiscard]] bool is_well() const;
+  // Whether neither gradients nor copies go between these two members.
+  [[nodiscard]] bool trains_without_link(std::uint32_t a, std::uint32_t b) const;
   [[nodiscard]] std::uint32_t world() const { return options.members * options.seats_per_node; }
   [[nodiscard]] bool is_over() const { return over_; }
   // What an operator's command writes. `value`: nullptr erases the key.
@@ -136,6 +139,7 @@ class Cluster {
   enum class Exchanged { done, failed, interrupted };
   Exchanged exchange(Generation generation, Step step, Seat seat, std::uint32_t machine, std::uint32_t pid,
                      const std::function<bool()>& interrupted, std::uint64_t& last_step);
+  [[nodiscard]] bool is_exchange_open(const Exchange& one);
   void trainer_ended(Generation generation);
   void committed(Step step);
   void restored(Seat seat, Step step, std::span<const std::byte> bytes);
@@ -180,6 +184,7 @@ class Cluster {
   std::uint64_t committed_in_generation_ = 0;
   std::uint64_t steps_begun_ = 0;
   std::map<std::uint64_t, std::uint64_t> begun_in_;  // by generation
+  std::map<std::uint32_t, Duration> missing_since_;  // by seat: no keeper is seen to have its committed step
   bool may_end_ = false;
   bool over_ = false;
   std::string violation_;

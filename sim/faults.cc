@@ -176,6 +176,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   }
 
   void strike(const InjectedFault& fault) {
+    ++strikes_;
     Scheduler& scheduler = cluster_.scheduler;
     Machines& machines = cluster_.machines;
     Wires& wires = machines.wires();
@@ -377,7 +378,29 @@ class Injector : public std::enable_shared_from_this<Injector> {
       wires.path(ends[1], ends[0]).cuts += by;
     };
     change(1);
-    heal(fault.length, [change] { change(-1); });
+    const bool trains =
+        cluster_.trains_without_link(ends[0], ends[1]) && cluster_.is_well() && active_ == 0 && !cluster_.options.drain;
+    const Duration noticed = std::chrono::milliseconds(cluster_.options.deadline_ms) + 2s;
+    std::function<bool()> advances = [] { return true; };
+    if (trains) {
+      log_warn("sim_training_goes_on");
+      advances = expect_commits(noticed);
+    }
+    heal(trains ? noticed + 2s : fault.length, [this, change, advances] {
+      change(-1);
+      if (!advances()) cluster_.violate("nothing was committed while a link was cut that training does not need");
+    });
+  }
+
+  // Tells whether anything was committed from then on, or something else has happened meanwhile.
+  std::function<bool()> expect_commits(Duration from) {
+    const auto before = std::make_shared<std::uint64_t>(0);
+    cluster_.scheduler.after(from,
+                             [this, self = shared_from_this(), before] { *before = cluster_.greatest_committed(); });
+    return [this, self = shared_from_this(), before, strikes = strikes_, generation = cluster_.state()->generation] {
+      return strikes != strikes_ || cluster_.is_over() || cluster_.state()->generation != generation ||
+             cluster_.greatest_committed() > *before;
+    };
   }
 
   void cut_all(int by) {
@@ -436,6 +459,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   std::function<void()> on_end_;
   std::size_t at_ = 0;
   int active_ = 0;
+  int strikes_ = 0;
   Duration well_since_ = Duration::max();
   std::uint64_t well_generation_ = 0;
 };

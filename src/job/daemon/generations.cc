@@ -202,6 +202,7 @@ void Generations::tidy_keys() {
     erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));
     erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
     erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
+    erase_up_to(control, keys.all_progress(), Generation(generation.value - 1));
   });
   parts_.context.control->tell([this, prefix = mirror.keys().events()](Control& control) {
     const auto events = control.list(prefix);

@@ -82,7 +82,7 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
     change.refused = state.error().what;
     return change;
   }
-  if (key.rfind(keys_.events(), 0) == 0) return change;
+  if (key.starts_with(keys_.events()) || key.starts_with(keys_.all_progress())) return change;
   if (key.rfind(keys_.all_accusations(), 0) != 0) news_at_ = now;
   if (number_after(key, keys_.nodes(), number)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});

@@ -276,7 +276,8 @@ void Pawld::on_key(const WatchEvent& event) {
   kv.mod_revision = event.revision;
   note(kv, event.kind != WatchEvent::Kind::put);
   if (kv.key == context_.mirror.keys().state()) return drive();
-  if (kv.key.rfind(context_.mirror.keys().events(), 0) != 0) drive_once_for_all();
+  const JobKeys& keys = context_.mirror.keys();
+  if (!kv.key.starts_with(keys.events()) && !kv.key.starts_with(keys.all_progress())) drive_once_for_all();
 }
 
 // Others know of a generation before us: the server at the other end of our watch may stand still, and the watch takes
@@ -294,11 +295,13 @@ void Pawld::on_beat(NodeId node, Generation generation) {
 void Pawld::take(const Listing& listing) {
   context_.orders.apply_all(listing);
   on_change(context_.mirror.apply_all(listing, context_.clock->now()));
+  for (const KeyValue& kv : listing.kvs) parts_->progress.on_key(kv.key, kv.value);
 }
 
 void Pawld::note(const KeyValue& kv, bool erased) {
   context_.orders.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision);
   on_change(context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now()));
+  if (!erased) parts_->progress.on_key(kv.key, kv.value);
 }
 
 void Pawld::on_change(const JobMirror::Change& change) {
@@ -373,6 +376,7 @@ void Pawld::tick() {
   parts_->spare_memory.consider(
       {static_cast<std::uint32_t>(parts_->memory.arenas().size()), parts_->memory.own_bytes_max()});
   parts_->paces.tick();
+  parts_->progress.tick();
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });

@@ -104,7 +104,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                     [this] {
                       job_end.consider_finish();
                       drains.consider();
-                    }}),
+                    },
+                .is_up = [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); }}),
       paces(pawld.context_, trainers, events,
             {.send = [&pawld](NodeId node, const Frame& frame) { (void)pawld.neighbours_->send(node, frame); }}),
       rendezvous_log(pawld.context_.environment->memory, pawld.options_.job,

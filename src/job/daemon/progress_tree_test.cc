@@ -27,7 +27,12 @@ class Tree : public testing::Test {
                                              return SeatReport{known, own, 0};
                                            },
                                        .show = [this](Progress progress, bool) { shown.push_back(progress); },
-                                       .on_committed = [this] { ++committed; }});
+                                       .on_committed = [this] { ++committed; },
+                                       .is_up = [this](NodeId) { return linked; }});
+  }
+  void tick_and_pass() {
+    tree.tick();
+    node.pass(std::chrono::milliseconds(100));
   }
   TestNode node;
   bool linked = true;
@@ -92,6 +97,84 @@ class Leaf : public Tree {
  protected:
   Leaf() : Tree(1) {}
 };
+
+// --- While a link of the tree is cut
+
+std::string said(const SeatReport& report, Progress progress = {}) {
+  return to_json(ProgressNews{report, progress});
+}
+
+TEST_F(Tree, WhatNoLinkBringsIsReadFromTheControl) {
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  own = 0b11;
+  tree.on_report(NodeId(2), Generation(1), holds_up_to(2));
+  tree.on_key("/pawl/test/progress/1/1", said(holds_up_to(2)));
+  EXPECT_EQ(tree.progress().committed, Step(2));
+  tree.on_key("/pawl/test/progress/1/2", "{}");
+  tree.on_key("/pawl/test/progress/1/x", said(holds_up_to(2)));
+  tree.on_key("/pawl/test/progress/2/1", said({}, Progress{Step(9), 0}));  // not yet
+  EXPECT_EQ(tree.progress().committed, Step(2));
+}
+
+TEST_F(Tree, AnOldReportTakesNothingBack) {
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  tree.on_report(NodeId(1), Generation(1), holds_up_to(2));
+  tree.on_key("/pawl/test/progress/1/1", said(holds_up_to(1)));
+  tree.on_report(NodeId(2), Generation(1), holds_up_to(2));
+  own = 0b11;
+  tree.report();
+  EXPECT_EQ(tree.progress().committed, Step(2));
+}
+
+TEST_F(Tree, WhatTheControlSaidBeforeItRanCountsThen) {
+  tree.on_key("/pawl/test/progress/1/1", said({}, Progress{Step(4), 0}));
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  EXPECT_EQ(tree.progress().committed, Step(4));
+}
+
+TEST_F(Leaf, SaysByTheControlWhatTheCutLinkDoesNotTake) {
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  own = 0b1;
+  tree.report();  // lost: nobody knows yet that the link is cut
+  tick_and_pass();
+  EXPECT_TRUE(node.control.puts.empty());
+  linked = false;
+  tree.report();
+  tick_and_pass();
+  ASSERT_EQ(node.control.puts.size(), 1u);
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/progress/1/1");
+  EXPECT_EQ(node.control.puts[0].value, said({{}, 0b1, 0}));
+  own = 0b11;
+  tree.report();
+  tick_and_pass();
+  EXPECT_EQ(node.control.puts.size(), 1u) << "one at a time";
+  node.control.puts[0].then({});
+  tick_and_pass();
+  ASSERT_EQ(node.control.puts.size(), 2u);
+  EXPECT_EQ(node.control.puts[1].value, said({{}, 0b11, 0}));
+  node.control.puts[1].then(Error{Code::unreachable, "away"});
+  tick_and_pass();
+  ASSERT_EQ(node.control.puts.size(), 3u) << "it may not have come";
+  node.control.puts[2].then({});
+  tick_and_pass();
+  EXPECT_EQ(node.control.puts.size(), 3u) << "nothing new";
+  linked = true;
+  own = 0b111;
+  tree.report();
+  tick_and_pass();
+  EXPECT_EQ(node.control.puts.size(), 3u) << "the link stands";
+}
+
+TEST_F(Leaf, HearsOfCommitsByTheControl) {
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  tree.on_key("/pawl/test/progress/1/0", said({}, Progress{Step(3), 0}));
+  EXPECT_EQ(tree.progress().committed, Step(3));
+}
 
 TEST_F(Leaf, ReportsUpOnceAndAgainOverANewLink) {
   node.run_in(JobPhase::running);

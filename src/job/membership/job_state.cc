@@ -441,6 +441,15 @@ std::string JobKeys::stop_acks(Generation generation) const {
 std::string JobKeys::stop_ack(Generation generation, NodeId node) const {
   return text(stop_acks(generation), node);
 }
+std::string JobKeys::all_progress() const {
+  return root + "progress/";
+}
+std::string JobKeys::progress(Generation generation) const {
+  return text(all_progress(), generation, '/');
+}
+std::string JobKeys::progress(Generation generation, NodeId node) const {
+  return text(progress(generation), node);
+}
 std::string JobKeys::orders() const {
   return root + "order/";
 }

@@ -236,6 +236,9 @@ struct JobKeys {
   [[nodiscard]] std::string stop() const;                            // stop
   [[nodiscard]] std::string stop_acks(Generation generation) const;  // stop_ack/<generation>/
   [[nodiscard]] std::string stop_ack(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string all_progress() const;                   // progress/
+  [[nodiscard]] std::string progress(Generation generation) const;  // progress/<generation>/
+  [[nodiscard]] std::string progress(Generation generation, NodeId node) const;
   [[nodiscard]] std::string orders() const;                                       // order/
   [[nodiscard]] std::string cordons() const;                                      // order/cordon/
   [[nodiscard]] std::string cordon(NodeId node) const;                            // order/cordon/<id>

@@ -114,6 +114,16 @@ SeatReport combine(const SeatReport& a, const SeatReport& b) {
   return both;
 }
 
+SeatReport merge(const SeatReport& a, const SeatReport& b) {
+  SeatReport both{join(a.known, b.known), 0, 0};
+  const Step settled = both.known.settled();
+  if (settled < a.known.settled() || settled < b.known.settled())  // as in combine
+    return a.known.settled() < b.known.settled() ? b : a;
+  both.held = shifted(a.held, a.known.settled(), settled) | shifted(b.held, b.known.settled(), settled);
+  both.voided = shifted(a.voided, a.known.settled(), settled) | shifted(b.voided, b.known.settled(), settled);
+  return both;
+}
+
 Progress advance(Progress known, const SeatReport& all_seats) {
   const SeatReport all = combine(SeatReport{known, ~std::uint64_t{0}, 0}, all_seats);
   const Step settled = all.known.settled();

@@ -64,6 +64,8 @@ struct SlotView {
                                    Progress known);
 // Of two subtrees: what either knows, held by both, voided by either.
 [[nodiscard]] SeatReport combine(const SeatReport& a, const SeatReport& b);
+// Of one subtree at two moments, whichever came first: what it said once stays true for as long as the generation runs.
+[[nodiscard]] SeatReport merge(const SeatReport& a, const SeatReport& b);
 // The greater knowledge of two daemons of one generation. An old one may come late: it takes nothing back.
 [[nodiscard]] Progress join(Progress a, Progress b);
 // The root's next Progress. Never goes back.

@@ -101,6 +101,14 @@ TEST(Report, FarBeyondTheWindowIsReachedInAFewRounds) {
   EXPECT_FALSE(may_overwrite(sealed(10), progress));
 }
 
+TEST(Report, OfTwoMomentsOfASubtreeBothAreTrue) {
+  const SeatReport early{{Step(2)}, 0b0101, 0b0010}, late{{Step(4)}, 0b0010, 0b0100};
+  const SeatReport both{{Step(4)}, 0b0011, 0b0100};
+  EXPECT_EQ(merge(early, late), both);
+  EXPECT_EQ(merge(late, early), both);
+  EXPECT_EQ(merge(both, early), both);
+}
+
 TEST(Report, NumbersAtTheirEnds) {
   const SlotView none[] = {{SlotWord{}, false}};
   const SeatReport far = report_of(none, Step(kStepMax), kNow, Progress{});
