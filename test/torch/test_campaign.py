@@ -15,6 +15,8 @@ IN_A_STEP = [
     ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
     ("exchange", "node", 3), ("exchange", "trainer", 0), ("allgather", "node", 1), ("allgather", "trainer", 2),
 ]
+ORDINARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ordinary.py")
+ORDINARY_FAULTS = [("compute", "node", 0), ("allreduce", "trainer", 1), ("update", "node", 2), ("aside", "trainer", 3)]
 # A member dies, and in the recovery somebody else: where, and what it was.
 IN_A_RECOVERY = [("frozen", "member"), ("import", "spare"), ("seated", "spare"), ("restore", "trainer")]
 
@@ -100,6 +102,19 @@ class CampaignTest(PacedTest):
         self.deaths += 2
         self.assert_survivors(before, between, but=[jobs.seats(before)[seat]["node"]])
         self.runs_again(job, between, [(seat + 2) % 4])
+
+
+class OrdinaryTest(CampaignTest):
+    def test_every_phase(self):
+        """Loaders with workers, an average of the weights, accumulation, evaluation: a part of the faults."""
+        self.deaths = 0
+        with self.paced(ORDINARY, nodes=4, spares=2, steps=120, device_ms=5) as job:
+            for phase, what, seat in ORDINARY_FAULTS:
+                with self.fault(phase, what, seat):
+                    self.one_death(job, phase, what, seat)
+            with self.fault("after a swap", "node", 1):
+                self.right_after_a_swap(job, 1)
+            self.finish_paced(job, recoveries=self.deaths)
 
 
 class EndTest(PacedTest):
