@@ -6,9 +6,10 @@ is their median with the 10th and the 90th of a hundred.
           torch.save
   steps   a step with pawl, with torch.save and with dcp.async_save each step, against plain PyTorch
   groups  a step over the managed group against one over gloo
-Each of them where the cores are free for most of a step, as with a device (--device-ms), and where all trainers
-compute. Prints Markdown tables, or JSON with `-o json`. Warns where other work on the machine makes the figures
-doubtful.
+  watching  what it costs to watch the script (watching.py)
+Each of the first three where the cores are free for most of a step, as with a device (--device-ms), and where
+all trainers compute. Prints Markdown tables, or JSON with `-o json`. Warns where other work on the machine makes
+the figures doubtful.
 """
 import argparse
 import json
@@ -29,11 +30,12 @@ import job as jobs  # noqa: E402
 import kills  # noqa: E402
 import steps  # noqa: E402
 import trainers  # noqa: E402
+import watching  # noqa: E402
 from harness import PAWL  # noqa: E402
 from load import Load  # noqa: E402
 from reference import ReferenceFailed  # noqa: E402
 
-SECTIONS = ("kills", "steps", "groups")
+SECTIONS = ("kills", "steps", "groups", "watching")
 
 
 def parse():
@@ -73,9 +75,10 @@ def measure(options, gpt, folder):
     devices = {"free": [options.device_ms], "busy": [0], "both": [options.device_ms, 0]}[options.cores]
     run = {"kills": lambda device_ms: kills.bench_kills(options, gpt, folder, device_ms, load),
            "steps": lambda device_ms: steps.bench_steps(options, gpt, folder, device_ms, load),
-           "groups": lambda device_ms: group_steps.bench_groups(options, gpt, device_ms, load)}
+           "groups": lambda device_ms: group_steps.bench_groups(options, gpt, device_ms, load),
+           "watching": lambda _: watching.bench_watching(options, gpt, load)}
     for section in options.only or SECTIONS:
-        for device_ms in devices:
+        for device_ms in devices[:1] if section == "watching" else devices:
             told["sections"].setdefault(section, []).append(run[section](device_ms))
             load.quiet()
             told["machine"] = load.told()
@@ -108,7 +111,8 @@ def markdown(told):
              f"rounds (most {100 * foreign[-1]:.0f} %).", ""]
     for warning in told["warnings"]:
         lines += [f"**Doubtful:** {warning}.", ""]
-    write = {"kills": kills.markdown, "steps": steps.markdown, "groups": group_steps.markdown}
+    write = {"kills": kills.markdown, "steps": steps.markdown, "groups": group_steps.markdown,
+             "watching": watching.markdown}
     for section, found in told["sections"].items():
         for each in found:
             lines += write[section](each)

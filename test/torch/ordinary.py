@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "gpt"))
 
-from model import BYTE_VALUES, GPT  # noqa: E402
-from record import Record  # noqa: E402
-from train import make_optimizer  # noqa: E402
+from model import BYTE_VALUES, GPT
+from record import Record
+from train import make_optimizer
 
 try:
     import pawl
@@ -153,7 +153,8 @@ def evaluate(average, held_out, rank, world, batch):
     with torch.no_grad():
         rows = [held_out[index] for index in range(rank * batch, (rank + 1) * batch)]
         logits = average(torch.stack([row[0] for row in rows]))
-        loss = nn.functional.cross_entropy(logits.view(-1, BYTE_VALUES), torch.stack([row[1] for row in rows]).reshape(-1))
+        targets = torch.stack([row[1] for row in rows])
+        loss = nn.functional.cross_entropy(logits.view(-1, BYTE_VALUES), targets.reshape(-1))
         dist.all_reduce(loss)
     average.train()
     if rank == 0:
