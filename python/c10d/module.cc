@@ -100,6 +100,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
   py::class_<ManagedGroup, c10::intrusive_ptr<ManagedGroup>, ::c10d::Backend>(module, "ManagedGroup")
       .def(py::init(&ManagedGroup::make), py::arg("rank"), py::arg("size"), py::arg("ranks"), py::arg("timeout"),
            Unlocked())
+      .def("shutdown", &ManagedGroup::shutdown)  // torch 2.6 doesn't ask its backends
       .def_property_readonly("key", [](const ManagedGroup& group) { return group.key(); });
   py::class_<PawlStore, c10::intrusive_ptr<PawlStore>, ::c10d::Store>(module, "PawlStore")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout"));

@@ -51,7 +51,23 @@ def register() -> None:
         _guard(name)
     _replace("new_group", _managed_new_group)
     _replace("_sync_module_states", _quiet, "torch.distributed.utils")
+    if hasattr(dist.distributed_c10d, "_shutdown_backend"):
+        _replace("_shutdown_backend", _managed_too)
     atexit.register(c10d.close_generation)
+
+
+def _managed_too(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Torch 2.6 shuts down NCCL alone, and leaves another group to whoever still refers to it: a spare's next groups of
+    these ranks would then not be known as the survivors' are."""
+    import torch
+
+    def shut_down(group: Any) -> None:
+        original(group)
+        backend = group._get_backend(torch.device("cpu"))
+        if isinstance(backend, _extension.load().ManagedGroup):
+            backend.shutdown()
+
+    return shut_down
 
 
 @functools.cache
