@@ -119,6 +119,7 @@ class Finder:
 
     is_known: Known
     bytes_max: int | None = None
+    with_what_began: bool = True  # also what each step gets before its block begins, such as its batch
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
     _found: dict[str, Unprotected] = field(default_factory=dict)
@@ -153,6 +154,8 @@ class Finder:
         key = (loop.f_code, loop.f_lasti)
         if key not in self._dead:
             self._dead[key] = names_written_first(loop.f_code, loop.f_lasti)
+            if not self.with_what_began:
+                self._dead[key] |= names_written_at_the_top(loop.f_code, loop.f_lasti)
         return self._dead[key]
 
     # What is there.
@@ -362,17 +365,33 @@ def _modules_of_the_script() -> Iterator[tuple[str, types.ModuleType]]:
 def names_written_first(code: types.CodeType, at: int) -> frozenset[str]:
     """Of the variables of `code`, those that the innermost loop around the instruction `at` writes, from there on once
     around, before it reads them. Goes through the instructions in their order, not along branches."""
+    loop = _loop_around(code, at)
+    return _stored_first([each for each in loop if at < each.offset] + [each for each in loop if each.offset <= at])
+
+
+def names_written_at_the_top(code: types.CodeType, at: int) -> frozenset[str]:
+    """Those that this loop writes, before it reads them, whenever it begins anew, up to its first branch: the batch
+    that it draws."""
+    loop = [each for each in _loop_around(code, at) if each.offset <= at]
+    top = list(itertools.takewhile(lambda each: "JUMP" not in each.opname, loop[1:]))
+    return _stored_first(loop[:1] + top)
+
+
+def _loop_around(code: types.CodeType, at: int) -> list[dis.Instruction]:
+    """The innermost one's instructions, in their order; none: there is no loop."""
     instructions = list(dis.get_instructions(code))
     backward = [each for each in instructions if each.offset > at and "JUMP_BACKWARD" in each.opname
                 and isinstance(each.argval, int) and each.argval <= at]
     if not backward:
-        return frozenset()
-    inner = max(backward, key=lambda each: each.argval)
-    begin, end = inner.argval, max(each.offset for each in backward if each.argval == inner.argval)
-    around = [each for each in instructions if at < each.offset <= end]
-    around += [each for each in instructions if begin <= each.offset <= at]
+        return []
+    begin = max(each.argval for each in backward)
+    end = max(each.offset for each in backward if each.argval == begin)
+    return [each for each in instructions if begin <= each.offset <= end]
+
+
+def _stored_first(instructions: list[dis.Instruction]) -> frozenset[str]:
     first: dict[str, str] = {}
-    for each in around:
+    for each in instructions:
         for access, name in _accesses(each):
             first.setdefault(name, access)
     return frozenset(name for name, access in first.items() if access == "STORE")

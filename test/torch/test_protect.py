@@ -701,8 +701,11 @@ class LookAroundTest(unittest.TestCase):
         self.addCleanup(job_module.observe_steps, None)
         protected.bind_variables(sys._getframe())
         for step in plain.steps(5):
+            points = torch.full((2, 4), float(step))  # of this step alone
+            if step % 2:
+                kept = points
             with step:
-                average += drawn.sum()
+                average += drawn.sum() + points.sum() + kept.sum()
                 drawn = torch.full((2,), float(step))  # another tensor, for which the entry stands
                 loss = model(torch.ones(2, 4)).sum() * data.mean()  # written before it is read
                 optimizer.zero_grad()
@@ -714,7 +717,8 @@ class LookAroundTest(unittest.TestCase):
         self.assertEqual(1, len(said), said)
         self.assertIn("average (tensor float32[3])", said[0])
         self.assertIn("best (", said[0])
-        for harmless in ("loss", "data", "protected_too", "model", "optimizer", "step (", "drawn"):
+        self.assertIn("kept (", said[0])
+        for harmless in ("loss", "data", "protected_too", "model", "optimizer", "step (", "drawn", "points"):
             self.assertNotIn(harmless, said[0].partition(". What")[0])
 
 
