@@ -261,6 +261,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
             late = std::max(late, scheduler.now() + fault.length + 2s);
           }
         cluster_.control.touch();
+        blame_the_unreachable(fault.length);
         heal(fault.length, [this, mask = fault.mask] {
           for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
             if ((mask >> i & 1) != 0) --cluster_.control.cuts[i];
@@ -362,7 +363,24 @@ class Injector : public std::enable_shared_from_this<Injector> {
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
       if ((fault.mask >> i & 1) != 0) blame(i, fault.length);
     change(1);
+    blame_the_unreachable(fault.length);
     heal(fault.length, [change] { change(-1); });
+  }
+
+  // A machine without the control is as good as dead to those who have it if none of them has its data either. Whose
+  // links are cut, nobody can tell from there.
+  void blame_the_unreachable(Duration length) {
+    Wires& wires = cluster_.machines.wires();
+    const auto has_control = [this](std::uint32_t machine) { return cluster_.control.cuts[machine] == 0; };
+    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i) {
+      std::uint32_t others = 0, reached = 0;  // of those who have the control
+      for (std::uint32_t j = 0; j < cluster_.machines.count(); ++j) {
+        if (j == i || !has_control(j)) continue;
+        ++others;
+        if (wires.is_open(i, j) && wires.is_open(j, i)) ++reached;
+      }
+      if (!has_control(i) && others > 0 && reached == 0) blame(i, length);
+    }
   }
 
   // Nobody is to be replaced for it; but of two members each is half of the job.
@@ -378,6 +396,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
       wires.path(ends[1], ends[0]).cuts += by;
     };
     change(1);
+    blame_the_unreachable(fault.length);
     const bool trains =
         cluster_.trains_without_link(ends[0], ends[1]) && cluster_.is_well() && active_ == 0 && !cluster_.options.drain;
     const Duration noticed = std::chrono::milliseconds(cluster_.options.deadline_ms) + 2s;
