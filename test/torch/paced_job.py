@@ -13,12 +13,13 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from torch_job import END_S, START_S, TRAINER, TorchTest, harness, jobs, record, reference_run, run_plain  # noqa: E402
+from torch_job import END_S, START_S, TorchTest, harness, jobs, record, reference_run, run_plain  # noqa: E402
 
 # isort: split
 from processes import Identity, Victims  # noqa: E402
 
 GPT = os.path.join(harness.ROOT, "examples", "gpt", "train.py")
+ORDINARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ordinary.py")  # these run without pawl, too
 AHEAD = 6  # steps that the job may go on by itself after a fault: enough to be sound again
 
 
@@ -118,8 +119,8 @@ class PacedTest(TorchTest):
         run, steps = job.run(), job.options["steps"]
         plain = {name: value for name, value in job.options.items()
                  if name not in ("device_ms", "step_ms", "untraceable")}
-        reference = reference_run(job.world, **plain) if job.script == TRAINER else \
-            plain_run(job.script, job.world, **plain)
+        reference = plain_run(job.script, job.world, **plain) if job.script in (GPT, ORDINARY) else \
+            reference_run(job.world, **plain)
         compared = record.compare(run, reference, steps, job.world)
         self.assertEqual([], compared.differences)
         self.assertTrue(compared.equal())

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from paced_job import GPT, PacedTest, harness, jobs, plain_run, record  # noqa: E402
+from paced_job import GPT, ORDINARY, PacedTest, harness, jobs, plain_run, record  # noqa: E402
 from torch_job import END_S, START_S  # noqa: E402
 
 SMALL_GPT = {"layers": 2, "width": 32, "heads": 2, "context": 16, "batch": 2, "warm_up": 5}
@@ -15,7 +15,6 @@ IN_A_STEP = [
     ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
     ("exchange", "node", 3), ("exchange", "trainer", 0), ("allgather", "node", 1), ("allgather", "trainer", 2),
 ]
-ORDINARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ordinary.py")
 ORDINARY_FAULTS = [("compute", "node", 0), ("allreduce", "trainer", 1), ("update", "node", 2), ("aside", "trainer", 3)]
 # A member dies, and in the recovery somebody else: where, and what it was.
 IN_A_RECOVERY = [("frozen", "member"), ("import", "spare"), ("seated", "spare"), ("restore", "trainer")]
