@@ -355,7 +355,7 @@ void Launcher::tell_people() {
     stop_at_ = now + end_patience(seen.state->phase == JobPhase::finished);
   }
   if (!state.empty() && state != said_state_) {
-    say(tally_.without_what_was_quoted(state));
+    say(state);
     said_state_ = state;
     said_at_ = now;
   }
@@ -424,7 +424,7 @@ int Launcher::conclude() {
   } else if (watch_) {
     const JobSeen last = watch_->look();
     const std::string state = last.state ? describe(*last.state, plan_.restart_dead_nodes) : "";
-    if (!state.empty() && state != said_state_) say(tally_.without_what_was_quoted(state));
+    if (!state.empty() && state != said_state_) say(state);
     if (last.state && last.state->phase == JobPhase::finished)
       code = kExitOk;
     else if (!last.state || last.state->phase != JobPhase::failed)

@@ -39,19 +39,16 @@ std::optional<std::string> RecoveryTally::note(const json& event) {
 }
 
 std::string RecoveryTally::note_ended(const json& event) {
-  const std::string how = string_in(event, "how");  // "exited 1 in or after step 41: QUOTE, its output is in PATH"
-  const std::string sentence = without_what_was_quoted(
-      text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ", how));
+  std::string how = string_in(event, "how");  // "exited 1 in or after step 41: QUOTE, its output is in PATH"
   const std::string::size_type begin = how.find(": "), end = how.rfind(", its output is in ");
-  if (begin != std::string::npos && end != std::string::npos && end > begin + 2 + kQuoteMin)
-    quoted_.push_back(how.substr(begin + 2, end - begin - 2));
-  return sentence;
-}
-
-std::string RecoveryTally::without_what_was_quoted(std::string sentence) const {
-  for (const std::string& quote : quoted_)
-    if (const auto at = sentence.find(quote); at != std::string::npos) sentence.replace(at, quote.size(), "as above");
-  return sentence;
+  if (begin != std::string::npos && end != std::string::npos && end > begin + 2 + kQuoteMin) {
+    const std::string quote = how.substr(begin + 2, end - begin - 2);
+    if (std::find(quoted_.begin(), quoted_.end(), quote) != quoted_.end())
+      how.replace(begin + 2, quote.size(), "as above");
+    else
+      quoted_.push_back(quote);
+  }
+  return text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ", how);
 }
 
 std::optional<std::string> RecoveryTally::note_running(const json& event) {

@@ -17,14 +17,12 @@ class RecoveryTally {
  public:
   // A sentence for people, if the event is worth one.
   [[nodiscard]] std::optional<std::string> note(const json& event);
-  // The sentence, without what a trainer said at its end if a sentence of note() has already quoted that: all seats
-  // may end for one reason, and the job by it.
-  [[nodiscard]] std::string without_what_was_quoted(std::string sentence) const;
   // Of all recoveries so far; empty: there was none.
   [[nodiscard]] std::string totals() const;
 
  private:
   [[nodiscard]] std::optional<std::string> note_running(const json& event);
+  // What a trainer said at its end is quoted once: all seats may end for one reason. The verdict quotes it again.
   [[nodiscard]] std::string note_ended(const json& event);
 
   std::uint64_t ran_ = 0;                  // the last generation that did
