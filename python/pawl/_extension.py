@@ -20,7 +20,6 @@ from pawl.build_extension import NAME, Facts, release
 from pawl.errors import Refused
 
 _BUILT_FOR = re.compile(rb"pawl_c10d built for torch=([^ ;]+) abi=(\d) python=([^ ;]+);")
-_HOW_TO_BUILD = "`make build` in the checkout builds it for the Python that the set-up chose"
 
 
 @functools.cache
@@ -31,28 +30,43 @@ def load() -> ModuleType:
     judge(path, facts)
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
-        raise Refused(f"{path} is not an extension module: {_HOW_TO_BUILD}")
+        raise Refused(f"{path} is not an extension module: {_remedy(path)}")
     try:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
-        raise Refused(f"{path} can't be loaded: {error}; {_HOW_TO_BUILD}") from None
+        raise Refused(f"{path} can't be loaded: {error}; {_remedy(path)}") from None
     sys.modules[NAME] = module
     return module
+
+
+def _remedy(path: Path) -> str:
+    """What brings one that fits, where the one at `path` doesn't."""
+    if os.environ.get("PAWL_C10D"):
+        return (f"unset PAWL_C10D, or set it to what `{sys.executable} -m pawl.build_extension` prints, which builds "
+                f"it for this Python and this machine")
+    if path == _of_the_checkout():
+        return "`make build` in the checkout builds it for the Python that the set-up chose"
+    return (f"remove {path.parent}, and build it for this Python and this machine: {sys.executable} -m "
+            f"pawl.build_extension")
+
+
+def _of_the_checkout() -> Path:
+    return Path(__file__).resolve().parents[2] / "build" / "lib" / f"{NAME}.so"
 
 
 def named() -> Path | None:
     """$PAWL_C10D. Refused if it names nothing."""
     path = os.environ.get("PAWL_C10D")
-    if path and not Path(path).is_file():
+    if path and not os.path.isfile(path):
         raise Refused(f"PAWL_C10D={path}: there is no such file; unset it, or name the extension that was built")
     return Path(path) if path else None
 
 
 def built(facts: Facts) -> Path | None:
     """One that is there and fits: the checkout's, or the one that was kept."""
-    checkout = Path(__file__).resolve().parents[2] / "build" / "lib" / f"{NAME}.so"
-    if checkout.is_file():
+    checkout = _of_the_checkout()
+    if os.path.isfile(checkout):
         try:
             judge(checkout, facts)
             return checkout
@@ -60,7 +74,7 @@ def built(facts: Facts) -> Path | None:
             pass
     folder = build_extension.sources()
     kept = build_extension.place(facts, folder) if folder else None
-    return kept if kept is not None and kept.is_file() else None
+    return kept if kept is not None and os.path.isfile(kept) else None
 
 
 def find(facts: Facts) -> Path:
@@ -78,9 +92,9 @@ def judge(path: Path, facts: Facts) -> None:
     """Refuses a file that was built for another torch, C++ ABI or Python than those that run here."""
     built_for = _BUILT_FOR.search(path.read_bytes())
     if built_for is None:
-        raise Refused(f"{path} isn't pawl's extension: {_HOW_TO_BUILD}")
+        raise Refused(f"{path} isn't pawl's extension: {_remedy(path)}")
     version, abi, python = (part.decode() for part in built_for.groups())
-    remedy = f"build it for this Python: {_HOW_TO_BUILD}"
+    remedy = _remedy(path)
     if release(version) != release(facts.version):
         raise Refused(f"{path} was built for torch {version}, and this is torch {facts.version}; {remedy}")
     if bool(int(abi)) != facts.abi:

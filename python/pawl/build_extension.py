@@ -3,15 +3,19 @@
     python -m pawl.build_extension           # now; else the first pawl.init() does it
     python -m pawl.build_extension --place   # only says where it is kept
 
-One file for each torch, C++ ABI, Python and version of the sources, below ~/.cache/pawl ($XDG_CACHE_HOME). One process
-of a machine builds it and the others wait for it. It appears there whole or not at all; a process that dies while it
-builds leaves nothing that another one would take. A compiler is called directly: torch.utils.cpp_extension takes longer
-to import than a start may take. CMakeLists.txt builds the same sources in a checkout, with the facts of torch_facts().
+One file for each torch, C++ ABI, Python, kind of machine, C library and version of the sources, below ~/.cache/pawl
+($XDG_CACHE_HOME). One process of a machine builds it and the others wait for it. Machines that share the folder may
+build beside each other, where its locks don't reach that far: the first one's stays. It appears there whole or not at
+all; a process that dies while it builds leaves nothing that another one would take. A compiler is called directly:
+torch.utils.cpp_extension takes longer to import than a start may take. CMakeLists.txt builds the same sources in a
+checkout, with the facts of torch_facts().
 """
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -36,6 +40,7 @@ TORCH_MIN = (2, 6)
 OPTIONS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 LIBRARIES = ("c10", "torch_cpu", "torch_python")
 SAY_EVERY_S = 15.0
+LEFT_AFTER_S = 3600.0  # a folder of another machine's build that nobody has touched for so long is nobody's
 ERROR_LINES = 6
 # Torch's headers cost more than all of our code: what needs them is compiled as one file.
 _WITHOUT_TORCH = ("generation.cc", "interrupt.cc", "library.cc", "sockets.cc")
@@ -58,7 +63,7 @@ def usable_torch() -> ModuleType:
     try:
         import torch
         import torch.distributed
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library of torch's that can't be loaded
         raise Refused(f"torch can't be imported ({error}): install it, or run with the Python of the set-up "
                       f"(.venv/bin/python)") from None
     if release(str(torch.__version__))[:2] < TORCH_MIN:
@@ -120,8 +125,17 @@ def place(facts: Facts, folder: Path) -> Path:
     for file in sorted(folder.iterdir()):
         if file.suffix in (".cc", ".h"):
             digest.update(f"\0{file.name}\0".encode() + file.read_bytes())
-    key = f"pawl{pawl_version}-torch{facts.version}-abi{int(facts.abi)}-{facts.python}-{digest.hexdigest()[:16]}"
+    key = (f"pawl{pawl_version}-torch{facts.version}-abi{int(facts.abi)}-{facts.python}-{os.uname().machine}-"
+           f"{_c_library()}-{digest.hexdigest()[:16]}")
     return cache() / key / f"{NAME}.so"
+
+
+def _c_library() -> str:
+    """What is linked on a newer system can't be loaded on an older one, and homes are shared by both."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "unknown").replace(" ", "")
+    except (ValueError, OSError):  # another C library
+        return "unknown"
 
 
 def compiler() -> list[str]:
@@ -150,40 +164,83 @@ def check(facts: Facts) -> None:
 def ensure(facts: Facts, folder: Path) -> Path:
     """The extension built from the sources in `folder`, by this process if need be. Refused where it can't be built."""
     wanted = place(facts, folder)
-    if wanted.is_file():
+    if os.path.isfile(wanted):  # Path.is_file() raises where the folder can't be searched
         return wanted
     check(facts)
     asked = time.time()
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True)
         with _alone(wanted.parent / "lock"):
-            if not wanted.is_file():
+            if not os.path.isfile(wanted):
                 _share_failure(wanted.parent / "failed", asked)
                 _build(facts, folder, wanted)
-    except OSError as error:
-        raise Refused(f"pawl's extension for torch can't be kept in {wanted.parent} ({error.strerror or error}): make "
-                      f"room there, or name another folder with XDG_CACHE_HOME") from None
+    except (OSError, Refused) as error:
+        if os.path.isfile(wanted):  # another machine's
+            return wanted
+        if isinstance(error, Refused):
+            raise
+        remedy = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see that it can be written"
+        raise Refused(f"pawl's extension for torch can't be kept in {wanted.parent} ({error.strerror or error}): "
+                      f"{remedy}, or name another folder with XDG_CACHE_HOME") from None
     return wanted
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that has it."""
+    """One process of this machine at a time, of all machines if the file system can; the lock goes with its process."""
     with open(path, "a", encoding="utf-8") as lock:
-        began = said = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                now = time.monotonic()
-                if now - said >= SAY_EVERY_S:
-                    said = now
-                    _say(f"another process builds the extension for torch; waiting for it ({now - began:.0f} s)")
-                time.sleep(0.1)
-            except OSError:  # a file system without locks: each builds its own, and the last one stays
-                break
+        if _wait_for(lock.fileno()):
+            yield
+            return
+    with _alone_here(path):
         yield
+
+
+@contextlib.contextmanager
+def _alone_here(path: Path) -> Iterator[None]:
+    """For a file system without locks. Where that of temporary files has none either, each process builds its own."""
+    name = hashlib.sha256(f"{_machine()} {path}".encode()).hexdigest()[:16]
+    local = os.path.join(tempfile.gettempdir(), f"pawl-{os.getuid()}-{name}.lock")
+    try:
+        lock = os.open(local, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        if os.fstat(lock).st_uid == os.getuid():
+            _wait_for(lock)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # those who wait for it find what was built, or why it could not be
+            os.unlink(local)
+        os.close(lock)
+
+
+def _wait_for(lock: int) -> bool:
+    """False: there are no locks."""
+    began = said = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            now = time.monotonic()
+            if now - said >= SAY_EVERY_S:
+                said = now
+                _say(f"another process builds the extension for torch; waiting for it ({now - began:.0f} s)")
+            time.sleep(0.1)
+        except OSError:
+            return False
+
+
+@functools.cache
+def _machine() -> str:
+    """Where a process's number means it and no other one: this boot of this machine, and its namespace of processes."""
+    parts = [os.uname().nodename]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return f"{parts[0]}.{hashlib.sha256(''.join(parts).encode()).hexdigest()[:8]}"
 
 
 def _share_failure(path: Path, asked: float) -> None:
@@ -194,14 +251,46 @@ def _share_failure(path: Path, asked: float) -> None:
 
 
 def _build(facts: Facts, folder: Path, wanted: Path) -> None:
-    for left in wanted.parent.glob("building-*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
     _say(f"building the extension for torch {facts.version}: once, a minute or two; it is kept in {wanted.parent}")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="building-", dir=wanted.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"building-{_machine()}-{os.getpid()}-", dir=wanted.parent,
+                                     ignore_cleanup_errors=True) as scratch:
+        _remove_left(wanted.parent, Path(scratch))
         built = _compile(facts, folder, Path(scratch), wanted.parent, began)
-        os.replace(built, wanted)
+        _publish(built, wanted)
     _say(f"built the extension for torch {facts.version} in {time.monotonic() - began:.0f} s")
+
+
+def _remove_left(kept: Path, scratch: Path) -> None:
+    """What processes that were killed have left: building-MACHINE-PROCESS-RANDOM."""
+    now = scratch.stat().st_mtime  # by the clock that the others' times come from
+    for left in kept.glob("building-*"):
+        machine, process = (left.name.removeprefix("building-").rsplit("-", 2) + ["", ""])[:2]
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < now - LEFT_AFTER_S or (
+                    machine == _machine() and process.isdecimal() and not _runs(int(process))):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _publish(built: Path, wanted: Path) -> None:
+    """Whole, or not at all. Where another machine was first, its file stays: processes may run it already."""
+    try:
+        os.link(built, wanted)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not os.path.isfile(wanted):
+            os.replace(built, wanted)
 
 
 def _compile(facts: Facts, folder: Path, scratch: Path, kept: Path, began: float) -> Path:
@@ -231,6 +320,7 @@ def _run_all(commands: list[list[str]], log: Path, kept: Path, began: float) -> 
                 time.sleep(0.05)
                 if time.monotonic() - said >= SAY_EVERY_S:
                     said = time.monotonic()
+                    os.utime(log.parent)  # this folder isn't left
                     _say(f"still building the extension for torch ({said - began:.0f} s)")
         finally:
             for process in running:

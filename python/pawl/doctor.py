@@ -7,6 +7,7 @@ The command asks an interpreter without this package by itself. Nothing is built
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import json
 import os
 import sys
@@ -31,7 +32,7 @@ def findings(command_version: str) -> Iterator[Finding]:
     try:
         torch = build_extension.usable_torch()
     except Refused as error:
-        yield finding("torch", "FAIL", str(error), f"{sys.executable} -m pip install torch")
+        yield finding("torch", "FAIL", str(error), _install_torch())
         return
     yield finding("torch", "OK", f"{torch.__version__}, {os.path.dirname(str(torch.__file__))}")
     yield _built(build_extension.torch_facts(torch))
@@ -56,6 +57,15 @@ def _libraries() -> Finding:
             return finding("libraries", "FAIL", str(error), "install pawl's wheel again; on a system older than the "
                            "wheel needs (its METADATA says), build it there: make wheel")
     return finding("libraries", "OK", " and ".join(found))
+
+
+def _install_torch() -> str:
+    try:  # pip -U leaves one that is new enough as it is, also if it can't be imported
+        broken = build_extension.release(importlib.metadata.version("torch")) >= build_extension.TORCH_MIN
+    except importlib.metadata.PackageNotFoundError:
+        broken = False
+    least = ".".join(map(str, build_extension.TORCH_MIN))
+    return f"{sys.executable} -m pip install {'--force-reinstall' if broken else '-U'} 'torch>={least}'"
 
 
 def _built(facts: build_extension.Facts) -> Finding:
