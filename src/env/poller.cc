@@ -50,8 +50,9 @@ class EpollPoller final : public Poller {
     const int timeout_ms = timeout < Duration::zero() ? -1 : static_cast<int>(std::min<long>(ms, INT_MAX));
     epoll_event events[64];
     const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+    const int why = errno;
     help_waiting_tasks();
-    if (count < 0 && errno != EINTR) return system_error("wait for descriptors", errno);
+    if (count < 0 && why != EINTR) return system_error("wait for descriptors", why);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeKey) {
         wake_.lower();

@@ -74,7 +74,10 @@ void Loop::cancel(std::uint64_t timer) {
 void Loop::run() {
   std::vector<Ready> ready;
   while (!stopped_) {
-    if (!poller_->wait(until_next_timer(), ready)) return;
+    if (const Status waited = poller_->wait(until_next_timer(), ready); !waited) {
+      log_error("loop_ended", "why", waited.error().what);
+      return;
+    }
     begin_turn();
     for (const Ready& event : ready) {
       auto found = watches_.find(event.key);  // an earlier handler of this round may have unwatched it
