@@ -61,7 +61,7 @@ void Drains::consider() {
   if (!duties.done.empty()) forget(duties.done);
 }
 
-DrainDuties Drains::duties_of(const DrainOrders& ordered) const {
+DrainDuties Drains::duties_of(const DrainOrders& ordered) {
   const JobMirror& mirror = context_.mirror;
   if (!context_.is_running() || ordered.leaving.empty()) {
     if (hooks_.forget_probes) hooks_.forget_probes();
@@ -72,10 +72,19 @@ DrainDuties Drains::duties_of(const DrainOrders& ordered) const {
       mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), hooks_.progress().committed,
       waits_,        context_.clock->now()};
   SpareProbes::Answers answers;
+  // Of each drain anew: what a spare answered to another one may be old.
+  if (const auto leaving = who_leaves(view); std::exchange(asked_for_, leaving) != leaving && hooks_.forget_probes)
+    hooks_.forget_probes();
   if (hooks_.probe && must_ask_spares(view, context_.self))
     answers = hooks_.probe(spares_of(mirror.state(), nodes, context_.orders.cordoned()));
   view.silent = answers.silent;
   view.unprobed = answers.pending;
+  view.voided = ordered.pause && hooks_.progress().is_void(ordered.pause->step);
+  if (!lacks_spare(view, context_.self))
+    spareless_since_.reset();
+  else if (!spareless_since_)
+    spareless_since_ = view.now;
+  view.spareless = spareless_since_ ? view.now - *spareless_since_ : Duration::zero();
   return decide_draining(view, context_.self, context_.deadlines);
 }
 

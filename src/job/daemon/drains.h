@@ -37,7 +37,7 @@ class Drains {
   [[nodiscard]] TrainerProcess* first_trainer();  // in this node's lowest seat
   void look_at(const TrainerProcess* first);
   [[nodiscard]] DrainOrders orders() const;
-  [[nodiscard]] DrainDuties duties_of(const DrainOrders& ordered) const;
+  [[nodiscard]] DrainDuties duties_of(const DrainOrders& ordered);
   void write_pages(const DrainDuties& duties, const TrainerProcess* first);
   void propose(const Pause& pause);
   void acknowledge();
@@ -57,6 +57,8 @@ class Drains {
   bool proposing_ = false;
   std::optional<NodeLife> given_up_;  // whose drain, until the order is gone
   Duration withdrawn_at_{};
+  std::optional<NodeLife> asked_for_;        // whose drain the spares were asked for
+  std::optional<Duration> spareless_since_;  // no spare has been free for this node, which is to leave
   Generation told_in_;
   Generation forgotten_in_;
 };

@@ -161,7 +161,9 @@ TEST_F(Draining, NobodyWaitsForASpareThatDoesNotAnswerAndTheDrainIsGivenUp) {
   probed.pending = {test_life(2)};
   drains.consider();
   EXPECT_EQ(page_step(), 0u);
-  EXPECT_EQ(forgotten, 0);
+  const int asked = forgotten;  // what was answered to another drain
+  drains.consider();
+  EXPECT_EQ(forgotten, asked);
   probed = {{test_life(2)}, {}};
   const int tells = node.control.tells;
   drains.consider();
@@ -169,7 +171,7 @@ TEST_F(Draining, NobodyWaitsForASpareThatDoesNotAnswerAndTheDrainIsGivenUp) {
   EXPECT_EQ(node.control.tells, tells + 1);  // erases the order
   node.context.orders.apply(keys().drain(NodeId(1)), nullptr, ++node.revision);
   drains.consider();
-  EXPECT_GE(forgotten, 1);
+  EXPECT_GT(forgotten, asked);
   probed = {};
   hear(keys().drain(NodeId(1)), R"({"incarnation":1})");
   drains.consider();

@@ -27,7 +27,7 @@ SpareProbes::Answers SpareProbes::ask(std::span<const NodeRecord> spares) {
     if (spare.life == context_.self) continue;
     const Duration time = context_.clock->now();
     const auto [known, fresh] = asked_.try_emplace(spare.life, Asked{time});
-    if (fresh) start(spare);
+    if (fresh) start(spare, time);
     Asked& asked = known->second;
     if (asked.answer == Answer::pending && time - asked.at > 2 * context_.deadlines.communication_grace)
       asked.answer = Answer::silent;
@@ -38,17 +38,17 @@ SpareProbes::Answers SpareProbes::ask(std::span<const NodeRecord> spares) {
 }
 
 // As whoever fetches: no link is disturbed by it, and nobody who is not frozen serves it.
-void SpareProbes::start(const NodeRecord& spare) {
+void SpareProbes::start(const NodeRecord& spare, Duration asked_at) {
   Hello hello = hello_(Purpose::fetch);
   hello.expected = spare.life.incarnation;
   const Generation generation = asked_in_;
   const Environment& world = *context_.environment;
   const Duration patience = context_.deadlines.communication_grace;
-  (void)world.tasks.start("pawl-probe", [this, spare, hello, generation, patience, &world] {
+  (void)world.tasks.start("pawl-probe", [this, spare, hello, generation, asked_at, patience, &world] {
     const bool answered = answers(world.network, spare, hello, Deadline::in(patience, world.clock));
-    context_.post([this, life = spare.life, generation, answered] {
+    context_.post([this, life = spare.life, generation, asked_at, answered] {
       const auto known = asked_.find(life);
-      if (generation != asked_in_ || known == asked_.end()) return;
+      if (generation != asked_in_ || known == asked_.end() || known->second.at != asked_at) return;  // asked anew
       known->second.answer = answered ? Answer::answered : Answer::silent;
       if (!answered) log_warn("spare_silent", "node", life.node, "why", "its data link does not answer");
       on_answer_();

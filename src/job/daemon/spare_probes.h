@@ -36,7 +36,7 @@ class SpareProbes {
     Duration at;
     Answer answer = Answer::pending;
   };
-  void start(const NodeRecord& spare);
+  void start(const NodeRecord& spare, Duration asked_at);
 
   NodeContext& context_;
   std::function<Hello(Purpose)> hello_;

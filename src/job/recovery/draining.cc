@@ -24,13 +24,6 @@ std::vector<NodeLife> free_spares(const JobState& state, std::span<const NodeRec
   return free;
 }
 
-std::optional<NodeLife> first_leaving(const DrainView& view) {
-  if (view.state.phase != JobPhase::running || view.spec.replica_count == 0) return std::nullopt;
-  for (const NodeLife& life : view.orders.leaving)
-    if (is_survivor(view.state, life) && !free_spares(view.state, view.nodes, view.cordoned, life).empty()) return life;
-  return std::nullopt;
-}
-
 bool all_paused(const DrainView& view) {
   return std::ranges::all_of(survivors_of(view.state), [&view](NodeLife life) {
     const auto found = view.orders.paused.find(life.node);
@@ -69,6 +62,8 @@ std::string why_silent(std::span<const NodeLife> free) {
 
 // Of the leaving node, whose trainer stands before the step that the others may be in, or after the last one.
 std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& deadlines) {
+  if (agreed && view.voided)
+    return text("step ", view.orders.pause->step, " could not be captured, so it is never committed: drain it again");
   if (view.waits.before == Step(0)) return {};
   const Duration waited = view.now - view.waits.since;
   if (!agreed && waited > deadlines.silence) return "not all members agreed to wait after the same step";
@@ -77,17 +72,37 @@ std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& de
   return {};
 }
 
+bool is_to_leave(const DrainView& view, NodeLife life) {
+  return view.state.phase == JobPhase::running && view.spec.replica_count > 0 && is_survivor(view.state, life) &&
+         contains(view.orders.leaving, life);
+}
+
 }  // namespace
 
+std::optional<NodeLife> who_leaves(const DrainView& view) {
+  for (const NodeLife& life : view.orders.leaving)
+    if (is_to_leave(view, life) && !lacks_spare(view, life)) return life;
+  return std::nullopt;
+}
+
+bool lacks_spare(const DrainView& view, NodeLife self) {
+  return is_to_leave(view, self) && free_spares(view.state, view.nodes, view.cordoned, self).empty();
+}
+
 bool must_ask_spares(const DrainView& view, NodeLife self) {
-  const auto leaving = first_leaving(view);
+  const auto leaving = who_leaves(view);
   return leaving && is_survivor(view.state, self) && (self == *leaving || self == opener(view.state, *leaving));
 }
 
 DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines) {
   DrainDuties duties;
   if (view.state.leader == self) duties.done = orders_over(view);
-  duties.leaving = first_leaving(view);
+  if (lacks_spare(view, self) && view.spareless > deadlines.restore) {
+    duties.leaving = self;
+    duties.give_up = "no spare is free any more to take its seats; start one (a further node)";
+    return duties;
+  }
+  duties.leaving = who_leaves(view);
   if (!duties.leaving || !is_survivor(view.state, self)) return duties;
   const NodeLife leaving = *duties.leaving;
   const std::optional<Pause>& pause = view.orders.pause;

@@ -60,6 +60,8 @@ struct DrainView {
   // Of the spares that this node has asked: they did not answer, or have not yet.
   std::span<const NodeLife> silent = {};
   std::span<const NodeLife> unprobed = {};
+  bool voided = false;      // the pause's step: it is never committed in this generation
+  Duration spareless = {};  // for so long no spare has been free for this node, which is to leave
 };
 inline constexpr Step kPauseAtNext{1};  // of a page: don't begin another step, whichever it is
 struct DrainDuties {
@@ -73,6 +75,10 @@ struct DrainDuties {
   bool expired = false;        // this node has waited too long for others: the pause counts no more here
   std::vector<NodeLife> done;  // orders that nobody needs any more; of the leader
 };
+// Whose turn it is; nobody: no order can be followed now.
+[[nodiscard]] std::optional<NodeLife> who_leaves(const DrainView& view);
+// An order stands for this node, and no spare is free for it.
+[[nodiscard]] bool lacks_spare(const DrainView& view, NodeLife self);
 // Whether this node has to know which spares answer.
 [[nodiscard]] bool must_ask_spares(const DrainView& view, NodeLife self);
 [[nodiscard]] DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines);

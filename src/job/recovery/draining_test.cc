@@ -31,8 +31,9 @@ class Drain : public testing::Test {
     orders.leaving = {life(1)};
   }
   DrainDuties of(std::uint32_t node) {
-    return decide_draining({spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed}, life(node),
-                           deadlines);
+    return decide_draining(
+        {spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed, voided, spareless}, life(node),
+        deadlines);
   }
   void pause(std::uint64_t step, std::uint64_t generation = 5) {
     orders.pause = Pause{Generation(generation), life(1), Step(step), 77};
@@ -50,6 +51,8 @@ class Drain : public testing::Test {
   PausedTrainer waits;
   Duration now = 100s;
   std::vector<NodeLife> silent, unprobed;
+  bool voided = false;
+  Duration spareless{};
   const Deadlines deadlines = derive_deadlines(3s);
 };
 
@@ -105,6 +108,29 @@ TEST_F(Drain, OneThatStaysOpensTheGenerationWhenTheStepIsCommitted) {
   state.seats[1].life = life(0);
   all_acknowledge();
   EXPECT_TRUE(of(0).open);  // also where the leaving node is the first
+}
+
+TEST_F(Drain, WhoseSparesAreGoneIsNotWaitedForForever) {
+  nodes[3].parked = 0;
+  EXPECT_FALSE(of(1).leaving);
+  spareless = deadlines.restore;
+  EXPECT_TRUE(of(1).give_up.empty());  // its trainer may be starting anew
+  spareless = deadlines.restore + 1ms;
+  EXPECT_EQ(of(1).leaving, life(1));
+  EXPECT_NE(of(1).give_up.find("no spare is free any more"), std::string::npos) << of(1).give_up;
+  EXPECT_TRUE(of(0).give_up.empty());
+  nodes[3].parked = 1;
+  EXPECT_TRUE(of(1).give_up.empty());
+}
+
+TEST_F(Drain, AStepThatIsVoidIsNotWaitedFor) {
+  pause(42);
+  waits = {Step(43), now};
+  voided = true;
+  EXPECT_TRUE(of(1).give_up.empty());  // it has not begun
+  all_acknowledge();
+  EXPECT_NE(of(1).give_up.find("step 42 could not be captured"), std::string::npos) << of(1).give_up;
+  EXPECT_TRUE(of(0).give_up.empty());
 }
 
 TEST_F(Drain, NoStepIsWaitedForBeforeASpareHasAnswered) {
