@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -47,7 +48,10 @@ void Orders::apply(const std::string& key, const std::string* value, Revision re
 void Orders::apply_all(const Listing& listing) {
   cordoned_.clear();
   drains_ = {};
-  for (const KeyValue& kv : listing.kvs) apply(kv.key, &kv.value, kv.mod_revision);
+  std::vector<const KeyValue*> in_turn;  // as they were written: acknowledgements of two generations may be here
+  for (const KeyValue& kv : listing.kvs) in_turn.push_back(&kv);
+  std::ranges::sort(in_turn, {}, [](const KeyValue* kv) { return kv->mod_revision; });
+  for (const KeyValue* kv : in_turn) apply(kv->key, &kv->value, kv->mod_revision);
 }
 
 }  // namespace pawl::job

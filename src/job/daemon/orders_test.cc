@@ -27,6 +27,16 @@ TEST(Orders, ADrainNamesALifeAndAPauseItsRevision) {
   EXPECT_TRUE(orders.drains().leaving.empty() && orders.drains().paused.empty());
 }
 
+TEST(Orders, OfAListingTheLatestAcknowledgementCounts) {
+  const JobKeys keys("test");
+  Orders orders("test");
+  const std::string later = R"({"pause":30})", earlier = R"({"pause":9})";
+  orders.apply_all({{{keys.pause_ack(Generation(10), NodeId(1)), later, 31, 31, 0},
+                     {keys.pause_ack(Generation(9), NodeId(1)), earlier, 10, 10, 0}},
+                    40});
+  EXPECT_EQ(orders.drains().paused.at(NodeId(1)), 30);
+}
+
 TEST(Orders, ANodeIsCordonedUntilTheKeyIsErased) {
   const JobKeys keys("test");
   Orders orders("test");

@@ -1,5 +1,6 @@
 #include "job/daemon/progress_detour.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -12,7 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
-constexpr Duration kPause = 100ms;  // between two writes; and before the first: most links that break come back at once
+// Between two writes; and before the first: most links that break come back at once. Whoever has a broken link writes,
+// and every node reads all of it, so that many nodes write less often.
+constexpr Duration kPause = 100ms, kPausePerNode = 2ms;
 
 std::optional<std::uint64_t> number_in(const Json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
@@ -40,7 +43,8 @@ std::optional<ProgressNews> parse_progress_news(const std::string& value) {
 
 void ProgressDetour::consider() {
   if (writing_ || std::exchange(planned_, true)) return;
-  context_.after(kPause, [this] {
+  const auto nodes = static_cast<Duration::rep>(context_.mirror.has_state() ? context_.mirror.state().seats.size() : 0);
+  context_.after(std::max(kPause, nodes * kPausePerNode), [this] {
     planned_ = false;
     write();
   });
@@ -52,7 +56,8 @@ void ProgressDetour::write() {
   const std::string key = context_.mirror.keys().progress(context_.mirror.generation(), context_.self.node);
   const std::string value = to_json(*news);
   if (written_ == key + value) return;
-  if (!written_.starts_with(key)) log_warn("progress_by_control", "why", "a link of the tree does not stand");
+  if (std::exchange(told_in_, context_.mirror.generation()) != context_.mirror.generation())
+    log_warn("progress_by_control", "why", "a link of the tree does not stand");
   writing_ = true;
   context_.control->put(key, value, [this, said = key + value](Status put) {
     writing_ = false;

@@ -38,6 +38,7 @@ class ProgressDetour {
   bool planned_ = false;
   bool writing_ = false;
   std::string written_;  // key and value
+  Generation told_in_;
 };
 
 }  // namespace pawl::job

@@ -97,7 +97,9 @@ void ProgressTree::on_key(const std::string& key, const std::string& value) {
   if (!news || end == std::string_view::npos || !parse_number(rest.substr(0, end), generation) ||
       !parse_number(rest.substr(end + 1), node) || NodeId(node) == context_.self.node)
     return;
-  const Heard& heard = heard_[NodeId(node)] = {Generation(generation), *news};  // kept for when it runs here
+  Heard& heard = heard_[NodeId(node)];
+  if (Generation(generation) < heard.generation) return;  // of a listing, which comes by the keys' texts
+  heard = {Generation(generation), *news};                // kept for when it runs here
   take(NodeId(node), heard);
 }
 

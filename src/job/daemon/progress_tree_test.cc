@@ -135,6 +135,14 @@ TEST_F(Tree, WhatTheControlSaidBeforeItRanCountsThen) {
   EXPECT_EQ(tree.progress().committed, Step(4));
 }
 
+TEST_F(Tree, NewsOfAnEarlierGenerationTakeNoPlace) {
+  tree.on_key("/pawl/test/progress/1/1", said({}, Progress{Step(4), 0}));
+  tree.on_key("/pawl/test/progress/0/1", said({}, Progress{Step(3), 0}));
+  node.run_in(JobPhase::running);
+  tree.begin(Progress{});
+  EXPECT_EQ(tree.progress().committed, Step(4));
+}
+
 TEST_F(Leaf, SaysByTheControlWhatTheCutLinkDoesNotTake) {
   node.run_in(JobPhase::running);
   tree.begin(Progress{});
