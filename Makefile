@@ -6,7 +6,7 @@
 #   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
 #   make check   the fast lane: style, the tree of sources, documents, Python; build and unit tests
 #   make build   the command at build/bin/pawl and the library at build/lib
-#   make wheel   a wheel with the package, its libraries and the command, in build/wheel: pip install build/wheel/pawl-*.whl
+#   make wheel   a wheel with the package, its libraries and the command, in build/wheel: pip install --force-reinstall --no-deps build/wheel/pawl-*.whl
 #   make sim     simulates a cluster for each of SEEDS seeds (1000), with faults; prints those that fail, shortened
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
@@ -31,6 +31,7 @@ build: setup
 	@tools/build main product
 
 wheel: build
+	@rm -f build/wheel/pawl-*.whl
 	@python3 -B python/wheel_backend.py build/wheel
 
 demo: build

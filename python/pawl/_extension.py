@@ -84,7 +84,8 @@ def find(facts: Facts) -> Path:
         return path
     folder = build_extension.sources()
     if folder is None:
-        raise Refused("pawl's extension for torch isn't there, and neither are its sources: install pawl's wheel again")
+        raise Refused("pawl's extension for torch isn't there, and neither are its sources: install pawl's wheel again "
+                      "(python -m pip install --force-reinstall --no-deps pawl-*.whl)")
     return build_extension.ensure(facts, folder)
 
 

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 from pawl._version import version as pawl_version
 from pawl.errors import Refused
@@ -67,7 +68,8 @@ def usable_torch() -> ModuleType:
         raise Refused(f"torch can't be imported ({error}): install it, or run with the Python of the set-up "
                       f"(.venv/bin/python)") from None
     if release(str(torch.__version__))[:2] < TORCH_MIN:
-        raise Refused(f"torch {torch.__version__} is too old: pawl needs 2.6 or later")
+        raise Refused(f"torch {torch.__version__} is too old: pawl needs 2.6 or later "
+                      f"(python -m pip install -U 'torch>=2.6')")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         raise Refused(f"torch {torch.__version__} was built without torch.distributed and gloo, which pawl's groups "
                       f"need; install a wheel of pytorch.org")
@@ -312,10 +314,11 @@ def _compile(facts: Facts, folder: Path, scratch: Path, kept: Path, began: float
 def _run_all(commands: list[list[str]], log: Path, kept: Path, began: float) -> None:
     """All at once; says now and then that they still run."""
     with open(log, "ab") as output:
-        running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                    env={**os.environ, "LC_ALL": "C"}) for command in commands]
+        running: list[subprocess.Popen[bytes]] = []
         said = time.monotonic()
         try:
+            for command in commands:
+                running.append(_start(command, output))
             while any(process.poll() is None for process in running):
                 time.sleep(0.05)
                 if time.monotonic() - said >= SAY_EVERY_S:
@@ -329,6 +332,15 @@ def _run_all(commands: list[list[str]], log: Path, kept: Path, began: float) -> 
                 process.wait()
     if any(process.returncode for process in running):
         _refuse_failed(log, kept)
+
+
+def _start(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                env={**os.environ, "LC_ALL": "C"})
+    except OSError as error:
+        raise Refused(f"pawl's extension for torch has to be built, and its compiler can't be started ({command[0]}: "
+                      f"{error.strerror or error}): install g++ 12 or later, or name one with CXX") from None
 
 
 def _refuse_failed(log: Path, kept: Path) -> None:
@@ -353,7 +365,8 @@ def main(arguments: list[str]) -> int:
         torch = usable_torch()
         folder = sources()
         if folder is None:
-            raise Refused("the sources of pawl's extension are missing: install pawl's wheel again")
+            raise Refused("the sources of pawl's extension are missing: install pawl's wheel again (python -m pip "
+                          "install --force-reinstall --no-deps pawl-*.whl)")
         facts = torch_facts(torch)
         print(place(facts, folder) if arguments else ensure(facts, folder))
     except Refused as error:

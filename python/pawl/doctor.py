@@ -54,8 +54,9 @@ def _libraries() -> Finding:
             ctypes.CDLL(path)
             found.append(path)
         except (Refused, OSError) as error:
-            return finding("libraries", "FAIL", str(error), "install pawl's wheel again; on a system older than the "
-                           "wheel needs (its METADATA says), build it there: make wheel")
+            return finding("libraries", "FAIL", str(error), f"install pawl's wheel again ({sys.executable} -m pip "
+                           "install --force-reinstall --no-deps pawl-*.whl); on a system older than the wheel needs "
+                           "(its METADATA says), build it there: make wheel")
     return finding("libraries", "OK", " and ".join(found))
 
 

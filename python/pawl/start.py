@@ -48,12 +48,12 @@ def init(*, rehearse: bool = True, state_bytes: int = volatile_state.BLOB_BYTES,
 
 def _check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        raise Refused("PyTorch is not installed in this interpreter: pip install torch")
+        raise Refused("PyTorch is not installed in this interpreter: python -m pip install -U 'torch>=2.6'")
     import torch
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < TORCH_VERSION_MIN:
         raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_VERSION_MIN))} or "
-                      f"later")
+                      f"later (python -m pip install -U 'torch>=2.6')")
     if not torch.distributed.is_available():
         raise Refused(f"PyTorch {torch.__version__} was built without torch.distributed, which pawl needs")
 

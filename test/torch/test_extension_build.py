@@ -184,6 +184,12 @@ class BuildTest(unittest.TestCase):
         said = self.end(self.start(XDG_CACHE_HOME="/" + 300 * "x"), code=1)
         self.assertRegex(said, "refused: .*can't be kept in .*: see that it can be written, or name another folder")
 
+    def test_a_compiler_that_cannot_be_started(self):
+        self.write("compiler", "no program")
+        said = self.end(self.start(), code=1)
+        self.assertRegex(said, "refused: .*compiler can't be started .*CXX")
+        self.assertNotIn("can't be kept", said)
+
     def test_machines_with_locks_of_their_own_build_beside_each_other(self):
         one, other = ({"MACHINE": name, "NO_LOCKS": self.folder, "TMPDIR": self.folder} for name in ("one", "other"))
         [place] = self.build_beside_each_other(one, other)
