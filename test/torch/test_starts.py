@@ -54,7 +54,7 @@ class StartTest(PacedTest):
 
     def test_no_torch(self):
         bare = self.bare_python()
-        self.refused("PyTorch is not installed", "install torch", PYTHON_EXEC=bare)
+        self.refused("PyTorch is not installed", "pip install", "torch>=2.6", PYTHON_EXEC=bare)
         alone = subprocess.run([bare, self.script(ASKING)], env={**os.environ, "PYTHONPATH": PACKAGE},
                                capture_output=True,
                                text=True, check=False)
@@ -80,7 +80,7 @@ class StartTest(PacedTest):
         other = os.path.join(self.scratch_folder, "other.so")
         with open(other, "wb") as file:  # equally long, so that the file stays what it is otherwise
             file.write(content.replace(b"torch=" + version, b"torch=9" + version[1:]))
-        self.refused("was built for torch 9", "and this is torch", "make build", PAWL_C10D=other)
+        self.refused("was built for torch 9", "and this is torch", "pawl.build_extension", PAWL_C10D=other)
 
     # Which script.
 
