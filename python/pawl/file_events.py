@@ -7,25 +7,32 @@ hooks. Hooks of the interpreter can't be removed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 WRITE, MAKE_FOLDER = "write", "make"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_TORCHS_OWN = ("torchinductor_", "torch_")  # names that torch makes in the folder for temporary files
+_CACHES = ("HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_CHILDREN = ("huggingface", "matplotlib", "pawl", "pip", "torch", "triton")  # in a folder of caches
+# What torch makes in the folder for temporary files: its compiler's cache, and memory that processes share.
+_TORCHS_OWN = re.compile(r"torchinductor_[^/]+(/.*)?|torch_\d+_\d+(_\d+)?")
 
 
 @dataclass(frozen=True)
 class Change:
     """`what`: write, delete, truncate, rename, replace, link, make (a folder). `path`: where it really is; of what is
-    deleted, renamed or linked, a link counts itself. `makes`: it may be there for the first time afterwards."""
+    deleted, renamed or linked, a link counts itself. `makes`: it may be there for the first time afterwards. `to`:
+    where what is renamed goes."""
 
     what: str
     path: str
     makes: bool = False
+    to: str = ""
 
 
 def changes(event: str, arguments: tuple[Any, ...]) -> list[Change]:
@@ -40,7 +47,8 @@ def changes(event: str, arguments: tuple[Any, ...]) -> list[Change]:
     if event in ("os.remove", "os.rmdir"):
         return _changes(("delete", arguments[0], arguments[1], False))
     if event == "os.rename":
-        return _changes(("rename", arguments[0], arguments[2], False), ("replace", arguments[1], arguments[3], True))
+        found = _changes(("rename", arguments[0], arguments[2], False), ("replace", arguments[1], arguments[3], True))
+        return [replace(found[0], to=found[1].path), found[1]] if len(found) > 1 else found
     if event == "os.symlink":
         return _changes(("link", arguments[1], arguments[2], True))
     if event == "os.link":
@@ -93,15 +101,38 @@ def inside(path: str, folder: str) -> bool:
 
 
 def nobodys_files(*more: str) -> list[str]:
-    """Folders whose files are no script's: caches, devices, and `more`, without the empty ones."""
-    roots = [os.path.expanduser("~/.cache"), os.path.expanduser("~/.triton"),
-             *(os.environ.get(name, "") for name in _CACHES), *more, "/dev", "/proc"]
-    return [os.path.realpath(root) for root in roots if root and root != os.sep]
+    """Folders whose files are no script's: caches, devices, and `more`, without the empty ones. One that the current
+    folder or the script's lies in is none: what the script writes would be no script's."""
+    caches = [os.path.expanduser("~/.cache"), os.environ.get("XDG_CACHE_HOME", "")]
+    roots = [os.path.expanduser("~/.triton"), *(os.environ.get(name, "") for name in _CACHES), *more]
+    for cache in caches:
+        roots += [cache, *(os.path.join(cache, child) for child in _CHILDREN if cache)]
+    with contextlib.suppress(OSError):
+        roots += ["/proc", "/dev", *(each.path for each in os.scandir("/dev") if not each.is_symlink())]
+    homes = _homes()
+    found = dict.fromkeys(os.path.realpath(root) for root in roots if root)
+    return [root for root in found if root != os.sep and not any(inside(home, root) for home in homes)]
+
+
+def _homes() -> list[str]:
+    """Of the experiment: the current folder, and the script's."""
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(os.path.realpath(os.getcwd()))
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
+    if script and os.path.isfile(script):
+        found.append(os.path.dirname(os.path.realpath(script)))
+    return found
 
 
 def is_torchs_own(path: str, temporary: str) -> bool:
     """In the system's folder for temporary files."""
-    return inside(path, temporary) and os.path.relpath(path, temporary).startswith(_TORCHS_OWN)
+    if not inside(path, temporary):
+        return False
+    name = os.path.relpath(path, temporary)
+    if not _TORCHS_OWN.fullmatch(name):
+        return False
+    return not any(inside(home, os.path.join(temporary, name.partition(os.sep)[0])) for home in _homes())
 
 
 @contextlib.contextmanager
@@ -110,11 +141,13 @@ def told_of_saves(about_to: Callable[[Change], None]) -> Iterator[None]:
     import torch
 
     def telling(save: Callable[..., Any]) -> Callable[..., Any]:
-        def told(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(save)
+        def told(*args: Any, **kwargs: Any) -> Any:  # (what, f, ...), each also by name
+            f = kwargs.get("f", args[1] if len(args) > 1 else None)
             path = real_path(f) if isinstance(f, (str, os.PathLike)) else None
             if path is not None:
                 about_to(Change(WRITE, path, makes=True))
-            return save(thing, f, *args, **kwargs)
+            return save(*args, **kwargs)
         return told
 
     places: list[tuple[Any, Callable[..., Any]]] = [
