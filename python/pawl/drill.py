@@ -9,13 +9,16 @@ What a run writes through Python is put back as it was when the run has ended (d
 the same files. A job that stands still is ended, with what each rank waits for (drill_stacks.py).
 
 Exit codes: 0 equal, 1 not, 2 wrong use. Leaves no process, no memory and, without --keep, no folder behind, also after
-Ctrl-C. Needs no torch itself.
+Ctrl-C; but where a file could not be put back, the folder with its copy. A drill that was killed outright leaves it,
+too: the next one in the same work folder says so, and `pawl drill --put-back FOLDER --` puts all back. Needs
+no torch itself.
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -36,6 +39,10 @@ from pawl import drill_blows, drill_faults, drill_files, drill_record, drill_sta
 from pawl.drill_faults import Fault, FaultError, RunningJob, Striker, Struck
 from pawl.drill_verdict import Run, Verdict
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RUNS = ("first", "second", "third")
+FILES = "files"  # in a run's folder: its journal and copies
+FOLDERS, ABOUT = "pawl-drill-", "about"  # a file in each that names the work folder; locked while its drill lives
 OK, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 POLL_S = 0.1
 STOP_S = 20.0
@@ -63,12 +70,12 @@ class StandsStill(Exception):
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM came."""
+    """SIGINT, SIGTERM or SIGHUP came."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """As on the command line (`pawl drill --help`)."""
+    """As on the command line (`pawl drill --help --`)."""
 
     pawl: str
     command: list[str]
@@ -84,6 +91,7 @@ class Options:
     timeout_s: float = 1800.0  # of each run
     patience_s: float = 0.0    # 0: PATIENCE_S, and thrice the longest pause of the undisturbed run
     as_json: bool = False
+    put_back: str = ""     # the folder of a drill that was killed
 
     def seats(self) -> int:
         return self.nnodes * self.nproc_per_node
@@ -94,14 +102,17 @@ class Options:
 def main(arguments: list[str]) -> int:
     try:
         options = read_options(arguments)
+        if options.put_back:
+            return put_back(options.put_back)
         check(options)
+        check_folders()
         with _interruptible():
             return _report(options, Drill(options))
     except DrillError as error:
         print(f"pawl drill: {error}", file=sys.stderr)
         return error.code
     except Interrupted:
-        print("pawl drill: stopped; everything that it started has ended", file=sys.stderr)
+        tell("pawl drill: stopped; everything that it started has ended")
         return INTERRUPTED
 
 
@@ -113,12 +124,12 @@ def read_options(arguments: list[str]) -> Options:
     for kind in kinds:
         if kind not in drill_blows.KINDS:
             raise DrillError(f"--kinds {given.kinds}: choose from {', '.join(drill_blows.KINDS)}", WRONG_USE)
-    if not dashes or not command:
+    if not given.put_back and (not dashes or not command):
         raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
                          "train.py --steps 60`", WRONG_USE)
     return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
                    given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
-                   given.patience, given.output == "json")
+                   given.patience, given.output == "json", given.put_back)
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -130,7 +141,7 @@ def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise DrillError(f"{message}; see pawl drill --help", WRONG_USE)
+        raise DrillError(f"{message}; see pawl drill --help --", WRONG_USE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,6 +164,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="seconds without a step, and without "
                         "computing, after which the disturbed run stands still (default: 60, and more where the "
                         "undisturbed run pauses longer)")
+    parser.add_argument("--put-back", default="", metavar="DIR",
+                        help="only put back what a killed drill has left in DIR")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser
 
@@ -232,6 +245,52 @@ def _check_packages(interpreter: str) -> None:
                          f"checkout's folder python/")
 
 
+# What a killed drill has left -------------------------------------------------------------------------------------
+
+def check_folders() -> None:
+    """Whether an earlier drill was killed in this work folder. Fails: DrillError."""
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{FOLDERS}*/{ABOUT}")):
+        with contextlib.suppress(OSError):
+            folder = str(path.parent)
+            if path.stat().st_uid != os.geteuid() or path.read_text(encoding="utf-8") != os.getcwd():
+                continue
+            if _lives(folder) or not any(drill_files.entries(files) for files in _journals(folder)):
+                continue
+            raise DrillError(f"an earlier drill in this folder has not put back all that its runs have changed; the "
+                             f"copies are in {folder}: put them back with `pawl drill --put-back {folder} --`, or "
+                             f"delete that folder if the files are to stay as they are", WRONG_USE)
+
+
+def put_back(folder: str) -> int:
+    """Fails: DrillError."""
+    if not os.path.isfile(os.path.join(folder, ABOUT)):
+        raise DrillError(f"--put-back {folder}: no drill has left anything there", WRONG_USE)
+    if _lives(folder):
+        raise DrillError(f"--put-back {folder}: its drill is still running, and puts back itself", WRONG_USE)
+    for files in _journals(folder):
+        for failed in drill_files.restore(files):
+            tell(f"could not be put back as it was: {failed}")
+    if any(drill_files.entries(files) for files in _journals(folder)):
+        return FAILED
+    shutil.rmtree(folder, ignore_errors=True)
+    tell("everything is as it was before that drill")
+    return OK
+
+
+def _journals(folder: str) -> list[str]:
+    """In the order in which they are put back: the last run's first."""
+    return [os.path.join(folder, run, FILES) for run in reversed(RUNS)]
+
+
+def _lives(folder: str) -> bool:
+    with open(os.path.join(folder, ABOUT), "rb") as about:
+        try:
+            fcntl.flock(about, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True  # or there are no locks
+    return False
+
+
 # The runs ---------------------------------------------------------------------------------------------------------
 
 @dataclass
@@ -249,13 +308,19 @@ class Drill:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._folder = tempfile.mkdtemp(prefix="pawl-drill-")
+        self._folder = tempfile.mkdtemp(prefix=FOLDERS)
+        self._about = open(os.path.join(self._folder, ABOUT), "w", encoding="utf-8")  # noqa: SIM115
+        self._about.write(os.getcwd())
+        self._about.flush()
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._about, fcntl.LOCK_EX)
         self._jobs: list[DrilledJob] = []
 
     def run(self) -> Outcome:
         options = self._options
         tell("the script runs two or three times in this folder; what a run writes from Python is put back as it was "
-             "when it has ended" + (f", and kept in {options.keep}" if options.keep else " (--keep DIR keeps it)"))
+             "when it has ended" + (f", and kept in {options.keep}" if options.keep else " (--keep DIR keeps it)")
+             + f"; meanwhile, copies are in {self._folder}")
         tell(f"first run: {shown(options.command)} on {options.nnodes} node(s), undisturbed")
         reference = self._undisturbed("first")
         plan = self._plan(reference)
@@ -271,17 +336,27 @@ class Drill:
         return Outcome(verdict, reference, disturbed, struck, plan, runs)
 
     def close(self) -> None:
-        """Not to be interrupted."""
-        for each in (signal.SIGINT, signal.SIGTERM):
+        """Not to be interrupted. The last run's files are put back first: it began with what was left of the others."""
+        for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
-        for job in self._jobs:
+        for job in reversed(self._jobs):
             job.end()
             job.put_files_back()
-        if self._options.keep:
-            shutil.copytree(self._folder, self._options.keep, dirs_exist_ok=True, ignore=_not_copyable)
-        for job in self._jobs:
-            job.give_back_disk()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        left = [path for job in self._jobs for path in job.copies_left()]
+        try:
+            if self._options.keep:
+                shutil.copytree(self._folder, self._options.keep, dirs_exist_ok=True, ignore=_not_copyable)
+        except OSError as error:  # copytree's own has a list of all
+            tell(f"not all could be kept in {self._options.keep}: {error.strerror or error}")
+        finally:
+            for job in self._jobs:
+                job.give_back_disk()
+            self._about.close()
+            if left:
+                tell(f"{self._folder} stays, with copies of {', '.join(left)}: when nothing is in their way, put them "
+                     f"back with `pawl drill --put-back {self._folder} --`")
+            else:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _plan(self, reference: Run) -> list[Fault]:
         options = self._options
@@ -304,7 +379,7 @@ class Drill:
 
     def _disturbed(self, plan: list[Fault], reference: Run) -> tuple[DrilledJob, list[Struck]]:
         options = self._options
-        job = self._start("second")
+        job = self._start(RUNS[1])
         job.patience_s = options.patience_s or PATIENCE_S + 3.0 * self._jobs[0].longest_pause_s
         striker = Striker(job.running, options.nnodes, options.seats(), options.seed, reference.step_s(), job.ended,
                           tell, options.timeout_s, job.look_after)
@@ -360,7 +435,7 @@ class DrilledJob:
         self._process: subprocess.Popen[bytes] | None = None
         self._mounted = False
         self._run_root = os.path.join(folder, "r")
-        self._files = os.path.join(folder, "files")
+        self._files = os.path.join(folder, FILES)
         self._recorded = (0, time.monotonic())  # bytes of records, and since when
         self._spent: dict[int, float] = {}  # processor time by pid
         self._looked, self._spent_then = 0.0, 0.0
@@ -466,6 +541,10 @@ class DrilledJob:
         for failed in drill_files.restore(self._files, keep):
             tell(f"could not be put back as it was: {failed}")
 
+    def copies_left(self) -> list[str]:
+        """Files that are not as they were."""
+        return drill_files.copies_left(self._files)
+
     def _record_bytes(self) -> int:
         folder, found = os.path.join(self._folder, "record"), 0
         for name in self._records():
@@ -546,13 +625,15 @@ def _read(path: str) -> str:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM become an exception, once; further ones are ignored while everything is being ended."""
+    """SIGINT, SIGTERM and SIGHUP (if it isn't ignored, as under nohup) become an exception, once; further ones are
+    ignored while everything is being ended."""
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted
 
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, interrupt) for each in ENDING
+              if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN}
     try:
         yield
     finally:
@@ -598,8 +679,9 @@ def sentence(outcome: Outcome) -> str:
 
 
 def tell(line: str) -> None:
-    """Progress, for people."""
-    print(line, file=sys.stderr, flush=True)
+    """Progress, for people, if they are still there."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def shown(command: list[str]) -> str:

@@ -1,4 +1,6 @@
 """`pawl drill -- COMMAND`: a sound script is equal; unsound ones are told what they forgot; wrong use is told, too."""
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -7,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -26,6 +29,7 @@ from pawl import (  # noqa: E402
     drill_record,
     drill_stacks,
     drill_verdict,
+    file_events,
     unprotected_state,
 )
 
@@ -432,6 +436,123 @@ os.remove("latest"); os.symlink("new", "latest"); os.symlink("log", "another")
             self.assertEqual(before, self.contents(work))
             self.assertIn(os.path.join(work.lstrip("/"), "moved"), self.contents(kept))
 
+    def ran(self, work, journal, script, **environment):
+        """A trainer."""
+        return subprocess.run([sys.executable, "-c", "import os\nimport pawl\n" + script], cwd=work, check=False,
+                              capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": PACKAGE, drill_files.FOLDER: journal, **environment})
+
+    @contextlib.contextmanager
+    def place(self, *names):
+        """(journal, work), with files of their names."""
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            journal, work = os.path.join(folder, "run", "files"), os.path.join(folder, "work")
+            os.makedirs(work)
+            for name in names:
+                with open(os.path.join(work, name), "w", encoding="utf-8") as file:
+                    file.write(name)
+            yield journal, work
+
+    def test_what_could_not_be_put_back_is_kept(self):
+        with self.place("model", "log") as (journal, work):
+            before = self.contents(work)
+            done = self.ran(work, journal, "open('model', 'w').write('x'); open('log', 'w').write('y')")
+            self.assertEqual("", done.stderr)
+            model = os.path.join(work, "model")
+            os.unlink(model)
+            os.mkdir(model)
+            open(os.path.join(model, "another's"), "w").close()
+            said = drill_files.restore(journal)
+            self.assertEqual(1, len(said), said)
+            self.assertIn(f"{model}: ", said[0])
+            with open(said[0].rpartition("kept in ")[2], encoding="utf-8") as copy:
+                self.assertEqual("model", copy.read())
+            self.assertEqual([model], drill_files.copies_left(journal))
+            os.unlink(os.path.join(model, "another's"))
+            self.assertEqual([], drill_files.restore(journal))
+            self.assertEqual([], drill_files.copies_left(journal))
+            self.assertEqual(before, self.contents(work))
+
+    def test_a_full_disk_leaves_the_copy_and_no_piece(self):
+        with self.place("model") as (journal, work):
+            self.ran(work, journal, "os.remove('model')")
+
+            def full(*_):
+                open(os.path.join(work, "model.pawl-drill"), "w").close()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            with unittest.mock.patch("shutil.copy2", full):
+                self.assertIn("No space left", drill_files.restore(journal)[0])
+            self.assertEqual({}, self.contents(work))
+            self.assertEqual([], drill_files.restore(journal))
+            self.assertEqual({"model": b"model"}, self.contents(work))
+
+    def test_other_names_and_owners_of_a_file_stay(self):
+        with self.place("best", "same", "gone") as (journal, work):
+            os.link(os.path.join(work, "best"), os.path.join(work, "latest"))
+            ids = {name: os.stat(os.path.join(work, name)).st_ino for name in ("best", "same")}
+            if os.geteuid() == 0:
+                os.chown(os.path.join(work, "gone"), 12345, 12346)
+            self.ran(work, journal, "open('best', 'w').write('longer than before'); open('same', 'a').close()\n"
+                                    "os.remove('gone')")
+            self.assertEqual([], drill_files.restore(journal))
+            self.assertEqual({name: name.encode() for name in ("best", "same", "gone")} | {"latest": b"best"},
+                             self.contents(work))
+            self.assertEqual(ids, {name: os.stat(os.path.join(work, name)).st_ino for name in ids})
+            if os.geteuid() == 0:
+                found = os.stat(os.path.join(work, "gone"))
+                self.assertEqual((12345, 12346), (found.st_uid, found.st_gid))
+
+    def test_what_the_run_has_not_made_is_left(self):
+        with self.place() as (journal, work):
+            done = self.ran(work, journal, "os.mkdir('out'); open('out/mine', 'w').close(); os.makedirs('t/u')\n"
+                                           "os.system('touch t/u/childs'); os.rename('t', 'moved')\n"
+                                           "open('moved/u/x', 'w').close()")
+            self.assertEqual("", done.stderr)
+            with open(os.path.join(work, "out", "theirs"), "w", encoding="utf-8") as file:
+                file.write("theirs")
+            said = drill_files.restore(journal)
+            self.assertEqual({"out": None, "out/theirs": b"theirs"}, self.contents(work))
+            self.assertIn(os.path.join(work, "out", "theirs"), said[0])
+            self.assertEqual((1, []), (len(said), drill_files.copies_left(journal)))
+
+    def test_an_experiment_in_a_cache_folder_is_the_users(self):
+        def roots(here, **environment):
+            with unittest.mock.patch.dict(os.environ, environment), unittest.mock.patch("os.getcwd", lambda: here):
+                return file_events.nobodys_files(environment.get("PAWL_RUN_DIR", ""))
+
+        for name in ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "PAWL_RUN_DIR"):
+            for here in ("/data", "/data/experiment"):
+                self.assertNotIn("/data", roots(here, **{name: "/data"}), name)
+            self.assertIn("/data", roots("/database", **{name: "/data"}), name)
+        found = roots("/data/torch", XDG_CACHE_HOME="/data")
+        self.assertIn("/data/huggingface", found)
+        self.assertNotIn("/data/torch", found)
+        found = roots("/dev/shm/experiment")
+        self.assertIn("/dev/null", found)
+        self.assertNotIn("/dev/shm", found)
+
+    def test_only_torchs_own_names_are_torchs(self):
+        for name, own in (("torchinductor_me/x/y", True), ("torch_123_45_0", True), ("torch_runs/log", False),
+                          ("torch_123_45_0/log", False)):
+            self.assertEqual(own, file_events.is_torchs_own(f"/tmp/{name}", "/tmp"), name)
+
+    def test_saves_by_name_and_no_locks(self):
+        script = """
+import fcntl, torch
+def no_lock(*_): raise OSError(95, "Operation not supported")
+fcntl.flock = no_lock
+torch.save(obj=[1], f="model")
+torch.jit.save(m=torch.jit.script(torch.nn.Linear(1, 1)), f="script")
+torch.jit.script(torch.nn.Linear(1, 1)).save(f="script")
+"""
+        with self.place("model", "script") as (journal, work):
+            before = self.contents(work)
+            done = self.ran(work, journal, script)
+            self.assertEqual(0, done.returncode, done.stderr)
+            self.assertNotEqual(before, self.contents(work))
+            self.assertEqual([], drill_files.restore(journal))
+            self.assertEqual(before, self.contents(work))
+
     def contents(self, folder):
         found = {}
         for root, folders, names in os.walk(folder):
@@ -440,6 +561,89 @@ os.remove("latest"); os.symlink("new", "latest"); os.symlink("log", "another")
                 with open(os.path.join(root, name), "rb") as file:
                     found[os.path.relpath(os.path.join(root, name), folder)] = file.read()
         return found
+
+
+class Endings(unittest.TestCase):
+    """Of a drill whose runs have changed files: without jobs."""
+
+    @contextlib.contextmanager
+    def drill(self, **options):
+        """(drill, path of a file that its first run has changed, what it tells)."""
+        before = {each: signal.getsignal(each) for each in drill.ENDING}
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder, unittest.mock.patch.dict(
+                os.environ, {"TMPDIR": folder}), unittest.mock.patch("tempfile.tempdir", folder), (
+                unittest.mock.patch("pawl.drill.tell")) as tell:
+            path, given = os.path.join(folder, "model"), drill.Options("pawl", ["x"], **options)
+            one = drill.Drill(given)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("model")
+            for name in ("first", "second"):
+                job = drill.DrilledJob(given, os.path.join(one._folder, name), {})
+                one._jobs.append(job)
+                drill_files.Journal(job._files).about_to(file_events.Change(file_events.WRITE, path))
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(f"of the {name} run")
+            try:
+                yield one, path, tell
+            finally:
+                one._about.close()
+                for each, handler in before.items():
+                    signal.signal(each, handler)
+
+    def read(self, path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def said(self, tell):
+        return "\n".join(call.args[0] for call in tell.call_args_list)
+
+    def test_the_first_original_is_put_back(self):
+        with self.drill() as (one, path, _):
+            one.close()
+            self.assertEqual("model", self.read(path))
+            self.assertFalse(os.path.exists(one._folder))
+
+    def test_a_full_keep_hinders_nothing(self):
+        with self.drill(keep="/nowhere") as (one, path, tell), unittest.mock.patch(
+                "shutil.copytree", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            one.close()
+            self.assertEqual("model", self.read(path))
+            self.assertFalse(os.path.exists(one._folder))
+            self.assertIn("No space left", self.said(tell))
+
+    def test_copies_stay_while_they_are_needed(self):
+        with self.drill() as (one, path, tell):
+            os.unlink(path)
+            os.mkdir(path)
+            open(os.path.join(path, "another's"), "w").close()
+            one.close()
+            self.assertIn(f"pawl drill --put-back {one._folder} --", self.said(tell))
+            os.unlink(os.path.join(path, "another's"))
+            self.assertEqual(drill.OK, drill.main(["--put-back", one._folder, "--"]))
+            self.assertEqual("model", self.read(path))
+            self.assertFalse(os.path.exists(one._folder))
+
+    def test_the_next_drill_tells_of_a_killed_one(self):
+        with self.drill() as (one, path, _):
+            drill.check_folders()  # it lives
+            with self.assertRaisesRegex(drill.DrillError, "still running"):
+                drill.put_back(one._folder)
+            one._about.close()
+            with self.assertRaisesRegex(drill.DrillError, f"pawl drill --put-back {one._folder} --"):
+                drill.check_folders()
+            self.assertEqual(drill.OK, drill.put_back(one._folder))
+            self.assertEqual("model", self.read(path))
+            drill.check_folders()
+
+    def test_a_terminal_that_closes_ends_it(self):
+        with self.assertRaises(drill.Interrupted), drill._interruptible():
+            signal.raise_signal(signal.SIGHUP)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with drill._interruptible():
+                signal.raise_signal(signal.SIGHUP)  # under nohup
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 class Stacks(unittest.TestCase):
@@ -676,6 +880,8 @@ class Words(unittest.TestCase):
                                       "x.py", "--", "-o"])
         self.assertEqual((7, ("node", "pawld"), True, ["python", "x.py", "--", "-o"]),
                          (options.seed, options.kinds, options.as_json, options.command))
+        with self.assertRaisesRegex(drill.DrillError, "see pawl drill --help --"):
+            drill.read_options(["--wrong", "--", "python"])
 
 
 if __name__ == "__main__":
