@@ -28,6 +28,7 @@ DEPTH_MAX = 60
 FLOATS_MIN = 8  # a list of so many numbers is packed
 BESIDE_MIN = 4096  # bytes of a tensor or an array that stand beside the JSON
 _ALIGNED = 64
+_PLAIN_KINDS: tuple[Any, ...] = (bool, int, float, str, dict, tuple, list)
 _HEAD = struct.Struct("<8sQ")  # a mark, and how long the JSON is, compressed
 _MARK = b"pawl:val"
 
@@ -42,7 +43,7 @@ class Writer:
 
     beside: Pieces | None = None         # takes the bytes of large tensors and arrays
     tensor_bytes_max: int | None = None  # larger ones are refused
-    numbers_as_they_are: bool = True     # numpy's keep their kind; else they are plain ones, and enumerations too
+    kinds_as_they_are: bool = True  # numpy's numbers keep theirs; else they, enumerations and subclasses are plain ones
 
     def to_json(self, about: str, value: Any, depth: int = 0) -> Any:
         """Fails: Refused for what has no form."""
@@ -59,8 +60,10 @@ class Writer:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(about, value)
-        if not self.numbers_as_they_are and isinstance(value, (bool, int, float, str)):
-            return self.to_json(about, next(each(value) for each in (bool, int, float, str) if isinstance(value, each)))
+        if not self.kinds_as_they_are:
+            for plain in _PLAIN_KINDS:
+                if isinstance(value, plain):
+                    return self.to_json(about, plain(value), depth)
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
             return self._array(value)
         if torch is not None and kind in (torch.Size, torch.dtype):
@@ -93,8 +96,14 @@ class Writer:
         if self.tensor_bytes_max is not None and plain.nbytes > self.tensor_bytes_max:
             raise Refused(f"{about} is a tensor of {list(plain.shape)}: what is stored beside the model is small "
                           f"({self.tensor_bytes_max >> 20} MiB at most); give large ones to the model as buffers")
-        plain = plain.cpu().contiguous()
-        form = {_TYPE: "tensor", "dtype": str(plain.dtype).removeprefix("torch."), "shape": list(plain.shape)}
+        plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
+        if plain.nbytes and not plain.data_ptr():
+            raise Refused(f"{about} is a {type(value).__name__} whose bytes don't lie in memory: it can't be kept")
+        form: dict[str, Any] = {_TYPE: "tensor", "dtype": str(plain.dtype).removeprefix("torch."),
+                                "shape": list(plain.shape)}
+        if self.beside is not None:  # of a process that goes on: as the script had it
+            form |= {"leaf": True} if value.requires_grad and value.is_leaf else {}
+            form |= {"device": str(value.device)} if value.device.type != "cpu" else {}
         if self.beside is not None and plain.nbytes >= BESIDE_MIN:
             return {**form, **self.beside.add(plain, plain.data_ptr(), plain.nbytes)}
         data = bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
@@ -200,7 +209,8 @@ class _Reader:
         data, kind = self.bytes_of(value), _dtype(value["dtype"])
         if not data:
             return torch.empty(value["shape"], dtype=kind)
-        return torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
+        found = torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
+        return found.to(value.get("device", "cpu")).requires_grad_(bool(value.get("leaf")))
 
     def array(self, value: dict[str, Any]) -> Any:
         import numpy

@@ -441,7 +441,7 @@ class _Variables:
         self._seen[id(value)] = len(self._seen)
         if isinstance(value, torch.Tensor):
             self._remember(value, place)
-            return {"tensor": value.detach()}
+            return {"tensor": value if value.is_leaf else value.detach()}
         if known is not None:
             self._must_have_been(value, place)
             return {"object": known.save()}

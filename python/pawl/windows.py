@@ -7,10 +7,12 @@ pawl_window_void). The training thread's.
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pawl._library import Lifetime
+from pawl.errors import PawlError
 from pawl.protect import Held, counts_writes
 
 if TYPE_CHECKING:
@@ -86,8 +88,12 @@ class Windows:
     def end(self, step: int | None, quiet: bool) -> None:
         """Where the block or the generation ends without a fence. `step`: whose window it is; None: none was open."""
         written = self._sentinel.end()
-        if written is not None:
-            self._note(written, step, quiet)
+        if written is None:
+            return
+        if step is not None:
+            with contextlib.suppress(PawlError):  # sealed or not, nobody shall restore it
+                self._trainer.window_void(f"{written} was written")
+        self._note(written, step, quiet)
 
     def _note(self, written: str, torn: int | None, quiet: bool = False) -> None:
         """The script has written where a window may have been copying: from now on its blocks begin without one."""

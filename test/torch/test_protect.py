@@ -342,6 +342,15 @@ class WindowTest(unittest.TestCase):
         with torch.no_grad():
             job.model[0].weight.clamp_(-0.01, 0.01)
 
+    def test_a_write_before_a_block_that_ends_without_a_fence(self):
+        job = self.job()
+        job._begin(5)
+        self.write(job)
+        job._trainer.calls = []
+        job._end_window()
+        self.assertEqual(["window_void"], job._trainer.calls, "later processes shall know it, too")
+        self.assertEqual([4], list(job._windows.torn))
+
     def test_a_write_at_the_loops_top_waits_from_then_on(self):
         job = self.job()
         job._begin(5)
@@ -661,6 +670,28 @@ class TaggedValuesTest(unittest.TestCase):
         for key, value in values.items():
             self.assertIs(type(value), type(found[key]), key)
             self.assertEqual(repr(value), repr(found[key]), key)
+
+    def test_tensors_come_back_as_the_script_had_them(self):
+        def there_and_back(value):
+            pieces = tagged_values.Pieces()
+            pieces.finish(tagged_values.Writer(pieces).to_json("state", value))
+            return tagged_values.load_pieces(pieces.joined())
+
+        for size in (3, 2048):
+            leaf, turned = torch.rand(size).requires_grad_(), torch.rand(size, dtype=torch.complex64).conj()
+            found = there_and_back({"leaf": leaf, "turned": turned, "plain": leaf.detach()})
+            self.assertTrue(found["leaf"].requires_grad and found["leaf"].is_leaf)
+            self.assertFalse(found["plain"].requires_grad)
+            self.assertTrue(torch.equal(turned, found["turned"]))
+
+    def test_of_a_checkpoint_kinds_are_plain(self):
+        writer = tagged_values.Writer(kinds_as_they_are=False)
+        pair = collections.namedtuple("Pair", "a b")(1, 2.0)
+        given = {"seen": collections.defaultdict(int, x=1), "pair": pair}
+        found = tagged_values.from_json(writer.to_json("state", given))
+        self.assertEqual({"seen": {"x": 1}, "pair": (1, 2.0)}, found)
+        with self.assertRaises(pawl.Refused):
+            tagged_values.dumps("state", pair)
 
     def test_what_holds_itself(self):
         ring = []

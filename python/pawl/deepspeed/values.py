@@ -128,7 +128,7 @@ def _plan_scheduler(scheduler: Any, saved: dict[str, Any] | None, strict: bool,
 
 def to_json(about: str, value: Any) -> Any:
     """Fails: Refused for what has no form, and for large tensors."""
-    return tagged_values.Writer(tensor_bytes_max=TENSOR_BYTES_MAX, numbers_as_they_are=False).to_json(about, value)
+    return tagged_values.Writer(tensor_bytes_max=TENSOR_BYTES_MAX, kinds_as_they_are=False).to_json(about, value)
 
 
 def from_json(value: Any) -> Any:
