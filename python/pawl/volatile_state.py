@@ -461,6 +461,10 @@ class _Variables:
         if _is_array(value):
             self._remember(value, place)
             return {"array": value}
+        if hasattr(value, "__array_interface__"):  # its attributes are not all that it is
+            where = self._name + "".join(f"[{key!r}]" for key in place)
+            raise Refused(f"{where} is a {type(value).__qualname__}, a kind of array that has no form: keep "
+                          f"numpy.asarray() of it")
         made = _class_path(type(value))
         if made is None:
             self._must_have_been(value, place)

@@ -468,6 +468,12 @@ class StateTest(unittest.TestCase):
         change()
         volatile_state.VolatileState([part]).load(saved)
 
+    def test_a_kind_of_array_is_refused(self):
+        import numpy
+        for strange in (numpy.ma.masked_array([1, 2], [True, False]), numpy.zeros(3).view(numpy.recarray)):
+            with self.assertRaisesRegex(pawl.Refused, "kind of array that has no form"):
+                volatile_state.object_part("state0", {"seen": strange})
+
     def test_every_generator(self):
         import random
 
