@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from pawl import same_script, script_exit, volatile_state
+from pawl.build_extension import TORCH_MIN
 from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
 
-TORCH_VERSION_MIN = (2, 6)
 GROUP_TIMEOUT_S = 60.0  # for making groups; past it the generation is given up
 
 Parameters = ParamSpec("Parameters")
@@ -51,8 +51,8 @@ def _check_torch() -> None:
         raise Refused("PyTorch is not installed in this interpreter: python -m pip install -U 'torch>=2.6'")
     import torch
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < TORCH_VERSION_MIN:
-        raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_VERSION_MIN))} or "
+    if version < TORCH_MIN:
+        raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_MIN))} or "
                       f"later (python -m pip install -U 'torch>=2.6')")
     if not torch.distributed.is_available():
         raise Refused(f"PyTorch {torch.__version__} was built without torch.distributed, which pawl needs")
