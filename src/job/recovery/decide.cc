@@ -74,7 +74,7 @@ std::string why_not_again(const TrainerEnd& end) {
 
 // Counts a recovery in which several ended by themselves; how many before it brought no new committed step.
 std::uint32_t count_several(JobState& state) {
-  std::erase_if(state.attempts, [&state](const Attempt& past) { return past.resume < state.resume; });
+  std::erase_if(state.attempts, [&state](const Attempt& past) { return brought_progress(state, past); });
   for (Attempt& past : state.attempts)
     if (past.kind == FaultKind::trainer_exit && !past.seat) return past.count++;
   state.attempts.push_back({FaultKind::trainer_exit, std::nullopt, state.resume, 1});

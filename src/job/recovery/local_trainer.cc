@@ -99,7 +99,7 @@ std::string why_unfit_for_seat(int exits, const std::string& ended, const std::s
 
 std::optional<Cause> cause_of_death(const JobState& state, NodeLife self, Seat seat, const std::string& ended) {
   const bool again = std::any_of(state.attempts.begin(), state.attempts.end(), [&](const Attempt& past) {
-    return past.kind == FaultKind::trainer_exit && past.seat == seat;
+    return past.kind == FaultKind::trainer_exit && past.seat == seat && !brought_progress(state, past);
   });
   if (ended.empty() && again) return std::nullopt;
   if (state.phase != JobPhase::running && state.phase != JobPhase::restoring) return std::nullopt;

@@ -227,8 +227,12 @@ TEST(CauseOfDeath, AFirstDeathNeedsNoReasonARepeatedOneDoes) {
   EXPECT_EQ(first->seat, Seat(2));
   EXPECT_EQ(first->detail, "its process died");
   state.attempts = {{FaultKind::trainer_exit, Seat(2), Step(4), 1}};
+  state.resume = Step(4);
   EXPECT_FALSE(cause_of_death(state, self, Seat(2), ""));
   EXPECT_TRUE(cause_of_death(state, self, Seat(1), ""));
+  state.resume = Step(5);  // a step was committed since the first: this one is a first again
+  EXPECT_TRUE(cause_of_death(state, self, Seat(2), ""));
+  state.resume = Step(4);
   EXPECT_EQ(cause_of_death(state, self, Seat(2), "exited 1")->detail, "exited 1");
   state.phase = JobPhase::quiescing;  // its recovery is under way: the inventory tells
   EXPECT_FALSE(cause_of_death(state, self, Seat(2), "exited 1"));

@@ -31,6 +31,8 @@ bool is_survivor(const JobState& state, NodeLife life) {
   return lowest_seat_of(state, life).has_value() && !contains(state.evicted, life);
 }
 
+bool brought_progress(const JobState& state, const Attempt& attempt) { return attempt.resume < state.resume; }
+
 std::string numbers_of(const std::vector<NodeLife>& lives) {
   std::string out;
   for (const NodeLife& life : lives) out += text(out.empty() ? "" : ",", life.node);

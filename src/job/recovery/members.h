@@ -21,6 +21,8 @@ template <class Values, class Value>
 [[nodiscard]] std::vector<NodeLife> survivors_of(const JobState& state);  // members that are not evicted
 [[nodiscard]] bool is_survivor(const JobState& state, NodeLife life);
 [[nodiscard]] std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life);
+// A step was committed between that recovery and the last one. Such an attempt no longer counts, and is erased by the next.
+[[nodiscard]] bool brought_progress(const JobState& state, const Attempt& attempt);
 
 [[nodiscard]] std::string numbers_of(const std::vector<NodeLife>& lives);  // "2,3"
 [[nodiscard]] std::string numbers_of(const std::vector<Seat>& seats);

@@ -70,7 +70,7 @@ bool accounted_for(const JobState& state, JobPhase phase, const Fault& fault, bo
 
 // Counts this recovery and answers how many before it, of the same kind and place, brought no progress.
 std::uint32_t count_attempt(JobState& state, const Fault& fault, Step committed) {
-  std::erase_if(state.attempts, [&state](const Attempt& past) { return past.resume < state.resume; });
+  std::erase_if(state.attempts, [&state](const Attempt& past) { return brought_progress(state, past); });
   // A failed exchange is between two; who of them reports it is chance. Its place is the suspect's, if there is one.
   std::optional<Seat> place = fault.seat;
   Step resume = state.resume;
