@@ -31,7 +31,9 @@ bool is_survivor(const JobState& state, NodeLife life) {
   return lowest_seat_of(state, life).has_value() && !contains(state.evicted, life);
 }
 
-bool brought_progress(const JobState& state, const Attempt& attempt) { return attempt.resume < state.resume; }
+bool brought_progress(const JobState& state, const Attempt& attempt) {
+  return attempt.resume < state.resume;
+}
 
 std::string numbers_of(const std::vector<NodeLife>& lives) {
   std::string out;
