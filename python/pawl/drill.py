@@ -55,6 +55,7 @@ STACKS_S = 2.0          # in which the trainers tell where they stand
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _STOPPED = "pawl: the rehearsal was stopped before it touched: "  # rehearsal.py's, which needs torch
 _NO_LOOP = "never called job.steps()"
+_REFUSED = re.compile(r"its trainer exited 78 in or after step \d+: pawl: (.+), its output is in ")
 
 
 class DrillError(Exception):
@@ -408,6 +409,9 @@ class Drill:
                     f"pawl.init(), job.protect(...) and `for step in job.steps(total):` with its `with step:` "
                     f"(docs/user/protect.md){job.tail()}")
         where = f"after step {run.steps()}" if run.done else "before its first step"
+        refusal = refused(job.output(), said)
+        if refusal:
+            return f"pawl refuses {shown(self._options.command)} ({where}): {refusal}"
         return (f"{shown(self._options.command)} fails without any fault ({where}; exit code {code}): let it run "
                 f"through under `pawl run` first{job.tail()}")
 
@@ -589,7 +593,7 @@ class DrilledJob:
         """The end of all that, for a sentence to be followed by."""
         launcher = [line for line in self.output().splitlines() if line.strip() and "logs are kept in" not in line]
         trainers = [line for line in self.said().splitlines() if line.strip()]
-        lines = [*trainers[-TAIL_LINES:], *launcher[-TAIL_LINES // 2:]]
+        lines = [*_once(trainers)[-TAIL_LINES:], *_once(launcher)[-TAIL_LINES // 2:]]
         kept = self._options.keep or "(lost without --keep DIR)"
         return "".join(f"\n  | {line.replace(os.path.dirname(self._folder), kept)}" for line in lines)
 
@@ -610,6 +614,20 @@ class DrilledJob:
 def _end_with_parent() -> None:
     """In the child, before it becomes `pawl run`: a drill that is killed leaves no job behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def refused(output: str, said: str) -> str:
+    """Why pawl has ended the job, of what `pawl run` said, which may be cut, and the trainers; empty: it hasn't."""
+    found = _REFUSED.search(output)
+    if found is None:
+        return ""
+    whole = (line for line in said.splitlines() if line.startswith(f"pawl: {found[1]}"))
+    return next(whole, f"pawl: {found[1]}").removeprefix("pawl: ")
+
+
+def _once(lines: list[str]) -> list[str]:
+    """The last of those that are equal: each rank says the same."""
+    return list(dict.fromkeys(reversed(lines)))[::-1]
 
 
 def _listed(lines: list[str]) -> str:

@@ -289,7 +289,8 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _remove(path: str, made: set[str]) -> None:
-    """What the run has made; of a folder, bytecode and what is empty, too. Fails: _NotOurs, when the rest is gone."""
+    """What the run has made; of a folder, bytecode, sockets and what is empty, too. Fails: _NotOurs, when the rest is
+    gone."""
     if os.path.islink(path) or not os.path.isdir(path):
         if os.path.lexists(path):
             os.unlink(path)
@@ -298,7 +299,7 @@ def _remove(path: str, made: set[str]) -> None:
     for folder, folders, names in os.walk(path, topdown=False):
         for name in [*names, *(each for each in folders if os.path.islink(os.path.join(folder, each)))]:
             inner = os.path.join(folder, name)
-            if inner in made or "__pycache__" in inner:
+            if inner in made or "__pycache__" in inner or stat.S_ISSOCK(os.lstat(inner).st_mode):
                 os.unlink(inner)
             else:
                 others.append(inner)

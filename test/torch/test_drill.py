@@ -206,6 +206,16 @@ class WrongUse(unittest.TestCase):
             script.flush()
             self.refused(1, "never did a step of pawl's", "job.steps", command=[PYTHON, script.name])
 
+    def test_a_script_that_pawl_refuses(self):
+        script = os.path.join(HERE, "traps", "unprotected_loader.py")
+        code, out, err = run_drill(command=[PYTHON, script])
+        self.assertEqual(1, code, out + err)
+        self.assertIn("pawl refuses `", err)
+        self.assertIn("train_batches gives batches to one step after the other", err)
+        self.assertEqual(1, err.count("for step, batch in job.batches("), err)
+        self.assertIn("`with job.aside():`", err)  # the end of the sentence
+        self.assertNotIn("without any fault", err)
+
     def test_too_few_steps(self):
         self.refused(1, "5 steps", "at least", "--faults", command=drilled("--steps", "5"))
 
@@ -506,7 +516,8 @@ os.remove("latest"); os.symlink("new", "latest"); os.symlink("log", "another")
         with self.place() as (journal, work):
             done = self.ran(work, journal, "os.mkdir('out'); open('out/mine', 'w').close(); os.makedirs('t/u')\n"
                                            "os.system('touch t/u/childs'); os.rename('t', 'moved')\n"
-                                           "open('moved/u/x', 'w').close()")
+                                           "open('moved/u/x', 'w').close()\n"
+                                           "import socket; os.mkdir('s'); socket.socket(socket.AF_UNIX).bind('s/s')")
             self.assertEqual("", done.stderr)
             with open(os.path.join(work, "out", "theirs"), "w", encoding="utf-8") as file:
                 file.write("theirs")
