@@ -15,6 +15,7 @@ using job::SlotState;
 namespace {
 constexpr Duration kLookEvery = 25ms;
 constexpr Duration kHandedOver = 100ms;  // on a crowded machine a keeper may read that late
+constexpr Duration kToldWithin = 4s;     // besides the deadline for a leader that is away
 }  // namespace
 
 Cluster::Cluster(const ClusterOptions& chosen)
@@ -245,6 +246,18 @@ void Cluster::look_into(KeptArena& kept) {
 void Cluster::look() {
   for (KeptArena& kept : arenas_) look_into(kept);
   check_committed();
+  check_told();
+}
+
+// A recovery that takes long says what it waits for, as long as the control takes what is said.
+void Cluster::check_told() {
+  const bool restores =
+      state_ && state_->phase == JobPhase::restoring && state_->ran.value > 0 && told_in_ != state_->generation;
+  const bool heard =
+      control.downs == 0 && control.stops == 0 && std::ranges::all_of(control.cuts, [](int cuts) { return cuts == 0; });
+  if (!restores || !heard) untold_since_ = scheduler.now();
+  if (scheduler.now() - untold_since_ > kToldWithin + 2 * std::chrono::milliseconds(spec.deadline_ms))
+    violate(text("generation ", state_->generation, " restores and nobody says what it waits for"));
 }
 
 // Of each seat somebody holds the greatest step that anybody knows to be committed, or a later one of the same.
@@ -273,6 +286,8 @@ void Cluster::check_committed() {
 // --- The job's state, as it becomes true
 
 void Cluster::on_put(const std::string& key, const std::string& value) {
+  if (key.starts_with(job::JobKeys(job).events()) && value.find("\"recovery_waits\"") != std::string::npos && state_)
+    told_in_ = state_->generation;
   if (key != job::JobKeys(job).state()) return;
   const auto state = job::parse_job_state(value);
   if (!state) return violate("a state that can't be read was written: " + state.error().what);

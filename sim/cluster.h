@@ -2,6 +2,7 @@
 // always be true of them.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -173,6 +174,7 @@ class Cluster {
   void look();  // at all memory, now and then
   void look_into(KeptArena& kept);
   void check_committed();
+  void check_told();
 
   std::map<std::pair<std::uint64_t, std::uint64_t>, Exchange> exchanges_;
   std::set<std::uint64_t> broken_generations_;
@@ -180,6 +182,8 @@ class Cluster {
       who_;  // generation, step, seat -> pid
   std::deque<KeptArena> arenas_;
   std::optional<job::JobState> state_;
+  Duration untold_since_{};  // the job restores, nobody has said what it waits for, and all could have
+  Generation told_in_;
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;
   std::uint64_t steps_begun_ = 0;

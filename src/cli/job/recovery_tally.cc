@@ -22,11 +22,23 @@ std::string counted(std::uint64_t count, const char* noun) {
 
 }  // namespace
 
+std::string wait_text(const json& wait) {
+  const bool of_seat = member_of(wait, "seat").is_number_unsigned();
+  const auto seconds = [&wait](const char* name) {
+    return fixed(static_cast<double>(number_in(wait, name)) / 1000.0, 1);
+  };
+  std::string out = text(of_seat ? text("seat ", number_in(wait, "seat")) : "the recovery", " waits for ",
+                         string_in(wait, "what"), ", ", seconds("for_ms"), " s so far");
+  if (number_in(wait, "deadline_ms") > 0) out += text(", deadline ", seconds("deadline_ms"), " s");
+  return out;
+}
+
 std::optional<std::string> RecoveryTally::note(const json& event) {
   const std::string kind = string_in(event, "kind");
   const std::uint64_t generation = number_in(event, "generation");
   if (kind == "running") return note_running(event);
   if (kind == "trainer_ended") return note_ended(event);
+  if (kind == "recovery_waits") return wait_text(event);
   if (kind == "fault_detected" && generation >= ran_)
     fault_ms_ = std::min(fault_ms_.value_or(~std::uint64_t{0}), number_in(event, "at_ms"));
   if (kind == "drain_begun" && generation >= ran_) {

@@ -13,6 +13,9 @@
 
 namespace pawl::job {
 
+// Of `pawl status` and of the event `recovery_waits`: "seat 3 waits for 412 MiB from node 2, 4.1 s so far".
+[[nodiscard]] std::string wait_text(const json& wait);
+
 class RecoveryTally {
  public:
   // A sentence for people, if the event is worth one.

@@ -26,6 +26,17 @@ TEST(RecoveryTally, SaysWhoEndedHowLongItTookAndWhatIsDoneAgain) {
   EXPECT_EQ(tally.totals(), "1 recovery, 2 steps done again, 0.42 s in all");
 }
 
+TEST(RecoveryTally, SaysWhatARecoveryWaitsFor) {
+  RecoveryTally tally;
+  EXPECT_EQ(tally.note(event("recovery_waits", 2, 5003,
+                             {{"seat", 3}, {"what", "412 MiB from node 2"}, {"for_ms", 4120}, {"deadline_ms", 34120}})),
+            "seat 3 waits for 412 MiB from node 2, 4.1 s so far, deadline 34.1 s");
+  EXPECT_EQ(tally.note(event("recovery_waits", 2, 5003, {{"what", "node 2 to be ready"}, {"for_ms", 2000}})),
+            "the recovery waits for node 2 to be ready, 2.0 s so far");
+  EXPECT_EQ(wait_text({{"seat", nullptr}, {"what", "a spare"}, {"for_ms", 100u}, {"deadline_ms", nullptr}}),
+            "the recovery waits for a spare, 0.1 s so far");
+}
+
 TEST(RecoveryTally, QuotesWhatTrainersSaidOnce) {
   RecoveryTally tally;
   const std::string quote = "ValueError: the batch has no element of the kind that is wanted";

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/job_view.h"
+#include "cli/job/recovery_tally.h"
 #include "cli/output.h"
 #include "env/clock.h"
 
@@ -75,6 +76,8 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
   if (const std::string waiting = string_in(document, "waiting"); !waiting.empty())
     out += text("\nwaiting for ", waiting);
   if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);
+  for (const json& node : array_in(document, "nodes"))
+    for (const json& wait : array_in(node, "waits")) out += "\n" + wait_text(wait);
   for (const std::string& reason : why) out += text("\ndegraded: ", reason);
   for (const json& node : array_in(document, "nodes"))
     for (const json& one : array_in(node, "stragglers"))

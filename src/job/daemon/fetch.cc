@@ -69,9 +69,8 @@ bool find_filling(const Arena& arena, Generation generation, Step step, Slot& sl
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
   (void)fetch->options_.context.environment->tasks.start("pawl-fetch", [fetch] {
-    std::uint64_t bytes = 0;
-    Status status = fetch->run(bytes);
-    fetch->options_.on_done(std::move(status), bytes);
+    Status status = fetch->run();
+    fetch->options_.on_done(std::move(status), fetch->state().received);
   });
   return fetch;
 }
@@ -82,14 +81,26 @@ void Fetch::end() {
   if (stream_ != nullptr) stream_->shut_down();
 }
 
-Status Fetch::run(std::uint64_t& bytes) {
+FetchState Fetch::state() const {
+  std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void Fetch::note(const std::function<void(FetchState&)>& change) {
+  std::lock_guard lock(mutex_);
+  change(state_);
+}
+
+Status Fetch::run() {
   PAWL_ASSIGN(const Address address, Address::parse(options_.address));
   int damaged = 0;
   int failed = 0;
   while (!ended_) {
-    Status tried = attempt(address, bytes);
+    note([](FetchState& state) { ++state.tries; });
+    Status tried = attempt(address);
     if (tried || ended_) return tried ? std::move(tried) : Status(ended_error());
     const Error& error = tried.error();
+    note([&error](FetchState& state) { state.failed = error.what; });
     Duration pause = 10ms;
     switch (error.code) {
       case Code::unreachable:  // a source that restarts its pawld, or has not seen the generation yet, answers later
@@ -117,7 +128,7 @@ Status Fetch::run(std::uint64_t& bytes) {
   return ended_error();
 }
 
-Status Fetch::attempt(const Address& address, std::uint64_t& bytes) {
+Status Fetch::attempt(const Address& address) {
   const Environment& environment = *options_.context.environment;
   PAWL_ASSIGN(const std::unique_ptr<Stream> stream,
               environment.network.connect(address, Deadline::in(500ms, environment.clock)));
@@ -126,13 +137,13 @@ Status Fetch::attempt(const Address& address, std::uint64_t& bytes) {
     if (ended_) return ended_error();
     stream_ = stream.get();
   }
-  Status received = receive_slot(*stream, bytes);
+  Status received = receive_slot(*stream);
   std::lock_guard lock(mutex_);
   stream_ = nullptr;
   return received;
 }
 
-Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
+Status Fetch::receive_slot(Stream& stream) {
   const Source& source = options_.source;
   const FetchFrom from = source.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
   PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
@@ -152,25 +163,25 @@ Status Fetch::receive_slot(Stream& stream, std::uint64_t& bytes) {
     options_.context.workers
         ->begin();  // from here on, and not before, memory is touched: whoever ended us waits for that
   }
-  Status filled = fill(slot_to_fill(arena->arena, begin.generation, begin.step), begin, stream, bytes);
+  Status filled = fill(slot_to_fill(arena->arena, begin.generation, begin.step), begin, stream);
   options_.context.workers->finish();
   return filled;
 }
 
-Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream, std::uint64_t& bytes) {
+Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream) {
   if (!slot.open_frozen(begin.generation, begin.step, begin.samples))
     return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
   if (options_.on_filling) options_.on_filling();
-  bytes = 0;
+  note([&begin](FetchState& state) { state.received = 0, state.total = begin.shape.payload_bytes; });
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::uint32_t sum = 0;
     PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
     PAWL_TRY(stream.receive_all(slot.bucket(i), Deadline::never()));
     if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
     slot.bucket_done(i, sum, begin.generation, begin.step);
-    bytes += slot.bucket(i).size();
+    note([size = slot.bucket(i).size()](FetchState& state) { state.received += size; });
   }
-  options_.context.bytes_received->add(bytes);
+  options_.context.bytes_received->add(state().received);
   if (const Status sealed = slot.seal_frozen(begin.generation, begin.step); !sealed)
     return Error{Code::broken, sealed.error().what};  // somebody else has written into it
   return {};

@@ -15,6 +15,7 @@
 
 #include "job/daemon/memory.h"
 #include "job/daemon/replication.h"
+#include "job/recovery/recovery_waits.h"
 
 namespace pawl::job {
 
@@ -35,18 +36,22 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   };
   static std::shared_ptr<Fetch> start(Options options);
   void end();
+  [[nodiscard]] Seat seat() const { return options_.source.seat; }
+  [[nodiscard]] FetchState state() const;  // any thread
 
  private:
   explicit Fetch(Options options) : options_(std::move(options)) {}
-  [[nodiscard]] Status run(std::uint64_t& bytes);
-  [[nodiscard]] Status attempt(const Address& address, std::uint64_t& bytes);
-  [[nodiscard]] Status receive_slot(Stream& stream, std::uint64_t& bytes);
-  [[nodiscard]] Status fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream, std::uint64_t& bytes);
+  [[nodiscard]] Status run();
+  [[nodiscard]] Status attempt(const Address& address);
+  [[nodiscard]] Status receive_slot(Stream& stream);
+  [[nodiscard]] Status fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream);
+  void note(const std::function<void(FetchState&)>& change);
   Options options_;
   bool prove_ = false;  // ask the source to prove what it has
   std::atomic<bool> ended_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_
+  FetchState state_;          // under mutex_
 };
 
 // The source's end, after the hello was welcomed: answers one `fetch` and ends. `find` is asked on the loop.

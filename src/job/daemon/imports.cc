@@ -27,7 +27,12 @@ void Imports::begin() {
   }
 }
 
-// Whether a copy thread of an older generation may still write into the seat's arena.
+std::optional<FetchState> Imports::fetch_of(Seat seat) const {
+  for (const auto& fetch : fetches_)
+    if (fetch->seat() == seat) return fetch->state();
+  return std::nullopt;
+}
+
 bool Imports::may_copy(Seat seat) {
   const TrainerProcess* trainer = trainers_.at_seat(seat);
   if (trainer == nullptr) return false;

@@ -57,9 +57,11 @@ class Imports {
   [[nodiscard]] bool has(Seat seat) const { return imported_.count(seat) > 0; }  // the resume step lies here
   // A fetch of this recovery has opened the seat's slot: what is ready in it is right.
   [[nodiscard]] bool fills(Seat seat) const { return filling_.count(seat) > 0; }
+  [[nodiscard]] std::optional<FetchState> fetch_of(Seat seat) const;  // nullopt: none was begun
+  // Whether a copy thread of an older generation may still write into the seat's arena.
+  [[nodiscard]] bool may_copy(Seat seat);
 
  private:
-  [[nodiscard]] bool may_copy(Seat seat);
   [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
   void start(const Source& source);
   void strike(const Source& source, const std::string& why);

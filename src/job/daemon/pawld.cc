@@ -379,6 +379,7 @@ void Pawld::tick() {
   parts_->progress.tick();
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
+  parts_->recovery.tick();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });
 }
 

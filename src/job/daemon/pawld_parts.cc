@@ -137,6 +137,7 @@ Pawld::Parts::Parts(Pawld& pawld)
              {.progress = [this] { return progress.progress(); },
               .probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares); },
               .forget_probes = [this] { drain_probes.forget(); }}),
+      recovery({pawld.context_, trainers, memory, imports, mover, events}),
       seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
       generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, protection,
                    rendezvous, events, holds},
@@ -157,7 +158,8 @@ Pawld::Parts::Parts(Pawld& pawld)
            .stragglers = [this] { return paces.stragglers(); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); },
-           .loop_turns = [&pawld] { return pawld.loop_->turns(); }}),
+           .loop_turns = [&pawld] { return pawld.loop_->turns(); },
+           .waits = [this] { return recovery.waits(); }}),
       peers(*pawld.loop_, pawld.context_, pawld.token_, std::move(pawld.lines_.peers), peer_handlers(pawld)) {}
 
 }  // namespace pawl::job

@@ -14,6 +14,7 @@
 #include "job/daemon/progress_tree.h"
 #include "job/daemon/protection_watch.h"
 #include "job/daemon/questions.h"
+#include "job/daemon/recovery_watch.h"
 #include "job/daemon/rendezvous_server.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/seats.h"
@@ -52,6 +53,7 @@ struct Pawld::Parts {
   Imports imports;
   JobEnd job_end;
   Drains drains;
+  RecoveryWatch recovery;
   Seats seats;
   Generations generations;
   Questions questions;

@@ -1,5 +1,7 @@
 #include "job/daemon/questions.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -178,6 +180,13 @@ std::string Questions::status_json() const {
     status["stragglers"].push_back({{"seat", one.seat.value},
                                     {"own_ms", static_cast<double>(one.own_us) / 1e3},
                                     {"median_ms", static_cast<double>(one.median_us) / 1e3}});
+  status["waits"] = Json::array();
+  for (const RecoveryWatch::Wait& one : hooks_.waits ? hooks_.waits() : std::vector<RecoveryWatch::Wait>())
+    status["waits"].push_back(
+        {{"seat", one.seat ? Json(one.seat->value) : Json()},
+         {"what", one.wait.what},
+         {"for_ms", one.wait.age / std::chrono::milliseconds(1)},
+         {"deadline_ms", one.wait.deadline ? Json(*one.wait.deadline / std::chrono::milliseconds(1)) : Json()}});
   status["neighbours"] = Json::array();
   for (const Neighbours::View& view : hooks_.neighbours())
     status["neighbours"].push_back({{"node", view.node.value},

@@ -12,6 +12,7 @@
 #include "job/daemon/memory.h"
 #include "job/daemon/neighbours.h"
 #include "job/daemon/node_context.h"
+#include "job/daemon/recovery_watch.h"
 #include "job/daemon/trainers.h"
 #include "job/recovery/stragglers.h"
 #include "job/redundancy/progress.h"
@@ -36,6 +37,7 @@ class Questions {
     std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows
     std::function<std::vector<Neighbours::View>()> neighbours;
     std::function<LoopTurns()> loop_turns;
+    std::function<std::vector<RecoveryWatch::Wait>()> waits = {};  // of the recovery that is under way
   };
   Questions(Parts parts, std::string token, Hooks hooks)
       : parts_(parts), token_(std::move(token)), hooks_(std::move(hooks)) {}

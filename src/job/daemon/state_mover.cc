@@ -201,6 +201,7 @@ SpareProbes::Answers StateMover::probed_spares() const {
 
 void StateMover::lead() {
   if (moving_) return;
+  waits_for_.clear();
   const JobMirror& mirror = context_.mirror;
   const JobState& state = mirror.state();
   // In all other phases nobody leads: a view of a large job is not worth making for each key that changes.
@@ -233,6 +234,7 @@ void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
     return move(next->next, next->why);
   }
   const Wait& wait = std::get<Wait>(lead.decision);
+  waits_for_ = wait.what;
   if (wait.without_deadline && state.waiting != wait.what) {
     JobState waiting = state;
     waiting.waiting = wait.what;

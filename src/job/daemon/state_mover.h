@@ -43,6 +43,8 @@ class StateMover {
   // At every tick. `beating`: as in SuspicionView.
   void check_members(std::span<const Contact> contacts, std::vector<NodeId> beating = {});
   [[nodiscard]] bool is_moving() const { return moving_; }
+  // What the recovery waits for as its leader sees it; empty: nothing, or another node leads.
+  [[nodiscard]] const std::string& waits_for() const { return waits_for_; }
 
  private:
   void tell_fault(Cause& cause);
@@ -71,6 +73,7 @@ class StateMover {
   Events& events_;
   Holds& holds_;
   Handlers handlers_;
+  std::string waits_for_;
   std::string unfit_;  // why this node is no place for the job, until all are told
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick

@@ -1,0 +1,102 @@
+#include "job/daemon/recovery_watch.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace pawl::job {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+void RecoveryWatch::tick() {
+  const JobMirror& mirror = parts_.context.mirror;
+  waits_.clear();
+  const bool recovers = mirror.is_in(JobPhase::quiescing) || mirror.is_in(JobPhase::restoring);
+  if (!recovers || parts_.context.ending || parts_.context.is_evicted()) return;
+  const JobState& state = mirror.state();
+  if (std::tie(watched_, phase_) != std::tie(state.generation, state.phase)) {
+    watched_ = state.generation;
+    phase_ = state.phase;
+    notes_.clear();
+    leaders_ = {};
+  }
+  if (phase_ == JobPhase::restoring)
+    for (const Member& member : state.seats)
+      if (member.life == parts_.context.self) look_at(member.seat);
+  look_at_leader();
+}
+
+void RecoveryWatch::look_at(Seat seat) {
+  const WaitVerdict verdict =
+      judge_wait(view_of(seat), notes_[seat], parts_.context.clock->now(), parts_.context.deadlines);
+  notes_[seat] = verdict.notes;
+  if (!verdict.wait) return;
+  waits_.push_back({seat, *verdict.wait});
+  if (verdict.tell) tell(waits_.back());
+  if (!verdict.give_up.empty()) parts_.mover.give_up_node(verdict.give_up);
+}
+
+void RecoveryWatch::look_at_leader() {
+  const std::string what = parts_.mover.waits_for();
+  if (what.empty()) return;
+  const Duration now = parts_.context.clock->now();
+  if (leaders_.since == Duration::zero()) leaders_.since = now;
+  waits_.push_back({std::nullopt, {what, now - leaders_.since, std::nullopt}});
+  if (!is_due(leaders_, now)) return;
+  leaders_.told_at = now;
+  tell(waits_.back());
+}
+
+SeatView RecoveryWatch::view_of(Seat seat) const {
+  const NodeContext& context = parts_.context;
+  const JobMirror& mirror = context.mirror;
+  SeatView view;
+  view.seat = seat;
+  view.begun = context.is_restoring();
+  view.here = parts_.imports.has(seat);
+  view.arena_taken = parts_.imports.may_copy(seat);
+  view.fetch = parts_.imports.fetch_of(seat);
+  view.fresh = mirror.state().resume == Step(0);
+  view.trainer = trainer_at(seat);
+  const std::vector<NodeLife> ready = mirror.ready_members();
+  view.ready = std::ranges::find(ready, context.self) != ready.end();
+  if (const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat)) view.bytes = arena->mapping.size_bytes();
+  const Source* source = mirror.source_of(seat);
+  if (source == nullptr) return view;
+  view.source = source->from.node;
+  const auto& nodes = mirror.registrations().nodes;
+  if (const auto found = nodes.find(view.source); found != nodes.end())
+    view.bytes = std::max(view.bytes, found->second.arena_bytes);
+  return view;
+}
+
+SeatTrainer RecoveryWatch::trainer_at(Seat seat) const {
+  const TrainerProcess* trainer = parts_.trainers.at_seat(seat);
+  if (trainer != nullptr && trainer->dying) return SeatTrainer::dying;
+  if (trainer == nullptr || trainer->pid == 0 || !trainer->line.connection) return SeatTrainer::absent;
+  const Generation generation = parts_.context.mirror.generation();
+  const TrainerLine& line = trainer->line;
+  if (trainer->done == generation) return SeatTrainer::restored;
+  if (line.waits_for(MessageKind::join)) return SeatTrainer::joins;
+  if (trainer->seated.value > 0 && trainer->seated < generation) return SeatTrainer::leaves;
+  if (line.waits_for(MessageKind::layout)) return SeatTrainer::declares;
+  if (!line.rendezvous_waiting.empty()) return SeatTrainer::rendezvous;
+  return trainer->seated == generation ? SeatTrainer::restores : SeatTrainer::absent;
+}
+
+void RecoveryWatch::tell(const Wait& told) {
+  const SeatWait& wait = told.wait;
+  if (parts_.context.mirror.state().ran == Generation(0)) return;
+  log_info("recovery_waits", "seat", told.seat ? text(*told.seat) : "-", "for_ms", wait.age / 1ms, "what", wait.what);
+  Json fields{{"what", wait.what}, {"for_ms", wait.age / 1ms}};
+  if (told.seat) fields["seat"] = told.seat->value;
+  if (wait.deadline) fields["deadline_ms"] = *wait.deadline / 1ms;
+  parts_.events.tell("recovery_waits", fields.dump());
+}
+
+}  // namespace pawl::job

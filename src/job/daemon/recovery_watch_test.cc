@@ -1,0 +1,183 @@
+#include "job/daemon/recovery_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "job/daemon/test_control.h"
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+constexpr Step kResumeStep{41};
+
+// Node 0 with seat 0, in the recovery to generation 2; node 1 has the state of its seat.
+class RecoveryWatched : public testing::Test {
+ protected:
+  RecoveryWatched() : node(3, 0, world.environment) {
+    node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
+    for (std::uint32_t i = 0; i < 3; ++i) node.state.seats[i].address = text("127.0.0.1:10", i);
+    node.state.leader = test_life(1);  // so this node only reports
+    node.state.generation = Generation(2);
+    node.state.resume = kResumeStep;
+    node.state.ran = Generation(1);
+    for (std::uint32_t i = 0; i < 3; ++i)
+      node.state.sources.push_back({Seat(i), SourceKind::replica, test_life(1), Generation(1), kResumeStep});
+    process.seat = Seat(0);
+    process.seated = Generation(2);
+  }
+  ~RecoveryWatched() override {
+    imports.end();
+    EXPECT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+  }
+  void begin() {
+    node.run_in(JobPhase::restoring);
+    memory.freeze_all();
+    imports.begin();
+    imports.start_waiting();
+  }
+  void pass(Duration time) {
+    for (; time > 0s; time -= 500ms) {
+      node.pass(500ms);
+      watch.tick();
+    }
+    node.pass(kEventDelay);
+  }
+  std::vector<Json> told() {
+    MemoryControl server;
+    const auto control = server.connect();
+    for (auto& work : node.control.told) work(*control);
+    node.control.told.clear();
+    std::vector<Json> events;
+    const Listing listing = *control->list(node.context.mirror.keys().events());
+    for (const KeyValue& kv : listing.kvs) events.push_back(Json::parse(kv.value));
+    return events;
+  }
+  std::optional<JobState> reported() {
+    node.mover.drive();
+    if (node.control.swaps.empty()) return std::nullopt;
+    return *parse_job_state(node.control.swaps.back().value);
+  }
+
+  TestWorld world;
+  TestNode node;
+  PostedTasks posted;
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Memory memory{real_shared_memory(), nobody_keeps()};
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+  TrainerProcess& process = trainers.places()[0];
+  TestTrainer trainer{*loop, process};
+  SeatArenas arenas{node.context, memory};
+  std::atomic<std::uint64_t> progress{0};
+  Streams streams{node.context, memory,   arenas,
+                  node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
+  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
+  RecoveryWatch watch{{node.context, trainers, memory, imports, node.mover, node.events}};
+};
+
+TEST_F(RecoveryWatched, ASourceThatAcceptsAndSaysNothingIsToldOfAndThenTheSeatsAreGivenUp) {
+  trainer.asks(RestoreMessage{});
+  begin();
+  const PeerEnd source = world.network.accept();
+  pass(1500ms);
+  EXPECT_TRUE(told().empty());
+  pass(1s);
+  const std::vector<Json> events = told();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["kind"], "recovery_waits");
+  EXPECT_EQ(events[0]["seat"], 0);
+  EXPECT_EQ(events[0]["what"], "its state from node 1");
+  EXPECT_GE(events[0]["for_ms"], 2000);
+  EXPECT_EQ(events[0]["deadline_ms"], 30000);
+  EXPECT_FALSE(reported());
+  pass(30s);
+  const std::optional<JobState> next = reported();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->causes.back().kind, FaultKind::node_lost);
+  EXPECT_EQ(next->causes.back().node, test_life(0));
+  EXPECT_EQ(next->causes.back().detail, "seat 0 has waited 30 s for its state from node 1");
+  EXPECT_TRUE(next->struck.empty());
+}
+
+TEST_F(RecoveryWatched, ASourceThatCanNotBeReachedIsNamedWithTheLastError) {
+  world.network.refuse_next(1'000'000);
+  begin();
+  ASSERT_TRUE(eventually([&] { return imports.fetch_of(Seat(0))->tries > 2; }));
+  watch.tick();
+  ASSERT_EQ(watch.waits().size(), 1u);
+  EXPECT_EQ(watch.waits()[0].seat, Seat(0));
+  const std::string& what = watch.waits()[0].wait.what;
+  EXPECT_TRUE(what.starts_with("its state from node 1, ")) << what;
+  EXPECT_NE(what.find(" try: "), std::string::npos) << what;
+}
+
+TEST_F(RecoveryWatched, WhatHasComeIsCounted) {
+  begin();
+  PeerEnd source = world.network.accept();
+  (void)source.next<Hello>();
+  source.say(WelcomeMessage{NodeId(1), Incarnation(1)});
+  (void)source.next<FetchMessage>();
+  say_slot_begin(source, Generation(1), kResumeStep, Seat(0));
+  say_slot_bucket(source, kResumeStep, 0);
+  ASSERT_TRUE(posted.run_until([&] { return imports.fetch_of(Seat(0))->received > 0; }));
+  watch.tick();
+  const std::string& what = watch.waits()[0].wait.what;
+  EXPECT_NE(what.find(" KiB of "), std::string::npos) << what;
+}
+
+TEST_F(RecoveryWatched, ATrainerThatDoesNotComeIsToldOf) {
+  process.seated = Generation(1);
+  begin();
+  EXPECT_TRUE(world.network.asked().empty());
+  pass(2500ms);
+  EXPECT_EQ(watch.waits()[0].wait.what, "its trainer to join");
+  EXPECT_EQ(told().size(), 1u);
+  trainer.asks(JoinMessage{});
+  imports.start_waiting();
+  pass(500ms);
+  EXPECT_EQ(watch.waits()[0].wait.what, "its state from node 1");
+  process.line.connection.reset();
+  node.state.sources[0].kind = SourceKind::nothing;
+  (void)node.learn();
+  imports.end();
+  imports.begin();
+  pass(500ms);
+  EXPECT_EQ(watch.waits()[0].wait.what, "its trainer to start");
+  process.begin_dying(node.clock.time);
+  pass(500ms);
+  EXPECT_EQ(watch.waits()[0].wait.what, "its killed trainer to end");
+}
+
+TEST_F(RecoveryWatched, TheLeaderSaysWhomItWaitsFor) {
+  node.state.leader = test_life(0);
+  node.state.sources.clear();
+  node.register_nodes(3);
+  node.learn(JobPhase::quiescing);
+  node.mover.drive();
+  pass(2500ms);
+  ASSERT_EQ(watch.waits().size(), 1u);
+  EXPECT_FALSE(watch.waits()[0].seat);
+  EXPECT_EQ(watch.waits()[0].wait.what, node.mover.waits_for());
+  EXPECT_NE(watch.waits()[0].wait.what.find("node 0,1,2"), std::string::npos) << watch.waits()[0].wait.what;
+  EXPECT_EQ(told().size(), 1u);
+}
+
+TEST_F(RecoveryWatched, NothingIsToldOfAJobThatStartsOrRuns) {
+  node.state.ran = Generation(0);
+  begin();
+  pass(10s);
+  EXPECT_EQ(watch.waits().size(), 1u);  // `pawl status` has it
+  EXPECT_TRUE(told().empty());
+  node.run_in(JobPhase::running);
+  pass(10s);
+  EXPECT_TRUE(watch.waits().empty());
+  EXPECT_TRUE(told().empty());
+}
+
+}  // namespace
+}  // namespace pawl::job
