@@ -12,6 +12,7 @@ Everything here runs in the training thread.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import data_position, drill_record, same_script, script_exit, script_frames, volatile_state
+from pawl import data_position, drill_record, same_script, script_exit, script_frames, second_step, volatile_state
 from pawl._library import Phase, Seat, Trainer
 from pawl.build_log import BuildLog
 from pawl.errors import PawlError, Recover, Refused, StepLost, Stop
@@ -54,13 +55,15 @@ class ManagedJob(Job):
     """One seat. Made by pawl.init(), with the default process group."""
 
     def __init__(self, trainer: Trainer, seat: Seat, *, state_bytes: int, timeout: timedelta,
-                 on_mismatch: str = "error") -> None:
+                 on_mismatch: str = "error", rehearsed: second_step.Made | None = None) -> None:
+        """`rehearsed`: what two steps have made in this process, when it was a spare."""
         import torch
         super().__init__(seat.rank, seat.world, seat.local_rank, torch.device("cpu"))
         self._trainer, self._seat = trainer, seat
         self._state_room, self._timeout = state_bytes, timeout
         self.generation, self._done = seat.generation, seat.resume_step
         self._late = seat.resume_step > 0  # builds in loopback, and must rehearse
+        self._rehearsed = rehearsed
         self._protected = Protected(seat.rank, seat.world)
         self._look_around: LookAround | None = None
         if self.rank == 0 and not self._late and not drill_record.recording:
@@ -484,16 +487,26 @@ class ManagedJob(Job):
     def _rehearse(self) -> Iterator[Step]:
         """In loopback, until this process has all the state that the others have; then the real thing begins."""
         with captured_output():
-            for step in rehearsal_steps(self, self._protected):
+            self._protected.carried_gradient()
+            for step in rehearsal_steps(self, self._protected, self._is_second_derived):
                 if int(step) == STEPS_BEFORE_SEAL:
                     self._windows.watch(self._protected.stable())
-                self._protected.carried_gradient(int(step) - 1)
                 yield step
                 if self._trainer.interrupted():  # the others wait for this seat to follow
                     self._build.share(self._rejoin())
+            second_step.lay_buckets(self._protected)
         from pawl import groups
         groups.set_loopback(False)
         self._late = False
+
+    def _is_second_derived(self) -> bool:
+        """After the first step: what the second one would make is there, so it need not be rehearsed."""
+        left = self._protected.carried_gradient(1)
+        why = (f"whether gradients of {left.name} are added up over steps is not known yet" if left is not None
+               else second_step.why_not_derived(self._protected, self._rehearsed))
+        if why is not None:
+            logging.getLogger("pawl").debug("a second step is rehearsed: %s", why)
+        return why is None
 
     def _recover(self) -> None:
         """To the state of the resume step, in the next generation; the first time, to the start of the job."""

@@ -202,7 +202,7 @@ class Protected:
         gradients, for a moment."""
         names = {id(parameter): name for name, parameter in self.parameters()}
         found = []
-        for module in self._ddp_modules():
+        for module in self.ddp_modules():
             for number, bucket in enumerate(module.reducer._get_zeros_like_grad_buckets()):
                 found.append(f"bucket {number}")
                 found += [names.get(id(parameter), "another") for parameter in bucket.parameters()]
@@ -211,7 +211,7 @@ class Protected:
     def refuse_hooks(self) -> None:
         """What a communication hook keeps between steps (PowerSGD its errors) isn't captured. Fails: Refused."""
         import torch.distributed as dist
-        for module in self._ddp_modules():
+        for module in self.ddp_modules():
             for hook, state in module._comm_hooks:
                 if state is not None and not isinstance(state, dist.ProcessGroup):
                     raise Refused(f"DDP's communication hook {getattr(hook, '__name__', hook)} has a state "
@@ -248,7 +248,8 @@ class Protected:
                 inside = vars(thing).values()
             left += [(depth + 1, each) for each in itertools.islice(inside, ELEMENTS_MAX)]
 
-    def _ddp_modules(self) -> list[Any]:
+    def ddp_modules(self) -> list[Any]:
+        """All that are in what was handed over."""
         from torch.nn.parallel import DistributedDataParallel
         return [each for wrapper in self.wrappers for each in wrapper.modules()
                 if isinstance(each, DistributedDataParallel)]

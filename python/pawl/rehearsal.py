@@ -17,11 +17,11 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import drill_record, script_exit
+from pawl import drill_record, script_exit, second_step
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -29,6 +29,7 @@ from pawl.loaders import Place
 from pawl.protect import STEPS_BEFORE_SEAL, OptimizerWatch, Protected
 from pawl.rehearsal_guard import RehearsalGuard, RehearsalStopped
 from pawl.volatile_state import load_random, save_random
+from pawl.windows import Sentinel
 
 FORMING_POLL_S = 0.02
 STOPPED = "pawl: the rehearsal was stopped before it touched: "  # in $PAWL_REHEARSAL_LOG, before a path
@@ -38,14 +39,17 @@ class RehearsalEnded(BaseException):
     """Unwinds the script out of its loop. No Exception, so that scripts don't catch it."""
 
 
-def rehearsal_steps(job: Job, protected: Protected) -> Iterator[Step]:
-    """Steps that don't count, as many as the others have done before they made the layout."""
+def rehearsal_steps(job: Job, protected: Protected, enough: Callable[[], bool] = lambda: False) -> Iterator[Step]:
+    """Steps that don't count, as many as the others have done before they made the layout; fewer, if one of them was
+    `enough`."""
     protected.refuse_unready()
     for number in range(1, STEPS_BEFORE_SEAL + 1):
         step = Step(number, job, rehearsal=True)
         yield step
         if not step._entered:
             raise Refused(f"step {number} has no block: write `with step:` in the loop")
+        if number < STEPS_BEFORE_SEAL and enough():
+            return
 
 
 class RehearsalJob(Job):
@@ -56,7 +60,9 @@ class RehearsalJob(Job):
         super().__init__(world - 1, world, _last_local_rank(), torch.device("cpu"))
         self._joining = joining
         self._protected = Protected(world - 1, world)
-        self._watch = OptimizerWatch(self._protected, lambda: None)
+        self._watch = OptimizerWatch(self._protected, self._end_window)
+        self._sentinel, self._writes_early = Sentinel(), False
+        self.made: second_step.Made | None = None  # once the steps are done
 
     @property
     def rehearsal(self) -> bool:
@@ -72,7 +78,12 @@ class RehearsalJob(Job):
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
         for step in rehearsal_steps(self, self._protected):
             self._unwind_if_seated()
+            if int(step) == STEPS_BEFORE_SEAL:
+                self._sentinel.begin(self._protected.stable())
             yield step
+        self._unwind_if_seated()
+        if not self._writes_early:  # else a second step has to show it
+            self.made = second_step.made_by_both(self._protected)
         raise RehearsalEnded
 
     def stop(self) -> None:
@@ -80,8 +91,15 @@ class RehearsalJob(Job):
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None
+        self._end_window()
         step.lost = True
         return False
+
+    def _fence(self, step: Step) -> None:
+        self._end_window()
+
+    def _end_window(self) -> None:
+        self._writes_early = self._sentinel.end() is not None or self._writes_early
 
     def _on_commit(self, step: Step, act: Any) -> None:
         pass
@@ -120,22 +138,23 @@ class Joining(threading.Thread):
         return self._seat
 
 
-def wait_for_seat(trainer: Trainer, rehearse: bool, timeout: timedelta) -> Seat:
-    """recover_join for the first time; a spare rehearses meanwhile."""
+def wait_for_seat(trainer: Trainer, rehearse: bool, timeout: timedelta) -> tuple[Seat, second_step.Made | None]:
+    """recover_join for the first time; a spare rehearses meanwhile, and what its steps made is answered."""
     joining = Joining(trainer)
     joining.start()
+    made = None
     while not joining.done.wait(FORMING_POLL_S):
         if trainer.role() is Role.SPARE:
             if rehearse:
                 trainer.progress(Phase.ASIDE)  # parked, but not warm: `pawl status` shows it
-                _rehearse(trainer.world(), joining, timeout)
+                made = _rehearse(trainer.world(), joining, timeout)
                 if not joining.done.is_set():
                     trainer.progress(Phase.JOIN)
             break
-    return joining.seat()
+    return joining.seat(), made
 
 
-def _rehearse(world: int, joining: Joining, timeout: timedelta) -> None:
+def _rehearse(world: int, joining: Joining, timeout: timedelta) -> second_step.Made | None:
     job = RehearsalJob(world, joining)
     guard = RehearsalGuard()
     try:
@@ -158,6 +177,7 @@ def _rehearse(world: int, joining: Joining, timeout: timedelta) -> None:
         set_current_job(None)
         job.close()
         _end_loopback()
+    return job.made
 
 
 def _run_script() -> None:

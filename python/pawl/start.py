@@ -104,10 +104,11 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_misma
     same_script.digest()  # of the file as this process has loaded it: a spare may be seated long after it was changed
     try:
         groups.register()  # what takes long, or can't be, shows before there is a seat
-        seat = wait_for_seat(trainer, rehearse, timeout)
+        seat, rehearsed = wait_for_seat(trainer, rehearse, timeout)
         while True:
             try:
-                job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout, on_mismatch=on_mismatch)
+                job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout, on_mismatch=on_mismatch,
+                                 rehearsed=rehearsed)
                 break
             except (Recover, groups.GroupsFailed):  # before the script has built anything: simply once more
                 groups.close_generation()

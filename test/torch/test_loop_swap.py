@@ -1,6 +1,8 @@
 """Deaths of trainers and nodes in a PyTorch training: it goes on, and nothing is different afterwards."""
 import os
+import re
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -8,6 +10,20 @@ from torch_job import START_S, TorchTest, harness, jobs  # noqa: E402
 
 
 class SwapTest(TorchTest):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory(prefix="pawl-rehearsals-")
+        self.addCleanup(folder.cleanup)
+        self.rehearsals = os.path.join(folder.name, "log")
+        self.logged = {"extra_environment": {"PAWL_REHEARSAL_LOG": self.rehearsals}}
+
+    def rehearsed(self):
+        """The steps that were rehearsed, in order; the next call begins anew."""
+        with open(self.rehearsals, encoding="utf-8") as file:
+            steps = [int(each) for each in re.findall(r"^in step (\d+) of the rehearsal$", file.read(), re.MULTILINE)]
+        os.truncate(self.rehearsals, 0)
+        return steps
+
     def test_undisturbed(self):
         with self.training(steps=20, skip_step=1) as job:
             run = self.assert_like_plain(job)
@@ -19,7 +35,7 @@ class SwapTest(TorchTest):
         for optimizer in ("zero", "adam"):
             with self.subTest(optimizer=optimizer), self.training(
                     "--test-hooks", nodes=3, spares=1, steps=60, step_ms=50, optimizer=optimizer, accumulate=2,
-                    evaluate_every=5, skip_step=4) as job:
+                    evaluate_every=5, skip_step=4, **self.logged) as job:
                 job.wait_spare(timeout_s=START_S)
                 before = job.wait_step(8, START_S)
                 spare = jobs.spares(before)[0]
@@ -33,6 +49,7 @@ class SwapTest(TorchTest):
                 self.assertIn("in step 9", said)
                 self.assertNotIn("of the rehearsal", said, "a rehearsal prints nothing")
                 self.assert_like_plain(job)
+                self.assertEqual([1, 2, 1], self.rehearsed()[:3], "once seated, the spare rehearses one step only")
 
     def test_a_spare_that_did_not_rehearse_takes_a_seat_all_the_same(self):
         for how, words in (("no_rehearsal", ""), ("fail_rehearsal",
@@ -57,7 +74,7 @@ class SwapTest(TorchTest):
             self.assert_like_plain(job)
 
     def test_a_trainer_is_killed_and_started_anew_in_its_seat(self):
-        with self.training("--test-hooks", steps=50, step_ms=50) as job:
+        with self.training("--test-hooks", steps=50, step_ms=50, **self.logged) as job:
             before = job.wait_step(6, START_S)
             was = self.kill_trainer(job, 0)
             after = job.wait_running(jobs.generation(before), START_S)
@@ -65,6 +82,7 @@ class SwapTest(TorchTest):
             self.assertEqual(was["node"], jobs.seats(after)[0]["node"])
             self.assertNotEqual(was["pid"], jobs.seats(after)[0]["pid"])
             self.assert_like_plain(job)
+            self.assertEqual([1, 2], self.rehearsed(), "nothing has shown what a second step makes")
 
     def test_the_others_wait_for_one_that_takes_long_to_build(self):
         with self.training("--test-hooks", steps=40, step_ms=50, late_s=12, group_timeout_s=4) as job:

@@ -35,6 +35,7 @@ from pawl import (  # noqa: E402
     rehearsal_guard,
     same_script,
     script_exit,
+    second_step,
     tagged_values,
     volatile_state,
     windows,
@@ -847,6 +848,136 @@ class BuiltAlikeTest(unittest.TestCase):
             else:
                 with self.assertRaisesRegex(pawl.Refused, "powerSGD_hook has a state .PowerSGDState."):
                     protected.refuse_unready()
+
+
+class Crossed(nn.Module):
+    """Gradients come in another order than that of declaration, turned round."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.last, self.norm, self.first, self.middle = (
+            nn.Linear(8, 2), nn.BatchNorm1d(8), nn.Linear(4, 8), nn.Linear(8, 8))
+
+    def forward(self, inputs):
+        return self.last(self.middle(self.norm(self.first(inputs))))
+
+
+class Reducer:
+    """torch's, as another version may have it."""
+
+    def __init__(self, reducer, method=None):
+        self._reducer = reducer
+        if method is not None:
+            self._rebuild_buckets = method
+
+    def _get_zeros_like_grad_buckets(self):
+        return self._reducer._get_zeros_like_grad_buckets()
+
+
+class SecondStepTest(unittest.TestCase):
+    """What a second step makes is there after one, or is known not to be."""
+
+    def setUp(self):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+
+    def started(self, **ddp):
+        """A model of several buckets, its optimizer, and that they are protected."""
+        model = nn.parallel.DistributedDataParallel(Crossed(), bucket_cap_mb=1e-4, **ddp)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        protected = protect.Protected(0, 1)
+        protected.add((model, optimizer), None)
+        return model, optimizer, protected
+
+    def both(self, **ddp):
+        """What a rehearsal of two steps finds."""
+        model, optimizer, protected = self.started(**ddp)
+        train(model, optimizer, 2)
+        return second_step.made_by_both(protected)
+
+    def why_not(self, prepare=None, step=train, **ddp):
+        """After one step."""
+        model, optimizer, protected = self.started(**ddp)
+        if prepare is not None:
+            prepare(model)
+        step(model, optimizer)
+        return second_step.why_not_derived(protected, self.both(**ddp))
+
+    def test_one_step_comes_to_what_two_come_to(self):
+        for ddp in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+            with self.subTest(**ddp):
+                model, optimizer, protected = self.started(**ddp)
+                declared = protected.gradient_order()
+                train(model, optimizer)
+                self.assertEqual(declared, protected.gradient_order(), "torch does it later")
+                both = self.both(**ddp)
+                self.assertIsNone(second_step.why_not_derived(protected, both))
+                derived = protected.gradient_order()
+                self.assertEqual(both.buckets, derived)
+                self.assertEqual("find_unused_parameters" in ddp, derived == declared)
+                train(model, optimizer, 2)
+                self.assertEqual(derived, protected.gradient_order(), "and does not do it again")
+
+    def test_nothing_is_derived_without_a_rehearsal_of_both(self):
+        model, optimizer, protected = self.started()
+        train(model, optimizer)
+        self.assertEqual("no rehearsal in this process has shown what it makes",
+                         second_step.why_not_derived(protected, None))
+
+    def test_what_else_the_second_step_makes_is_not_derived(self):
+        def skipped(model, _optimizer):
+            model(torch.randn(8, 4)).sum().backward()
+
+        def not_exchanged(model, optimizer):
+            with model.no_sync():
+                train(model, optimizer)
+
+        def twice(model, optimizer):
+            train(model, optimizer, 2)
+
+        def with_buffer(model):
+            model.module.register_buffer("late", torch.zeros(1))
+
+        self.assertEqual("it makes optimizer state", self.why_not(step=skipped))
+        self.assertEqual("DDP has no new order for its buckets", self.why_not(step=not_exchanged))
+        self.assertEqual("DDP has no new order for its buckets", self.why_not(step=twice))
+        self.assertEqual("it makes parameters or buffers", self.why_not(with_buffer))
+
+    def test_buckets_that_torch_lays_in_the_third_step(self):
+        def no_sync(model):
+            model.require_backward_grad_sync = False
+
+        for prepare, ddp in ((lambda _: None, {"static_graph": True}), (no_sync, {})):
+            with self.subTest(**ddp):
+                orders = []
+                for steps in (2, 3):
+                    model, optimizer, protected = self.started(**ddp)
+                    prepare(model)
+                    train(model, optimizer)
+                    self.assertEqual("DDP has no new order for its buckets",
+                                     second_step.why_not_derived(protected, self.both()))
+                    model.require_backward_grad_sync = True
+                    train(model, optimizer, steps - 1)
+                    orders.append(protected.gradient_order())
+                    if steps == 2:
+                        second_step.lay_buckets(protected)
+                        orders.append(protected.gradient_order())
+                after_two, laid, after_three = orders
+                self.assertNotEqual(after_two, laid)
+                self.assertEqual(after_three, laid)
+
+    def test_another_version_of_torch_does_both_steps(self):
+        def replace(method=None):
+            def prepared(model, optimizer):
+                train(model, optimizer)
+                model.reducer = Reducer(model.reducer, method)
+            return prepared
+        self.assertIn("can't lay DDP's buckets", self.why_not(step=replace()))
+        self.assertIn("can't be laid", self.why_not(step=replace(lambda sizes: True)))
+        self.assertEqual("DDP has no new order for its buckets", self.why_not(step=replace(lambda: None)))
+        self.assertEqual("gradients come in another order than in the rehearsal before",
+                         self.why_not(step=replace(lambda: True)))
 
 
 class RehearsalTest(unittest.TestCase):
