@@ -65,6 +65,7 @@ DrainDuties Drains::duties_of(const DrainOrders& ordered) {
   const JobMirror& mirror = context_.mirror;
   if (!context_.is_running() || ordered.leaving.empty()) {
     if (hooks_.forget_probes) hooks_.forget_probes();
+    leading_since_.reset();
     return {};
   }
   const std::vector<NodeRecord> nodes = mirror.registrations().records();
@@ -73,8 +74,14 @@ DrainDuties Drains::duties_of(const DrainOrders& ordered) {
       waits_,        context_.clock->now()};
   SpareProbes::Answers answers;
   // Of each drain anew: what a spare answered to another one may be old.
-  if (const auto leaving = who_leaves(view); std::exchange(asked_for_, leaving) != leaving && hooks_.forget_probes)
-    hooks_.forget_probes();
+  const auto leaving = who_leaves(view);
+  if (std::exchange(asked_for_, leaving) != leaving && hooks_.forget_probes) hooks_.forget_probes();
+  const bool anew = std::exchange(led_in_, mirror.generation()) != mirror.generation();
+  if (leaving != context_.self)
+    leading_since_.reset();
+  else if (!leading_since_ || anew)
+    leading_since_ = view.now;
+  view.leading = leading_since_ ? view.now - *leading_since_ : Duration::zero();
   if (hooks_.probe && must_ask_spares(view, context_.self))
     answers = hooks_.probe(spares_of(mirror.state(), nodes, context_.orders.cordoned()));
   view.silent = answers.silent;

@@ -59,6 +59,8 @@ class Drains {
   Duration withdrawn_at_{};
   std::optional<NodeLife> asked_for_;        // whose drain the spares were asked for
   std::optional<Duration> spareless_since_;  // no spare has been free for this node, which is to leave
+  std::optional<Duration> leading_since_;    // it is this node's turn to leave
+  Generation led_in_;
   Generation told_in_;
   Generation forgotten_in_;
 };

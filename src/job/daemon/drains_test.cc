@@ -127,6 +127,31 @@ TEST_F(Draining, WhatTakesTooLongIsGivenUpAndNotTriedAgainUntilItIsOrderedAnew) 
   EXPECT_EQ(page_step(), 1u);
 }
 
+TEST_F(Draining, BeforeTheFirstStepItIsGivenUpWhenATrainerShouldHaveBegun) {
+  committed = Step(0);
+  drains.consider();
+  EXPECT_EQ(page_step(), 0u);
+  node.pass(600s);
+  drains.consider();
+  const int tells = node.control.tells;
+  node.pass(31s);
+  drains.consider();
+  EXPECT_EQ(node.control.tells, tells + 1);  // erases the order
+}
+
+TEST_F(Draining, EachGenerationMayTakeItsTimeUntilItsFirstStep) {
+  drains.consider();
+  node.pass(600s);
+  node.state.generation = Generation(2);
+  node.run_in(JobPhase::running);
+  drains.consider();
+  node.pass(31s);
+  const int tells = node.control.tells;
+  drains.consider();
+  EXPECT_EQ(node.control.tells, tells);
+  EXPECT_EQ(page_step(), 1u);
+}
+
 TEST_F(DrainingElsewhere, TheFirstThatStaysOpensTheGenerationWhenTheStepIsCommitted) {
   drains.consider();
   EXPECT_EQ(page_step(), 0u);

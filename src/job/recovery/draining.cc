@@ -7,6 +7,9 @@
 #include "job/recovery/spares.h"
 
 namespace pawl::job {
+
+using namespace std::chrono_literals;
+
 namespace {
 
 std::size_t seats_of(const JobState& state, NodeLife life) {
@@ -64,6 +67,12 @@ std::string why_silent(std::span<const NodeLife> free) {
 std::string why_given_up(const DrainView& view, bool agreed, const Deadlines& deadlines) {
   if (agreed && view.voided)
     return text("step ", view.orders.pause->step, " could not be captured, so it is never committed: drain it again");
+  const Duration patience = std::chrono::milliseconds(view.spec.start_ms) + deadlines.restore;
+  if (view.waits.before == Step(0) && view.leading > patience)
+    return view.committed == Step(0) ? text("no step was committed within ", patience / 1s,
+                                            " s, so there is nothing to move yet: drain it again when the job trains")
+                                     : text("its trainer has begun no step for ", patience / 1s,
+                                            " s, or not ended one: drain it again when it trains");
   if (view.waits.before == Step(0)) return {};
   const Duration waited = view.now - view.waits.since;
   if (!agreed && waited > deadlines.silence) return "not all members agreed to wait after the same step";

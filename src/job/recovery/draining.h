@@ -8,6 +8,8 @@
 //      its trainers' pages, and acknowledges. Only when all have does the trainer of 1. begin s.
 //   3. All finish s, and wait at the next step_begin while s is captured and sent.
 //   4. When s is committed, the first member that stays opens the next generation with the leaving node evicted.
+// A drain may be ordered before anything is committed, or while the trainer evaluates: then 1. waits for its next
+// step_begin, for as long as a trainer may take to start.
 // Nothing of this is needed for safety: a recovery that opens at another moment costs a step, and loses nothing. So a
 // death meanwhile is a recovery as ever; a pause counts in its own generation only; and whoever waits too long goes on.
 // One node at a time, only while a spare is free for it that answers on its data link: the leaving node asks before its
@@ -62,6 +64,7 @@ struct DrainView {
   std::span<const NodeLife> unprobed = {};
   bool voided = false;      // the pause's step: it is never committed in this generation
   Duration spareless = {};  // for so long no spare has been free for this node, which is to leave
+  Duration leading = {};    // for so long it is this node's turn to leave, in this generation
 };
 inline constexpr Step kPauseAtNext{1};  // of a page: don't begin another step, whichever it is
 struct DrainDuties {

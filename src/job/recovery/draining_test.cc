@@ -32,8 +32,8 @@ class Drain : public testing::Test {
   }
   DrainDuties of(std::uint32_t node) {
     return decide_draining(
-        {spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed, voided, spareless}, life(node),
-        deadlines);
+        {spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed, voided, spareless, leading},
+        life(node), deadlines);
   }
   void pause(std::uint64_t step, std::uint64_t generation = 5) {
     orders.pause = Pause{Generation(generation), life(1), Step(step), 77};
@@ -53,6 +53,7 @@ class Drain : public testing::Test {
   std::vector<NodeLife> silent, unprobed;
   bool voided = false;
   Duration spareless{};
+  Duration leading{};
   const Deadlines deadlines = derive_deadlines(3s);
 };
 
@@ -121,6 +122,28 @@ TEST_F(Drain, WhoseSparesAreGoneIsNotWaitedForForever) {
   EXPECT_TRUE(of(0).give_up.empty());
   nodes[3].parked = 1;
   EXPECT_TRUE(of(1).give_up.empty());
+}
+
+TEST_F(Drain, ATrainerThatBeginsNoStepIsNotWaitedForForever) {
+  const Duration patience = 600s + deadlines.restore;
+  for (const Step step : {Step(0), Step(40)}) {
+    committed = step;
+    leading = patience;
+    EXPECT_EQ(of(1).give_up, "");
+    leading += 1ms;
+    const std::string why = of(1).give_up;
+    EXPECT_NE(why.find(step == Step(0) ? "no step was committed within 630 s" : "begun no step for 630 s"),
+              std::string::npos)
+        << why;
+    EXPECT_EQ(of(1).leaving, life(1));
+    EXPECT_EQ(of(1).first_page, Step(0));
+    EXPECT_EQ(of(0).give_up, "");
+  }
+  pause(42);
+  all_acknowledge();
+  EXPECT_NE(of(1).give_up, "");  // it has begun the last step, and never comes to the next
+  waits = {Step(43), now};
+  EXPECT_EQ(of(1).give_up, "");  // that has a deadline of its own
 }
 
 TEST_F(Drain, AStepThatIsVoidIsNotWaitedFor) {
