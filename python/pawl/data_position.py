@@ -46,7 +46,7 @@ class LoaderWatch:
         raise Refused(f"{name} gives batches to one step after the other, and its place isn't protected: after a loss "
                       f"it would go on elsewhere. Take them from `for step, batch in job.batches({name}, epochs=...):` "
                       f"or `for batch in job.loop({name}, epochs=...):`, or, beside another loader, from "
-                      f"`job.batches((loader, {name}), epochs=...)`, which gives a batch of each. If nothing is "
+                      f"`job.batches((other, {name}), epochs=...)`, which gives a batch of each. If nothing is "
                       f"trained on them: take them within `with job.aside():`")
 
     def begun_anew(self, iterator: Any) -> None:

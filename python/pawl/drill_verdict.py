@@ -379,7 +379,7 @@ def judge(reference: Run, disturbed: Run, again: Run | None, rehearsed: list[str
                             f"undisturbed run",
                    "state that isn't protected: losses and protected state are equal, but "
                    f"{'this was' if len(states) == 1 else 'these were'} not taken back when steps were undone",
-                   _remedy(states[0]), notes)
+                   _remedies(states), notes)
 
 
 def needs_another_run(reference: Run, disturbed: Run) -> bool:
@@ -418,7 +418,7 @@ def suspects_of_standstill(reference: Run, disturbed: Run) -> list[Suspect]:
 def unprotected_sentence(suspects: list[Suspect]) -> tuple[str, str]:
     """Cause and remedy."""
     return (f"state that isn't protected: {_named([each.named() for each in suspects])} "
-            f"{'was' if len(suspects) == 1 else 'were'} not taken back when steps were undone", _remedy(suspects[0]))
+            f"{'was' if len(suspects) == 1 else 'were'} not taken back when steps were undone", _remedies(suspects))
 
 
 def _differs(difference: Difference, reference: Run, disturbed: Run, besides: set[str],
@@ -456,8 +456,10 @@ def _without_suspects(difference: Difference) -> tuple[str, str]:
                 f"state_dict() leaves something out, or it depends on something that isn't protected",
                 "let state_dict() and load_state_dict() of that object hold all that it changes")
     if what in ("samples", "inputs"):
-        return ("samples come from something that can't be taken back: an iterator, a file or a stream that the drill "
-                "can't look into", _SAMPLER)
+        return ("samples come from something that can't be taken back and that the drill can't look into: an iterator, "
+                "a file, a stream, or what the dataset itself keeps or draws from",
+                f"{_SAMPLER}; let a dataset draw from torch's, numpy's or Python's global random numbers, or from "
+                f"generators that it has from its __init__ on")
     if what == "settings":
         return (f"{names} {_is(difference.names)} set from something that isn't protected and that the drill can't "
                 "look into", "protect the scheduler, or compute it from the step's number")
@@ -527,6 +529,21 @@ def _sampler_remedy(suspect: Suspect) -> str:
     return f"hand it to job.protect(..., {owner}), or {_SAMPLER}"
 
 
+def _remedies(suspects: list[Suspect]) -> str:
+    """That of the first, and with it those of others that are named and that the same call takes."""
+    first = _remedy(suspects[0])
+    for form, joined in ((_HANDED, "hand them to job.protect(..., {})"), (_AS_STATE, "job.protect(state={{{}}})")):
+        found = [form.fullmatch(_remedy(suspect)) for suspect in suspects[:NAMED_MAX]]
+        taken = list(dict.fromkeys(each[1] for each in found if each is not None))
+        if found[0] is not None and len(taken) > 1:
+            return joined.format(", ".join(taken))
+    return first
+
+
+_HANDED = re.compile(r"hand it to job\.protect\(\.\.\., ([^,]+)\)")
+_AS_STATE = re.compile(r"job\.protect\(state=\{(.+)\}\)")
+
+
 def _remedy(suspect: Suspect) -> str:
     """What is handed over is taken back in place: an object by its attributes, a container by what is in it."""
     owner, how = _owner(suspect.path)
@@ -534,12 +551,17 @@ def _remedy(suspect: Suspect) -> str:
                                                       and suspect.kind == "value"):
         name = re.split(r"\W+", suspect.path.rstrip(")"))[-1]
         return f'keep it in a dict of the script that is protected: kept = {{"{name}": ...}}; job.protect(state=kept)'
+    if suspect.owner.startswith("the module ") and suspect.kind in ("value", "tensor"):
+        return (f"keep it in a buffer (register_buffer), or let {suspect.owner.removeprefix('the module ')} hold it in "
+                f"get_extra_state() and set_extra_state()")
     if suspect.owner.startswith("the protected "):
         return f"job.protect(state={{{_key(suspect.path)}: {suspect.path}}}), or keep it in {owner}.state[parameter]"
     if suspect.kind in ("module", "optimizer", "stateful", "generator"):
         return f"hand it to job.protect(..., {suspect.path})"
     if suspect.kind == "iterator":
         return "compute it from the step's number: an iterator can't be taken back"
+    if how == "attribute" and suspect.kind == "tensor":
+        return f"hand it to job.protect(..., {owner})"
     if how == "attribute" and suspect.kind == "value":
         return f"hand it to job.protect(..., {owner}), or act in step.on_commit(...)"
     kept = owner if how == "item" else suspect.path

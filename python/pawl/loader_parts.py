@@ -1,5 +1,5 @@
 """What the place in a loader is made of, beside numbers: the states of its samplers, and the random number generators
-that its dataset has of its own.
+that its dataset draws from.
 
 Of a sampler, generators, plain values and short lists count; of a longer list only whether it has changed. Of a
 dataset, generators alone. What a process finds here must be there in every process that makes the same loader.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import math
 import types
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from pawl import volatile_state
+from pawl import script_frames, volatile_state
 from pawl.errors import Refused
 
 VALUES_KEPT = 4096  # of a list of a sampler
@@ -186,14 +187,15 @@ def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def generators_of(dataset: Any) -> dict[str, Any]:
-    """Random number generators among its attributes, and those of what it holds, each once. The nearest first, and only
-    so far as a look takes milliseconds."""
+    """Random number generators among its attributes, those of what it holds, and those that its methods and functions
+    take from their modules or from the function that made them, each once. The nearest first, and only so far as a look
+    takes milliseconds."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS)])
     while nearest and len(seen) < VISITED_MAX:
         path, value, levels = nearest.popleft()
-        if id(value) in seen or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        if id(value) in seen or isinstance(value, types.ModuleType):
             continue
         seen[id(value)] = value
         if volatile_state.generator_part(path, value) is not None:
@@ -201,6 +203,7 @@ def generators_of(dataset: Any) -> dict[str, Any]:
         elif levels:
             nearest.extend((path + name, each, levels - 1) for _, (name, each) in zip(
                 range(VALUES_LOOKED_AT), _inside(value), strict=False) if type(each) not in _PLAIN)
+            nearest.extend((name, each, levels - 1) for name, each in _used_by(value))
     return found
 
 
@@ -209,5 +212,34 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", each) for number, each in enumerate(value))
     elif isinstance(value, dict):
         yield from ((f"[{key!r}]", each) for key, each in value.items())
-    elif hasattr(value, "__dict__"):
+    elif isinstance(value, types.MethodType):
+        yield "", value.__self__
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, types.FunctionType)):
         yield from ((f".{name}", each) for name, each in vars(value).items())
+
+
+def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """What the code of the script's own functions and classes names outside of them, without containers and models."""
+    if isinstance(value, types.FunctionType):
+        functions = [value]
+    else:
+        kinds = (value if isinstance(value, type) else type(value)).__mro__
+        functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+    for function in functions:
+        if script_frames.of_library(function.__code__.co_filename):
+            continue
+        for name, each in _named_outside(function):
+            own = isinstance(each, types.FunctionType) or type(each).__module__ == function.__module__
+            if own or volatile_state.generator_part(name, each) is not None:
+                yield name, each
+
+
+def _named_outside(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # empty
+            yield name, cell.cell_contents

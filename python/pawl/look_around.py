@@ -24,7 +24,7 @@ class LookAround:
     def __init__(self, protected: Protected, say: Callable[[str], None]) -> None:
         self.protected, self._say = protected, say
         self._known = Known(protected)
-        self._finder = Finder(self._known, BYTES_MAX, with_what_began=False)
+        self._finder = Finder(self._known, BYTES_MAX)
         self._before: dict[str, Unprotected] | None = None
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:

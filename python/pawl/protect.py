@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pawl import loaders, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
+from pawl.late_buffers import LateBuffers
 from pawl.left_gradients import Left, LeftGradients
 from pawl.sampler import ElasticSampler
 
@@ -66,6 +67,7 @@ class Protected:
     _declared: dict[tuple[int, int, Any], Held] = field(default_factory=dict)
     _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
     gradients: LeftGradients = field(default_factory=LeftGradients)
+    late_buffers: list[LateBuffers] = field(default_factory=list)  # of each module
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """`things` in any order, each by its type. Fails: Refused, naming the first that can't be protected."""
@@ -103,6 +105,8 @@ class Protected:
         self.modules.append((prefix, module))
         self.wrappers.append(wrapper)
         self.parts.append(modes_part(prefix + "modes", wrapper))
+        self.late_buffers.append(LateBuffers(module))
+        self.parts.append(self.late_buffers[-1].part(prefix + "late_buffers"))
         if any(type(each).get_extra_state is not _module_type().get_extra_state for each in module.modules()):
             self.parts.append(_extra_state_part(prefix + "extra_state", module))
 
@@ -331,6 +335,8 @@ class Protected:
         numbers = {id(optimizer): number for number, optimizer in enumerate(self.optimizers)}
         self._declared = {(numbers[id(each.optimizer)], id(each.parameter), each.key): each for each in held
                           if each.optimizer is not None}
+        for each in self.late_buffers:
+            each.declared()
 
     def _held_buffers(self) -> list[Held]:
         found: dict[int, Held] = {}

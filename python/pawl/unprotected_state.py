@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 6
 FOUND_MAX = 4000      # things at one time
-A_FUNCTION, A_CLASS, PROTECTED = "a function", "a class", "the protected "  # owners
+A_FUNCTION, A_CLASS, A_MODULE, PROTECTED = "a function", "a class", "the module ", "the protected "  # owners
 ELEMENTS_MAX = 64     # of a container that are looked at one by one; a longer one counts as a whole
 ARRAY_BYTES_MAX = 16 << 20
 SHOWN_MAX = 40
@@ -62,6 +62,7 @@ class Known:
         self._things: list[Any] = []  # kept, so that no other object gets their ids
         self._ids: set[int] = set()
         self._ids_of_tensors: set[int] = set()
+        self._ids_of_iterators: set[int] = set()
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """What job.protect() was called with."""
@@ -73,16 +74,19 @@ class Known:
             self._know(getattr(optimizer, "optim", None))
 
     def refresh(self) -> None:
-        """Buffers may have been replaced."""
+        """Buffers may have been replaced, and workers' iterators by those of the next epoch."""
         self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
         self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
+        self._ids_of_iterators = {id(place.loader._iterator) for place in self.protected.places
+                                  if getattr(place.loader, "_iterator", None) is not None}  # workers that persist
 
     def is_variable(self, name: str) -> bool:
         """One of the loop's for which an entry of `state=` stands."""
         return name in self.protected.variables
 
     def __call__(self, thing: Any) -> bool:
-        return type(thing).__module__ == "pawl.job" or id(thing) in self._ids or id(thing) in self._ids_of_tensors
+        return type(thing).__module__ == "pawl.job" or any(
+            id(thing) in known for known in (self._ids, self._ids_of_tensors, self._ids_of_iterators))
 
     def _know(self, thing: Any) -> None:
         if thing is None or isinstance(thing, sys.modules["torch"].nn.Module):
@@ -119,7 +123,6 @@ class Finder:
 
     is_known: Known
     bytes_max: int | None = None
-    with_what_began: bool = True  # also what each step gets before its block begins, such as its batch
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
     _found: dict[str, Unprotected] = field(default_factory=dict)
@@ -153,9 +156,8 @@ class Finder:
     def _written_first(self, loop: types.FrameType) -> frozenset[str]:
         key = (loop.f_code, loop.f_lasti)
         if key not in self._dead:
-            self._dead[key] = names_written_first(loop.f_code, loop.f_lasti)
-            if not self.with_what_began:
-                self._dead[key] |= names_written_at_the_top(loop.f_code, loop.f_lasti)
+            self._dead[key] = (names_written_first(loop.f_code, loop.f_lasti)
+                               | names_written_at_the_top(loop.f_code, loop.f_lasti))
         return self._dead[key]
 
     # What is there.
@@ -225,8 +227,8 @@ class Finder:
                 continue
             for key, value in vars(each).items():
                 if not key.startswith("_") and key != "training":
-                    self._visit(".".join(part for part in (path, name, key) if part), value, type(each).__name__,
-                                depth + 1)
+                    self._visit(".".join(part for part in (path, name, key) if part), value,
+                                A_MODULE + type(each).__name__, depth + 1)
 
     def _visit_file(self, path: str, file: Any, owner: str) -> None:
         if not file.closed and file.writable() and file not in (sys.stdout, sys.stderr):

@@ -495,6 +495,34 @@ class Noisy(Dataset):
                              self.inside[0].generator.random()])
 
 
+CHANCE = random.Random(5)
+
+
+def shaken(values):
+    return values + CHANCE.random()
+
+
+def turning():
+    dice = random.Random(6)
+
+    def turn(values):
+        return -values if dice.random() < 0.5 else values
+    return turn
+
+
+class NoisyOutside(Dataset):
+    """With generators of the script's and of a function's own."""
+
+    def __init__(self):
+        self.transform = turning()
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return shaken(self.transform(torch.tensor([index + 1.0])))
+
+
 def mark_dataset(worker):
     info = torch.utils.data.get_worker_info()
     info.dataset.mark = 40.0 + worker
@@ -632,6 +660,17 @@ class PlaceTest(unittest.TestCase):
             with self.assertRaisesRegex(pawl.Refused, r"dataset.later is a random number generator that was made"):
                 place.next()
                 place.part("").save()
+
+    def test_generators_outside_of_the_dataset(self):
+        self.assertEqual(["CHANCE", "dice"], sorted(loader_parts.generators_of(NoisyOutside())))
+
+        def make(workers):
+            def made():
+                CHANCE.seed(5)
+                return DataLoader(NoisyOutside(), batch_size=4, shuffle=True, num_workers=workers)
+            return made
+        self.same(make(0))
+        self.same(make(2), vanilla=False)
 
     def test_a_dataset_that_holds_much(self):
         data = Noisy()

@@ -292,6 +292,20 @@ class Verdicts(unittest.TestCase):
         self.assertIn('job.protect(state={"count": count})', remedy("count", "value"))
         self.assertIn('job.protect(state={"ema": ema})', remedy("ema['0.weight']", "tensor"))
         self.assertIn("job.protect(..., chance)", remedy("chance", "generator"))
+        self.assertIn("job.protect(..., mean)", remedy("mean.total", "tensor", owner="Mean"))
+        for kind in ("value", "tensor"):
+            self.assertIn("let Net hold it in get_extra_state()", remedy("net.calls", kind, owner="the module Net"))
+        self.assertIn("job.protect(..., net.noise)", remedy("net.noise", "generator", owner="the module Net"))
+
+    def test_one_remedy_for_all_that_are_named(self):
+        def remedies(*found):
+            return drill_verdict._remedies([drill_verdict.Suspect(path, kind, "7", "", 1, 0) for path, kind in found])
+        self.assertEqual("hand them to job.protect(..., chance, dice)",
+                         remedies(("chance", "generator"), ("n", "value"), ("dice", "generator")))
+        self.assertEqual('job.protect(state={"ema": ema, "n": n})',
+                         remedies(("ema['a']", "tensor"), ("ema['b']", "tensor"), ("n", "value")))
+        self.assertEqual('job.protect(state={"ema": ema})', remedies(("ema['a']", "tensor"), ("ema['b']", "tensor")))
+        self.assertEqual("hand it to job.protect(..., net)", remedies(("net", "module"), ("n", "value")))
 
     def test_remedies_for_what_no_variable_holds(self):
         def remedy(path, owner):
@@ -776,6 +790,23 @@ class Looking(unittest.TestCase):
         self.assertNotIn("loss", looks[1])
         self.assertNotEqual(looks[1]["average"].digest, looks[2]["average"].digest)
         self.assertEqual(unprotected_state.TENSOR, looks[0]["average"].kind)
+
+    def test_the_batch_that_a_step_begins_with_is_not_found(self):
+        total, looks = 0, []
+        for x, y in ((1, 2), (3, 4)):
+            looks.append(self.look())
+            total += x * y
+        self.assertIn("total", looks[1])
+        self.assertFalse({"x", "y"} & set(looks[1]))
+
+    def test_workers_that_persist_go_where_their_loader_goes(self):
+        from types import SimpleNamespace
+        loader = SimpleNamespace(_iterator=iter([1]))
+        known = unprotected_state.Known(SimpleNamespace(
+            optimizers=[], modules=[], parameters=list, places=[SimpleNamespace(loader=loader)]))
+        self.assertFalse(known(loader._iterator))
+        known.refresh()
+        self.assertTrue(known(loader._iterator))
 
     def test_objects_generators_iterators_and_files(self):
         import torch

@@ -70,6 +70,9 @@ class TrapTest(JobTest):
     def test_optimizer_state_that_appears_late(self):
         self.equal("late_head", kill="1:6,0:10")
 
+    def test_buffers_that_appear_late(self):
+        self.equal("late_buffer", kill="1:6,0:10")
+
     def test_an_optimizer_that_is_set_back(self):
         self.equal("rollback", kill="1:7,0:10")
 
