@@ -265,8 +265,9 @@ PAWL_API pawl_status pawl_tensor_add(pawl_trainer* trainer, const pawl_tensor* t
 /* The tensor lies elsewhere now, with the same shape. Not while its window is open. */
 PAWL_API pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void* data);
 /* Declares volatile state that callbacks write and read: pawl calls `save` in pawl_step_begin and `load` in
- * pawl_restore, on the training thread. `capacity`: the most bytes that it needs. The callbacks and `context` must stay
- * valid until pawl_detach. Before pawl_layout_seal. */
+ * pawl_restore, on the training thread. `capacity`: the most bytes that it needs. If a snapshot is restored, the blob
+ * has the capacity that the snapshot's layout has, however large `capacity` is here; `save` is told it. The callbacks
+ * and `context` must stay valid until pawl_detach. Before pawl_layout_seal. */
 PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capacity, pawl_blob_save save,
                                    pawl_blob_load load, void* context);
 /* Ends the declarations: compares them with those of the other seats and allocates the arena. PAWL_INVALID: replicated

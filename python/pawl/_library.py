@@ -315,14 +315,15 @@ class Trainer:
     def tensor_rebind(self, index: int, data: int) -> None:
         self._check(self._library.pawl_tensor_rebind(self._handle, index, data))
 
-    def blob_add(self, name: str, capacity: int, save: Callable[[], Written | None],
+    def blob_add(self, name: str, capacity: int, save: Callable[[int], Written | None],
                  load: Callable[[memoryview], None]) -> None:
-        """`save` and `load` run on the training thread; what they raise is raised by the call they ran in. A `save`
-        that gives None makes its window void. `load` must not keep what it is given."""
+        """`save` and `load` run on the training thread; what they raise is raised by the call they ran in. `save` is
+        told the room: `capacity`, or what a restored snapshot has. If it gives None, its window is void. `load` must
+        not keep what it is given."""
 
         def on_save(_: object, buffer: int, room: int, size: ctypes._Pointer[ctypes.c_size_t]) -> int:
             try:
-                data = save()
+                data = save(room)
                 if data is None:
                     return 1
                 if len(data) > room:

@@ -169,12 +169,13 @@ class ManagedJob(Job):
             raise
 
     def _agree_on_room(self) -> None:
-        """What the seat needs most that needs most. A seat that is built later is given the same (build_log.py), though
-        it may find its script's state larger or smaller by now."""
+        """That of the seat that needs most. A seat that is built later may find its script's state larger or smaller by
+        now: it gets the room of the snapshot that it restores (pawl.h, pawl_blob_add), so nobody need tell it."""
         import torch
         import torch.distributed as dist
         room = torch.tensor([volatile_state.room_for(self._protected.parts, self._state_room)])
-        dist.all_reduce(room, dist.ReduceOp.MAX)
+        with self._build.paused():
+            dist.all_reduce(room, dist.ReduceOp.MAX)
         self._state_room = int(room.item())
 
     def _leave(self, loop: FrameType | None) -> None:
@@ -458,7 +459,7 @@ class ManagedJob(Job):
         commits = volatile_state.Part("commits", lambda: self._acted, self._load_acted)
         volatile = volatile_state.VolatileState([random, self._protected.gradients_part(), self._witness.part(),
                                                  self._build.part(), commits, *self._protected.parts],
-                                                self._state_room, script_exit.say)
+                                                script_exit.say)
         self._volatile = volatile
         mesh = self._trainer.mesh_add("data", [("dp", self.world_size)])
         for held in self._held:
@@ -495,6 +496,7 @@ class ManagedJob(Job):
                 if self._trainer.interrupted():  # the others wait for this seat to follow
                     self._build.share(self._rejoin())
             second_step.lay_buckets(self._protected)
+            self._build.settle()
         from pawl import groups
         groups.set_loopback(False)
         self._late = False

@@ -48,9 +48,9 @@ class Part:
 class VolatileState:
     """All parts, as bytes and back."""
 
-    def __init__(self, parts: list[Part], room: int = 0, say: Callable[[str], None] = lambda _: None) -> None:
-        """`room`: bytes that save_within() may give; `say` is told why it gives nothing."""
-        self._parts, self._room, self._say = parts, room, say
+    def __init__(self, parts: list[Part], say: Callable[[str], None] = lambda _: None) -> None:
+        """`say` is told why save_within() gives nothing."""
+        self._parts, self._say = parts, say
         self._said_at: float | None = None  # that it can't be kept; None: it can
         self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
 
@@ -63,17 +63,17 @@ class VolatileState:
         writer = tagged_values.Writer(pieces)
         return pieces.finish({part.name: writer.to_json(part.name, part.save()) for part in self._parts})
 
-    def save_within(self) -> tagged_values.Pieces | None:
-        """What is to be written before anything else happens. None, and once in a while a sentence: it can't be kept.
-        At the job's end, a note of that."""
+    def save_within(self, room: int) -> tagged_values.Pieces | None:
+        """What is to be written before anything else happens, in `room` bytes. None, and once in a while a sentence: it
+        can't be kept. At the job's end, a note of that."""
         why: Callable[[], str]
         try:
             pieces = self._pieces()
-            if len(pieces) <= self._room:
+            if len(pieces) <= room:
                 self._said_at = None
                 return pieces
             size = len(pieces)
-            why = lambda: self._too_large(size)  # noqa: E731
+            why = lambda: self._too_large(size, room)  # noqa: E731
         except Refused as refused:
             sentence = str(refused)
             why = lambda: sentence  # noqa: E731
@@ -86,10 +86,10 @@ class VolatileState:
             self._say(f"protection stands still: {why()}")
         return None
 
-    def _too_large(self, size: int) -> str:
+    def _too_large(self, size: int, room: int) -> str:
         name, largest = self._largest()
         return (f"schedulers, samplers, generators and `state` objects take {size} bytes, and there is room for "
-                f"{self._room}: pawl.init(state_bytes={1 << (2 * size).bit_length()}), or keep less in them; the "
+                f"{room}: pawl.init(state_bytes={1 << (2 * size).bit_length()}), or keep less in them; the "
                 f"largest is {name}, {largest} bytes")
 
     def _largest(self) -> tuple[str, int]:

@@ -84,6 +84,23 @@ class SwapTest(TorchTest):
             self.assert_like_plain(job)
             self.assertEqual([1, 2], self.rehearsed(), "nothing has shown what a second step makes")
 
+    def test_state_begins_with_another_size_when_all_trainers_are_killed(self):
+        """The room of the snapshot counts: with nobody left that knows it, and with a survivor."""
+        elements = 200_000
+        with self.training("--test-hooks", steps=70, step_ms=50, carried=elements) as job:
+            before = job.wait_step(6, START_S)
+            self.kill_all_trainers(job)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assertEqual({seat: each["node"] for seat, each in jobs.seats(before).items()},
+                             {seat: each["node"] for seat, each in jobs.seats(after).items()})
+            committed = jobs.committed(after)
+            before = job.wait_step(committed + 4, START_S)
+            self.kill_trainer(job, 0)
+            job.wait_running(jobs.generation(before), START_S)
+            self.assert_like_plain(job)
+            carried = [mark["carried"] for seat in (0, 1) for mark in self.marks(job, seat) if "carried" in mark]
+            self.assertEqual([[elements, 70.0]] * 2, carried, "the size at the loop's end is the restored one")
+
     def test_the_others_wait_for_one_that_takes_long_to_build(self):
         with self.training("--test-hooks", steps=40, step_ms=50, late_s=12, group_timeout_s=4) as job:
             before = job.wait_step(6, START_S)

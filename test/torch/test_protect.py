@@ -615,26 +615,26 @@ class StateTest(unittest.TestCase):
 
     def test_what_outgrows_its_room_is_said_once(self):
         history, said = [0.5] * 10, []
-        state = volatile_state.VolatileState([volatile_state.object_part("history", history)], 2000, said.append)
-        self.assertIsNotNone(state.save_within())
+        state = volatile_state.VolatileState([volatile_state.object_part("history", history)], said.append)
+        self.assertIsNotNone(state.save_within(2000))
         history += torch.rand(1000, dtype=torch.float64).tolist()
-        self.assertIsNone(state.save_within())
+        self.assertIsNone(state.save_within(2000))
         history.append(0.5)
-        self.assertIsNone(state.save_within())
+        self.assertIsNone(state.save_within(2000))
         self.assertEqual(1, len(said))
         self.assertRegex(said[0], "protection stands still.*there is room for 2000.*the largest is history")
         state.ending = True
-        note = state.save_within().joined()
+        note = state.save_within(2000).joined()
         with self.assertRaisesRegex(pawl.Refused, "the last step's state can't be restored: .*room for 2000"):
             state.load(note)
 
     def test_what_outgrows_its_room_is_named_within_what_holds_it(self):
         held, said = {"small": 1, "deep": [{"batch": torch.zeros(4096)}]}, []
-        state = volatile_state.VolatileState([volatile_state.object_part("state0", held)], 9000, said.append)
-        self.assertIsNone(state.save_within())
+        state = volatile_state.VolatileState([volatile_state.object_part("state0", held)], said.append)
+        self.assertIsNone(state.save_within(9000))
         self.assertIn("the largest is state0['deep'][0]['batch'], 16", said[0])
         held["deep"][0]["batch"] = torch.zeros(1024)
-        self.assertIsNotNone(state.save_within())
+        self.assertIsNotNone(state.save_within(9000))
         self.assertEqual(1, len(said))
 
     def test_tensors_of_any_shape_lie_beside_the_rest(self):
@@ -642,7 +642,7 @@ class StateTest(unittest.TestCase):
         state = {"x": x, "turned": torch.rand(80, 90).t(), "view": x[10:5000:2], "none": torch.empty(0, 5)}
         part = volatile_state.object_part("state0", state)
         room = volatile_state.room_for([part], 4096)
-        pieces = volatile_state.VolatileState([part], room).save_within()
+        pieces = volatile_state.VolatileState([part]).save_within(room)
         self.assertLess(sum(each.nbytes for each in state.values()), len(pieces))
         self.assertLess(len(pieces.head), 1024, "not as text")
         self.assertLess(len(pieces), room)

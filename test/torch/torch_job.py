@@ -125,6 +125,11 @@ class TorchTest(JobTest):
             victims.send(signal.SIGKILL)
         return trainer
 
+    def kill_all_trainers(self, job):
+        """Together; every pawld lives on."""
+        with Victims([identity(each["pid"]) for each in jobs.seats(job.nodes()).values()]) as victims:
+            victims.send(signal.SIGKILL)
+
     def assert_like_plain(self, job, **differently):
         """To the end; everything is bit for bit what the same script gives without pawl."""
         self.assertEqual(0, job.wait_end(END_S), job.output())

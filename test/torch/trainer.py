@@ -41,6 +41,9 @@ def parse():
                         help="objects of all ranks, after a wait")
     parser.add_argument("--skip-step", type=int, default=0, help="its loss overflows: the scaler skips the update")
     parser.add_argument("--loader", action="store_true", help="a DataLoader takes the batches")
+    parser.add_argument("--carried", type=int, default=0, metavar="ELEMENTS",
+                        help="of a tensor in state=; a process that comes in late begins with thrice as many in seat "
+                             "0, and with a third elsewhere")
     parser.add_argument("--record")
     parser.add_argument("--once", metavar="FILE")
     for name in ("raise-in", "raise-after", "exit", "break", "interrupt"):
@@ -213,6 +216,9 @@ class Training:
             data = torch.utils.data.TensorDataset(self.inputs, self.targets)
             self.loader = torch.utils.data.DataLoader(data, batch_sampler=self.sampler)
         self.counts = {"steps": 0}
+        if options.carried:
+            late = options.carried * 3 if self.job.rank == 0 else options.carried // 3
+            self.counts["carried"] = torch.zeros(late if self.job.rehearsal else options.carried)
         self.evaluations = torch.Generator().manual_seed(7)
         self.protect()
 
@@ -230,6 +236,9 @@ class Training:
         self.batches = iter(self.loader) if self.loader else None
         (pawl.resilient(self.loop) if self.options.resilient else self.loop)()
         time.sleep(self.options.after_loop_s)
+        if self.options.carried:
+            carried = self.counts["carried"]
+            self.record.mark(carried=[carried.numel(), float(carried.max())])
         self.record.final(self.counts["steps"], self.model, self.optimizer, self.sampler)
         if "PAWL_SOCKET" not in os.environ:
             dist.destroy_process_group()  # plain gloo left to the interpreter's end now and then aborts there
@@ -268,6 +277,8 @@ class Training:
         if self.faults.due("stop", step):
             self.job.stop()
         self.counts["steps"] = int(step)
+        if self.options.carried:
+            self.counts["carried"] += 1.0
         return loss
 
     def train(self, step):

@@ -104,6 +104,7 @@ void Seats::on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad
 
 void Seats::answer_waiting() {
   answer_joins();
+  answer_layouts();
   answer_restores();
   consider_ready();
 }
@@ -185,6 +186,7 @@ void Seats::consider_ready() {
 // --- Layouts
 
 void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
+  late_layouts_.erase(trainer.index);
   LayoutMessage declared;
   if (!decode(frame.payload, declared) || !trainer.seat)
     return parts_.trainers.answer(trainer, MessageKind::layout,
@@ -198,9 +200,56 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.layout_digest = declared.layout_digest;
   spec.layout = std::move(declared.layout);
   spec.seat = *trainer.seat;
+  if (awaits_snapshot(spec)) {
+    late_layouts_[trainer.index] = {std::move(spec), frame.id};
+    return;
+  }
+  give_arena(trainer, std::move(spec), frame.id);
+}
+
+// The arena of a snapshot comes with it. Another one, made before, would be replaced by it under the trainer's eyes.
+bool Seats::awaits_snapshot(const ArenaSpec& spec) const {
+  const NodeContext& context = parts_.context;
+  return context.is_restoring() && context.mirror.state().resume.value > 0 && !parts_.memory.find_equal(spec) &&
+         !parts_.imports.has(spec.seat) && !parts_.imports.fills(spec.seat);
+}
+
+void Seats::answer_layouts() {
+  std::map<std::uint32_t, LateLayout> late;
+  late.swap(late_layouts_);
+  for (auto& [index, layout] : late) {
+    TrainerProcess& trainer = parts_.trainers.places()[index];
+    const auto waiting = trainer.line.waiting.find(MessageKind::layout);
+    if (waiting == trainer.line.waiting.end() || waiting->second != layout.id || trainer.seat != layout.spec.seat)
+      continue;
+    if (awaits_snapshot(layout.spec))
+      late_layouts_[index] = std::move(layout);
+    else
+      give_arena(trainer, std::move(layout.spec), layout.id);
+  }
+}
+
+// A process that begins anew may declare blobs of another capacity, as it knows less of their state. What is restored
+// has the capacity that it was captured with.
+ArenaSpec Seats::in_room_of_snapshot(ArenaSpec spec) const {
+  const ArenaHandle held = parts_.memory.find(ArenaKind::own, spec.seat);
+  if (parts_.context.mirror.state().resume.value == 0 || !held) return spec;
+  const ArenaSpec& there = held->arena.spec();
+  if (there.layout == spec.layout) return spec;
+  const auto declared = parse_layout(spec.layout);
+  const auto captured = parse_layout(there.layout);
+  if (!declared || !captured || !are_equal_but_for_capacity(*captured, *declared)) return spec;
+  spec.payload_bytes = there.payload_bytes;
+  spec.layout_digest = there.layout_digest;
+  spec.layout = there.layout;
+  return spec;
+}
+
+void Seats::give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id) {
+  const ArenaSpec spec = in_room_of_snapshot(std::move(declared));
   if (Status enough = check_room(spec); !enough) return on_arena(trainer.index, spec, std::move(enough).error());
   // It may take long to make, and the trainer may ask for something else meanwhile.
-  parts_.arenas.own(spec, [this, spec, index = trainer.index, id = frame.id](const Result<ArenaHandle>& arena) {
+  parts_.arenas.own(spec, [this, spec, index = trainer.index, id](const Result<ArenaHandle>& arena) {
     const TrainerProcess& asking = parts_.trainers.places()[index];
     const auto waiting = asking.line.waiting.find(MessageKind::layout);
     if (waiting != asking.line.waiting.end() && waiting->second == id && asking.seat == spec.seat)

@@ -4,7 +4,9 @@
 // have, the node is ready. Requests that must wait stay in TrainerLine::waiting; answer_waiting() comes back to them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "job/daemon/holds.h"
@@ -37,10 +39,15 @@ class Seats {
 
   void take();  // the state has another phase: which trainer sits where
   void on_request(TrainerProcess& trainer, const Frame& frame);
-  void answer_waiting();  // while the state is restoring: joins and restores that can be answered now
+  void answer_waiting();  // while the state is restoring: joins, layouts and restores that can be answered now
 
  private:
   void on_layout(TrainerProcess& trainer, const Frame& frame);
+  // `id` of the request.
+  void give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id);
+  [[nodiscard]] bool awaits_snapshot(const ArenaSpec& spec) const;
+  [[nodiscard]] ArenaSpec in_room_of_snapshot(ArenaSpec spec) const;
+  void answer_layouts();
   [[nodiscard]] Status check_room(const ArenaSpec& spec);
   void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);
   void on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad);
@@ -53,7 +60,13 @@ class Seats {
   void answer_joins();
   void answer_restores();
 
+  struct LateLayout {
+    ArenaSpec spec;
+    std::uint64_t id = 0;
+  };
+
   Parts parts_;
+  std::map<std::uint32_t, LateLayout> late_layouts_;  // by place, until the snapshot is there
   Generation ready_put_;
   bool has_room_ = false;  // this node's memory for what the policy asks of it
 };

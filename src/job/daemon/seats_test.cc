@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // What a script of two ranks declares: one tensor that both have.
-SeatLayout layout_of(std::uint64_t rows) {
+SeatLayout layout_of(std::uint64_t rows, std::uint64_t capacity = 0) {
   LayoutBuilder builder(2);
   EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 2}}}));
   LayoutEntry entry;
@@ -24,6 +24,9 @@ SeatLayout layout_of(std::uint64_t rows) {
   entry.box = whole_box(entry.shape);
   entry.mesh = 0;
   EXPECT_TRUE(builder.add(entry));
+  if (capacity > 0) {
+    EXPECT_TRUE(builder.add_blob("sampler", capacity));
+  }
   return *builder.build();
 }
 
@@ -46,15 +49,21 @@ class TwoSeats : public testing::Test {
   void ask(TestTrainer& trainer, const Message& message, std::uint64_t id = 1) {
     seats.on_request(trainer.process(), trainer.asks(message, id));
   }
-  void declare(TestTrainer& trainer, std::uint64_t rows) {
-    const SeatLayout layout = layout_of(rows);
+  void declare(TestTrainer& trainer, std::uint64_t rows, std::uint64_t capacity = 0) {
+    const SeatLayout layout = layout_of(rows, capacity);
     LayoutMessage message;
     message.payload_bytes = layout.payload_bytes;
     message.stable_bytes = layout.stable_bytes;
     message.bucket_bytes = 4096;
     message.layout = text_of(layout);
-    message.layout_digest = rows;
+    message.layout_digest = rows + capacity;
     ask(trainer, message);
+  }
+  static void capture(const Slot& slot, Step step) {
+    ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), step, 0));
+    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i)
+      slot.bucket_done(i, crc32c(slot.bucket(i)), Generation(1), step);
+    ASSERT_TRUE(slot.try_seal(Generation(1), step));
   }
   template <class Message>
   static std::optional<Message> answer(TestTrainer& trainer) {
@@ -87,7 +96,7 @@ class TwoSeats : public testing::Test {
                               log,
                               {.generation = [this] { return node.context.mirror.generation(); },
                                .is_root = [] { return true; },
-                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) {}}};
+                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) { return true; }}};
   std::atomic<std::uint64_t> progress{0};
   Streams streams{node.context, memory,   arenas,
                   node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
@@ -171,6 +180,57 @@ TEST_F(TwoSeats, ARestoredSnapshotBringsItsLayoutWithIt) {
   (void)node.learn();
   declare(second, 6);
   EXPECT_TRUE(answer<ArenaMessage>(second));
+}
+
+TEST_F(TwoSeats, ABlobGetsTheCapacityOfTheSnapshotThatLiesHere) {
+  declare(first, 5, 100);
+  ASSERT_TRUE(answer<ArenaMessage>(first));
+  const ArenaHandle held = memory.find(ArenaKind::own, Seat(0));
+  capture(held->arena.slot(1), Step(41));
+  memory.freeze_all();
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(41)}};
+  (void)node.learn();
+  imports.begin();
+  for (const std::uint64_t capacity : {10u, 9000u}) {
+    declare(first, 5, capacity);
+    EXPECT_TRUE(answer<ArenaMessage>(first));
+    EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), held);
+  }
+  declare(first, 6, 10);
+  const auto refused = answer<RefusedMessage>(first);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("tensor wte (weight)"), std::string::npos) << refused->why;
+}
+
+// An arena of what a seat declares would be replaced by the one that comes with the snapshot.
+TEST_F(TwoSeats, ALayoutWaitsForTheSnapshotThatIsOnItsWay) {
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::replica, test_life(5), Generation(1), Step(41)}};
+  (void)node.learn();
+  imports.begin();
+  declare(first, 5, 10);
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<ArenaMessage>(first));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+  ArenaSpec spec;
+  spec.job = node.context.job;
+  spec.seat = Seat(0);
+  spec.kind = ArenaKind::own;
+  spec.bucket_bytes = 4096;
+  const SeatLayout captured = layout_of(5, 100);
+  spec.payload_bytes = captured.payload_bytes;
+  spec.stable_bytes = captured.stable_bytes;
+  spec.layout = text_of(captured);
+  const ArenaHandle held = *memory.arena_for(spec);
+  capture(held->arena.slot(1), Step(41));
+  memory.freeze_all();
+  imports.begin();  // and finds it
+  seats.answer_waiting();
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), held);
+  seats.answer_waiting();
+  EXPECT_FALSE(answer<ArenaMessage>(first)) << "once";
 }
 
 TEST_F(TwoSeats, ALayoutIsForWhoHasASeatAndMustFitIntoMemory) {

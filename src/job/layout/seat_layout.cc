@@ -1,5 +1,6 @@
 #include "job/layout/seat_layout.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -30,10 +31,13 @@ Result<std::uint64_t> bytes_of(const LayoutEntry& entry) {
   return volume(entry.box) * element_bytes;
 }
 
+bool is_blob(const LayoutEntry& entry) {
+  return entry.mesh == kNoMesh && entry.role == "blob";
+}
+
 Status check_entry(const LayoutEntry& entry, std::size_t mesh_count) {
   if (!is_captured(entry.dtype)) return Error{Code::invalid, text("elements of ", name_of(entry.dtype))};
-  const bool blob = entry.mesh == kNoMesh && entry.role == "blob";
-  if (!blob && entry.mesh >= mesh_count) return Error{Code::invalid, text("no mesh ", entry.mesh)};
+  if (!is_blob(entry) && entry.mesh >= mesh_count) return Error{Code::invalid, text("no mesh ", entry.mesh)};
   if (entry.placement == TensorPlacement::replicate && entry.box != whole_box(entry.shape)) {
     return Error{Code::invalid,
                  text("replicated, but its box ", text_of(entry.box), " is not all of ", text_of(entry.shape))};
@@ -247,6 +251,19 @@ Result<SeatLayout> parse_layout(std::string_view all) {
   // Leading zeros, offsets of one's own, meshes after tensors, a missing newline: one comparison finds them all.
   if (text_of(*layout) != all) return Error{Code::corrupt, "layout: not in canonical form"};
   return layout;
+}
+
+bool are_equal_but_for_capacity(const SeatLayout& one, const SeatLayout& other) {
+  if (one.world != other.world || one.meshes != other.meshes) return false;
+  return std::ranges::equal(one.entries, other.entries, [](const LayoutEntry& a, LayoutEntry b) {
+    b.payload_offset = a.payload_offset;
+    if (is_blob(a) && is_blob(b)) {
+      b.shape = a.shape;
+      b.box = a.box;
+      b.bytes = a.bytes;
+    }
+    return a == b;
+  });
 }
 
 std::string shared_text(const SeatLayout& layout) {

@@ -78,6 +78,10 @@ using pawl::text_of;  // of shapes, beside those below
 // Fails: `corrupt` with the line's number. Cost is linear in the text, whoever wrote it.
 [[nodiscard]] Result<SeatLayout> parse_layout(std::string_view text);
 
+// Whether two layouts that were built or parsed are equal, or differ in nothing but the capacity of blobs, and hence in
+// offsets.
+[[nodiscard]] bool are_equal_but_for_capacity(const SeatLayout& one, const SeatLayout& other);
+
 // What must be equal on all seats: the world, the meshes, the replicated tensors.
 [[nodiscard]] std::string shared_text(const SeatLayout& layout);
 // What two shared texts disagree on, at most `limit` sentences, each naming a tensor (or mesh) with both shapes:

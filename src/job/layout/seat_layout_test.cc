@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "pawl/pawl.h"
@@ -87,6 +88,34 @@ TEST(Layout, TextGoesAndComesBack) {
   EXPECT_EQ(*parsed, layout);
   EXPECT_EQ(digest_of("a"), 0xAF63DC4C8601EC8Cu);  // FNV-1a's published value
   EXPECT_EQ(digest_of(text_of(*parsed)), digest_of(text));
+}
+
+TEST(Layout, CapacityOfBlobsMayDiffer) {
+  const auto built = [](std::uint64_t capacity, const char* blob = "sampler", const char* role = "weight") {
+    LayoutBuilder builder = builder_of_four();
+    EXPECT_TRUE(builder.add(entry_of("w", role, {5, 3})));
+    EXPECT_TRUE(builder.add_blob(blob, capacity));
+    EXPECT_TRUE(builder.add(entry_of("rng", "buffer", {7}, Lifetime::volatile_)));
+    return *builder.build();
+  };
+  const SeatLayout layout = built(100);
+  EXPECT_TRUE(are_equal_but_for_capacity(layout, layout));
+  EXPECT_TRUE(are_equal_but_for_capacity(layout, built(5000)));
+  EXPECT_TRUE(are_equal_but_for_capacity(built(5000), layout));
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, built(100, "scaler")));
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, built(100, "sampler", "master")));
+  SeatLayout other = layout;
+  other.entries[2].shape = {8};
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  other = layout;
+  other.world = 5;
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  other = layout;
+  other.meshes[0].name = "wide";
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  other = layout;
+  other.entries.pop_back();
+  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
 }
 
 TEST(Layout, RefusesWhatIsWrong) {

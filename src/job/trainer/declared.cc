@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/text.h"
 
 namespace pawl::job {
@@ -54,6 +55,17 @@ bool Declared::is_staged(std::uint32_t index) const {
 Status Declared::seal(std::uint32_t bucket_bytes) {
   if (sealed()) return too_late();
   PAWL_ASSIGN(SeatLayout layout, builder_.build());
+  lay_out(std::move(layout), bucket_bytes);
+  return {};
+}
+
+Status Declared::take_capacities(SeatLayout held, std::uint32_t bucket_bytes) {
+  PAWL_ENSURE(sealed() && are_equal_but_for_capacity(held, *layout_), "the arena is of another layout");
+  lay_out(std::move(held), bucket_bytes);
+  return {};
+}
+
+void Declared::lay_out(SeatLayout layout, std::uint32_t bucket_bytes) {
   layout_ = std::move(layout);
   text_ = text_of(*layout_);
   plan_ = CopyPlan(*layout_, bucket_bytes);
@@ -64,7 +76,6 @@ Status Declared::seal(std::uint32_t bucket_bytes) {
     if (entry.lifetime == Lifetime::stable) bases_[i] = places_[i].data;
     if (is_staged(i)) bases_[i] = staging_.data() + (entry.payload_offset - layout_->stable_bytes);
   }
-  return {};
 }
 
 Status Declared::stage() {

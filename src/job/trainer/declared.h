@@ -39,6 +39,9 @@ class Declared {
   // Lays it out; no more declarations. Fails: `invalid`.
   [[nodiscard]] Status seal(std::uint32_t bucket_bytes);
   [[nodiscard]] bool sealed() const { return layout_.has_value(); }
+  // The blobs of a sealed one get the capacity that they have in `held`, the layout of a snapshot. Not while a capture
+  // runs. Fails: `broken` if the two differ in anything else.
+  [[nodiscard]] Status take_capacities(SeatLayout held, std::uint32_t bucket_bytes);
   // Of a sealed one.
   [[nodiscard]] const SeatLayout& layout() const { return *layout_; }
   [[nodiscard]] const std::string& layout_text() const { return text_; }
@@ -57,6 +60,7 @@ class Declared {
     std::byte* data = nullptr;  // the trainer's; nullptr: a blob's
     BlobCallbacks blob;
   };
+  void lay_out(SeatLayout layout, std::uint32_t bucket_bytes);
   [[nodiscard]] bool is_staged(std::uint32_t index) const;
   [[nodiscard]] Status save_blob(std::uint32_t index, std::byte* to) const;
   [[nodiscard]] Status load_blob(std::uint32_t index, const std::byte* from) const;

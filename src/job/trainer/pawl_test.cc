@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdlib>
@@ -40,6 +41,8 @@ struct Training {
   std::uint64_t rng[4] = {};
   std::vector<float> derived = std::vector<float>(10);
   std::string sampler = "fresh";
+  std::size_t sampler_capacity = 64;
+  std::size_t sampler_room = 0;  // as the last save was told
   bool sampler_fails = false;
   pawl_trainer* t = nullptr;
   pawl_seat seat = PAWL_SEAT_INIT;
@@ -53,6 +56,7 @@ struct Training {
   }
   static int save(void* context, void* buffer, size_t capacity, size_t* size) {
     auto* self = static_cast<Training*>(context);
+    self->sampler_room = capacity;
     if (self->sampler_fails || self->sampler.size() > capacity) return 1;
     std::memcpy(buffer, self->sampler.data(), self->sampler.size());
     *size = self->sampler.size();
@@ -87,7 +91,7 @@ struct Training {
     ASSERT_EQ(add("flat", "exp_avg", PAWL_FLOAT64, moments.data(), moments.size(), PAWL_UNIQUE, PAWL_STABLE), PAWL_OK);
     ASSERT_EQ(add("wt", "transposed", PAWL_FLOAT32, derived.data(), derived.size(), PAWL_REPLICATE, PAWL_DERIVED),
               PAWL_OK);
-    ASSERT_EQ(pawl_blob_add(t, "sampler", 64, &save, &load, this), PAWL_OK);
+    ASSERT_EQ(pawl_blob_add(t, "sampler", sampler_capacity, &save, &load, this), PAWL_OK);
     ASSERT_EQ(pawl_layout_seal(t), PAWL_OK) << pawl_error(t);
   }
   // To a running generation.
@@ -228,6 +232,30 @@ TEST_F(Pawl, ANewProcessInTheSeatRestoresFromTheSameArena) {
   Training successor;
   successor.start(directory.socket());
   successor.expect_state_of(1);
+}
+
+TEST_F(Pawl, ABlobHasTheCapacityOfTheSnapshotThatIsRestored) {
+  training.start(directory.socket());
+  training.step(1);
+  ASSERT_EQ(pawl_finish(training.t), PAWL_OK);
+  pawl_detach(std::exchange(training.t, nullptr));
+  daemon.wait_for(MessageKind::detach);
+
+  std::uint64_t generation = 2;
+  for (const std::size_t capacity : {16u, 5000u}) {
+    kept.new_page();
+    daemon.set_seating({generation, 0, 1, generation - 1});
+    Training successor;
+    successor.sampler_capacity = capacity;
+    successor.start(directory.socket());
+    successor.expect_state_of(generation - 1);
+    successor.step(generation);
+    ASSERT_EQ(pawl_finish(successor.t), PAWL_OK) << pawl_error(successor.t);
+    EXPECT_EQ(successor.sampler_room, 64u);
+    pawl_detach(std::exchange(successor.t, nullptr));
+    daemon.wait_for(MessageKind::detach);
+    ++generation;
+  }
 }
 
 TEST_F(Pawl, ClosedGateVoidsTheWindowAndTheReportSaysWhy) {
