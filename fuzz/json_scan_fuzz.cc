@@ -1,4 +1,5 @@
 // JSON by the scanner and by a library that keeps a tree: both take the same texts. Seeds: indexes, headers.
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,5 @@
 // Keys of a training state, one a line, their steps divided by "/"; and the same text as a person's parameter names.
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string>

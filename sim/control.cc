@@ -1,5 +1,7 @@
 #include "control.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace pawl::sim {

@@ -1,7 +1,7 @@
 """Breaks the rules of the tree on purpose, in a copy of src/, and expects the checks to say so.
 
-An include of a later room, a type of two meanings, a class that is too large, a clock that pawld reads by itself and a
-compiler's warning must each fail.
+An include of a later room, a type of two meanings, a class that is too large, a clock that pawld reads by itself, a
+standard header that is missing and a compiler's warning must each fail.
 """
 
 import json
@@ -66,6 +66,8 @@ def main():
             expect_fault(root, "job/daemon/own_way.cc", f"void f() {{\n  {own_way}\n}}\n",
                          "touches the world only through")
         expect_fault(root, "job/daemon/own_way.cc", "#include <unistd.h>\n", "touches the world only through")
+        expect_fault(root, "base/least.cc", "int least(int a, int b) { return std::min(a, b); }\n",
+                     "does not include <algorithm>")
         expect_warning_is_error(root)
     print("each broken rule was found")
 

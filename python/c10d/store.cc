@@ -1,5 +1,7 @@
 #include "store.h"
 
+#include <algorithm>
+
 #include "generation.h"
 #include "interrupt.h"
 #include "library.h"

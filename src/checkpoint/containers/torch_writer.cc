@@ -1,5 +1,6 @@
 #include "checkpoint/containers/torch_writer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/text.h"

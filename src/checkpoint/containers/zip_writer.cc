@@ -1,5 +1,6 @@
 #include "checkpoint/containers/zip_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 

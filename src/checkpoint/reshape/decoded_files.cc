@@ -1,5 +1,6 @@
 #include "checkpoint/reshape/decoded_files.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 

@@ -5,6 +5,7 @@
 // it is printed, and a failure prints its own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <numeric>

@@ -1,5 +1,6 @@
 #include "job/daemon/health_gate.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <nlohmann/json.hpp>

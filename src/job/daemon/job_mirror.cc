@@ -1,5 +1,6 @@
 #include "job/daemon/job_mirror.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>

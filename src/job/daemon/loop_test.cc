@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "job/daemon/test_wire.h"
 
 namespace pawl::job {

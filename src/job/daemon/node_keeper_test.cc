@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace pawl::job {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "env/files.h"
 #include "env/temporary_directory.h"
 #include "job/daemon/test_control.h"

@@ -1,5 +1,7 @@
 #include "job/daemon/protection_watch.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"

@@ -1,5 +1,7 @@
 #include "job/daemon/replication.h"
 
+#include <algorithm>
+
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "job/redundancy/progress.h"

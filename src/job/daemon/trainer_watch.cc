@@ -1,5 +1,7 @@
 #include "job/daemon/trainer_watch.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"

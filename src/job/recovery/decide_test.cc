@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "job/recovery/planner.h"
 
 namespace pawl::job {

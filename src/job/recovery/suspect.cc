@@ -1,5 +1,6 @@
 #include "job/recovery/suspect.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>

@@ -3,6 +3,7 @@
 // whole, and nothing is sealed after one. Run under tsan too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdlib>

@@ -1,5 +1,6 @@
 #include "job/trainer/capture.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 

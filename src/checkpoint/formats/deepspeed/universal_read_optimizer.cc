@@ -1,4 +1,5 @@
 // zero/optimizer_state.pt: what the parameters of a group share.
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "checkpoint/containers/safetensors.h"
 
 namespace pawl::checkpoint {
