@@ -43,6 +43,37 @@ class Absent : public testing::Test {
   std::set<std::uint32_t> refusing;
 };
 
+TEST_F(Absent, ARegistrationIsKnownUntilItEndsAndItsMemoryAfterwards) {
+  Registrations known;
+  known.seats_per_node = 4;
+  NodeRecord record;
+  record.life = life(1);
+  record.arena_bytes = std::uint64_t{1} << 30;
+  known.note(NodeId(1), &record, 10s);
+  EXPECT_TRUE(known.has(life(1)));
+  EXPECT_EQ(known.records(), std::vector{record});
+  EXPECT_EQ(known.time_to_end(NodeId(1)), time_to_give_back(std::uint64_t{8} << 30)) << "own arenas, and others'";
+  EXPECT_EQ(known.time_to_end(NodeId(2)), Duration::zero());
+  known.note(NodeId(1), nullptr, 20s);
+  known.note(NodeId(1), nullptr, 30s);
+  EXPECT_FALSE(known.has(life(1)));
+  EXPECT_TRUE(known.records().empty());
+  EXPECT_EQ(known.gone_since.at(NodeId(1)), 20s) << "the end of a registration is the first that is seen of it";
+  EXPECT_EQ(known.time_to_end(NodeId(1)), time_to_give_back(std::uint64_t{8} << 30));
+  record.life = life(1, 2);
+  known.note(NodeId(1), &record, 40s);
+  EXPECT_TRUE(known.gone_since.empty());
+  EXPECT_FALSE(known.has(life(1)));
+  EXPECT_TRUE(known.has(life(1, 2)));
+}
+
+TEST_F(Absent, WhereNobodyIsRegisteredNobodySpeaksForTheJob) {
+  for (std::uint32_t node = 0; node < 4; ++node) sign_off(node, 100s);
+  refusing = {0, 1, 2};
+  EXPECT_FALSE(is_lowest_registered(state, registrations, life(3)));
+  EXPECT_FALSE(orphaned(3, 100s, 10000s).move);
+}
+
 TEST_F(Absent, NobodyIsMissedWhereAllAreRegistered) {
   EXPECT_TRUE(seen_by(0).empty());
   EXPECT_TRUE(registrations.has(life(1)));

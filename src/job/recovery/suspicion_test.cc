@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "job/recovery/members.h"
 
 namespace pawl::job {
@@ -217,6 +219,42 @@ TEST_F(Suspect, WhatEndedWhileTheControlWasAwayHasALeaseAndASilenceToReturn) {
   registrations.gone_since[NodeId(1)] = 300s;
   EXPECT_FALSE(is_absent(registrations, life(1), 200s, 302s, deadlines));
   EXPECT_TRUE(is_absent(registrations, life(1), 200s, 302001ms, deadlines));
+}
+
+// What a node that lost the control counts before it decides whether to fence itself.
+TEST_F(Suspect, WhomANodeHearsCountsByEitherLink) {
+  begin(4);
+  std::vector<Contact> links;
+  for (const std::uint32_t node : {1u, 2u, 3u}) links.push_back({life(node), {}, 100s, false});
+  const auto count = [&](const std::map<NodeId, Duration>& beats, Duration boottime) {
+    FenceView view;
+    view.now_boottime = boottime;
+    count_heard(view, state, registrations, life(0), links, beats, deadlines);
+    return view;
+  };
+  FenceView view = count({}, 100s + deadlines.silence);
+  EXPECT_EQ(view.members, 4u);
+  EXPECT_EQ(view.heard, 4u);
+  EXPECT_TRUE(view.knows_all);
+  view = count({{NodeId(2), 101s}}, 101s + deadlines.silence);  // on the link that node 2 has made
+  EXPECT_EQ(view.members, 4u);
+  EXPECT_EQ(view.heard, 2u);
+  links[2].refused = true;
+  EXPECT_EQ(count({}, 100s).members, 3u) << "the dead are no members";
+  links.erase(links.begin());
+  view = count({}, 100s);  // it has no link to node 1 yet
+  EXPECT_EQ(view.members, 3u);
+  EXPECT_EQ(view.heard, 2u);
+}
+
+TEST_F(Suspect, InALargeJobANodeCantCountEverybody) {
+  begin(9);
+  FenceView view;
+  view.now_boottime = 100s;
+  count_heard(view, state, registrations, life(5), {}, {}, deadlines);
+  EXPECT_FALSE(view.knows_all);
+  EXPECT_EQ(view.members, 1 + linked_with(state, registrations, life(5)).size());
+  EXPECT_EQ(view.heard, 1u);
 }
 
 }  // namespace
