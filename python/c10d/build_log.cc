@@ -1,6 +1,8 @@
 #include "build_log.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace pawl {
 namespace {
@@ -115,12 +117,26 @@ void BuildLog::replay(Fetch fetch) {
 void BuildLog::end() {
   std::lock_guard lock(mutex_);
   mode_ = Mode::off;
+}
+
+void BuildLog::settle() {
+  std::unique_lock lock(mutex_);
+  std::vector<std::string> missing;
+  for (const auto& [name, group] : groups_) {
+    if (!group.ready) missing.push_back(name);
+  }
+  for (const std::string& name : missing) fetched(name, lock);
   fetch_ = nullptr;
 }
 
 void BuildLog::set_quiet(bool quiet) {
   std::lock_guard lock(mutex_);
   quiet_ = quiet;
+}
+
+void BuildLog::set_compared(bool compared) {
+  std::lock_guard lock(mutex_);
+  compared_ = compared;
 }
 
 void BuildLog::set_paused(bool paused) {
@@ -196,30 +212,56 @@ BuildLog::Group& BuildLog::fetched(const std::string& name, std::unique_lock<std
   Group& group = groups_[name];  // next() may have added others meanwhile
   group.ready = true;
   group.known = text.has_value();
-  group.records = std::move(records);
+  const std::vector<Record> unproven = std::exchange(group.unproven, {});
+  if (group.known) prove(name, unproven, records);
+  group.records = group.known ? std::move(records) : unproven;
   return group;
+}
+
+void BuildLog::prove(const std::string& group, const std::vector<Record>& unproven,
+                     const std::vector<Record>& records) {
+  for (const Record& mine : unproven) {
+    const Place place{group, static_cast<std::size_t>(&mine - unproven.data()), mine.collective.c_str()};
+    const Record& record = record_at(place, records);
+    if (mine.kind == Kind::counted || mine.kind != record.kind) continue;  // not both have their result
+    TORCH_CHECK(mine.bytes == record.bytes &&
+                    (mine.kind == Kind::kept ? mine.value == record.value : mine.digest == record.digest),
+                "pawl: the ", mine.collective, " (", text_of(place),
+                ") gave this seat, which was built anew, something else than ",
+                "when the job began: the model must be built alike each time that the script starts");
+  }
+}
+
+// That place's, if the script does what it did when the job began.
+const BuildLog::Record& BuildLog::record_at(const Place& place, const std::vector<Record>& records) {
+  TORCH_CHECK(place.number < records.size(), "pawl: ", text_of(place), ": when the job began, the script did only ",
+              records.size(), ". It must do the same each time that it is started, whatever it finds on the disk");
+  const Record& record = records[place.number];
+  TORCH_CHECK(record.collective == place.collective, "pawl: ", text_of(place), " is a ", place.collective,
+              "; when the job began, it was: ", record.collective,
+              ". The script must do the same each time that it is started, also while job.rehearsal is true");
+  return record;
+}
+
+BuildLog::Record BuildLog::record_of(const Place& place, const Tensors& outputs) {
+  Record record{.kind = Kind::counted, .collective = place.collective, .value = {}};
+  fill(record, outputs);
+  return record;
 }
 
 void BuildLog::replay(const Place& place, const Tensors& outputs, const std::function<void()>& local) {
   std::unique_lock lock(mutex_);
-  const Group& group = fetched(place.group, lock);
-  if (!group.known) {
+  const bool waits = groups_[place.group].ready || !(quiet_ || compared_);
+  if (!waits || !fetched(place.group, lock).known) {
     lock.unlock();
     local();
     lock.lock();
-    Record record{.kind = Kind::counted, .collective = place.collective, .value = {}};
-    fill(record, outputs);
-    groups_[place.group].records.push_back(std::move(record));
+    Group& group = groups_[place.group];
+    (waits ? group.records : group.unproven).push_back(record_of(place, outputs));
     return;
   }
-  TORCH_CHECK(place.number < group.records.size(), "pawl: ", text_of(place),
-              ": when the job began, the script did only ", group.records.size(),
-              ". It must do the same each time that it is started, whatever it finds on the disk");
-  const Record record = group.records[place.number];
+  const Record record = record_at(place, groups_[place.group].records);
   lock.unlock();
-  TORCH_CHECK(record.collective == place.collective, "pawl: ", text_of(place), " is a ", place.collective,
-              "; when the job began, it was: ", record.collective,
-              ". The script must do the same each time that it is started, also while job.rehearsal is true");
   if (record.kind == Kind::kept && record.bytes == byte_count_of(outputs)) return put(record.value, outputs);
   local();
   if (record.kind == Kind::counted) return;

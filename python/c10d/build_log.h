@@ -10,6 +10,9 @@
 // receive) can't be replayed, since the rank that had it is gone: its name is remembered, so that it can be refused.
 // Collectives that spread a module's state (quiet) are only counted: protected state is restored afterwards. Those of
 // job.aside() (paused) are not even that: an evaluation may be left out, and its results are not kept.
+// Who shares a log comes to it only when its lost step has run out. So a replay doesn't wait for the log where the
+// results set nothing (quiet), or are only for a check of torch's that all ranks have the same (compared): they are
+// loopback's, and are proven when the log is there, at the latest by settle().
 // Threads: any; `fetch` is called with Python's lock.
 #pragma once
 
@@ -53,7 +56,11 @@ class BuildLog {
   void record();
   void replay(Fetch fetch);
   void end();  // what was recorded or fetched stays, for encoded()
+  // Also after the end: fetches what logs are missing yet, and proves the results that did not wait for them. With
+  // Python's lock. Throws as replay() does.
+  void settle();
   void set_quiet(bool quiet);
+  void set_compared(bool compared);
   void set_paused(bool paused);
 
   // A group has been made: its log is known, and empty.
@@ -90,19 +97,23 @@ class BuildLog {
   };
   struct Group {
     std::vector<Record> records;
+    std::vector<Record> unproven;  // loopback's, of the first collectives, while it is not ready
     std::size_t next = 0;
     bool ready = false;  // recorded, or fetched
     bool known = true;   // somebody had it, if it was fetched
   };
   BuildLog() = default;
   void fill(Record& record, const Tensors& outputs);
+  Record record_of(const Place& place, const Tensors& outputs);
+  static void prove(const std::string& group, const std::vector<Record>& unproven, const std::vector<Record>& records);
+  static const Record& record_at(const Place& place, const std::vector<Record>& records);
   Group& fetched(const std::string& group, std::unique_lock<std::mutex>& lock);
   static std::string encode(const std::vector<Record>& records);
   static std::vector<Record> decode(const std::string& text);
 
   mutable std::mutex mutex_;
   std::atomic<Mode> mode_{Mode::off};
-  bool quiet_ = false, paused_ = false;
+  bool quiet_ = false, compared_ = false, paused_ = false;
   Fetch fetch_;
   std::map<std::string, Group> groups_;
   std::uint64_t kept_bytes_ = 0;

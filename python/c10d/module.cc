@@ -76,8 +76,11 @@ void define_build_log(py::module_& module) {
   module.def(
       "knows_build", [](const std::string& group) { return BuildLog::only().knows(group); }, py::arg("group"));
   module.def("end_build", [] { BuildLog::only().end(); });
+  module.def("settle_build", [] { BuildLog::only().settle(); });
   module.def(
       "set_build_quiet", [](bool quiet) { BuildLog::only().set_quiet(quiet); }, py::arg("quiet"));
+  module.def(
+      "set_build_compared", [](bool compared) { BuildLog::only().set_compared(compared); }, py::arg("compared"));
   module.def("build_log", &encoded_build_log);
   module.def("own_in_build", [] { return BuildLog::only().own(); });
   module.def("differing_in_build", [] { return with_addresses(BuildLog::only().differing()); });

@@ -53,7 +53,11 @@ class BuildLog:
                           f"is built anew after a loss: use a collective whose result all ranks share (all_gather, "
                           f"all_reduce, broadcast), do it inside of a step, or, if nothing depends on it, in "
                           f"job.aside()")
-        left_out = groups.left_out_of_build() if self._late else []
+
+    def settle(self) -> None:
+        """Of a seat that is built late, after its rehearsal, so that those who share the logs come to it meanwhile."""
+        groups.settle_build()
+        left_out = groups.left_out_of_build()
         if left_out:
             raise Refused(f"this seat, which is built anew, did {left_out[0]} that the script did before its first "
                           f"step when the job began: it must do the same each time that it is started, also while "

@@ -51,6 +51,7 @@ def register() -> None:
         _guard(name)
     _replace("new_group", _managed_new_group)
     _replace("_sync_module_states", _quiet, "torch.distributed.utils")
+    _replace("_verify_param_shape_across_processes", _compared, "torch.distributed.utils")
     if hasattr(dist.distributed_c10d, "_shutdown_backend"):
         _replace("_shutdown_backend", _managed_too)
     atexit.register(c10d.close_generation)
@@ -161,6 +162,12 @@ def replay_build(fetch: Callable[[str], bytes | None]) -> None:
 def end_build() -> None:
     """What was recorded or fetched stays."""
     _extension.load().end_build()
+
+
+def settle_build() -> None:
+    """After a replay: fetches logs that nothing has waited for. Raises RuntimeError, where the script did something
+    else than when the job began."""
+    _extension.load().settle_build()
 
 
 def build_log() -> dict[str, bytes]:
@@ -336,6 +343,19 @@ def _quiet(original: Callable[..., Any]) -> Callable[..., Any]:
             _extension.load().set_build_quiet(False)
 
     return spread
+
+
+def _compared(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DDP finds out with it whether all ranks have the same parameters."""
+    @functools.wraps(original)
+    def verify(*args: Any, **kwargs: Any) -> Any:
+        _extension.load().set_build_compared(True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _extension.load().set_build_compared(False)
+
+    return verify
 
 
 def _knows_build(group: Any) -> bool:

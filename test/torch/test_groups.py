@@ -2,6 +2,7 @@
 refused."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -223,6 +224,32 @@ class LoopbackTest(unittest.TestCase):
         self.assertEqual([42.0], mine.tolist())
         groups.end_build()
         self.assertIn("1 of 2 collectives of the group of ranks 2-3", groups.left_out_of_build())
+
+    def test_what_sets_nothing_does_not_wait_for_the_log(self) -> None:
+        size, other = torch.tensor([3]), torch.tensor([4])
+        first, last = (KEPT, "broadcast", size), (COUNTED, "broadcast", size)
+        self.addCleanup(dist.destroy_process_group, dist.new_group([1, 2, 3]))  # the next ones have logs of their own
+        for log, words in ((build_log(first, last), None), (None, None),
+                           (build_log((KEPT, "broadcast", other), last), "gave this seat, which was built anew, some"),
+                           (build_log(first, (COUNTED, "all-reduce", size)), "it was: all-reduce"),
+                           (build_log(first), "the script did only 1")):
+            with self.subTest(log=log, words=words):
+                group, asked = self.replayed([1, 2, 3], log)
+                _extension.load().set_build_compared(True)
+                dist.broadcast(mine := torch.tensor([3]), 3, group=group)
+                _extension.load().set_build_compared(False)
+                _extension.load().set_build_quiet(True)
+                dist.broadcast(mine, 3, group=group)
+                _extension.load().set_build_quiet(False)
+                groups.end_build()
+                self.assertEqual(([3], []), (mine.tolist(), asked))
+                with contextlib.nullcontext() if words is None else self.assertRaisesRegex(RuntimeError, words):
+                    groups.settle_build()
+                key = group._get_backend(torch.device("cpu")).key
+                self.assertEqual(1, asked.count(key), asked)
+                if log is None:
+                    self.assertIn(key, groups.unknown_in_build())
+                    self.assertEqual(2, len(groups.digests_in_build()[key]))
 
     def test_a_log_that_is_still_fetched_is_nobodys(self) -> None:
         seen: list[object] = []
