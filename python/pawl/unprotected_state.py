@@ -85,7 +85,7 @@ class Known:
         return name in self.protected.variables
 
     def __call__(self, thing: Any) -> bool:
-        return type(thing).__module__ == "pawl.job" or any(
+        return type(thing).__module__ == "pawl.job" or _is_generator_of_pawl(thing) or any(
             id(thing) in known for known in (self._ids, self._ids_of_tensors, self._ids_of_iterators))
 
     def _know(self, thing: Any) -> None:
@@ -106,6 +106,12 @@ class Known:
                 self._know_ordinary(value)
             elif not isinstance(value, _PLAIN):
                 self._know(value)
+
+
+def _is_generator_of_pawl(thing: Any) -> bool:
+    """Such as job.loop(), where a variable holds it."""
+    frame = thing.gi_frame if isinstance(thing, types.GeneratorType) else None
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("pawl.")
 
 
 def flattened(things: Any) -> Iterator[Any]:

@@ -216,6 +216,11 @@ class WrongUse(unittest.TestCase):
         self.assertIn("`with job.aside():`", err)  # the end of the sentence
         self.assertNotIn("without any fault", err)
 
+    def test_a_second_loop_is_told(self):
+        from pawl import job
+        said = f"trained\npawl: {job.SECOND_LOOP}\nmore"
+        self.assertEqual(job.SECOND_LOOP, drill._SECOND_LOOP.search(said)[1])
+
     def test_too_few_steps(self):
         self.refused(1, "5 steps", "at least", "--faults", command=drilled("--steps", "5"))
 
@@ -807,6 +812,8 @@ class Looking(unittest.TestCase):
         self.assertFalse(known(loader._iterator))
         known.refresh()
         self.assertTrue(known(loader._iterator))
+        self.assertTrue(known(unprotected_state.flattened([])))  # a generator of pawl's
+        self.assertFalse(known(each for each in ()))
 
     def test_objects_generators_iterators_and_files(self):
         import torch
