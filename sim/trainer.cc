@@ -47,6 +47,7 @@ class Trainer {
       if (!join()) return exit("exited 1");
       if (!arena_ && !declare()) continue;
       if (resume_.value > 0 && !restore()) continue;
+      if (!meet()) continue;
       if (!finish_recovery()) continue;
       if (train()) break;
     }
@@ -283,6 +284,19 @@ class Trainer {
       news_at = scheduler_.now();
       ++i;
     }
+  }
+
+  // As the groups of a training do: each says where it is, and waits until its neighbour has.
+  bool meet() {
+    job::RendezvousMessage here{generation_, {}};
+    here.request.op = job::RendezvousOp::set;
+    here.request.key = text("g", generation_, "/", *seat_);
+    here.request.value = text(process_.pid);
+    if (!request(here, MessageKind::value)) return false;
+    job::RendezvousMessage there{generation_, {}};
+    there.request.op = job::RendezvousOp::get;
+    there.request.key = text("g", generation_, "/", (seat_->value + 1) % world_size_);
+    return request(there, MessageKind::value).has_value();
   }
 
   bool finish_recovery() {

@@ -84,7 +84,7 @@ class OneNode : public testing::Test {
                               log,
                               {.generation = [this] { return node.context.mirror.generation(); },
                                .is_root = [this] { return node.context.mirror.is_root(); },
-                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) {}}};
+                               .send_to_root = [](std::uint64_t, const RendezvousRequest&) { return true; }}};
   Streams streams{node.context, memory,          arenas,
                   node.holds,   progress.bits(), {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
   ProtectionWatch protection{{node.context, trainers, memory, streams, node.events},

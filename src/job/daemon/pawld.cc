@@ -380,6 +380,7 @@ void Pawld::tick() {
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   parts_->recovery.tick();
+  parts_->rendezvous.tick();
   loop_->after(context_.deadlines.heartbeat_interval, [this] { tick(); });
 }
 

@@ -117,8 +117,23 @@ Pawld::Parts::Parts(Pawld& pawld)
            .send_to_root =
                [&pawld](std::uint64_t id, const RendezvousRequest& request) {
                  const JobMirror& mirror = pawld.context_.mirror;
-                 if (const auto root = mirror.node_at(0))
-                   pawld.neighbours_->send(*root, frame_of(PeerRendezvousMessage{mirror.generation(), request}, id));
+                 const auto root = mirror.node_at(0);
+                 return root && pawld.neighbours_->send(
+                                    *root, frame_of(PeerRendezvousMessage{mirror.generation(), request}, id));
+               },
+           .reaches_root =
+               [&pawld] {
+                 const auto root = pawld.context_.mirror.node_at(0);
+                 return root && pawld.neighbours_->is_up(*root);
+               },
+           .send_by_another =
+               [&pawld](std::uint64_t id, const RendezvousRequest& request, std::size_t turn) {
+                 const JobMirror& mirror = pawld.context_.mirror;
+                 std::vector<Member> others = mirror.linked_members();
+                 std::erase_if(others, [&](const Member& other) { return !pawld.neighbours_->is_up(other.life.node); });
+                 if (others.empty()) return;
+                 const NodeId node = others[turn % others.size()].life.node;
+                 pawld.neighbours_->send(node, frame_of(PeerRendezvousMessage{mirror.generation(), request}, id));
                }}),
       streams(pawld.context_, memory, arenas, holds, progress.bits(),
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },

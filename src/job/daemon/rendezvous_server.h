@@ -4,6 +4,8 @@
 // returning root goes on as the last one would have. Every other node sends requests to the root, and again over each
 // new link. Requests of a generation that this node has not entered yet are kept until it has. With a generation all
 // that waits in it is dropped; trainers ask again. No sockets here: hooks send, on_answer() receives.
+// The link to the root may be cut for hours while all else is sound. After a second a request goes by another member, which
+// passes it on if its own link to the root stands; every second by the next one, as long as somebody waits.
 #pragma once
 
 #include <functional>
@@ -22,7 +24,10 @@ class RendezvousServer {
   struct Hooks {
     std::function<Generation()> generation;  // of the state; this node may not have entered it yet
     std::function<bool()> is_root;
-    std::function<void(std::uint64_t id, const RendezvousRequest&)> send_to_root;  // lost where no link stands
+    std::function<bool(std::uint64_t id, const RendezvousRequest&)> send_to_root;  // false: no link stands, it is lost
+    std::function<bool()> reaches_root = [] { return true; };                      // a link to it stands
+    // By the `turn`-th of the other members to which a link stands, round and round. Not set: there are none.
+    std::function<void(std::uint64_t id, const RendezvousRequest&, std::size_t turn)> send_by_another = {};
   };
   RendezvousServer(Clock& clock, RendezvousLog& log, Hooks hooks)
       : clock_(clock), log_(log), hooks_(std::move(hooks)) {}
@@ -35,6 +40,7 @@ class RendezvousServer {
   // The root's answer to what was sent under this id.
   void on_answer(std::uint64_t id, const RendezvousAnswer& answer);
   void ask_again();  // a link to the root stands anew
+  void tick();       // those who wait without one try another way
 
   // Another node's request, of its generation. `is_alive`: its connection is still there.
   struct Asker {
@@ -49,7 +55,8 @@ class RendezvousServer {
   struct Wait {
     RendezvousRequest request;
     OnAnswer on_answer;
-    Duration until{};  // nobody waits any longer
+    Duration until{};     // nobody waits any longer
+    bool passed = false;  // for another node: only to the root itself, or it could go round in circles
   };
   struct EarlyRequest {
     Generation generation;
@@ -58,7 +65,8 @@ class RendezvousServer {
   };
   void serve(RendezvousRequest request, OnAnswer on_answer);
   void answer_waiting(const std::string& key);
-  std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer);
+  std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer, bool passed = false);
+  void send(std::uint64_t id, const Wait& wait);
 
   Clock& clock_;
   RendezvousLog& log_;
@@ -68,6 +76,9 @@ class RendezvousServer {
   std::map<std::uint64_t, Wait> waits_;  // at the root: gets; elsewhere: what the root has not answered
   std::vector<EarlyRequest> early_;
   std::uint64_t next_id_ = 1;
+  bool by_another_ = false;  // there has been no link to the root for long enough
+  std::size_t turn_ = 0;     // of those who may pass requests on
+  Duration turned_at_{};     // or a link to the root stood, or the generation began
 };
 
 }  // namespace pawl::job

@@ -28,16 +28,28 @@ class Rendezvous : public testing::Test {
     return [&answers](const RendezvousAnswer& answer) { answers.push_back(answer.value); };
   }
   RendezvousServer make() {
-    return RendezvousServer(
-        clock, log,
-        {.generation = [this] { return generation; },
-         .is_root = [this] { return is_root; },
-         .send_to_root = [this](std::uint64_t id, const RendezvousRequest&) { sent.push_back(id); }});
+    return RendezvousServer(clock, log,
+                            {.generation = [this] { return generation; },
+                             .is_root = [this] { return is_root; },
+                             .send_to_root =
+                                 [this](std::uint64_t id, const RendezvousRequest&) {
+                                   if (reaches_root) sent.push_back(id);
+                                   return reaches_root;
+                                 },
+                             .reaches_root = [this] { return reaches_root; },
+                             .send_by_another =
+                                 [this](std::uint64_t id, const RendezvousRequest& request, std::size_t turn) {
+                                   passed.push_back({id, turn});
+                                   last_passed = request;
+                                 }});
   }
   ManualClock clock;
   RendezvousLog log{real_shared_memory(), "test", [](const std::string&, int) {}};
   Generation generation{1};
   bool is_root = true;
+  bool reaches_root = true;
+  std::vector<std::pair<std::uint64_t, std::size_t>> passed;  // id, and by which
+  RendezvousRequest last_passed;
   std::vector<std::uint64_t> sent;
   std::vector<std::string> answers;
   RendezvousServer server = make();
@@ -102,6 +114,72 @@ TEST_F(Rendezvous, OthersSendToTheRootAndAgainOverEachNewLink) {
   EXPECT_EQ(sent.size(), 5u);
 }
 
+TEST_F(Rendezvous, WithoutALinkToTheRootAnotherMemberPassesRequestsOn) {
+  is_root = false;
+  reaches_root = false;
+  server.enter();
+  server.ask(asks(RendezvousOp::get, "a"), into(answers));
+  clock.time += 900ms;
+  server.tick();
+  EXPECT_TRUE(passed.empty());  // most links that break come back at once
+  clock.time += 100ms;
+  server.tick();
+  server.tick();
+  ASSERT_EQ(passed.size(), 1u);
+  clock.time += 1s;
+  server.tick();
+  ASSERT_EQ(passed.size(), 2u);
+  EXPECT_NE(passed[1].second, passed[0].second);
+  EXPECT_EQ(passed[1].first, passed[0].first);
+  server.ask(asks(RendezvousOp::try_get, "at once"), into(answers));
+  ASSERT_EQ(passed.size(), 3u);
+  EXPECT_EQ(last_passed.key, "at once");
+  server.on_answer(passed[2].first, {true, "", ""});
+  answers.clear();
+  server.on_answer(passed[0].first, {true, "by another way", ""});
+  EXPECT_EQ(answers, std::vector<std::string>{"by another way"});
+  clock.time += 1s;
+  server.tick();
+  EXPECT_EQ(passed.size(), 3u);  // nobody waits
+  reaches_root = true;
+  server.tick();
+  server.ask(asks(RendezvousOp::get, "b"), into(answers));
+  server.ask_again();  // its link stands anew
+  EXPECT_EQ(sent.size(), 2u);
+  reaches_root = false;
+  server.ask(asks(RendezvousOp::get, "c"), into(answers));
+  EXPECT_EQ(passed.size(), 3u);
+}
+
+// The root and two others, of which one has no link to it.
+TEST_F(Rendezvous, WhoReachesTheRootPassesOnWhatIsAskedAndItsAnswerAndNothingInCircles) {
+  is_root = false;
+  server.enter();
+  std::vector<std::string> heard;
+  const auto asker = [&] { return RendezvousServer::Asker{[] { return true; }, into(heard)}; };
+  const RendezvousRequest get = asks(RendezvousOp::get, "a");
+  server.on_peer_request(Generation(1), get, asker());
+  ASSERT_EQ(sent.size(), 1u);
+  server.on_peer_request(Generation(1), get, asker());  // asked again: its answer goes the way that it came last
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(server.waiting_count(), 1u);
+  server.on_answer(sent[0], {true, "to nobody", ""});
+  server.on_answer(sent[1], {true, "value", ""});
+  EXPECT_EQ(heard, std::vector<std::string>{"value"});
+  reaches_root = false;
+  server.on_peer_request(Generation(1), asks(RendezvousOp::get, "b"), asker());
+  for (int second = 0; second < 5; ++second) {
+    clock.time += 1s;
+    server.tick();
+  }
+  EXPECT_TRUE(passed.empty());  // it would come back
+  reaches_root = true;
+  server.ask_again();
+  ASSERT_EQ(sent.size(), 3u);
+  server.on_answer(sent[2], {true, "late", ""});
+  EXPECT_EQ(heard.back(), "late");
+}
+
 TEST_F(Rendezvous, WhatNobodyWaitsForAnyLongerIsDropped) {
   is_root = false;
   server.enter();
@@ -131,9 +209,8 @@ TEST_F(Rendezvous, AnEarlyRequestIsTakenUpWhenItsGenerationIsEntered) {
   generation = Generation(3);
   server.enter();
   EXPECT_EQ(answers.size(), 2u);
-  is_root = false;
   alive = true;
-  server.on_peer_request(Generation(3), asks(RendezvousOp::try_get, "b"), asker());
+  server.on_peer_request(Generation(4), asks(RendezvousOp::try_get, "b"), asker());
   EXPECT_EQ(answers.size(), 2u);
 }
 
