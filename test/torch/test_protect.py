@@ -28,8 +28,12 @@ import pawl  # noqa: E402
 import pawl.job as job_module  # noqa: E402
 from pawl import (  # noqa: E402
     _library,
+    captured_steps,
+    commit_acts,
+    declared_state,
     left_gradients,
     look_around,
+    losses,
     managed,
     protect,
     rehearsal_guard,
@@ -307,7 +311,7 @@ class Calls:
         self.calls, self.failing = [], None
 
     def __getattr__(self, name):
-        def call(*_):
+        def call(*_, **__):
             self.calls.append(name)
             if name == self.failing:
                 raise pawl.errors.Recover("a peer died")
@@ -321,22 +325,23 @@ class WindowTest(unittest.TestCase):
 
     def job(self):
         job = object.__new__(managed.ManagedJob)
-        job._trainer, job._seat, job._protected = Calls(), None, protect.Protected(0, 1)
+        job._trainer, job._protected = Calls(), protect.Protected(0, 1)
         job.model = small()
         job.optimizer = torch.optim.SGD(job.model.parameters(), lr=0.1, momentum=0.9)
         job._protected.add([job.model, job.optimizer], None)
         train(job.model, job.optimizer)
         job.optimizer.zero_grad()
-        job._held = job._protected.held()
-        job._protected.declared(job._held)
-        job._unchanged = protect.Unchanged(job._protected, job._held)
-        job._volatile = volatile_state.VolatileState([])
-        job._windows, job._lag_due = windows.Windows(job._trainer, script_exit.say), 0.0
-        job._windows.declare(job._held)
+        self.windows = windows.Windows(job._trainer, script_exit.say)
+        job._losses, job._member = losses.Losses(job._trainer), types.SimpleNamespace(late=False)
+        job._state = declared_state.DeclaredState(job._trainer, job._protected, self.windows, 0, list)
+        job._captured = captured_steps.CapturedSteps(job._protected, job._state, self.windows, job._losses,
+                                                     lambda: job._done)
+        job._state.seal(Calls())
         job._witness = witness.Witness()
-        job._sealed = job._window_due = True
-        job._late = job._fenced = job._updated = False
-        job._done, job._first_done, job._lost_by, job._stopped_by, job._inside = 4, 0, None, None, None
+        job._captured.due = True
+        job._updated = False
+        job._done, job._first_done, job._inside = 4, 0, None
+        job._trainer.calls = []
         return job
 
     def write(self, job):
@@ -348,9 +353,9 @@ class WindowTest(unittest.TestCase):
         job._begin(5)
         self.write(job)
         job._trainer.calls = []
-        job._end_window()
+        job._captured.end(quiet=False)
         self.assertEqual(["window_void"], job._trainer.calls, "later processes shall know it, too")
-        self.assertEqual([4], list(job._windows.torn))
+        self.assertEqual([4], list(self.windows.torn))
 
     def test_a_write_at_the_loops_top_waits_from_then_on(self):
         job = self.job()
@@ -358,31 +363,32 @@ class WindowTest(unittest.TestCase):
         self.assertEqual(["window_open", "step_begin", "progress"], job._trainer.calls)
         self.write(job)
         job._close_window()
-        self.assertEqual([4], list(job._windows.torn))
-        self.assertIn("0.weight was written while that step was copied", job._windows.torn[4])
-        job._done, job._window_due, job._fenced, job._trainer.calls = 5, True, False, []
+        self.assertEqual([4], list(self.windows.torn))
+        self.assertIn("0.weight was written while that step was copied", self.windows.torn[4])
+        job._done, job._captured.due, job._trainer.calls = 5, True, []
+        job._captured.enter_block()
         job._begin(6)
         self.assertEqual(["window_open", "step_begin", "fence", "progress"], job._trainer.calls)
         self.write(job)
         job._close_window()
-        self.assertEqual([4], list(job._windows.torn), "that one was copied before")
+        self.assertEqual([4], list(self.windows.torn), "that one was copied before")
 
     def test_each_window_that_was_written_is_known(self):
         job = self.job()
         job._begin(5)
-        job._windows.early_writer = "another"
+        self.windows.early_writer = "another"
         self.write(job)
-        job._end_window()
-        self.assertEqual([4], list(job._windows.torn))
+        job._captured.end(quiet=False)
+        self.assertEqual([4], list(self.windows.torn))
 
     def test_writes_at_the_loops_top_are_seen_before_the_seal(self):
         job = self.job()
-        job._sealed, job._done, job._window_due = False, 1, False
+        job._state.sealed, job._done, job._captured.due = False, 1, False
         job._begin(2)
         self.write(job)
         job._close_window()
-        self.assertEqual("0.weight", job._windows.early_writer)
-        self.assertEqual({}, job._windows.torn)
+        self.assertEqual("0.weight", self.windows.early_writer)
+        self.assertEqual({}, self.windows.torn)
 
 
     def test_the_last_window_is_opened_after_a_break_at_the_loops_top(self):
@@ -390,18 +396,48 @@ class WindowTest(unittest.TestCase):
         job.model(torch.randn(8, 4)).sum().backward()
         job._begin(5)
         self.assertNotIn("window_open", job._trainer.calls)
-        job._open_window(last=True)
+        job._captured.open(last=True)
         self.assertIn("window_open", job._trainer.calls)
 
     def test_a_stop_in_a_lost_step_is_not_meant(self):
         job = self.job()
-        job._lost_by = "a peer died"
+        job._losses.lost_by = "a peer died"
         job.stop()
         self.assertEqual([], job._trainer.calls)
-        job._lost_by = None
+        job._losses.lost_by = None
         job._trainer.interrupted = lambda: False
         job.stop()
         self.assertEqual(["stop_after"], job._trainer.calls)
+
+
+class CommitActsTest(unittest.TestCase):
+    def test_once_for_a_step_and_at_least_once_for_each(self):
+        seen, of_steps = [], []
+        acts = commit_acts.CommitActs([seen.append])
+        acts.skip_to(2)
+        for step in (3, 4, 5):
+            acts.add(step, lambda step=step: of_steps.append(step))
+        acts.act(3)
+        acts.act(3)
+        self.assertEqual(([3], [3]), (seen, of_steps))
+        acts.drop_after(4)  # the fifth is lost, and done again
+        acts.act(5)
+        self.assertEqual(([3, 4, 5], [3, 4]), (seen, of_steps))
+        successor = commit_acts.CommitActs([seen.append])
+        successor.part().load(acts.part().save())
+        successor.act(6)
+        self.assertEqual([3, 4, 5, 6], seen)
+
+
+class LossesTest(unittest.TestCase):
+    def test_what_was_noted_first(self):
+        lost = losses.Losses(Calls())
+        self.assertFalse(lost.noted() or lost.failure() or lost.recovery_due())
+        lost.note(pawl.errors.Stop("the job ends"))
+        self.assertEqual("the job ends", lost.failure())
+        self.assertFalse(lost.recovery_due())
+        lost.note(pawl.errors.Recover("a peer died"))
+        self.assertTrue(lost.recovery_due())
 
 
 class RefusedTest(unittest.TestCase):

@@ -1,0 +1,87 @@
+"""The layout of one seat: what is declared to libpawl, once lazy state exists, and what may change about it later.
+
+What always holds: all seats declare after the same step; afterwards the script may put a declared tensor elsewhere, and
+nothing else. The state that is no declared tensor lies in one blob (volatile_state.py), whose room all seats agree on
+before the first step. The training thread's.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pawl import script_exit, volatile_state
+from pawl.errors import Refused
+from pawl.protect import Held, Protected, Unchanged, dtype_number, storage_order
+
+if TYPE_CHECKING:
+    from pawl._library import Trainer
+    from pawl.build_log import BuildLog
+    from pawl.windows import Windows
+
+
+class DeclaredState:
+    def __init__(self, trainer: Trainer, protected: Protected, windows: Windows, room: int,
+                 own_parts: Callable[[], list[volatile_state.Part]]) -> None:
+        """`room`: the least bytes for the blob. `own_parts`: pawl's own, which the blob begins with."""
+        self._trainer, self._protected, self._windows = trainer, protected, windows
+        self._room, self._own_parts = room, own_parts
+        self._unchanged: Unchanged | None = None
+        self.volatile: volatile_state.VolatileState | None = None
+        self.held: list[Held] = []
+        self.declared = self.sealed = False
+
+    def agree_on_room(self, build: BuildLog) -> None:
+        """That of the seat that needs most. A seat that is built later may find its script's state larger or smaller by
+        now: it gets the room of the snapshot that it restores (pawl.h, pawl_blob_add), so nobody need tell it."""
+        import torch
+        import torch.distributed as dist
+        room = torch.tensor([volatile_state.room_for(self._protected.parts, self._room)])
+        with build.paused():
+            dist.all_reduce(room, dist.ReduceOp.MAX)
+        self._room = int(room.item())
+
+    def seal(self, build: BuildLog) -> None:
+        """Idempotent: a recovery may end it halfway. Fails: Refused; Recover, Stop."""
+        if not self.declared:
+            self._declare()
+            build.tell_big(self.held)
+        if not self.sealed:
+            self._trainer.layout_seal()
+            self.sealed = True
+
+    def gradient_order(self) -> list[str]:
+        """Of DDP; none before a model is built."""
+        return self._protected.gradient_order() if self.declared else []
+
+    def check_unchanged(self) -> None:
+        """While no window is open: tensors that were replaced are told to libpawl, anything else is an error."""
+        assert self._unchanged is not None
+        change = self._unchanged.first_change()
+        if change is not None:
+            raise Refused(f"the model or its optimizer changed after it was protected: {change}")
+        for held in self._unchanged.moved():
+            self._trainer.tensor_rebind(held.index, held.address)
+
+    def ending(self, last: bool) -> None:
+        """Whether the window that is about to be opened is the last one."""
+        assert self.volatile is not None
+        self.volatile.ending = last
+
+    def _declare(self) -> None:
+        self._protected.refuse_hooks()  # of hooks that came later
+        self.held = self._protected.held()
+        self._protected.declared(self.held)
+        mesh = self._trainer.mesh_add("data", [("dp", self._protected.world)])
+        for held in self.held:
+            view = storage_order(held.tensor)
+            number = dtype_number(held.tensor)
+            assert view is not None and number is not None  # what has none is refused before
+            held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
+                                                  mesh=mesh,
+                                                  placement=held.placement, lifetime=held.lifetime)
+        self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
+        self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
+                               self.volatile.load)
+        self._windows.declare(self.held)
+        self._unchanged = Unchanged(self._protected, self.held)
+        self.declared = True
