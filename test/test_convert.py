@@ -28,6 +28,8 @@ OK, FAILED, USAGE, NOT_FOUND, DEGRADED = range(5)
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 # A conversion of DeepSpeed's own that is known to be wrong is kept in the fixture to recognise it by.
 KNOWN_WRONG = {"zero2_w3_round_robin/universal"}
+# The parameters of its optimizer are not in the checkpoint: their state keeps its numbers.
+WITHOUT_ITS_MODEL = {"G8e_objects"}
 # Where the program that saved gave its keys another prefix.
 STORED_UNDER = {"G8f_custom_planner": "renamed/"}
 
@@ -186,15 +188,32 @@ class GoldenTest(CommandTest):
                 with self.subTest(label):
                     target = self.at(f"{os.path.basename(fixture)}-{number}.out")
                     source = copied(fixture, names, self.at(f"some{random.randrange(10**9)}"))
-                    self.run_ok("convert", source, target, "--to", "safetensors")
-                    self.compare(golden, facts, target, source, label)
-                    self.assertNotEqual("damaged", json.loads(self.run_ok("verify", source, "-o", "json"))["verdict"])
+                    given = self.given_names(source, label)
+                    despite = ["--despite-problems"] if label.split("/")[0] in WITHOUT_ITS_MODEL else []
+                    self.run_ok("convert", source, target, "--to", "safetensors", *given, *despite)
+                    self.compare(golden, facts, target, source, label, given)
+                    verdict = json.loads(self.run_ok("verify", source, "-o", "json", *given))["verdict"]
+                    self.assertNotEqual("damaged", verdict)
                     compared += 1
         self.assertGreater(compared, 20)
 
-    def compare(self, golden, facts, target, source, label):
+    def given_names(self, source, label):
+        """For optimizers that are keyed by number: the weights' names in their order. Nothing is converted without."""
+        view = json.loads(pawl("inspect", source, "-o", "json")[1])
+        if not view["unnamed"] and not any("--param-names" in problem for problem in view["problems"]):
+            return ()
+        self.refused("convert", source, self.at("unnamed"), "--to", "safetensors", says="--param-names FILE")
+        if label.split("/")[0] in WITHOUT_ITS_MODEL:
+            return ()
+        file = self.at(f"names{random.randrange(10**9)}")
+        with open(file, "w", encoding="utf-8") as out:
+            out.writelines(tensor["name"] + "\n" for tensor in view["tensors"] if tensor["role"] == "weight"
+                           and "float" in tensor["dtype"] and "running_" not in tensor["name"])
+        return "--param-names", file
+
+    def compare(self, golden, facts, target, source, label, given):
         got = Safetensors(target)
-        view = json.loads(self.run_ok("inspect", source, "-o", "json"))
+        view = json.loads(self.run_ok("inspect", source, "-o", "json", *given))
         dropped = set(facts.get("golden_keys_not_in_files", []))
         in_part = may_lack(label, facts)
         prefix = STORED_UNDER.get(label.split("/")[0], "")

@@ -110,6 +110,7 @@ PAWL_API pawl_status pawl_checkpoint_open(const char* path, const pawl_checkpoin
  *   "aliases"   pairs: a tied name, and the one that is kept
  *   "objects"   what is stored and is no tensor
  *   "notes"
+ *   "unnamed"   optimizers whose state keeps its numbers, since nothing says whose they are
  *   "problems"  what is missing or damaged; those that begin with "optimizer state" leave the weights whole
  *   "family"    the model's family by its names, or null
  *   "names"     whose names these are: "huggingface", "megatron" or null

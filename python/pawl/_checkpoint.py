@@ -216,6 +216,7 @@ class Checkpoint:
         self.aliases: dict[str, str] = dict(said["aliases"])
         self.objects: list[str] = said["objects"]
         self.notes: list[str] = said["notes"]
+        self.unnamed: list[str] = said["unnamed"]
         self.problems: list[str] = said["problems"]
         self.family: str | None = said["family"]
         self.names: str | None = said["names"]

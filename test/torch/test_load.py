@@ -49,6 +49,14 @@ def golden_of(folder):
     return found
 
 
+def numbered_names(folder):
+    """Of G6_ddp_zero_w3's two groups: 13 matrices, then the rest."""
+    with open(os.path.join(FIXTURES, folder, "golden.json")) as file:
+        order = json.load(file)["optimizer_index_to_fqn"]
+    names = [order[str(number)] for number in range(len(order))]
+    return pawl.torch.Hints(parameter_names=[names[:13], names[13:]])
+
+
 def module_for(golden, dtype=None):
     """A module with these names and shapes, filled with what no golden holds."""
     root = nn.Module()
@@ -139,7 +147,9 @@ class FixturesTest(Case):
         return report
 
     def test_torch_save(self):
-        report = self.check("torch/G6_ddp_zero_w3", "consolidated.pt")
+        with self.assertRaisesRegex(Refused, "which is which.*nor are they the live optimizer's"):
+            self.load("torch/G6_ddp_zero_w3", "consolidated.pt")
+        report = self.check("torch/G6_ddp_zero_w3", "consolidated.pt", hints=numbered_names("torch/G6_ddp_zero_w3"))
         self.assertIn("torch.save", report.format)
         self.assertIn("keeps its own hyperparameters", " ".join(report.notes))  # saved in two groups, and here is one
 
@@ -329,7 +339,7 @@ class HyperparametersTest(Case):
     def test_numbers_that_could_be_anybodys_tell_nothing(self):
         groups = (("0.weight", {"lr": 0.25}), ("1.weight", {"lr": 0.5}))
         path = self.saved(*self.training(*groups, shapes=((3, 3), (3, 3))))
-        model, optimizer = self.training(*groups[::-1], shapes=((3, 3), (3, 3)), weight_decay=0.125)
+        model, optimizer = self.training((".weight", {}), ("0.bias", {}), shapes=((3, 3), (3, 3)), weight_decay=0.125)
         for group in optimizer.param_groups:
             group["lr"] = 7.0
         with self.assertRaisesRegex(Refused, "not known which is which"):
@@ -340,8 +350,11 @@ class HyperparametersTest(Case):
         names = self.path("names")
         with open(names, "w") as file:
             file.write("0.weight\n\n1.weight\n")  # a group each
+        model, optimizer = self.training(*groups[::-1], shapes=((3, 3), (3, 3)))
         pawl.torch.load(path, model, optimizer, hints=pawl.torch.Hints(parameter_names=names))
         self.assertEqual([0.5, 0.25], [group["lr"] for group in optimizer.param_groups])
+        pawl.torch.load(path, model, optimizer)  # without names by number, as torch's load_state_dict
+        self.assertEqual([0.25, 0.5], [group["lr"] for group in optimizer.param_groups])
 
     def test_deepspeed_of_all_stages(self):
         for folder in ("zero1_w11", "zero2_w1_empty", "zero3_w2_bf16"):
@@ -419,6 +432,7 @@ class RefusalTest(Case):
         module = module_for(self.wanted)
         optimizer = (optimizer_of or (lambda m: adamw_for(m, {**self.wanted})))(module)
         before = state_of(module, optimizer)
+        options.setdefault("hints", numbered_names("torch/G6_ddp_zero_w3"))
         with self.assertRaises(error) as raised:
             pawl.torch.load(path or self.PATH, module, optimizer, **options)
         for word in words:

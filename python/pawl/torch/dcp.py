@@ -273,7 +273,8 @@ class Reader(StorageReader):
         wanted = {self._tensors[item.storage_index.fqn].role for item in plan.items
                   if item.storage_index.fqn in self._tensors}
         if wanted - {WEIGHT, BUFFER, EXTRA_STATE, OBJECT}:
-            self._refuse(self._open().problems)
+            checkpoint = self._open()
+            self._refuse([*checkpoint.problems, *checkpoint.unnamed])
         return replace(plan, storage_data=RankCores.mine())
 
     def _refuse(self, problems: Sequence[str]) -> None:

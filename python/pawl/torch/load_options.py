@@ -19,8 +19,9 @@ class Hints:
 
     names                      "stored"; "huggingface" or "megatron": rename to these; "auto": rename where the stored
                                names aren't the training's and the others are
-    parameter_names            names in the model's order, or the path of a file of them: for optimizer state that is
-                               keyed by number
+    parameter_names            names in the optimizer's order, a list or a list for each of its groups, or the path of a
+                               file of them: for optimizer state that is keyed by number, where the file doesn't name
+                               it and the live optimizer's groups are others
     tag                        which of several checkpoints in a folder
     family, attention_heads, query_groups, head_size, vocabulary   the model's: renaming needs them where the
                                checkpoint doesn't say them
@@ -32,7 +33,7 @@ class Hints:
     """
 
     names: str = "auto"
-    parameter_names: str | os.PathLike[str] | Sequence[str] | None = None
+    parameter_names: str | os.PathLike[str] | Sequence[str] | Sequence[Sequence[str]] | None = None
     tag: str | None = None
     family: str | None = None
     attention_heads: int | None = None
@@ -73,7 +74,7 @@ class LoadOptions:
 class NamesFile:
     """The path of a file of names: the one that was given, or one of the given names for the time being."""
 
-    def __init__(self, given: str | os.PathLike[str] | Sequence[str] | None) -> None:
+    def __init__(self, given: str | os.PathLike[str] | Sequence[str] | Sequence[Sequence[str]] | None) -> None:
         self._given = given
         self._made: str | None = None
 

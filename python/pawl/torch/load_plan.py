@@ -9,7 +9,7 @@ import torch
 
 from pawl._checkpoint import Checkpoint
 from pawl.errors import Refused
-from pawl.torch.load_options import LoadOptions
+from pawl.torch.load_options import LoadOptions, NamesFile
 from pawl.torch.load_values import plan_values
 from pawl.torch.matching import OF_THE_MODEL, Match, Matching, Sources, match
 from pawl.torch.pieces import WEIGHT, Group, Layout, Piece
@@ -44,8 +44,7 @@ class LoadPlan:
 
 def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
     """The checkpoint, renamed (if it can be) to the names that most of the training's weights have."""
-    first = Checkpoint(options.path, names=None if options.hints.names in ("auto", "stored") else options.hints.names,
-                       **options.open)
+    first = _open_named(options, layout)
     if options.hints.names != "auto" or first.names is None:
         return first
     others = "huggingface" if first.names == "megatron" else "megatron"
@@ -64,6 +63,24 @@ def open_for(options: LoadOptions, layout: Layout) -> Checkpoint:
     return first
 
 
+def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
+    """State that is keyed by number, and that nothing in the checkpoint names, gets the names that the numbers have in
+    the live optimizer: as torch's own load_state_dict, which goes by number, too."""
+    names = None if options.hints.names in ("auto", "stored") else options.hints.names
+    first = Checkpoint(options.path, names=names, **options.open)
+    is_named = not first.unnamed and not any(problem.startswith(_OF_OPTIMIZER) for problem in first.problems)
+    if is_named or len(layout.optimizers) != 1 or options.names_file is not None:
+        return first
+    with NamesFile([group.parameters for group in layout.groups]) as live:
+        try:
+            second = Checkpoint(options.path, names=names, **{**options.open, "parameter_names_file": live})
+        except Refused as error:
+            first.unnamed.append(f"nor are they the live optimizer's: {str(error).split('; say it with')[0]}")
+            return first
+    first.close()
+    return second
+
+
 # Checking ---------------------------------------------------------------------------------------------------------
 
 def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
@@ -73,7 +90,10 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
                 if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]
     if problems and options.strict:
         raise Refused(f"{options.path} is incomplete: {first_of(problems)} (strict=False loads what is there)")
-    plan.notes += [*problems, *found.notes]
+    unnamed = "; ".join(checkpoint.unnamed if plan.layout.optimizers else [])
+    if unnamed and options.strict:
+        raise Refused(f"{options.path}: {unnamed} (optimizer=None loads the weights alone)")
+    plan.notes += [*problems, *([unnamed] if unnamed else []), *found.notes]
     if found.faults:
         raise Refused(f"{options.path} does not fit the training: {first_of(found.faults)}")
     if found.missing and options.strict:

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "checkpoint/formats/fixtures.h"
+#include "checkpoint/formats/given_names.h"
 #include "checkpoint/formats/golden_check.h"
 #include "env/temporary_directory.h"
 
@@ -29,14 +30,15 @@ class Renamed {
 
 // Of each set that has the fixture: what lies at `below` in it, under another name, equals the golden.
 void expect_equal(const std::string& fixture, const std::string& below, const std::set<std::string>& may_lack = {},
-                  bool allow_more = false) {
+                  bool allow_more = false, const ReadOptions& options = {}) {
   for (const std::string& set : fixtures::sets()) {
     const std::string folder = set + "/" + fixture;
     if (!path_exists(folder)) continue;
     SCOPED_TRACE(folder + "/" + below);
     const Renamed renamed(folder + "/" + below);
-    Result<CheckpointView> view = open_checkpoint(renamed.path());
+    Result<CheckpointView> view = open_checkpoint(renamed.path(), options);
     ASSERT_TRUE(view.has_value()) << view.error().what;
+    EXPECT_TRUE(options.parameter_names_file.empty() || view->unnamed.empty()) << view->unnamed[0];
     EXPECT_GT(fixtures::expect_golden(*view, folder + "/golden.safetensors", may_lack, allow_more), 1u);
   }
 }
@@ -61,7 +63,8 @@ TEST(OpenCheckpoint, EveryVariantOfDcpEqualsItsGolden) {
     expect_equal("torch/" + name, "ckpt");
   expect_equal("torch/G8d_dedup", "balanced");
   expect_equal("torch/G8d_dedup", "lowest_rank");
-  expect_equal("torch/K_dcp_numbered", "ckpt");         // an optimizer that keys its state by number
+  const fixtures::GivenNames numbers("0.weight\n0.bias\n1.weight\n1.bias\n");  // an optimizer keys its state by them
+  expect_equal("torch/K_dcp_numbered", "ckpt", {}, false, numbers.options());
   expect_equal("torch/G8e_objects", "ckpt", {}, true);  // two tensors are not in the golden, and optimizer states
 }
 

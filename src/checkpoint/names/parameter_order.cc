@@ -15,8 +15,8 @@ constexpr std::size_t kWaysMax = 4096;  // states to keep a name: more are as go
 constexpr std::size_t kNamesMax = 1 << 20;
 constexpr std::uint64_t kWorkMax = 200'000'000;  // numbers of all states looked at
 constexpr std::string_view kRemedy =
-    "; say it with --param-names FILE: the parameters' names in the model's order, one a line, and an empty line "
-    "between the optimizer's groups where that is needed";
+    "; say it with --param-names FILE: the parameters' names in the optimizer's order, one a line, and an empty line "
+    "between its groups";
 
 Error refused(std::string why) {
   return {Code::invalid, text(why, kRemedy)};
@@ -245,6 +245,7 @@ Status parse_json(std::string_view text, ParameterNames& out) {
   while (scan.next_item()) {
     nested = scan.peek() == '[';
     if (nested) {
+      out.says_groups = true;
       out.sections.emplace_back();
       scan.begin_array();
       while (scan.next_item())
@@ -260,6 +261,45 @@ Status parse_json(std::string_view text, ParameterNames& out) {
 }
 
 }  // namespace
+
+Result<NameIndices> name_by_shape(std::span<const NamedShape> names, std::span<const IndexedGroup> groups) {
+  if (names.size() > kNamesMax) return Error{Code::full, text(names.size(), " names")};
+  std::map<Shape, std::vector<std::uint32_t>> of_shape;
+  for (std::uint32_t i = 0; i < names.size(); ++i) {
+    if (!names[i].shape) return refused(text("the shape of ", names[i].name, " is not known"));
+    of_shape[*names[i].shape].push_back(i);
+  }
+  std::vector<bool> is_taken(names.size(), false);
+  std::uint32_t* unknown = nullptr;  // the number without a shape
+  NameIndices out;
+  for (const IndexedGroup& group : groups) out.emplace_back(group.size());
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::size_t i = 0; i < groups[g].size(); ++i) {
+      const std::optional<Shape>& shape = groups[g][i];
+      if (!shape) {
+        if (unknown != nullptr) return refused("several of the optimizer's numbers have no state that tells a shape");
+        unknown = &out[g][i];
+        continue;
+      }
+      const auto found = of_shape.find(*shape);
+      if (found == of_shape.end())
+        return refused(text("no name is known for number ", i, " of group ", g, " (", text_of(*shape), ')'));
+      const std::vector<std::uint32_t>& of_it = found->second;
+      if (of_it.size() > 1)
+        return refused(text(names[of_it[0]].name, " and ", names[of_it[1]].name, " both are ", text_of(*shape),
+                            " and could be exchanged"));
+      if (is_taken[of_it[0]])
+        return refused(text("the optimizer has several parameters of ", text_of(*shape), ", the model one"));
+      is_taken[of_it[0]] = true;
+      out[g][i] = of_it[0];
+    }
+  if (unknown == nullptr) return out;
+  const auto left = std::ranges::find(is_taken, false);
+  if (left == is_taken.end() || std::ranges::count(is_taken, false) > 1)
+    return refused("one of the optimizer's numbers has no state that tells a shape");
+  *unknown = static_cast<std::uint32_t>(left - is_taken.begin());
+  return out;
+}
 
 Result<NameIndices> order_parameters(std::span<const NamedShape> names, std::span<const IndexedGroup> groups) {
   if (names.size() > kNamesMax) return Error{Code::full, text(names.size(), " names")};
@@ -348,6 +388,7 @@ Result<ParameterNames> parse_parameter_names(std::string_view text_) {
       if (is_open) out.sections.back().push_back(parse_entry(line));
     }
   }
+  out.says_groups = out.says_groups || out.sections.size() > 1;
   std::unordered_set<std::string_view> seen;
   for (const std::vector<ParameterNames::Entry>& section : out.sections)
     for (const ParameterNames::Entry& entry : section) {

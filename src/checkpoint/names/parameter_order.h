@@ -1,9 +1,11 @@
 // ParameterOrder: which parameter is number i of an optimizer's state, when the state does not say.
 //
-// torch numbers an optimizer's parameters group by group, in the order in which the program gave them. Programs give
-// them in the model's order, which is that of its state dict, but some into one group and some into another (decayed or
-// not), and frozen ones into none. So numbers are names if there is exactly one way to deal the model's names, in their
-// order, to the groups so that all shapes fit. With two ways, or none, an error asks for the names.
+// torch numbers an optimizer's parameters group by group, in the order in which the program gave them. That is often
+// the model's order, but not always (sorted by name, the head first), and nothing in the state says it. So a shape
+// that only one parameter has is a name (name_by_shape), and nothing else is: parameters of equal shape could be
+// exchanged. A person who gives the names gives their order, too. Then numbers are names if there is exactly one way to
+// deal the given names, in their order, to the groups so that all shapes fit (order_parameters): some go into one group
+// and some into another (decayed or not), and frozen ones into none. Otherwise an error asks for the names.
 // ZeroRedundancyOptimizer then deals each group's parameters to the ranks: the largest first, each to the rank that has
 // the fewest elements so far. deal_parameters follows that and proves it by the shapes on every rank.
 // Pure. Does not read files or know which name is a parameter's; names that can't be one should not be given.
@@ -30,7 +32,12 @@ struct NamedShape {
 using IndexedGroup = std::vector<std::optional<Shape>>;
 using NameIndices = std::vector<std::vector<std::uint32_t>>;  // of each group's numbers: which name
 
+// Whatever the order of the names: each number has the one name of its shape. A number without a shape has the one name
+// that is left.
 // Fails: `invalid`, saying why and what to do.
+[[nodiscard]] Result<NameIndices> name_by_shape(std::span<const NamedShape> names,
+                                                std::span<const IndexedGroup> groups);
+// Names that were given, in the order that was given. Fails: likewise.
 [[nodiscard]] Result<NameIndices> order_parameters(std::span<const NamedShape> names,
                                                    std::span<const IndexedGroup> groups);
 // Each rank's own groups, as many on each. Returns each rank's.
@@ -46,6 +53,7 @@ struct ParameterNames {
     std::optional<Shape> shape;
   };
   std::vector<std::vector<Entry>> sections;  // one: the model's order; more: the optimizer's
+  bool says_groups = false;                  // a section is a group, even where there is one
 };
 // Fails: `invalid` with the line, or as JSON does; a name twice.
 [[nodiscard]] Result<ParameterNames> parse_parameter_names(std::string_view text);

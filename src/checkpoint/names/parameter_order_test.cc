@@ -59,6 +59,35 @@ TEST(OrderParameters, TheOrderCanTellWhatShapesDoNot) {
   EXPECT_EQ(*order, (NameIndices{{0, 1, 3}}));
 }
 
+// A name's place in the groups follows from its shape alone, whatever the orders.
+TEST(NameByShape, OneNameOfEachShapeInAnyOrder) {
+  const auto names = named({{"a", {2}}, {"b", {3}}, {"frozen", {9}}, {"c", {2, 2}}});
+  Result<NameIndices> order = name_by_shape(names, std::vector<IndexedGroup>{{Shape{2, 2}, Shape{3}}, {Shape{2}}});
+  ASSERT_TRUE(order.has_value()) << order.error().what;
+  EXPECT_EQ(*order, (NameIndices{{3, 1}, {0}}));
+  order = name_by_shape(named({{"a", {2}}, {"b", {3}}}), std::vector<IndexedGroup>{{Shape{3}, std::nullopt}});
+  ASSERT_TRUE(order.has_value()) << order.error().what;
+  EXPECT_EQ(*order, (NameIndices{{1, 0}}));  // the one that is left
+}
+
+TEST(NameByShape, WhatCouldBeExchangedIsRefused) {
+  const auto expect_none = [](const std::vector<NamedShape>& names, const std::vector<IndexedGroup>& groups) {
+    Result<NameIndices> order = name_by_shape(names, groups);
+    ASSERT_FALSE(order.has_value());
+    EXPECT_EQ(order.error().code, Code::invalid);
+    EXPECT_NE(order.error().what.find("--param-names"), std::string::npos) << order.error().what;
+  };
+  const auto twins = named({{"a", {2}}, {"b", {2}}, {"c", {3}}});
+  expect_none(twins, {{Shape{2}, Shape{2}, Shape{3}}});
+  expect_none(twins, {{Shape{2}}});                // one of them is frozen
+  expect_none(twins, {{Shape{3}, std::nullopt}});  // whose?
+  expect_none(twins, {{Shape{3}, Shape{3}}});      // more numbers than names
+  expect_none(twins, {{Shape{5}}});                // no such shape
+  expect_none(named({{"a", {2}}, {"b", {3}}}), {{std::nullopt, std::nullopt}});
+  expect_none({{"a", std::nullopt}}, {{Shape{2}}});
+  expect_none({}, {{Shape{2}}});
+}
+
 void expect_refused(const std::vector<NamedShape>& names, const std::vector<IndexedGroup>& groups) {
   Result<NameIndices> order = order_parameters(names, groups);
   ASSERT_FALSE(order.has_value());
@@ -171,10 +200,15 @@ TEST(ParameterNames, AreReadByLineAndAsJson) {
   EXPECT_EQ(lines->sections[0][1].shape, (Shape{24, 24}));
   EXPECT_EQ(lines->sections[0][2].name, "c name");
   EXPECT_EQ(lines->sections[1][0].shape, (Shape{3}));
+  EXPECT_TRUE(lines->says_groups);
   Result<ParameterNames> json = parse_parameter_names(" [\"a\", \"b 2x3\"]\n");
   ASSERT_TRUE(json.has_value()) << json.error().what;
   ASSERT_EQ(json->sections.size(), 1u);
   EXPECT_EQ(json->sections[0][1].shape, (Shape{2, 3}));
+  EXPECT_FALSE(json->says_groups);
+  Result<ParameterNames> one_group = parse_parameter_names("[[\"a\", \"b\"]]");
+  ASSERT_TRUE(one_group.has_value()) << one_group.error().what;
+  EXPECT_TRUE(one_group->says_groups);
   Result<ParameterNames> nested = parse_parameter_names("[[\"a\"], [\"b\", \"c\"]]");
   ASSERT_TRUE(nested.has_value()) << nested.error().what;
   EXPECT_EQ(nested->sections.size(), 2u);

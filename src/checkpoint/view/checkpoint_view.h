@@ -80,6 +80,7 @@ struct CheckpointView {
   std::vector<std::string> objects;                          // what else is stored: names of no tensors
   std::string values;                                        // what else is stored, as JSON; empty: not known
   std::vector<std::string> notes;                            // sentences: what is odd, and does no harm
+  std::vector<std::string> unnamed;   // sentences: optimizers whose state keeps its numbers, since nothing names them
   std::vector<std::string> problems;  // sentences: what is missing or damaged; convert refuses, inspect shows
 };
 

@@ -25,8 +25,8 @@ void add_reading(CLI::App& app, ReadOptions& read) {
   app.add_option("--tag", read.tag, "which checkpoint, if the folder has several: global_step1200, iter_0000003, ...");
   app.add_option(
       "--param-names", read.parameter_names_file,
-      "FILE with the parameter names in the model's order, one per line or a JSON list; needed if the optimizer state "
-      "is keyed by number");
+      "FILE with the parameter names in the optimizer's order, one per line (an empty line between groups) or a JSON "
+      "list; needed if the optimizer state is keyed by number");
 }
 
 std::string non_negative(const std::string& words) {

@@ -245,6 +245,16 @@ TEST(ConvertPlan, AnOptimizersProblemsLetTheModelPass) {
   EXPECT_EQ(problems_for(view, options).size(), 1u);
 }
 
+TEST(ConvertPlan, NumbersWithoutNamesAreNotConverted) {
+  CheckpointView view;
+  view.unnamed = {"the optimizer numbers its parameters"};
+  ConvertOptions options;
+  options.to = ConvertOptions::To::universal;
+  EXPECT_EQ(problems_for(view, options), view.unnamed);
+  options.roles = {"weight"};
+  EXPECT_TRUE(problems_for(view, options).empty());
+}
+
 TEST(ConvertPlan, RefusesRolesThatNobodyHas) {
   ConvertOptions options;
   options.roles = {"weight", "momentum"};

@@ -53,7 +53,10 @@ std::vector<std::string> problems_for(const CheckpointView& view, const ConvertO
   const bool model_only =
       options.roles.empty() ? options.to == To::huggingface : std::ranges::all_of(options.roles, is_of_the_model);
   std::vector<std::string> problems = view.problems;
-  if (model_only) std::erase_if(problems, [](const std::string& what) { return what.starts_with(kOfOptimizerState); });
+  if (model_only)
+    std::erase_if(problems, [](const std::string& what) { return what.starts_with(kOfOptimizerState); });
+  else
+    problems.insert(problems.end(), view.unnamed.begin(), view.unnamed.end());
   return problems;
 }
 

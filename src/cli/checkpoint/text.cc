@@ -161,6 +161,7 @@ std::string inspect_text(const CheckpointView& view, const std::string& path, st
   if (!view.notes.empty()) out += "\n";
   append_first(
       out, view.notes, shown_max, [](const auto& note) { return text("note: ", printable(note), "\n"); }, "note");
+  for (const std::string& what : view.unnamed) out += text("note: ", printable(what), "\n");
   if (!view.problems.empty()) out += "\n";
   for (const std::string& problem : view.problems) out += text("PROBLEM: ", printable(problem), "\n");
   return out;
@@ -186,6 +187,7 @@ json inspect_json(const CheckpointView& view, const std::string& path) {
   for (const auto& [alias, name] : view.aliases) document["aliases"][alias] = name;
   document["objects"] = sentences(view.objects);
   document["notes"] = sentences(view.notes);
+  document["unnamed"] = sentences(view.unnamed);
   document["problems"] = sentences(view.problems);
   return document;
 }

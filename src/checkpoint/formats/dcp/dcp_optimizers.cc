@@ -112,7 +112,7 @@ std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlac
 }
 
 Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
-                                std::vector<StateKey>& keys, std::vector<std::string>& notes) {
+                                std::vector<StateKey>& keys, CheckpointView& view) {
   std::set<Path> roots;
   std::vector<std::optional<Path>> root_of(checkpoint.tensors.size());
   for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
@@ -141,8 +141,8 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptio
     join.items.push_back(std::move(item));
   }
   PAWL_TRY(add_optimizers(join, names));
-  notes.insert(notes.end(), join.view.notes.begin(), join.view.notes.end());
-  notes.insert(notes.end(), join.view.problems.begin(), join.view.problems.end());
+  view.notes.insert(view.notes.end(), join.view.notes.begin(), join.view.notes.end());
+  view.unnamed.insert(view.unnamed.end(), join.view.unnamed.begin(), join.view.unnamed.end());
   for (const JoinItem& item : join.items) {
     if (!item.in_optimizer) continue;
     StateKey& key = keys[order[static_cast<std::size_t>(item.parts[0].part - state.parts.data())]];

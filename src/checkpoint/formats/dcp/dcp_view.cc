@@ -401,7 +401,7 @@ Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files
   const StateNameOptions how{.trust_model_words = has_state_dicts(keys)};
   StateNames names = name_states(keys, how);
   if (names.is_indexed) {
-    PAWL_TRY(name_numbered_parameters(checkpoint, options, files, keys, view.notes));
+    PAWL_TRY(name_numbered_parameters(checkpoint, options, files, keys, view));
     names = name_states(keys, how);
   }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());

@@ -12,6 +12,7 @@
 #include "checkpoint/formats/deepspeed/deepspeed.h"
 #include "checkpoint/formats/deepspeed/universal.h"
 #include "checkpoint/formats/fixtures.h"
+#include "checkpoint/formats/given_names.h"
 #include "checkpoint/formats/torch/rank_files.h"
 
 namespace pawl::checkpoint {
@@ -59,7 +60,8 @@ TEST(Hyperparameters, OfEveryZeroStage) {
   for (const std::string& set : fixtures::sets())
     for (const auto& entry : fs::directory_iterator(set + "/deepspeed")) {
       if (!fs::exists(entry.path() / "ckpt" / "latest")) continue;
-      const Result<CheckpointView> view = view_deepspeed((entry.path() / "ckpt").string());
+      const Result<CheckpointView> view = fixtures::read_named(
+          [&](const ReadOptions& options) { return view_deepspeed((entry.path() / "ckpt").string(), options); });
       ASSERT_TRUE(view.has_value()) << view.error().what;
       if (entry.path().filename() == "zero1_w4_elastic") {
         EXPECT_EQ(view->values, "");  // elastic files have no groups
@@ -84,12 +86,14 @@ TEST(Hyperparameters, OfUniversalFolders) {
 
 TEST(Hyperparameters, OfTorchSaveInOneFileAndDealtToRanks) {
   const std::string folder = fixtures::small_set() + "/torch/G6_ddp_zero_w3";
-  const Result<CheckpointView> one = view_torch_file(folder + "/consolidated.pt");
+  const Result<CheckpointView> one = fixtures::read_named(
+      [&](const ReadOptions& options) { return view_torch_file(folder + "/consolidated.pt", options); });
   ASSERT_TRUE(one.has_value()) << one.error().what;
   EXPECT_TRUE(expect_decay(*one, "consolidated"));
-  ReadOptions options;
-  options.tag = "rank#.pt";
-  const Result<CheckpointView> dealt = view_rank_files(folder, options);
+  const Result<CheckpointView> dealt = fixtures::read_named([&](ReadOptions options) {
+    options.tag = "rank#.pt";
+    return view_rank_files(folder, options);
+  });
   ASSERT_TRUE(dealt.has_value()) << dealt.error().what;
   EXPECT_TRUE(expect_decay(*dealt, "dealt"));
   EXPECT_EQ(by_name(*one), by_name(*dealt));

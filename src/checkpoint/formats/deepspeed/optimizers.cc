@@ -67,6 +67,7 @@ std::vector<NamedShape> expert_names(const std::vector<ExpertWeight>& experts, s
 // The model_states file of a job with ZeRO lists who is in each group.
 ParameterNames names_of_groups(const std::vector<ParameterGroup>& groups) {
   ParameterNames out;
+  out.says_groups = true;
   for (const ParameterGroup& group : groups) {
     auto& section = out.sections.emplace_back();
     for (const ParameterShape& parameter : group) section.push_back({parameter.name, parameter.shape});

@@ -107,9 +107,9 @@ Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const st
         out.push_back(state == states_.end() ? std::nullopt : shape_of_state(file_, state->second));
     }
   }
-  if (!is_given) return order_parameters(names, indexed);
+  if (!is_given) return name_by_shape(names, indexed);
   const std::vector<std::vector<NamedShape>> sections = given_sections(names);
-  if (sections.size() > 1) return order_parameters_in(sections, indexed);
+  if (names_.given->says_groups) return order_parameters_in(sections, indexed);
   return order_parameters(sections.empty() ? std::span<const NamedShape>() : sections[0], indexed);
 }
 

@@ -1,7 +1,7 @@
 // PlainOptimizer: an optimizer's state without ZeRO: torch's own, keyed by number, or in a wrapper with fp32 masters.
 //
-// Names are not stored. They are the model's if its names, in their order, can be dealt to the groups in exactly one
-// way (checkpoint/names/parameter_order.h); else an error asks for them (--param-names). Groups of experts are dealt
+// Names are not stored. Where each number has a shape that only one parameter of the model has, that is its name
+// (checkpoint/names/parameter_order.h); else an error asks for names (--param-names). Groups of experts get
 // the experts' names. Reads its file's pickle and steps; adds pieces to a table.
 #pragma once
 

@@ -11,6 +11,7 @@
 #include "checkpoint/formats/deepspeed/deepspeed.h"
 #include "checkpoint/formats/deepspeed/golden_steps.h"
 #include "checkpoint/formats/deepspeed/universal.h"
+#include "checkpoint/formats/given_names.h"
 #include "checkpoint/formats/golden_check.h"
 #include "env/temporary_directory.h"
 
@@ -67,7 +68,8 @@ class Written {
 };
 
 CheckpointView read_job(const std::string& fixture) {
-  Result<CheckpointView> view = view_deepspeed(fixture + "/ckpt");
+  Result<CheckpointView> view =
+      fixtures::read_named([&](const ReadOptions& options) { return view_deepspeed(fixture + "/ckpt", options); });
   EXPECT_TRUE(view) << view.error().what;
   return view ? std::move(*view) : CheckpointView();
 }

@@ -1,12 +1,12 @@
 // RankFiles: checkpoints of plain torch.save: one file, or a folder with one file from each rank.
 //
 // What the ranks hold together: DTensors and ShardedTensors are boxes of one tensor; what every rank saved whole are
-// copies, which should be equal. An optimizer's numbers become names where there is just one way (parameter_order.h):
-// one optimizer on all ranks, or a ZeroRedundancyOptimizer's dealt ones. FSDP's flat parameters are joined; the shapes
+// copies, which should be equal. An optimizer's numbers become names where shapes are a parameter's own
+// (parameter_order.h): one optimizer on all ranks, or a ZeroRedundancyOptimizer's dealt ones. FSDP's flat parameters are joined; the shapes
 // in them are not in such files and must be given with --param-names, else tensors stay flat and a problem says so.
 //
 // What always holds of a view: see checkpoint/view/checkpoint_view.h. If an optimizer's names are not known, weights
-// stay readable: the optimizer's tensors keep their stored names, and a problem names the remedy. Executes nothing.
+// stay readable: the optimizer's tensors keep their stored names, and `unnamed` says the remedy. Executes nothing.
 #pragma once
 
 #include <cstdint>

@@ -65,6 +65,8 @@ class OptimizerNamer {
   Status resolve(std::vector<Instance*>& instances);
   Status resolve_in(const Container& container, const Question& question,
                     std::vector<std::vector<std::string>>& out) const;
+  Status resolve_given(const Container& container, const Question& question,
+                       std::vector<std::vector<std::string>>& out) const;
   Result<std::vector<std::vector<NamedShape>>> given_names(const Container& container) const;
   void add_items();
 
@@ -235,19 +237,31 @@ bool are_alike(const std::vector<Instance*>& instances) {
 // One optimizer on all ranks, or one dealt to them. `out`: of each instance, the names in the order of its numbers.
 Status OptimizerNamer::resolve_in(const Container& container, const Question& question,
                                   std::vector<std::vector<std::string>>& out) const {
-  std::vector<std::vector<NamedShape>> sections;
-  if (given_) {
-    PAWL_ASSIGN(sections, given_names(container));
-  } else if (container.names.size() < question.numbers) {  // first: there may be many small dicts
+  if (given_) return resolve_given(container, question, out);
+  if (container.names.size() < question.numbers)  // first: there may be many small dicts
     return Error{Code::invalid, text("it has ", question.numbers, " parameters, and ", container.names.size(),
                                      " names are known: give --param-names FILE")};
-  } else {
-    sections = {container.names};
+  std::vector<IndexedGroup> groups;  // of all ranks, one after another
+  for (std::size_t rank = 0; rank < (question.alike ? 1 : question.ranks.size()); ++rank)
+    groups.insert(groups.end(), question.ranks[rank].begin(), question.ranks[rank].end());
+  PAWL_ASSIGN(const NameIndices indices, name_by_shape(container.names, groups));
+  auto next = indices.begin();
+  for (const std::vector<IndexedGroup>& rank : question.ranks) {
+    if (question.alike) next = indices.begin();
+    const auto end = next + static_cast<std::ptrdiff_t>(rank.size());
+    out.push_back(names_at({next, end}, container.names));
+    next = end;
   }
+  return {};
+}
+
+Status OptimizerNamer::resolve_given(const Container& container, const Question& question,
+                                     std::vector<std::vector<std::string>>& out) const {
+  PAWL_ASSIGN(const std::vector<std::vector<NamedShape>> sections, given_names(container));
   const std::vector<NamedShape> names = flattened(sections);
   Error why{Code::invalid, "the ranks' optimizers differ"};
   if (question.alike) {
-    Result<NameIndices> order = sections.size() > 1 ? order_parameters_in(sections, question.ranks[0])
+    Result<NameIndices> order = given_->says_groups ? order_parameters_in(sections, question.ranks[0])
                                                     : order_parameters(names, question.ranks[0]);
     if (order) {
       out.assign(question.ranks.size(), names_at(*order, names));
@@ -257,7 +271,7 @@ Status OptimizerNamer::resolve_in(const Container& container, const Question& qu
   }
   if (question.ranks.size() == 1) return why;
   Result<std::vector<NameIndices>> dealt =
-      sections.size() > 1 ? deal_parameters_in(sections, question.ranks) : deal_parameters(names, question.ranks);
+      given_->says_groups ? deal_parameters_in(sections, question.ranks) : deal_parameters(names, question.ranks);
   if (!dealt) return question.alike ? why : dealt.error();
   for (const NameIndices& indices : *dealt) out.push_back(names_at(indices, names));
   return {};
@@ -352,12 +366,13 @@ Status OptimizerNamer::run() {
     if (!status) {
       const bool alike = are_alike(instances);
       for (Instance* instance : instances) instance->is_own = !alike;
-      join_.view.problems.push_back(
-          text(kOfOptimizerState, ": ", label,
-               " numbers its parameters, and it is not known which is which: ", status.error().what));
+      join_.view.unnamed.push_back(
+          text(label, " numbers its parameters, and it is not known which is which: ", status.error().what));
     } else {
-      join_.view.notes.push_back(text(label, " numbers its ", numbers, " parameters: they were named by the model's ",
-                                      "order and their shapes, in the only way that fits"));
+      join_.view.notes.push_back(
+          text(label, " numbers its ", numbers, " parameters: ",
+               given_ ? "they have the names that were given"
+                      : "they were named by their shapes, which no other parameter of the model has"));
     }
   }
   add_items();
