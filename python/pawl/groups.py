@@ -21,7 +21,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pawl import _extension
+from pawl import _extension, made_ddp
 from pawl.errors import PawlError, Refused
 
 if TYPE_CHECKING:
@@ -31,6 +31,14 @@ BACKEND = "pawl"
 _BY_SCRIPTS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")  # what scripts name as the default group's
 _OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
                        "send_object_list", "recv_object_list")
+
+
+_groups_asked_for = 0
+
+
+def groups_asked_for() -> int:
+    """How often new_group() was called, also for groups in which this rank is not."""
+    return _groups_asked_for
 
 
 class GroupsFailed(PawlError):
@@ -54,6 +62,7 @@ def register() -> None:
     _replace("_verify_param_shape_across_processes", _compared, "torch.distributed.utils")
     if hasattr(dist.distributed_c10d, "_shutdown_backend"):
         _replace("_shutdown_backend", _managed_too)
+    made_ddp.watch()
     atexit.register(c10d.close_generation)
 
 
@@ -318,6 +327,8 @@ def _managed_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
+        global _groups_asked_for
+        _groups_asked_for += 1
         bound = signature.bind(*args, **kwargs)
         named = bound.arguments.get("backend")
         if named is not None and _is_managed(None):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import loaders, volatile_state
+from pawl import loaders, made_ddp, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -194,11 +194,10 @@ class Protected:
 
     def mend_reducers(self) -> None:
         """Where an exception left a backward, DDP still waits for the rest of it."""
-        for module in self.wrappers:
-            for each in module.modules():
-                reset = getattr(getattr(each, "reducer", None), "_reset_state", None)
-                if reset is not None:
-                    reset()
+        for module in self.ddp_modules():
+            reset = getattr(getattr(module, "reducer", None), "_reset_state", None)
+            if reset is not None:
+                reset()
 
     def gradient_order(self) -> list[str]:
         """Of the parameters in DDP's buckets. DDP lays them anew after the first backward that exchanges gradients, in
@@ -253,10 +252,13 @@ class Protected:
             left += [(depth + 1, each) for each in itertools.islice(inside, ELEMENTS_MAX)]
 
     def ddp_modules(self) -> list[Any]:
-        """All that are in what was handed over."""
+        """All that are in what was handed over, or around it."""
         from torch.nn.parallel import DistributedDataParallel
-        return [each for wrapper in self.wrappers for each in wrapper.modules()
-                if isinstance(each, DistributedDataParallel)]
+        found = [each for wrapper in self.wrappers for each in wrapper.modules()
+                 if isinstance(each, DistributedDataParallel)]
+        own = {id(parameter) for _, parameter in self.parameters()}
+        return found + [each for each in made_ddp.made() if all(each is not known for known in found)
+                        and any(id(parameter) in own for parameter in each.parameters())]
 
     # Gradients that one block leaves to the next.
 

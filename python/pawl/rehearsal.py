@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import drill_record, script_exit, second_step
+from pawl import drill_record, groups, script_exit, second_step
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -76,15 +76,22 @@ class RehearsalJob(Job):
         return self._protected.place_in(loader)
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
+        begun_with = self._not_derived()
         for step in rehearsal_steps(self, self._protected):
             self._unwind_if_seated()
             if int(step) == STEPS_BEFORE_SEAL:
                 self._sentinel.begin(self._protected.stable())
+                begun_with = self._not_derived()
             yield step
         self._unwind_if_seated()
-        if not self._writes_early:  # else a second step has to show it
+        # Else a second step has to make it, and to show it.
+        if not self._writes_early and self._not_derived() == begun_with:
             self.made = second_step.made_by_both(self._protected)
         raise RehearsalEnded
+
+    def _not_derived(self) -> tuple[int, list[str]]:
+        """Groups and protected parts: a second step that adds to them is rehearsed."""
+        return groups.groups_asked_for(), [part.name for part in self._protected.parts]
 
     def stop(self) -> None:
         pass

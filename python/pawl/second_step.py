@@ -4,8 +4,9 @@ Layouts are sealed after two steps, and whoever takes a seat later has to come t
 one is known: at its forward it lays its buckets anew, in the order in which the gradients of the first backward came.
 The method that its forward calls for this is private to torch. Whether a script makes anything else then (state of an
 optimizer whose first step a scaler skipped, a late buffer) can't be known beforehand, but a spare's rehearsal shows it:
-it does both steps, and what has come of them is kept. Only a seat whose first step, with new buckets, has come to just
-that leaves out the second. Seats compare the buckets' order once more before they connect (same_script.py).
+it does both steps, and what has come of them is kept, unless the second has made groups or protected more. Only a seat
+whose first step, with new buckets, has come to just that leaves out the second. Seats compare the buckets' order once
+more before they connect (same_script.py).
 """
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 import collections
 import copy
 import dataclasses
+import gc
 import multiprocessing
 import os
 import pickle
@@ -34,6 +35,7 @@ from pawl import (  # noqa: E402
     left_gradients,
     look_around,
     losses,
+    made_ddp,
     managed,
     protect,
     rehearsal_guard,
@@ -954,6 +956,27 @@ class SecondStepTest(unittest.TestCase):
                 self.assertEqual("find_unused_parameters" in ddp, derived == declared)
                 train(model, optimizer, 2)
                 self.assertEqual(derived, protected.gradient_order(), "and does not do it again")
+
+    def test_the_module_inside_of_ddp_is_protected(self):
+        made_ddp.watch()
+        net = Crossed()
+        model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
+        another = nn.parallel.DistributedDataParallel(Crossed())
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        protected = protect.Protected(0, 1)
+        protected.add((net, optimizer), None)
+        self.assertEqual([model], protected.ddp_modules())
+        train(model, optimizer)
+        declared = protected.gradient_order()
+        second_step.lay_buckets(protected)
+        laid = protected.gradient_order()
+        self.assertNotEqual(declared, laid)
+        train(model, optimizer)
+        self.assertEqual(laid, protected.gradient_order())
+        self.assertIn(another, made_ddp.made())
+        del another
+        gc.collect()
+        self.assertIn(model, made_ddp.made())
 
     def test_nothing_is_derived_without_a_rehearsal_of_both(self):
         model, optimizer, protected = self.started()
