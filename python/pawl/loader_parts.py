@@ -168,6 +168,9 @@ class OwnGenerators:
         if self._looks:
             self._looks -= 1
             refuse_late(generators_of(self._dataset), self._parts)
+        return self.states()
+
+    def states(self) -> dict[str, Any]:
         return {path: part.save() for path, part in self._parts.items()}
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -203,7 +206,7 @@ def generators_of(dataset: Any) -> dict[str, Any]:
         elif levels:
             nearest.extend((path + name, each, levels - 1) for _, (name, each) in zip(
                 range(VALUES_LOOKED_AT), _inside(value), strict=False) if type(each) not in _PLAIN)
-            nearest.extend((name, each, levels - 1) for name, each in _used_by(value))
+            nearest.extend((f"{path}: {name}", each, levels - 1) for name, each in _used_by(value))
     return found
 
 

@@ -308,11 +308,12 @@ class IndexedPlace:
             _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
             self._iterator = _open(self.loader, order)
             return
-        now = volatile_state.save_random()
+        now, own = volatile_state.save_random(), self._own.states()
         try:
             self._iterator = _open(self.loader, order)
             if not self.loader.num_workers:
                 self._put_samplers_back(self._found)  # since then the loader has drawn a seed, for workers
+                self._own.load(own)  # the dataset may draw from a sampler's generator, and has done so since
         finally:
             volatile_state.load_random(now)
 
@@ -332,7 +333,7 @@ class IndexedPlace:
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         seed = mixed(zlib.crc32(before["torch"]) + mixed(self.epoch))
         self._begin = {"samplers": states, "seed": seed, "random": moved}
-        following = self._pass_by(drawn, following)
+        following = self._pass_by(drawn, following, self._given)
         yield from self._numbered(drawn, following, self._given, seed)
 
     def _begin_again(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
@@ -354,11 +355,11 @@ class IndexedPlace:
     def _sampler_name(self) -> str:
         return type(getattr(self._order, "sampler", self._order)).__name__
 
-    def _pass_by(self, drawn: Iterator[Any], following: Any) -> Any:
-        """The batches that were given. The next one."""
+    def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> Any:
+        """So many batches. The next one."""
         self._digest = 0
         self._digests.clear()
-        for _ in range(self._given):
+        for _ in range(count):
             self._digest = _with_indices(self._digest, following)
             following = next(drawn, _END)
         return following
@@ -368,13 +369,21 @@ class IndexedPlace:
         volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
         self._put_samplers_back(begin["samplers"])
         drawn, given = iter(self._order), self._digest
-        following = self._pass_by(drawn, next(drawn, _END))
+        first = next(drawn, _END)
+        following = self._pass_by(drawn, first, self._given - 1)
+        if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
+            self._digest = _with_indices(self._digest, following)
         if self._digest != given:
             raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: "
                           f"its order is made from something that isn't kept. Make it from the epoch, from everybody's "
                           f"random numbers, or from a generator that is its attribute")
         self._found = [each.save() for each in self._samplers]
-        return self._numbered(drawn, following, self._given, begin["seed"])
+        return self._follow(drawn, following, begin["seed"])
+
+    def _follow(self, drawn: Iterator[Any], last: Any, seed: int) -> Iterator[Any]:
+        """What comes after the last that was given; where none was, `last` itself."""
+        following = next(drawn, _END) if self._given else last
+        yield from self._numbered(drawn, following, self._given, seed)
 
     def _numbered(self, drawn: Iterator[Any], following: Any, number: int, seed: int) -> Iterator[Any]:
         checked, digest = number + DRAWS_CHECKED, self._digest

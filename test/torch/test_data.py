@@ -366,7 +366,7 @@ class LoaderWatchTest(unittest.TestCase):
         self.step = 1
         with self.assertRaisesRegex(pawl.Refused, r"batches gives batches to one step after the other, .*job.batches"):
             next(batches)
-        with self.assertRaisesRegex(pawl.Refused, r"train_loader gives .*job.batches\(\(loader, train_loader\), "):
+        with self.assertRaisesRegex(pawl.Refused, r"train_loader gives .*job.batches\(\(other, train_loader\), "):
             for self.step, _ in enumerate(train_loader):
                 pass
 
@@ -502,8 +502,8 @@ def shaken(values):
     return values + CHANCE.random()
 
 
-def turning():
-    dice = random.Random(6)
+def turning(seed):
+    dice = random.Random(seed)
 
     def turn(values):
         return -values if dice.random() < 0.5 else values
@@ -511,16 +511,30 @@ def turning():
 
 
 class NoisyOutside(Dataset):
-    """With generators of the script's and of a function's own."""
+    """With generators of the script's and of functions' own."""
 
     def __init__(self):
-        self.transform = turning()
+        self.transforms = [turning(6), turning(9)]
 
     def __len__(self):
         return 21
 
     def __getitem__(self, index):
-        return shaken(self.transform(torch.tensor([index + 1.0])))
+        first, second = self.transforms
+        return shaken(first(torch.tensor([index + 1.0]))) + second(torch.tensor([100.0]))
+
+
+class Shaken(Dataset):
+    """Draws from what it is given."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return index + torch.rand(1, generator=self.generator)
 
 
 def mark_dataset(worker):
@@ -662,7 +676,8 @@ class PlaceTest(unittest.TestCase):
                 place.part("").save()
 
     def test_generators_outside_of_the_dataset(self):
-        self.assertEqual(["CHANCE", "dice"], sorted(loader_parts.generators_of(NoisyOutside())))
+        self.assertEqual(["CHANCE", "dice", "dice"], sorted(each.rpartition(": ")[2]
+                                                    for each in loader_parts.generators_of(NoisyOutside())))
 
         def make(workers):
             def made():
@@ -671,6 +686,12 @@ class PlaceTest(unittest.TestCase):
             return made
         self.same(make(0))
         self.same(make(2), vanilla=False)
+
+    def test_a_generator_that_dataset_and_loader_share(self):
+        def make():
+            generator = torch.Generator().manual_seed(3)
+            return DataLoader(Shaken(generator), batch_size=4, shuffle=True, generator=generator)
+        self.same(make)
 
     def test_a_dataset_that_holds_much(self):
         data = Noisy()
