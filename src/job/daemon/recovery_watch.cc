@@ -38,7 +38,7 @@ void RecoveryWatch::look_at(Seat seat) {
   if (!verdict.wait) return;
   waits_.push_back({seat, *verdict.wait});
   if (verdict.tell) tell(waits_.back());
-  if (!verdict.give_up.empty()) parts_.mover.give_up_node(verdict.give_up);
+  if (!verdict.give_up.empty()) parts_.mover.give_up_node_if_free(verdict.give_up);
 }
 
 void RecoveryWatch::look_at_leader() {
@@ -48,7 +48,7 @@ void RecoveryWatch::look_at_leader() {
   if (leaders_.since == Duration::zero()) leaders_.since = now;
   waits_.push_back({std::nullopt, {what, now - leaders_.since, std::nullopt}});
   if (!is_due(leaders_, now)) return;
-  leaders_.told_at = now;
+  note_told(leaders_, now);
   tell(waits_.back());
 }
 

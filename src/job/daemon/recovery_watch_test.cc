@@ -104,6 +104,23 @@ TEST_F(RecoveryWatched, ASourceThatAcceptsAndSaysNothingIsToldOfAndThenTheSeatsA
   EXPECT_TRUE(next->struck.empty());
 }
 
+TEST_F(RecoveryWatched, ANodeThatOthersFetchFromStaysAndIsNotGivenUpLaterForAWaitThatIsOver) {
+  node.state.sources.push_back({Seat(1), SourceKind::replica, test_life(0), Generation(1), kResumeStep});
+  begin();
+  const PeerEnd source = world.network.accept();
+  pass(35s);
+  EXPECT_FALSE(reported());
+  imports.end();
+  for (Source& each : node.state.sources) each.kind = SourceKind::nothing;
+  (void)node.learn();
+  imports.begin();
+  pass(1s);
+  EXPECT_NE(watch.waits().at(0).wait.what.find("its trainer"), std::string::npos) << watch.waits()[0].wait.what;
+  node.state.sources.clear();
+  (void)node.learn();
+  EXPECT_FALSE(reported());
+}
+
 TEST_F(RecoveryWatched, ASourceThatCanNotBeReachedIsNamedWithTheLastError) {
   world.network.refuse_next(1'000'000);
   begin();

@@ -98,10 +98,11 @@ void SpareMemory::let_go(std::uint32_t wanted, std::uint64_t size_bytes) {
   auto gone = std::make_shared<std::vector<ReadySegment>>();
   {
     std::lock_guard lock(mutex_);
-    const auto stays = std::ranges::partition(
-        ready_, [size_bytes](const ReadySegment& segment) { return segment.mapping.size_bytes() >= size_bytes; });
-    std::ranges::move(stays, std::back_inserter(*gone));
-    ready_.erase(stays.begin(), stays.end());
+    const auto goes = std::partition(ready_.begin(), ready_.end(), [size_bytes](const ReadySegment& segment) {
+      return segment.mapping.size_bytes() >= size_bytes;
+    });
+    std::move(goes, ready_.end(), std::back_inserter(*gone));
+    ready_.erase(goes, ready_.end());
     for (; ready_.size() > wanted; ready_.pop_back()) gone->push_back(std::move(ready_.back()));
     if (making_ && wanted == 0) making_->given_up = true;
   }

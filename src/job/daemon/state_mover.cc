@@ -324,6 +324,14 @@ void StateMover::give_up_node(const std::string& why) {
   push_unfit();
 }
 
+void StateMover::give_up_node_if_free(const std::string& why) {
+  if (!context_.mirror.has_state() || !is_fetched_from()) give_up_node(why);
+}
+
+bool StateMover::is_fetched_from() const {
+  return others_fetch_from(context_.mirror.state(), context_.mirror.ready_members(), context_.self);
+}
+
 // Until the job is over or has run, and while others fetch from here: nothing else says it again.
 void StateMover::push_unfit() {
   const JobMirror& mirror = context_.mirror;
@@ -333,7 +341,7 @@ void StateMover::push_unfit() {
     if (!mirror.is_over()) return move(failed->next, failed->why);
     return unfit_.clear();
   }
-  if (mirror.has_state() && others_fetch_from(mirror.state(), mirror.ready_members(), context_.self)) return;
+  if (mirror.has_state() && is_fetched_from()) return;
   const std::string why = std::exchange(unfit_, {});
   if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
   if (std::exchange(told_unfit_, mirror.generation()) != mirror.generation()) log_error("spare_unfit", "why", why);

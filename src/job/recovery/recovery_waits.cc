@@ -96,11 +96,27 @@ std::optional<Duration> deadline_of(WaitKind kind, const SeatView& view, const D
   return own_task ? std::optional(fetch_deadline(view.bytes, deadlines)) : std::nullopt;
 }
 
+void note_bytes(const FetchState& fetch, WaitNotes& notes, Duration now) {
+  if (fetch.received > notes.most) {
+    notes.most = fetch.received;
+    notes.most_try = fetch.tries;
+  }
+  const bool counts = fetch.tries - std::min(notes.most_try, fetch.tries) <= kFruitlessTriesMax;
+  if (fetch.received > notes.received && counts) notes.moved_at = now;
+  notes.received = fetch.received;
+}
+
 }  // namespace
 
 bool is_due(const WaitNotes& notes, Duration now) {
   return notes.told_at == Duration::zero() ? now - notes.since >= kWaitToldAfter
-                                           : now - notes.told_at >= kWaitToldEvery;
+                                           : now - notes.told_at >= notes.told_pause;
+}
+
+void note_told(WaitNotes& notes, Duration now) {
+  notes.told_pause =
+      notes.told_at == Duration::zero() ? kWaitToldEvery : std::min(2 * notes.told_pause, kWaitToldEveryMax);
+  notes.told_at = now;
 }
 
 Duration fetch_deadline(std::uint64_t bytes, const Deadlines& deadlines) {
@@ -111,18 +127,16 @@ WaitVerdict judge_wait(const SeatView& view, WaitNotes notes, Duration now, cons
   if (view.ready) return {};
   const WaitKind kind = kind_of(view);
   if (notes.kind != kind) notes = {.kind = kind, .since = now, .moved_at = now};
-  if (kind == WaitKind::fetch && view.fetch->received > notes.received) {
-    notes.received = view.fetch->received;
-    notes.moved_at = now;
-  }
+  if (kind == WaitKind::fetch) note_bytes(*view.fetch, notes, now);
   WaitVerdict verdict;
   verdict.tell = is_due(notes, now);
-  if (verdict.tell) notes.told_at = now;
+  if (verdict.tell) note_told(notes, now);
   verdict.notes = notes;
   verdict.wait = SeatWait{text_of(kind, view), now - notes.since, deadline_of(kind, view, deadlines)};
-  const SeatWait& wait = *verdict.wait;
+  SeatWait& wait = *verdict.wait;
+  if (wait.deadline) *wait.deadline += notes.moved_at - notes.since;
   const Duration stands_for = now - notes.moved_at;
-  if (wait.deadline && stands_for > *wait.deadline)
+  if (wait.deadline && wait.age > *wait.deadline)
     verdict.give_up = text("seat ", view.seat, " has waited ", stands_for / 1s, " s for ", wait.what);
   return verdict;
 }

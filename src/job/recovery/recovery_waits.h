@@ -18,7 +18,11 @@
 namespace pawl::job {
 
 inline constexpr Duration kWaitToldAfter = std::chrono::seconds(2);
-inline constexpr Duration kWaitToldEvery = std::chrono::seconds(8);
+inline constexpr Duration kWaitToldEvery = std::chrono::seconds(8);  // then after twice as long each time, up to
+inline constexpr Duration kWaitToldEveryMax = std::chrono::minutes(5);
+// Of a fetch that begins anew again and again and never comes further than it was: after so many tries what they bring
+// no longer counts.
+inline constexpr std::uint32_t kFruitlessTriesMax = 5;
 
 // The fetch of a seat's state from the node that has it.
 struct FetchState {
@@ -71,13 +75,16 @@ struct WaitNotes {
   WaitKind kind = WaitKind::none;
   Duration since{};
   Duration told_at{};          // 0: not yet
-  std::uint64_t received = 0;  // of a fetch: the most that any try has brought
-  Duration moved_at{};         // when that last grew
+  Duration told_pause{};       // until it is told once more
+  std::uint64_t received = 0;  // of a fetch: as much as this try had brought when it was last looked at
+  std::uint64_t most = 0;      // that any try has brought
+  std::uint32_t most_try = 0;  // which one that was
+  Duration moved_at{};         // when bytes last came
 };
 struct SeatWait {
   std::string what;  // "412 MiB from node 2, 3rd try: connection refused"
   Duration age{};
-  std::optional<Duration> deadline;  // of those that are judged here; of a fetch since its last byte
+  std::optional<Duration> deadline;  // of those that are judged here, as an age; of a fetch each byte moves it on
 };
 struct WaitVerdict {
   WaitNotes notes;
@@ -88,6 +95,7 @@ struct WaitVerdict {
 [[nodiscard]] WaitVerdict judge_wait(const SeatView& view, WaitNotes notes, Duration now, const Deadlines& deadlines);
 
 [[nodiscard]] bool is_due(const WaitNotes& notes, Duration now);  // to be told
+void note_told(WaitNotes& notes, Duration now);
 
 // So long nothing may come of a seat's state of that many bytes, wherever it stands: at the source, which may have to
 // prove it first, on the wire, or in memory that is being made here.

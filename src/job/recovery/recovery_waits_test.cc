@@ -91,6 +91,10 @@ TEST_F(Waiting, ItIsToldAfterTwoSecondsAndThenFromTimeToTime) {
   EXPECT_FALSE(look(7s).tell);
   EXPECT_TRUE(look(1s).tell);
   EXPECT_EQ(look().wait->age, 10100ms);
+  EXPECT_FALSE(look(15s).tell);
+  EXPECT_TRUE(look(1s).tell);
+  EXPECT_FALSE(look(31s).tell);
+  EXPECT_TRUE(look(1s).tell);
   view.trainer = SeatTrainer::restores;  // another wait: it may be over at once
   EXPECT_FALSE(look().tell);
   EXPECT_EQ(look().wait->age, 0s);
@@ -109,12 +113,34 @@ TEST_F(Waiting, AFetchToWhichNoByteComesIsGivenUpAfterADeadlineThatGrowsWithItsB
   view.fetch->received = kMebi;
   EXPECT_EQ(look().give_up, "");
   EXPECT_EQ(look(deadlines.restore + 10s).give_up, "");
-  view.fetch->received = 0;  // begun anew: what has come already is no progress
+  view.fetch->received = 0;  // begun anew, and nothing comes
   view.fetch->tries = 2;
   view.fetch->failed = "timed out";
   EXPECT_EQ(look(1s).give_up, "seat 3 has waited 41 s for 1000 MiB from node 2, 2nd try: timed out");
   view.fetch->received = 2 * kMebi;
   EXPECT_EQ(look().give_up, "");
+}
+
+TEST_F(Waiting, ANewTryMayTakeAsLongAsTheLastToComeAsFarButNotForEver) {
+  view.fetch = FetchState{900 * kMebi, 1000 * kMebi, 1, {}};
+  (void)look();
+  for (std::uint32_t tries = 2; tries <= 1 + kFruitlessTriesMax; ++tries) {
+    view.fetch->tries = tries;
+    for (std::uint64_t mebi = 10; mebi <= 500; mebi += 10) {
+      view.fetch->received = mebi * kMebi;
+      ASSERT_EQ(look(10s).give_up, "") << tries << ": " << mebi;
+    }
+    ASSERT_LT(*look().wait->deadline - look().wait->age, fetch_deadline(1000 * kMebi, deadlines) + 1s);
+  }
+  ++view.fetch->tries;
+  std::string gave_up;
+  for (std::uint64_t mebi = 10; mebi <= 500; mebi += 10) {
+    view.fetch->received = mebi * kMebi;
+    gave_up = look(10s).give_up;
+  }
+  EXPECT_NE(gave_up, "");
+  view.fetch->received = 901 * kMebi;  // further than ever
+  EXPECT_EQ(look(10s).give_up, "");
 }
 
 TEST_F(Waiting, WhatTheNodeItselfDoesHasADeadlineAndWhatIsJudgedElsewhereHasNone) {
