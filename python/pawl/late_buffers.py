@@ -42,15 +42,27 @@ class LateBuffers:
         for path, module, early in self._early:
             kept = saved.get(path, {})
             for key in _late(module, early):
+                if key in kept:
+                    continue
                 if key in early:
                     module._buffers[key] = None
-                elif key not in kept:
+                else:
                     delattr(module, key)
             for key, (buffer, persistent) in kept.items():
-                if key in module._buffers:
-                    module._buffers[key] = buffer
-                else:
+                if key not in module._buffers:
+                    module.__dict__.pop(key, None)  # a script may have had None there, as a plain attribute
                     module.register_buffer(key, buffer, persistent)
+                elif not _put_into(module._buffers[key], buffer):
+                    module._buffers[key] = buffer
+
+
+def _put_into(there: torch.Tensor | None, kept: torch.Tensor) -> bool:
+    """In place, if it fits: the script may have the same tensor under another name."""
+    fits = (there is not None and not there.requires_grad and there.is_contiguous() and
+            (there.shape, there.dtype, there.device) == (kept.shape, kept.dtype, kept.device))
+    if there is not None and fits and there is not kept:
+        there.copy_(kept)
+    return fits
 
 
 def _late(module: torch.nn.Module, early: dict[str, bool]) -> list[str]:

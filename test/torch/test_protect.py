@@ -32,6 +32,7 @@ from pawl import (  # noqa: E402
     captured_steps,
     commit_acts,
     declared_state,
+    late_buffers,
     left_gradients,
     look_around,
     losses,
@@ -911,6 +912,45 @@ class Reducer:
 
     def _get_zeros_like_grad_buckets(self):
         return self._reducer._get_zeros_like_grad_buckets()
+
+
+class LateBuffersTest(unittest.TestCase):
+    def setUp(self):
+        self.module = small()
+        self.late = late_buffers.LateBuffers(self.module)
+        self.late.declared()
+
+    def saved(self):
+        return copy.deepcopy(self.late._save())
+
+    def test_a_tensor_that_the_script_knows_by_another_name_stays_the_same(self):
+        self.module.register_buffer("mean", torch.tensor([1.0, 2.0]))
+        self.module.register_buffer("same", self.module.mean)
+        known, saved = self.module.mean, self.saved()
+        known.add_(5)
+        self.late._load(saved)
+        self.assertIs(known, self.module.mean)
+        self.assertIs(known, self.module.same)
+        self.assertEqual([1.0, 2.0], known.tolist())
+
+    def test_another_size_or_a_tensor_that_cannot_be_written(self):
+        for first in (torch.zeros(2, 3), torch.tensor(4.0).expand(2)):
+            self.module.register_buffer("mean", first)
+            saved = self.saved()
+            self.module.mean = torch.ones(3).expand(2, 3) if first.dim() == 2 else torch.ones(1)
+            self.late._load(saved)
+            self.assertTrue(torch.equal(first, self.module.mean))
+
+    def test_where_the_script_has_a_plain_attribute_before(self):
+        self.module.register_buffer("mean", torch.ones(2))
+        saved = self.saved()
+        del self.module.mean
+        self.module.mean = None
+        self.late._load(saved)
+        self.assertEqual([1.0, 1.0], self.module.mean.tolist())
+        self.assertIn("mean", self.module.state_dict())
+        self.late._load({})
+        self.assertFalse(hasattr(self.module, "mean"))
 
 
 class SecondStepTest(unittest.TestCase):
