@@ -73,6 +73,9 @@ class TrapTest(JobTest):
     def test_buffers_that_appear_late(self):
         self.equal("late_buffer", kill="1:6,0:10")
 
+    def test_the_module_inside_of_ddp_is_protected(self):
+        self.equal("inner_module", kill="1:13node", spares=1)
+
     def test_an_optimizer_that_is_set_back(self):
         self.equal("rollback", kill="1:7,0:10")
 
