@@ -1,9 +1,11 @@
 """`pawl convert` onto a file system that is really full, from the first page to the last that it needs: what stood at
 the place stays, nothing else is left, and the sentence names the path and what to do."""
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -39,20 +41,30 @@ def convert(kind, source, target, *options):
                           capture_output=True, text=True)
 
 
-def fill_and_convert(directory, kind):
+def names_in(folder, source):
+    """A file with what its optimizer numbers: the weights, in the model's order."""
+    shown = subprocess.run([harness.PAWL, "inspect", source, "-o", "json"], capture_output=True, text=True, check=True)
+    path = os.path.join(folder, "names")
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(tensor["name"] + "\n" for tensor in json.loads(shown.stdout)["tensors"]
+                        if tensor["role"] == "weight" and "float" in tensor["dtype"])
+    return path
+
+
+def fill_and_convert(directory, kind, names):
     """The sentences of all that failed; each is checked here, where the disk is seen."""
     target = os.path.join(directory, "made")
     done = convert(kind, SOURCE, target, "--despite-problems")
     assert done.returncode == 0, done.stderr
     old = digest(target)
-    done = convert(kind, OTHER, os.path.join(directory, "measured"))
+    done = convert(kind, OTHER, os.path.join(directory, "measured"), "--param-names", names)
     assert done.returncode == 0, done.stderr
     needed = pages_of(os.path.join(directory, "measured"))
     subprocess.run(["rm", "-r", os.path.join(directory, "measured")], check=True)
     said, saved = [], False
     for free in range(0, 2 * needed + RUNS, max(1, needed // RUNS)):
         small_disk.fill(directory, free)
-        done = convert(kind, OTHER, target, "--overwrite")
+        done = convert(kind, OTHER, target, "--overwrite", "--param-names", names)
         small_disk.empty(directory)
         assert os.listdir(directory) == ["made"], (free, os.listdir(directory), done.stderr)
         if done.returncode == 0:
@@ -66,7 +78,8 @@ def fill_and_convert(directory, kind):
 
 class FullDiskTest(unittest.TestCase):
     def check(self, kind):
-        said = small_disk.run(2048, fill_and_convert, kind)
+        with tempfile.TemporaryDirectory() as folder:
+            said = small_disk.run(2048, fill_and_convert, kind, names_in(folder, OTHER))
         missing = [each for each in said if "are missing" in each]
         later = [each for each in said if "are missing" not in each]
         self.assertGreater(len(missing), 5)  # looked at before the first write
