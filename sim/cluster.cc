@@ -253,8 +253,8 @@ void Cluster::look() {
 void Cluster::check_told() {
   const bool restores =
       state_ && state_->phase == JobPhase::restoring && state_->ran.value > 0 && told_in_ != state_->generation;
-  const bool heard =
-      control.downs == 0 && control.stops == 0 && std::ranges::all_of(control.cuts, [](int cuts) { return cuts == 0; });
+  const bool heard = scheduler.now() >= nobody_speaks_until && control.downs == 0 && control.stops == 0 &&
+                     std::ranges::all_of(control.cuts, [](int cuts) { return cuts == 0; });
   if (!restores || !heard) untold_since_ = scheduler.now();
   if (scheduler.now() - untold_since_ > kToldWithin + 2 * std::chrono::milliseconds(spec.deadline_ms))
     violate(text("generation ", state_->generation, " restores and nobody says what it waits for"));

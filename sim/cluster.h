@@ -158,6 +158,7 @@ class Cluster {
   std::vector<Duration> may_be_evicted_until;
   // It can't reach the control until then: it may be late in a recovery that something else has begun.
   std::vector<Duration> may_be_late_until;
+  Duration nobody_speaks_until{};         // all of them are stopped
   void violate(const std::string& what);  // the first counts
   [[nodiscard]] const std::string& violation() const { return violation_; }
   [[nodiscard]] const std::optional<job::JobState>& state() const { return state_; }

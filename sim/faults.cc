@@ -1,6 +1,7 @@
 #include "faults.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -182,6 +183,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
     Wires& wires = machines.wires();
     Node* node = cluster_.nodes[fault.machine].get();
     if (node == nullptr) return;  // it has not begun
+    blame_without_pawld();
     switch (fault.type) {
       case FaultType::kill_trainer:
         if (fault.more > kGivenUpAfter) blame(fault.machine, fault.more);  // it does not die: its node is given up
@@ -203,6 +205,8 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::stop_pawld:
         if (Process* pawld = node->pawld()) {
+          without_pawld_until_[fault.machine] = scheduler.now() + fault.length;
+          if (active_ > 0) blame(fault.machine, fault.length);
           scheduler.stop(*pawld);
           heal(fault.length, [&scheduler, pawld] { scheduler.go_on(*pawld); });
         }
@@ -247,6 +251,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::pause_all:
         all_may_be_late(fault.length);
+        cluster_.nobody_speaks_until = std::max(cluster_.nobody_speaks_until, scheduler.now() + fault.length + 300ms);
         for (std::uint32_t i = 0; i < machines.count(); ++i) {
           Node* each = cluster_.nodes[i].get();
           if (each == nullptr) continue;
@@ -316,6 +321,12 @@ class Injector : public std::enable_shared_from_this<Injector> {
     cluster_.machines.wires().damage_next(cluster_.scheduler.one_in(2) ? 1 : 1024);
     cluster_.scheduler.after(cluster_.scheduler.between(1ms, 100ms),
                              [self = shared_from_this(), times] { self->damage_wire(times - 1); });
+  }
+
+  // Its keeper has another one speak in time, unless something else takes more of that time.
+  void blame_without_pawld() {
+    for (const auto& [machine, until] : without_pawld_until_)
+      if (until > cluster_.scheduler.now()) blame(machine, until - cluster_.scheduler.now());
   }
 
   void kill_pawld(const InjectedFault& fault) {
@@ -478,6 +489,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   std::function<void()> on_end_;
   std::size_t at_ = 0;
   int active_ = 0;
+  std::map<std::uint32_t, Duration> without_pawld_until_;  // by machine: it was stopped
   int strikes_ = 0;
   Duration well_since_ = Duration::max();
   std::uint64_t well_generation_ = 0;
