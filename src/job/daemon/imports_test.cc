@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "job/daemon/test_imports.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
 
@@ -16,23 +17,13 @@ constexpr Generation kSlotGeneration{1};
 constexpr Step kStep{41};
 
 // Node 0 with seat 0, in the recovery to generation 2.
-class Restores : public testing::Test {
+class Restores : public ImportingNode {
  protected:
-  Restores() : node(2, 0, world.environment) {
-    node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
+  Restores() : ImportingNode(2, kStep) {
     node.context.address = "127.0.0.1:100";
-    for (std::uint32_t i = 0; i < 2; ++i) node.state.seats[i].address = text("127.0.0.1:10", i);
     node.state.seats[1].life = test_life(1, 6);
     node.state.leader = test_life(1, 6);  // so this node only reports
-    node.state.generation = Generation(2);
-    node.state.resume = kStep;
-    node.state.ran = Generation(1);
-    process.seat = Seat(0);
-    process.pid = 0;  // nobody's copy threads are in the way
-  }
-  ~Restores() override {
-    imports.end();
-    EXPECT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
+    process.pid = 0;                      // nobody's copy threads are in the way
   }
   void begin(SourceKind kind, NodeLife from = test_life(1, 6)) {
     node.state.sources = {{Seat(0), kind, from, kSlotGeneration, kStep},
@@ -64,31 +55,7 @@ class Restores : public testing::Test {
     asked = source.next<FetchMessage>();
     return source;
   }
-  // The state that this node's report would lead to; nullopt: it has reported nothing.
-  std::optional<JobState> reported() {
-    node.mover.drive();
-    if (node.control.swaps.empty()) return std::nullopt;
-    return *parse_job_state(node.control.swaps.back().value);
-  }
 
-  TestWorld world;
-  TestNode node;
-  PostedTasks posted;
-  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
-  Memory memory{real_shared_memory(), nobody_keeps()};
-  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
-  TrainerProcess& process = trainers.places()[0];
-  TestTrainer trainer{*loop, process};
-  SeatArenas arenas{node.context, memory};
-  std::atomic<std::uint64_t> progress{0};
-  Streams streams{node.context, memory,   arenas,
-                  node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
-  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose purpose) {
-                    Hello hello;
-                    hello.job = "test";
-                    hello.purpose = purpose;
-                    return hello;
-                  }};
   Hello hello;
   FetchMessage asked;
 };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "job/daemon/test_control.h"
+#include "job/daemon/test_imports.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
 
@@ -17,23 +18,13 @@ using Json = nlohmann::json;
 constexpr Step kResumeStep{41};
 
 // Node 0 with seat 0, in the recovery to generation 2; node 1 has the state of its seat.
-class RecoveryWatched : public testing::Test {
+class RecoveryWatched : public ImportingNode {
  protected:
-  RecoveryWatched() : node(3, 0, world.environment) {
-    node.context.post = [this](std::function<void()> task) { posted.post(std::move(task)); };
-    for (std::uint32_t i = 0; i < 3; ++i) node.state.seats[i].address = text("127.0.0.1:10", i);
+  RecoveryWatched() : ImportingNode(3, kResumeStep) {
     node.state.leader = test_life(1);  // so this node only reports
-    node.state.generation = Generation(2);
-    node.state.resume = kResumeStep;
-    node.state.ran = Generation(1);
     for (std::uint32_t i = 0; i < 3; ++i)
       node.state.sources.push_back({Seat(i), SourceKind::replica, test_life(1), Generation(1), kResumeStep});
-    process.seat = Seat(0);
     process.seated = Generation(2);
-  }
-  ~RecoveryWatched() override {
-    imports.end();
-    EXPECT_TRUE(posted.run_until([this] { return world.tasks.all_ended(); }));
   }
   void begin() {
     node.run_in(JobPhase::restoring);
@@ -58,25 +49,7 @@ class RecoveryWatched : public testing::Test {
     for (const KeyValue& kv : listing.kvs) events.push_back(Json::parse(kv.value));
     return events;
   }
-  std::optional<JobState> reported() {
-    node.mover.drive();
-    if (node.control.swaps.empty()) return std::nullopt;
-    return *parse_job_state(node.control.swaps.back().value);
-  }
 
-  TestWorld world;
-  TestNode node;
-  PostedTasks posted;
-  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
-  Memory memory{real_shared_memory(), nobody_keeps()};
-  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
-  TrainerProcess& process = trainers.places()[0];
-  TestTrainer trainer{*loop, process};
-  SeatArenas arenas{node.context, memory};
-  std::atomic<std::uint64_t> progress{0};
-  Streams streams{node.context, memory,   arenas,
-                  node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
-  Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
   RecoveryWatch watch{{node.context, trainers, memory, imports, node.mover, node.events}};
 };
 
