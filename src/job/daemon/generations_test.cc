@@ -331,7 +331,7 @@ TEST_F(OneNode, AStopIsProposedAcknowledgedAndAnswered) {
   job_end.consider_stop();
   EXPECT_EQ(node.control.swaps.size(), 1u);  // once
   const std::string stop = R"({"step":9})";
-  EXPECT_TRUE(node.context.mirror.apply("/pawl/test/stop", &stop, ++node.revision, node.clock.time).stop);
+  EXPECT_TRUE(node.context.mirror.apply("/pawl/test/stop", &stop, ++node.revision, node.clock.now()).stop);
   job_end.consider_stop();
   EXPECT_EQ(answer<StoppingMessage>()->step, Step(9));
   ASSERT_EQ(node.control.puts.size(), 1u);

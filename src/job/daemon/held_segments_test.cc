@@ -56,7 +56,7 @@ TEST_F(HeldSegments, OneThatIsNoneOfOursIsDropped) {
 // It may hold the only copy: the next pawld tries again.
 TEST_F(HeldSegments, OneThatCanNotBeMappedIsKept) {
   for (const char* name : {"own.0", "replica.1", "page.0", "store"}) {
-    const Duration began = clock.time;
+    const Duration began = clock.now();
     Fd unwritable(::open(text("/proc/self/fd/", segment.get()).c_str(), O_RDONLY | O_CLOEXEC));
     const Status started = start_with(name, std::move(unwritable));
     ASSERT_FALSE(started);
@@ -64,7 +64,7 @@ TEST_F(HeldSegments, OneThatCanNotBeMappedIsKept) {
     EXPECT_NE(started.error().what.find(name), std::string::npos) << started.error().what;
     EXPECT_TRUE(told.empty());
     EXPECT_FALSE(asked_control);
-    EXPECT_GT(clock.time - began, std::chrono::seconds(1)) << "five short lives end the node";
+    EXPECT_GT(clock.now() - began, std::chrono::seconds(1)) << "five short lives end the node";
   }
 }
 

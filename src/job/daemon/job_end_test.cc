@@ -15,7 +15,7 @@ class Ends : public testing::Test {
     process.seated = Generation(1);
   }
   void hear(const std::string& key, const std::string& value) {
-    (void)node.context.mirror.apply(key, &value, ++node.revision, node.clock.time);
+    (void)node.context.mirror.apply(key, &value, ++node.revision, node.clock.now());
   }
   void hear_finish(Seat seat, Step step, bool committed) {
     hear(node.context.mirror.keys().finish(seat),

@@ -26,7 +26,7 @@ class Paces : public testing::Test {
       page.step.store(step + static_cast<std::uint64_t>(look / 5));
       page.phase.store(static_cast<std::uint64_t>(look % 5) < own ? PAWL_PHASE_COMPUTE : PAWL_PHASE_ALLREDUCE);
       watch.tick();
-      node.clock.time += 10ms;
+      node.clock.sleep(10ms);
     }
     step += 20;
   }

@@ -138,7 +138,7 @@ TEST_F(RecoveryWatched, ATrainerThatDoesNotComeIsToldOf) {
   imports.begin();
   pass(500ms);
   EXPECT_EQ(watch.waits()[0].wait.what, "its trainer to start");
-  process.begin_dying(node.clock.time);
+  process.begin_dying(node.clock.now());
   pass(500ms);
   EXPECT_EQ(watch.waits()[0].wait.what, "its killed trainer to end");
 }

@@ -119,14 +119,14 @@ TEST_F(Rendezvous, WithoutALinkToTheRootAnotherMemberPassesRequestsOn) {
   reaches_root = false;
   server.enter();
   server.ask(asks(RendezvousOp::get, "a"), into(answers));
-  clock.time += 900ms;
+  clock.sleep(900ms);
   server.tick();
   EXPECT_TRUE(passed.empty());  // most links that break come back at once
-  clock.time += 100ms;
+  clock.sleep(100ms);
   server.tick();
   server.tick();
   ASSERT_EQ(passed.size(), 1u);
-  clock.time += 1s;
+  clock.sleep(1s);
   server.tick();
   ASSERT_EQ(passed.size(), 2u);
   EXPECT_NE(passed[1].second, passed[0].second);
@@ -138,7 +138,7 @@ TEST_F(Rendezvous, WithoutALinkToTheRootAnotherMemberPassesRequestsOn) {
   answers.clear();
   server.on_answer(passed[0].first, {true, "by another way", ""});
   EXPECT_EQ(answers, std::vector<std::string>{"by another way"});
-  clock.time += 1s;
+  clock.sleep(1s);
   server.tick();
   EXPECT_EQ(passed.size(), 3u);  // nobody waits
   reaches_root = true;
@@ -169,7 +169,7 @@ TEST_F(Rendezvous, WhoReachesTheRootPassesOnWhatIsAskedAndItsAnswerAndNothingInC
   reaches_root = false;
   server.on_peer_request(Generation(1), asks(RendezvousOp::get, "b"), asker());
   for (int second = 0; second < 5; ++second) {
-    clock.time += 1s;
+    clock.sleep(1s);
     server.tick();
   }
   EXPECT_TRUE(passed.empty());  // it would come back
@@ -186,7 +186,7 @@ TEST_F(Rendezvous, WhatNobodyWaitsForAnyLongerIsDropped) {
   RendezvousRequest request = asks(RendezvousOp::get, "a");
   request.wait_ms = 100;
   server.ask(request, into(answers));
-  clock.time += 200ms;
+  clock.sleep(200ms);
   server.ask(asks(RendezvousOp::get, "b"), into(answers));
   EXPECT_EQ(server.waiting_count(), 1u);
 }

@@ -59,7 +59,7 @@ class MemoryOfASpare : public testing::Test {
     record.arena_bytes = bytes;
     const std::string value = to_json(record);
     (void)node.context.mirror.apply(node.context.mirror.keys().node(NodeId(id)), &value, ++node.revision,
-                                    node.clock.time);
+                                    node.clock.now());
   }
   void look(std::uint32_t arenas = 0) {
     node.pass(6s);

@@ -90,7 +90,7 @@ TEST_F(Probes, WhoseProbeDoesNotEndIsSilent) {
   node.learn(JobPhase::quiescing);
   const std::vector<NodeRecord> spares{spare(4, swallowing)};
   EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
-  node.clock.time += 3 * node.context.deadlines.communication_grace;  // and nothing was posted
+  node.clock.sleep(3 * node.context.deadlines.communication_grace);  // and nothing was posted
   EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
   take(1);
 }

@@ -12,17 +12,17 @@ using namespace std::chrono_literals;
 class Moves : public testing::Test {
  protected:
   // What node 0 sees if it heard these just now, and those 4 s ago.
-  std::vector<Contact> contacts(std::vector<std::uint32_t> heard, std::vector<std::uint32_t> silent = {}) const {
+  std::vector<Contact> contacts(std::vector<std::uint32_t> heard, std::vector<std::uint32_t> silent = {}) {
     std::vector<Contact> out;
-    for (const std::uint32_t id : heard) out.push_back({test_life(id), node.clock.time, {}, false});
-    for (const std::uint32_t id : silent) out.push_back({test_life(id), node.clock.time - 4s, {}, false});
+    for (const std::uint32_t id : heard) out.push_back({test_life(id), node.clock.now(), {}, false});
+    for (const std::uint32_t id : silent) out.push_back({test_life(id), node.clock.now() - 4s, {}, false});
     return out;
   }
   void accuses(std::uint32_t victim, std::uint32_t accuser) {
     const std::string value = to_json(Accusation{test_life(victim), test_life(accuser)});
     const JobMirror& mirror = node.context.mirror;
     (void)node.context.mirror.apply(mirror.keys().accusation(mirror.generation(), NodeId(victim), NodeId(accuser)),
-                                    &value, ++node.revision, node.clock.time);
+                                    &value, ++node.revision, node.clock.now());
   }
   [[nodiscard]] JobState asked() const { return *parse_job_state(node.control.swaps.back().value); }
   static Cause node_lost(std::uint32_t id) { return {FaultKind::node_lost, test_life(id), std::nullopt, "gone", 0}; }
@@ -133,7 +133,7 @@ TEST_F(Moves, TheLeaderGoesOnWhenAllAreReady) {
   const std::string ready = "{}";
   for (std::uint32_t id = 0; id < 2; ++id)
     (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(1), NodeId(id)), &ready,
-                                    ++node.revision, node.clock.time);
+                                    ++node.revision, node.clock.now());
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 1u);
   EXPECT_EQ(asked().phase, JobPhase::running);
@@ -146,7 +146,7 @@ TEST_F(Moves, WhoMissesItsDeadlineIsEvicted) {
   own.life = test_life(0);
   own.generation = node.state.generation;
   node.context.mirror.note_own_inventory(own);
-  node.clock.time += 4s;  // but the control did not answer meanwhile: who knows what was put
+  node.clock.sleep(4s);  // but the control did not answer meanwhile: who knows what was put
   node.be_attentive();
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());
@@ -193,7 +193,7 @@ TEST_F(Moves, AfterAControlThatWasAwayNobodyIsAccusedAtOnce) {
   node.live(10s);
   for (int i = 0; i < 100; ++i) {  // ticks, and no answer
     node.pass(100ms);
-    node.context.attention.ticked(node.clock.time, node.context.deadlines);
+    node.context.attention.ticked(node.clock.now(), node.context.deadlines);
     node.mover.check_members(contacts({}, {1}));
     node.mover.drive();
   }
@@ -215,7 +215,7 @@ TEST_F(Moves, AnotherMemberLeadsWhereTheLeaderStandsStill) {
   const std::string ready = "{}";
   for (std::uint32_t id = 0; id < 2; ++id)
     (void)second.context.mirror.apply(second.context.mirror.keys().ready(Generation(1), NodeId(id)), &ready,
-                                      ++second.revision, second.clock.time);
+                                      ++second.revision, second.clock.now());
   second.live(3s);
   second.mover.drive();
   EXPECT_TRUE(second.control.swaps.empty());
@@ -230,7 +230,7 @@ TEST_F(Moves, ASpareTakesOverAJobWhoseMembersAllRefuse) {
   NodeRecord record;
   record.life = test_life(5);
   const std::string value = to_json(record);
-  (void)spare.context.mirror.apply(spare.context.mirror.keys().node(NodeId(5)), &value, 1, spare.clock.time);
+  (void)spare.context.mirror.apply(spare.context.mirror.keys().node(NodeId(5)), &value, 1, spare.clock.now());
   spare.revision = 1;
   spare.learn(JobPhase::running);
   const std::vector<Contact> refusing = {{test_life(0), {}, {}, true}, {test_life(1), {}, {}, true}};
@@ -283,7 +283,7 @@ TEST_F(Moves, ANodeFromWhichOthersFetchGivesItselfUpOnlyWhenTheyHaveIt) {
   EXPECT_TRUE(node.control.swaps.empty());
   const std::string ready = "{}";
   (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(1)), &ready, ++node.revision,
-                                  node.clock.time);
+                                  node.clock.now());
   node.mover.drive();
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 1u);

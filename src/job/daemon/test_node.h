@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -21,13 +22,17 @@
 
 namespace pawl::job {
 
+// Stands still but for what the test lets pass. Any thread may read it: a fetch asks for the time, too.
 class ManualClock : public Clock {
  public:
-  Duration time = std::chrono::seconds(1000);
-  Duration now() override { return time; }
-  Duration boottime() override { return time; }
-  Duration wall() override { return std::chrono::hours(500'000) + time; }
-  void sleep(Duration duration) override { time += std::max(duration, Duration::zero()); }
+  Duration now() override { return Duration(time_ns_.load()); }
+  Duration boottime() override { return now(); }
+  Duration wall() override { return std::chrono::hours(500'000) + now(); }
+  void sleep(Duration duration) override { time_ns_ += std::max(duration, Duration::zero()).count(); }
+  void set(Duration time) { time_ns_ = time.count(); }
+
+ private:
+  std::atomic<Duration::rep> time_ns_{Duration(std::chrono::seconds(1000)).count()};
 };
 
 class FakeControl : public ControlCalls {
@@ -99,7 +104,7 @@ struct TestNode {
     context.deadlines = derive_deadlines(std::chrono::seconds(3));
     context.clock = &clock;  // for what is decided; tasks keep the real time
     context.control = &control;
-    context.after = [this](Duration delay, std::function<void()> task) { timers.emplace(clock.time + delay, task); };
+    context.after = [this](Duration delay, std::function<void()> task) { timers.emplace(clock.now() + delay, task); };
     context.post = [](std::function<void()> task) { task(); };
     context.drive = [this] { ++drives; };
     context.drive_soon = [this](Duration) { ++drives; };
@@ -117,24 +122,24 @@ struct TestNode {
       record.healthy = true;
       record.parked = 1;
       const std::string value = to_json(record);
-      (void)context.mirror.apply(context.mirror.keys().node(NodeId(id)), &value, ++revision, clock.time);
+      (void)context.mirror.apply(context.mirror.keys().node(NodeId(id)), &value, ++revision, clock.now());
     }
     be_attentive();
   }
   // Time passes in which this node runs and the control answers it.
   void live(Duration time) {
-    for (const Duration end = clock.time + time; clock.time < end;) {
+    for (const Duration end = clock.now() + time; clock.now() < end;) {
       be_attentive();
-      pass(std::min<Duration>(std::chrono::milliseconds(100), end - clock.time));
+      pass(std::min<Duration>(std::chrono::milliseconds(100), end - clock.now()));
     }
     be_attentive();
   }
   void be_attentive() {
-    context.attention.ticked(clock.time, context.deadlines);
-    context.attention.control_answered(clock.time, clock.time, context.deadlines);
+    context.attention.ticked(clock.now(), context.deadlines);
+    context.attention.control_answered(clock.now(), clock.now(), context.deadlines);
   }
   // The state as it now is, as the control would tell it.
-  JobMirror::Change learn() { return context.mirror.learn(state, ++revision, clock.time); }
+  JobMirror::Change learn() { return context.mirror.learn(state, ++revision, clock.now()); }
   void learn(JobPhase phase) {
     state.phase = phase;
     (void)learn();
@@ -147,8 +152,8 @@ struct TestNode {
     if (phase == JobPhase::running) context.followed.running = state.generation;
   }
   void pass(Duration time) {
-    clock.time += time;
-    while (!timers.empty() && timers.begin()->first <= clock.time) {
+    clock.sleep(time);
+    while (!timers.empty() && timers.begin()->first <= clock.now()) {
       auto task = timers.extract(timers.begin());
       task.mapped()();
     }

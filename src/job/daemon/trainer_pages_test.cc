@@ -46,7 +46,7 @@ TEST_F(Pages, SayWhoATrainerIs) {
   EXPECT_EQ(page().role.load(), std::uint64_t{PAWL_ROLE_SEATED});
   EXPECT_EQ(page().stop_step.load(), 0u);
   const std::string stop = R"({"step":9})";
-  (void)node.context.mirror.apply(node.context.mirror.keys().stop(), &stop, ++node.revision, node.clock.time);
+  (void)node.context.mirror.apply(node.context.mirror.keys().stop(), &stop, ++node.revision, node.clock.now());
   pages.write_all();
   EXPECT_EQ(page().stop_step.load(), 9u);
 }

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 class TrainersWatched : public testing::Test {
  protected:
   TrainersWatched() {
-    trainer.process().spawned_at = node.clock.time;
+    trainer.process().spawned_at = node.clock.now();
     node.state.ran = Generation(1);
   }
   void seat_in(JobPhase phase) {
@@ -109,7 +109,7 @@ TEST_F(TrainersWatched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
 // The pawld before this one saw the death, started a new process, and was killed before it told anybody.
 TEST_F(TrainersWatched, ANewProcessInASeatOfTheJobThatRunsTellsOfADeath) {
   seat_in(JobPhase::running);
-  trainer.page()->progress_at_ns = static_cast<std::uint64_t>(node.clock.time.count());
+  trainer.page()->progress_at_ns = static_cast<std::uint64_t>(node.clock.now().count());
   watch.check();
   EXPECT_TRUE(causes().empty());
   process.seated = Generation(0);
@@ -206,7 +206,7 @@ TEST_F(TrainersWatched, AFailureOfTheMachineCostsTheNode) {
 
 TEST_F(TrainersWatched, WhatADeadProcessWasStartedByIsKilledToo) {
   seat_in(JobPhase::running);
-  process.begin_dying(node.clock.time);
+  process.begin_dying(node.clock.now());
   watch.on_death(process, "");
   node.pass(kEndToldMax);
   watch.check();
@@ -296,7 +296,7 @@ TEST_F(TrainersWatched, ADeathAfterTheEndIsNoFault) {
 TEST_F(TrainersWatched, AHangIsReported) {
   seat_in(JobPhase::running);
   process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
-  process.shared.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.time.count()));
+  process.shared.page->progress_at_ns.store(static_cast<std::uint64_t>(node.clock.now().count()));
   node.pass(19s);
   watch.check();
   EXPECT_TRUE(causes().empty());
@@ -322,7 +322,7 @@ TEST_F(TrainersWatched, WhoIsHeldByADrillDoesNotHang) {
 
 TEST_F(TrainersWatched, AStoppedProcessIsKilledOnItsWayBack) {
   seat_in(JobPhase::restoring);
-  node.context.followed.restoring_since = node.clock.time;
+  node.context.followed.restoring_since = node.clock.now();
   process_state = 'T';
   node.pass(1s);
   watch.check();

@@ -399,7 +399,7 @@ TEST_F(Starts, AProcessThatOutlivesItsCommandIsWaitedFor) {
   watch.start_missing();
   trainers.spawned(0, 77, 5);
   process.attached = {static_cast<std::uint64_t>(getpid()), *process_start_time(getpid())};
-  node.clock.time = real_clock().now();  // which the trainers look at
+  node.clock.set(real_clock().now());  // which the trainers look at
   trainers.exited(0, 77, "exited 0");
   start_again();
   EXPECT_EQ(spawned, 1);
