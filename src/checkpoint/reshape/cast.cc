@@ -28,7 +28,34 @@ bool is_16_bit_float(ElementType dtype) {
   return dtype == ElementType::float16 || dtype == ElementType::bfloat16;
 }
 
+template <class Number>
+Number number_in(std::string_view bytes) {
+  Number out{};
+  std::memcpy(&out, bytes.data(), sizeof out);
+  return out;
+}
+
 }  // namespace
+
+std::optional<double> number_of(ElementType type, std::string_view bytes) {
+  if (size_bits(type) % 8 != 0 || bytes.size() != size_bits(type) / 8) return std::nullopt;
+  switch (type) {
+    case ElementType::float32:
+      return number_in<float>(bytes);
+    case ElementType::float64:
+      return number_in<double>(bytes);
+    case ElementType::float16:
+      return float32_of_float16(number_in<std::uint16_t>(bytes));
+    case ElementType::bfloat16:
+      return float32_of_bfloat16(number_in<std::uint16_t>(bytes));
+    case ElementType::int32:
+      return number_in<std::int32_t>(bytes);
+    case ElementType::int64:
+      return static_cast<double>(number_in<std::int64_t>(bytes));
+    default:
+      return std::nullopt;
+  }
+}
 
 float float32_of_bfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);

@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/result.h"
 #include "tensor/element_type.h"
@@ -20,6 +22,9 @@ namespace pawl::checkpoint {
 [[nodiscard]] float float32_of_bfloat16(std::uint16_t bits);
 [[nodiscard]] std::uint16_t float16_of(float value);
 [[nodiscard]] std::uint16_t bfloat16_of(float value);
+
+// One element, little-endian, as a number. Nothing where `bytes` are not just that, or the type is no plain number.
+[[nodiscard]] std::optional<double> number_of(ElementType type, std::string_view bytes);
 
 // Between equal dtypes, and among float32, float16 and bfloat16.
 [[nodiscard]] bool can_cast(ElementType from, ElementType to);

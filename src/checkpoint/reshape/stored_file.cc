@@ -147,4 +147,15 @@ Result<std::unique_ptr<ByteSource>> open_stored(const StoredFile& file, Files& f
   return std::unique_ptr<ByteSource>(std::make_unique<OwnedBytes>(std::move(*decoded)));
 }
 
+std::optional<double> number_in(const StoredTensor& tensor, const CheckpointView& view, Files& files) {
+  if (tensor.pieces.empty() || element_count(tensor.shape).value_or(0) != 1) return std::nullopt;
+  const StoredPiece& piece = tensor.pieces[0];
+  const Result<std::unique_ptr<ByteSource>> source = open_stored(view.files[piece.file], files);
+  if (!source) return std::nullopt;
+  Result<std::string> bytes = read_text(**source, piece.offset_bytes, size_bits(tensor.type) / 8);
+  if (!bytes) return std::nullopt;
+  if (piece.swapped) std::ranges::reverse(*bytes);
+  return number_of(tensor.type, *bytes);
+}
+
 }  // namespace pawl::checkpoint

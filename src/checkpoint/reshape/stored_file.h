@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,11 @@ namespace pawl::checkpoint {
 
 // `file` outlives what is returned. Errors name the path.
 [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_stored(const StoredFile& file, Files& files = real_files());
+
+// The number that a tensor of one element holds: a step, a learning rate. Nothing where it is another tensor, or can't be
+// read.
+[[nodiscard]] std::optional<double> number_in(const StoredTensor& tensor, const CheckpointView& view,
+                                              Files& files = real_files());
 
 // The bytes of the file's one range, decoded as it says. Fails: `corrupt`; `broken` where nothing is encoded.
 [[nodiscard]] Result<std::string> decode_stored(const StoredFile& file, std::string_view encoded);

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <set>
-#include <span>
 #include <string_view>
 
 #include "base/first_few.h"
 #include "base/text.h"
 #include "checkpoint/reshape/cast.h"
-#include "env/byte_source.h"
+#include "checkpoint/reshape/stored_file.h"
 
 namespace pawl::checkpoint::deepspeed {
 namespace {
@@ -19,40 +17,6 @@ constexpr std::size_t kNameBytesMax = 255;
 
 bool is_wanted(const std::string& role, const WriteOptions& options) {
   return options.roles.empty() || std::ranges::find(options.roles, role) != options.roles.end();
-}
-
-std::optional<double> number_of(ElementType type, const char* bytes) {
-  if (type == ElementType::int64) {
-    std::int64_t value = 0;
-    std::memcpy(&value, bytes, sizeof value);
-    return static_cast<double>(value);
-  }
-  double wide = 0;
-  if (type == ElementType::float64) return std::memcpy(&wide, bytes, sizeof wide), wide;
-  float value = 0;
-  if (type == ElementType::float32) return std::memcpy(&value, bytes, sizeof value), value;
-  return std::nullopt;
-}
-
-// The number that a step's tensor holds. Nothing if its bytes can't be read as they lie.
-std::optional<double> read_step(const StoredTensor& tensor, const CheckpointView& view, Files& files) {
-  if (tensor.pieces.empty() || tensor.pieces[0].swapped) return std::nullopt;
-  const StoredPiece& piece = tensor.pieces[0];
-  const StoredFile& file = view.files[piece.file];
-  char bytes[8] = {};
-  const std::size_t size = size_bits(tensor.type) / 8;
-  if (size == 0 || size > sizeof bytes) return std::nullopt;
-  if (file.codec == StoredFile::Codec::content) {
-    if (piece.offset_bytes + size > file.content.size()) return std::nullopt;
-    std::memcpy(bytes, file.content.data() + piece.offset_bytes, size);
-  } else if (file.codec == StoredFile::Codec::none) {
-    const Result<std::unique_ptr<ByteSource>> source = open_bytes(file.path, files);
-    if (!source || !(*source)->read(piece.offset_bytes, std::as_writable_bytes(std::span(bytes, size))))
-      return std::nullopt;
-  } else {
-    return std::nullopt;
-  }
-  return number_of(tensor.type, bytes);
 }
 
 }  // namespace
@@ -92,7 +56,7 @@ StepCounts find_steps(const CheckpointView& view, Files& files) {
   for (const auto& [key, value] : view.facts)
     if (std::uint64_t number = 0; key == "step" && parse_number(value, number)) out.job = number;
   for (const StoredTensor& tensor : view.tensors)
-    if (tensor.role == "step" && !out.optimizer) out.optimizer = read_step(tensor, view, files);
+    if (tensor.role == "step" && !out.optimizer) out.optimizer = number_in(tensor, view, files);
   if (out.optimizer && !out.job && *out.optimizer >= 0 && *out.optimizer < 1e15)
     out.job = static_cast<std::uint64_t>(*out.optimizer);
   return out;
