@@ -21,7 +21,6 @@ namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kObjectBytesMax = 64 << 20;
-constexpr std::uint64_t kNamesBytesMax = 64 << 20;
 
 using Path = std::vector<std::string>;
 
@@ -81,14 +80,6 @@ std::vector<PathStep> steps_of(const Path& path) {
   std::vector<PathStep> out;
   for (const std::string& step : path) out.push_back({PathStep::Kind::key, step});
   return out;
-}
-
-Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files) {
-  if (options.parameter_names_file.empty()) return std::optional<ParameterNames>();
-  PAWL_ASSIGN(const std::string content, read_file(options.parameter_names_file, kNamesBytesMax, files));
-  Result<ParameterNames> names = parse_parameter_names(content);
-  if (!names) return std::move(names).error().within(options.parameter_names_file);
-  return std::optional<ParameterNames>(std::move(*names));
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::uint64_t kNamesBytesMax = 64 << 20;
 constexpr std::uint64_t kRanksMax = 1 << 20;
 
 bool is_digit(char c) {
@@ -137,14 +136,6 @@ bool looks_like_torch_file(const std::string& path, Files& files) {
 
 namespace {
 
-Result<std::optional<ParameterNames>> names_of(const ReadOptions& options, Files& files) {
-  if (options.parameter_names_file.empty()) return std::optional<ParameterNames>();
-  PAWL_ASSIGN(const std::string bytes, read_file(options.parameter_names_file, kNamesBytesMax, files));
-  Result<ParameterNames> names = parse_parameter_names(bytes);
-  if (!names) return std::move(names).error().within(options.parameter_names_file);
-  return std::optional<ParameterNames>(std::move(*names));
-}
-
 // Which files of the folder are the ranks'.
 struct Choice {
   std::vector<std::pair<std::uint64_t, std::string>> files;  // rank, name; several of one rank may be
@@ -249,7 +240,7 @@ Status refuse_megatron(const std::string& folder, const std::vector<std::string>
 }  // namespace
 
 Result<CheckpointView> view_torch_file(const std::string& path, const ReadOptions& options, Files& files) {
-  PAWL_ASSIGN(const std::optional<ParameterNames> names, names_of(options, files));
+  PAWL_ASSIGN(const std::optional<ParameterNames> names, given_names(options, files));
   PAWL_ASSIGN(TorchState state, read_torch_state(path, files));
   std::vector<RankState> ranks;
   ranks.push_back({kNoRank, std::move(state)});
@@ -270,7 +261,7 @@ Result<CheckpointView> view_rank_files(const std::string& folder, const ReadOpti
     const std::vector<RankFileSet> sets = rank_file_sets(names);
     if (sets.empty()) return view_torch_file(join_path(folder, names[0]), options, files);
   }
-  PAWL_ASSIGN(const std::optional<ParameterNames> given, names_of(options, files));
+  PAWL_ASSIGN(const std::optional<ParameterNames> given, given_names(options, files));
   PAWL_ASSIGN(Choice choice, choose(folder, names, options.tag));
   if (choice.files.empty()) return Error{Code::not_found, text(folder, ": no files ", options.tag)};
   std::vector<RankState> ranks;

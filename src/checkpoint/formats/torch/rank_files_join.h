@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/formats/read_options.h"
 #include "checkpoint/formats/torch/torch_state.h"
 #include "checkpoint/names/parameter_order.h"
 #include "checkpoint/view/checkpoint_view.h"
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 
@@ -24,6 +26,9 @@ struct RankState {
   std::uint32_t rank = kNoRank;  // none: a file by itself
   TorchState state;
 };
+
+// What the options' file of names says; nothing without one. Fails: `invalid`, naming the file; as files do.
+[[nodiscard]] Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files);
 
 // In the order of ranks. Fails: `invalid` where `names` don't fit; `corrupt` where ranks contradict each other.
 [[nodiscard]] Result<CheckpointView> join_ranks(std::vector<RankState> ranks,
