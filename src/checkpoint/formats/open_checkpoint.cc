@@ -19,6 +19,7 @@
 #include "checkpoint/formats/native/atomic.h"
 #include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/formats/torch/rank_files.h"
+#include "checkpoint/formats/training/training_folder.h"
 #include "checkpoint/output/partial_output.h"
 #include "env/byte_source.h"
 
@@ -42,6 +43,7 @@ enum class Format : std::uint8_t {
   deepspeed,
   universal,
   atomic,
+  training,
   huggingface,
   torch_files,
   mixed,  // rank files of torch.save beside a safetensors file that is not named as a model's
@@ -57,6 +59,7 @@ std::string_view name_of(Format format) {
                                          "DeepSpeed",
                                          "DeepSpeed universal",
                                          "atomic",
+                                         "a training's folder",
                                          "Hugging Face",
                                          "files of torch.save",
                                          "files of torch.save and of safetensors"};
@@ -154,6 +157,7 @@ std::optional<Format> Opener::format_of(const std::string& folder, const Names& 
   if (is_store_folder(names)) return Format::store;
   if (is_unfinished_store(folder, names, files_)) return Format::cut_store;
   if (contains(names, kAtomicIndexName)) return Format::atomic;
+  if (is_training_folder(names)) return Format::training;
   if (contains(names, ".metadata") || std::ranges::any_of(names, is_rank_metadata))
     return contains(names, "metadata.json") || contains(names, "common.pt") ? Format::megatron : Format::dcp;
   if (any_ends(names, ".distcp")) return contains(names, "common.pt") ? Format::megatron : Format::cut_dcp;
@@ -183,6 +187,8 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder,
     case Format::old_megatron:
       return Error{Code::invalid, text(folder, ": Megatron-LM's older format (--ckpt-format torch) is not read; ",
                                        "Megatron-LM itself converts it to torch_dist")};
+    case Format::training:
+      return view_training_folder(folder, options, files_);
     case Format::huggingface:
       return view_huggingface_folder(folder, options, files_);
     case Format::megatron:

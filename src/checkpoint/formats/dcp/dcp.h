@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,16 @@ struct DcpCheckpoint {
 // `invalid` for a transform that isn't known.
 [[nodiscard]] Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options = {},
                                               Files& files = real_files());
-// The same with the keys as names, and all roles "weight": for readers that know better what their writer's keys mean.
+// One of several folders in which a training keeps its models and its optimizers.
+struct DcpPart {
+  std::string folder;
+  std::string top;            // what its keys begin with, instead of their own first step; empty: as they are
+  bool is_optimizer = false;  // the others are good without it: if it can't be read, that is a problem
+};
+// Several as one checkpoint. Fails as view_dcp, for parts that are no optimizer; `corrupt` where two have one key.
+[[nodiscard]] Result<CheckpointView> view_dcp_parts(std::span<const DcpPart> parts, const ReadOptions& options = {},
+                                                    Files& files = real_files());
+// As view_dcp, with the keys as names and all roles "weight": for readers that know better what their writer's keys mean.
 [[nodiscard]] Result<CheckpointView> view_dcp_keys(const std::string& folder, Files& files = real_files());
 // Of one that was opened: files, tensors and objects of the view stand where they do in it.
 [[nodiscard]] Result<CheckpointView> view_dcp_keys(const DcpCheckpoint& checkpoint, Files& files = real_files());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -420,6 +421,49 @@ Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files
   return {};
 }
 
+Result<CheckpointView> named(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files) {
+  PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
+  PAWL_TRY(name_tensors(checkpoint, options, files, view));
+  add_dcp_groups(checkpoint, files, view);
+  return view;
+}
+
+// "model.layers.0.weight" becomes "model_1.layers.0.weight".
+void put_under(const std::string& top, std::string& key, std::vector<std::string>& path) {
+  if (top.empty()) return;
+  const std::size_t dot = key.find('.');
+  key = dot == std::string::npos ? top : text(top, key.substr(dot));
+  if (path.size() > 1) {
+    path[0] = top;
+  } else {
+    path.clear();
+  }
+}
+
+void append(DcpCheckpoint part, const std::string& top, DcpCheckpoint& all) {
+  const auto files = static_cast<std::uint32_t>(all.files.size());
+  const auto order = static_cast<std::uint32_t>(all.tensors.size() + all.objects.size());
+  const auto move_to = [](auto& from, auto& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  for (DcpTensor& tensor : part.tensors) {
+    put_under(top, tensor.key, tensor.path);
+    tensor.order += order;
+    for (DcpChunk& chunk : tensor.chunks) chunk.place.file += files;
+  }
+  for (DcpObject& object : part.objects) {
+    put_under(top, object.key, object.path);
+    object.place.file += files;
+  }
+  if (all.facts.empty()) all.facts = std::move(part.facts);
+  move_to(part.files, all.files);
+  move_to(part.file_bytes, all.file_bytes);
+  move_to(part.tensors, all.tensors);
+  move_to(part.objects, all.objects);
+  move_to(part.notes, all.notes);
+  move_to(part.problems, all.problems);
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> decoded_bytes_max(const DcpTensor& tensor, const DcpChunk& chunk) {
@@ -464,10 +508,22 @@ Result<CheckpointView> view_dcp_keys(const DcpCheckpoint& checkpoint, Files& fil
 
 Result<CheckpointView> view_dcp(const std::string& folder, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(DcpCheckpoint checkpoint, open_dcp(folder, files));
-  PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
-  PAWL_TRY(name_tensors(checkpoint, options, files, view));
-  add_dcp_groups(checkpoint, files, view);
-  return view;
+  return named(checkpoint, options, files);
+}
+
+Result<CheckpointView> view_dcp_parts(std::span<const DcpPart> parts, const ReadOptions& options, Files& files) {
+  DcpCheckpoint all;
+  for (const DcpPart& part : parts) {
+    Result<DcpCheckpoint> opened = open_dcp(part.folder, files);
+    if (opened) {
+      append(std::move(*opened), part.top, all);
+    } else if (part.is_optimizer && opened.error().code != Code::io && opened.error().code != Code::full) {
+      all.problems.push_back(text(kOfOptimizerState, ": ", opened.error().what));
+    } else {
+      return std::move(opened).error();
+    }
+  }
+  return named(all, options, files);
 }
 
 }  // namespace pawl::checkpoint
