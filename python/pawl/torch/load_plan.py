@@ -16,7 +16,7 @@ from pawl.torch.pieces import WEIGHT, Group, Layout, Piece
 from pawl.torch.reading import check_all, is_direct, request_of, staging_type
 from pawl.torch.report import first_of
 
-_OF_OPTIMIZER = "optimizer state"  # problems that begin so leave the weights whole
+_OF_OPTIMIZER = "optimizer state"
 
 
 @dataclass
@@ -68,7 +68,7 @@ def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
     the live optimizer: as torch's own load_state_dict, which goes by number, too."""
     names = None if options.hints.names in ("auto", "stored") else options.hints.names
     first = Checkpoint(options.path, names=names, **options.open)
-    is_named = not first.unnamed and not any(problem.startswith(_OF_OPTIMIZER) for problem in first.problems)
+    is_named = not first.unnamed and not any(is_of_optimizer(problem) for problem in first.problems)
     if is_named or len(layout.optimizers) != 1 or options.names_file is not None:
         return first
     with NamesFile([group.parameters for group in layout.groups]) as live:
@@ -81,13 +81,18 @@ def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
     return second
 
 
+def is_of_optimizer(problem: str) -> bool:
+    """One that leaves the weights whole."""
+    return problem.startswith(_OF_OPTIMIZER)
+
+
 # Checking ---------------------------------------------------------------------------------------------------------
 
 def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     """All checks that need no other rank. Writes nothing."""
     checkpoint, found = plan.checkpoint, plan.found
     problems = [problem for problem in checkpoint.problems
-                if plan.layout.optimizers or not problem.startswith(_OF_OPTIMIZER)]
+                if plan.layout.optimizers or not is_of_optimizer(problem)]
     if problems and options.strict:
         raise Refused(f"{options.path} is incomplete: {first_of(problems)} (strict=False loads what is there)")
     unnamed = "; ".join(checkpoint.unnamed if plan.layout.optimizers else [])

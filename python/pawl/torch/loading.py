@@ -23,9 +23,10 @@ import torch.distributed as dist
 
 from pawl._checkpoint import Checkpoint
 from pawl.errors import Refused
+from pawl.torch.adapters import Adapter
 from pawl.torch.layout import layout_of
 from pawl.torch.load_options import Hints, LoadOptions, NamesFile
-from pawl.torch.load_plan import LoadPlan, check_plan, open_for
+from pawl.torch.load_plan import LoadPlan, check_plan, is_of_optimizer, open_for
 from pawl.torch.load_together import load_planned
 from pawl.torch.load_values import set_extra_state
 from pawl.torch.matching import MASTER, OF_THE_MODEL, Sources, match
@@ -42,7 +43,8 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
          trusted_copy: int | None = None, check_replicas: bool = True, verify: bool | str = True) -> Report:
     """Fills the training that all ranks of `group` (None: the default one; no group: this process alone) hold.
 
-    model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. An optimizer
+    model, optimizer, rename   as for pawl.torch.save; rename may also lead to the checkpoint's names. Of PEFT's
+                               adapters the names are known, and the model below may be missing. An optimizer
                                without state gets it. Its hyperparameters are set, by the parameters' names, where the
                                checkpoint has them (pawl's store, torch.save, DCP, DeepSpeed; numbers, texts and short
                                lists of them); else they stay, and the report's notes say so.
@@ -78,6 +80,9 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 
 def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
           created: CreatedState) -> LoadPlan:
+    adapter = Adapter.of(options.path, model)
+    if adapter and rename is None:
+        rename = adapter.rename
     layout = layout_of(model, optimizer, rename=rename)
     checkpoint = open_for(options, layout)
     try:
@@ -88,6 +93,8 @@ def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[st
             _check_any_state(options, checkpoint, layout)
         numbers = [(piece_of_number(number), number) for number in layout.numbers]
         found = match(layout.pieces + [piece for piece, _ in numbers], Sources(checkpoint, layout.aliases))
+        if adapter:
+            adapter.leave_the_base(found, notes)
         plan = LoadPlan(checkpoint, layout, found, numbers=numbers, notes=notes)
         plan.give_back = lambda extra: set_extra_state(model, extra, rename or (lambda name: name))
         check_plan(options, plan)
@@ -121,8 +128,8 @@ def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: 
 def _check_any_state(options: LoadOptions, checkpoint: Checkpoint, layout: Layout) -> None:
     """An optimizer that keeps state is not to begin anew in silence. What pawl saved without state had none."""
     values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
-    if not options.strict or values.get("param_groups"):
-        return
+    if not options.strict or values.get("param_groups") or any(is_of_optimizer(each) for each in checkpoint.problems):
+        return  # what has a problem is refused with its reason
     if any(tensor.role not in OF_THE_MODEL and tensor.role != MASTER for tensor in checkpoint.tensors):
         return
     for optimizer in layout.optimizers:

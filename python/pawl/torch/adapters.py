@@ -1,0 +1,53 @@
+"""PEFT's adapters: under which names a checkpoint of one has the parameters of a live PeftModel.
+
+PEFT saves an adapter without the model below it, and without the adapter's own name: "lora_A.default.weight" is stored
+as "lora_A.weight". PEFT itself is asked for the names, so that every kind of adapter is right.
+"""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pawl.torch.matching import OF_THE_MODEL, Matching
+from pawl.torch.module_names import listed, module_prefixes
+from pawl.torch.report import first_of
+
+_CONFIG = "adapter_config.json"  # beside each adapter that PEFT saved
+
+
+class Adapter:
+    """The active adapter of a live model."""
+
+    def __init__(self, stored_names: dict[str, str]) -> None:
+        self._stored = stored_names  # by the live name
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], model: Any) -> Adapter | None:
+        """None where the folder is no adapter's, or the model has none."""
+        if not os.path.exists(os.path.join(os.fspath(path), _CONFIG)):
+            return None
+        live = [each for module in listed(model) for prefix, each in module_prefixes(module)
+                if not prefix and any(base.__name__ == "PeftModel" for base in type(each).__mro__)]
+        if len(live) != 1:
+            return None
+        import peft
+        [module] = live
+        tensors = module.state_dict(keep_vars=True)
+        names = {id(tensor): name for name, tensor in tensors.items()}
+        saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=module.active_adapter,
+                                               save_embedding_layers=False)
+        return cls({names[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in names})
+
+    def rename(self, name: str) -> str:
+        """As the checkpoint has it; names of the model below stay."""
+        return self._stored.get(name, name)
+
+    def leave_the_base(self, found: Matching, notes: list[str]) -> None:
+        """What the checkpoint lacks of the model below the adapter stays as it is, and a note says so."""
+        mine = set(self._stored.values())
+        is_base = [piece.role in OF_THE_MODEL and piece.name not in mine for piece in found.missing]
+        base = [piece.name for piece, is_it in zip(found.missing, is_base, strict=True) if is_it]
+        found.missing = [piece for piece, is_it in zip(found.missing, is_base, strict=True) if not is_it]
+        if base:
+            notes.append(f"the checkpoint is an adapter's: {len(base)} tensors of the model below it stay as they are: "
+                         f"{first_of(base, 2)}")
