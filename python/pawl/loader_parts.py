@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import collections
 import contextlib
+import functools
 import math
 import types
 import zlib
@@ -155,19 +156,19 @@ def same(one: Any, other: Any) -> bool:
 # Datasets ---------------------------------------------------------------------------------------------------------
 
 class OwnGenerators:
-    """Of a loader's dataset, where it is asked in the training process."""
+    """Of a loader's dataset and its collate_fn, where they are called in the training process."""
 
     def __init__(self, loader: Any) -> None:
-        self._dataset = loader.dataset
+        self._dataset, self._collate = loader.dataset, loader.collate_fn
         self._looks = 0 if loader.num_workers else LOOKS_AGAIN
-        found = {} if loader.num_workers else generators_of(loader.dataset)
+        found = {} if loader.num_workers else generators_of(self._dataset, self._collate)
         self._parts = {path: part for path, each in found.items()
                        if (part := volatile_state.generator_part(path, each)) is not None}
 
     def save(self) -> dict[str, Any]:
         if self._looks:
             self._looks -= 1
-            refuse_late(generators_of(self._dataset), self._parts)
+            refuse_late(generators_of(self._dataset, self._collate), self._parts)
         return self.states()
 
     def states(self) -> dict[str, Any]:
@@ -176,8 +177,8 @@ class OwnGenerators:
     def load(self, saved: dict[str, Any]) -> None:
         for path, state in saved.items():
             if path not in self._parts:
-                raise Refused(f"the dataset had a random number generator, {path}, which it doesn't have in this "
-                              f"process: make it before the loader is protected")
+                raise Refused(f"{path} was a random number generator, and there is none in this process: make it "
+                              f"before the loader is protected")
             self._parts[path].load(state)
 
 
@@ -189,13 +190,14 @@ def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
                           f"worker_init_fn")
 
 
-def generators_of(dataset: Any) -> dict[str, Any]:
+def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
     """Random number generators among its attributes, those of what it holds, and those that its methods and functions
-    take from their modules or from the function that made them, each once. The nearest first, and only so far as a look
-    takes milliseconds."""
+    take from their modules, their defaults or the function that made them, each once; likewise of what makes batches of
+    samples. The nearest first, and only so far as a look takes milliseconds."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
-    nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS)])
+    nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS),
+                                                                          ("collate_fn", collate, LEVELS)])
     while nearest and len(seen) < VISITED_MAX:
         path, value, levels = nearest.popleft()
         if id(value) in seen or isinstance(value, types.ModuleType):
@@ -217,17 +219,21 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", each) for key, each in value.items())
     elif isinstance(value, types.MethodType):
         yield "", value.__self__
+    elif isinstance(value, functools.partial):
+        yield from (("", value.func), ("", value.args), ("", value.keywords))
     elif hasattr(value, "__dict__") and not isinstance(value, (type, types.FunctionType)):
         yield from ((f".{name}", each) for name, each in vars(value).items())
 
 
 def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
-    """What the code of the script's own functions and classes names outside of them, without containers and models."""
-    if isinstance(value, types.FunctionType):
-        functions = [value]
-    else:
+    """What the code of the script's own functions and classes names outside of them, without containers and models, and
+    generators of those classes."""
+    functions = [value]
+    if not isinstance(value, types.FunctionType):
         kinds = (value if isinstance(value, type) else type(value)).__mro__
-        functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+        has = [(name, getattr(each, "__func__", each)) for kind in kinds for name, each in vars(kind).items()]
+        functions = [each for _, each in has if isinstance(each, types.FunctionType)]
+        yield from ((name, each) for name, each in has if volatile_state.generator_part(name, each) is not None)
     for function in functions:
         if script_frames.of_library(function.__code__.co_filename):
             continue
@@ -243,6 +249,10 @@ def _named_outside(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         code = codes.pop()
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
         yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[:function.__code__.co_argcount]
+    yield from zip(names[len(names) - len(defaults):], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # empty
             yield name, cell.cell_contents

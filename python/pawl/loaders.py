@@ -474,7 +474,7 @@ def _open(loader: Any, order: _Order) -> Any:
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     if loader.num_workers:
-        others["dataset"] = _SeededDataset(loader.dataset)
+        others["dataset"] = _SeededDataset(loader.dataset, loader.collate_fn)
         others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn)
         living = getattr(loader._iterator, "_index_sampler", order)
         if getattr(living, "_indices", None) != order._indices:  # the script's own, which would go on in its order
@@ -537,9 +537,10 @@ class _Seeded(list[Any]):
 class _SeededDataset:
     """In a worker: the dataset, asked after the batch's seed has been set. The script never sees it."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._generators: dict[str, Any] | None = None  # the dataset's own
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        """`collate`: what makes batches of its samples in this worker."""
+        self._dataset, self._collate = dataset, collate
+        self._generators: dict[str, Any] | None = None  # of both
         self._looks = loader_parts.LOOKS_AGAIN
 
     def __len__(self) -> int:
@@ -559,7 +560,7 @@ class _SeededDataset:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_dataset", "_generators", "_looks"):
+        if name.startswith("__") or name in ("_dataset", "_collate", "_generators", "_looks"):
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -573,14 +574,14 @@ class _SeededDataset:
         if numpy is not None:
             numpy.random.seed(indices.seed & 0xFFFFFFFF)
         if self._generators is None:
-            self._generators = loader_parts.generators_of(self._dataset)
+            self._generators = loader_parts.generators_of(self._dataset, self._collate)
         for number, generator in enumerate(self._generators.values()):
             volatile_state.seed_generator(generator, mixed(indices.seed + number + 1))
 
     def _refuse_late_generators(self) -> None:
         if self._looks:
             self._looks -= 1
-            loader_parts.refuse_late(loader_parts.generators_of(self._dataset), self._generators or {})
+            loader_parts.refuse_late(loader_parts.generators_of(self._dataset, self._collate), self._generators or {})
 
 
 class _WorkerBegin:

@@ -2,6 +2,7 @@
 here."""
 import contextlib
 import copy
+import functools
 import itertools
 import os
 import pickle
@@ -524,6 +525,39 @@ class NoisyOutside(Dataset):
         return shaken(first(torch.tensor([index + 1.0]))) + second(torch.tensor([100.0]))
 
 
+def faded(values, chance=random.Random(10), *, later=random.Random(11)):  # noqa: B008 - what the test is about
+    return values * chance.random() + later.random()
+
+
+def strewn(chance, values):
+    return values + chance.random()
+
+
+class NoisyBehind(Dataset):
+    """Of a class, of a partial, and of defaults."""
+
+    chance = random.Random(7)
+
+    def __init__(self):
+        self.strewn = functools.partial(strewn, random.Random(8))
+
+    def __len__(self):
+        return 21
+
+    @staticmethod
+    def turned(values):
+        return values + CHANCE.random()
+
+    def __getitem__(self, index):
+        return faded(self.strewn(self.turned(torch.tensor([index + self.chance.random()]))))
+
+
+def collated(chance):
+    def collate(rows):
+        return torch.stack(rows) + chance.random()
+    return collate
+
+
 class Shaken(Dataset):
     """Draws from what it is given."""
 
@@ -683,6 +717,25 @@ class PlaceTest(unittest.TestCase):
             def made():
                 CHANCE.seed(5)
                 return DataLoader(NoisyOutside(), batch_size=4, shuffle=True, num_workers=workers)
+            return made
+        self.same(make(0))
+        self.same(make(2), vanilla=False)
+
+    def test_generators_of_classes_partials_defaults_and_of_what_makes_batches(self):
+        found = [each.rpartition(": ")[2]
+                 for each in loader_parts.generators_of(NoisyBehind(), collated(random.Random()))]
+        self.assertEqual(["CHANCE", "chance", "chance", "chance", "dataset.strewn[0]", "later"], sorted(found))
+        first = [NoisyBehind.chance.getstate(), *(each.getstate() for each in faded.__defaults__),
+                 faded.__kwdefaults__["later"].getstate()]
+
+        def make(workers):
+            def made():
+                CHANCE.seed(5)
+                chances = NoisyBehind.chance, *faded.__defaults__, faded.__kwdefaults__["later"]
+                for chance, state in zip(chances, first, strict=True):
+                    chance.setstate(state)
+                return DataLoader(NoisyBehind(), batch_size=4, shuffle=True, num_workers=workers,
+                                  collate_fn=collated(random.Random(12)))
             return made
         self.same(make(0))
         self.same(make(2), vanilla=False)
