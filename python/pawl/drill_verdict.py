@@ -399,20 +399,22 @@ def _earliest(states: list[Suspect], reference: Run, disturbed: Run, besides: se
 
 
 def suspects_of_standstill(reference: Run, disturbed: Run) -> list[Suspect]:
-    """Where the job came to its end or stands: what then is as it was undisturbed in another step. (There is no second
-    undisturbed run then that would tell it from clocks.)"""
-    last = max((step for step, _ in disturbed.begun), default=0)
-    found = []
-    for suspect in unprotected_at(reference, disturbed, last, sorted({seat for _, seat in reference.begun}), set()):
-        digests = {each.unprotected[suspect.path][1] for begins in disturbed.begun.values() for each in begins
-                   if each.step == last and suspect.path in each.unprotected}
-        elsewhere = {begins[0].unprotected[suspect.path][1] for place, begins in reference.begun.items()
-                     if place[0] != last and suspect.path in begins[0].unprotected}
-        now = {begins[0].unprotected[suspect.path][1] for place, begins in reference.begun.items()
-               if place[0] == last and suspect.path in begins[0].unprotected}
-        if (digests - now) & elsewhere:
-            found.append(suspect)
-    return found
+    """Where the job came to its end or stands, each seat in the step that it began last (others may have begun a later
+    one before the loss): what then is as it was undisturbed in another step. (There is no second undisturbed run then
+    that would tell it from clocks.)"""
+    last = {seat: max((each for (_, at), begins in disturbed.begun.items() if at == seat for each in begins),
+                      key=lambda each: each.t_ns) for seat in sorted({seat for _, seat in disturbed.begun})}
+    found: dict[str, Suspect] = {}
+    for seat, stands in last.items():
+        own = Run(begun={(stands.step, seat): [stands]})
+        for suspect in unprotected_at(reference, own, stands.step, [seat], set()):
+            digests = {step: begins[0].unprotected[suspect.path][1] for (step, at), begins in reference.begun.items()
+                       if at == seat and suspect.path in begins[0].unprotected}
+            now = digests.pop(stands.step, None)
+            ours = stands.unprotected.get(suspect.path)
+            if ours is not None and ours[1] != now and ours[1] in digests.values():
+                found.setdefault(suspect.path, suspect)
+    return list(found.values())
 
 
 def unprotected_sentence(suspects: list[Suspect]) -> tuple[str, str]:

@@ -358,14 +358,24 @@ class Verdicts(unittest.TestCase):
         self.assertIn("`scheduler['x']` is protected, but what was saved of it doesn't bring it back", verdict.cause)
 
     def test_where_a_job_stands_still_what_was_not_taken_back_is_named(self):
-        def begins(values):
+        def begins(*values, seat=0):
             run = drill_verdict.Run()
-            for step, value in enumerate(values, 1):
+            for t_ns, (step, value) in enumerate(values):
                 unprotected = {"count": ("value", str(value), str(value), ""), "clock": ("value", f"{id(run)}", "", "")}
-                run.begun[step, 0] = [drill_verdict.Begin(step, 0, 1, 1, step, unprotected)]
+                begin = drill_verdict.Begin(step, seat, 1, 1, t_ns, unprotected)
+                run.begun.setdefault((step, seat), []).append(begin)
             return run
-        suspects = drill_verdict.suspects_of_standstill(begins([0, 1, 2, 3, 4, 5]), begins([0, 1, 2, 0, 1]))
-        self.assertEqual(["count"], [suspect.path for suspect in suspects])
+
+        def suspects(disturbed):
+            reference = begins(*((step, step - 1) for step in range(1, 9)))
+            reference.begun.update(begins(*((step, step - 1) for step in range(1, 9)), seat=1).begun)
+            return [suspect.path for suspect in drill_verdict.suspects_of_standstill(reference, disturbed)]
+        self.assertEqual(["count"], suspects(begins((1, 0), (2, 1), (3, 2), (4, 0), (5, 1))))
+        # A step that the loss has undone was begun later in the training, and as it should be.
+        survivor, new = begins((1, 0), (2, 1), (3, 2), (4, 3), (2, 4)), begins((2, 0), (3, 1), seat=1)
+        self.assertEqual(["count"], suspects(survivor))
+        self.assertEqual(["count"], suspects(drill_verdict.Run(begun={**survivor.begun, **new.begun})))
+        self.assertEqual([], suspects(begins((1, 0), (2, 1), (3, 2), (2, 1), (3, 2))))
 
     def test_lines_that_were_written_twice_are_told(self):
         lines = [{"log.csv": 8, "times.txt": 5, "same": 3}, {"log.csv": 9, "times.txt": 6, "same": 3},
