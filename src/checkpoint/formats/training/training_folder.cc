@@ -96,8 +96,9 @@ Status TrainingReader::read_weights(const TrainingPart& part) {
     return {};
   }
   const std::string& name = part.files[0].second;
-  Result<CheckpointView> view = parts_.models.size() == 1 ? view_huggingface_folder(folder_, options_, files_)
-                                                          : view_safetensors(path(name), files_);
+  Result<CheckpointView> view = parts_.models.size() == 1
+                                    ? view_huggingface_folder(part.is_below ? path(name) : folder_, options_, files_)
+                                    : view_safetensors(path(name), files_);
   if (!view) return std::move(view).error();
   facts_.insert(facts_.end(), view->facts.begin(), view->facts.end());
   for (const StoredTensor& tensor : view->tensors)
@@ -193,7 +194,10 @@ bool is_training_folder(std::span<const std::string> names) {
 
 Result<CheckpointView> view_training_folder(const std::string& folder, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(const std::vector<std::string> names, files.list(folder));
-  std::optional<TrainingParts> parts = find_training_parts(names);
+  std::vector<std::string> adapters;
+  for (const std::string& name : names)
+    if (files.exists(join_path(join_path(folder, name), "adapter_config.json"))) adapters.push_back(name);
+  std::optional<TrainingParts> parts = find_training_parts(names, adapters);
   if (!parts)
     return Error{Code::not_found, text(folder, ": no weights and optimizer under the names of Trainer, Accelerate, ",
                                        "PEFT or Lightning")};

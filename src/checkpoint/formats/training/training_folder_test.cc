@@ -90,6 +90,16 @@ TEST(TrainingFolder, TrainersNumbersStayWhereNobodyNamesThem) {
   }
 }
 
+TEST(TrainingFolder, AnAdapterInAFolderOfItsNameIsTheTrainingsModel) {
+  const std::string from = join_path(kFolders, "peft");
+  const Copy copy(join_path(from, "checkpoint-3"), {"adapter_config.json", "adapter_model.safetensors"});
+  ASSERT_TRUE(std::filesystem::create_directory(copy.path("mine")));
+  for (const std::string name : {"adapter_config.json", "adapter_model.safetensors"})
+    copy.write("mine/" + name, fixtures::content(join_path(join_path(from, "checkpoint-3"), name)));
+  const CheckpointView view = copy.view(named_by(join_path(from, "names.json")));
+  EXPECT_EQ(fixtures::expect_golden(view, join_path(from, "golden.safetensors"), {}, false), 32u);
+}
+
 TEST(TrainingFolder, AccelerateFsdp2sTwoFoldersAreOneCheckpoint) {
   const std::string folder = join_path(kFolders, "accelerate_fsdp2");
   Result<CheckpointView> view = open_checkpoint(join_path(folder, "state"));

@@ -38,7 +38,8 @@ std::optional<PartName> parse(std::string_view name, std::string_view stem, std:
 
 class PartFinder {
  public:
-  explicit PartFinder(std::span<const std::string> names) : names_(names) {}
+  PartFinder(std::span<const std::string> names, std::span<const std::string> adapters)
+      : names_(names), adapters_(adapters) {}
   std::optional<TrainingParts> find();
 
  private:
@@ -57,6 +58,7 @@ class PartFinder {
   [[nodiscard]] std::string first_starting(std::string_view with) const;
 
   std::span<const std::string> names_;
+  std::span<const std::string> adapters_;
   TrainingParts out_;
   Parts safetensors_;
   Parts torch_files_;  // pytorch_model.bin
@@ -142,8 +144,13 @@ void PartFinder::choose_models() {
       out_.notes.push_back(text(part.files[0].second, " has weights, too, and is not read: those of ",
                                 chosen->begin()->second.files[0].second, " are"));
   }
-  if (chosen == nullptr) return;
-  for (auto& [number, part] : *chosen) out_.models.push_back(std::move(part));
+  if (chosen != nullptr)
+    for (auto& [number, part] : *chosen) out_.models.push_back(std::move(part));
+  const bool is_in_adapter = chosen == nullptr && adapters_.size() == 1;
+  if (is_in_adapter) out_.models.push_back({Form::huggingface, 0, {{kNoRank, adapters_[0]}}, true});
+  for (const std::string& name : adapters_)
+    if (!is_in_adapter)
+      out_.notes.push_back(text("the adapter in ", name, " is not read; it can be given by its own path"));
 }
 
 void PartFinder::take_optimizers() {
@@ -161,7 +168,7 @@ bool PartFinder::is_training() const {
 void PartFinder::name_writer() {
   if (!first_starting("random_states_").empty() || has("scheduler.bin") || !fsdp_.empty()) out_.writer = "Accelerate";
   if (has(kTrainerState) || has("scheduler.pt") || has("optimizer.pt")) out_.writer = "transformers Trainer";
-  if (has("adapter_config.json")) out_.writer += out_.writer.empty() ? "PEFT" : " with PEFT";
+  if (has("adapter_config.json") || !adapters_.empty()) out_.writer += out_.writer.empty() ? "PEFT" : " with PEFT";
   if (out_.writer.empty()) out_.writer = "a training library";
 }
 
@@ -229,8 +236,9 @@ std::optional<TrainingParts> PartFinder::find() {
 
 }  // namespace
 
-std::optional<TrainingParts> find_training_parts(std::span<const std::string> names) {
-  return PartFinder(names).find();
+std::optional<TrainingParts> find_training_parts(std::span<const std::string> names,
+                                                 std::span<const std::string> adapters) {
+  return PartFinder(names, adapters).find();
 }
 
 }  // namespace pawl::checkpoint

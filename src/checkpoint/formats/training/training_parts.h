@@ -26,6 +26,7 @@ struct TrainingPart {
   Form form = Form::huggingface;
   std::uint32_t number = 0;                                  // of model_1.safetensors: 1
   std::vector<std::pair<std::uint32_t, std::string>> files;  // rank (kNoRank: not a rank's), name
+  bool is_below = false;  // huggingface: the name is that of a folder, in which the files are
 };
 
 struct TrainingParts {
@@ -40,7 +41,9 @@ struct TrainingParts {
   std::string conflict;               // two files that claim to be the same part; empty: none
 };
 
-// Nothing where the names are not those of such a folder: a model's alone, or another format's.
-[[nodiscard]] std::optional<TrainingParts> find_training_parts(std::span<const std::string> names);
+// `adapters`: those of the names that are folders of PEFT's adapters. Nothing where the names are not those of such a
+// folder: a model's alone, or another format's.
+[[nodiscard]] std::optional<TrainingParts> find_training_parts(std::span<const std::string> names,
+                                                               std::span<const std::string> adapters = {});
 
 }  // namespace pawl::checkpoint

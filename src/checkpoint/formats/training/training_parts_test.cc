@@ -114,6 +114,20 @@ TEST(TrainingParts, WeightsAloneAreNoFault) {
   EXPECT_TRUE(says(parts->notes, "saved alone"));
 }
 
+TEST(TrainingParts, AnAdapterWithANameOfItsOwnLiesInAFolder) {
+  const Names names = {"mine", "optimizer.pt", "other", "scheduler.pt", "trainer_state.json"};
+  const std::optional<TrainingParts> one = find_training_parts(names, Names{"mine"});
+  ASSERT_TRUE(one.has_value());
+  EXPECT_EQ(files_of(one->models), "0:mine ");
+  EXPECT_TRUE(one->models[0].is_below);
+  EXPECT_TRUE(one->problems.empty()) << all_of(one->problems);
+  EXPECT_EQ(one->writer, "transformers Trainer with PEFT");
+  const std::optional<TrainingParts> several = find_training_parts(names, Names{"mine", "other"});
+  ASSERT_TRUE(several.has_value());
+  EXPECT_TRUE(says(several->problems, "the weights are missing")) << all_of(several->problems);
+  EXPECT_TRUE(says(several->notes, "the adapter in other is not read"));
+}
+
 TEST(TrainingParts, TwoFilesOfOnePartAreAConflict) {
   EXPECT_NE(find_training_parts(Names{"model.safetensors", "optimizer.bin", "optimizer.pt"}).value().conflict, "");
   EXPECT_NE(find_training_parts(Names{"model.safetensors", "optimizer.bin", "optimizer_0"}).value().conflict, "");
