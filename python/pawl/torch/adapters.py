@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 from pawl.torch.matching import OF_THE_MODEL, Matching
 from pawl.torch.module_names import listed, module_prefixes
 from pawl.torch.report import first_of
@@ -24,19 +26,19 @@ class Adapter:
     @classmethod
     def of(cls, path: str | os.PathLike[str], model: Any) -> Adapter | None:
         """None where the folder is no adapter's, or the model has none."""
-        if not os.path.exists(os.path.join(os.fspath(path), _CONFIG)):
-            return None
         live = [each for module in listed(model) for prefix, each in module_prefixes(module)
                 if not prefix and any(base.__name__ == "PeftModel" for base in type(each).__mro__)]
         if len(live) != 1:
             return None
-        import peft
         [module] = live
+        name = module.active_adapter  # PEFT puts adapters with a name of their own into folders of that name
+        if not any(os.path.exists(os.path.join(os.fspath(path), below, _CONFIG)) for below in ("", name)):
+            return None
+        import peft
         tensors = module.state_dict(keep_vars=True)
-        names = {id(tensor): name for name, tensor in tensors.items()}
-        saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=module.active_adapter,
+        saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=name,
                                                save_embedding_layers=False)
-        return cls({names[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in names})
+        return cls({_name_of(tensor, tensors): stored for stored, tensor in saved.items()})
 
     def rename(self, name: str) -> str:
         """As the checkpoint has it; names of the model below stay."""
@@ -51,3 +53,13 @@ class Adapter:
         if base:
             notes.append(f"the checkpoint is an adapter's: {len(base)} tensors of the model below it stay as they are: "
                          f"{first_of(base, 2)}")
+
+
+def _name_of(saved: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
+    """Of a live tensor that PEFT would save: itself, or (a prompt's) a copy of it. Empty: of none."""
+    same = [name for name, tensor in tensors.items() if tensor is saved]
+    if not same:
+        same = [name for name, tensor in tensors.items()
+                if tensor.shape == saved.shape and tensor.dtype == saved.dtype
+                and torch.equal(tensor.to(saved.device), saved)]
+    return same[0] if len(same) == 1 else ""

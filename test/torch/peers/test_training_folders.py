@@ -23,7 +23,7 @@ PAWL = os.path.abspath(os.environ.get("PAWL", ROOT / "build" / "bin" / "pawl"))
 try:
     import accelerate
     import generate
-    import peft  # noqa: F401
+    import peft
 except ImportError as error:
     print(f"{error.name} is not in this environment: tools/setup-peers")
     sys.exit(77)
@@ -155,6 +155,32 @@ class TrainingFolders(unittest.TestCase):
         _, report = self.check_trainer(generate.adapted_model(), fresh, "transformers Trainer with PEFT",
                                        generate.adapter_name)
         self.assertIn("the model below it stay", " ".join(report.notes))
+
+    def test_other_kinds_of_adapters(self):
+        lora = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+        for name, config, called in (
+                ("a name of its own", peft.LoraConfig(**lora), "mine"),
+                ("whole modules", peft.LoraConfig(modules_to_save=["lm_head"], **lora), "default"),
+                ("embeddings", peft.LoraConfig(**{**lora, "target_modules": ["embed_tokens"]}), "default"),
+                ("DoRA", peft.LoraConfig(use_dora=True, **lora), "default"),
+                ("a prompt", peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "default")):
+            with self.subTest(name):
+                made = [peft.get_peft_model(generate.language_model(), config, adapter_name=called) for _ in range(2)]
+                for parameter in made[1].parameters():
+                    if parameter.requires_grad:
+                        torch.nn.init.ones_(parameter)
+                trainers = [generate.trainer_of(self.folder / f"{name} {number}", model)
+                            for number, model in enumerate(made)]
+                trainers[0].train()
+                trainers[1].create_optimizer()
+                pawl.torch.load(self.folder / f"{name} 0" / "checkpoint-3", trainers[1].model, trainers[1].optimizer)
+                optimizer, twins = generate.optimizer_of(trainers[0]), dict(trainers[1].model.named_parameters())
+                for key, parameter in trainers[0].model.named_parameters():
+                    if not parameter.requires_grad:
+                        continue
+                    self.assertTrue(torch.equal(parameter, twins[key]), key)
+                    for word, value in optimizer.state[parameter].items():
+                        self.assertTrue(torch.equal(value, trainers[1].optimizer.state[twins[key]][word]), key)
 
     # Accelerate.
 
