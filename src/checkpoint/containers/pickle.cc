@@ -28,6 +28,7 @@ enum Opcode : unsigned char {
   kLong = 'L',
   kBinInt2 = 'M',
   kNone = 'N',
+  kPersId = 'P',
   kBinPersId = 'Q',
   kReduce = 'R',
   kString = 'S',
@@ -43,8 +44,10 @@ enum Opcode : unsigned char {
   kAppends = 'e',
   kGet = 'g',
   kBinGet = 'h',
+  kInst = 'i',
   kLongBinGet = 'j',
   kList = 'l',
+  kObj = 'o',
   kEmptyList = ']',
   kPut = 'p',
   kBinPut = 'q',
@@ -107,6 +110,76 @@ std::optional<std::string> from_raw_unicode_escape(std::string_view line) {
     append_utf8(out, code);
     i += 2 + digits;
   }
+  return out;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(c | 0x20);
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+// Python 2's repr() of a string, without its quotes: \n, \x1b, \033. What is no escape keeps its backslash.
+std::optional<std::string> from_string_escape(std::string_view line) {
+  constexpr std::string_view kLetters = "\\'\"abfnrtv";
+  constexpr std::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
+  std::string out;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\\') {
+      out.push_back(line[i]);
+      continue;
+    }
+    if (++i == line.size()) return std::nullopt;
+    if (const std::size_t letter = kLetters.find(line[i]); letter != std::string_view::npos) {
+      out.push_back(kMeanings[letter]);
+    } else if (line[i] == 'x') {
+      const int high = i + 2 < line.size() ? hex_digit(line[i + 1]) : -1;
+      const int low = i + 2 < line.size() ? hex_digit(line[i + 2]) : -1;
+      if (high < 0 || low < 0) return std::nullopt;
+      out.push_back(static_cast<char>(high * 16 + low));
+      i += 2;
+    } else if (line[i] >= '0' && line[i] <= '7') {
+      unsigned code = 0;
+      std::size_t digits = 0;
+      for (; digits < 3 && i + digits < line.size() && line[i + digits] >= '0' && line[i + digits] <= '7'; ++digits)
+        code = code * 8 + static_cast<unsigned>(line[i + digits] - '0');
+      out.push_back(static_cast<char>(code));
+      i += digits - 1;
+    } else {
+      out.push_back('\\');
+      out.push_back(line[i]);
+    }
+  }
+  return out;
+}
+
+// A decimal as a LONG1 would have it: two's complement, little-endian, as short as its sign allows.
+std::optional<std::string> long_of_decimal(std::string_view digits) {
+  const bool negative = digits.starts_with('-');
+  if (negative) digits.remove_prefix(1);
+  if (digits.empty()) return std::nullopt;
+  std::vector<std::uint32_t> limbs;
+  for (const char digit : digits) {
+    if (digit < '0' || digit > '9') return std::nullopt;
+    std::uint64_t carry = static_cast<std::uint64_t>(digit - '0');
+    for (std::uint32_t& limb : limbs) {
+      carry += std::uint64_t{limb} * 10;
+      limb = static_cast<std::uint32_t>(carry);
+      carry >>= 32;
+    }
+    if (carry != 0) limbs.push_back(static_cast<std::uint32_t>(carry));
+  }
+  limbs.push_back(0);  // room for the sign
+  std::uint64_t carry = 1;
+  for (std::uint32_t& limb : limbs) {
+    if (!negative) break;
+    carry += static_cast<std::uint32_t>(~limb);
+    limb = static_cast<std::uint32_t>(carry);
+    carry >>= 32;
+  }
+  std::string out(reinterpret_cast<const char*>(limbs.data()), limbs.size() * 4);  // little-endian, as all machines
+  const char sign = negative ? '\xff' : '\0';
+  while (out.size() > 1 && out.back() == sign && ((out[out.size() - 2] ^ sign) & 0x80) == 0) out.pop_back();
   return out;
 }
 
@@ -195,6 +268,7 @@ class PickleMachine {
   using Value = Pickle::Value;
   using Node = Pickle::Node;
   static constexpr std::size_t kSharedItemsMax = 8;
+  static constexpr std::size_t kDigitsMax = 1000;     // of a decimal: reading one takes the square of its length
   static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
 
   // Every step returns true, or keeps the error in the input and returns false.
@@ -232,6 +306,10 @@ class PickleMachine {
   bool push_utf8(std::string_view text) {
     return is_utf8(text, Surrogates::allowed) ? push_text(PickleKind::string, text) : fail("a string is not UTF-8");
   }
+  // Python 2's strings are text to Python 3 where they can be: names of parameters, mostly.
+  bool push_old_string(std::string_view text) {
+    return push_text(is_utf8(text, Surrogates::allowed) ? PickleKind::string : PickleKind::bytes, text);
+  }
   bool push_long(std::string_view little_endian);
   bool push_decimal(std::string_view line);
   bool push_real(std::string_view line);
@@ -239,6 +317,9 @@ class PickleMachine {
   bool push_items(PickleKind kind, std::size_t count);  // made of the topmost values, which it takes
   bool push_tuple(std::size_t count);                   // likewise
   bool push_call(Pickle::Call call, Value callable, Value arguments);
+  bool push_instance(unsigned char opcode);  // of a class of Python 2's old kind
+  bool push_persistent(Value id);
+  bool take_pairs(Value dict, Value arguments);
   bool append(Value container, std::span<const Value> items);
   Pickle::Items& items_of_object(Node& object);
   bool add_items(std::size_t count, bool pairs);
@@ -266,6 +347,7 @@ class PickleMachine {
   std::uint64_t opcodes_ = 0;
   std::uint64_t memoized_ = 0;
   std::uint64_t symbol_bytes_ = 0;
+  std::uint64_t pairs_taken_ = 0;  // by take_pairs
   bool stopped_ = false;
   Pickle pickle_;
   std::vector<Value> stack_;
@@ -317,9 +399,10 @@ inline bool PickleMachine::push_decimal(std::string_view line) {
   if (!line.empty() && line.back() == 'L') line.remove_suffix(1);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-  if (line.empty() || error != std::errc() || end != line.data() + line.size())
-    return fail("a decimal that is not a 64-bit integer");
-  return push_integer(value);
+  if (!line.empty() && error == std::errc() && end == line.data() + line.size()) return push_integer(value);
+  if (line.size() > kDigitsMax) return fail(Code::full, text("a decimal of ", line.size(), " digits"));
+  const std::optional<std::string> little_endian = long_of_decimal(line);
+  return little_endian ? push_long(*little_endian) : fail("a decimal that is not an integer");
 }
 
 inline bool PickleMachine::push_real(std::string_view line) {
@@ -422,7 +505,8 @@ inline bool PickleMachine::push_tuple(std::size_t count) {
 
 inline bool PickleMachine::push_call(Pickle::Call call, Value callable, Value arguments) {
   const PickleKind what = pickle_.kind(callable);
-  if (what != PickleKind::global && what != PickleKind::object)
+  // A persistent id stands for a class where torch kept a module's source beside it.
+  if (what != PickleKind::global && what != PickleKind::object && what != PickleKind::persistent)
     return fail(text("a call of ", pickle_.describe(callable)));
   if (pickle_.kind(arguments) != PickleKind::tuple)
     return fail(text("a call with ", pickle_.describe(arguments), " for its arguments"));
@@ -431,7 +515,50 @@ inline bool PickleMachine::push_call(Pickle::Call call, Value callable, Value ar
   node.call = call;
   std::ranges::copy(std::array{callable, arguments, kNothing}, node.words);
   const std::uint32_t depth = std::max(pickle_.nodes_[callable].depth, pickle_.nodes_[arguments].depth);
-  return deepen(node, depth + 1) && push(node);
+  if (!deepen(node, depth + 1) || !push(node)) return false;
+  return !pickle_.class_of(stack_.back()).is("collections", "OrderedDict") || take_pairs(stack_.back(), arguments);
+}
+
+// Python 2 gives an OrderedDict its items as one list of pairs. Each list is written once, so an honest pickle has
+// fewer pairs than bytes.
+bool PickleMachine::take_pairs(Value dict, Value arguments) {
+  const std::span<const Value> given = pickle_.items(arguments);
+  if (given.size() != 1 || !pickle_.is(given[0], PickleKind::list)) return true;
+  std::vector<Value> items;
+  for (const Value pair : pickle_.items(given[0])) {
+    const std::span<const Value> both = pickle_.items(pair);
+    const bool is_pair = pickle_.is(pair, PickleKind::list) || pickle_.is(pair, PickleKind::tuple);
+    if (!is_pair || both.size() != 2) return fail(text("an OrderedDict's item is ", pickle_.describe(pair)));
+    items.insert(items.end(), both.begin(), both.end());
+  }
+  pairs_taken_ += items.size() / 2;
+  if (pairs_taken_ > in_.size_bytes()) return fail(Code::full, "one list of pairs is given to too many dicts");
+  stack_.insert(stack_.end(), items.begin(), items.end());
+  return stack_[stack_.size() - items.size() - 1] == dict && add_items(items.size(), true);
+}
+
+bool PickleMachine::push_instance(unsigned char opcode) {
+  std::size_t count = 0;
+  if (opcode == kInst) {  // mark, arguments; the class is named in place
+    std::string_view module, name;
+    if (!in_.take_line(module) || !in_.take_line(name) || !pop_mark(count) || !push_tuple(count) ||
+        !push_global(module, name))
+      return false;
+    const Value callable = pop();
+    return push_call(Pickle::Call::reduce, callable, pop());
+  }
+  if (!pop_mark(count)) return false;  // mark, class, arguments
+  if (count == 0) return fail("an instance without its class");
+  if (!push_tuple(count - 1)) return false;
+  const Value arguments = pop();
+  return push_call(Pickle::Call::reduce, pop(), arguments);
+}
+
+bool PickleMachine::push_persistent(Value id) {
+  Node node;
+  node.kind = PickleKind::persistent;
+  std::ranges::copy(std::array{kNothing, id, kNothing}, node.words);
+  return deepen(node, pickle_.nodes_[id].depth + 1u) && push(node);
 }
 
 inline bool PickleMachine::pop_mark(std::size_t& count) {
@@ -529,8 +656,9 @@ inline bool PickleMachine::step_text(unsigned char opcode) {
     case kBinUnicode8:
       return in_.take_counted<std::uint64_t>(bytes) && push_utf8(bytes);
     case kBinString:
-      return in_.take_counted<std::uint32_t>(bytes) && push_text(PickleKind::bytes, bytes);
+      return in_.take_counted<std::uint32_t>(bytes) && push_old_string(bytes);
     case kShortBinString:
+      return in_.take_counted<std::uint8_t>(bytes) && push_old_string(bytes);
     case kShortBinBytes:
       return in_.take_counted<std::uint8_t>(bytes) && push_text(PickleKind::bytes, bytes);
     case kBinBytes:
@@ -545,10 +673,10 @@ inline bool PickleMachine::step_text(unsigned char opcode) {
     }
     default: {  // kString: Python 2 wrote it, quoted
       if (!in_.take_line(bytes)) return false;
-      if (bytes.size() < 2 || bytes.front() != bytes.back() || (bytes.front() != '\'' && bytes.front() != '"') ||
-          bytes.find('\\') != std::string_view::npos)
-        return fail("a quoted string that isn't plain");
-      return push_text(PickleKind::bytes, bytes.substr(1, bytes.size() - 2));
+      if (bytes.size() < 2 || bytes.front() != bytes.back() || (bytes.front() != '\'' && bytes.front() != '"'))
+        return fail("a string without its quotes");
+      const std::optional<std::string> decoded = from_string_escape(bytes.substr(1, bytes.size() - 2));
+      return decoded ? push_old_string(*decoded) : fail("a bad \\ in a string");
     }
   }
 }
@@ -673,14 +801,15 @@ inline bool PickleMachine::step_object(unsigned char opcode) {
       node.words[2] = state;
       return deepen(node, pickle_.nodes_[state].depth + 1u);
     }
-    default: {  // kBinPersId
-      if (!need(1)) return false;
-      Node node;
-      node.kind = PickleKind::persistent;
-      const Value id = pop();
-      std::ranges::copy(std::array{kNothing, id, kNothing}, node.words);
-      return deepen(node, pickle_.nodes_[id].depth + 1u) && push(node);
+    case kInst:
+    case kObj:
+      return push_instance(opcode);
+    case kPersId: {
+      std::string_view id;
+      return in_.take_line(id) && push_utf8(id) && push_persistent(pop());
     }
+    default:  // kBinPersId
+      return need(1) && push_persistent(pop());
   }
 }
 
@@ -764,6 +893,9 @@ inline bool PickleMachine::step() {
     case kNewObj:
     case kNewObjEx:
     case kBuild:
+    case kInst:
+    case kObj:
+    case kPersId:
     case kBinPersId:
       return step_object(opcode);
     default:

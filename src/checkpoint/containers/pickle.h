@@ -1,12 +1,14 @@
 // Pickle: the tree of values that a pickle describes, read without executing anything.
 //
-// Protocols 0 to 5, as Python 3 writes them. A global is a name and stays one; a call (REDUCE, NEWOBJ) is an object
-// that remembers whom it would have called with what, and the state it would have been given. What a name means is for
-// the layer above (torch_file.h, dcp.h). Python-2 module names (__builtin__, copy_reg) are given in today's form.
+// Protocols 0 to 5, as Python 3 and Python 2 write them. A global is a name and stays one; a call (REDUCE, NEWOBJ, INST)
+// is an object that remembers whom it would have called with what, and the state it would have been given. What a name
+// means is for the layer above (torch_file.h, dcp.h). Of Python 2: module names (__builtin__, copy_reg) are given in
+// today's form; its strings are strings where they are UTF-8, else bytes, as Python 3 reads them; an OrderedDict holds
+// the pairs that it was given.
 //
 // What always holds: nothing is called, imported or opened; time and memory are linear in the input, whoever wrote it;
 // nothing here recurses. The values are a graph: a memo makes two parents share a child, and a list may hold itself, so
-// a walk needs a limit of its own. Opcodes that no Python 3 writes (INST, OBJ, EXT, text PERSID) are errors.
+// a walk needs a limit of its own. Opcodes that name a table of the program's own (EXT) are errors.
 // Pure. A Pickle owns all it shows; views last until it moves or goes.
 #pragma once
 
@@ -36,7 +38,7 @@ enum class PickleKind : std::uint8_t {
   frozenset,
   global,      // symbol()
   object,      // object(); items() are what was appended or set on it
-  persistent,  // object().arguments is the id
+  persistent,  // object().arguments is the id: protocol 0 has its text
 };
 [[nodiscard]] std::string_view name_of(PickleKind kind);
 
@@ -61,7 +63,7 @@ class Pickle {
   enum class Call : std::uint8_t { reduce, newobj, newobj_ex };  // newobj_ex: arguments is a tuple (args, kwargs)
   struct Object {
     Call call;
-    Value callable;    // a global, or an object
+    Value callable;    // a global, an object or a persistent id
     Value arguments;   // a tuple
     Value state;       // kNothing without BUILD
     bool holds_pairs;  // its items() came by SETITEM(S)

@@ -114,6 +114,8 @@ TEST(TorchFile, HostileFilesAreRefusedOrOpaque) {
                                           "tensor_expand_bomb.pt",
                                           "zip_wrong_crc.pt",
                                           "build_dict_attack.pt",
+                                          "inst_opcode.pt",
+                                          "obj_opcode.pt",
                                           "deep_lists.pt",
                                           "deep_tuples.pt",
                                           "deep_dicts.pt"};
