@@ -56,6 +56,11 @@ Result<std::unique_ptr<ByteSource>> open_bytes(const std::string& path, Files& f
   return std::unique_ptr<ByteSource>(std::make_unique<FileBytes>(path, std::move(file), size));
 }
 
+Result<std::string> read_head(const std::string& path, std::uint64_t count, Files& files) {
+  PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files));
+  return read_text(*source, 0, std::min(source->size_bytes(), count));
+}
+
 Status MemoryBytes::read(std::uint64_t offset_bytes, std::span<std::byte> buffer) {
   PAWL_TRY(inside(offset_bytes, buffer.size(), bytes_.size()));
   if (!buffer.empty()) std::memcpy(buffer.data(), bytes_.data() + offset_bytes, buffer.size());

@@ -34,6 +34,9 @@ class ByteSource {
 // A file; its size is taken now.
 [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_bytes(const std::string& path, Files& files = real_files());
 
+// The first bytes of a file: `count`, or fewer where it has fewer.
+[[nodiscard]] Result<std::string> read_head(const std::string& path, std::uint64_t count, Files& files = real_files());
+
 // Memory that outlives this object.
 class MemoryBytes final : public ByteSource {
  public:

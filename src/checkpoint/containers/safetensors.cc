@@ -9,14 +9,17 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/json_scan.h"
 #include "checkpoint/containers/safetensors_layout.h"
+#include "checkpoint/containers/torch_file.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kIndexBytesMax = 256 << 20;
 constexpr std::size_t kDimensionsStoredMax = 64;
+constexpr std::size_t kSafetensorsHeadBytes = 16;
 
 Error bad_safetensors(std::string why) {
   return Error{Code::corrupt, text("safetensors: ", why)};
@@ -129,7 +132,7 @@ Status check_cover(SafetensorsFile& file, std::uint64_t data_bytes) {
       return bad_safetensors(text("tensor ", entry.name, " begins at ", entry.offset_bytes, " of the data, ",
                                   entry.offset_bytes < at ? "inside another that ends at " : "after a hole from ", at));
     if (entry.size_bytes > data_bytes - at)
-      return bad_safetensors(text("tensor ", entry.name, " passes the end of the file"));
+      return bad_safetensors(text("tensor ", entry.name, " passes the end of the file: is it cut off?"));
     at += entry.size_bytes;
     entry.offset_bytes += file.header_bytes;
   }
@@ -160,18 +163,29 @@ void add_aliases(CheckpointView& view, const SafetensorsFile& file) {
   }
 }
 
+// The file's first bytes are no header: because it is something else, or as `why` says.
+Error no_header(ByteSource& source, std::string why) {
+  const Result<std::string> head = read_text(source, 0, std::min<std::uint64_t>(source.size_bytes(), kTorchHeadBytes));
+  if (head && begins_like_torch_file(*head))
+    return Error{Code::invalid,
+                 "a file of torch.save (or another zip archive) where safetensors should be: give its own path"};
+  std::optional<Error> foreign = foreign_file(source);
+  return foreign ? std::move(*foreign) : bad_safetensors(std::move(why));
+}
+
 }  // namespace
 
 Result<SafetensorsFile> read_safetensors(ByteSource& source) {
   const std::uint64_t size = source.size_bytes();
-  if (size < 8) return bad_safetensors(text(size, " bytes are not a file"));
+  if (size < 8) return no_header(source, text(size, " bytes are not a file"));
   PAWL_ASSIGN(const std::string head, read_text(source, 0, 8));
   std::uint64_t length = 0;
   std::memcpy(&length, head.data(), 8);
-  if (length > kSafetensorsHeaderBytesMax) return bad_safetensors(text("offset 0: a header of ", length, " bytes"));
-  if (length > size - 8) return bad_safetensors(text("offset 0: a header of ", length, " bytes in a file of ", size));
+  if (length > kSafetensorsHeaderBytesMax) return no_header(source, text("offset 0: a header of ", length, " bytes"));
+  if (length > size - 8)
+    return no_header(source, text("offset 0: a header of ", length, " bytes in a file of ", size, ": is it cut off?"));
   PAWL_ASSIGN(const std::string header, read_text(source, 8, length));
-  if (!header.starts_with('{')) return bad_safetensors("offset 8: the header does not begin with {");
+  if (!header.starts_with('{')) return no_header(source, "offset 8: the header does not begin with {");
   SafetensorsFile file;
   file.header_bytes = 8 + length;
   JsonScan scan(header);
@@ -179,6 +193,18 @@ Result<SafetensorsFile> read_safetensors(ByteSource& source) {
   PAWL_TRY(check_names(file));
   PAWL_TRY(check_cover(file, size - file.header_bytes));
   return file;
+}
+
+bool begins_like_safetensors(std::string_view head) {
+  std::uint64_t length = 0;
+  if (head.size() < 10) return false;
+  std::memcpy(&length, head.data(), 8);
+  return head[8] == '{' && length < (std::uint64_t{1} << 40);
+}
+
+bool looks_like_safetensors(const std::string& path, Files& files) {
+  const Result<std::string> head = read_head(path, kSafetensorsHeadBytes, files);
+  return head && begins_like_safetensors(*head);
 }
 
 Result<SafetensorsFile> open_safetensors(const std::string& path, Files& files) {

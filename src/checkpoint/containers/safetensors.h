@@ -33,10 +33,14 @@ struct SafetensorsFile {
   std::uint64_t header_bytes = 0;                             // where the data begins
 };
 
-// Fails: `corrupt` with offset and reason, `io`.
+// Fails: `corrupt` with offset and reason; `invalid` for what is known and something else (foreign_file.h); `io`.
 [[nodiscard]] Result<SafetensorsFile> read_safetensors(ByteSource& source);
 // As above, of a file; errors name it.
 [[nodiscard]] Result<SafetensorsFile> open_safetensors(const std::string& path, Files& files = real_files());
+
+// Whether a file begins so: the length of a header, and the header's first character.
+[[nodiscard]] bool begins_like_safetensors(std::string_view head);
+[[nodiscard]] bool looks_like_safetensors(const std::string& path, Files& files = real_files());  // of that file
 
 // model.safetensors.index.json, or pytorch_model.bin.index.json.
 struct HuggingFaceIndex {

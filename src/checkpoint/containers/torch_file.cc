@@ -6,19 +6,23 @@
 
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
+#include "checkpoint/containers/foreign_file.h"
+#include "checkpoint/containers/torch_program.h"
 #include "checkpoint/reshape/stored_file.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;
-constexpr std::size_t kTorchDimensionsMax = 64;
 // Steps of the walk for each value: sharing can make a small file look endless.
 constexpr std::uint64_t kStepsPerValue = 64;
 constexpr std::uint64_t kStepsAtLeast = 10'000;
 constexpr std::size_t kMetadataItems = 64;
 constexpr std::string_view kZipMagic = "PK\3\4";
+// The number that begins a stream: in protocol 2 and later, and as the decimal of protocols 0 and 1.
 constexpr std::string_view kLegacyMagic{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
+constexpr std::string_view kLegacyDecimal = "L119547037146038801333356L\n.";
+constexpr std::size_t kHeadBytesMin = 16;
 
 using Value = Pickle::Value;
 
@@ -54,7 +58,75 @@ bool is_key(std::string_view key) {
   return !key.empty() && key.size() <= 40 && key.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+// What a persistent id says of a storage.
+struct StorageId {
+  PickleSymbol class_;
+  std::string key;
+  std::string location;
+  std::optional<std::uint64_t> count;
+  bool is_view = false;  // of another storage
+};
+
+// Takes what lies before `end` off the front of `text`, and `end`.
+std::optional<std::string_view> take_until(std::string_view& text, std::string_view end) {
+  const std::size_t at = text.find(end);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view out = text.substr(0, at);
+  text.remove_prefix(at + end.size());
+  return out;
+}
+
+// Protocol 0 has the id as Python prints it: ('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 12), in a stream with
+// ", None" at its end.
+std::optional<StorageId> storage_id_of_text(std::string_view printed) {
+  constexpr std::string_view kBegin = "('storage', <class '";
+  if (!printed.starts_with(kBegin)) return std::nullopt;
+  printed.remove_prefix(kBegin.size());
+  const auto class_ = take_until(printed, "'>, '");
+  const auto key = class_ ? take_until(printed, "', '") : std::nullopt;
+  const auto location = key ? take_until(printed, "', ") : std::nullopt;
+  if (!location || class_->rfind('.') == std::string_view::npos) return std::nullopt;
+  const std::size_t dot = class_->rfind('.');
+  StorageId out;
+  out.class_ = {std::string(class_->substr(0, dot)), std::string(class_->substr(dot + 1))};
+  out.key = *key;
+  out.location = *location;
+  const std::size_t end = std::min(printed.find_first_not_of("0123456789"), printed.size());
+  std::uint64_t count = 0;
+  if (parse_number(printed.substr(0, end), count)) out.count = count;
+  printed.remove_prefix(end);
+  out.is_view = printed != ")" && printed != ", None)";
+  return out;
+}
+
+// In streams a class of a module may come with its source, which is not looked at.
+bool is_class_id(const Pickle& pickle, Value id) {
+  const std::span<const Value> parts = pickle.items(id);
+  return (!parts.empty() && pickle.text(parts[0]) == "module") || pickle.text(id).starts_with("('module', ");
+}
+
+// ('storage', class, key, location, numel), and in a stream also None.
+std::optional<StorageId> storage_id(const Pickle& pickle, Value id) {
+  if (pickle.is(id, PickleKind::string)) return storage_id_of_text(pickle.text(id));
+  const std::span<const Value> parts = pickle.items(id);
+  if (!pickle.is(id, PickleKind::tuple) || parts.size() < 5 || parts.size() > 6 || pickle.text(parts[0]) != "storage")
+    return std::nullopt;
+  StorageId out;
+  out.class_ = pickle.symbol(parts[1]);
+  out.key = pickle.text(parts[2]);
+  out.location = pickle.text(parts[3]);
+  out.count = pickle.unsigned_(parts[4]);
+  out.is_view = parts.size() == 6 && !pickle.is(parts[5], PickleKind::none);
+  return out;
+}
+
 }  // namespace
+
+bool begins_like_torch_file(std::string_view head) {
+  if (head.size() < kHeadBytesMin) return false;
+  return head.starts_with(kZipMagic) || head.starts_with(kLegacyDecimal) ||
+         (head[0] == '\x80' && head.find(kLegacyMagic) != std::string_view::npos);  // protocol 4 puts a frame before it
+}
 
 std::optional<TorchReach> reach_of(const TorchTensor& tensor) {
   if (tensor.shape.size() != tensor.strides.size()) return std::nullopt;  // a sparse tensor, or a wrapper
@@ -115,13 +187,20 @@ std::optional<ElementType> torch_type(const Pickle& pickle, Value value) {
   return symbol.module == "torch" ? element_type_named(symbol.name) : std::nullopt;
 }
 
+bool looks_like_torch_file(const std::string& path, Files& files) {
+  const Result<std::string> head = read_head(path, kTorchHeadBytes, files);
+  return head && begins_like_torch_file(*head);
+}
+
 class TorchReader {
  public:
-  explicit TorchReader(ByteSource& source) : source_(source) {}
+  explicit TorchReader(ByteSource& source, bool is_part = false) : source_(source), is_part_(is_part) {}
   Result<TorchFile> read();
 
  private:
   Status read_zip();
+  Status read_object();     // of archive_
+  Status read_constants();  // of TorchScript
   Status read_legacy();
   Status read_folder(const ZipDirectory& directory, std::string& folder);
   Result<Pickle> next_pickle(std::uint64_t& at);
@@ -137,7 +216,6 @@ class TorchReader {
   Status build_sparse(Value value, std::span<const Value> arguments, TorchTensor& out);
   Status build_wrapper(std::span<const Value> arguments, TorchTensor& out);
   Status build_copy(std::span<const Value> arguments, TorchTensor& out);
-  Status check(const TorchTensor& tensor);
   void read_metadata(Value metadata, TorchTensor& out);
 
   // From values to names.
@@ -151,9 +229,11 @@ class TorchReader {
   [[nodiscard]] const Pickle& pickle() const { return file_.pickle_; }
 
   ByteSource& source_;
+  bool is_part_;  // of an archive of torch.export
   TorchFile file_;
   bool legacy_ = false;
   std::string folder_;
+  std::string archive_ = "data";  // data.pkl, and data/ with its storages
   ZipDirectory directory_;
   std::unordered_map<std::string, std::uint32_t> storage_by_key_;
   std::unordered_map<Value, std::uint32_t> storage_of_;
@@ -164,15 +244,23 @@ class TorchReader {
 };
 
 Result<TorchFile> TorchReader::read() {
-  if (source_.size_bytes() < 16) return damaged(text(source_.size_bytes(), " bytes are not a torch file"));
-  PAWL_ASSIGN(const std::string head, read_text(source_, 0, std::min<std::uint64_t>(source_.size_bytes(), 32)));
-  if (head.starts_with(kZipMagic)) {
-    PAWL_TRY(read_zip());
-  } else if (head[0] == '\x80' && head.find(kLegacyMagic) != std::string::npos) {  // protocol 4 puts a frame before it
-    PAWL_TRY(read_legacy());
-  } else {
+  PAWL_ASSIGN(const std::string head,
+              read_text(source_, 0, std::min<std::uint64_t>(source_.size_bytes(), kTorchHeadBytes)));
+  if (!begins_like_torch_file(head)) {
+    if (std::optional<Error> foreign = foreign_file(source_)) return std::move(*foreign);
     return damaged("offset 0: neither a zip file nor a stream of torch.save");
   }
+  if (!head.starts_with(kZipMagic)) {
+    PAWL_TRY(read_legacy());
+    return std::move(file_);
+  }
+  PAWL_ASSIGN(directory_, ZipDirectory::read(source_));
+  if (is_torch_program(directory_)) {
+    if (is_part_) return Error{Code::invalid, "an archive of torch.export inside another"};
+    return read_torch_program(source_, std::move(directory_));
+  }
+  if (std::optional<Error> foreign = foreign_archive(directory_)) return std::move(*foreign);
+  PAWL_TRY(read_zip());
   return std::move(file_);
 }
 
@@ -189,10 +277,7 @@ Status TorchReader::read_folder(const ZipDirectory& directory, std::string& fold
 }
 
 Status TorchReader::read_zip() {
-  PAWL_ASSIGN(directory_, ZipDirectory::read(source_));
   PAWL_TRY(read_folder(directory_, folder_));
-  if (directory_.find(folder_ + "constants.pkl") != nullptr)
-    return Error{Code::invalid, "a TorchScript module, not a checkpoint"};
   const ZipRecord* version = directory_.find(folder_ + "version");
   if (version == nullptr) version = directory_.find(folder_ + ".data/version");
   if (version == nullptr) return damaged("no record version");
@@ -206,18 +291,41 @@ Status TorchReader::read_zip() {
     if (name != "little" && name != "big") return damaged(text("byte order \"", name, '"'));
     file_.big_endian_ = name == "big";
   }
-  const ZipRecord* record = directory_.find(folder_ + "data.pkl");
-  if (record == nullptr) return damaged("no record data.pkl");
+  PAWL_TRY(read_object());
+  if (directory_.find(folder_ + "constants.pkl") != nullptr) PAWL_TRY(read_constants());
+  file_.records_ = directory_.records();
+  return {};
+}
+
+Status TorchReader::read_object() {
+  const std::string name = archive_ + ".pkl";
+  const ZipRecord* record = directory_.find(folder_ + name);
+  if (record == nullptr) return damaged(text("no record ", name));
   PAWL_ASSIGN(const std::string bytes, read_record(source_, *record, kPickleBytesMax));
   Result<Pickle> pickle = parse_pickle(bytes);
-  if (!pickle) return std::move(pickle).error().within("data.pkl");
+  if (!pickle) return std::move(pickle).error().within(name);
   if (pickle->source_bytes() != bytes.size())
-    return damaged(text("data.pkl: offset ", pickle->source_bytes(), ": bytes after the end"));
+    return damaged(text(name, ": offset ", pickle->source_bytes(), ": bytes after the end"));
   file_.pickle_ = std::move(*pickle);
   PAWL_TRY(find_storages());
   PAWL_TRY(find_tensors());
-  file_.records_ = directory_.records();
   return walk();
+}
+
+// A tuple, whose items the code calls CONSTANTS.c0, CONSTANTS.c1, ...: where a module was frozen, all of its weights.
+Status TorchReader::read_constants() {
+  file_.format_ = "TorchScript";
+  file_.notes_.emplace_back("a TorchScript archive: its tensors are read, its code is not");
+  TorchReader reader(source_);
+  reader.folder_ = folder_;
+  reader.archive_ = "constants";
+  reader.directory_ = directory_;
+  reader.file_.big_endian_ = file_.big_endian_;
+  PAWL_TRY(reader.read_object());
+  TorchFile constants = std::move(reader.file_);
+  for (TorchTensor& tensor : constants.tensors_)
+    if (!tensor.path.empty()) tensor.path.front() = {PathStep::Kind::attribute, text('c', tensor.path.front().text)};
+  return file_.take(std::move(constants), {{PathStep::Kind::key, "CONSTANTS"}}, 0);
 }
 
 // A pickle's length is known when it has been read: a window that grows until it fits.
@@ -293,26 +401,20 @@ Status TorchReader::find_storages() {
   return {};
 }
 
-// ('storage', class, key, location, numel), and in a stream also None.
 Status TorchReader::add_storage(Value value) {
   const Value id = pickle().object(value).arguments;
-  const std::span<const Value> parts = pickle().items(id);
-  if (!pickle().is(id, PickleKind::tuple) || parts.size() < 5 || parts.size() > 6 ||
-      pickle().text(parts[0]) != "storage")
-    return damaged(text("a persistent id that is not a storage: ", pickle().describe(id)));
-  const PickleSymbol& class_ = pickle().symbol(parts[1]);
-  const std::string key(pickle().text(parts[2]));
-  const std::string_view location = pickle().text(parts[3]);
-  const std::optional<std::uint64_t> count = pickle().unsigned_(parts[4]);
+  if (legacy_ && is_class_id(pickle(), id)) return {};
+  const std::optional<StorageId> said = storage_id(pickle(), id);
+  if (!said) return damaged(text("a persistent id that is not a storage: ", pickle().describe(id)));
+  const auto& [class_, key, location, count, is_view] = *said;
   const bool untyped =
       class_.name == "UntypedStorage" && (class_.module == "torch" || class_.module == "torch.storage");
   const std::optional<ElementType> type =
       class_.module == "torch" ? element_type_of_storage(class_.name) : std::nullopt;
   if (!untyped && !type) return damaged(text("storage ", key, " has the class ", class_.module, '.', class_.name));
-  if (!is_key(key)) return damaged(text("a storage's key is ", pickle().describe(parts[2])));
-  if (!count) return damaged(text("storage ", key, " has ", pickle().describe(parts[4]), " elements"));
-  if (parts.size() == 6 && !pickle().is(parts[5], PickleKind::none))
-    return Error{Code::invalid, text("storage ", key, " is a view of another: an old stream")};
+  if (!is_key(key)) return damaged(text("a storage's key is \"", key.substr(0, 80), "\" in ", pickle().describe(id)));
+  if (!count) return damaged(text("storage ", key, ": how many elements it has is no number"));
+  if (is_view) return Error{Code::invalid, text("storage ", key, " is a view of another: an old stream")};
   TorchStorage storage{key, type, 0, 0, 0, location != "meta", false};
   // A packed type counts its numbers, and torch stores whole bytes.
   const std::optional<std::uint64_t> bytes =
@@ -322,13 +424,13 @@ Status TorchReader::add_storage(Value value) {
   if (!bytes) return damaged(text("storage ", key, " has ", *count, " elements"));
   storage.size_bytes = *bytes;
   if (!legacy_ && storage.has_data) {
-    const ZipRecord* record = directory_.find(text(folder_, "data/", key));
-    if (record == nullptr && storage.size_bytes != 0) return damaged(text("no record data/", key));
+    const ZipRecord* record = directory_.find(text(folder_, archive_, '/', key));
+    if (record == nullptr && storage.size_bytes != 0) return damaged(text("no record ", archive_, '/', key));
     if (record != nullptr && size_bits(type.value_or(ElementType::uint8)) < 8 && record->unpacked_bytes <= *count)
       storage.size_bytes = record->unpacked_bytes;
     if (record != nullptr && record->unpacked_bytes != storage.size_bytes)
-      return damaged(
-          text("record data/", key, " has ", record->unpacked_bytes, " bytes, and its storage ", storage.size_bytes));
+      return damaged(text("record ", archive_, '/', key, " has ", record->unpacked_bytes, " bytes, and its storage ",
+                          storage.size_bytes));
     if (record != nullptr) {
       storage.offset_bytes = record->offset_bytes;
       storage.packed_bytes = record->size_bytes;
@@ -377,7 +479,8 @@ Status TorchReader::add_tensor(Value value) {
   if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) part_count_ += parts->second.size();
   if (part_count_ > kStepsAtLeast + kStepsPerValue * pickle().count())
     return Error{Code::full, "too many parts of too many tensors"};
-  if (Status sound = check(tensor); !sound) return std::move(sound).error().within(text("tensor (value ", value, ")"));
+  Status sound = tensor.storage == kNoStorage ? Status() : check_inside(tensor, file_.storages_[tensor.storage]);
+  if (!sound) return std::move(sound).error().within(text("tensor (value ", value, ")"));
   tensor_of_.emplace(value, std::move(tensor));
   return {};
 }
@@ -510,14 +613,12 @@ void TorchReader::read_metadata(Value metadata, TorchTensor& out) {
   out.negated = pickle().boolean(pickle().find(metadata, "neg"));
 }
 
-Status TorchReader::check(const TorchTensor& tensor) {
-  if (tensor.storage == kNoStorage) return {};
+Status check_inside(const TorchTensor& tensor, const TorchStorage& storage) {
   if (tensor.shape.size() != tensor.strides.size())
     return damaged(text(tensor.shape.size(), " sizes and ", tensor.strides.size(), " strides"));
   const std::optional<TorchReach> reach = reach_of(tensor);
   if (!reach) return damaged("sizes, strides and offset overflow");
   if (reach->count == 0) return {};
-  const TorchStorage& storage = file_.storages_[tensor.storage];
   const std::uint32_t bits = size_bits(tensor.type);
   const std::uint64_t room = bits >= 8 ? storage.size_bytes / (bits / 8) : storage.size_bytes * (8 / bits);
   if (reach->last >= room) return damaged(text("its last element is number ", reach->last, " of a storage of ", room));
@@ -577,6 +678,8 @@ void TorchReader::children_of(Value value, std::vector<Child>& out) {
   }
   if (kind != PickleKind::object) return;
   add_state(object.state, out);
+  // Python 2 calls it with a list of the pairs that it holds.
+  if (object.holds_pairs && pickle().class_of(value).is("collections", "OrderedDict")) return;
   // What a call was given: a deque's list, a defaultdict's factory, the fields of a named tuple.
   const std::span<const Value> arguments = pickle().items(object.arguments);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -663,8 +766,30 @@ Status TorchReader::walk() {
   return {};
 }
 
+Status TorchFile::take(TorchFile part, const std::vector<PathStep>& path, std::uint64_t base_bytes) {
+  if (part.big_endian_ != big_endian_ && !part.storages_.empty())
+    return Error{Code::invalid, text(name_of(path), ": its byte order is not that of the archive around it")};
+  const auto first = static_cast<std::uint32_t>(storages_.size());
+  for (TorchStorage& storage : part.storages_) {
+    storage.offset_bytes += base_bytes;
+    storages_.push_back(std::move(storage));
+  }
+  for (TorchTensor& tensor : part.tensors_) {
+    tensor.path.insert(tensor.path.begin(), path.begin(), path.end());
+    if (tensor.storage != kNoStorage) tensor.storage += first;
+    tensor.value = kNothing;
+    tensors_.push_back(std::move(tensor));
+  }
+  for (const std::string& note : part.notes_) notes_.push_back(text(name_of(path), ": ", note));
+  return {};
+}
+
 Result<TorchFile> TorchFile::read(ByteSource& source) {
   return TorchReader(source).read();
+}
+
+Result<TorchFile> TorchFile::read_saved(ByteSource& source) {
+  return TorchReader(source, true).read();
 }
 
 Result<TorchFile> TorchFile::open(const std::string& path, Files& files) {
@@ -754,7 +879,7 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
 
 CheckpointView view_of(const TorchFile& file, const std::string& path) {
   CheckpointView view;
-  view.format = "torch.save";
+  view.format = file.format();
   view.files.push_back({path});
   std::vector<std::uint32_t> file_of(file.storages().size(), 0);
   for (std::size_t i = 0; i < file.storages().size(); ++i) {

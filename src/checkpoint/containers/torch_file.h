@@ -1,5 +1,8 @@
 // TorchFile: the tensors inside one file of torch.save, and where their bytes lie. Zip files and the older stream.
 //
+// Also those of archives that torch.jit.save and torch.export.save write: weights, buffers and constants by their names;
+// the program in them is not looked at.
+//
 // Each tensor has a path (the keys, indices and attributes that lead to it), its type, shape, strides, and a storage,
 // which is a range of the file; tensors that share a storage name the same one. The whole object stays at hand as a
 // Pickle: what isn't a tensor is read there by whoever knows what it means. Executes nothing
@@ -44,6 +47,7 @@ struct TorchStorage {
 };
 
 inline constexpr std::uint32_t kNoStorage = ~0u;
+inline constexpr std::size_t kTorchDimensionsMax = 64;
 
 struct TorchTensor {
   std::vector<PathStep> path;  // empty: it is the whole object
@@ -75,18 +79,34 @@ class TorchFile {
   [[nodiscard]] const std::vector<TorchStorage>& storages() const { return storages_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   [[nodiscard]] bool is_big_endian() const { return big_endian_; }
+  [[nodiscard]] std::string_view format() const { return format_; }  // "torch.save", "TorchScript", "torch.export"
   // Where the storages' records lie, for those who want to prove checksums. Empty for a stream.
   [[nodiscard]] const std::vector<ZipRecord>& records() const { return records_; }
 
  private:
   friend class TorchReader;
+  friend class TorchProgramReader;
+  // As read, but for archives of torch.export, which are `invalid`: one does not lie in another.
+  [[nodiscard]] static Result<TorchFile> read_saved(ByteSource& source);
+  // Takes the tensors of `part`, a file that lies in this one from `base_bytes` on; their paths begin with `path`. They
+  // are no values of this file's pickle. Fails: `invalid` where its byte order is another.
+  [[nodiscard]] Status take(TorchFile part, const std::vector<PathStep>& path, std::uint64_t base_bytes);
+
   Pickle pickle_;
   std::vector<TorchTensor> tensors_;
   std::vector<TorchStorage> storages_;
   std::vector<std::string> notes_;
   std::vector<ZipRecord> records_;
+  std::string_view format_ = "torch.save";
   bool big_endian_ = false;
 };
+
+// Whether a file that begins so is one of torch.save, or an archive.
+inline constexpr std::size_t kTorchHeadBytes = 32;  // as many say it
+[[nodiscard]] bool begins_like_torch_file(std::string_view head);
+[[nodiscard]] bool looks_like_torch_file(const std::string& path, Files& files = real_files());  // of that file
+// Fails: `corrupt` unless all of the tensor's elements lie inside the storage.
+[[nodiscard]] Status check_inside(const TorchTensor& tensor, const TorchStorage& storage);
 
 [[nodiscard]] std::string name_of(const std::vector<PathStep>& path);      // "model.0.weight"
 [[nodiscard]] std::string accessor_of(const std::vector<PathStep>& path);  // "['model'][0].weight"

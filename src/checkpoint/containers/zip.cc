@@ -48,7 +48,7 @@ Result<DirectoryPlace> find_directory(ByteSource& source) {
   const std::uint64_t end_at = size - kEndBytes;
   PAWL_ASSIGN(const std::string end, read_text(source, end_at, kEndBytes));
   if (number_at<std::uint32_t>(end, 0) != kEndSignature)
-    return damaged(end_at, "no end record: cut off, or something follows the archive");
+    return damaged(end_at, "no end record: the file is cut off, or something follows the archive; get it again");
   if (number_at<std::uint16_t>(end, 20) != 0) return damaged(end_at, "an archive with a comment");
   if (number_at<std::uint16_t>(end, 4) != 0 || number_at<std::uint16_t>(end, 6) != 0)
     return damaged(end_at, "a part of a split archive");

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
+#include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/safetensors.h"
+#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/dcp/dcp.h"
 #include "checkpoint/formats/deepspeed/deepspeed.h"
 #include "checkpoint/formats/deepspeed/universal.h"
@@ -32,6 +34,7 @@ constexpr std::string_view kIterationPointer = "latest_checkpointed_iteration.tx
 constexpr std::array<std::string_view, 2> kTagPointers = {"latest", "latest_universal"};  // DeepSpeed
 constexpr std::uint64_t kPointerBytesMax = 4096;
 constexpr std::size_t kListedMax = 12;
+constexpr std::size_t kForeignLookedMax = 64;  // files of a folder without a checkpoint
 
 enum class Format : std::uint8_t {
   store,
@@ -80,17 +83,27 @@ bool is_rank_metadata(std::string_view name) {
          parse_number(name.substr(2, name.size() - 11), rank);
 }
 
-// The first bytes of a file; fewer where it has fewer.
-Result<std::string> head_of(const std::string& path, Files& files) {
-  PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(path, files));
-  return read_text(*source, 0, std::min<std::uint64_t>(source->size_bytes(), 16));
+// What a file is that no reader takes, if that can be told.
+std::optional<Error> foreign_at(const std::string& path, Files& files, ForeignText texts = ForeignText::told) {
+  const Result<std::unique_ptr<ByteSource>> source = open_bytes(path, files);
+  return source ? foreign_file(**source, texts) : std::nullopt;
 }
 
-bool is_safetensors_head(std::string_view head) {
-  std::uint64_t length = 0;
-  if (head.size() < 10) return false;
-  std::memcpy(&length, head.data(), 8);
-  return head[8] == '{' && length < (std::uint64_t{1} << 40);
+// Named as files with tensors are: what it says instead is worth a word.
+bool is_named_as_tensors(std::string_view name) {
+  constexpr std::array<std::string_view, 5> kEnds = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+// What lies in a folder without a checkpoint, as the end of a sentence: the first file that looks like one.
+std::string foreign_inside(const std::string& folder, const Names& names, Files& files) {
+  for (const std::string& name : std::span(names).first(std::min(names.size(), kForeignLookedMax))) {
+    const std::string path = join_path(folder, name);
+    if (looks_like_safetensors(path, files)) return text("; ", name, " is of safetensors: give its own path");
+    const ForeignText texts = is_named_as_tensors(name) ? ForeignText::told : ForeignText::left_out;
+    if (const std::optional<Error> error = foreign_at(path, files, texts)) return text("; ", name, " is ", error->what);
+  }
+  return {};
 }
 
 // Looks into the subfolders of a folder that might hold a checkpoint.
@@ -275,6 +288,8 @@ Result<CheckpointView> Opener::search(const std::string& folder, const Names& na
     const std::optional<Names> inside = names_in(below);
     if (inside) return open_folder(below, *inside);
   }
+  if (std::optional<Error> foreign = found.empty() ? foreign_folder(names) : std::nullopt)
+    return std::move(*foreign).within(text(folder, ": not a checkpoint"));
   if (found.empty())
     return Error{Code::not_found,
                  text(folder, ": no checkpoint is recognised. Looked for, here and one folder down: .metadata or ",
@@ -282,7 +297,8 @@ Result<CheckpointView> Opener::search(const std::string& folder, const Names& na
                       "*_optim_states.pt (DeepSpeed), zero/<parameter>/fp32.pt (DeepSpeed universal), atomic.json, "
                       "*.safetensors, ",
                       "*.index.json and pytorch_model.bin (Hugging Face), files of torch.save; and for latest, ",
-                      "latest_universal and latest_checkpointed_iteration.txt, which name a folder")};
+                      "latest_universal and latest_checkpointed_iteration.txt, which name a folder",
+                      foreign_inside(folder, names, files_))};
   std::string list;
   for (std::size_t i = 0; i < std::min(found.size(), kListedMax); ++i)
     append_text(list, text(i == 0 ? "" : ", ", found[i].first, " (", found[i].second, ')'));
@@ -316,10 +332,12 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
   if (name.ends_with(".distcp"))
     return Error{Code::invalid,
                  text(path, ": one rank's file of a PyTorch DCP checkpoint; give its folder, ", parent_path(path))};
-  PAWL_ASSIGN(const std::string head, head_of(path, files_));
-  if (is_safetensors_head(head)) return view_safetensors(path, files_);
+  PAWL_ASSIGN(const std::string head, read_head(path, kTorchHeadBytes, files_));
+  if (begins_like_safetensors(head)) return view_safetensors(path, files_);
   if (name.ends_with(".index.json")) return view_huggingface_index(path, files_);
-  if (looks_like_torch_file(path, files_)) return view_torch_file(path, options_, files_);
+  if (begins_like_torch_file(head)) return view_torch_file(path, options_, files_);
+  if (std::optional<Error> foreign = foreign_at(path, files_))
+    return std::move(*foreign).within(text(path, ": not a checkpoint"));
   if (name.ends_with(".safetensors")) return view_safetensors(path, files_);  // which says what is wrong with it
   return Error{Code::not_found, text(path, ": not a checkpoint: neither safetensors nor a file of torch.save, nor an ",
                                      "index of some (*.index.json)")};

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
+#include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/dcp/dcp_data_files.h"
@@ -137,7 +138,11 @@ Result<DcpCheckpoint> DcpReader::read() {
 
 Status DcpReader::read_metadata(const std::string& name) {
   PAWL_ASSIGN(const std::string bytes, read_file(join_path(folder_, name), kMetadataBytesMax, files_));
-  PAWL_ASSIGN(const Pickle pickle, parse_pickle(bytes));
+  Result<Pickle> parsed = parse_pickle(bytes);
+  MemoryBytes source(bytes);
+  std::optional<Error> foreign = parsed || bytes.starts_with('\x80') ? std::nullopt : foreign_file(source);
+  if (foreign) return std::move(*foreign).within(name);
+  PAWL_ASSIGN(const Pickle pickle, std::move(parsed));
   if (pickle.source_bytes() != bytes.size())
     return damaged(text("offset ", pickle.source_bytes(), ": bytes after the end"));
   forget(pickle);

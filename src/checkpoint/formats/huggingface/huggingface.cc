@@ -187,10 +187,33 @@ std::vector<std::string> missing_files(const std::vector<std::string>& names) {
 
 // --- Files without an index.
 
+// A file of torch.save. One of safetensors may have such a file's name, too.
+Status add_torch_file(const std::string& path, Files& files, CheckpointView& view) {
+  if (looks_like_safetensors(path, files)) {
+    PAWL_ASSIGN(SafetensorsFile file, open_safetensors(path, files));
+    add_safetensors(std::move(file), path, view);
+    return {};
+  }
+  PAWL_ASSIGN(const TorchFile file, TorchFile::open(path, files));
+  CheckpointView part = view_of(file, path);
+  const auto base = static_cast<std::uint32_t>(view.files.size());
+  view.files.insert(view.files.end(), part.files.begin(), part.files.end());
+  view.notes.insert(view.notes.end(), part.notes.begin(), part.notes.end());
+  for (StoredTensor& tensor : part.tensors) {
+    for (StoredPiece& piece : tensor.pieces) piece.file += base;
+    view.tensors.push_back(std::move(tensor));
+  }
+  return {};
+}
+
 Result<CheckpointView> view_files(const std::string& folder, const std::vector<std::string>& names, Files& files) {
-  std::vector<std::pair<std::string, SafetensorsFile>> read;
+  std::vector<std::pair<std::string, std::optional<SafetensorsFile>>> read;  // none: of torch.save, by its bytes
   std::size_t sharded = 0;
   for (const std::string& name : names) {
+    if (looks_like_torch_file(join_path(folder, name), files)) {
+      read.emplace_back(name, std::nullopt);
+      continue;
+    }
     PAWL_ASSIGN(SafetensorsFile file, open_safetensors(join_path(folder, name), files));
     sharded += metadata_of(file, kShardingInfo).empty() ? 0 : 1;
     read.emplace_back(name, std::move(file));
@@ -202,7 +225,7 @@ Result<CheckpointView> view_files(const std::string& folder, const std::vector<s
     ShardJoiner joiner;
     std::set<std::uint32_t> shards;
     for (const auto& [name, file] : read) {
-      PAWL_TRY(joiner.add(join_path(folder, name), file));
+      PAWL_TRY(joiner.add(join_path(folder, name), *file));
       if (const std::optional<FileNumber> number = number_of(name)) shards.insert(number->shard);
     }
     PAWL_ASSIGN(CheckpointView view, joiner.finish(shards.size()));
@@ -214,7 +237,12 @@ Result<CheckpointView> view_files(const std::string& folder, const std::vector<s
   std::unordered_map<std::string, std::string> file_of;
   for (auto& [name, file] : read) {
     const std::size_t before = view.tensors.size();
-    add_safetensors(std::move(file), join_path(folder, name), view);
+    if (file) {
+      add_safetensors(std::move(*file), join_path(folder, name), view);
+    } else {
+      PAWL_TRY(add_torch_file(join_path(folder, name), files, view));
+      view.notes.push_back(text(name, " is a file of torch.save, whatever its name says"));
+    }
     if (read.size() == 1) break;
     for (std::size_t i = before; i < view.tensors.size(); ++i) {
       const auto [found, is_new] = file_of.emplace(view.tensors[i].name, name);
@@ -230,19 +258,6 @@ Result<CheckpointView> view_files(const std::string& folder, const std::vector<s
 }
 
 // --- pytorch_model.bin.
-
-Status add_torch_file(const std::string& path, Files& files, CheckpointView& view) {
-  PAWL_ASSIGN(const TorchFile file, TorchFile::open(path, files));
-  CheckpointView part = view_of(file, path);
-  const auto base = static_cast<std::uint32_t>(view.files.size());
-  view.files.insert(view.files.end(), part.files.begin(), part.files.end());
-  view.notes.insert(view.notes.end(), part.notes.begin(), part.notes.end());
-  for (StoredTensor& tensor : part.tensors) {
-    for (StoredPiece& piece : tensor.pieces) piece.file += base;
-    view.tensors.push_back(std::move(tensor));
-  }
-  return {};
-}
 
 Result<CheckpointView> view_torch_index(const std::string& index_path, const HuggingFaceIndex& index, Files& files) {
   CheckpointView view;

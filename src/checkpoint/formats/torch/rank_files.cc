@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "base/text.h"
+#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/torch/rank_files_join.h"
 #include "checkpoint/formats/torch/torch_state.h"
-#include "env/byte_source.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -125,15 +124,6 @@ std::vector<RankFileSet> rank_file_sets(std::span<const std::string> names) {
   return out;
 }
 
-bool looks_like_torch_file(const std::string& path, Files& files) {
-  Result<std::unique_ptr<ByteSource>> source = open_bytes(path, files);
-  if (!source || (*source)->size_bytes() < 16) return false;
-  Result<std::string> head = read_text(**source, 0, std::min<std::uint64_t>((*source)->size_bytes(), 32));
-  if (!head) return false;
-  constexpr std::string_view kLegacy{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
-  return head->starts_with("PK\3\4") || ((*head)[0] == '\x80' && head->find(kLegacy) != std::string::npos);
-}
-
 namespace {
 
 // Which files of the folder are the ranks'.
@@ -242,9 +232,10 @@ Status refuse_megatron(const std::string& folder, const std::vector<std::string>
 Result<CheckpointView> view_torch_file(const std::string& path, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(const std::optional<ParameterNames> names, given_names(options, files));
   PAWL_ASSIGN(TorchState state, read_torch_state(path, files));
+  std::string format = state.format;
   std::vector<RankState> ranks;
   ranks.push_back({kNoRank, std::move(state)});
-  Result<CheckpointView> view = join_ranks(std::move(ranks), names, "torch.save");
+  Result<CheckpointView> view = join_ranks(std::move(ranks), names, std::move(format));
   if (!view) return std::move(view).error().within(path);
   return view;
 }

@@ -41,7 +41,4 @@ struct RankFileSet {
 // Pure. Names without a number, and such as nothing else resembles, are in no set, unless the number follows "rank".
 [[nodiscard]] std::vector<RankFileSet> rank_file_sets(std::span<const std::string> names);
 
-// Whether a file begins as torch.save's do. False where it can't be read.
-[[nodiscard]] bool looks_like_torch_file(const std::string& path, Files& files = real_files());
-
 }  // namespace pawl::checkpoint

@@ -132,7 +132,7 @@ void add_facts(Join& join) {
       if (!is_new && at->second != number) mixed.insert(name);
     }
   }
-  view.facts.emplace_back("writer", "torch.save");
+  view.facts.emplace_back("writer", join.ranks.empty() ? "torch.save" : join.ranks[0].state.format);
   for (const std::string_view name : {"step", "global_step", "global_steps", "iteration", "iter", "epoch"}) {
     const auto at = numbers.find(std::string(name));
     if (at == numbers.end()) continue;

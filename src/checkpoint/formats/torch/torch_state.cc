@@ -42,6 +42,7 @@ class StateReader {
  public:
   StateReader(const std::string& path, ByteSource& source, TorchFile file) : source_(source), file_(std::move(file)) {
     out_.path = path;
+    out_.format = file_.format();
     out_.size_bytes = source.size_bytes();
     out_.files.push_back({path});
     out_.notes = file_.notes();

@@ -43,6 +43,7 @@ struct TorchOptimizer {
 
 struct TorchState {
   std::string path;
+  std::string format;  // TorchFile::format
   std::uint64_t size_bytes = 0;
   std::vector<StoredFile> files;  // 0: the file itself
   std::vector<TorchPart> parts;   // in the order of the object
