@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/formats/fixtures.h"
+#include "checkpoint/formats/given_names.h"
 #include "checkpoint/formats/golden_check.h"
 #include "checkpoint/formats/open_checkpoint.h"
 #include "env/temporary_directory.h"
@@ -43,6 +44,50 @@ TEST(WildFiles, TheOldestProtocolsAreRead) {
 TEST(WildFiles, WhatPython2WroteIsRead) {
   for (const std::string protocol : {"0", "1", "2"})
     for (const std::string kind : {".pt", "_stream.pt"}) expect_training("python2_protocol" + protocol + kind);
+}
+
+// Names of equal shapes, groups in an order of their own: only what the objects are tells which state is whose.
+TEST(WildFiles, ModulesAndOptimizersThatAreObjectsAreRead) {
+  for (const std::string name : {"objects.pt", "objects_protocol0.pt", "objects_stream.pt"})
+    expect_training(name, true);  // a module's other tensors: what is not persistent, and plain attributes
+  expect_training("object_beside_states.pt");
+}
+
+TEST(WildFiles, GroupsThatHoldTheParametersThemselvesAreRead) {
+  expect_training("held.pt");
+  expect_training("held_numbers.pt");
+}
+
+// Two networks of the same names: each optimizer's own parameters tell which is whose.
+TEST(WildFiles, TwoNetworksKeepTheirOwnStates) {
+  Result<CheckpointView> view = open_checkpoint(wild("two_networks.pt"));
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  EXPECT_TRUE(view->unnamed.empty()) << view->unnamed[0];
+  EXPECT_EQ(fixtures::expect_golden(*view, wild("golden_two_networks.safetensors"), {}, false), 16u);
+}
+
+TEST(WildFiles, AnOptimizerAloneKeepsItsNumbersAndSaysSo) {
+  Result<CheckpointView> view = open_checkpoint(wild("optimizer_alone.pt"));
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  EXPECT_TRUE(view->problems.empty()) << view->problems[0];
+  ASSERT_EQ(view->unnamed.size(), 1u);
+  std::set<std::string> names;
+  for (const StoredTensor& tensor : view->tensors) names.insert(tensor.name + "/" + tensor.role);
+  EXPECT_EQ(names.size(), view->tensors.size());
+  for (const std::string number : {"0", "1", "2", "3", "4", "5"})
+    for (const std::string word : {"step", "exp_avg", "exp_avg_sq"})
+      EXPECT_TRUE(names.contains("state." + number + "/" + word)) << number << word;
+  EXPECT_TRUE(names.contains("parameters.5/weight"));
+  const fixtures::GivenNames given("b.weight\na.weight\n\nnorm.bias\nb.bias\nnorm.weight\na.bias\n");
+  view = open_checkpoint(wild("optimizer_alone.pt"), given.options());
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  EXPECT_TRUE(view->unnamed.empty()) << view->unnamed[0];
+  std::set<std::string> weights;
+  for (const std::string name : {"a.weight", "a.bias", "norm.weight", "norm.bias", "b.weight", "b.bias"})
+    weights.insert(name + "/weight"s);
+  for (const std::string name : {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"})
+    weights.insert(name + "/weight"s);
+  EXPECT_EQ(fixtures::expect_golden(*view, wild("golden.safetensors"), weights), 18u);
 }
 
 std::set<std::string> optimizer_states() {

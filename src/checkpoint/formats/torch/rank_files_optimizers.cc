@@ -163,7 +163,7 @@ void OptimizerNamer::find_containers() {
   const auto each = [&](const auto& visit) {
     for (const JoinItem& item : join_.items)
       if (!item.path.empty() && item.alias_of == kNoItem && may_be_parameter(item.parts[0].part->type) &&
-          !is_statistic(name_of(item.path)))
+          !item.parts[0].part->is_held && !is_statistic(name_of(item.path)))
         visit(item);
   };
   std::map<std::string, std::size_t> index;

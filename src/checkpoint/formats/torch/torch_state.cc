@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "checkpoint/formats/torch/torch_optimizers.h"
 #include "checkpoint/formats/torch/torch_state_shards.h"
 
 namespace pawl::checkpoint {
@@ -18,20 +19,12 @@ using Value = Pickle::Value;
 constexpr std::uint64_t kRepeatMax = 64;
 constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;
 constexpr std::uint64_t kValuesBytesMax = 64 << 20;  // conjugated or negated: read when the file is opened
-constexpr std::size_t kOptimizersMax = 64;
-constexpr std::uint32_t kOptimizerDepthMax = 8;
 constexpr std::size_t kSmallDictItems = 512;
 constexpr std::uint64_t kKeysPerValue = 4;
 constexpr std::size_t kKeyBytesMax = 4096;
 
 bool starts_with(const std::vector<PathStep>& path, const std::vector<PathStep>& head) {
   return path.size() >= head.size() && std::equal(head.begin(), head.end(), path.begin());
-}
-
-// The parts of a pickled module (not of its state) lie under these attributes.
-bool is_module_part(const PathStep& step) {
-  return step.kind == PathStep::Kind::attribute &&
-         (step.text == "_modules" || step.text == "_parameters" || step.text == "_buffers");
 }
 
 bool is_integer_key(std::string_view key) {
@@ -56,14 +49,15 @@ class StateReader {
   static constexpr std::uint32_t kNoFile = ~0u;
 
   Status refuse_megatron() const;
-  [[nodiscard]] bool is_pairs(Value value) const;
   [[nodiscard]] Value find_small(Value dict, std::string_view key) const;
   void read_top();
-  void find_optimizers();
-  void read_optimizer(Value dict, std::vector<PathStep> path);
-  void read_numbers(Value state, const TorchOptimizer& optimizer);
+  void find_held();
+  void read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
+  void read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
   void add_number(std::vector<PathStep> path, double number);
   void read_tensors();
+  void read_held(const HeldParameters::State& held, bool is_parameter);
+  [[nodiscard]] bool is_elsewhere(const TorchTensor& tensor) const;
   void read_tensor(const TorchTensor& tensor);
   Status read_plain(const TorchTensor& tensor, TorchPart& out);
   Status read_sharded(const TorchTensor& tensor, TorchPart& out);
@@ -76,14 +70,18 @@ class StateReader {
   ByteSource& source_;
   TorchFile file_;
   TorchState out_;
-  std::unordered_map<Value, const TorchTensor*> by_value_;
-  std::vector<std::uint32_t> file_of_;  // of each storage
+  TensorsByValue by_value_;
+  std::vector<FoundOptimizer> optimizers_;
+  std::vector<std::optional<HeldParameters>> held_;        // by each optimizer
+  std::vector<std::unordered_set<Value>> held_states_of_;  // likewise: its states' tensors
+  std::vector<std::uint32_t> file_of_;                     // of each storage
 };
 
 Result<TorchState> StateReader::read() {
   PAWL_TRY(refuse_megatron());
+  find_held();
   read_tensors();
-  find_optimizers();
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) read_optimizer(optimizers_[i], held_[i]);
   read_top();
   return std::move(out_);
 }
@@ -124,53 +122,14 @@ void StateReader::read_top() {
   }
 }
 
-// Dicts inside dicts from the root down, each value once: what torch calls a state dict of an optimizer.
-void StateReader::find_optimizers() {
-  struct Visit {
-    Value value;
-    std::size_t parent;  // index in `places`
-    std::uint32_t depth;
-    PathStep::Kind kind;
-    Value key;          // of a dict
-    std::size_t index;  // of a list
-  };
-  std::vector<Visit> places = {{pickle().root(), 0, 0, PathStep::Kind::key, kNothing, 0}};
-  std::vector<bool> seen(pickle().count(), false);
-  seen[pickle().root()] = true;
-  for (std::size_t at = 0; at < places.size() && out_.optimizers.size() < kOptimizersMax; ++at) {
-    const Visit place = places[at];
-    const std::span<const Value> items = pickle().items(place.value);
-    const bool is_dict = is_pairs(place.value);
-    if (is_dict && pickle().is(pickle().find(place.value, "state"), PickleKind::dict) &&
-        pickle().is(pickle().find(place.value, "param_groups"), PickleKind::list)) {
-      std::vector<PathStep> path;
-      for (std::size_t i = at; i != 0; i = places[i].parent)
-        path.push_back({places[i].kind, places[i].kind == PathStep::Kind::key
-                                            ? std::string(pickle().text(places[i].key))
-                                            : text(places[i].index)});
-      std::ranges::reverse(path);
-      if (name_of(path).size() > kKeyBytesMax) continue;
-      read_optimizer(place.value, std::move(path));
-      continue;
-    }
-    if (place.depth >= kOptimizerDepthMax) continue;
-    const auto enter = [&](Value value, Visit below) {
-      const bool is_list = pickle().is(value, PickleKind::list) || pickle().is(value, PickleKind::tuple);
-      if (value >= seen.size() || seen[value] || (!is_list && !is_pairs(value))) return;
-      seen[value] = true;
-      places.push_back(below);
-    };
-    for (std::size_t i = 0; i + 1 < items.size() && is_dict; i += 2)
-      if (pickle().is(items[i], PickleKind::string))
-        enter(items[i + 1], {items[i + 1], at, place.depth + 1, PathStep::Kind::key, items[i], 0});
-    for (std::size_t i = 0; i < items.size() && !is_dict; ++i)
-      enter(items[i], {items[i], at, place.depth + 1, PathStep::Kind::index, kNothing, i});
+void StateReader::find_held() {
+  optimizers_ = find_optimizers(pickle());
+  held_ = held_parameters(file_, optimizers_, by_value_);
+  for (const std::optional<HeldParameters>& held : held_) {
+    std::unordered_set<Value>& tensors = held_states_of_.emplace_back();
+    if (!held) continue;
+    for (const HeldParameters::State& state : held->states) tensors.insert(state.tensor);
   }
-}
-
-bool StateReader::is_pairs(Value value) const {
-  return pickle().is(value, PickleKind::dict) ||
-         (pickle().is(value, PickleKind::object) && pickle().object(value).holds_pairs);
 }
 
 // As Pickle::find, of dicts that are small where a program wrote them: a file can name one large dict a million times.
@@ -178,14 +137,15 @@ Value StateReader::find_small(Value dict, std::string_view key) const {
   return pickle().items(dict).size() <= kSmallDictItems ? pickle().find(dict, key) : kNothing;
 }
 
-void StateReader::read_optimizer(Value dict, std::vector<PathStep> path) {
+void StateReader::read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held) {
   TorchOptimizer optimizer;
-  optimizer.path = std::move(path);
+  optimizer.path = found.path;
+  std::size_t next = 0;  // number of a parameter that is held
   bool any = false;
   bool all_numbers = true;
   std::uint64_t left = kKeysPerValue * pickle().count();  // one list may be named by many groups
-  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle(), pickle().find(dict, "param_groups"));
-  for (const Value group : pickle().items(pickle().find(dict, "param_groups"))) {
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle(), found.param_groups);
+  for (const Value group : pickle().items(found.param_groups)) {
     TorchOptimizer::Group out;
     if (const std::size_t at = optimizer.groups.size(); at < hyperparameters.size())
       out.hyperparameters = std::move(hyperparameters[at]);
@@ -194,22 +154,29 @@ void StateReader::read_optimizer(Value dict, std::vector<PathStep> path) {
     if (left < keys.size() + names.size() + 1) break;
     left -= keys.size() + names.size() + 1;
     for (const Value key : keys) {
-      const std::optional<std::uint64_t> index = pickle().unsigned_(key);
+      std::optional<std::uint64_t> index = pickle().unsigned_(key);
+      if (held) index = next++;
       out.keys.push_back(index ? text(*index) : std::string(pickle().text(key).substr(0, kKeyBytesMax)));
       all_numbers = all_numbers && (index || is_integer_key(pickle().text(key)));
       any = true;
     }
-    for (const Value name : names) out.names.emplace_back(pickle().text(name).substr(0, kKeyBytesMax));
+    if (held && !held->names.empty()) {
+      const auto end = held->names.begin() + static_cast<std::ptrdiff_t>(next);
+      out.names.assign(end - static_cast<std::ptrdiff_t>(keys.size()), end);
+    } else {
+      for (const Value name : names) out.names.emplace_back(pickle().text(name).substr(0, kKeyBytesMax));
+    }
     if (out.names.size() != out.keys.size()) out.names.clear();
     optimizer.groups.push_back(std::move(out));
   }
   optimizer.is_indexed = any && all_numbers;
-  read_numbers(pickle().find(dict, "state"), optimizer);
+  read_numbers(found.state, optimizer, held);
   out_.optimizers.push_back(std::move(optimizer));
 }
 
 // torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
-void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer) {
+void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
+                               const std::optional<HeldParameters>& held) {
   const std::span<const Value> items = pickle().items(state);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     const Value step = find_small(items[i + 1], "step");
@@ -218,7 +185,8 @@ void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer) {
     if (!whole && !pickle().is(step, PickleKind::real)) continue;
     std::vector<PathStep> path = optimizer.path;
     path.push_back({PathStep::Kind::key, "state"});
-    const std::optional<std::uint64_t> index = pickle().unsigned_(items[i]);
+    std::optional<std::uint64_t> index = pickle().unsigned_(items[i]);
+    if (held && held->number_of.contains(items[i])) index = held->number_of.at(items[i]);
     path.push_back({index ? PathStep::Kind::index : PathStep::Kind::key,
                     index ? text(*index) : std::string(pickle().text(items[i]))});
     path.push_back({PathStep::Kind::key, "step"});
@@ -244,12 +212,36 @@ void StateReader::read_tensors() {
   const std::vector<TorchTensor>& tensors = file_.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TorchTensor& tensor = tensors[i];
-    read_tensor(tensor);
+    if (!is_elsewhere(tensor)) read_tensor(tensor);
     if (!is_sharded(tensor)) continue;  // what lies below is its local part, and its mesh
     while (i + 1 < tensors.size() && tensors[i + 1].path.size() > tensor.path.size() &&
            starts_with(tensors[i + 1].path, tensor.path))
       ++i;
   }
+  for (const std::optional<HeldParameters>& held : held_) {
+    if (!held) continue;
+    for (const HeldParameters::State& state : held->states) read_held(state, false);
+    for (const HeldParameters::State& parameter : held->parameters) read_held(parameter, true);
+  }
+}
+
+void StateReader::read_held(const HeldParameters::State& held, bool is_parameter) {
+  TorchTensor tensor = *by_value_.at(held.tensor);
+  tensor.path = held.path;
+  const std::size_t before = out_.parts.size();
+  read_tensor(tensor);
+  if (out_.parts.size() > before) out_.parts.back().is_held = is_parameter;
+}
+
+// An optimizer's view of what is read by another name: a parameter that is the model's, or its own state, whose key is
+// a parameter. Schedulers lead to the same optimizer once more.
+bool StateReader::is_elsewhere(const TorchTensor& tensor) const {
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    if (!held_[i]) continue;
+    if (held_states_of_[i].contains(tensor.value) && has_step(tensor.path, "state")) return true;
+    if (held_[i]->number_of.contains(tensor.value) && has_step(tensor.path, "param_groups")) return true;
+  }
+  return false;
 }
 
 void StateReader::read_tensor(const TorchTensor& tensor) {

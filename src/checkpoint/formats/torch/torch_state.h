@@ -27,6 +27,7 @@ struct TorchPart {
   Shape shape;                      // the whole tensor's
   std::vector<StoredPiece> pieces;  // file: index in TorchState::files
   std::string layout;               // of DTensors and ShardedTensors: how it is cut; else empty: all of it is here
+  bool is_held = false;             // a parameter that only an optimizer has: its name is a number
 };
 
 // A dict {"state": {key: {word: tensor}}, "param_groups": [{"params": [key, ...]}]}, wherever it lies.
