@@ -41,7 +41,8 @@ const char* name_of(FaultType type) {
   return names[static_cast<unsigned>(type)];
 }
 
-constexpr Duration kGivenUpAfter = 5s;  // a killed trainer that has not died by then: its node goes, too
+constexpr Duration kCommitsWithin = 4s;  // while a link is cut: what is known takes a detour
+constexpr Duration kGivenUpAfter = 5s;   // a killed trainer that has not died by then: its node goes, too
 
 // A node may lose its memory by it.
 bool costs_memory(const InjectedFault& fault) {
@@ -416,7 +417,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
       log_warn("sim_training_goes_on");
       advances = expect_commits(noticed);
     }
-    heal(trains ? noticed + 2s : fault.length, [this, change, advances] {
+    heal(trains ? noticed + kCommitsWithin : fault.length, [this, change, advances] {
       change(-1);
       if (!advances()) cluster_.violate("nothing was committed while a link was cut that training does not need");
     });

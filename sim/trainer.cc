@@ -383,7 +383,8 @@ class Trainer {
   void open_window(Step step) {
     window_open_ = true;
     cancelled_ = captured_ = false;
-    last_chance_ = false;
+    last_chance_ = last_step_ = false;
+    turns_.open();
     world_.tasks.start("capture", [this, step, generation = generation_] {
       capture(generation, step);
       window_open_ = false;
@@ -392,6 +393,7 @@ class Trainer {
   }
   void fence(bool waits_for_slot = false) {
     last_chance_ = !waits_for_slot;
+    last_step_ = waits_for_slot;
     while (window_open_) {
       scheduler_.wait(window_, scheduler_.now() + kTick);
       if (broken_) (void)attach();
@@ -412,7 +414,8 @@ class Trainer {
       if (page_->gate_off.load() != 0)
         for (SlotWord& word : words)
           if (!word.frozen && word.state == SlotState::sealed && word.step < step) word.state = SlotState::empty;
-      const auto chosen = job::choose_slot(words, known, generation, step);
+      const bool takes = turns_.takes(generation, step, known) || last_step_ || page_->gate_off.load() != 0;
+      const auto chosen = takes ? job::choose_slot(words, known, generation, step) : std::nullopt;
       if (chosen) {
         const SlotWord word = arena_->slot(*chosen).word();
         if (arena_->slot(*chosen).try_open(word, generation, step, step.value)) slot = arena_->slot(*chosen);
@@ -466,6 +469,8 @@ class Trainer {
   bool window_open_ = false;
   bool cancelled_ = false;
   bool last_chance_ = false;
+  bool last_step_ = false;
+  job::Turns turns_;
   bool captured_ = false;
   WaitQueue window_;
 };

@@ -7,6 +7,10 @@ namespace pawl::job {
 namespace {
 
 constexpr std::uint64_t kWindow = 64;
+constexpr std::uint32_t kFruitlessBeforeTurns = 8;
+// A power of two. The greater it is, the more a seat may know later than another; and the longer a job waits when what was
+// in its way is gone.
+constexpr std::uint32_t kTurnMax = 32;
 
 // A Progress whose settled() is `settled`, or as far as it can be said in 24 bits.
 Progress settled_at(Step committed, Step settled) {
@@ -80,6 +84,21 @@ std::optional<std::uint32_t> choose_slot(std::span<const SlotWord> slots, Progre
     if (!chosen || slots[i].step < slots[*chosen].step) chosen = i;
   }
   return chosen;
+}
+
+// Multiples of the golden ratio lie evenly between whole numbers, whichever steps have windows. With distances that are
+// powers of two, whoever counts fewer windows takes the same steps, and some besides.
+bool is_in_turn(Step step, std::uint32_t fruitless) {
+  if (fruitless < kFruitlessBeforeTurns) return true;
+  const std::uint32_t distance = std::min(std::bit_floor(fruitless / 4), kTurnMax);
+  return step.value * 0x9e3779b97f4a7c15u < ~std::uint64_t{0} / distance;
+}
+
+bool Turns::takes(Generation generation, Step step, Progress known) {
+  if (generation != generation_ || known.committed != committed_) fruitless_ = 0;
+  generation_ = generation;
+  committed_ = known.committed;
+  return is_in_turn(step, fruitless_);
 }
 
 SeatReport report_of(std::span<const SlotView> slots, Step reached, Generation generation, Progress known) {

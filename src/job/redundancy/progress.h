@@ -42,6 +42,24 @@ inline constexpr std::uint32_t kVoidedMax = (1u << 24) - 1;
 [[nodiscard]] std::optional<std::uint32_t> choose_slot(std::span<const SlotWord> slots, Progress progress,
                                                        Generation generation, Step step);
 
+// Whether a seat tries to capture `step` at all, which has a window. Some learn later than others that a slot is free again.
+// Where that takes them longer than a step (a link is cut, and the control carries what is known) each would capture what
+// others have void, for ever. So after some windows without a commit all take turns: the same few steps, further apart the
+// longer it lasts. `fruitless`: windows of this seat since it last learned of a commit.
+[[nodiscard]] bool is_in_turn(Step step, std::uint32_t fruitless);
+
+// Which windows one seat tries.
+class Turns {
+ public:
+  void open() { ++fruitless_; }  // the next window
+  [[nodiscard]] bool takes(Generation generation, Step step, Progress known);
+
+ private:
+  Generation generation_;
+  Step committed_;
+  std::uint32_t fruitless_ = 0;
+};
+
 // What one seat or a whole subtree knows and sees of the steps known.settled()+1 .. known.settled()+64 (bit 0 first).
 // held: every seat below holds it. voided: some seat below has reached that step and will never hold it.
 struct SeatReport {

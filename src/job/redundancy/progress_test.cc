@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 namespace pawl::job {
@@ -262,6 +263,86 @@ TEST(RandomJob, SaysNothingFalseAndGoesOn) {
     commits += job.committed();
   }
   EXPECT_GT(commits, 0u);
+}
+
+// --- A job some of whose seats say and learn everything so many steps later than others
+
+class LateSeats {
+ public:
+  // Each so-manieth step has a window.
+  LateSeats(const std::vector<std::uint64_t>& lags, std::uint64_t window_every)
+      : window_every_(window_every), seats_(lags.size()) {
+    for (std::size_t i = 0; i < lags.size(); ++i) seats_[i].lag = lags[i];
+  }
+  void train(std::uint64_t steps) {
+    while (steps-- > 0) one_step();
+  }
+  [[nodiscard]] Step committed() const { return known_.empty() ? Step(0) : known_.back().committed; }
+
+ private:
+  struct Late {
+    std::uint64_t lag = 0;
+    std::vector<SlotWord> slots = std::vector<SlotWord>(2);
+    std::vector<SeatReport> reports;
+    Turns turns;
+  };
+  void one_step() {
+    const std::uint64_t now = known_.size() + 1;
+    const auto before = [now](const auto& all, std::uint64_t lag) {  // as of so many steps ago
+      return now > lag + 1 ? all[now - lag - 2] : typename std::decay_t<decltype(all)>::value_type{};
+    };
+    for (Late& seat : seats_) {
+      const Progress known = before(known_, seat.lag);
+      if (now % window_every_ == 0) seat.turns.open();
+      if (now % window_every_ == 0 && seat.turns.takes(kNow, Step(now), known))
+        if (const auto slot = choose_slot(seat.slots, known, kNow, Step(now))) seat.slots[*slot] = sealed(now);
+      std::vector<SlotView> views;
+      for (const SlotWord& word : seat.slots) views.push_back({word, true});
+      seat.reports.push_back(report_of(views, Step(now), kNow, known));
+    }
+    SeatReport all = before(seats_[0].reports, seats_[0].lag);
+    for (const Late& seat : seats_) all = combine(all, before(seat.reports, seat.lag));
+    known_.push_back(advance(known_.empty() ? Progress{} : known_.back(), all));
+  }
+
+  const std::uint64_t window_every_;
+  std::vector<Late> seats_;
+  std::vector<Progress> known_;  // the root's, after each step
+};
+
+TEST(LateSeats, GoOnToCommitHoweverLateTheyAre) {
+  for (const std::vector<std::uint64_t>& lags :
+       {std::vector<std::uint64_t>{0, 1}, {0, 2}, {0, 0, 3}, {0, 5, 1}, {0, 1, 7}, {0, 3, 9, 12}}) {
+    LateSeats job(lags, 1);
+    for (int i = 0; i < 5; ++i) {
+      const Step before = job.committed();
+      job.train(200);
+      EXPECT_GT(job.committed(), before) << lags.back() << " " << i;
+    }
+  }
+}
+
+TEST(LateSeats, WhereFewStepsHaveWindowsEachOfThemIsTaken) {
+  for (const std::uint64_t every : {16u, 17u, 100u}) {
+    LateSeats job({0, 1, 2}, every);
+    job.train(50 * every + 5);
+    EXPECT_EQ(job.committed(), Step(50 * every));
+  }
+}
+
+TEST(LateSeats, WhoeverCountsFewerWindowsTakesTheSameStepsAndSomeBesides) {
+  for (std::uint64_t step = 1; step < 400; ++step)
+    for (std::uint32_t fruitless = 1; fruitless < 300; ++fruitless) {
+      if (!is_in_turn(Step(step), fruitless)) continue;
+      EXPECT_TRUE(is_in_turn(Step(step), fruitless - 1)) << step << " " << fruitless;
+    }
+  for (std::uint32_t fruitless = 0; fruitless < 8; ++fruitless) EXPECT_TRUE(is_in_turn(Step(7), fruitless));
+  for (std::uint64_t first = 1; first < 100'000;
+       first += 97) {  // one of any 64 in a row has its turn, whatever was before
+    std::uint64_t step = first;
+    while (!is_in_turn(Step(step), ~std::uint32_t{0})) ++step;
+    EXPECT_LT(step, first + 64);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "job/redundancy/progress.h"
 
 namespace pawl::job {
 namespace {
@@ -101,6 +100,7 @@ WindowResult Capture::fence(FenceOptions options) {
   std::unique_lock lock(mutex_);
   settle(lock);
   window_.last_chance = !options.waits_for_slot;
+  window_.needed = options.waits_for_slot;
   changed_.notify_all();
   while (window_.stage != Stage::resolved) {
     if (source_.interrupted()) {
@@ -207,11 +207,13 @@ void Capture::compare(std::unique_lock<std::mutex>& lock) {
 
 // A slot, dirty with our step; nullopt: the window is void.
 std::optional<Slot> Capture::choose(std::unique_lock<std::mutex>& lock) {
+  turns_.open();
   for (int attempt = 0; !copier_.cancelled(); ++attempt) {
     const bool last = window_.last_chance;
+    const bool needed = window_.needed;
     lock.unlock();
     const bool interrupted = source_.interrupted();
-    std::optional<Slot> slot = interrupted ? std::nullopt : try_choose();
+    std::optional<Slot> slot = interrupted ? std::nullopt : try_choose(needed);
     lock.lock();
     if (slot) return slot;
     if (interrupted) {
@@ -226,11 +228,12 @@ std::optional<Slot> Capture::choose(std::unique_lock<std::mutex>& lock) {
   return std::nullopt;
 }
 
-std::optional<Slot> Capture::try_choose() const {
+std::optional<Slot> Capture::try_choose(bool needed) {
   TrainerPage& page = source_.page();
   Progress known = Progress::unpack(page.progress.load(std::memory_order_acquire));
   if (page.gate_off.load(std::memory_order_relaxed) != 0)
     known = Progress{Step(kStepMax), 0};  // a test's, see the page
+  if (!turns_.takes(state_.generation, state_.step, known) && !needed) return std::nullopt;
   std::vector<SlotWord> words;
   for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) words.push_back(arena_.slot(i).word());
   const std::optional<std::uint32_t> chosen = choose_slot(words, known, state_.generation, state_.step);

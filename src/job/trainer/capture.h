@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "env/clock.h"
 #include "env/thread.h"
+#include "job/redundancy/progress.h"
 #include "job/snapshot/arena.h"
 #include "job/trainer/bucket_copier.h"
 #include "job/trainer/capture_source.h"
@@ -74,7 +75,7 @@ class Capture {
 
   struct FenceOptions {
     Deadline deadline = Deadline::never();  // then the window is void
-    bool waits_for_slot = false;            // only where nothing changes any more (pawl_finish)
+    bool waits_for_slot = false;            // only where nothing changes any more (pawl_finish): it is captured
   };
   // Waits until the window is resolved, and closes it. An interruption makes it void. Requires an open window.
   [[nodiscard]] WindowResult fence(FenceOptions options);
@@ -95,7 +96,7 @@ class Capture {
   void capture_window(std::unique_lock<std::mutex>& lock);
   void compare(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> choose(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] std::optional<Slot> try_choose() const;
+  [[nodiscard]] std::optional<Slot> try_choose(bool needed);
   void resolve(bool captured, std::string why);
 
   void help();
@@ -117,6 +118,8 @@ class Capture {
   bool ending_ = false;
 
   WindowCheck check_;  // its sums are the training thread's, and its comparison is the leading thread's
+
+  Turns turns_;  // the leading thread's
 
   // Written under the mutex while no thread copies; read by those that do.
   WindowState state_;

@@ -197,6 +197,29 @@ TEST(Capture, GateThatOpensWhileTheWindowIsOpenIsEnough) {
   EXPECT_EQ(scene.proven(), (Steps{2, 3}));
 }
 
+TEST(Capture, WithoutACommitFewerAndFewerWindowsAreTriedAndTheLastOneWhateverItsTurn) {
+  Scene scene;
+  std::uint64_t step = 0;
+  const auto captured = [&](bool is_last) {
+    scene.write_state(++step);
+    EXPECT_TRUE(scene.open(step));
+    scene.stage(step);
+    const bool done = scene.capture_->fence({.deadline = Deadline::never(), .waits_for_slot = is_last}).captured;
+    scene.page_->progress.store(Progress{Step(0), static_cast<std::uint32_t>(step)}.pack());  // it was void elsewhere
+    return done;
+  };
+  std::uint64_t tried = 0;
+  while (step < 64) tried += captured(false) ? 1 : 0;
+  EXPECT_LT(tried, 40u);
+  EXPECT_GT(tried, 15u);
+  EXPECT_EQ(scene.page_->reached.load(), 64u);
+  while (is_in_turn(Step(step + 1), 64)) (void)captured(false);
+  EXPECT_TRUE(captured(true));
+  while (is_in_turn(Step(step + 1), 64)) (void)captured(false);
+  scene.commit(step);
+  EXPECT_TRUE(captured(false));
+}
+
 TEST(Capture, GateOffOverwritesWhatIsNotCommitted) {
   Scene scene;
   scene.page_->gate_off = 1;
