@@ -282,6 +282,7 @@ class DamagedFetch : public DamagedWire {
                                .address = relay.address(),
                                .source = source,
                                .context = context_,
+                               .patience = 1min,
                                .arena_for = [&](const ArenaSpec& spec) { return to.arena_for(spec); },
                                .on_done =
                                    [&](Status status, std::uint64_t) {

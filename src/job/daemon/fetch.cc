@@ -143,18 +143,24 @@ Status Fetch::attempt(const Address& address) {
   return received;
 }
 
+Deadline Fetch::deadline(std::uint64_t bytes) const {
+  return Deadline::in(options_.patience + time_to_move(bytes), options_.context.environment->clock);
+}
+
 Status Fetch::receive_slot(Stream& stream) {
   const Source& source = options_.source;
   const FetchFrom from = source.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
-  PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
-  PAWL_ASSIGN(Frame welcome, receive_frame(stream));
+  PAWL_TRY(send_frame(stream, frame_of(options_.hello), deadline()));
+  PAWL_ASSIGN(Frame welcome, receive_frame(stream, deadline()));
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
-  PAWL_TRY(send_frame(stream, frame_of(FetchMessage{source.seat, from, source.slot_generation, source.step, prove_})));
-  PAWL_ASSIGN(Frame answer, receive_frame(stream));
+  const FetchMessage ask{source.seat, from, source.slot_generation, source.step, prove_};
+  PAWL_TRY(send_frame(stream, frame_of(ask), deadline()));
+  PAWL_ASSIGN(Frame answer, receive_frame(stream, deadline(prove_ ? state().total : 0)));
   if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
   PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
   if (begin.generation != source.slot_generation || begin.step != source.step)
     return Error{Code::corrupt, text("step ", begin.step, " came, not step ", source.step)};
+  note([&begin](FetchState& state) { state.received = 0, state.total = begin.shape.payload_bytes; });
   PAWL_ASSIGN(ArenaHandle arena,
               options_.arena_for(spec_of(begin.shape, options_.hello.job, source.seat, ArenaKind::own)));
   {
@@ -172,11 +178,11 @@ Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stre
   if (!slot.open_frozen(begin.generation, begin.step, begin.samples))
     return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
   if (options_.on_filling) options_.on_filling();
-  note([&begin](FetchState& state) { state.received = 0, state.total = begin.shape.payload_bytes; });
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     std::uint32_t sum = 0;
-    PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), Deadline::never()));
-    PAWL_TRY(stream.receive_all(slot.bucket(i), Deadline::never()));
+    const Deadline by = deadline(slot.bucket(i).size());
+    PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
+    PAWL_TRY(stream.receive_all(slot.bucket(i), by));
     if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
     slot.bucket_done(i, sum, begin.generation, begin.step);
     note([size = slot.bucket(i).size()](FetchState& state) { state.received += size; });

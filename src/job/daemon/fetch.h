@@ -2,7 +2,8 @@
 //
 // Every bucket is verified where it landed. One that is wrong proves nothing against the source: it may have been damaged
 // on the way, or here. The slot is asked for again, and the source then proves each bucket in its own memory first; only
-// its own word strikes it out. Runs in tasks of its own; the slots at both ends are frozen meanwhile. end() never waits:
+// its own word strikes it out. A connection on which nothing comes for long is made anew: the link may be cut, or only
+// that connection. Runs in tasks of its own; the slots at both ends are frozen meanwhile. end() never waits:
 // a task that does not touch memory then never will, and one that does is counted (StreamContext::workers) until it has
 // stopped. So an arena that is still being made, or a connection, holds up no further recovery.
 #pragma once
@@ -26,6 +27,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     std::string address;  // of the source
     Source source;
     StreamContext context;
+    Duration patience{};  // Deadlines::fetch
     // On the fetch's thread: the own arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
     // Any thread, each time that the slot is open: its buckets are ready from now on, one after another, each verified.
@@ -44,6 +46,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   [[nodiscard]] Status run();
   [[nodiscard]] Status attempt(const Address& address);
   [[nodiscard]] Status receive_slot(Stream& stream);
+  [[nodiscard]] Deadline deadline(std::uint64_t bytes = 0) const;  // for what comes next, which takes that many to make
   [[nodiscard]] Status fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream);
   void note(const std::function<void(FetchState&)>& change);
   Options options_;

@@ -33,6 +33,7 @@ class Fetches : public testing::Test {
                           .address = std::move(address),
                           .source = {kSeat, kind, {}, kSlotGeneration, kStep},
                           .context = streams.context,
+                          .patience = patience,
                           .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
                             if (refusals > 0 && refusals-- > 0) return Error{refusal_code, "no room"};
                             EXPECT_EQ(spec.kind, ArenaKind::own);
@@ -80,6 +81,7 @@ class Fetches : public testing::Test {
   Memory memory{real_shared_memory(), nobody_keeps()};
   std::atomic<int> refusals{0};  // of the arena
   Code refusal_code = Code::full;
+  Duration patience = 1min;
   Status outcome;
   std::uint64_t fetched_bytes = 0;
   std::atomic<int> done{0};
@@ -127,6 +129,25 @@ TEST_F(Fetches, AnInterruptedSlotIsFetchedFromItsStart) {
   EXPECT_TRUE(outcome.has_value());
   EXPECT_EQ(fetched_bytes, kTestPayloadBytes);  // of the one that counts
   EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+}
+
+// The link is cut, or what is between has forgotten this one connection: nobody tells.
+TEST_F(Fetches, AConnectionOnWhichNothingComesIsMadeAnew) {
+  patience = 400ms;
+  start();
+  PeerEnd silent = streams.world.network.accept();
+  PeerEnd mute = welcome();
+  PeerEnd stuck = welcome();
+  say_slot_begin(stuck, kSlotGeneration, kStep, kSeat);
+  say_slot_bucket(stuck, kStep, 0);
+  PeerEnd source = welcome();
+  (void)silent.next<Hello>();
+  EXPECT_TRUE(silent.is_closed());
+  say_slot(source, kSlotGeneration, kStep, kSeat);
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+  EXPECT_EQ(fetched_bytes, kTestPayloadBytes);
+  EXPECT_EQ(fetch->state().tries, 4u);
 }
 
 void say_damaged_slot(PeerEnd& source) {

@@ -91,6 +91,7 @@ void Imports::start(const Source& source) {
                                    .address = address_of(source.from).value_or(""),
                                    .source = source,
                                    .context = stream,
+                                   .patience = context_.deadlines.fetch,
                                    .arena_for = arena_for,
                                    .on_filling = on_filling,
                                    .on_done = on_done}));

@@ -38,7 +38,15 @@ void RecoveryWatch::look_at(Seat seat) {
   if (!verdict.wait) return;
   waits_.push_back({seat, *verdict.wait});
   if (verdict.tell) tell(waits_.back());
-  if (!verdict.give_up.empty()) parts_.mover.give_up_node_if_free(verdict.give_up);
+  if (!verdict.give_up.empty()) give_up(seat, verdict);
+}
+
+// A source from which nothing comes may be sound, and this node, too: the link between them is cut.
+void RecoveryWatch::give_up(Seat seat, const WaitVerdict& verdict) {
+  const Source* source = parts_.context.mirror.source_of(seat);
+  if (verdict.notes.kind != WaitKind::fetch || source == nullptr)
+    return parts_.mover.give_up_node_if_free(verdict.give_up);
+  parts_.mover.report_if_free({FaultKind::source_unreached, source->from, seat, verdict.give_up, 0});
 }
 
 void RecoveryWatch::look_at_leader() {

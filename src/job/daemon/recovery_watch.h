@@ -42,6 +42,7 @@ class RecoveryWatch {
   [[nodiscard]] SeatView view_of(Seat seat) const;
   [[nodiscard]] SeatTrainer trainer_at(Seat seat) const;
   void look_at(Seat seat);
+  void give_up(Seat seat, const WaitVerdict& verdict);
   void look_at_leader();
   void tell(const Wait& wait);
 

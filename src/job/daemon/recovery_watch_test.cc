@@ -53,7 +53,7 @@ class RecoveryWatched : public ImportingNode {
   RecoveryWatch watch{{node.context, trainers, memory, imports, node.mover, node.events}};
 };
 
-TEST_F(RecoveryWatched, ASourceThatAcceptsAndSaysNothingIsToldOfAndThenTheSeatsAreGivenUp) {
+TEST_F(RecoveryWatched, ASourceThatAcceptsAndSaysNothingIsToldOfAndThenPassedOver) {
   trainer.asks(RestoreMessage{});
   begin();
   const PeerEnd source = world.network.accept();
@@ -71,10 +71,23 @@ TEST_F(RecoveryWatched, ASourceThatAcceptsAndSaysNothingIsToldOfAndThenTheSeatsA
   pass(30s);
   const std::optional<JobState> next = reported();
   ASSERT_TRUE(next);
-  EXPECT_EQ(next->causes.back().kind, FaultKind::node_lost);
-  EXPECT_EQ(next->causes.back().node, test_life(0));
+  EXPECT_EQ(next->causes.back().kind, FaultKind::source_unreached);
+  EXPECT_EQ(next->causes.back().node, test_life(1));
+  EXPECT_EQ(next->causes.back().seat, Seat(0));
   EXPECT_EQ(next->causes.back().detail, "seat 0 has waited 30 s for its state from node 1");
   EXPECT_TRUE(next->struck.empty());
+  EXPECT_TRUE(next->evicted.empty());
+}
+
+TEST_F(RecoveryWatched, ANodeThatCanNotMakeAnArenaGivesUpItsSeats) {
+  node.state.sources[0].kind = SourceKind::nothing;
+  begin();
+  trainer.asks(LayoutMessage{});
+  pass(35s);
+  const std::optional<JobState> next = reported();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->causes.back().kind, FaultKind::node_lost);
+  EXPECT_EQ(next->evicted, std::vector{test_life(0)});
 }
 
 TEST_F(RecoveryWatched, ANodeThatOthersFetchFromStaysAndIsNotGivenUpLaterForAWaitThatIsOver) {

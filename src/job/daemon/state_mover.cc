@@ -325,11 +325,16 @@ void StateMover::give_up_node(const std::string& why) {
 }
 
 void StateMover::give_up_node_if_free(const std::string& why) {
-  if (!context_.mirror.has_state() || !is_fetched_from()) give_up_node(why);
+  if (!is_fetched_from()) give_up_node(why);
+}
+
+void StateMover::report_if_free(Cause cause) {
+  if (!is_fetched_from()) report(std::move(cause));
 }
 
 bool StateMover::is_fetched_from() const {
-  return others_fetch_from(context_.mirror.state(), context_.mirror.ready_members(), context_.self);
+  return context_.mirror.has_state() &&
+         others_fetch_from(context_.mirror.state(), context_.mirror.ready_members(), context_.self);
 }
 
 // Until the job is over or has run, and while others fetch from here: nothing else says it again.
@@ -341,7 +346,7 @@ void StateMover::push_unfit() {
     if (!mirror.is_over()) return move(failed->next, failed->why);
     return unfit_.clear();
   }
-  if (mirror.has_state() && is_fetched_from()) return;
+  if (is_fetched_from()) return;
   const std::string why = std::exchange(unfit_, {});
   if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
   if (std::exchange(told_unfit_, mirror.generation()) != mirror.generation()) log_error("spare_unfit", "why", why);

@@ -37,8 +37,9 @@ class StateMover {
   // A fault that this node has seen: a further generation follows. Said once for each kind, node and seat.
   void report(Cause cause, std::vector<Struck> struck = {});
   void give_up_node(const std::string& why);  // it is no place for the job
-  // Not yet while others fetch from here: whoever calls judges again by then.
+  // Each not yet while others fetch from here: whoever calls judges again by then.
   void give_up_node_if_free(const std::string& why);
+  void report_if_free(Cause cause);
 
   void consider_forming();  // while there is no state
   void drive();             // while there is one
@@ -52,7 +53,7 @@ class StateMover {
   void tell_fault(Cause& cause);
   void tell_once(Cause cause);
   void push_unfit();
-  [[nodiscard]] bool is_fetched_from() const;
+  [[nodiscard]] bool is_fetched_from() const;  // by others, in the state's recovery
   void push_causes();
   void lead();
   void act_on(const Lead& lead, std::span<const NodeLife> unprobed);

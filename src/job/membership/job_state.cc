@@ -26,9 +26,19 @@ constexpr std::array kNames<JobPhase>{"forming", "restoring", "running", "quiesc
 template <>
 constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica"};
 template <>
-constexpr std::array kNames<FaultKind>{"none",         "node_lost",     "node_silent",     "trainer_exit",
-                                       "trainer_hang", "trainer_stuck", "communication",   "corrupt_source",
-                                       "leader_lost",  "operator_stop", "layout_conflict", "drain"};
+constexpr std::array kNames<FaultKind>{"none",
+                                       "node_lost",
+                                       "node_silent",
+                                       "trainer_exit",
+                                       "trainer_hang",
+                                       "trainer_stuck",
+                                       "communication",
+                                       "corrupt_source",
+                                       "leader_lost",
+                                       "operator_stop",
+                                       "layout_conflict",
+                                       "drain",
+                                       "source_unreached"};
 template <>
 constexpr std::array kNames<SlotState>{"empty", "dirty", "sealed"};
 

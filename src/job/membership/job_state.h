@@ -104,8 +104,9 @@ enum class FaultKind : std::uint8_t {
   corrupt_source,  // a source struck out during a restore
   leader_lost,     // whoever led the recovery died
   operator_stop,
-  layout_conflict,  // the seats do not agree on the layout
-  drain,            // an operator takes the node out, which is sound
+  layout_conflict,   // the seats do not agree on the layout
+  drain,             // an operator takes the node out, which is sound
+  source_unreached,  // nothing comes of a seat's state; `node` is its source, which is sound
 };
 
 struct Cause {

@@ -14,7 +14,7 @@ using enum FailureClass;
 using enum Action;
 
 // In the order of FaultKind.
-constexpr std::array<ClassRow, 12> kClasses{{
+constexpr std::array<ClassRow, 13> kClasses{{
     {FaultKind::none, transient_communication, roll_back_in_place, roll_back_in_place, 0, "nothing is wrong"},
     {node_lost, FailureClass::node, replace_node, stop, 8,
      "look at the machines' kernel logs and at `pawl events` for what ended them, and start sound nodes as spares"},
@@ -36,6 +36,8 @@ constexpr std::array<ClassRow, 12> kClasses{{
     {layout_conflict, repeated, stop, stop, 0,
      "declare the same meshes and replicated tensors on every rank; the detail names the first that differ"},
     {drain, FailureClass::node, replace_node, replace_node, 0, "`pawl node uncordon` lets the node take seats again"},
+    {source_unreached, transient_communication, roll_back_in_place, replace_node, 1,
+     "look for a cut link between the node of the seat and the named source", false},
 }};
 
 constexpr bool in_order() {
@@ -43,7 +45,7 @@ constexpr bool in_order() {
     if (static_cast<std::size_t>(kClasses[i].kind) != i) return false;
   return true;
 }
-static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(drain) + 1);
+static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(source_unreached) + 1);
 
 }  // namespace
 
@@ -61,7 +63,7 @@ Action action_for(const Cause& cause, std::uint32_t attempts) {
   const bool named = cause.kind == communication && cause.node.has_value();
   const std::uint32_t patience = named ? kSuspectAttemptsMax : row.attempts_max;
   if (row.attempts_max == 0 || attempts < patience) return row.action;
-  return attempts / 2 < row.attempts_max ? row.escalation : Action::stop;
+  return attempts / 2 < row.attempts_max || !row.stops ? row.escalation : Action::stop;
 }
 
 // --- Signs

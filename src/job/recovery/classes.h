@@ -35,6 +35,7 @@ struct ClassRow {
   Action escalation;           // after `attempts_max` recoveries of this kind in the same place without a new commit
   std::uint32_t attempts_max;  // after twice as many: stop. 0: never escalates
   const char* remedy;          // for the operator, a sentence
+  bool stops = true;           // false: it escalates for as long as it lasts
 };
 [[nodiscard]] std::span<const ClassRow> failure_classes();
 [[nodiscard]] const ClassRow& class_of(FaultKind kind);

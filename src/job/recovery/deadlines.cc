@@ -38,6 +38,7 @@ Deadlines derive_deadlines(Duration budget) {
   deadlines.inventory = std::max<Duration>(whole, kControlRetry);
   deadlines.trainer_free = std::max<Duration>(whole * 10 / 3, deadlines.inventory);
   deadlines.restore = std::max<Duration>(whole * 10, seconds(10));
+  deadlines.fetch = deadlines.restore / 3;
   // etcd counts leases in whole seconds.
   deadlines.lease = std::max<Duration>(std::chrono::ceil<seconds>(whole * 5 / 3), seconds(2));
   deadlines.absence = deadlines.lease / 4 + whole / 4;

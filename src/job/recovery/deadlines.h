@@ -25,6 +25,7 @@ struct Deadlines {
                           //                kControlRetry
   Duration trainer_free;  // 10/3    10 s   a trainer that has not joined is killed and restarted in its seat
   Duration restore;       // 10      30 s   a member that is not ready is evicted; at least 10 s: bytes take time
+  Duration fetch;         // 10/3    10 s   nothing comes of a slot: its fetch connects anew; a third of restore
   Duration lease;         // 5/3     5 s    a node's registration, whole seconds, at least 2; also the age at
                           //                which a cut-off node fences itself
   Duration absence;       // 2/3     2 s    a registration that has been gone for longer is not about to return:

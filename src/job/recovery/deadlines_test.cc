@@ -122,7 +122,7 @@ TEST(Hang, OnlyInsideOfAStepAndOutsideOfACollective) {
 }
 
 TEST(Classes, EveryKindHasItsRow) {
-  ASSERT_EQ(failure_classes().size(), static_cast<std::size_t>(FaultKind::drain) + 1);
+  ASSERT_EQ(failure_classes().size(), static_cast<std::size_t>(FaultKind::source_unreached) + 1);
   for (const ClassRow& row : failure_classes()) {
     EXPECT_EQ(&class_of(row.kind), &row);
     EXPECT_NE(std::string(row.remedy), "");
@@ -147,6 +147,9 @@ TEST(Classes, Escalate) {
   EXPECT_EQ(action(FaultKind::operator_stop, 0), Action::stop);
   EXPECT_EQ(action(FaultKind::layout_conflict, 0), Action::stop);
   EXPECT_EQ(action(FaultKind::drain, 99), Action::replace_node);  // as often as the operator wants
+  EXPECT_EQ(action(FaultKind::source_unreached, 0), Action::roll_back_in_place);
+  EXPECT_EQ(action(FaultKind::source_unreached, 1), Action::replace_node);
+  EXPECT_EQ(action(FaultKind::source_unreached, 99), Action::replace_node);  // until the link is whole
   EXPECT_EQ(action(FaultKind::trainer_hang, ~0u), Action::stop);
 }
 

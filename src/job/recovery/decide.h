@@ -45,10 +45,12 @@ using Decision = std::variant<Wait, StateMove>;
 // Wait (with no `late`) where the state already accounts for the cause (node evicted, or not a member any more; seat
 // already in `restart` of this generation) or the job has ended. What happened before in the same recovery (evicted,
 // struck, restart, causes) is carried over. Also a Wait: a communication fault while quiescing (all roll back anyway),
-// and a corrupt source that names no new one. classes.h says what follows from a kind: roll back in place, restart,
+// a source that is not read from any more, and a corrupt source that names no new one. classes.h says what follows from a kind: roll back in place, restart,
 // evict, or StateMove to failed (in the same generation). A leader that is no member is replaced without a new generation.
 // Of a communication fault `seat` is who reports it and `node` the suspect (suspect.h), if there is one: it is replaced the
 // second time that it is named without a new committed step. `committed`: the greatest that this node knows of.
+// Of a source that was not reached (`node`) `seat` is whose state it has: all roll back and the next plan passes it over
+// where another copy is; the second time without a new committed step the seat moves to a spare. That ends no job.
 // `cause` must be of the current generation, but nodes are recognised by their lives. The next leader is `self`.
 [[nodiscard]] Decision open_generation(const JobState& state, const Cause& cause, NodeLife self,
                                        std::span<const Struck> struck = {}, Step committed = Step(0));

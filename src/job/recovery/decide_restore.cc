@@ -159,6 +159,14 @@ std::string why_restoring(const QuiescingView& view, const JobState& next, const
   return why;
 }
 
+std::vector<Unreached> unreached_sources(const JobState& state) {
+  std::vector<Unreached> unreached;
+  for (const Cause& cause : state.causes)
+    if (cause.kind == FaultKind::source_unreached && cause.node && cause.seat)
+      unreached.push_back({*cause.seat, *cause.node});
+  return unreached;
+}
+
 struct Reports {
   std::vector<Inventory> members;
   std::vector<Inventory> lingering;
@@ -178,6 +186,8 @@ Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventorie
   input.seats = view.state.seats;
   input.seats_per_node = view.spec.seats_per_node;
   input.replica_count = view.spec.replica_count;
+  const std::vector<Unreached> unreached = unreached_sources(view.state);
+  input.unreached = unreached;
   return plan_restore(input);
 }
 

@@ -496,6 +496,38 @@ TEST_F(Recovery, AStruckSourceIsNeverTriedAgain) {
   EXPECT_TRUE(state.struck.empty());
 }
 
+// One cut link: the source is sound, and so is the node that takes the seat.
+TEST_F(Recovery, ASourceThatIsNotReachedIsPassedOverAndThenTheSeatMoves) {
+  node_lost(1);
+  report(40, 40);
+  state = moved(restore());
+  const Source before = state.sources[1];
+  const NodeLife importer = state.seats[1].life;
+  const Cause unreached = cause(FaultKind::source_unreached, before.from, 1);
+  waits(open(cause(FaultKind::source_unreached, life(9), 1)));  // it reads from elsewhere by now
+  state = moved(open(unreached));
+  EXPECT_EQ(state.evicted, std::vector{life(1)}) << "nobody is lost";
+  EXPECT_TRUE(state.struck.empty());
+  EXPECT_EQ(state.causes.back(), unreached);
+  waits(open(unreached));  // all roll back anyway
+  report(40, 40);
+  state = moved(restore());
+  EXPECT_EQ(state.sources[1], before) << "there is no other";
+  EXPECT_EQ(state.seats[1].life, importer);
+  const std::size_t causes = state.causes.size();
+  for (int i = 0; i < 20; ++i) {  // the link stays cut, and no other spare comes: for ever
+    const NodeLife there = state.seats[1].life;
+    state = moved(open(unreached));
+    ASSERT_EQ(state.phase, JobPhase::quiescing) << state.verdict;
+    ASSERT_EQ(state.evicted.back(), there);
+    ASSERT_EQ(state.causes.size(), causes);
+    nodes = {record(3, 1, 10 + i)};
+    report(40, 40);
+    state = moved(restore());
+    ASSERT_NE(state.seats[1].life, there);
+  }
+}
+
 TEST_F(Recovery, GoingBackBehindACommitIsSaid) {
   node_lost(1);
   report(39, 39);

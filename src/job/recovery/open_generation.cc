@@ -34,10 +34,20 @@ std::string describe(const Fault& fault) {
   return out;
 }
 
+// Who waits for its seat's state from there, as the state says; nobody: it reads from elsewhere by now.
+std::optional<NodeLife> importer_of(const JobState& state, const Cause& cause) {
+  if (state.phase != JobPhase::restoring || !cause.seat || cause.seat->value >= state.sources.size() ||
+      state.sources[cause.seat->value].from != cause.node)
+    return std::nullopt;
+  return state.seats[cause.seat->value].life;
+}
+
 Fault locate(const JobState& state, Cause cause) {
   if (cause.kind == FaultKind::leader_lost && !cause.node) cause.node = state.leader;
   Fault fault{cause, cause.node, cause.seat};
-  if (names_node(cause.kind)) {
+  if (cause.kind == FaultKind::source_unreached) {
+    fault.life = importer_of(state, cause);
+  } else if (names_node(cause.kind)) {
     fault.seat = fault.life ? lowest_seat_of(state, *fault.life) : std::nullopt;
   } else if (cause.seat && cause.seat->value < state.seats.size() && !fault.life) {
     fault.life = state.seats[cause.seat->value].life;
@@ -65,6 +75,7 @@ bool accounted_for(const JobState& state, JobPhase phase, const Fault& fault, bo
   if (kind == FaultKind::communication)
     return phase == JobPhase::quiescing || (fault.life && !is_survivor(state, *fault.life));
   if (kind == FaultKind::corrupt_source) return !strikes;
+  if (kind == FaultKind::source_unreached) return !fault.life || !is_survivor(state, *fault.life);
   return false;
 }
 
@@ -96,6 +107,10 @@ std::string stop_verdict(const Fault& fault, std::uint32_t attempts) {
 
 // Applies one fault. Empty, or the verdict with which the job ends.
 std::string apply(JobState& next, const Fault& fault, Step committed, std::string& why) {
+  if (fault.cause.kind == FaultKind::source_unreached)  // for as long as a link is cut: it is kept once
+    std::erase_if(next.causes, [&fault](const Cause& past) {
+      return past.kind == fault.cause.kind && past.node == fault.cause.node && past.seat == fault.cause.seat;
+    });
   next.causes.push_back(fault.cause);
   const std::uint32_t attempts = count_attempt(next, fault, committed);
   const Action action = action_for(fault.cause, attempts);

@@ -15,6 +15,7 @@ namespace {
 
 struct Candidate {
   NodeLife at;
+  bool unreached = false;
   bool lingering = false;
   const InventoryItem* item = nullptr;
 };
@@ -33,7 +34,8 @@ bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
 // lineage are the same state: the later generation went on from that step or a greater one.
 bool nearer(const Candidate& a, const Candidate& b) {
   const auto rank = [](const Candidate& c) {
-    return std::tuple(c.lingering, c.item->kind != SourceKind::own_arena, c.at, ~c.item->slot_generation.value);
+    return std::tuple(c.unreached, c.lingering, c.item->kind != SourceKind::own_arena, c.at,
+                      ~c.item->slot_generation.value);
   };
   return rank(a) < rank(b);
 }
@@ -58,7 +60,8 @@ Steps sound_sources(const PlanInput& input) {
       step.nearest.resize(input.seat_count);
       Candidate& best = step.nearest[item.seat.value];
       if (best.item == nullptr) ++step.covered;
-      const Candidate candidate{inventory.life, contains(input.lingering, inventory.life), &item};
+      const Candidate candidate{inventory.life, contains(input.unreached, Unreached{item.seat, inventory.life}),
+                                contains(input.lingering, inventory.life), &item};
       if (best.item == nullptr || nearer(candidate, best)) best = candidate;
     }
   }

@@ -15,8 +15,9 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
-// Sources in order of nearness: own arena on a living member, then a replica, then those at lingering nodes (decide.h). A seat's regions may later come from
-// several places (data-parallel paths, parity, storage): this is the one place that knows. Pure.
+// Sources in order of nearness: own arena on a living member, then a replica, then those at lingering nodes (decide.h);
+// those that the seat's node could not reach come after all others. A seat's regions may later come from several places
+// (data-parallel paths, parity, storage): this is the one place that knows. Pure.
 // Why not simply the greatest whole step: docs/decisions/0004-resume-from-the-redundant-step.md.
 #pragma once
 
@@ -28,6 +29,13 @@
 #include "job/membership/job_state.h"
 
 namespace pawl::job {
+
+// Nothing came from there in this recovery to the node that took this seat. What lies there is sound.
+struct Unreached {
+  Seat seat;
+  NodeLife at;
+  bool operator==(const Unreached&) const = default;
+};
 
 struct PlanInput {
   std::uint32_t seat_count = 0;
@@ -41,6 +49,7 @@ struct PlanInput {
   std::uint32_t seats_per_node = 1;
   std::uint32_t replica_count = 1;
   std::span<const NodeLife> lingering = {};  // evicted, too, but they may be read from: not among `evicted`
+  std::span<const Unreached> unreached = {};
 };
 
 struct Plan {

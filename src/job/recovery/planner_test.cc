@@ -171,6 +171,24 @@ TEST_F(Planner, AStruckCopyIsNoReasonToGoFurtherBack) {
   EXPECT_EQ(p.single_copies, std::vector<Seat>{Seat(2)});
 }
 
+// What lies there is sound: it counts as a copy, and is taken where there is no other.
+TEST_F(Planner, ASourceThatWasNotReachedComesAfterAllOthers) {
+  lose(2);
+  at(1).items.push_back(item(2, kReplica, 40));
+  const auto taken = [this](std::vector<Unreached> unreached) {
+    PlanInput one = input();
+    one.unreached = unreached;
+    const Plan p = plan_restore(one);
+    EXPECT_EQ(p.resume, Step(40));
+    EXPECT_EQ(p.single_copies, plan().single_copies);
+    return p.sources[2].from;
+  };
+  EXPECT_EQ(taken({}), life(0));
+  EXPECT_EQ(taken({{Seat(1), life(0)}}), life(0)) << "another seat's";
+  EXPECT_EQ(taken({{Seat(2), life(0)}}), life(1));
+  EXPECT_EQ(taken({{Seat(2), life(0)}, {Seat(2), life(1)}}), life(0));
+}
+
 TEST_F(Planner, NumbersThatAreNoRingPromiseTheOwnSlotsOnly) {
   replica_count = 3;
   seal_own_41();

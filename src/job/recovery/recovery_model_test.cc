@@ -400,8 +400,12 @@ class World {
       if (noticed) fault({FaultKind::node_lost, mortal[chosen], {}, "", 0});
     } else if (choices_.rarely(6)) {
       --events_left_;
-      const FaultKind kind = choices_.pick(2) == 0 ? FaultKind::trainer_stuck : FaultKind::communication;
-      fault({kind, {}, Seat(choices_.pick(seat_count())), "", 0});
+      const Seat seat(choices_.pick(seat_count()));
+      const std::uint32_t kind = choices_.pick(3);
+      if (kind == 2 && state_.phase == JobPhase::restoring)
+        fault({FaultKind::source_unreached, state_.sources[seat.value].from, seat, "", 0});
+      else
+        fault({kind == 0 ? FaultKind::trainer_stuck : FaultKind::communication, {}, seat, "", 0});
     }
     return state_.generation != before || state_.phase == JobPhase::failed;
   }
