@@ -30,6 +30,8 @@ std::string wait_text(const json& wait) {
   std::string out = text(of_seat ? text("seat ", number_in(wait, "seat")) : "the recovery", " waits for ",
                          string_in(wait, "what"), ", ", seconds("for_ms"), " s so far");
   if (number_in(wait, "deadline_ms") > 0) out += text(", deadline ", seconds("deadline_ms"), " s");
+  if (const std::uint64_t seats = number_in(wait, "seats"); seats > 1)
+    out += text("; ", counted(seats - 1, "other seat"), " of its node ", seats == 2 ? "waits, too" : "wait, too");
   return out;
 }
 

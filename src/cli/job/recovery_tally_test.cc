@@ -33,6 +33,8 @@ TEST(RecoveryTally, SaysWhatARecoveryWaitsFor) {
             "seat 3 waits for 412 MiB from node 2, 4.1 s so far, deadline 34.1 s");
   EXPECT_EQ(tally.note(event("recovery_waits", 2, 5003, {{"what", "node 2 to be ready"}, {"for_ms", 2000}})),
             "the recovery waits for node 2 to be ready, 2.0 s so far");
+  EXPECT_EQ(wait_text({{"seat", 3u}, {"what", "a copy"}, {"for_ms", 100u}, {"seats", 3u}}),
+            "seat 3 waits for a copy, 0.1 s so far; 2 other seats of its node wait, too");
   EXPECT_EQ(wait_text({{"seat", nullptr}, {"what", "a spare"}, {"for_ms", 100u}, {"deadline_ms", nullptr}}),
             "the recovery waits for a spare, 0.1 s so far");
 }

@@ -1,17 +1,25 @@
 #include "job/daemon/recovery_watch.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kTellersMax = 4;  // of any job
+
+}  // namespace
 
 void RecoveryWatch::tick() {
   const JobMirror& mirror = parts_.context.mirror;
@@ -28,6 +36,7 @@ void RecoveryWatch::tick() {
   if (phase_ == JobPhase::restoring)
     for (const Member& member : state.seats)
       if (member.life == parts_.context.self) look_at(member.seat);
+  tell_of_seats();
   look_at_leader();
 }
 
@@ -37,7 +46,6 @@ void RecoveryWatch::look_at(Seat seat) {
   notes_[seat] = verdict.notes;
   if (!verdict.wait) return;
   waits_.push_back({seat, *verdict.wait});
-  if (verdict.tell) tell(waits_.back());
   if (!verdict.give_up.empty()) give_up(seat, verdict);
 }
 
@@ -49,15 +57,38 @@ void RecoveryWatch::give_up(Seat seat, const WaitVerdict& verdict) {
   parts_.mover.report_if_free({FaultKind::source_unreached, source->from, seat, verdict.give_up, 0});
 }
 
+// By place, and of those only that are not among `others`.
+bool RecoveryWatch::is_among_first(const std::vector<NodeLife>& others) const {
+  const std::set<NodeLife> passed_over(others.begin(), others.end());
+  std::size_t before = 0;
+  for (const NodeLife& life : lives_of(parts_.context.mirror.state().seats)) {
+    if (passed_over.contains(life)) continue;
+    if (life == parts_.context.self) return true;
+    if (++before == kTellersMax) return false;
+  }
+  return false;
+}
+
+void RecoveryWatch::tell_of_seats() {
+  const Duration now = parts_.context.clock->now();
+  const auto due = [&](const Wait& wait) { return is_due(notes_[*wait.seat], now); };
+  // In the end whoever is waited for is among them.
+  if (std::ranges::none_of(waits_, due) || !is_among_first(parts_.context.mirror.ready_members())) return;
+  for (const Wait& wait : waits_) note_told(notes_[*wait.seat], now);
+  tell(*std::ranges::max_element(waits_, {}, [](const Wait& wait) { return wait.wait.age; }), waits_.size());
+}
+
 void RecoveryWatch::look_at_leader() {
   const std::string what = parts_.mover.waits_for();
   if (what.empty()) return;
   const Duration now = parts_.context.clock->now();
   if (leaders_.since == Duration::zero()) leaders_.since = now;
   waits_.push_back({std::nullopt, {what, now - leaders_.since, std::nullopt}});
-  if (!is_due(leaders_, now)) return;
+  // Where nothing moves many take a turn to lead (lead_delay).
+  const JobState& state = parts_.context.mirror.state();
+  if (!is_due(leaders_, now) || (state.leader != parts_.context.self && !is_among_first(state.evicted))) return;
   note_told(leaders_, now);
-  tell(waits_.back());
+  tell(waits_.back(), 0);
 }
 
 SeatView RecoveryWatch::view_of(Seat seat) const {
@@ -73,13 +104,9 @@ SeatView RecoveryWatch::view_of(Seat seat) const {
   view.trainer = trainer_at(seat);
   const std::vector<NodeLife> ready = mirror.ready_members();
   view.ready = std::ranges::find(ready, context.self) != ready.end();
-  if (const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat)) view.bytes = arena->mapping.size_bytes();
-  const Source* source = mirror.source_of(seat);
-  if (source == nullptr) return view;
-  view.source = source->from.node;
-  const auto& nodes = mirror.registrations().nodes;
-  if (const auto found = nodes.find(view.source); found != nodes.end())
-    view.bytes = std::max(view.bytes, found->second.arena_bytes);
+  const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat);
+  view.bytes = arena ? arena->mapping.size_bytes() : mirror.registrations().arena_bytes_max;
+  if (const Source* source = mirror.source_of(seat)) view.source = source->from.node;
   return view;
 }
 
@@ -97,12 +124,14 @@ SeatTrainer RecoveryWatch::trainer_at(Seat seat) const {
   return trainer->seated == generation ? SeatTrainer::restores : SeatTrainer::absent;
 }
 
-void RecoveryWatch::tell(const Wait& told) {
+// `seats`: as many of this node wait.
+void RecoveryWatch::tell(const Wait& told, std::size_t seats) {
   const SeatWait& wait = told.wait;
   if (parts_.context.mirror.state().ran == Generation(0)) return;
   log_info("recovery_waits", "seat", told.seat ? text(*told.seat) : "-", "for_ms", wait.age / 1ms, "what", wait.what);
   Json fields{{"what", wait.what}, {"for_ms", wait.age / 1ms}};
   if (told.seat) fields["seat"] = told.seat->value;
+  if (seats > 1) fields["seats"] = seats;
   if (wait.deadline) fields["deadline_ms"] = *wait.deadline / 1ms;
   parts_.events.tell("recovery_waits", fields.dump());
 }

@@ -1,7 +1,9 @@
 // RecoveryWatch: says what a recovery waits for, seat by seat, before anybody has to ask; and ends waits that last too long.
 //
 // Looks at every tick, while the job recovers. What it sees is judged in recovery/recovery_waits.h; whom the leader waits for
-// is the leader's to say. Of a job that starts nothing is told: its trainers take what they take.
+// is the leader's to say. Events go to every node, so only the first few members that are not ready tell them, one for all
+// of their seats, and the leader or another of the first few members; what each seat waits for, its own node answers (waits()). Of a job that starts nothing is told: its
+// trainers take what they take.
 #pragma once
 
 #include <map>
@@ -43,8 +45,10 @@ class RecoveryWatch {
   [[nodiscard]] SeatTrainer trainer_at(Seat seat) const;
   void look_at(Seat seat);
   void give_up(Seat seat, const WaitVerdict& verdict);
+  [[nodiscard]] bool is_among_first(const std::vector<NodeLife>& others) const;
+  void tell_of_seats();
   void look_at_leader();
-  void tell(const Wait& wait);
+  void tell(const Wait& wait, std::size_t seats);
 
   Parts parts_;
   Generation watched_;

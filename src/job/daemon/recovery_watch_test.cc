@@ -90,6 +90,60 @@ TEST_F(RecoveryWatched, ANodeThatCanNotMakeAnArenaGivesUpItsSeats) {
   EXPECT_EQ(next->evicted, std::vector{test_life(0)});
 }
 
+// Of the largest seat that any node ever had, whoever has died: the source's own may be a small one.
+TEST_F(RecoveryWatched, BeforeItsBytesAreKnownAFetchHasTheTimeOfTheLargestSeat) {
+  NodeRecord record;
+  record.life = test_life(2);
+  record.arena_bytes = std::uint64_t{1000} << 20;
+  const std::string value = to_json(record);
+  const std::string key = node.context.mirror.keys().node(NodeId(2));
+  (void)node.context.mirror.apply(key, &value, ++node.revision, node.clock.time);
+  (void)node.context.mirror.apply(key, nullptr, ++node.revision, node.clock.time);
+  trainer.asks(RestoreMessage{});
+  begin();
+  const PeerEnd source = world.network.accept();
+  pass(500ms);
+  EXPECT_EQ(watch.waits().at(0).wait.deadline, 40s);
+}
+
+TEST_F(RecoveryWatched, OnlyTheFirstFewThatAreNotReadyTell) {
+  node.state.seats.clear();
+  node.state.sources.clear();
+  for (std::uint32_t seat = 0; seat < 6; ++seat) {
+    node.state.seats.push_back({Seat(seat), test_life((seat + 1) % 6), text("127.0.0.1:10", seat), 0});
+    node.state.sources.push_back({Seat(seat), SourceKind::nothing, {}, {}, {}});
+  }
+  process.seat = Seat(5);
+  begin();
+  pass(10s);
+  EXPECT_EQ(watch.waits().at(0).seat, Seat(5));
+  EXPECT_TRUE(told().empty());
+  for (const std::uint32_t ready : {2u, 4u}) {
+    const std::string nothing = "{}";
+    (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(ready)), &nothing,
+                                    ++node.revision, node.clock.time);
+  }
+  pass(500ms);
+  const std::vector<Json> events = told();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["seat"], 5);
+  EXPECT_GE(events[0]["for_ms"], 10000);
+  EXPECT_FALSE(events[0].contains("seats"));
+  pass(7s);
+  EXPECT_TRUE(told().empty());
+}
+
+TEST_F(RecoveryWatched, OneEventTellsOfAllSeatsOfANode) {
+  for (Member& member : node.state.seats) member.life = test_life(0);
+  for (Source& source : node.state.sources) source.kind = SourceKind::nothing;
+  begin();
+  pass(2500ms);
+  EXPECT_EQ(watch.waits().size(), 3u);
+  const std::vector<Json> events = told();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["seats"], 3);
+}
+
 TEST_F(RecoveryWatched, ANodeThatOthersFetchFromStaysAndIsNotGivenUpLaterForAWaitThatIsOver) {
   node.state.sources.push_back({Seat(1), SourceKind::replica, test_life(0), Generation(1), kResumeStep});
   begin();

@@ -17,6 +17,7 @@ struct Registrations {
   std::map<NodeId, NodeRecord> nodes;            // those that are registered
   std::map<NodeId, Duration> gone_since;         // and those that are not any more
   std::map<NodeId, std::uint64_t> memory_bytes;  // of these, too: about what their pawlds have
+  std::uint64_t arena_bytes_max = 0;             // of a seat, as any of them ever said
   std::uint32_t seats_per_node = 1;
   void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
   [[nodiscard]] bool has(NodeLife life) const;

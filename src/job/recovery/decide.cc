@@ -117,7 +117,7 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
   std::vector<NodeLife> late = lives_of(state.seats);
   std::erase_if(late, [ready](NodeLife life) { return contains(ready, life); });
   if (!late.empty()) {
-    std::string what = text("node ", numbers_of(late), " to be ready");
+    std::string what = text("node ", some_numbers_of(late), " to be ready");
     return Wait{std::move(what), std::move(late), false};
   }
   JobState next = state;

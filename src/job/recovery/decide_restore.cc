@@ -300,7 +300,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
   const Reports reports{valid_inventories(view), lingering_inventories(view)};
   if (std::vector<NodeLife> late = missing_of(state, reports.members); !late.empty()) {
-    std::string what = text("inventory of node ", numbers_of(late));
+    std::string what = text("inventory of node ", some_numbers_of(late));
     return Wait{std::move(what), std::move(late), false};
   }
 

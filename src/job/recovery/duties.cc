@@ -69,7 +69,8 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
     lead.decision = decide_running(state, view.ready, self, view.ends);
     // Each pawld knows better what its trainers are doing, and has patience with them (decide_returning): this is for
     // one that lives and does nothing.
-    patience = std::chrono::milliseconds(view.spec.start_ms) + 2 * deadlines.restore;
+    const std::uint64_t bytes = view.registrations.arena_bytes_max * view.spec.seats_per_node;
+    patience = std::chrono::milliseconds(view.spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
   } else {
     return std::nullopt;
   }

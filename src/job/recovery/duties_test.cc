@@ -215,6 +215,19 @@ TEST_F(Leading, AMemberMayBeAsLongToBeReadyAsAStartAndTwoRestores) {
   EXPECT_EQ(late->late[0].node, life(1));
 }
 
+// At 1 Gbit/s a node's 80 GiB alone take longer than a start and two restores.
+TEST_F(Leading, AMemberToWhichManyBytesComeMayTakeTheirTime) {
+  const JobState state = state_of(JobPhase::restoring);
+  spec.seats_per_node = 4;
+  NodeRecord record;
+  record.life = life(2);
+  record.arena_bytes = std::uint64_t{20} << 30;
+  registrations.note(NodeId(2), &record, 0s);
+  registrations.note(NodeId(2), nullptr, 1s);  // it has died: its seats come from others
+  EXPECT_TRUE(lead(state, 660s + 819s, {life(0)})->late.empty());
+  EXPECT_EQ(lead(state, 661s + 820s, {life(0)})->late.size(), 1u);
+}
+
 TEST_F(Leading, AllReadyMeansRunning) {
   const auto done = lead(state_of(JobPhase::restoring), 1s, {life(0), life(1)});
   const StateMove* move = std::get_if<StateMove>(&done->decision);

@@ -5,6 +5,11 @@
 #include "base/text.h"
 
 namespace pawl::job {
+namespace {
+
+constexpr std::size_t kNamedMax = 8;
+
+}  // namespace
 
 std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
   std::vector<NodeLife> lives;
@@ -45,6 +50,12 @@ std::string numbers_of(const std::vector<Seat>& seats) {
   std::string out;
   for (const Seat seat : seats) out += text(out.empty() ? "" : ",", seat);
   return out;
+}
+
+std::string some_numbers_of(const std::vector<NodeLife>& lives) {
+  if (lives.size() <= kNamedMax) return numbers_of(lives);
+  return text(numbers_of(std::vector(lives.begin(), lives.begin() + kNamedMax)), " and ", lives.size() - kNamedMax,
+              " more");
 }
 
 std::string joined(const std::vector<std::string>& sentences, std::string_view between) {

@@ -26,6 +26,8 @@ template <class Values, class Value>
 
 [[nodiscard]] std::string numbers_of(const std::vector<NodeLife>& lives);  // "2,3"
 [[nodiscard]] std::string numbers_of(const std::vector<Seat>& seats);
+// The first few of them: "2,3,5,7,8,9,12,14 and 90 more".
+[[nodiscard]] std::string some_numbers_of(const std::vector<NodeLife>& lives);
 [[nodiscard]] std::string joined(const std::vector<std::string>& sentences, std::string_view between);
 
 // The state with the job ended. The generation stays.

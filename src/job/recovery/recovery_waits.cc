@@ -91,7 +91,7 @@ std::string text_of(WaitKind kind, const SeatView& view) {
 }
 
 std::optional<Duration> deadline_of(WaitKind kind, const SeatView& view, const Deadlines& deadlines) {
-  if (kind == WaitKind::fetch) return fetch_deadline(std::max(view.fetch->total, view.bytes), deadlines);
+  if (kind == WaitKind::fetch) return fetch_deadline(view.fetch->total > 0 ? view.fetch->total : view.bytes, deadlines);
   const bool own_task = kind == WaitKind::copies || (kind == WaitKind::arena && !view.fresh);
   return own_task ? std::optional(fetch_deadline(view.bytes, deadlines)) : std::nullopt;
 }
@@ -130,7 +130,6 @@ WaitVerdict judge_wait(const SeatView& view, WaitNotes notes, Duration now, cons
   if (kind == WaitKind::fetch) note_bytes(*view.fetch, notes, now);
   WaitVerdict verdict;
   verdict.tell = is_due(notes, now);
-  if (verdict.tell) note_told(notes, now);
   verdict.notes = notes;
   verdict.wait = SeatWait{text_of(kind, view), now - notes.since, deadline_of(kind, view, deadlines)};
   SeatWait& wait = *verdict.wait;

@@ -51,7 +51,7 @@ struct SeatView {
   bool arena_taken = false;  // a copy thread of its trainer may still write into that
   NodeId source;             // who has the step, if it is not here
   std::optional<FetchState> fetch;
-  std::uint64_t bytes = 0;  // of its arena, as far as this node knows
+  std::uint64_t bytes = 0;  // of its arena, or of the largest in the job, as far as this node knows
   SeatTrainer trainer = SeatTrainer::absent;
   bool ready = false;  // it has restored, and its node has said so
   bool fresh = false;  // the job starts: layouts and arenas wait for seat 0's, whenever that comes
@@ -89,7 +89,7 @@ struct SeatWait {
 struct WaitVerdict {
   WaitNotes notes;
   std::optional<SeatWait> wait;  // nullopt: the seat is ready
-  bool tell = false;             // now is the time to tell people
+  bool tell = false;             // now is the time to tell people; who does notes it (note_told)
   std::string give_up;           // not empty: the deadline has passed, why this node can't do it
 };
 [[nodiscard]] WaitVerdict judge_wait(const SeatView& view, WaitNotes notes, Duration now, const Deadlines& deadlines);

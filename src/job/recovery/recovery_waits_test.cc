@@ -22,6 +22,7 @@ class Waiting : public testing::Test {
     now += later;
     const WaitVerdict verdict = judge_wait(view, notes, now, deadlines);
     notes = verdict.notes;
+    if (verdict.tell) note_told(notes, now);
     return verdict;
   }
   std::string what() { return look().wait.value_or(SeatWait{"nothing", {}, {}}).what; }
