@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "job/recovery/members.h"
-#include "job/recovery/spares.h"
 
 namespace pawl::job {
 
@@ -64,7 +63,7 @@ void Drains::consider() {
 DrainDuties Drains::duties_of(const DrainOrders& ordered) {
   const JobMirror& mirror = context_.mirror;
   if (!context_.is_running() || ordered.leaving.empty()) {
-    if (hooks_.forget_probes) hooks_.forget_probes();
+    spares_.forget();
     leading_since_.reset();
     return {};
   }
@@ -72,26 +71,15 @@ DrainDuties Drains::duties_of(const DrainOrders& ordered) {
   DrainView view{
       mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), hooks_.progress().committed,
       waits_,        context_.clock->now()};
-  SpareProbes::Answers answers;
-  // Of each drain anew: what a spare answered to another one may be old.
-  const auto leaving = who_leaves(view);
-  if (std::exchange(asked_for_, leaving) != leaving && hooks_.forget_probes) hooks_.forget_probes();
+  const bool leads = who_leaves(view) == context_.self;
   const bool anew = std::exchange(led_in_, mirror.generation()) != mirror.generation();
-  if (leaving != context_.self)
+  if (!leads)
     leading_since_.reset();
   else if (!leading_since_ || anew)
     leading_since_ = view.now;
   view.leading = leading_since_ ? view.now - *leading_since_ : Duration::zero();
-  if (hooks_.probe && must_ask_spares(view, context_.self))
-    answers = hooks_.probe(spares_of(mirror.state(), nodes, context_.orders.cordoned()));
-  view.silent = answers.silent;
-  view.unprobed = answers.pending;
   view.voided = ordered.pause && hooks_.progress().is_void(ordered.pause->step);
-  if (!lacks_spare(view, context_.self))
-    spareless_since_.reset();
-  else if (!spareless_since_)
-    spareless_since_ = view.now;
-  view.spareless = spareless_since_ ? view.now - *spareless_since_ : Duration::zero();
+  spares_.look(view);
   return decide_draining(view, context_.self, context_.deadlines);
 }
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "job/daemon/drain_spares.h"
 #include "job/daemon/events.h"
 #include "job/daemon/node_context.h"
-#include "job/daemon/spare_probes.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/trainers.h"
 #include "job/recovery/draining.h"
@@ -24,12 +24,15 @@ class Drains {
  public:
   struct Hooks {
     std::function<Progress()> progress;
-    // Asks spares whether they answer on their data links, and drives when one more is known. Not set: all do.
-    std::function<SpareProbes::Answers(std::span<const NodeRecord>)> probe = {};
-    std::function<void()> forget_probes = {};  // what they have answered
+    DrainSpares::Hooks spares = {};
   };
   Drains(NodeContext& context, Trainers& trainers, StateMover& mover, Events& events, Hooks hooks)
-      : context_(context), trainers_(trainers), mover_(mover), events_(events), hooks_(std::move(hooks)) {}
+      : context_(context),
+        trainers_(trainers),
+        mover_(mover),
+        events_(events),
+        hooks_(std::move(hooks)),
+        spares_(context, hooks_.spares) {}
 
   void consider();  // something may have changed; idempotent
 
@@ -51,15 +54,14 @@ class Drains {
   StateMover& mover_;
   Events& events_;
   Hooks hooks_;
+  DrainSpares spares_;
   PausedTrainer waits_;
   std::int64_t acknowledged_ = 0;  // the pause's revision
   std::int64_t expired_ = 0;       // likewise
   bool proposing_ = false;
   std::optional<NodeLife> given_up_;  // whose drain, until the order is gone
   Duration withdrawn_at_{};
-  std::optional<NodeLife> asked_for_;        // whose drain the spares were asked for
-  std::optional<Duration> spareless_since_;  // no spare has been free for this node, which is to leave
-  std::optional<Duration> leading_since_;    // it is this node's turn to leave
+  std::optional<Duration> leading_since_;  // it is this node's turn to leave
   Generation led_in_;
   Generation told_in_;
   Generation forgotten_in_;

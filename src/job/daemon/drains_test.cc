@@ -51,8 +51,8 @@ class Draining : public testing::Test {
                      [this] {
                        return Progress{committed, 0};
                      },
-                 .probe = [this](std::span<const NodeRecord>) { return probed; },
-                 .forget_probes = [this] { ++forgotten; }}};
+                 .spares = {.probe = [this](std::span<const NodeRecord>) { return probed; },
+                            .forget_probes = [this] { ++forgotten; }}}};
 };
 
 class DrainingElsewhere : public Draining {
