@@ -24,7 +24,8 @@ Cluster::Cluster(const ClusterOptions& chosen)
       machines(scheduler, chosen.members + chosen.spares, chosen.bytes_a_second),
       control(machines),
       may_be_evicted_until(machines.count(), Duration::zero()),
-      may_be_late_until(machines.count(), Duration::zero()) {
+      may_be_late_until(machines.count(), Duration::zero()),
+      told_(kToldWithin + 2 * std::chrono::milliseconds(chosen.deadline_ms)) {
   scheduler.long_delay = options.long_delay;
   for (std::uint32_t i = 0; i < machines.count(); ++i) machines.at(i).memory->ns_a_byte = options.ns_a_byte;
   spec.job = job;
@@ -251,12 +252,10 @@ void Cluster::look() {
 
 // A recovery that takes long says what it waits for, as long as the control takes what is said.
 void Cluster::check_told() {
-  const bool restores =
-      state_ && state_->phase == JobPhase::restoring && state_->ran.value > 0 && told_in_ != state_->generation;
+  const bool restores = state_ && state_->phase == JobPhase::restoring && state_->ran.value > 0;
   const bool heard = scheduler.now() >= nobody_speaks_until && control.downs == 0 && control.stops == 0 &&
                      std::ranges::all_of(control.cuts, [](int cuts) { return cuts == 0; });
-  if (!restores || !heard) untold_since_ = scheduler.now();
-  if (scheduler.now() - untold_since_ > kToldWithin + 2 * std::chrono::milliseconds(spec.deadline_ms))
+  if (!told_.look(restores, heard, scheduler.now()))
     violate(text("generation ", state_->generation, " restores and nobody says what it waits for"));
 }
 
@@ -286,9 +285,13 @@ void Cluster::check_committed() {
 // --- The job's state, as it becomes true
 
 void Cluster::on_put(const std::string& key, const std::string& value) {
-  if (key.starts_with(job::JobKeys(job).events()) && value.find("\"recovery_waits\"") != std::string::npos && state_)
-    told_in_ = state_->generation;
-  if (key != job::JobKeys(job).state()) return;
+  const job::JobKeys keys(job);
+  if (key.starts_with(keys.events())) told_.on_event(value, scheduler.now());
+  if (state_ && key.starts_with(keys.readies(state_->generation))) {
+    std::uint32_t node = 0;
+    if (parse_number(std::string_view(key).substr(keys.readies(state_->generation).size()), node)) told_.on_ready(node);
+  }
+  if (key != keys.state()) return;
   const auto state = job::parse_job_state(value);
   if (!state) return violate("a state that can't be read was written: " + state.error().what);
   on_state(*state);
@@ -315,6 +318,7 @@ void Cluster::on_state(const job::JobState& state) {
   const bool decided = state.phase == JobPhase::restoring && (!state_ || state_->phase != JobPhase::restoring);
   const bool was_running = state_ && state_->ran.value > 0;
   state_ = state;
+  if (decided) told_.begin(scheduler.now());
   if (decided && was_running && state.resume < committed_)
     return violate(text("generation ", state.generation, " goes back to step ", state.resume, ", and ", committed_,
                         " was committed: ", state.verdict));

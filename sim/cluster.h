@@ -18,6 +18,7 @@
 #include "job/membership/job_state.h"
 #include "job/snapshot/arena.h"
 #include "machine.h"
+#include "told_waits.h"
 
 namespace pawl::sim {
 
@@ -183,8 +184,7 @@ class Cluster {
       who_;  // generation, step, seat -> pid
   std::deque<KeptArena> arenas_;
   std::optional<job::JobState> state_;
-  Duration untold_since_{};  // the job restores, nobody has said what it waits for, and all could have
-  Generation told_in_;
+  ToldWaits told_;
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;
   std::uint64_t steps_begun_ = 0;
