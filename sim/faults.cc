@@ -37,7 +37,9 @@ const char* name_of(FaultType type) {
                                                  "outage",
                                                  "pause_all",
                                                  "cut_link",
-                                                 "kill_trainer_and_pawld"};
+                                                 "kill_trainer_and_pawld",
+                                                 "must_be_well",
+                                                 "must_run"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -178,7 +180,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   }
 
   void strike(const InjectedFault& fault) {
-    ++strikes_;
+    if (fault.type < FaultType::must_be_well) ++strikes_;
     Scheduler& scheduler = cluster_.scheduler;
     Machines& machines = cluster_.machines;
     Wires& wires = machines.wires();
@@ -303,6 +305,12 @@ class Injector : public std::enable_shared_from_this<Injector> {
       case FaultType::flip_on_wire:
         damage_wire(1 + fault.turns % 2);  // a link that damages three of three is rightly given up
         break;
+      case FaultType::must_be_well:
+        if (!cluster_.is_well()) cluster_.violate("the job does not run by now, or does not commit");
+        break;
+      case FaultType::must_run:
+        if (cluster_.state()->phase != job::JobPhase::running) cluster_.violate("the job does not run by now");
+        break;
       case FaultType::flip_bits:
         flip_bits(fault.machine);
         if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
@@ -400,7 +408,8 @@ class Injector : public std::enable_shared_from_this<Injector> {
     std::vector<std::uint32_t> ends;
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
       if ((fault.mask >> i & 1) != 0) ends.push_back(i);
-    if (cluster_.options.members == 2)
+    const Duration restore = job::derive_deadlines(std::chrono::milliseconds(cluster_.options.deadline_ms)).restore;
+    if (cluster_.options.members == 2 || fault.length > restore)  // one end may need what the other has
       for (const std::uint32_t i : ends) blame(i, fault.length);
     const auto change = [this, ends](int by) {
       Wires& wires = cluster_.machines.wires();
@@ -417,7 +426,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
       log_warn("sim_training_goes_on");
       advances = expect_commits(noticed);
     }
-    heal(trains ? noticed + kCommitsWithin : fault.length, [this, change, advances] {
+    heal(trains ? std::max(noticed + kCommitsWithin, fault.length) : fault.length, [this, change, advances] {
       change(-1);
       if (!advances()) cluster_.violate("nothing was committed while a link was cut that training does not need");
     });
@@ -516,7 +525,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 1));  // the last is one of another
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 3));  // the last three are not drawn
     fault.machine = static_cast<std::uint32_t>(below(machines));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;

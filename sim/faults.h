@@ -34,8 +34,11 @@ enum class FaultType : unsigned char {
   pause_all,               // every node is stopped, then continued, as a suspended job is
   cut_link,                // between the two machines in `mask`, both ways; each hears all others
   kill_trainer_and_pawld,  // the pawld as above, at one of the next await points
+  // Nothing is done, only of scenarios: by then
+  must_be_well,  // the job runs and commits
+  must_run,
 };
-inline constexpr unsigned kFaultTypes = 23;
+inline constexpr unsigned kFaultTypes = 25;
 
 struct InjectedFault {
   FaultType type = FaultType::kill_trainer;

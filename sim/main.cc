@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "faults.h"
+#include "scenarios.h"
 
 namespace pawl::sim {
 namespace {
@@ -46,6 +47,8 @@ struct Arguments {
   bool keep_given = false;
   unsigned failures_max = 1;
   std::string expected;  // a failure that does not say this does not count
+  bool all_scenarios = false;
+  const Scenario* scenario = nullptr;  // its faults instead of the seed's
 };
 
 Cluster* running = nullptr;
@@ -75,9 +78,16 @@ ClusterOptions draw_options(std::uint64_t seed) {
   return options;
 }
 
+ClusterOptions options_of(const Arguments& arguments, std::uint64_t seed) {
+  if (arguments.scenario == nullptr) return draw_options(seed);
+  ClusterOptions options = arguments.scenario->options;
+  options.seed = seed;
+  return options;
+}
+
 // Beside the other options, which an operator's command changes nothing of.
 bool draws_drain(const Arguments& arguments, std::uint64_t seed) {
-  if (arguments.gate_off || arguments.no_drain) return false;
+  if (arguments.gate_off || arguments.no_drain || arguments.scenario != nullptr) return false;
   return arguments.drain || (seed * 0x9e3779b97f4a7c15ull) >> 62 == 0;
 }
 
@@ -87,6 +97,7 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   running = &cluster;
   cluster.start();
   Duration limit = cluster.scheduler.now() + kPatience * static_cast<int>(faults.size() + 2);
+  for (const InjectedFault& fault : faults) limit += fault.after + fault.length;
   int going_on = options.drain ? 2 : 1;
   const auto on_end = [&] {
     if (--going_on > 0) return;
@@ -106,9 +117,13 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   return result;
 }
 
-std::vector<InjectedFault> faults_of(std::uint64_t seed, const ClusterOptions& options,
+std::vector<InjectedFault> all_faults_of(const Arguments& arguments, std::uint64_t seed) {
+  return arguments.scenario != nullptr ? arguments.scenario->faults : draw_faults(seed, draw_options(seed));
+}
+
+std::vector<InjectedFault> faults_of(const Arguments& arguments, std::uint64_t seed,
                                      const std::vector<std::size_t>* keep) {
-  std::vector<InjectedFault> all = draw_faults(seed, options);
+  std::vector<InjectedFault> all = all_faults_of(arguments, seed);
   if (keep == nullptr) return all;
   std::vector<InjectedFault> kept;
   for (const std::size_t i : *keep)
@@ -137,10 +152,10 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     if (!arguments.one) {
       if (std::freopen("/dev/null", "w", stdout) == nullptr) std::abort();
     }
-    ClusterOptions options = draw_options(seed);
+    ClusterOptions options = options_of(arguments, seed);
     options.gate_off = arguments.gate_off;
     options.drain = draws_drain(arguments, seed);
-    std::vector<InjectedFault> faults = faults_of(seed, options, keep);
+    std::vector<InjectedFault> faults = faults_of(arguments, seed, keep);
     if (options.drain && seed % 4 == 0) faults.clear();
     if (options.drain)  // who has seats was drawn without the drain: together with another loss it may be one too many
       std::erase_if(faults, [](const InjectedFault& f) { return f.type == FaultType::kill_trainer && f.more > 5s; });
@@ -176,7 +191,7 @@ std::string text_of_list(const std::vector<std::size_t>& keep) {
 
 // Leaves out the drain, then one fault after the other as long as it still fails.
 void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_result) {
-  std::vector<std::size_t> keep(draw_faults(seed, draw_options(seed)).size());
+  std::vector<std::size_t> keep(all_faults_of(arguments, seed).size());
   for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = i;
   std::string result = first_result;
   if (draws_drain(arguments, seed)) {
@@ -188,7 +203,7 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
       result = result_without;
     }
   }
-  for (bool shorter = true; shorter;) {
+  for (bool shorter = arguments.scenario == nullptr; shorter;) {
     shorter = false;
     for (std::size_t i = 0; i < keep.size(); ++i) {
       std::vector<std::size_t> fewer;
@@ -202,11 +217,18 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
       break;
     }
   }
-  const ClusterOptions options = draw_options(seed);
+  const ClusterOptions options = options_of(arguments, seed);
   std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), result.c_str());
   std::printf("  %u members, %u spares, %u replicas, deadline %llu ms\n", options.members, options.spares,
               options.replicas, static_cast<unsigned long long>(options.deadline_ms));
-  for (const std::size_t i : keep) std::printf("  fault %zu: %s\n", i, text_of(draw_faults(seed, options)[i]).c_str());
+  for (const std::size_t i : keep)
+    std::printf("  fault %zu: %s\n", i, text_of(all_faults_of(arguments, seed)[i]).c_str());
+  if (arguments.scenario != nullptr) {
+    const std::string name(arguments.scenario->name);
+    std::printf("  again, with its log: build/bin/sim --scenario %s --seed %llu\n", name.c_str(),
+                static_cast<unsigned long long>(seed));
+    return;
+  }
   std::printf("  again, with its log: build/bin/sim --seed %llu --faults %s%s\n", static_cast<unsigned long long>(seed),
               text_of_list(keep).c_str(),
               arguments.gate_off             ? " --gate-off"
@@ -268,6 +290,18 @@ int run_many(const Arguments& arguments) {
   return failures == 0 ? 0 : 1;
 }
 
+// One after the other, each with as many seeds.
+int run_scenarios(Arguments arguments) {
+  int failed = 0;
+  for (const Scenario& scenario : scenarios()) {
+    arguments.scenario = &scenario;
+    std::printf("%.*s: ", static_cast<int>(scenario.name.size()), scenario.name.data());
+    std::fflush(stdout);
+    failed += run_many(arguments);
+  }
+  return failed == 0 ? 0 : 1;
+}
+
 const char* const kUsage =
     "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain|--no-drain] [--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
@@ -277,7 +311,9 @@ const char* const kUsage =
     "    nothing else happens, and no step is done again\n"
     "    --expect TEXT: failures that do not say this do not count\n"
     "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--verbose]\n"
-    "    one of them again, with its log\n";
+    "    one of them again, with its log\n"
+    "sim --scenarios|--scenario NAME [--seeds N | --seed N]\n"
+    "    all scenarios of sim/scenarios.cc, or one, instead of the faults that a seed draws\n";
 
 bool parse(int argc, char** argv, Arguments& arguments) {
   for (int i = 1; i < argc; ++i) {
@@ -310,6 +346,11 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.no_drain = true;
     } else if (name == "--verbose") {
       arguments.verbose = true;
+    } else if (name == "--scenarios") {
+      arguments.all_scenarios = true;
+    } else if (name == "--scenario" && i + 1 < argc) {
+      arguments.scenario = scenario_named(argv[++i]);
+      good = arguments.scenario != nullptr;
     } else if (name == "--expect" && i + 1 < argc) {
       arguments.expected = argv[++i];
     } else if (name == "--quiet") {
@@ -346,6 +387,7 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
+  if (arguments.all_scenarios) return run_scenarios(arguments);
   if (!arguments.one) return run_many(arguments);
   const std::string result =
       result_of(start_child(arguments, arguments.first, arguments.keep_given ? &arguments.keep : nullptr));

@@ -1,0 +1,103 @@
+#include "scenarios.h"
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+
+namespace pawl::sim {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint32_t machines(std::initializer_list<std::uint32_t> all) {
+  std::uint32_t mask = 0;
+  for (const std::uint32_t machine : all) mask |= 1u << machine;
+  return mask;
+}
+
+ClusterOptions cluster(std::uint32_t members, std::uint32_t spares) {
+  ClusterOptions options;
+  options.members = members;
+  options.spares = spares;
+  options.ring_exchange = true;
+  return options;
+}
+
+InjectedFault when_well(FaultType type, std::uint32_t mask, Duration length) {
+  InjectedFault fault;
+  fault.type = type;
+  fault.when_well = true;
+  fault.mask = mask;
+  fault.machine = static_cast<std::uint32_t>(std::countr_zero(mask));
+  fault.length = length;
+  return fault;
+}
+
+InjectedFault later(Duration after, FaultType type, std::uint32_t machine, Duration length = {}) {
+  InjectedFault fault;
+  fault.type = type;
+  fault.after = after;
+  fault.machine = machine;
+  fault.mask = machines({machine});
+  fault.length = length;
+  return fault;
+}
+
+}  // namespace
+
+std::span<const Scenario> scenarios() {
+  using enum FaultType;
+  // Nodes have the seats of their numbers at first: node 0 is the root, of the rendezvous and of the tree.
+  static const auto* all = new std::vector<Scenario>{
+      {"rack",
+       "four of nine nodes are cut off together, and keep the control: nobody can tell which part should go on",
+       cluster(9, 1),
+       {when_well(cut_data, machines({2, 3, 4, 5}), 45s)}},
+      {"rack-with-root",
+       "the same, with the root among them",
+       cluster(9, 1),
+       {when_well(cut_data, machines({0, 1, 2, 3}), 45s)}},
+      {"rack-and-death",
+       "the same, and then a node of the larger part dies",
+       cluster(9, 2),
+       {when_well(cut_data, machines({2, 3, 4, 5}), 45s), later(6s, kill_node, 7, 1s)}},
+      {"root-link",
+       "a link of the root, of the tree and of the rendezvous, is cut through a whole recovery, which ends while it is "
+       "cut",
+       cluster(6, 1),
+       {when_well(cut_link, machines({0, 2}), 60s), later(100ms, kill_trainer, 4), later(20s, must_be_well, 0)}},
+      {"root-link-and-spare",
+       "the same, and a spare takes a seat",
+       cluster(6, 1),
+       {when_well(cut_link, machines({0, 2}), 60s), later(100ms, kill_node, 4, 90s), later(25s, must_be_well, 0)}},
+      {"root-dies-beside-a-cut-link",
+       "a link to the node that becomes the root is cut",
+       cluster(6, 1),
+       {when_well(cut_link, machines({6, 2}), 60s), later(100ms, kill_node, 0, 90s), later(25s, must_be_well, 0)}},
+      {"source-link",
+       "the spare does not reach the only node that holds the dead one's state, and there is another spare",
+       cluster(5, 2),
+       {when_well(cut_link, machines({2, 5}), 300s), later(100ms, kill_node, 1, 400s), later(120s, must_be_well, 0)}},
+      {"source-link-alone",
+       "the same, and there is no other: the job waits for the link, however long that takes, and then goes on",
+       cluster(5, 1),
+       {when_well(cut_link, machines({2, 5}), 900s), later(100ms, kill_node, 1, 1000s), later(960s, must_be_well, 0)}},
+      {"source-link-two-copies",
+       "the spare does not reach one of two nodes that hold the dead one's state, and takes the other copy",
+       [] {
+         ClusterOptions options = cluster(5, 1);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(cut_link, machines({2, 5}), 300s), later(100ms, kill_node, 1, 400s), later(45s, must_run, 0)}},
+  };
+  return *all;
+}
+
+const Scenario* scenario_named(std::string_view name) {
+  const auto found = std::ranges::find(scenarios(), name, &Scenario::name);
+  return found == scenarios().end() ? nullptr : &*found;
+}
+
+}  // namespace pawl::sim
