@@ -106,6 +106,25 @@ std::string foreign_inside(const std::string& folder, const Names& names, Files&
   return {};
 }
 
+// A Trainer saves the model at the end into the folder in which its checkpoints are.
+void note_below(const Names& names, CheckpointView& view) {
+  constexpr std::string_view kCheckpoint = "checkpoint-";
+  std::pair<std::uint64_t, std::string> last;
+  std::size_t count = 0;
+  for (const std::string& name : names) {
+    std::uint64_t step = 0;
+    if (!name.starts_with(kCheckpoint) || !parse_number(std::string_view(name).substr(kCheckpoint.size()), step))
+      continue;
+    last = std::max(last, {step, name});
+    ++count;
+  }
+  if (count == 0) return;
+  view.notes.push_back(text(last.second, count > 1 ? text(" and ", count - 1, " more") : "",
+                            count > 1 ? " are checkpoints of their own in this folder, and are not read; --tag "
+                                      : " is a checkpoint of its own in this folder, and is not read; --tag ",
+                            last.second, " reads ", count > 1 ? "the last one" : "it"));
+}
+
 // Looks into the subfolders of a folder that might hold a checkpoint.
 class Opener {
  public:
@@ -322,7 +341,10 @@ Result<CheckpointView> Opener::open_folder(const std::string& folder, const Name
     return open_as(Format::torch_files, folder, options_.tag);  // which of its sets of rank files
   if (!is_followed)
     return Error{Code::not_found, text(folder, ": --tag names ", options_.tag, ", and no such folder is there")};
-  return format ? open_as(*format, folder) : search(folder, names);
+  if (!format) return search(folder, names);
+  PAWL_ASSIGN(CheckpointView view, open_as(*format, folder));
+  note_below(names, view);
+  return view;
 }
 
 Result<CheckpointView> Opener::open_file(const std::string& path) {

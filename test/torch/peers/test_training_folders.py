@@ -203,8 +203,8 @@ class TrainingFolders(unittest.TestCase):
         self.assertEqual(losses(lambda: models[1](models[0](seen)).square().mean(), optimizers),
                          losses(lambda: fresh["model_1"](fresh["model_0"](seen)).square().mean(), follows))
 
-    def check_fsdp2(self, state_dict_type):
-        generate.run_fsdp2(self.folder, state_dict_type)
+    def check_fsdp2(self, *how):
+        generate.run_fsdp2(self.folder, *how)
         seen = self.check_commands(self.folder / "state", "Accelerate", golden=self.folder / "golden.safetensors")
         self.assertEqual(self.fact(seen, "step"), "2")
         model, optimizer = generate.sharded_model()
@@ -222,6 +222,12 @@ class TrainingFolders(unittest.TestCase):
 
     def test_accelerate_fsdp2_in_two_files(self):
         self.check_fsdp2("FULL_STATE_DICT")
+
+    def test_accelerate_fsdp2_in_files_of_ranks(self):
+        self.check_fsdp2("SHARDED_STATE_DICT", True)
+        (self.folder / "state" / "optimizer_0_rank1.bin").unlink()
+        seen = self.pawl("inspect", self.folder / "state", code=4)
+        self.assertIn("optimizer state: rank 1's file is missing", " ".join(seen["problems"]))
 
     # Lightning.
 

@@ -164,6 +164,33 @@ TEST(TrainingFolder, FilesOfDifferentSavesAreSaid) {
   EXPECT_NE(all_of(copy.view().notes).find("trainer_state.json does not say the step"), std::string::npos);
 }
 
+TEST(TrainingFolder, CheckpointsBelowAModelAreSaid) {
+  const std::string from = join_path(join_path(kFolders, "trainer"), "checkpoint-3");
+  const Copy copy(from, {"optimizer.pt", "scheduler.pt", "trainer_state.json"});
+  EXPECT_EQ(all_of(copy.view().notes), "");
+  for (const std::string name : {"checkpoint-3", "checkpoint-12"})
+    std::filesystem::copy(from, copy.path(name), std::filesystem::copy_options::recursive);
+  const CheckpointView model = copy.view();
+  EXPECT_FALSE(has_role(model, "exp_avg"));
+  EXPECT_NE(all_of(model.notes).find("checkpoint-12 and 1 more are checkpoints of their own"), std::string::npos)
+      << all_of(model.notes);
+  ReadOptions options;
+  options.tag = "checkpoint-3";
+  EXPECT_TRUE(has_role(copy.view(options), "exp_avg"));
+}
+
+TEST(TrainingFolder, WhatDeepSpeedWroteBesideATrainersFilesIsReadByItsPointer) {
+  const Copy copy(join_path(join_path(kFolders, "trainer"), "checkpoint-3"), {"optimizer.pt"});
+  std::filesystem::copy(fixtures::small_set() + "/deepspeed/zero2_w1_empty/ckpt", copy.path(),
+                        std::filesystem::copy_options::recursive);
+  const CheckpointView pointed = copy.view();
+  EXPECT_TRUE(pointed.format.starts_with("DeepSpeed")) << pointed.format;
+  EXPECT_TRUE(has_role(pointed, "exp_avg"));
+  std::filesystem::remove(copy.path("latest"));
+  EXPECT_NE(all_of(copy.view().problems).find("optimizer state: it is in global_step3 (DeepSpeed); --tag global_step3"),
+            std::string::npos);
+}
+
 TEST(TrainingFolder, TwoOptimizersFilesAreNotChosenFrom) {
   const Copy copy(join_path(join_path(kFolders, "trainer"), "checkpoint-3"));
   copy.write("optimizer.bin", fixtures::content(copy.path("optimizer.pt")));

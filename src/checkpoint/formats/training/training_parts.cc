@@ -28,7 +28,7 @@ std::optional<PartName> parse(std::string_view name, std::string_view stem, std:
   std::string_view rest = name.substr(stem.size(), name.size() - stem.size() - extension.size());
   PartName out;
   if (const std::size_t at = rest.find("_rank"); at != std::string_view::npos) {
-    if (!parse_number(rest.substr(at + 5), out.rank)) return std::nullopt;
+    if (!parse_number(rest.substr(at + 5), out.rank) || out.rank > kNumberMax) return std::nullopt;
     rest = rest.substr(0, at);
   }
   if (rest.empty()) return out;
@@ -54,6 +54,7 @@ class PartFinder {
   void say_missing();
   void say_missing_optimizer();
   void check_numbers(const std::vector<TrainingPart>& parts, std::string_view what, std::string_view prefix);
+  void check_ranks(const std::vector<TrainingPart>& parts, std::uint32_t last, std::string_view prefix);
   [[nodiscard]] bool has(std::string_view name) const { return std::ranges::find(names_, name) != names_.end(); }
   [[nodiscard]] std::string first_starting(std::string_view with) const;
 
@@ -181,6 +182,20 @@ void PartFinder::check_numbers(const std::vector<TrainingPart>& parts, std::stri
   }
 }
 
+// Each rank has a file of each part.
+void PartFinder::check_ranks(const std::vector<TrainingPart>& parts, std::uint32_t last, std::string_view prefix) {
+  for (const TrainingPart& part : parts) {
+    if (part.files[0].first == kNoRank) continue;
+    std::vector<std::uint32_t> ranks;
+    for (const auto& [rank, name] : part.files) ranks.push_back(rank);
+    for (std::uint32_t rank = 0; rank <= last; ++rank) {
+      if (std::ranges::find(ranks, rank) != ranks.end()) continue;
+      out_.problems.push_back(text(prefix, "rank ", rank, "'s file is missing beside ", part.files[0].second));
+      break;
+    }
+  }
+}
+
 void PartFinder::say_missing_optimizer() {
   if (const std::string folder = first_starting("global_step"); !folder.empty()) {
     out_.problems.push_back(
@@ -208,6 +223,13 @@ void PartFinder::say_missing() {
   if (out_.optimizers.empty()) say_missing_optimizer();
   check_numbers(out_.models, "model", "");
   check_numbers(out_.optimizers, "optimizer", text(kOfOptimizerState, ": "));
+  std::uint32_t last = 0;  // rank
+  for (const std::vector<TrainingPart>* const each : {&out_.models, &out_.optimizers})
+    for (const TrainingPart& part : *each)
+      for (const auto& [rank, name] : part.files)
+        if (rank != kNoRank) last = std::max(last, rank);
+  check_ranks(out_.models, last, "");
+  check_ranks(out_.optimizers, last, text(kOfOptimizerState, ": "));
   if (!out_.optimizers.empty() && has("optimizer.pt") && !has(kTrainerState))
     out_.notes.push_back(text(kTrainerState, " is missing: the optimizer alone says the step"));
 }

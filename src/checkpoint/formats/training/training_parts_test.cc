@@ -76,6 +76,11 @@ TEST(TrainingParts, FoldersOfFsdpAreOneTraining) {
   EXPECT_EQ(files_of(ranks->models), "0:pytorch_model_fsdp_0_rank0.bin 0:pytorch_model_fsdp_0_rank1.bin ");
   EXPECT_EQ(ranks->optimizers.at(0).files.at(1).first, 1u);
   EXPECT_EQ(ranks->conflict, "");
+  EXPECT_TRUE(ranks->problems.empty()) << all_of(ranks->problems);
+  const std::optional<TrainingParts> lacking = find_training_parts(
+      Names{"optimizer_0_rank0.bin", "pytorch_model_fsdp_0_rank0.bin", "pytorch_model_fsdp_0_rank1.bin"});
+  ASSERT_TRUE(lacking.has_value());
+  EXPECT_EQ(all_of(lacking->problems), "optimizer state: rank 1's file is missing beside optimizer_0_rank0.bin\n");
 }
 
 TEST(TrainingParts, OtherFoldersAreNone) {
