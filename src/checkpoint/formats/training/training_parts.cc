@@ -219,7 +219,8 @@ void PartFinder::say_missing() {
   if (out_.models.empty())
     out_.problems.emplace_back(
         "the weights are missing: neither model.safetensors, adapter_model.safetensors nor "
-        "pytorch_model.bin is here");
+        "pytorch_model.bin is here (weights that a program saved in a folder of its own "
+        "are read by that folder's path)");
   if (out_.optimizers.empty()) say_missing_optimizer();
   check_numbers(out_.models, "model", "");
   check_numbers(out_.optimizers, "optimizer", text(kOfOptimizerState, ": "));

@@ -15,7 +15,7 @@ namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kStateBytesMax = 256 << 20;  // it keeps every line of the log
-constexpr std::size_t kStepsMax = 4096;              // of parameters; each is a read
+constexpr std::size_t kStepsMax = 256;               // of parameters; each is a read
 constexpr double kStepMost = 1e15;                   // beyond it a float is no count
 
 struct Progress {
