@@ -171,11 +171,8 @@ std::optional<Error> foreign_folder(std::span<const std::string> names) {
   const auto any_has = [&](std::string_view part) {
     return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != name.npos; });
   };
-  const auto any_ends = [&](std::string_view end) {
-    return std::ranges::any_of(names, [&](const std::string& name) { return name.ends_with(end); });
-  };
   if (contains(names, "saved_model.pb")) return not_read("a SavedModel of TensorFlow", kTensorFlow);
-  if (any_ends(".index") && any_has(".data-0")) return not_read("a checkpoint of TensorFlow", kTensorFlow);
+  if (any_has(".data-00000-of-")) return not_read("a checkpoint of TensorFlow", kTensorFlow);
   if (contains(names, "_CHECKPOINT_METADATA") || contains(names, "manifest.ocdbt") || contains(names, "_METADATA"))
     return not_read("a checkpoint of Orbax (JAX)",
                     "restore it in JAX, and write its arrays with safetensors.flax.save_file");

@@ -2,7 +2,7 @@
 //
 // For the errors of readers that can't make sense of a file: git-lfs pointers, compressed files, empty ones and files of
 // zeros, web pages and messages that were saved instead of a download, arrays of numpy, HDF5, plain pickles, models of
-// other frameworks. By what the bytes say, never by a file's name. Looks at a few kilobytes.
+// other frameworks. By what the bytes say, of which a few kilobytes are looked at; by names where bytes say nothing.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ enum class ForeignText { told, left_out };  // left out: notes and settings, whi
 // The same, of an archive that holds no object of torch's.
 [[nodiscard]] std::optional<Error> foreign_archive(const ZipDirectory& directory);
 
-// The same, of a folder, by the names in it: TensorFlow's and others' checkpoints.
+// The same, by the names in a folder, or of one file: TensorFlow's and Orbax's checkpoints.
 [[nodiscard]] std::optional<Error> foreign_folder(std::span<const std::string> names);
 
 }  // namespace pawl::checkpoint

@@ -358,8 +358,9 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
   if (begins_like_safetensors(head)) return view_safetensors(path, files_);
   if (name.ends_with(".index.json")) return view_huggingface_index(path, files_);
   if (begins_like_torch_file(head)) return view_torch_file(path, options_, files_);
-  if (std::optional<Error> foreign = foreign_at(path, files_))
-    return std::move(*foreign).within(text(path, ": not a checkpoint"));
+  std::optional<Error> foreign = foreign_at(path, files_);
+  if (!foreign) foreign = foreign_folder(std::span(&name, 1));
+  if (foreign) return std::move(*foreign).within(text(path, ": not a checkpoint"));
   if (name.ends_with(".safetensors")) return view_safetensors(path, files_);  // which says what is wrong with it
   return Error{Code::not_found, text(path, ": not a checkpoint: neither safetensors nor a file of torch.save, nor an ",
                                      "index of some (*.index.json)")};

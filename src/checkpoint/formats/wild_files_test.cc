@@ -263,9 +263,13 @@ TEST(WildFiles, FoldersOfOtherFrameworksAreNamed) {
     const TemporaryDirectory folder;
     for (const std::string& name : names) EXPECT_TRUE(write_file_atomically(folder.path(name), "\x08\x01\x12\x02"));
     const Result<CheckpointView> view = open_checkpoint(folder.path());
-    return view ? "read" : view.error().what;
+    const Result<CheckpointView> file = open_checkpoint(folder.path(names.back()));  // of its files likewise
+    EXPECT_FALSE(file.has_value());
+    const std::string reason = view ? "read" : view.error().what.substr(folder.path().size());
+    EXPECT_NE(file.error().what.find(reason), std::string::npos) << file.error().what << "\n" << reason;
+    return reason;
   };
-  EXPECT_NE(why({"saved_model.pb", "fingerprint.pb"}).find("SavedModel"), std::string::npos);
+  EXPECT_NE(why({"fingerprint.pb", "saved_model.pb"}).find("SavedModel"), std::string::npos);
   EXPECT_NE(why({"ckpt-1.index", "ckpt-1.data-00000-of-00001"}).find("TensorFlow"), std::string::npos);
   EXPECT_NE(why({"_CHECKPOINT_METADATA", "manifest.ocdbt"}).find("Orbax"), std::string::npos);
 }
