@@ -528,6 +528,16 @@ TEST_F(Recovery, ASourceThatIsNotReachedIsPassedOverAndThenTheSeatMoves) {
   }
 }
 
+TEST_F(Recovery, OfManyThatAreWaitedForAFewAreNamed) {
+  state.phase = JobPhase::restoring;
+  for (std::uint32_t seat = 3; seat < 12; ++seat) state.seats.push_back({Seat(seat), life(seat), "", 0});
+  Wait wait = waits(decide_running(state, std::vector{life(0)}, life(0)));
+  EXPECT_EQ(wait.what, "node 1,2,3,4,5,6,7,8 and 3 more to be ready");
+  EXPECT_EQ(wait.late.size(), 11u);
+  state.phase = JobPhase::quiescing;
+  EXPECT_EQ(waits(restore()).what, "inventory of node 0,1,2,3,4,5,6,7 and 4 more");
+}
+
 TEST_F(Recovery, GoingBackBehindACommitIsSaid) {
   node_lost(1);
   report(39, 39);
