@@ -67,6 +67,21 @@ class SwapTest(JobTest):
     def test_right_after_a_swap(self):
         self.swap("after-swap", spares=2)
 
+    def test_while_a_drill_holds_another_in_a_step(self):
+        """That one comes back like the others, and is held again."""
+        with self.job() as job:
+            job.wait_step(8)
+            before = job.wait_spare()
+            held, victim = job.node_of_seat(0), job.node_of_seat(2)
+            job.hold(held, "compute", 0)
+            job.wait_held(held, "compute")
+            job.kill_node(victim)
+            after = job.wait_running(jobs.generation(before))
+            self.assert_survivors(before, after, but=[victim])
+            job.wait_held(held, "compute")
+            job.release(held)
+            self.finish(job, recoveries=1)
+
 
 class StrangerTest(JobTest):
     def test_a_strangers_script_at_its_own_time(self):

@@ -178,6 +178,12 @@ def generation(nodes: dict[int, Status]) -> int:
     return max((status.get("generation", 0) for status in nodes.values()), default=0)
 
 
+def all_held(nodes: dict[int, Status]) -> bool:
+    """By this drill. Where some are and others never come there, the job stands still all the same."""
+    held = [trainer.get("held") for status in members(nodes).values() for trainer in status.get("trainers", [])]
+    return bool(held) and all(held)
+
+
 def spare_waits(nodes: dict[int, Status]) -> bool:
     return any(status.get("role") == "spare" and any(trainer.get("state") == "parked" for trainer in status["trainers"])
                for status in nodes.values())
@@ -187,7 +193,7 @@ def spare_waits(nodes: dict[int, Status]) -> bool:
 
 class Striker:
     """Carries out a plan on one job. `ended` says whether the job's launcher has ended; `tell` takes progress lines;
-    `look_after` is called while the job is waited for, with whether trainers are held, and may raise."""
+    `look_after` is called while the job is waited for, with whether all trainers are held, and may raise."""
 
     def __init__(self, job: RunningJob, node_count: int, seat_count: int, seed: int, step_s: float,
                  ended: Callable[[], bool],
@@ -314,10 +320,8 @@ class Striker:
 
     def _await_halt(self, fault: Fault) -> dict[int, Status]:
         def parked(nodes: dict[int, Status]) -> bool:
-            trainers = [each for status in members(nodes).values() for each in status["trainers"]]
-            held = running(nodes, self._node_count) and len(trainers) == self._seat_count and all(
-                each.get("held") for each in trainers)
-            return held and (fault.cold or self._sound(fault, nodes))
+            held = running(nodes, self._node_count) and all_held(nodes)
+            return held and len(seats(nodes)) == self._seat_count and (fault.cold or self._sound(fault, nodes))
         spare = ", and a spare waiting" if fault.kind in NEED_SPARE else ""
         what = f"step {fault.step}, with a step committed, nothing exposed{spare}"
         return self._wait(parked, what)
@@ -390,7 +394,7 @@ class Striker:
                 return nodes
             if self._ended():
                 raise FaultError(f"the job ended while the drill waited for {what}")
-            self._look_after(any(each.get("held") for status in nodes.values() for each in status.get("trainers", [])))
+            self._look_after(all_held(nodes))
             if time.monotonic() > deadline:
                 raise FaultError(f"waited {self._timeout_s:.0f} s for {what}, and it did not happen (--timeout)")
             time.sleep(POLL_S)

@@ -759,6 +759,13 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(drill_faults.FaultError, "at least 14"):
             drill_faults.plan_faults(1, 3, drill_blows.DEFAULT_KINDS, False, 13)
 
+    def test_a_job_is_excused_only_where_all_of_it_is_held(self):
+        def node(*held, role="member"):
+            return {"role": role, "trainers": [{"seat": place, "held": each} for place, each in enumerate(held)]}
+        self.assertTrue(drill_faults.all_held({0: node(True, True), 1: node(True), 2: node(False, role="spare")}))
+        self.assertFalse(drill_faults.all_held({0: node(True), 1: node(False)}), "it may never come there")
+        self.assertFalse(drill_faults.all_held({0: node()}))
+
     def test_a_signal_hits_nobody_else(self):
         process = subprocess.Popen(["sleep", "60"])
         try:

@@ -228,10 +228,16 @@ void TrainerWatch::check() {
   for (TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat || trainer.pid == 0 || trainer.pid == kPidNotKnownYet || trainer.dying || trainer.finished)
       continue;
-    if (trainer.shared.page != nullptr && trainer.shared.page->held.load() != 0) continue;
+    if (is_held(trainer)) continue;
     if (running && trainer.shared.page != nullptr) check_running(trainer);
     if (returning) check_returning(trainer);
   }
+}
+
+// A drill's hold of a step excuses nobody from coming back: it ends where a recovery is pending (job/trainer/trainer.cc).
+bool TrainerWatch::is_held(const TrainerProcess& trainer) const {
+  const TrainerPage* page = trainer.shared.page;
+  return page != nullptr && page->held.load() != 0 && (context_.is_running() || is_of_recovery(page->phase.load()));
 }
 
 // `pawl run --failure-signs` has checked the file and names it to all that it starts.

@@ -43,6 +43,7 @@ class TrainerWatch {
   void note_layout_refusal(const std::string& why) { layout_refusal_ = why; }
 
  private:
+  [[nodiscard]] bool is_held(const TrainerProcess& trainer) const;
   void check_running(TrainerProcess& trainer);
   void check_returning(TrainerProcess& trainer);
   [[nodiscard]] std::span<const FailureSign> users_signs();

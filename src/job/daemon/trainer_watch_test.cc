@@ -320,6 +320,24 @@ TEST_F(TrainersWatched, WhoIsHeldByADrillDoesNotHang) {
   EXPECT_TRUE(causes().empty());
 }
 
+// In a recovery it holds up everybody; but a drill may hold it in the recovery itself.
+TEST_F(TrainersWatched, WhoIsHeldInAStepComesBackAllTheSame) {
+  seat_in(JobPhase::restoring);
+  process.seated = Generation(1);
+  node.state.generation = Generation(2);
+  node.run_in(JobPhase::restoring);
+  node.context.followed.restoring_since = node.clock.time;
+  process.shared.page->held.store(1);
+  process.shared.page->phase.store(PAWL_PHASE_JOIN);
+  node.pass(100s);
+  watch.check();
+  EXPECT_EQ(killed, 0);
+  process.shared.page->phase.store(PAWL_PHASE_COMPUTE);
+  watch.check();
+  EXPECT_EQ(killed, 1);
+  EXPECT_EQ(process.killed_why, "could not be freed within its deadline");
+}
+
 TEST_F(TrainersWatched, AStoppedProcessIsKilledOnItsWayBack) {
   seat_in(JobPhase::restoring);
   node.context.followed.restoring_since = node.clock.now();

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "env/robust_mutex.h"
+#include "pawl/pawl.h"
 
 namespace pawl::job {
 namespace {
@@ -55,6 +56,10 @@ bool fits(std::span<std::byte> memory) {
 }
 
 }  // namespace
+
+bool is_of_recovery(std::uint64_t phase) {
+  return phase == PAWL_PHASE_JOIN || phase == PAWL_PHASE_RESTORE;
+}
 
 Result<TrainerPage*> initialise_page(std::span<std::byte> memory) {
   if (!fits(memory)) return Error{Code::invalid, text("trainer page in ", memory.size(), " bytes")};

@@ -60,7 +60,7 @@ struct TrainerPage {
   PageWord copy_ns_total;  // over all copy threads
 
   // Drills and tests. A trainer that enters phase hold_phase at a step >= hold_step sets held = 1 and sleeps in slices
-  // of 1 ms until hold_phase is 0.
+  // of 1 ms until hold_phase is 0, or, but in a phase of a recovery, until one is pending.
   alignas(64) PageWord hold_phase;  // pawld writes; 0: none
   PageWord hold_step;               // pawld writes
   PageWord held;                    // the trainer writes
@@ -76,6 +76,9 @@ struct TrainerPage {
 };
 
 inline constexpr std::size_t kTrainerPageBytes = 4096;
+
+// Whether a trainer is in this pawl_phase on its way back into the job, and not in a step or beside one.
+[[nodiscard]] bool is_of_recovery(std::uint64_t phase);
 
 // Makes `memory` (page-aligned, at least kTrainerPageBytes, nobody else's yet) a page with every field 0. The page
 // lives in `memory`. Fails: `invalid` if it is too small or unaligned; `io` if the system refuses the mutex.

@@ -629,6 +629,40 @@ TEST_F(Pawl, AHoldParksThePhaseUntilItIsReleased) {
   EXPECT_EQ(kept.page->held.load(), 0u);
 }
 
+TEST_F(Pawl, AHoldInAStepEndsWhereARecoveryIsPendingAndHoldsAgainAfterIt) {
+  training.start(directory.socket());
+  training.step(1);
+  training.step(2);  // step 1 is sealed
+  const auto await_held = [&](std::uint64_t held) {
+    const Deadline deadline = Deadline::in(seconds(5));
+    while (kept.page->held.load() != held && !deadline.passed()) real_clock().sleep(milliseconds(1));
+    return kept.page->held.load() == held;
+  };
+  kept.page->hold_phase = PAWL_PHASE_COMPUTE;
+  std::thread recovery([&] {
+    EXPECT_TRUE(await_held(1));
+    daemon.recover(2, 1);
+    EXPECT_TRUE(await_held(0));
+    kept.page->hold_phase = 0;
+  });
+  EXPECT_EQ(pawl_step_begin(training.t, 3), PAWL_RECOVER);
+  recovery.join();
+  const auto release = [&] {
+    EXPECT_TRUE(await_held(1));
+    kept.page->hold_phase = 0;
+  };
+  kept.page->hold_phase = PAWL_PHASE_JOIN;  // in the recovery itself it lasts
+  std::thread in_recovery(release);
+  EXPECT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK) << pawl_error(training.t);
+  in_recovery.join();
+  ASSERT_EQ(pawl_restore(training.t), PAWL_OK) << pawl_error(training.t);
+  ASSERT_EQ(pawl_recover_done(training.t), PAWL_OK) << pawl_error(training.t);
+  kept.page->hold_phase = PAWL_PHASE_COMPUTE;
+  std::thread in_step(release);
+  EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK) << pawl_error(training.t);
+  in_step.join();
+}
+
 TEST_F(Pawl, CallsInTheWrongOrderAreRefusedWithASentence) {
   ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
   pawl_seat seat = PAWL_SEAT_INIT;

@@ -44,9 +44,13 @@ Result<std::uint64_t> number_in_environment(const char* name, std::uint64_t leas
   return number;
 }
 
-// A test's hold: stay in this phase until somebody lets us go, or kills us.
-void hold_if_asked(TrainerPage& page, std::uint32_t phase) {
-  const auto asked = [&] { return page.hold_phase.load(std::memory_order_acquire) == phase; };
+// A test's hold: stay in this phase until somebody lets us go, or kills us. In a step also until a recovery is pending:
+// the others wait for us there.
+void hold_if_asked(TrainerPage& page, std::uint32_t phase, const Session& session) {
+  const auto asked = [&] {
+    return page.hold_phase.load(std::memory_order_acquire) == phase &&
+           (is_of_recovery(phase) || !session.interrupted());
+  };
   if (phase == PAWL_PHASE_NONE || !asked() || page.step.load() < page.hold_step.load()) return;
   while (asked()) {
     page.held.store(1);  // each time: who asks for the same hold once more has cleared it
@@ -210,7 +214,7 @@ void Trainer::progress(std::uint32_t phase) {
   now.phase.store(phase, std::memory_order_relaxed);
   now.progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()), std::memory_order_relaxed);
   now.progress_count.fetch_add(1, std::memory_order_release);
-  hold_if_asked(now, phase);
+  hold_if_asked(now, phase, *session_);
 }
 
 Step Trainer::committed_step() const {
