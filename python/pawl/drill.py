@@ -55,7 +55,6 @@ STACKS_S = 2.0          # in which the trainers tell where they stand
 _DAEMON_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 _STOPPED = "pawl: the rehearsal was stopped before it touched: "  # rehearsal.py's, which needs torch
 _NO_LOOP = "never called job.steps()"
-_SECOND_LOOP = re.compile(r"^pawl: (job\.steps\(\) was called a second time.*)", re.MULTILINE)
 _REFUSED = re.compile(r"its trainer exited 78 in or after step \d+: pawl: (.+), its output is in ")
 
 
@@ -376,10 +375,6 @@ class Drill:
         run = job.record()
         if code != 0 or run.steps() == 0:
             raise DrillError(self._why_ended(job, code, run))
-        second_loop = _SECOND_LOOP.search(job.said())
-        if second_loop:
-            raise DrillError(f"pawl refuses {shown(self._options.command)} (after step {run.steps()}, with which the "
-                             f"job has ended): {second_loop[1]}")
         tell(f"  {run.steps()} steps on {len(run.seats())} seats, {run.step_s() * 1000:.0f} ms each")
         return run
 

@@ -217,9 +217,10 @@ class WrongUse(unittest.TestCase):
         self.assertNotIn("without any fault", err)
 
     def test_a_second_loop_is_told(self):
+        """`pawl run` fails with it, when all steps are done."""
         from pawl import job
-        said = f"trained\npawl: {job.SECOND_LOOP}\nmore"
-        self.assertEqual(job.SECOND_LOOP, drill._SECOND_LOOP.search(said)[1])
+        self.refused(1, "(after step 16): " + job.SECOND_LOOP,
+                     command=[PYTHON, os.path.join(HERE, "traps", "second_loop.py")])
 
     def test_too_few_steps(self):
         self.refused(1, "5 steps", "at least", "--faults", command=drilled("--steps", "5"))

@@ -426,7 +426,7 @@ int Launcher::conclude() {
     const std::string state = last.state ? describe(*last.state, plan_.restart_dead_nodes) : "";
     if (!state.empty() && state != said_state_) say(state);
     if (last.state && last.state->phase == JobPhase::finished)
-      code = kExitOk;
+      code = tally_.failed_after_all() ? kExitFailed : kExitOk;
     else if (!last.state || last.state->phase != JobPhase::failed)
       say("every node on this machine has ended, but the job has not; look for an error in the nodes' logs");
   }

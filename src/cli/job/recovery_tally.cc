@@ -62,7 +62,10 @@ std::string RecoveryTally::note_ended(const json& event) {
     else
       quoted_.push_back(quote);
   }
-  return text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ", how);
+  const bool after_all = flag_in(event, "after_all");
+  failed_after_all_ = failed_after_all_ || after_all;
+  return text("seat ", number_in(event, "seat"), " (node ", number_in(event, "node"), "): its trainer ", how,
+              after_all ? "; the job's steps are all done" : "");
 }
 
 std::optional<std::string> RecoveryTally::note_running(const json& event) {

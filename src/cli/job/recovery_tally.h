@@ -22,6 +22,8 @@ class RecoveryTally {
   [[nodiscard]] std::optional<std::string> note(const json& event);
   // Of all recoveries so far; empty: there was none.
   [[nodiscard]] std::string totals() const;
+  // A script failed when the job had done its last step: it may not have saved what came of it.
+  [[nodiscard]] bool failed_after_all() const { return failed_after_all_; }
 
  private:
   [[nodiscard]] std::optional<std::string> note_running(const json& event);
@@ -34,6 +36,7 @@ class RecoveryTally {
   std::uint64_t recoveries_ = 0;
   std::uint64_t redone_ = 0;
   std::uint64_t took_ms_ = 0;
+  bool failed_after_all_ = false;
   std::vector<std::string> quoted_;
 };
 

@@ -54,6 +54,16 @@ TEST(RecoveryTally, QuotesWhatTrainersSaidOnce) {
   EXPECT_EQ(ended(2, "KeyError: 7"), ended(2, "KeyError: 7")) << "short ones are told each time";
 }
 
+TEST(RecoveryTally, AFailureAfterTheLastStepCounts) {
+  RecoveryTally tally;
+  (void)tally.note(event("trainer_ended", 2, 5003, {{"seat", 1}, {"how", "exited 1 in or after step 3"}}));
+  EXPECT_FALSE(tally.failed_after_all());
+  EXPECT_EQ(tally.note(event("trainer_ended", 2, 5003,
+                             {{"seat", 0}, {"how", "exited 1 in or after step 20: OSError"}, {"after_all", true}})),
+            "seat 0 (node 1): its trainer exited 1 in or after step 20: OSError; the job's steps are all done");
+  EXPECT_TRUE(tally.failed_after_all());
+}
+
 TEST(RecoveryTally, ADrainIsARecoveryThatBeginsWhenTheTrainersWait) {
   RecoveryTally tally;
   (void)tally.note(event("running", 1, 1000));

@@ -114,21 +114,18 @@ void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& told) {
   log_warn("trainer_died", "place", trainer.index, "seat", trainer.seat ? text(*trainer.seat) : "-", "how",
            confirmed ? how : "robust mutex");
   const std::optional<Seat> seat = trainer.seat;
-  if (mirror.is_over()) return context_.drive();
+  const std::string failure = ended_by_itself(how) ? failure_in(trainer.death.said) : "";
+  if (mirror.is_over()) {
+    if (mirror.is_in(JobPhase::finished) && ended_by_itself(how) && how.rfind("exited 0", 0) != 0)
+      note_end(trainer, how, failure);
+    return context_.drive();
+  }
   count_parked();
   if (confirmed) {
     const bool had_seat = trainer.seated.value > 0;
-    const bool has_step = trainer.shared.page != nullptr && had_seat;
-    const std::string failure = ended_by_itself(how) ? failure_in(trainer.death.said) : "";
     const FailureSign* sign = sign_of(how, failure, users_signs());
-    trainer.ended =
-        how_it_ended(how, trainer.killed_why,
-                     has_step ? std::optional(Step(trainer.shared.page->step.load())) : std::nullopt, failure);
-    trainer.killed_why.clear();
+    note_end(trainer, how, failure);
     put_exit(trainer, how, sign);
-    if (hooks_.tell && trainer.seat && had_seat)
-      hooks_.tell("trainer_ended",
-                  Json{{"seat", trainer.seat->value}, {"how", trainer.ended}}.dump(-1, ' ', false, kReplaceBadText));
     const bool machine = sign != nullptr && sign->failure_class == FailureClass::node && ended_by_itself(how);
     if (machine && seat && mirror.is_member() && mirror.state().ran.value > 0)
       return mover_.give_up_node(text("its machine failed the trainer of seat ", *seat, ": ", trainer.ended));
@@ -147,6 +144,20 @@ void TrainerWatch::on_death(TrainerProcess& trainer, const std::string& told) {
     if (!why.empty()) return mover_.give_up_node(why);
   }
   report_death_later(*seat, trainer.index);
+}
+
+// For people.
+void TrainerWatch::note_end(TrainerProcess& trainer, const std::string& how, const std::string& failure) {
+  const bool had_seat = trainer.seated.value > 0;
+  const bool has_step = trainer.shared.page != nullptr && had_seat;
+  trainer.ended =
+      how_it_ended(how, trainer.killed_why,
+                   has_step ? std::optional(Step(trainer.shared.page->step.load())) : std::nullopt, failure);
+  trainer.killed_why.clear();
+  if (!hooks_.tell || !trainer.seat || !had_seat) return;
+  Json fields{{"seat", trainer.seat->value}, {"how", trainer.ended}};
+  if (context_.mirror.is_in(JobPhase::finished)) fields["after_all"] = true;
+  hooks_.tell("trainer_ended", fields.dump(-1, ' ', false, kReplaceBadText));
 }
 
 // It died while no pawld was here to see it. The keeper tells of each process that has ended and has no successor: its

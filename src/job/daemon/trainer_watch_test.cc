@@ -44,19 +44,22 @@ class TrainersWatched : public testing::Test {
   int killed = 0;
   int parked_changes = 0;
   std::vector<std::string> shown;
+  std::vector<std::string> told;
   char process_state = 'R';
-  TrainerWatch watch{node.context,
-                     trainers,
-                     node.mover,
-                     {.spawn =
-                          [this](std::uint32_t, std::span<const std::string> environment) {
-                            spawned.emplace_back(environment.begin(), environment.end());
-                          },
-                      .kill = [this](std::uint32_t) { ++killed; },
-                      .on_parked_changed = [this] { ++parked_changes; },
-                      .state_of = [this](std::uint64_t) { return Result<char>(process_state); },
-                      .show = [this](std::uint32_t index,
-                                     bool on) { shown.push_back((on ? "show " : "hide ") + std::to_string(index)); }}};
+  TrainerWatch watch{
+      node.context,
+      trainers,
+      node.mover,
+      {.spawn =
+           [this](std::uint32_t, std::span<const std::string> environment) {
+             spawned.emplace_back(environment.begin(), environment.end());
+           },
+       .kill = [this](std::uint32_t) { ++killed; },
+       .on_parked_changed = [this] { ++parked_changes; },
+       .state_of = [this](std::uint64_t) { return Result<char>(process_state); },
+       .tell = [this](const std::string& kind, const std::string& fields) { told.push_back(kind + " " + fields); },
+       .show = [this](std::uint32_t index,
+                      bool on) { shown.push_back((on ? "show " : "hide ") + std::to_string(index)); }}};
 };
 
 TEST_F(TrainersWatched, StartsWhatIsMissingOnce) {
@@ -291,6 +294,18 @@ TEST_F(TrainersWatched, ADeathAfterTheEndIsNoFault) {
   watch.on_death(process, "exited 0");
   EXPECT_TRUE(causes().empty());
   EXPECT_EQ(node.drives, 1);
+  EXPECT_TRUE(told.empty());
+}
+
+TEST_F(TrainersWatched, WhatFailsAfterTheLastStepIsTold) {
+  seat_in(JobPhase::finished);
+  trainer.page()->step = 20;
+  process.death.said = "OSError: [Errno 28] No space left on device\n";
+  watch.on_death(process, "exited 1");
+  EXPECT_TRUE(causes().empty());
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("OSError: [Errno 28] No space left on device"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find("\"after_all\":true"), std::string::npos) << told[0];
 }
 
 TEST_F(TrainersWatched, AHangIsReported) {
