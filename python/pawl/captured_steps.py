@@ -101,7 +101,10 @@ class CapturedSteps:
                             f"optimizer.zero_grad()")
 
     def _carried_after_all(self, left: Left) -> None:
-        """The windows since then were opened because blocks had not added to such gradients before."""
+        """The windows since then were opened because blocks had not added to such gradients before. A process that
+        rehearses has opened none."""
+        if not self._state.sealed:
+            return
         for step in range(left.step, self._done() + 1):
             self._windows.torn[step] = (f"gradients of {left.name} that it left were added to, which no step had done "
                                         f"before. Zero them when the block ends")

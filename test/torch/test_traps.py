@@ -113,6 +113,9 @@ class TrapTest(JobTest):
     def test_gradients_added_up_over_blocks_from_a_checkpoint_on(self):
         self.equal("accumulation", "gradients are added up over several steps", kill="1:11")
 
+    def test_gradients_that_are_dropped_once_and_added_up_from_then_on(self):
+        self.equal("looked_before", "gradients are added up over several steps", kill="1:9")
+
     def test_a_generator_that_leaves_gradients_in_its_critic(self):
         said = self.equal("adversaries", "steps are committed by now", kill="1:9,0:12")
         self.assertNotIn("gradients are added up", said)

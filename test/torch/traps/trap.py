@@ -35,6 +35,18 @@ class Net(nn.Module):
         return self.head(features) + self.late(features) if late else self.head(features)
 
 
+class Crossed(nn.Module):
+    """Its parameters are not in the order in which it uses them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(16, CLASSES), nn.Linear(FEATURES, 16)
+
+    def forward(self, inputs, between=lambda features: features):
+        """`between`: what its two layers are to have between them."""
+        return self.last(between(self.first(inputs)))
+
+
 class Number(int):
     """Of a step that is over."""
 
