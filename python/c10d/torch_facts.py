@@ -10,7 +10,7 @@ import torch  # noqa: E402
 
 from pawl import build_extension  # noqa: E402
 
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < build_extension.TORCH_MIN:
+if build_extension.release(str(torch.__version__)) < build_extension.TORCH_MIN:
     sys.exit(f"torch {torch.__version__} is too old")
 facts = build_extension.torch_facts(torch)
 print(json.dumps({"includes": ";".join(facts.includes), "libraries": facts.libraries,

@@ -67,7 +67,7 @@ def usable_torch() -> ModuleType:
     except (ImportError, OSError) as error:  # OSError: a library of torch's that can't be loaded
         raise Refused(f"torch can't be imported ({error}): install it, or run with the Python of the set-up "
                       f"(.venv/bin/python)") from None
-    if release(str(torch.__version__))[:2] < TORCH_MIN:
+    if release(str(torch.__version__)) < TORCH_MIN:
         raise Refused(f"torch {torch.__version__} is too old: pawl needs 2.6 or later "
                       f"(python -m pip install -U 'torch>=2.6')")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():

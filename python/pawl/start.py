@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from pawl import same_script, script_exit, volatile_state
-from pawl.build_extension import TORCH_MIN
+from pawl.build_extension import TORCH_MIN, release
 from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
 
@@ -50,8 +50,7 @@ def _check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise Refused("PyTorch is not installed in this interpreter: python -m pip install -U 'torch>=2.6'")
     import torch
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < TORCH_MIN:
+    if release(str(torch.__version__)) < TORCH_MIN:
         raise Refused(f"PyTorch {torch.__version__} is too old: pawl needs {'.'.join(map(str, TORCH_MIN))} or "
                       f"later (python -m pip install -U 'torch>=2.6')")
     if not torch.distributed.is_available():
