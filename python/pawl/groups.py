@@ -14,10 +14,11 @@ Threads: any, but open_generation, close_generation, set_loopback and use_librar
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,16 @@ def PawlStore(timeout: timedelta) -> Store:
 def set_loopback(loopback: bool) -> None:
     """In loopback each collective is a local no-op of the right shape. Ends the open generation."""
     _extension.load().set_loopback(loopback)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Loopback for a moment, where no generation is open."""
+    set_loopback(True)
+    try:
+        yield
+    finally:
+        set_loopback(False)
 
 
 def open_generation(generation: int, store: Store, address: str, timeout: timedelta) -> None:

@@ -1,7 +1,6 @@
 """The DistributedDataParallel modules that the script has made, also those around a module that it protects.
 
-Their reducers matter to a recovery (order of gradients, what a broken backward has left), and nothing leads from a
-module to the DDP around it.
+Their reducers matter to a recovery (reducers.py), and nothing leads from a module to the DDP around it.
 """
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import functools
 import weakref
 from typing import Any
 
-_made: list[weakref.ref[Any]] = []
+_made: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
 @functools.cache
@@ -22,11 +21,19 @@ def watch() -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _made.append(weakref.ref(self, _made.remove))
+        numbered(self)
 
     DistributedDataParallel.__init__ = init
 
 
 def made() -> list[Any]:
     """Those that still live, in the order in which they were made."""
-    return [each for reference in list(_made) if (each := reference()) is not None]
+    return list(_made)
+
+
+def numbered(module: Any) -> list[Any]:
+    """Its parameters as its reducer numbers them: those that were trained when it was made."""
+    found = _made.get(module)
+    if found is None:
+        found = _made[module] = module._build_params_for_reducer()[0]
+    return found

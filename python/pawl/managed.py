@@ -23,7 +23,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import data_position, drill_record, script_exit, script_frames, second_step, volatile_state
+from pawl import data_position, drill_record, reducers, script_exit, script_frames, second_step, volatile_state
 from pawl._library import Phase, Seat, Trainer
 from pawl.captured_steps import CapturedSteps
 from pawl.commit_acts import CommitActs
@@ -55,11 +55,11 @@ class ManagedJob(Job):
         windows = Windows(trainer, script_exit.say)
         self._state = DeclaredState(trainer, self._protected, windows, state_bytes, self._own_parts)
         self._captured = CapturedSteps(self._protected, self._state, windows, self._losses, lambda: self._done)
+        self._layouts: reducers.Layouts | None = None  # since the layout is declared
         self._rehearsed = rehearsed
         self._first_done = 0         # steps that the script's checkpoint had done
         self._steps_here = 0         # blocks that this process has completed, rehearsals apart
         self._updated = False        # in this block an optimizer has been let through
-        self._raised = False         # an exception left the lost step's block
         self._phase = Phase.NONE
         self._asides = 0
         self.looped = False
@@ -252,7 +252,6 @@ class ManagedJob(Job):
             step.lost = True
             return False
         why = None
-        self._raised = error is not None
         if error is None:
             why = self._complete(step)
         elif isinstance(error, (Exception, SystemExit)):  # others, as KeyboardInterrupt, leave whatever happened
@@ -279,6 +278,8 @@ class ManagedJob(Job):
         try:
             if self._steps_here >= STEPS_BEFORE_SEAL:
                 self._state.seal(self._member.build)
+            if self._layouts is not None:
+                self._layouts.lay()
         except (Recover, Stop) as pending:
             self._losses.note(pending)
             return str(pending)
@@ -360,9 +361,6 @@ class ManagedJob(Job):
     def _enter_generation(self) -> None:
         from pawl import groups
         self._protected.drop_gradients()
-        if self._raised:
-            self._protected.mend_reducers()
-            self._raised = False
         resume = self._member.seat.resume_step
         if resume > 0:
             self._member.build.share(self._member.seat)
@@ -381,9 +379,11 @@ class ManagedJob(Job):
 
     def _own_parts(self) -> list[volatile_state.Part]:
         """Of the state, beside what the script handed over."""
+        from pawl import groups
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
-        return [random, self._protected.gradients_part(), self._witness.part(), self._member.build.part(),
-                self._acts.part()]
+        self._layouts = reducers.Layouts(self._protected.ddp_modules(), groups.alone)
+        return [random, self._layouts.part(), self._protected.gradients_part(), self._witness.part(),
+                self._member.build.part(), self._acts.part()]
 
     # The end.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import loaders, made_ddp, volatile_state
+from pawl import loaders, made_ddp, reducers, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -192,23 +192,15 @@ class Protected:
         for scaler in self.scalers:  # where a step was left between unscale_ and update; one that is off has none
             getattr(scaler, "_per_optimizer_states", {}).clear()
 
-    def mend_reducers(self) -> None:
-        """Where an exception left a backward, DDP still waits for the rest of it."""
-        for module in self.ddp_modules():
-            reset = getattr(getattr(module, "reducer", None), "_reset_state", None)
-            if reset is not None:
-                reset()
-
     def gradient_order(self) -> list[str]:
         """Of the parameters in DDP's buckets. DDP lays them anew after the first backward that exchanges gradients, in
-        the order in which rank 0 came to them; its own log of that lags by steps. Costs zeros as large as the
-        gradients, for a moment."""
+        the order in which rank 0 came to them; its own log of that lags by steps."""
         names = {id(parameter): name for name, parameter in self.parameters()}
         found = []
         for module in self.ddp_modules():
-            for number, bucket in enumerate(module.reducer._get_zeros_like_grad_buckets()):
+            for number, bucket in enumerate(reducers.buckets(module)):
                 found.append(f"bucket {number}")
-                found += [names.get(id(parameter), "another") for parameter in bucket.parameters()]
+                found += [names.get(id(parameter), "another") for parameter in bucket]
         return found
 
     def refuse_hooks(self) -> None:
@@ -253,12 +245,8 @@ class Protected:
 
     def ddp_modules(self) -> list[Any]:
         """All that are in what was handed over, or around it."""
-        from torch.nn.parallel import DistributedDataParallel
-        found = [each for wrapper in self.wrappers for each in wrapper.modules()
-                 if isinstance(each, DistributedDataParallel)]
         own = {id(parameter) for _, parameter in self.parameters()}
-        return found + [each for each in made_ddp.made() if all(each is not known for known in found)
-                        and any(id(parameter) in own for parameter in each.parameters())]
+        return [each for each in made_ddp.made() if any(id(parameter) in own for parameter in each.parameters())]
 
     # Gradients that one block leaves to the next.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pawl import volatile_state
+from pawl import reducers, volatile_state
 from pawl.protect import is_zero
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def lay_buckets(protected: Protected) -> None:
     """After two whole steps: where DDP still has to (a static graph; a first step under no_sync()), the others have
     done it, since they have begun a third."""
     for module in protected.ddp_modules():
-        _lay_buckets(module)
+        reducers.lay_buckets(module)
 
 
 def why_not_derived(protected: Protected, both: Made | None) -> str | None:
@@ -48,7 +48,7 @@ def why_not_derived(protected: Protected, both: Made | None) -> str | None:
     if both is None:
         return "no rehearsal in this process has shown what it makes"
     for module in protected.ddp_modules():
-        why = _lay_buckets(module)
+        why = reducers.lay_buckets(module)
         if why is not None:
             return why
     now = _made(protected)
@@ -58,23 +58,6 @@ def why_not_derived(protected: Protected, both: Made | None) -> str | None:
         return "it makes optimizer state"
     if now.buckets != both.buckets:
         return "gradients come in another order than in the rehearsal before"
-    return None
-
-
-def _lay_buckets(module: Any) -> str | None:
-    """As DDP's next forward would, if this module is one that does it at all. Answers why not."""
-    if module.find_unused_parameters and not module.static_graph:
-        return None
-    lay = getattr(module.reducer, "_rebuild_buckets", None)
-    if lay is None:
-        return "this version of torch can't lay DDP's buckets outside of a step"
-    try:
-        laid = lay()
-    except (TypeError, RuntimeError) as error:
-        return f"DDP's buckets can't be laid: {error}"
-    if laid is not True:
-        return "DDP has no new order for its buckets"
-    module._has_rebuilt_buckets = True
     return None
 
 

@@ -79,9 +79,8 @@ def main():
     torch.manual_seed(1)
     inputs, labels = torch.randn(SAMPLES, 8), torch.randint(4, (SAMPLES,))
     net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-    # What torch.jit compiles in its first runs changes the order of gradients, by which DDP would lay its buckets.
-    model = DistributedDataParallel(torch.jit.script(net) if options.script else net,
-                                    find_unused_parameters=options.script)
+    # What torch.jit compiles in its first runs changes the order of gradients, by which DDP lays its buckets.
+    model = DistributedDataParallel(torch.jit.script(net) if options.script else net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     sampler = pawl.ElasticSampler(SAMPLES, BATCH * job.world_size)
     order = OwnOrder(SAMPLES)

@@ -1,5 +1,6 @@
 """What is protected, how it is called and placed, what is refused; the plain mode; libpawl with PAWL=off."""
 import collections
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -39,6 +40,7 @@ from pawl import (  # noqa: E402
     made_ddp,
     managed,
     protect,
+    reducers,
     rehearsal_guard,
     same_script,
     script_exit,
@@ -48,6 +50,8 @@ from pawl import (  # noqa: E402
     windows,
     witness,
 )
+
+made_ddp.watch()
 
 
 def small():
@@ -902,6 +906,13 @@ class Crossed(nn.Module):
         return self.last(self.middle(self.norm(self.first(inputs))))
 
 
+class Turned(Crossed):
+    """In the order of declaration."""
+
+    def forward(self, inputs):
+        return self.last(self.norm(self.first(inputs)) + 0 * self.middle(self.first(inputs)))
+
+
 class Reducer:
     """torch's, as another version may have it."""
 
@@ -911,7 +922,8 @@ class Reducer:
             self._rebuild_buckets = method
 
     def _get_zeros_like_grad_buckets(self):
-        return self._reducer._get_zeros_like_grad_buckets()
+        self.given = self._reducer._get_zeros_like_grad_buckets()
+        return self.given
 
 
 class LateBuffersTest(unittest.TestCase):
@@ -998,7 +1010,6 @@ class SecondStepTest(unittest.TestCase):
                 self.assertEqual(derived, protected.gradient_order(), "and does not do it again")
 
     def test_the_module_inside_of_ddp_is_protected(self):
-        made_ddp.watch()
         net = Crossed()
         model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
         another = nn.parallel.DistributedDataParallel(Crossed())
@@ -1077,6 +1088,100 @@ class SecondStepTest(unittest.TestCase):
         self.assertEqual("DDP has no new order for its buckets", self.why_not(step=replace(lambda: None)))
         self.assertEqual("gradients come in another order than in the rehearsal before",
                          self.why_not(step=replace(lambda: True)))
+
+
+class LayoutsTest(unittest.TestCase):
+    """Of DDP's buckets, and what is restored of them."""
+
+    KINDS = ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"find_unused_parameters": True})
+
+    def setUp(self):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+
+    def started(self, steps, kind=Crossed, **ddp):
+        """A model after so many steps, and its layout; of several buckets, unless it is told otherwise."""
+        model = nn.parallel.DistributedDataParallel(kind(), **{"bucket_cap_mb": 1e-4, **ddp})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        layouts = reducers.Layouts([model], contextlib.nullcontext)
+        for _ in range(steps):
+            train(model, optimizer)
+            layouts.lay()
+        return model, optimizer, layouts.part()
+
+    def break_backward(self, model, optimizer):
+        def fail(_gradient):
+            raise ValueError("told to")
+        hook = model.module.first.weight.register_hook(fail)
+        with self.assertRaises(ValueError):
+            train(model, optimizer)
+        hook.remove()
+        self.assertTrue(reducers.is_broken(model))
+
+    def shapes(self, model):
+        """Of the gradients in each bucket: what torch tells of the parameters is how they were laid first."""
+        return [[tuple(each.shape) for each in bucket.gradients()] for bucket in
+                model.reducer._get_zeros_like_grad_buckets()]
+
+    def assert_restored(self, to, other):
+        """`other` has got the layout of `to`, and goes on with it."""
+        model, _, part = to
+        another, optimizer, restored = other
+        optimizer.zero_grad()
+        restored.load(part.save())
+        self.assertEqual(part.save(), restored.save())
+        self.assertEqual(self.shapes(model), self.shapes(another))
+        self.assertFalse(reducers.is_broken(another))
+        self.assertEqual([None] * 8, [each.grad for each in another.parameters()])
+        train(another, optimizer)
+        due = not reducers.is_laid(model) and not model.find_unused_parameters
+        self.assertEqual(due, another.reducer._rebuild_buckets() is True)
+        self.assertTrue(all(each.grad is not None for each in another.parameters()))
+
+    def test_they_are_laid_at_the_end_of_a_step_as_they_are_in_a_forward(self):
+        model, optimizer, _ = self.started(3)
+        torchs = nn.parallel.DistributedDataParallel(Crossed(), bucket_cap_mb=1e-4)
+        train(torchs, torch.optim.SGD(torchs.parameters(), lr=0.1), 3)
+        self.assertEqual(self.shapes(torchs), self.shapes(model))
+
+    def test_a_process_that_has_other_buckets(self):
+        for ddp in self.KINDS:
+            for before in (1, 2):
+                with self.subTest(before=before, **ddp):
+                    self.assert_restored(self.started(3, **ddp), self.started(before, **ddp))
+
+    def test_a_process_that_comes_to_its_gradients_in_another_order(self):
+        for cap in (1e-4, 25):
+            with self.subTest(cap=cap):
+                self.assert_restored(self.started(3, bucket_cap_mb=cap), self.started(2, Turned, bucket_cap_mb=cap))
+
+    def test_buckets_that_cannot_be_laid_as_they_were(self):
+        with self.assertRaisesRegex(pawl.Refused, "buckets can't be laid as they were.*find_unused_parameters=True"):
+            self.started(2)[2].load(self.started(0)[2].save())
+
+    def test_a_process_whose_buckets_were_laid_in_a_step_that_is_lost(self):
+        unlaid = self.started(0, bucket_cap_mb=25)
+        self.assertFalse(reducers.is_laid(unlaid[0]))
+        self.assert_restored(unlaid, self.started(2, bucket_cap_mb=25))
+
+    def test_a_backward_that_an_exception_has_left(self):
+        for ddp in self.KINDS:
+            with self.subTest(**ddp):
+                model, optimizer, part = self.started(3, **ddp)
+                saved, laid = part.save(), self.shapes(model)
+                self.break_backward(model, optimizer)
+                part.load(saved)
+                self.assertFalse(reducers.is_broken(model))
+                self.assertEqual(laid, self.shapes(model))
+                self.assertEqual(saved, part.save())
+                train(model, optimizer)
+                self.assertIsNot(True, model.reducer._rebuild_buckets(), "no rank has a part in that any more")
+
+    def test_looking_at_them_takes_no_memory(self):
+        model, _, _ = self.started(2)
+        model.reducer = Reducer(model.reducer)
+        self.assertTrue(reducers.buckets(model))
+        self.assertEqual([0], sorted({stride for bucket in model.reducer.given for stride in bucket.buffer().stride()}))
 
 
 class RehearsalTest(unittest.TestCase):

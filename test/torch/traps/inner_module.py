@@ -12,20 +12,7 @@ torch.set_num_threads(1)
 job = pawl.init()
 torch.manual_seed(1)
 inputs, labels = trap.data()
-
-
-class Crossed(nn.Module):
-    """Its parameters are not in the order in which it uses them."""
-
-    def __init__(self):
-        super().__init__()
-        self.last, self.first = nn.Linear(16, trap.CLASSES), nn.Linear(trap.FEATURES, 16)
-
-    def forward(self, inputs):
-        return self.last(self.first(inputs))
-
-
-net = Crossed()
+net = trap.Crossed()
 model = DistributedDataParallel(net, bucket_cap_mb=1e-4)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)

@@ -1,4 +1,5 @@
-"""A gloo group of the script's own, and a check within backward that fails when a peer has gone."""
+"""A gloo group of the script's own, and a check within backward that fails when a peer has gone: gradients of the last
+layer have been exchanged by then, and those of the first one have not."""
 import torch
 import torch.distributed as dist
 import trap
@@ -11,7 +12,7 @@ torch.set_num_threads(1)
 job = pawl.init()
 torch.manual_seed(1)
 inputs, labels = trap.data()
-model = DistributedDataParallel(trap.Net(), find_unused_parameters=True)
+model = DistributedDataParallel(trap.Crossed(), bucket_cap_mb=1e-4)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)
 everybody = dist.new_group(backend="gloo")
@@ -26,12 +27,16 @@ def check(gradient):
     return gradient
 
 
+def checked(features):
+    features.register_hook(check)
+    return features
+
+
 for step in job.steps(trap.STEPS):
     with step:
         ids = sampler.batch(step)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs[ids]), labels[ids])
-        loss.register_hook(check)
+        loss = nn.functional.cross_entropy(model(inputs[ids], checked), labels[ids])
         trap.point(step)
         loss.backward()
         optimizer.step()

@@ -1,0 +1,159 @@
+"""The reducers of DistributedDataParallel: in which buckets they exchange gradients, and what a broken backward leaves.
+
+A reducer lays its buckets anew once, in the order in which rank 0 came to the gradients of its first backward. Who is
+built anew after a loss would lay them later than the others, alone, or in another order; and torch can only mend a
+backward that an exception has left by laying them once more. So the buckets are a part of what is restored (Layouts),
+on each seat by itself. All that is private to torch about reducers is here. The training thread's.
+"""
+from __future__ import annotations
+
+import json
+import weakref
+import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pawl import made_ddp, volatile_state
+from pawl.errors import Refused
+
+Buckets = list[list[int]]  # numbers of parameters
+# What _lay_as() has made of a module, for as long as is_laid() is what it was then.
+_laid_as: weakref.WeakKeyDictionary[Any, tuple[bool, Buckets]] = weakref.WeakKeyDictionary()
+
+
+class Layouts:
+    """Of these modules. `alone()`: collectives mean nothing in its context."""
+
+    def __init__(self, modules: list[Any], alone: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._modules, self._alone = modules, alone
+        self._known: tuple[list[bool], bytes] | None = None  # which are laid, and what was saved
+
+    def lay(self) -> None:
+        """On all ranks at the end of each step: what DDP would do in its next forward, however many steps later that
+        is, so that it is done or not when the step is captured."""
+        for module in self._modules:
+            if not is_laid(module):
+                lay_buckets(module)
+
+    def part(self) -> volatile_state.Part:
+        return volatile_state.Part("buckets", self._save, self._load)
+
+    def _save(self) -> bytes:
+        laid = [is_laid(module) for module in self._modules]
+        if self._known is None or self._known[0] != laid:
+            layouts = list(zip(laid, map(_buckets, self._modules), strict=True))
+            self._known = laid, zlib.compress(json.dumps(layouts).encode())
+        return self._known[1]
+
+    def _load(self, saved: bytes) -> None:
+        self._known = None
+        for module, (laid, buckets) in zip(self._modules, json.loads(zlib.decompress(saved)), strict=False):
+            if is_broken(module) or is_laid(module) != laid or _buckets(module) != buckets:
+                with self._alone():
+                    _lay_as(module, laid, buckets)
+
+
+def buckets(module: Any) -> list[list[Any]]:
+    """The parameters of each bucket, in the order in which gradients are exchanged."""
+    parameters = made_ddp.numbered(module)
+    return [[parameters[number] for number in bucket] for bucket in _buckets(module)]
+
+
+def _buckets(module: Any) -> Buckets:
+    """Where they were laid more than once, torch tells how they were laid first."""
+    laid, known = _laid_as.get(module, (None, []))
+    if laid is is_laid(module):
+        return known
+    numbers = {id(parameter): number for number, parameter in enumerate(made_ddp.numbered(module))}
+    return [[numbers[id(parameter)] for parameter in bucket.parameters()] for bucket in _told_by(module)]
+
+
+def _told_by(module: Any) -> list[Any]:
+    """Torch tells of a bucket with zeros as large as its gradients, which here take no memory."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class NoZeros(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            if function is torch.ops.aten.zeros_like.default:
+                return arguments[0].new_zeros(()).expand(arguments[0].shape)
+            return function(*arguments, **(keywords or {}))
+    with NoZeros():
+        return list(module.reducer._get_zeros_like_grad_buckets())
+
+
+def is_laid(module: Any) -> bool:
+    return bool(module._has_rebuilt_buckets)
+
+
+def lay_buckets(module: Any) -> str | None:
+    """As DDP's next forward would, if this module is one that does it at all. Answers why not."""
+    if not _lays(module):
+        return None
+    lay = getattr(module.reducer, "_rebuild_buckets", None)
+    if lay is None:
+        return "this version of torch can't lay DDP's buckets outside of a step"
+    try:
+        laid = lay()
+    except (TypeError, RuntimeError) as error:
+        return f"DDP's buckets can't be laid: {error}"
+    if laid is not True:
+        return "DDP has no new order for its buckets"
+    module._has_rebuilt_buckets = True
+    return None
+
+
+def _lays(module: Any) -> bool:
+    return not module.find_unused_parameters or module.static_graph
+
+
+def is_broken(module: Any) -> bool:
+    """Whether an exception has left a backward, so that DDP still waits for the rest of it."""
+    try:
+        module.reducer._check_reducer_finalized()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _reset(module: Any) -> None:
+    """DDP begins its next backward anew, and will lay its buckets after it."""
+    module.reducer._reset_state()
+    module._has_rebuilt_buckets = False
+
+
+def _lay_as(module: Any, laid: bool, buckets: Buckets) -> None:
+    """By a backward in which gradients come in this order, none of which anything is computed from. Fails: Refused."""
+    import torch
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(_context: Any, value: Any) -> Any:
+            return value.clone()
+
+        @staticmethod
+        def backward(_context: Any, gradient: Any) -> Any:
+            for bucket in buckets:
+                for number in bucket:
+                    module.reducer._autograd_hook(number)
+            return gradient
+
+    _reset(module)
+    if not _lays(module):
+        return
+    module.reducer.prepare_for_forward()
+    module.reducer.prepare_for_backward([])
+    with torch.enable_grad():
+        Backward.apply(torch.zeros((), requires_grad=True)).backward()
+    why = lay_buckets(module)
+    parameters = made_ddp.numbered(module)
+    for parameter in parameters:
+        parameter.grad = None
+    wanted = [[parameters[number].shape for number in bucket] for bucket in buckets]
+    if why is not None or wanted != [[each.shape for each in bucket.gradients()] for bucket in _told_by(module)]:
+        raise Refused(f"DDP's buckets can't be laid as they were{f': {why}' if why else ''}: start the job again, and "
+                      f"keep the order of declaration: DistributedDataParallel(..., find_unused_parameters=True)")
+    if not laid:
+        _reset(module)
+    _laid_as[module] = laid, buckets
