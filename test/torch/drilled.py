@@ -34,7 +34,7 @@ def parse():
     parser.add_argument("--noise", action="store_true", help="seeded by the clock")
     parser.add_argument("--losses", action="store_true", help="a list of all losses")
     parser.add_argument("--habits", action="store_true", help="numbers that functions and classes keep")
-    parser.add_argument("--counted-barrier", action="store_true", help="in the twelfth step of this process")
+    parser.add_argument("--counted-barrier", action="store_true", help="in the eighteenth step of this process")
     parser.add_argument("--script", action="store_true", help="the model is compiled by torch.jit")
     parser.add_argument("--out-dir", help="for a log and checkpoints")
     return parser.parse_args()
@@ -113,7 +113,7 @@ def main():
                 losses.append(loss.item())
             if options.counted_barrier:
                 calls += 1
-                if calls == 12:  # one that was begun anew doesn't come to it
+                if calls == 18:  # one that was begun anew doesn't come to it
                     torch.distributed.barrier()
         if step.lost:
             continue

@@ -125,7 +125,7 @@ class RealDrills(unittest.TestCase):
 
     def test_a_job_that_stands_still_says_who_waits_for_what(self):
         code, _, err = self.drill("--kinds", "trainer", "--faults", "1", "--seed", "3", "--patience", "20",
-                                  command=drilled("--counted-barrier", "--steps", "12"))
+                                  command=drilled("--counted-barrier", "--steps", "20"))
         self.assertEqual(1, code, err)
         for words in ("the job stands still: no step for", "waits in barrier (drilled.py:", "waits in backward",
                       "they wait in different collectives", "`calls` (", 'job.protect(state={"calls": calls})'):
