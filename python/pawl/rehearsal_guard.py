@@ -18,13 +18,12 @@ import contextlib
 import multiprocessing.process
 import os
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import drill_files, drill_record, file_events
+from pawl import drill_files, drill_record, file_events, script_frames
 from pawl.file_events import Change, inside
 
 # Commands that write nothing; of git, those of its own.
@@ -81,10 +80,10 @@ class RehearsalGuard:
             guard.about_to(change)
         if event in ("os.fork", "os.forkpty"):
             begins = sys._getframe(1)
-            if begins.f_globals.get("__name__") != "multiprocessing.popen_fork" and not _of_library(begins):
+            if begins.f_globals.get("__name__") != "multiprocessing.popen_fork" and not _of_torch_or_python(begins):
                 guard.stop(BEGIN, "a process (os.fork)")
         command = file_events.program(event, arguments)
-        if command is not None and not _only_reads(command) and not _of_library(sys._getframe(1)):
+        if command is not None and not _only_reads(command) and not _of_torch_or_python(sys._getframe(1)):
             guard.stop(RUN, " ".join(command)[:COMMAND_MAX])
 
     def about_to(self, change: Change) -> None:
@@ -112,7 +111,7 @@ class RehearsalGuard:
 
         def told(process: Any) -> None:
             method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
-            if method != "fork" and not _of_library(sys._getframe(1)):
+            if method != "fork" and not _of_torch_or_python(sys._getframe(1)):
                 self.stop(BEGIN, f"the process {process.name} ({method})")
             start(process)
 
@@ -142,16 +141,15 @@ def _only_reads(command: list[str]) -> bool:
     return name in _READERS or (name == "git" and any(each in _READERS_OF_GIT for each in command[1:4]))
 
 
-def _of_library(frame: FrameType | None) -> bool:
+def _of_torch_or_python(frame: FrameType | None) -> bool:
     """What begins a process is torch, or a module of Python's for its own purposes: not one that begins them for
     others, on behalf of the script or a package."""
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BEGIN_FOR_OTHERS:
         frame = frame.f_back
     if frame is None:
         return True
-    module, path = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
-    return module.partition(".")[0] in _OF_TORCH or (
-        path.startswith((sysconfig.get_path("stdlib") + os.sep, "<frozen")) and "-packages" not in path)
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in _OF_TORCH or script_frames.of_python(frame.f_code.co_filename)
 
 
 _BEGIN_FOR_OTHERS = ("pawl", "asyncio", "concurrent", "contextlib", "multiprocessing", "os", "pty", "subprocess",

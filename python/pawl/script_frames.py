@@ -85,9 +85,21 @@ def _of_package(frame: FrameType, *packages: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def of_library(path: str) -> bool:
     """Python's own, or installed."""
-    folders = [sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return path.startswith(("<frozen", *[folder + os.sep for folder in folders])) or any(
+    return of_python(path) or _installed(path)
+
+
+def of_python(path: str) -> bool:
+    return path.startswith(("<frozen", *_folders("stdlib", "platstdlib"))) and not _installed(path)
+
+
+def _installed(path: str) -> bool:
+    return path.startswith(_folders("purelib", "platlib")) or any(
         f"{os.sep}{each}{os.sep}" in path for each in ("site-packages", "dist-packages"))
+
+
+@functools.cache
+def _folders(*names: str) -> tuple[str, ...]:
+    return tuple(sysconfig.get_path(each) + os.sep for each in names)
 
 
 @contextlib.contextmanager
