@@ -14,6 +14,8 @@
 #include "cli/checkpoint/portions.h"
 #include "cli/checkpoint/progress.h"
 #include "cli/checkpoint/text.h"
+#include "env/files.h"
+#include "env/temporary_directory.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -86,6 +88,67 @@ TEST(Numbers, LargeIntegersAreNotRounded) {
   EXPECT_EQ(out.largest, 1);
 }
 
+TEST(Numbers, UnsignedOnesOfSixtyFourBitsAreNotRounded) {
+  const std::vector<std::uint64_t> a = {7, UINT64_MAX}, b = {7, UINT64_MAX - 1};
+  NumberDifference out;
+  compare(ElementType::uint64, bytes_of(a), ElementType::uint64, bytes_of(b), 2, 10, 0, out);
+  EXPECT_EQ(out.differing, 1u);
+  EXPECT_EQ(out.largest, 1);
+  EXPECT_EQ(out.at, 11u);
+}
+
+// What an element is worth, seen by its difference from 0.
+template <class Number>
+double worth(ElementType type, Number bits) {
+  const std::vector<double> zero = {0};
+  NumberDifference out;
+  compare(type, bytes_of(std::vector<Number>{bits}), ElementType::float64, bytes_of(zero), 1, 0, 0, out);
+  EXPECT_EQ(out.differing, 1u);
+  return out.a;
+}
+
+TEST(Numbers, EveryTypeHasItsWorth) {
+  EXPECT_EQ(worth<std::int8_t>(ElementType::int8, -5), -5);
+  EXPECT_EQ(worth<std::int16_t>(ElementType::int16, -300), -300);
+  EXPECT_EQ(worth<std::int32_t>(ElementType::int32, -70'000), -70'000);
+  EXPECT_EQ(worth<std::int64_t>(ElementType::int64, -5'000'000'000), -5e9);
+  EXPECT_EQ(worth<std::uint8_t>(ElementType::uint8, 200), 200);
+  EXPECT_EQ(worth<std::uint8_t>(ElementType::boolean, 1), 1);
+  EXPECT_EQ(worth<std::uint16_t>(ElementType::uint16, 60'000), 60'000);
+  EXPECT_EQ(worth<std::uint32_t>(ElementType::uint32, 4'000'000'000), 4e9);
+  EXPECT_EQ(worth<std::uint64_t>(ElementType::uint64, std::uint64_t{1} << 63), std::ldexp(1, 63));
+  EXPECT_EQ(worth<std::uint16_t>(ElementType::float16, 0xbe00), -1.5);
+  EXPECT_EQ(worth<std::uint16_t>(ElementType::bfloat16, 0x3fc0), 1.5);
+  EXPECT_EQ(worth<float>(ElementType::float32, 0.25f), 0.25);
+}
+
+TEST(Numbers, ComplexOnesDifferInEitherPart) {
+  const std::vector<float> a = {1, 2, 3, 4};
+  const std::vector<double> b = {1, 2, 3, 4.5};
+  NumberDifference out;
+  compare(ElementType::complex64, bytes_of(a), ElementType::complex128, bytes_of(b), 2, 0, 0, out);
+  EXPECT_EQ(out.compared, 2u);
+  EXPECT_EQ(out.differing, 1u);
+  EXPECT_EQ(out.at, 1u);
+  EXPECT_EQ(out.largest, 0.5);
+  const std::vector<std::uint16_t> halves = {0x3c00, 0x4000};  // 1 and 2
+  NumberDifference half;
+  compare(ElementType::complex32, bytes_of(halves), ElementType::complex64, bytes_of(a), 1, 0, 0, half);
+  EXPECT_EQ(half.differing, 0u);
+}
+
+TEST(Numbers, WhatHasNoWorthIsComparedAsBytes) {
+  const std::vector<std::uint16_t> a = {1, 2, 3, 4}, b = {1, 2, 7, 8};
+  NumberDifference out;
+  compare(ElementType::bits16, bytes_of(a), ElementType::bits16, bytes_of(b), 4, 100, 1e9, out);
+  EXPECT_FALSE(out.is_valued);
+  EXPECT_EQ(out.differing, 2u);
+  EXPECT_EQ(out.at, 102u);
+  EXPECT_EQ(out.largest, 0);
+  for (const ElementType type : {ElementType::float4_e2m1fn_x2, ElementType::bits8, ElementType::quint4x2})
+    EXPECT_FALSE(can_compare(type, ElementType::float32)) << name_of(type);
+}
+
 TEST(Numbers, EightBitFloats) {
   const auto value = [](ElementType type, std::uint8_t bits) {
     const std::vector<std::uint8_t> one = {bits};
@@ -140,6 +203,72 @@ TEST(Portions, CoverEveryElementOnceWithinTheBudget) {
     for (const auto& counts : seen)
       for (const int count : counts) ASSERT_EQ(count, 1);
   }
+}
+
+// A tensor whose halves lie in the file the other way round, and a small one behind it.
+class ReadPortions : public testing::Test {
+ protected:
+  ReadPortions() {
+    std::vector<float> stored;
+    for (const int begin : {12, 0})
+      for (int i = begin; i < begin + 12; ++i) stored.push_back(static_cast<float>(i));
+    std::string bytes(reinterpret_cast<const char*>(stored.data()), stored.size() * sizeof(float));
+    bytes += "abc";
+    EXPECT_TRUE(write_file_atomically(path, bytes));
+    view.files = {{path}};
+    StoredPiece late = whole_piece({3, 4}, 0, 0), early = whole_piece({3, 4}, 0, 48);
+    late.box.begin[0] = 3;
+    view.tensors = {{"small", "weight", ElementType::uint8, {3}, {whole_piece({3}, 0, 96)}},
+                    {"large", "weight", ElementType::float32, {6, 4}, {early, late}}};
+  }
+  const TemporaryDirectory directory;
+  const std::string path = directory.path("weights");
+  const std::vector<PortionTensor> tensors = {{ElementType::float32, {6, 4}}, {ElementType::uint8, {3}}};
+  const std::vector<std::uint32_t> view_index = {1, 0};  // the view has them in another order
+  CheckpointView view;
+};
+
+TEST_F(ReadPortions, HoldTheElementsThatTheirBoxSays) {
+  for (const std::uint64_t budget : {16, 32, 50, 1000}) {
+    const PortionReader reader(view);
+    std::vector<float> large;
+    std::string small;
+    for (const Portion& portion : plan_portions(tensors, budget)) {
+      std::vector<std::vector<std::byte>> buffers;
+      const Status read = reader.read(portion, view_index, buffers, {});
+      ASSERT_TRUE(read) << read.error().what;
+      ASSERT_EQ(buffers.size(), portion.tensors.size());
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        if (portion.tensors[i] == 1) {
+          small.assign(reinterpret_cast<const char*>(buffers[i].data()), buffers[i].size());
+          continue;
+        }
+        const Box box = box_of(portion, tensors[0].shape);
+        ASSERT_EQ(buffers[i].size(), volume(box) * sizeof(float));
+        for (std::uint64_t k = 0; k < volume(box); ++k) {
+          float value = 0;
+          std::memcpy(&value, buffers[i].data() + k * sizeof value, sizeof value);
+          EXPECT_EQ(value, static_cast<float>(element_of(box, tensors[0].shape, k)));
+          large.push_back(value);
+        }
+      }
+    }
+    EXPECT_EQ(large.size(), 24u) << budget;
+    EXPECT_EQ(small, "abc") << budget;
+  }
+}
+
+TEST_F(ReadPortions, NameTheTensorOfWhichAPartIsMissing) {
+  view.tensors[1].pieces.pop_back();
+  const PortionReader reader(view);
+  std::vector<std::vector<std::byte>> buffers;
+  const auto portions = plan_portions(tensors, 48);
+  ASSERT_EQ(portions.size(), 3u);
+  EXPECT_TRUE(reader.read(portions[0], view_index, buffers, {}));
+  const Status read = reader.read(portions[1], view_index, buffers, {});
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::not_found);
+  EXPECT_NE(read.error().what.find("large"), std::string::npos) << read.error().what;
 }
 
 TEST(CheckpointText, NamesDoNothingToATerminal) {
@@ -228,6 +357,28 @@ TEST(ConvertPlan, HuggingFaceTakesWeightsAndBuffersInFiles) {
   const auto twice = plan_conversion(small_view(), options);
   ASSERT_FALSE(twice);
   EXPECT_NE(twice.error().what.find("tensor w would be there twice"), std::string::npos) << twice.error().what;
+}
+
+TEST(ConvertPlan, EveryFormatIsPlannedUnderItsName) {
+  std::vector<std::string> names;
+  CheckpointView view = small_view();
+  for (const ConvertOptions::To to : kTargets) {
+    names.emplace_back(name_of(to));
+    if (to == ConvertOptions::To::universal) continue;
+    ConvertOptions options;
+    options.to = to;
+    options.target = "/x/out";
+    const auto plan = plan_conversion(view, options);
+    ASSERT_TRUE(plan) << names.back() << ": " << plan.error().what;
+    const bool of_the_model = to == ConvertOptions::To::huggingface;  // the rest takes what an optimizer has, too
+    EXPECT_EQ(plan->tensors.size(), of_the_model ? 3u : 5u) << names.back();
+    EXPECT_EQ(plan->data_bytes, of_the_model ? 44u : 64u) << names.back();
+    EXPECT_EQ(plan->is_folder, to != ConvertOptions::To::safetensors) << names.back();
+  }
+  EXPECT_EQ(names, (Keys{"safetensors", "huggingface", "dcp", "universal", "atomic", "pawl"}));
+  ConvertOptions universal;
+  universal.to = ConvertOptions::To::universal;
+  EXPECT_EQ(plan_conversion(view, universal).error().code, Code::broken);  // that one is planned with the files at hand
 }
 
 TEST(ConvertPlan, AnOptimizersProblemsLetTheModelPass) {

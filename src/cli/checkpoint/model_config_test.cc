@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "checkpoint/formats/huggingface/safetensors_writer.h"
+#include "env/temporary_directory.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -97,6 +98,15 @@ TEST(ModelConfig, TellsAWrapperFromTheModelsOwnNames) {
   EXPECT_TRUE(fit_names(llama(true), view).empty()) << "names that fit stay";
 }
 
+TEST(ModelConfig, DropsAWrapperFromTiedNamesToo) {
+  CheckpointView view = llama_weights("module.");
+  view.aliases.emplace_back("module.lm_head.weight", "module.model.embed_tokens.weight");
+  EXPECT_EQ(fit_names(llama(true), view).size(), 1u);
+  ASSERT_EQ(view.aliases.size(), 1u);
+  EXPECT_EQ(view.aliases[0].first, "lm_head.weight");
+  EXPECT_EQ(view.aliases[0].second, "model.embed_tokens.weight");
+}
+
 TEST(ModelConfig, GivesAHeadThatIsNotTiedATensorOfItsOwn) {
   CheckpointView view = llama_weights();
   view.aliases.emplace_back("lm_head.weight", "model.embed_tokens.weight");
@@ -124,6 +134,102 @@ TEST(ModelConfig, KnowsTheExpertsOfBothForms) {
   const std::string fused = differences(one, view);
   EXPECT_TRUE(fused.starts_with("8 tensors")) << fused;
   EXPECT_NE(fused.find("gate_up_proj is [2,12,5], and [2,12,4] there"), std::string::npos) << fused;
+}
+
+// GPT-2 keeps its layers [in, out], has biases and learned positions, and ties its head unless told otherwise.
+TEST(ModelConfig, KnowsGpt2) {
+  const ModelConfig config{"config.json", R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+    "vocab_size": 11, "n_embd": 4, "n_positions": 8, "n_layer": 1})"};
+  CheckpointView view;
+  add(view, "transformer.wte.weight", {11, 4});
+  add(view, "transformer.wpe.weight", {8, 4});
+  const std::string layer = "transformer.h.0.";
+  for (const std::string& norm : {layer + "ln_1", layer + "ln_2", std::string("transformer.ln_f")}) {
+    add(view, norm + ".weight", {4});
+    add(view, norm + ".bias", {4});
+  }
+  add(view, layer + "attn.c_attn.weight", {4, 12});
+  add(view, layer + "attn.c_attn.bias", {12});
+  add(view, layer + "attn.c_proj.weight", {4, 4});
+  add(view, layer + "attn.c_proj.bias", {4});
+  add(view, layer + "mlp.c_fc.weight", {4, 16});
+  add(view, layer + "mlp.c_fc.bias", {16});
+  add(view, layer + "mlp.c_proj.weight", {16, 4});
+  add(view, layer + "mlp.c_proj.bias", {4});
+  EXPECT_EQ(differences(config, view), "");
+  for (StoredTensor& tensor : view.tensors)
+    if (tensor.name.ends_with("c_fc.weight")) tensor.shape = {16, 4};
+  EXPECT_NE(differences(config, view).find("transformer.h.0.mlp.c_fc.weight is [16,4], and [4,16] there"),
+            std::string::npos);
+}
+
+TEST(ModelConfig, KnowsGptNeox) {
+  const ModelConfig config{"config.json", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
+    "vocab_size": 11, "hidden_size": 4, "intermediate_size": 16, "num_hidden_layers": 1})"};
+  CheckpointView view;
+  add(view, "gpt_neox.embed_in.weight", {11, 4});
+  const std::string layer = "gpt_neox.layers.0.";
+  for (const std::string& norm :
+       {layer + "input_layernorm", layer + "post_attention_layernorm", std::string("gpt_neox.final_layer_norm")}) {
+    add(view, norm + ".weight", {4});
+    add(view, norm + ".bias", {4});
+  }
+  add(view, layer + "attention.query_key_value.weight", {12, 4});
+  add(view, layer + "attention.query_key_value.bias", {12});
+  add(view, layer + "attention.dense.weight", {4, 4});
+  add(view, layer + "attention.dense.bias", {4});
+  add(view, layer + "mlp.dense_h_to_4h.weight", {16, 4});
+  add(view, layer + "mlp.dense_h_to_4h.bias", {16});
+  add(view, layer + "mlp.dense_4h_to_h.weight", {4, 16});
+  add(view, layer + "mlp.dense_4h_to_h.bias", {4});
+  EXPECT_NE(differences(config, view).find("embed_out.weight [11,4]"), std::string::npos);
+  add(view, "embed_out.weight", {11, 4});
+  EXPECT_EQ(differences(config, view), "");
+  ModelConfig without = config;
+  without.text.insert(1, R"("attention_bias": false, )");
+  std::erase_if(view.tensors, [](const StoredTensor& tensor) { return tensor.name.ends_with("attention.dense.bias"); });
+  EXPECT_EQ(differences(without, view), "");
+  EXPECT_NE(differences(config, view).find("attention.dense.bias [4]"), std::string::npos);
+}
+
+TEST(ModelConfig, KnowsTheNormsOfQwen3sHeads) {
+  ModelConfig config = llama(true);
+  config.text.replace(config.text.find(R"("model_type": "llama")"), 21, R"("model_type": "qwen3", "head_dim": 6)");
+  CheckpointView view = llama_weights();
+  EXPECT_TRUE(differences(config, view).starts_with("4 tensors of the qwen3 model")) << differences(config, view);
+  for (const char* norm : {"0.self_attn.q_norm", "0.self_attn.k_norm", "1.self_attn.q_norm", "1.self_attn.k_norm"})
+    add(view, text("model.layers.", norm, ".weight"), {6});
+  EXPECT_EQ(differences(config, view), "");
+}
+
+TEST(ModelConfig, IsFoundBesideTheSourceOrWhereItWasTold) {
+  const TemporaryDirectory directory;
+  const std::string folder = directory.path("step"), file = directory.path("model.pt"), told = directory.path("told");
+  ASSERT_TRUE(make_directories(folder));
+  ASSERT_TRUE(write_file_atomically(directory.path("config.json"), R"({"model_type": "llama"})"));
+  ASSERT_TRUE(write_file_atomically(told, R"({"model_type": "gpt2"})"));
+  const auto found = [](const std::string& source, const std::string& config_file = "") {
+    ConvertOptions options;
+    options.source = source;
+    options.config_file = config_file;
+    return find_model_config(options, CheckpointView());
+  };
+  const auto beside = found(file);
+  ASSERT_TRUE(beside && *beside);
+  EXPECT_EQ((*beside)->path, directory.path("config.json"));
+  const auto above = found(folder);
+  ASSERT_TRUE(above);
+  EXPECT_FALSE(*above) << "what lies beside a folder may be another model's";
+
+  ASSERT_TRUE(write_file_atomically(join_path(folder, "config.json"), R"({"learning_rate": 1})"));
+  EXPECT_FALSE(*found(folder)) << "that describes no model";
+  ASSERT_TRUE(write_file_atomically(join_path(folder, "config.json"), R"({"architectures": []})"));
+  EXPECT_EQ((*found(folder))->path, join_path(folder, "config.json"));
+
+  EXPECT_EQ((*found(folder, told))->text, R"({"model_type": "gpt2"})");
+  EXPECT_EQ(found(folder, directory.path("nowhere")).error().code, Code::not_found);
+  ASSERT_TRUE(write_file_atomically(told, "[]"));
+  EXPECT_EQ(found(folder, told).error().code, Code::corrupt);
 }
 
 TEST(ModelConfig, SaysTheTypeThatIsWritten) {
