@@ -14,6 +14,7 @@
 #include "cli/checkpoint/arguments.h"
 #include "cli/job/commands.h"
 #include "cli/job/drill_script.h"
+#include "cli/output_flag.h"
 
 namespace pawl {
 namespace {
@@ -82,12 +83,6 @@ void add_job(CLI::App& app, JobOptions& job) {
                  "HOST:PORT[,HOST:PORT] of the control; default: what the job's launcher on this machine uses");
   app.add_option("--token-file", job.token_file,
                  "file with the job's secret; default: PAWL_TOKEN_FILE, or the file in the job's run directory");
-}
-
-void add_output(CLI::App& app, bool& as_json) {
-  app.add_option_function<std::string>(
-         "-o,--output", [&as_json](const std::string& form) { as_json = form == "json"; }, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
 }
 
 void add_without_effect(CLI::App& app, RunOptions& run, const std::string& flag) {

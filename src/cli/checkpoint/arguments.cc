@@ -9,17 +9,12 @@
 #include "base/text.h"
 #include "cli/checkpoint/convert_plan.h"
 #include "cli/checkpoint/text.h"
+#include "cli/output_flag.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint32_t kWorkersMax = 4096;
-
-void add_output(CLI::App& app, bool& as_json) {
-  app.add_option_function<std::string>(
-         "-o,--output", [&as_json](const std::string& form) { as_json = form == "json"; }, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
-}
 
 void add_reading(CLI::App& app, ReadOptions& read) {
   app.add_option("--tag", read.tag, "which checkpoint, if the folder has several: global_step1200, iter_0000003, ...");
