@@ -46,13 +46,6 @@ std::optional<NodeLife> member_life(const JobView& view, NodeId node) {
   return std::nullopt;
 }
 
-std::vector<Seat> seats_of(const JobState& state, NodeLife life) {
-  std::vector<Seat> seats;
-  for (const Member& member : state.seats)
-    if (member.life == life) seats.push_back(member.seat);
-  return seats;
-}
-
 int unknown_node(const JobAccess& access, const JobView& view, NodeId node) {
   return report_error(
       {Code::not_found, text("job ", access.job, " has no node ", node, "; its nodes are ", numbers_of_nodes(view))});

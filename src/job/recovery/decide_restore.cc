@@ -57,13 +57,6 @@ std::vector<NodeLife> missing_of(const JobState& state, const std::vector<Invent
   return missing;
 }
 
-std::vector<Seat> seats_at(const JobState& state, NodeLife life) {
-  std::vector<Seat> seats;
-  for (const Member& member : state.seats)
-    if (member.life == life) seats.push_back(member.seat);
-  return seats;
-}
-
 struct Seating {
   std::vector<Member> seats;
   std::vector<Seat> moved;
@@ -76,7 +69,7 @@ Seating seat_spares(const QuiescingView& view) {
   std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned, view.silent);
   for (const NodeLife& dead : lives_of(view.state.seats)) {
     if (!contains(view.state.evicted, dead)) continue;
-    const std::vector<Seat> seats = seats_at(view.state, dead);
+    const std::vector<Seat> seats = seats_of(view.state, dead);
     const auto spare = std::find_if(spares.begin(), spares.end(),
                                     [&seats](const NodeRecord& node) { return node.parked >= seats.size(); });
     std::vector<Seat>& list = spare == spares.end() ? seating.unseated : seating.moved;

@@ -12,15 +12,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::size_t seats_of(const JobState& state, NodeLife life) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(state.seats, [life](const Member& member) { return member.life == life; }));
-}
-
 // Spares that could take the seats of `leaving`, which is no spare for itself.
 std::vector<NodeLife> free_spares(const JobState& state, std::span<const NodeRecord> nodes,
                                   std::span<const NodeId> cordoned, NodeLife leaving) {
-  const std::size_t needed = seats_of(state, leaving);
+  const std::size_t needed = seats_of(state, leaving).size();
   std::vector<NodeLife> free;
   for (const NodeRecord& node : spares_of(state, nodes, cordoned))
     if (node.parked >= needed && node.life.node != leaving.node) free.push_back(node.life);

@@ -26,6 +26,13 @@ std::vector<NodeLife> survivors_of(const JobState& state) {
   return lives;
 }
 
+std::vector<Seat> seats_of(const JobState& state, NodeLife life) {
+  std::vector<Seat> seats;
+  for (const Member& member : state.seats)
+    if (member.life == life) seats.push_back(member.seat);
+  return seats;
+}
+
 std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life) {
   for (const Member& member : state.seats)
     if (member.life == life) return member.seat;

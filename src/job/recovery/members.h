@@ -20,6 +20,7 @@ template <class Values, class Value>
 [[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);
 [[nodiscard]] std::vector<NodeLife> survivors_of(const JobState& state);  // members that are not evicted
 [[nodiscard]] bool is_survivor(const JobState& state, NodeLife life);
+[[nodiscard]] std::vector<Seat> seats_of(const JobState& state, NodeLife life);  // ascending
 [[nodiscard]] std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life);
 // A step was committed between that recovery and the last one. Such an attempt no longer counts, and is erased by the next.
 [[nodiscard]] bool brought_progress(const JobState& state, const Attempt& attempt);
