@@ -164,7 +164,7 @@ class Trainer {
         broken_ = !sent;
         if (broken_) continue;
       }
-      const auto frame = next_frame(scheduler_.now() + kTick);
+      auto frame = next_frame(scheduler_.now() + kTick);
       look_at_progress();
       if (!frame || frame->id != id) continue;
       log_debug("sim_trainer_hears", "kind", static_cast<unsigned>(job::kind_of(*frame)), "id", id);

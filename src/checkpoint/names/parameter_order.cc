@@ -18,7 +18,7 @@ constexpr std::string_view kRemedy =
     "; say it with --param-names FILE: the parameters' names in the optimizer's order, one a line, and an empty line "
     "between its groups";
 
-Error refused(std::string why) {
+Error refused(const std::string& why) {
   return {Code::invalid, text(why, kRemedy)};
 }
 

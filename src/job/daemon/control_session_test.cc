@@ -171,7 +171,7 @@ class Keys : public Session {
           KeyWatch::Handlers{
               .on_listing = [this](const Listing& listing) { told.push_back(text("list ", listing.kvs.size())); },
               .on_event = [this](const WatchEvent& event) { told.push_back(text("event ", event.kv.value)); },
-              .on_listed = [this] { told.push_back("listed"); }});
+              .on_listed = [this] { told.emplace_back("listed"); }});
     });
   }
   ~Keys() override {

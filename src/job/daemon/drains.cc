@@ -98,7 +98,7 @@ void Drains::propose(const Pause& pause) {
                    {"incarnation", pause.leaving.incarnation.value},
                    {"step", pause.step.value}};
   events_.tell("drain_paused", Json{{"step", pause.step.value}}.dump());
-  context_.control->put(context_.mirror.keys().pause(), value.dump(), [this](Status put) {
+  context_.control->put(context_.mirror.keys().pause(), value.dump(), [this](const Status& put) {
     proposing_ = false;  // it comes as any key does
     if (!put) context_.drive_soon(20ms);
   });
@@ -109,7 +109,7 @@ void Drains::acknowledge() {
   const std::int64_t revision = context_.orders.drains().pause->revision;
   if (std::exchange(acknowledged_, revision) == revision) return;
   context_.control->put(mirror.keys().pause_ack(mirror.generation(), context_.self.node),
-                        Json{{"pause", revision}}.dump(), [this](Status put) {
+                        Json{{"pause", revision}}.dump(), [this](const Status& put) {
                           if (put) return;
                           acknowledged_ = 0;
                           context_.drive_soon(20ms);

@@ -143,7 +143,7 @@ void Generations::put_inventory() {
     if (trainer.seat && trainer.pid != 0 && !trainer.dying) inventory.trainers_alive.push_back(*trainer.seat);
   context.mirror.note_own_inventory(inventory);
   context.control->put(context.mirror.keys().inventory(generation, context.self.node), to_json(inventory),
-                       [this, generation](Status put) {
+                       [this, generation](const Status& put) {
                          if (put || parts_.context.mirror.generation() != generation) return;
                          parts_.context.mirror.forget_own_inventory();  // again, at the next drive
                          parts_.context.drive_soon(20ms);

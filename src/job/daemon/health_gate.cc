@@ -27,7 +27,7 @@ Status write_a_file(Files& files, const std::string& path) {
     PAWL_TRY(file->sync());
     return file->close();
   };
-  const Status status = tried();
+  Status status = tried();
   (void)files.remove(path);
   return status;
 }

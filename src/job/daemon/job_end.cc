@@ -26,17 +26,18 @@ void JobEnd::consider_stop() {
 void JobEnd::acknowledge_stop() {
   JobMirror& mirror = context_.mirror;
   mirror.note_own_stop_ack();
-  context_.control->put(mirror.keys().stop_ack(mirror.generation(), context_.self.node), "{}", [this](Status put) {
-    if (put) return;
-    context_.mirror.forget_own_stop_ack();
-    context_.drive_soon(20ms);
-  });
+  context_.control->put(mirror.keys().stop_ack(mirror.generation(), context_.self.node), "{}",
+                        [this](const Status& put) {
+                          if (put) return;
+                          context_.mirror.forget_own_stop_ack();
+                          context_.drive_soon(20ms);
+                        });
 }
 
 void JobEnd::propose_stop(Step step) {
   if (std::exchange(proposing_stop_, true)) return;
   context_.control->compare_and_swap(context_.mirror.keys().stop(), 0, Json{{"step", step.value}}.dump(),
-                                     [this](Result<Swapped> swap) {
+                                     [this](const Result<Swapped>& swap) {
                                        proposing_stop_ = false;  // what won, ours or another's, comes as any key does
                                        if (!swap) context_.drive_soon(20ms);
                                      });
@@ -68,7 +69,7 @@ void JobEnd::put_finish(TrainerProcess& trainer) {
   context_.mirror.note_finish(seat, finish);
   const Json value{
       {"generation", finish.generation.value}, {"step", finish.step.value}, {"committed", finish.committed}};
-  context_.control->put(context_.mirror.keys().finish(seat), value.dump(), [this, seat](Status put) {
+  context_.control->put(context_.mirror.keys().finish(seat), value.dump(), [this, seat](const Status& put) {
     if (!put) context_.mirror.forget_finish(seat);
   });
 }

@@ -24,7 +24,7 @@ class SessionCalls : public ControlCalls {
   void put(std::string key, std::string value, std::function<void(Status)> then) override {
     session_.call<Revision>(
         [key = std::move(key), value = std::move(value)](Control& control) { return control.put(key, value); },
-        [then = std::move(then)](Result<Revision> put) { then(put ? Status() : Status(put.error())); });
+        [then = std::move(then)](const Result<Revision>& put) { then(put ? Status() : Status(put.error())); });
   }
   void compare_and_swap(std::string key, Revision expected, std::string value,
                         std::function<void(Result<Swapped>)> then) override {
@@ -128,7 +128,7 @@ Status Pawld::adopt_held() {
 
 void Pawld::join_job() {
   session_->call<Listing>([root = context_.mirror.keys().root](Control& control) { return control.list(root); },
-                          [this](Result<Listing> listing) {
+                          [this](const Result<Listing>& listing) {
                             if (listing) return joined(*listing);
                             log_warn("control_away", "why", listing.error().what);
                             loop_->after(kListPause, [this] { join_job(); });

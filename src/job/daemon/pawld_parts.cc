@@ -17,7 +17,7 @@ Trainers::Handlers Pawld::Parts::trainer_handlers(Pawld& pawld) {
               },
           .on_death = [&pawld](TrainerProcess& t, const std::string& how) { pawld.parts_->watch.on_death(t, how); },
           .on_question =
-              [&pawld](std::shared_ptr<Connection> connection, const Frame& frame) {
+              [&pawld](const std::shared_ptr<Connection>& connection, const Frame& frame) {
                 const std::string answer = pawld.parts_->questions.answer(frame.payload, true);
                 connection->send(frame_of(AnswerMessage{answer}, frame.id));
               },
@@ -37,7 +37,7 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
                            const std::string& paces) { pawld.parts_->paces.on_paces(node, g, paces); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
       .on_rendezvous =
-          [&pawld](const auto& connection, std::uint64_t id, PeerRendezvousMessage asked) {
+          [&pawld](const std::shared_ptr<Connection>& connection, std::uint64_t id, PeerRendezvousMessage asked) {
             const std::weak_ptr<Connection> weak = connection;
             auto is_alive = [weak] { return !weak.expired(); };
             auto on_answer = [weak, id](const RendezvousAnswer& answer) {

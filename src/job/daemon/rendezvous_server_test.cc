@@ -39,7 +39,7 @@ class Rendezvous : public testing::Test {
                              .reaches_root = [this] { return reaches_root; },
                              .send_by_another =
                                  [this](std::uint64_t id, const RendezvousRequest& request, std::size_t turn) {
-                                   passed.push_back({id, turn});
+                                   passed.emplace_back(id, turn);
                                    last_passed = request;
                                  }});
   }

@@ -176,7 +176,7 @@ void Seats::consider_ready() {
   });
   if (!all) return;
   ready_put_ = generation;
-  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", [this](Status put) {
+  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", [this](const Status& put) {
     if (put || parts_.context.ending) return;
     ready_put_ = Generation(0);
     parts_.context.after(20ms, [this] { consider_ready(); });

@@ -33,7 +33,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
   moving_ = true;
   context_.control->compare_and_swap(context_.mirror.keys().state(), context_.mirror.state_revision(), to_json(next),
-                                     [this, next, why](Result<Swapped> swap) { on_swapped(next, why, swap); });
+                                     [this, next, why](const Result<Swapped>& swap) { on_swapped(next, why, swap); });
 }
 
 void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {
@@ -295,7 +295,7 @@ void StateMover::accuse() {
     if (stands(victim) || !may_speak(victim)) continue;
     tell_once({FaultKind::node_silent, victim, std::nullopt, "no sign of life", 0});
     context_.control->put(keys.accusation(mirror.generation(), victim.node, context_.self.node),
-                          to_json(Accusation{victim, context_.self}), [](Status) {});
+                          to_json(Accusation{victim, context_.self}), [](const Status&) {});
   }
   for (const Accusation& own : view.accusations) {
     if (own.accuser != context_.self || contains(accused, own.victim) || !may_speak(own.victim)) continue;

@@ -73,7 +73,7 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
       "TORCHELASTIC_RUN_ID=" + context_.job,
       text("TORCHELASTIC_RESTART_COUNT=", generation.value > 0 ? generation.value - 1 : 0)};
   if (!context_.environment->processes.environment_variable("OMP_NUM_THREADS"))
-    environment.push_back("OMP_NUM_THREADS=1");
+    environment.emplace_back("OMP_NUM_THREADS=1");
   return environment;
 }
 

@@ -83,7 +83,7 @@ class Lines {
   [[nodiscard]] bool at_end() const { return rest_.empty(); }
   [[nodiscard]] const std::vector<std::string_view>& columns() const { return columns_; }
   [[nodiscard]] std::string_view line() const { return line_; }
-  [[nodiscard]] Error wrong(std::string why) const {
+  [[nodiscard]] Error wrong(const std::string& why) const {
     return Error{Code::corrupt, text("layout, line ", number_, ": ", why)};
   }
 
@@ -320,7 +320,7 @@ std::vector<std::string> first_differences(std::string_view here, std::string_vi
     if (differences.size() >= limit) break;
     differences.push_back(text(label, ": missing here, ", value, " there"));
   }
-  if (differences.empty() && here != there && limit > 0) differences.push_back("the order of declaration differs");
+  if (differences.empty() && here != there && limit > 0) differences.emplace_back("the order of declaration differs");
   return differences;
 }
 

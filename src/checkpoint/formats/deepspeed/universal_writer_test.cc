@@ -165,9 +165,7 @@ CheckpointView strange_view() {
   add("trained", "exp_avg_sq", ElementType::float32, {2}, "12345678");
   add("trained", "step", ElementType::float32, {}, std::string("\0\0\x40\x41", 4));  // 12
   add("frozen", "weight", ElementType::bfloat16, {2}, half);
-  add("counter", "buffer", ElementType::int64, {},
-      "\7\0\0\0\0\0\0\0"
-      "");
+  add("counter", "buffer", ElementType::int64, {}, std::string("\7\0\0\0\0\0\0\0", 8));
   view.tensors.back().pieces.clear();
   view.tensors.back().shape = {0};
   return view;

@@ -39,7 +39,7 @@ TEST(ZeroFlat, joined_groups_are_cut_as_written_out) {
     for (std::uint64_t i = 0, n = random() % 9; i < n; ++i) {
       counts.push_back(random() % 3 == 0 ? random() % 3 : random() % 50);
       gaps.push_back(random() % 2 == 0 ? 0 : random() % 4);
-      for (std::uint64_t e = 0; e < counts.back(); ++e) flat.push_back({i, e});
+      for (std::uint64_t e = 0; e < counts.back(); ++e) flat.emplace_back(i, e);
       flat.insert(flat.end(), gaps.back(), kPadding);
     }
     const std::uint64_t real = flat.size();

@@ -157,7 +157,7 @@ TEST(RankFiles, LocalStateDictsOfFsdpAreFlatUntilShapesAreSaid) {
     if (has_names) {
       const StoredTensor* weight = find(*flat, "layers.1.attention.wqkv.weight");
       ASSERT_NE(weight, nullptr);
-      EXPECT_EQ(weight->shape, (Shape{48 * 24}));
+      EXPECT_EQ(weight->shape, (Shape{std::uint64_t{48} * 24}));
     }
     const Folder other;
     ReadOptions options;
