@@ -162,4 +162,16 @@ std::vector<ArenaHandle> Memory::arenas() const {
   return all;
 }
 
+std::vector<SlotView> slots_of(const Arena& arena, std::uint32_t replica_count) {
+  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
+  std::vector<SlotView> slots;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const Slot slot = arena.slot(i);
+    const SlotWord word = slot.word();
+    const bool by_all = (slot.acknowledged(word) & every_holder) == every_holder;
+    slots.push_back({word, word.state == SlotState::sealed && by_all});
+  }
+  return slots;
+}
+
 }  // namespace pawl::job

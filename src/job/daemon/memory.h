@@ -18,6 +18,7 @@
 #include "env/shared_memory.h"
 #include "job/daemon/spare_memory.h"
 #include "job/membership/job_state.h"
+#include "job/redundancy/progress.h"
 #include "job/snapshot/arena.h"
 
 namespace pawl::job {
@@ -81,6 +82,10 @@ class Memory {
   std::atomic<std::uint64_t> own_bytes_max_{0};
   bool frozen_ = false;
 };
+
+// What the slots of an own arena hold, each as of one instant: an acknowledgement of another step than its word's does
+// not count.
+[[nodiscard]] std::vector<SlotView> slots_of(const Arena& arena, std::uint32_t replica_count);
 
 [[nodiscard]] std::string segment_name(ArenaKind kind, Seat seat);
 

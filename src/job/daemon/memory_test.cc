@@ -42,5 +42,30 @@ TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
   EXPECT_EQ(told.words, (std::vector<std::string>{"hold own.0", "drop own.0", "hold own.0"}));
 }
 
+TEST(SlotsOf, AreHeldByAllOnceEveryHolderHasAcknowledgedTheStepThatIsSealed) {
+  Memory memory(real_shared_memory(), nobody_keeps());
+  const auto made = memory.make(test_arena(ArenaKind::own, Seat(0)));
+  ASSERT_TRUE(made);
+  const Arena& arena = (*made)->arena;
+  const Slot slot = arena.slot(1);
+  const auto held = [&](std::uint32_t replica_count) { return slots_of(arena, replica_count).at(1).held_by_all; };
+  EXPECT_FALSE(held(0)) << "there is nothing yet";
+  open_step(slot, Generation(1), Step(6));
+  (void)slot.acknowledge(Generation(1), Step(6), 0);
+  EXPECT_FALSE(held(1)) << "it is being written";
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(slot, i);
+  ASSERT_TRUE(slot.try_seal(Generation(1), Step(6)));
+  EXPECT_TRUE(held(0));
+  EXPECT_TRUE(slot.acknowledge(Generation(1), Step(6), 0));
+  EXPECT_TRUE(held(1));
+  EXPECT_FALSE(held(2)) << "the second holder has said nothing";
+  EXPECT_TRUE(slot.acknowledge(Generation(1), Step(6), 1));
+  EXPECT_TRUE(held(2));
+  capture_step(slot, Generation(1), Step(8));
+  EXPECT_TRUE(held(0));
+  EXPECT_FALSE(held(1)) << "that was another step";
+  EXPECT_EQ(slots_of(arena, 1).at(1).word.step, Step(8));
+}
+
 }  // namespace
 }  // namespace pawl::job

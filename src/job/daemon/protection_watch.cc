@@ -12,17 +12,6 @@ namespace {
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
-void look_at(SeatProtection& seat, const Arena& arena, std::uint32_t replica_count) {
-  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
-  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
-    const Slot slot = arena.slot(i);
-    const SlotWord word = slot.word();
-    seat.slots.push_back(word);
-    const bool held = word.state == SlotState::sealed && (slot.acknowledged(word) & every_holder) == every_holder;
-    if (held) seat.held = std::max(seat.held, word.step);
-  }
-}
-
 }  // namespace
 
 void ProtectionWatch::begin() {
@@ -55,7 +44,10 @@ ProtectionView ProtectionWatch::view() const {
     seat.seat = *trainer.seat;
     seat.reached = Step(trainer.shared.page->reached.load(std::memory_order_acquire));
     seat.obstacles = parts_.streams.obstacles(seat.seat);
-    look_at(seat, arena->arena, mirror.spec().replica_count);
+    for (const SlotView& slot : slots_of(arena->arena, mirror.spec().replica_count)) {
+      seat.slots.push_back(slot.word);
+      if (slot.held_by_all) seat.held = std::max(seat.held, slot.word.step);
+    }
     view.bytes += arena->mapping.bytes().size();
     view.seats.push_back(std::move(seat));
   }

@@ -59,18 +59,14 @@ Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generatio
 
 // The greatest steps that the seat's own arena has sealed, and that all its holders have as well.
 void add_steps(Json& json, const Arena& arena, std::uint32_t replica_count) {
-  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
-  std::uint64_t sealed = 0;
-  std::uint64_t held = 0;
-  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
-    const Slot slot = arena.slot(i);
-    const SlotWord word = slot.word();
-    if (word.state != SlotState::sealed) continue;
-    sealed = std::max(sealed, word.step.value);
-    if ((slot.acknowledged() & every_holder) == every_holder) held = std::max(held, word.step.value);
+  Step sealed;
+  Step held;
+  for (const SlotView& slot : slots_of(arena, replica_count)) {
+    if (slot.word.state == SlotState::sealed) sealed = std::max(sealed, slot.word.step);
+    if (slot.held_by_all) held = std::max(held, slot.word.step);
   }
-  json["sealed"] = sealed;
-  json["held"] = held;
+  json["sealed"] = sealed.value;
+  json["held"] = held.value;
 }
 
 Json seat_json(const JobMirror& mirror, Seat seat, const ArenaHandle& arena) {

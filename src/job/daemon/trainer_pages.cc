@@ -65,20 +65,14 @@ Progress TrainerPages::rejoin(Progress progress) {
 SeatReport TrainerPages::report(Progress known) const {
   std::optional<SeatReport> all;
   const Generation generation = context_.mirror.generation();
-  const std::uint64_t every_holder = (std::uint64_t{1} << context_.mirror.spec().replica_count) - 1;
+  const std::uint32_t replica_count = context_.mirror.spec().replica_count;
   for (const TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat) continue;
     SeatReport report{known, 0, 0};
     const ArenaHandle arena = memory_.find(ArenaKind::own, *trainer.seat);
     if (arena && trainer.shared.page != nullptr && trainer.seated == generation) {
       const Step reached(trainer.shared.page->reached.load(std::memory_order_acquire));  // before the slots
-      std::vector<SlotView> slots;
-      for (std::uint32_t i = 0; i < arena->arena.slot_count(); ++i) {
-        const Slot slot = arena->arena.slot(i);
-        const SlotWord word = slot.word();  // one look: acknowledgements of another step must not count for this one
-        slots.push_back({word, (slot.acknowledged(word) & every_holder) == every_holder});
-      }
-      report = report_of(slots, reached, generation, known);
+      report = report_of(slots_of(arena->arena, replica_count), reached, generation, known);
     }
     all = all ? combine(*all, report) : report;
   }
