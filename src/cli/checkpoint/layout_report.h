@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/json_access.h"
 #include "base/result.h"
 #include "checkpoint/names/families.h"
 #include "checkpoint/view/checkpoint_view.h"
-#include "cli/json_access.h"
 #include "tensor/mesh.h"
 
 namespace pawl::checkpoint {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_access.h"
 #include "checkpoint/view/checkpoint_view.h"
-#include "cli/json_access.h"
 
 namespace pawl::checkpoint {
 

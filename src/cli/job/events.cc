@@ -3,10 +3,10 @@
 #include <ctime>
 #include <mutex>
 
+#include "base/json_access.h"
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/run_directory.h"
-#include "cli/json_access.h"
 #include "cli/output.h"
 #include "env/clock.h"
 #include "job/membership/job_state.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/json_access.h"
 #include "base/result.h"
 #include "cli/job/run_directory.h"
-#include "cli/json_access.h"
 #include "job/membership/job_state.h"
 
 namespace pawl::job {

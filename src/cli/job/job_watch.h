@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/json_access.h"
+#include "base/json_access.h"
 #include "env/poller.h"
 #include "job/control/control.h"
 #include "job/membership/job_state.h"

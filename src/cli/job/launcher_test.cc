@@ -10,10 +10,10 @@
 
 #include <fstream>
 
+#include "base/json_access.h"
 #include "base/text.h"
 #include "cli/job/namespaces.h"
 #include "cli/job/run_directory.h"
-#include "cli/json_access.h"
 #include "env/clock.h"
 #include "env/files.h"
 #include "env/network.h"

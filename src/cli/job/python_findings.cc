@@ -6,9 +6,9 @@
 #include <chrono>
 #include <csignal>
 
+#include "base/json_access.h"
 #include "base/text.h"
 #include "cli/exit_codes.h"
-#include "cli/json_access.h"
 #include "cli/output.h"
 #include "env/fd.h"
 #include "env/files.h"

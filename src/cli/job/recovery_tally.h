@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/json_access.h"
+#include "base/json_access.h"
 
 namespace pawl::job {
 

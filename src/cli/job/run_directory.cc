@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/json_access.h"
 #include "base/text.h"
 #include "cli/job/trainer_command.h"
-#include "cli/json_access.h"
 #include "env/files.h"
 #include "env/process.h"
 #include "job/daemon/keeper.h"

@@ -3,55 +3,37 @@
 #include <algorithm>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "base/text.h"
+#include "base/json_access.h"
 #include "job/recovery/duties.h"
 #include "job/recovery/suspicion.h"
 
 namespace pawl::job {
 
-using Json = nlohmann::json;
-
 namespace {
 
-std::uint64_t number_in(const Json& object, const char* name) {
-  return object.is_object() && object.contains(name) && object[name].is_number_unsigned()
-             ? object[name].get<std::uint64_t>()
-             : 0;
-}
-
-bool number_after(const std::string& key, const std::string& prefix, std::uint64_t& number) {
-  return key.rfind(prefix, 0) == 0 && parse_number(std::string_view(key).substr(prefix.size()), number);
-}
-
-std::string text_in(const Json& object, const char* name) {
-  return object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : std::string();
-}
-
 std::optional<TrainerEnd> trainer_end_in(Seat seat, const std::string& value) {
-  const Json json = Json::parse(value, nullptr, false);
-  if (!json.is_object() || !json.contains("detail") || !json["detail"].is_string()) return std::nullopt;
-  TrainerEnd end{seat, Generation(number_in(json, "generation")), text_in(json, "detail")};
-  end.step = Step(number_in(json, "step"));
-  end.failure = text_in(json, "failure");
-  end.times = static_cast<std::uint32_t>(std::min<std::uint64_t>(number_in(json, "times"), kSameEndsMax));
-  end.failure_class = failure_class_named(text_in(json, "class")).value_or(FailureClass::trainer_process);
-  end.remedy = text_in(json, "remedy");
+  const json record = json::parse(value, nullptr, false);
+  if (!member_of(record, "detail").is_string()) return std::nullopt;
+  TrainerEnd end{seat, Generation(number_in(record, "generation")), string_in(record, "detail")};
+  end.step = Step(number_in(record, "step"));
+  end.failure = string_in(record, "failure");
+  end.times = static_cast<std::uint32_t>(std::min<std::uint64_t>(number_in(record, "times"), kSameEndsMax));
+  end.failure_class = failure_class_named(string_in(record, "class")).value_or(FailureClass::trainer_process);
+  end.remedy = string_in(record, "remedy");
   return end;
 }
 
 }  // namespace
 
 std::string to_json(const TrainerEnd& end) {
-  const Json json{{"generation", end.generation.value},
-                  {"detail", end.detail},
-                  {"step", end.step.value},
-                  {"failure", end.failure},
-                  {"times", end.times},
-                  {"class", name_of(end.failure_class)},
-                  {"remedy", end.remedy}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a trainer says what it likes
+  const json record{{"generation", end.generation.value},
+                    {"detail", end.detail},
+                    {"step", end.step.value},
+                    {"failure", end.failure},
+                    {"times", end.times},
+                    {"class", name_of(end.failure_class)},
+                    {"remedy", end.remedy}};
+  return record.dump(-1, ' ', false, json::error_handler_t::replace);  // a trainer says what it likes
 }
 
 JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Duration now) {
@@ -75,7 +57,6 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
   Change change;
-  std::uint64_t number = 0;
   if (key == keys_.state()) {
     if (value == nullptr) return change;
     auto state = parse_job_state(*value);
@@ -85,9 +66,9 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   }
   if (key.starts_with(keys_.events()) || key.starts_with(keys_.all_progress())) return change;
   if (key.rfind(keys_.all_accusations(), 0) != 0) news_at_ = now;
-  if (number_after(key, keys_.nodes(), number)) {
+  if (NodeId node; id_after(keys_.nodes(), key, node)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
-    registrations_.note(NodeId(static_cast<std::uint32_t>(number)), record ? &*record : nullptr, now);
+    registrations_.note(node, record ? &*record : nullptr, now);
     change.nodes = true;
   } else {
     apply_record(key, value, change);
@@ -97,7 +78,8 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
 
 // Of which a later one takes the place of an earlier one, and that nobody erases but the leader when they are over.
 void JobMirror::apply_record(const std::string& key, const std::string* value, Change& change) {
-  std::uint64_t number = 0;
+  NodeId node;
+  Seat seat;
   if (state_ && key.rfind(keys_.accusations(state_->generation), 0) == 0) {
     auto accusation = value != nullptr ? parse_accusation(*value) : Result<Accusation>(Error{Code::not_found, ""});
     if (accusation)
@@ -106,24 +88,24 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
       accusations_.erase(key);
   } else if (value == nullptr) {
     return;
-  } else if (state_ && number_after(key, keys_.inventories(state_->generation), number)) {
+  } else if (state_ && id_after(keys_.inventories(state_->generation), key, node)) {
     if (auto inventory = parse_inventory(*value)) inventories_[inventory->life.node] = *inventory;
-  } else if (state_ && number_after(key, keys_.readies(state_->generation), number)) {
-    readies_[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
-  } else if (state_ && number_after(key, keys_.faults(state_->generation), number)) {
+  } else if (state_ && id_after(keys_.readies(state_->generation), key, node)) {
+    readies_[node] = state_->generation;
+  } else if (state_ && id_after(keys_.faults(state_->generation), key, seat)) {
     if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {
-    stop_.stop_step = Step(number_in(Json::parse(*value, nullptr, false), "step"));
+    stop_.stop_step = Step(number_in(json::parse(*value, nullptr, false), "step"));
     change.stop = true;
-  } else if (state_ && number_after(key, keys_.stop_acks(state_->generation), number)) {
-    stop_.told[NodeId(static_cast<std::uint32_t>(number))] = state_->generation;
-  } else if (number_after(key, keys_.finishes(), number)) {
-    const Json json = Json::parse(*value, nullptr, false);
-    const SeatFinish finish{Generation(number_in(json, "generation")), Step(number_in(json, "step")),
-                            json.is_object() && json.value("committed", Json()) == true};
-    if (finish.generation.value > 0) finishes_[Seat(static_cast<std::uint32_t>(number))] = finish;
-  } else if (number_after(key, keys_.exits(), number)) {
-    if (const auto end = trainer_end_in(Seat(static_cast<std::uint32_t>(number)), *value)) note_end(*end);
+  } else if (state_ && id_after(keys_.stop_acks(state_->generation), key, node)) {
+    stop_.told[node] = state_->generation;
+  } else if (id_after(keys_.finishes(), key, seat)) {
+    const json record = json::parse(*value, nullptr, false);
+    const SeatFinish finish{Generation(number_in(record, "generation")), Step(number_in(record, "step")),
+                            flag_in(record, "committed")};
+    if (finish.generation.value > 0) finishes_[seat] = finish;
+  } else if (id_after(keys_.exits(), key, seat)) {
+    if (const auto end = trainer_end_in(seat, *value)) note_end(*end);
   }
 }
 

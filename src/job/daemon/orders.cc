@@ -1,47 +1,33 @@
 #include "job/daemon/orders.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
-#include "base/text.h"
+#include "base/json_access.h"
 
 namespace pawl::job {
 
-// The node of `<prefix><node>`.
-static std::optional<NodeId> node_after(std::string_view prefix, std::string_view key) {
-  std::uint32_t node = 0;
-  if (!key.starts_with(prefix) || !parse_number(key.substr(prefix.size()), node)) return std::nullopt;
-  return NodeId(node);
-}
-
-static std::uint64_t count_in(const nlohmann::json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
-}
-
 void Orders::apply(const std::string& key, const std::string* value, Revision revision) {
   if (!key.starts_with(keys_.orders()) && !key.starts_with(keys_.pause())) return;  // most keys
-  const auto json = nlohmann::json::parse(value != nullptr ? *value : "{}", nullptr, false);
-  if (const auto node = node_after(keys_.cordons(), key)) {
-    std::erase(cordoned_, *node);
-    if (value != nullptr) cordoned_.insert(std::ranges::upper_bound(cordoned_, *node), *node);
-  } else if (const auto leaving = node_after(keys_.drains(), key)) {
-    std::erase_if(drains_.leaving, [&](NodeLife life) { return life.node == *leaving; });
+  const json order = json::parse(value != nullptr ? *value : "{}", nullptr, false);
+  NodeId node;
+  if (id_after(keys_.cordons(), key, node)) {
+    std::erase(cordoned_, node);
+    if (value != nullptr) cordoned_.insert(std::ranges::upper_bound(cordoned_, node), node);
+  } else if (id_after(keys_.drains(), key, node)) {
+    std::erase_if(drains_.leaving, [node](NodeLife life) { return life.node == node; });
     if (value == nullptr) return;
-    drains_.leaving.push_back({*leaving, Incarnation(count_in(json, "incarnation"))});
+    drains_.leaving.push_back({node, Incarnation(number_in(order, "incarnation"))});
     std::ranges::sort(drains_.leaving);
   } else if (key == keys_.pause()) {
     drains_.pause.reset();
     if (value == nullptr) return;
-    const NodeLife life{NodeId(static_cast<std::uint32_t>(count_in(json, "node"))),
-                        Incarnation(count_in(json, "incarnation"))};
-    drains_.pause = Pause{Generation(count_in(json, "generation")), life, Step(count_in(json, "step")), revision};
+    const NodeLife life{NodeId(static_cast<std::uint32_t>(number_in(order, "node"))),
+                        Incarnation(number_in(order, "incarnation"))};
+    drains_.pause = Pause{Generation(number_in(order, "generation")), life, Step(number_in(order, "step")), revision};
   } else if (key.starts_with(keys_.pause_acks()) && value != nullptr) {
-    if (const auto node = node_after(key.substr(0, key.rfind('/') + 1), key))
-      drains_.paused[*node] = static_cast<Revision>(count_in(json, "pause"));
+    if (id_after(key.substr(0, key.rfind('/') + 1), key, node))
+      drains_.paused[node] = static_cast<Revision>(number_in(order, "pause"));
   }
 }
 

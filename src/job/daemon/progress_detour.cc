@@ -3,30 +3,22 @@
 #include <algorithm>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json_access.h"
 #include "base/log.h"
 
 namespace pawl::job {
 namespace {
 
 using namespace std::chrono_literals;
-using Json = nlohmann::json;
 
 // Between two writes; and before the first: most links that break come back at once. Whoever has a broken link writes,
 // and every node reads all of it, so that many nodes write less often.
 constexpr Duration kPause = 100ms, kPausePerNode = 2ms;
 
-std::optional<std::uint64_t> number_in(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
-  return found->get<std::uint64_t>();
-}
-
 }  // namespace
 
 std::string to_json(const ProgressNews& news) {
-  return Json{{"known", news.report.known.pack()},
+  return json{{"known", news.report.known.pack()},
               {"held", news.report.held},
               {"voided", news.report.voided},
               {"progress", news.progress.pack()}}
@@ -34,11 +26,11 @@ std::string to_json(const ProgressNews& news) {
 }
 
 std::optional<ProgressNews> parse_progress_news(const std::string& value) {
-  const Json json = Json::parse(value, nullptr, false);
-  const auto known = number_in(json, "known"), held = number_in(json, "held"), voided = number_in(json, "voided"),
-             progress = number_in(json, "progress");
-  if (!known || !held || !voided || !progress) return std::nullopt;
-  return ProgressNews{{Progress::unpack(*known), *held, *voided}, Progress::unpack(*progress)};
+  const json news = json::parse(value, nullptr, false);
+  for (const char* key : {"known", "held", "voided", "progress"})
+    if (!member_of(news, key).is_number_unsigned()) return std::nullopt;
+  return ProgressNews{{Progress::unpack(number_in(news, "known")), number_in(news, "held"), number_in(news, "voided")},
+                      Progress::unpack(number_in(news, "progress"))};
 }
 
 void ProgressDetour::consider() {
@@ -59,7 +51,7 @@ void ProgressDetour::write() {
   if (std::exchange(told_in_, context_.mirror.generation()) != context_.mirror.generation())
     log_warn("progress_by_control", "why", "a link of the tree does not stand");
   writing_ = true;
-  context_.control->put(key, value, [this, said = key + value](Status put) {
+  context_.control->put(key, value, [this, said = key + value](const Status& put) {
     writing_ = false;
     if (put) written_ = said;
   });

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json_access.h"
 #include "base/text.h"
 
 namespace pawl::job {
@@ -96,23 +95,15 @@ std::vector<std::string> exposures(const NodeContext& context, Seat seat, bool h
 
 std::string Questions::answer(const std::string& question, bool local) {
   const Json asked = Json::parse(question, nullptr, false);
-  auto text_of = [&](const char* name) {
-    return asked.is_object() && asked.contains(name) && asked[name].is_string() ? asked[name].get<std::string>()
-                                                                                : std::string();
-  };
-  auto number_of = [&](const char* name) {
-    return asked.is_object() && asked.contains(name) && asked[name].is_number_unsigned()
-               ? asked[name].get<std::uint64_t>()
-               : std::uint64_t{0};
-  };
-  if (!local && text_of("token") != token_) return R"({"error":"wrong token"})";
-  const std::string ask = text_of("ask");
+  if (!local && string_in(asked, "token") != token_) return R"({"error":"wrong token"})";
+  const std::string ask = string_in(asked, "ask");
   if (ask == "status") return status_json();
   if (ask == "inventory") return inventory_json();
   if (ask == "hold" || ask == "release") {
     if (!parts_.context.mirror.spec().test_hooks) return R"({"error":"holds need a job started with --test-hooks"})";
     if (ask == "hold")
-      return hold_json(text_of("phase"), static_cast<std::uint32_t>(number_of("local_index")), number_of("step"));
+      return hold_json(string_in(asked, "phase"), static_cast<std::uint32_t>(number_in(asked, "local_index")),
+                       number_in(asked, "step"));
     release_holds();
     return R"({"ok":true})";
   }

@@ -16,6 +16,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/text.h"
 #include "job/snapshot/slot_word.h"
 
 namespace pawl::job {
@@ -251,5 +252,11 @@ struct JobKeys {
   [[nodiscard]] std::string events() const;                                       // events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;      // sorts by time
 };
+
+// The id in `<prefix><id>`, such as nodes/<id>; false, with `id` as it was, where the key is another.
+template <class AnId>
+[[nodiscard]] bool id_after(std::string_view prefix, std::string_view key, AnId& id) {
+  return key.starts_with(prefix) && parse_number(key.substr(prefix.size()), id.value);
+}
 
 }  // namespace pawl::job

@@ -267,5 +267,17 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.event(1, NodeId(1)).find(keys.events()), 0u);
 }
 
+TEST(JobKeys, AnIdIsFoundAfterItsPrefixOnly) {
+  const JobKeys keys("charlm");
+  NodeId node(9);
+  for (const char* other : {"", "/pawl/charlm/nodes/", "/pawl/charlm/nodes/3x", "/pawl/charlm/nodes/3/4",
+                            "/pawl/other/nodes/3", "/pawl/charlm/nodes/4294967299"}) {
+    EXPECT_FALSE(id_after(keys.nodes(), other, node)) << other;
+    EXPECT_EQ(node, NodeId(9)) << other;
+  }
+  EXPECT_TRUE(id_after(keys.nodes(), keys.node(NodeId(3)), node));
+  EXPECT_EQ(node, NodeId(3));
+}
+
 }  // namespace
 }  // namespace pawl::job
