@@ -3,109 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include "env/files.h"
-#include "env/temporary_directory.h"
-#include "job/daemon/test_control.h"
-#include "job/daemon/test_wire.h"
+#include "job/daemon/test_pawld.h"
 
 namespace pawl::job {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Its loop returns as soon as a test's condition holds, and goes on with the next.
-class PausingNetwork : public TestNetwork {
- public:
-  Result<std::unique_ptr<Poller>> make_poller() override {
-    PAWL_ASSIGN(std::unique_ptr<Poller> real, real_network().make_poller());
-    return std::unique_ptr<Poller>(std::make_unique<PausingPoller>(std::move(real), *this));
-  }
-  std::function<bool()> may_pause = [] { return true; };
-
- private:
-  class PausingPoller : public Poller {
-   public:
-    PausingPoller(std::unique_ptr<Poller> real, PausingNetwork& network) : real_(std::move(real)), network_(network) {}
-    Status add(int handle, std::uint64_t key, Interest interest) override { return real_->add(handle, key, interest); }
-    Status modify(int handle, std::uint64_t key, Interest interest) override {
-      return real_->modify(handle, key, interest);
-    }
-    void remove(int handle) override { real_->remove(handle); }
-    Status wait(Duration timeout, std::vector<Ready>& ready) override {
-      if (network_.may_pause()) return Error{Code::cancelled, "a test looks"};
-      return real_->wait(std::min<Duration>(timeout, 2ms), ready);
-    }
-    void wake() override { real_->wake(); }
-
-   private:
-    const std::unique_ptr<Poller> real_;
-    PausingNetwork& network_;
-  };
-};
-
-class OnePawld : public testing::Test {
- protected:
-  OnePawld() {
-    options.job = "test";
-    options.address = "127.0.0.1:100";
-    options.run_dir = directory.path();
-    options.incarnation = 5;
-    spec.version = kProtocolVersion;
-    spec.job = "test";
-    spec.node_count = 2;  // the other never comes
-    spec.deadline_ms = 30'000;
-  }
-  void make() {
-    auto pair = make_packet_pair();
-    keeper = std::move(pair->first);
-    DaemonLines lines;
-    lines.keeper = real_stream(std::move(pair->second));
-    auto listening = listen_tcp({"127.0.0.1", 0});
-    peers = *local_address(listening->get());
-    lines.peers = real_listener(std::move(*listening));
-    lines.trainers = real_listener(std::move(*listen_unix(directory.path("socket"))));
-    lines.connect_control = [this](const std::string& token) {
-      token_used = token;
-      return Result<std::unique_ptr<Control>>(control.connect());
-    };
-    lines.exit = [](int) {};
-    pawld.emplace(options, std::move(lines), environment);
-  }
-  void start() {
-    ASSERT_TRUE(write_file_atomically(directory.path("token"), "secret").has_value());
-    control.put("/pawl/test/spec", to_json(spec));
-    make();
-    ASSERT_TRUE(pawld->start().has_value());
-    ASSERT_TRUE(until([this] { return !registered().empty(); }));
-  }
-  template <class Condition>
-  bool until(Condition condition) {
-    const Deadline deadline = Deadline::in(kTestPatience);
-    bool holds = false;
-    network.may_pause = [&] { return (holds = condition()) || deadline.passed(); };
-    (void)pawld->run();
-    return holds;
-  }
-  void go_on_for(Duration time) {
-    const Deadline end = Deadline::in(time);
-    (void)until([&] { return end.passed(); });
-  }
-  [[nodiscard]] std::string registered() const { return control.value("/pawl/test/nodes/0"); }
-
-  TemporaryDirectory directory{"/tmp"};
-  SkippingClock clock;
-  PausingNetwork network;
-  Environment environment{clock, real_tasks(), network, real_files(), real_processes(), real_shared_memory()};
-  MemoryControl control;
-  DaemonOptions options;
-  JobSpec spec;
-  Fd keeper;
-  Address peers;
-  std::string token_used;
-  std::optional<Pawld> pawld;
-};
 
 TEST_F(OnePawld, JoinsWithTheJobsToken) {
   start();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "job/daemon/test_layout.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
 #include "job/layout/seat_layout.h"
@@ -12,23 +13,6 @@ namespace pawl::job {
 namespace {
 
 using namespace std::chrono_literals;
-
-// What a script of two ranks declares: one tensor that both have.
-SeatLayout layout_of(std::uint64_t rows, std::uint64_t capacity = 0) {
-  LayoutBuilder builder(2);
-  EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 2}}}));
-  LayoutEntry entry;
-  entry.name = "wte";
-  entry.role = "weight";
-  entry.shape = {rows, 3};
-  entry.box = whole_box(entry.shape);
-  entry.mesh = 0;
-  EXPECT_TRUE(builder.add(entry));
-  if (capacity > 0) {
-    EXPECT_TRUE(builder.add_blob("sampler", capacity));
-  }
-  return *builder.build();
-}
 
 class TwoSeats : public testing::Test {
  protected:
@@ -50,14 +34,7 @@ class TwoSeats : public testing::Test {
     seats.on_request(trainer.process(), trainer.asks(message, id));
   }
   void declare(TestTrainer& trainer, std::uint64_t rows, std::uint64_t capacity = 0) {
-    const SeatLayout layout = layout_of(rows, capacity);
-    LayoutMessage message;
-    message.payload_bytes = layout.payload_bytes;
-    message.stable_bytes = layout.stable_bytes;
-    message.bucket_bytes = 4096;
-    message.layout = text_of(layout);
-    message.layout_digest = rows + capacity;
-    ask(trainer, message);
+    ask(trainer, declaration_of(test_layout(rows, capacity), rows + capacity));
   }
   static void capture(const Slot& slot, Step step) {
     ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), step, 0));
@@ -218,7 +195,7 @@ TEST_F(TwoSeats, ALayoutWaitsForTheSnapshotThatIsOnItsWay) {
   spec.seat = Seat(0);
   spec.kind = ArenaKind::own;
   spec.bucket_bytes = 4096;
-  const SeatLayout captured = layout_of(5, 100);
+  const SeatLayout captured = test_layout(5, 100);
   spec.payload_bytes = captured.payload_bytes;
   spec.stable_bytes = captured.stable_bytes;
   spec.layout = text_of(captured);

@@ -37,6 +37,11 @@ class MemoryControl {
     std::lock_guard lock(mutex_);
     watches_held_ = true;
   }
+  // As if the control could not be reached.
+  void fail_next_lists(int count) {
+    std::lock_guard lock(mutex_);
+    lists_to_fail_ = count;
+  }
   [[nodiscard]] std::string value(const std::string& key) const {
     std::lock_guard lock(mutex_);
     const auto found = keys_.find(key);
@@ -111,6 +116,10 @@ class MemoryControl {
       all_.before_list();
       std::lock_guard lock(all_.mutex_);
       ++all_.lists_;
+      if (all_.lists_to_fail_ > 0) {
+        --all_.lists_to_fail_;
+        return Error{Code::unreachable, "the test fails this listing"};
+      }
       return Listing{all_.listed(prefix), all_.revision_};
     }
     Result<Revision> put(std::string_view key, std::string_view value, LeaseId) override {
@@ -167,6 +176,7 @@ class MemoryControl {
   std::map<Watch*, Tell> watches_;
   bool watches_held_ = false;
   int lists_ = 0;
+  int lists_to_fail_ = 0;
   int writes_ = 0;
 };
 

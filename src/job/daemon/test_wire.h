@@ -101,6 +101,47 @@ class PeerEnd {
   Fd fd_;
 };
 
+// A trainer process that has connected, and what pawld has sent it.
+class TrainerSide {
+ public:
+  explicit TrainerSide(const std::string& path) : fd_(*connect_unix(path, Deadline::in(kTestPatience))) {}
+  template <class Message>
+  void say(const Message& message, std::uint64_t id = 0) {
+    EXPECT_TRUE(send_frame(fd_.get(), frame_of(message, id), Deadline::in(kTestPatience)).has_value());
+  }
+  // The next frame; descriptors that come with it are added to `fds`.
+  Frame next() {
+    Frame frame;
+    for (;;) {
+      const auto whole = reader_.next(frame);
+      if (!whole || *whole) return frame;
+      std::byte buffer[4096];
+      const auto got = receive_with_fds(fd_.get(), buffer, fds, Deadline::in(kTestPatience));
+      EXPECT_TRUE(got.has_value()) << "nothing came: " << (got ? "" : got.error().what);
+      if (!got) return {};
+      reader_.append(std::span(buffer, *got));
+    }
+  }
+  // The next message; a failure if it is another one.
+  template <class Message>
+  Message next_as() {
+    const Frame frame = next();
+    auto message = message_in<Message>(frame);
+    EXPECT_TRUE(message.has_value()) << "another message came, of kind " << frame.kind;
+    return message ? *message : Message{};
+  }
+  bool is_closed() {
+    std::byte byte;
+    const auto got = receive_some(fd_.get(), std::span(&byte, 1), Deadline::in(kTestPatience));
+    return !got && got.error().code == Code::unreachable;
+  }
+  std::vector<Fd> fds;
+
+ private:
+  Fd fd_;
+  FrameReader reader_;
+};
+
 // Whoever is connected to, the test is at the other end.
 class TestNetwork : public Network {
  public:
@@ -264,7 +305,7 @@ class RunningLoop {
 inline constexpr std::uint32_t kTestBuckets = 3;
 inline constexpr std::uint64_t kTestPayloadBytes = 10'000;
 [[nodiscard]] constexpr std::size_t test_bucket_bytes(std::uint32_t index) {
-  return index + 1 < kTestBuckets ? 4096 : kTestPayloadBytes - 2 * 4096;
+  return index + 1 < kTestBuckets ? 4096 : kTestPayloadBytes - 2 * std::size_t{4096};
 }
 
 inline ArenaSpec test_arena(ArenaKind kind, Seat seat, std::uint64_t layout_digest = 5) {
@@ -286,7 +327,8 @@ inline Memory::Keeper nobody_keeps() {
 // What the bucket of a step holds: no other one is equal.
 inline std::vector<std::byte> bucket_bytes(Step step, std::uint32_t index, std::size_t size) {
   std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(step.value * 31 + index * 101 + i);
+  for (std::size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>(step.value * 31 + std::uint64_t{index} * 101 + i);
   return bytes;
 }
 

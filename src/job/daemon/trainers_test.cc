@@ -15,39 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A process that has connected, and what pawld has sent it.
-class TrainerEnd {
- public:
-  explicit TrainerEnd(const std::string& path) : fd_(*connect_unix(path, Deadline::in(kTestPatience))) {}
-  template <class Message>
-  void say(const Message& message, std::uint64_t id) {
-    EXPECT_TRUE(send_frame(fd_.get(), frame_of(message, id), Deadline::in(kTestPatience)).has_value());
-  }
-  // The next frame; descriptors that come with it are added to `fds`.
-  Frame next() {
-    Frame frame;
-    for (;;) {
-      const auto whole = reader_.next(frame);
-      if (!whole || *whole) return frame;
-      std::byte buffer[4096];
-      const auto got = receive_with_fds(fd_.get(), buffer, fds, Deadline::in(kTestPatience));
-      EXPECT_TRUE(got.has_value()) << "nothing came: " << (got ? "" : got.error().what);
-      if (!got) return {};
-      reader_.append(std::span(buffer, *got));
-    }
-  }
-  bool is_closed() {
-    std::byte byte;
-    const auto got = receive_some(fd_.get(), std::span(&byte, 1), Deadline::in(kTestPatience));
-    return !got && got.error().code == Code::unreachable;
-  }
-  std::vector<Fd> fds;
-
- private:
-  Fd fd_;
-  FrameReader reader_;
-};
-
 class Attaches : public testing::Test {
  protected:
   void SetUp() override {
@@ -75,7 +42,7 @@ class Attaches : public testing::Test {
     return attach;
   }
   // As a new process, which then has its page.
-  void attach(TrainerEnd& process) {
+  void attach(TrainerSide& process) {
     process.say(attach_message(), 1);
     ASSERT_TRUE(is<AttachedMessage>(process.next()));
     ASSERT_EQ(process.fds.size(), 3u);
@@ -100,7 +67,7 @@ class Attaches : public testing::Test {
 };
 
 TEST_F(Attaches, ANewProcessGetsItsPageAndBothEvents) {
-  TrainerEnd process(path);
+  TrainerSide process(path);
   process.say(attach_message(), 9);
   const Frame frame = process.next();
   EXPECT_EQ(frame.id, 9u);
@@ -125,7 +92,7 @@ TEST_F(Attaches, ANewProcessGetsItsPageAndBothEvents) {
 }
 
 TEST_F(Attaches, ARequestIsAnsweredOnceUnderItsId) {
-  TrainerEnd process(path);
+  TrainerSide process(path);
   attach(process);
   process.say(JoinMessage{}, 7);
   EXPECT_TRUE(loop.eventually([this] { return requests.size() == 1; }));
@@ -154,7 +121,7 @@ TEST_F(Attaches, ARequestIsAnsweredOnceUnderItsId) {
 }
 
 TEST_F(Attaches, ARecoveryFreesATrainerFromAllButItsJoin) {
-  TrainerEnd process(path);
+  TrainerSide process(path);
   attach(process);
   process.say(JoinMessage{}, 2);
   process.say(RestoreMessage{}, 3);
@@ -171,7 +138,7 @@ TEST_F(Attaches, ARecoveryFreesATrainerFromAllButItsJoin) {
 
 TEST_F(Attaches, WhoDoesNotFitIsRefused) {
   auto refusal = [this](const AttachMessage& attach) {
-    TrainerEnd process(path);
+    TrainerSide process(path);
     process.say(attach, 1);
     const auto refused = message_in<RefusedMessage>(process.next());
     return refused ? refused->why : "not refused";
@@ -181,17 +148,17 @@ TEST_F(Attaches, WhoDoesNotFitIsRefused) {
   EXPECT_NE(refusal(other_version).find("install the same release"), std::string::npos);
   EXPECT_NE(refusal(attach_message(Generation(0), 2)).find("this node has 2 places"), std::string::npos);
   EXPECT_NE(refusal(attach_message(Generation(3))).find("must start anew"), std::string::npos);
-  TrainerEnd process(path);
+  TrainerSide process(path);
   process.say(JoinMessage{}, 1);
   EXPECT_EQ(message_in<RefusedMessage>(process.next())->why, "the first message must be attach");
   EXPECT_TRUE(ask([this] { return held.empty() && requests.empty(); }));
 }
 
 TEST_F(Attaches, TheSameProcessKeepsItsPageAndSeatOnAnotherConnection) {
-  TrainerEnd first(path);
+  TrainerSide first(path);
   attach(first);
   const TrainerPage* page = ask([this]() -> const TrainerPage* { return place().shared.page; });
-  TrainerEnd second(path);
+  TrainerSide second(path);
   second.say(attach_message(Generation(3)), 1);
   EXPECT_TRUE(is<AttachedMessage>(second.next()));
   EXPECT_TRUE(first.is_closed());
@@ -203,13 +170,13 @@ TEST_F(Attaches, TheSameProcessKeepsItsPageAndSeatOnAnotherConnection) {
 }
 
 TEST_F(Attaches, AQuestionNeedsNoPlace) {
-  TrainerEnd asker(path);
+  TrainerSide asker(path);
   asker.say(QuestionMessage{"{}"}, 1);
   EXPECT_TRUE(loop.eventually([this] { return questions == 1; }));
 }
 
 TEST_F(Attaches, TheRobustMutexTellsOfADeathBeforeTheKeeperDoes) {
-  TrainerEnd process(path);
+  TrainerSide process(path);
   attach(process);
   std::thread([this] { EXPECT_EQ(pthread_mutex_lock(&place().shared.page->alive), 0); }).join();  // and is gone
   process.say(JoinMessage{}, 2);  // from the first request on the mutex is watched
@@ -228,7 +195,7 @@ TEST_F(Attaches, TheRobustMutexTellsOfADeathBeforeTheKeeperDoes) {
 // bash -c, uv run, srun: what the keeper has started is not what attaches.
 TEST_F(Attaches, BehindAWrapperBothItsEndsCount) {
   loop.run([this] { trainers->spawned(0, 4242, 1); });
-  TrainerEnd process(path);
+  TrainerSide process(path);
   attach(process);
   loop.run([this] {
     EXPECT_EQ(place().pid, 4242u);
@@ -289,7 +256,7 @@ TEST_F(Attaches, APageThatTheKeeperGivesBackIsUsed) {
     EXPECT_TRUE(trainers->adopt_page(0, std::move(fd)));
   });
   EXPECT_EQ(page->pause_step.load(), 0u) << "this pawld may be without the control, and the trainer waits";
-  TrainerEnd process(path);
+  TrainerSide process(path);
   process.say(attach_message(Generation(3)), 1);
   EXPECT_TRUE(is<AttachedMessage>(process.next()));
 }
