@@ -61,6 +61,9 @@ def main():
         fields = "".join(f"  int field_{number} = 0;\n" for number in range(21))
         expect_fault(root, "base/large.h", f"namespace pawl {{\nstruct Large {{\n{fields}}};\n}}\n",
                      "Large has 21 fields")
+        methods = "".join(f"  void method_{number}();\n" for number in range(41))
+        expect_fault(root, "base/large.h", f"namespace pawl {{\nclass Large {{\n public:\n{methods}}};\n}}\n",
+                     "Large has 0 fields and 41 methods")
         for own_way in ("Deadline deadline = Deadline::in(seconds(1));", "real_clock().sleep(pause());",
                         "std::thread thread(run);"):
             expect_fault(root, "job/daemon/own_way.cc", f"void f() {{\n  {own_way}\n}}\n",
