@@ -253,6 +253,35 @@ TEST_F(PawldInAJob, ATrainersDeathIsAFaultWithItsLastWords) {
   EXPECT_NE(end.dump().find("ValueError: a bad batch"), std::string::npos) << end.dump();
 }
 
+TEST_F(PawldInAJob, ATrainerWithoutProgressHangs) {
+  spec.node_count = 1;
+  begin();
+  start_trainer();
+  (void)trainer->next_as<SeatedMessage>();
+  declare(1);
+  take_arena();
+  trainer->say(DoneMessage{Generation(1)}, 4);
+  (void)trainer->next_as<RunningMessage>();
+  capture(Generation(1), Step(1));
+  clock.skip(std::chrono::milliseconds(spec.hang_ms) + 1s);
+  EXPECT_TRUE(eventually([this] { return state().generation == Generation(2); }));
+  EXPECT_EQ(state().causes.at(0).kind, FaultKind::trainer_hang);
+  EXPECT_EQ(keeper_end->next<KillTrainer>().local_index, 0u);
+}
+
+TEST_F(PawldInAJob, AnotherLayoutGetsAnotherArenaInPlaceOfTheFirst) {
+  spec.node_count = 1;
+  begin();
+  start_trainer();
+  (void)trainer->next_as<SeatedMessage>();
+  declare(1);
+  take_arena();
+  trainer->say(declaration_of(test_layout(6, 0, 1), 6), 4);
+  (void)trainer->next_as<ArenaMessage>();
+  EXPECT_EQ(keeper_end->next<DropSegment>().name, "own.0");
+  EXPECT_EQ(keeper_end->next<HoldSegment>().name, "own.0");
+}
+
 TEST_F(PawldInAJob, AProcessThatEndsBeforeItHasASeatIsStartedAgain) {
   begin();
   (void)keeper_end->next<SpawnTrainer>();
@@ -354,6 +383,12 @@ TEST_F(PawldInAJob, FencesItsNodeWhereANeighbourSaysThatItIsEvicted) {
 TEST_F(PawldInAJob, TellsOfANodeWhoseAddressRefuses) {
   put_state(two_nodes(JobPhase::restoring));
   register_other();
+  NodeRecord spare;
+  spare.life = {NodeId(2), Incarnation(1)};
+  spare.address = "127.0.0.1:102";
+  spare.healthy = true;
+  spare.parked = 1;
+  control.put("/pawl/test/nodes/2", to_json(spare));
   begin();
   PeerEnd link = accept_link();
   network.refuse_next(1000);
