@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
+#include "checkpoint/containers/dict_keys.h"
 #include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/torch_program.h"
 #include "checkpoint/reshape/stored_file.h"
@@ -31,27 +32,6 @@ std::string layout_name(const Pickle& pickle, Value value) {  // torch.serializa
   std::string_view name = arguments.empty() ? std::string_view() : pickle.text(arguments[0]);
   if (name.starts_with("torch.")) name.remove_prefix(6);
   return std::string(name);
-}
-
-// A dict's key as Python shows it: 7, 2.5, True, None, 'x'.
-std::string text_of_key(const Pickle& pickle, Value key) {
-  switch (pickle.kind(key)) {
-    case PickleKind::none:
-      return "None";
-    case PickleKind::boolean:
-      return pickle.boolean(key) ? "True" : "False";
-    case PickleKind::integer:
-      return text(*pickle.integer(key));
-    case PickleKind::string:
-      return text('\'', pickle.text(key), '\'');
-    case PickleKind::real: {
-      std::string out = text(pickle.real(key));
-      if (out.find_first_not_of("-0123456789") == std::string::npos) out += ".0";
-      return out;
-    }
-    default:
-      return text('<', pickle.describe(key), '>');
-  }
 }
 
 bool is_key(std::string_view key) {
@@ -224,7 +204,6 @@ class TorchReader {
   using Child = std::pair<PathStep, Value>;
   void children_of(Value value, std::vector<Child>& out);
   void add_state(Value state, std::vector<Child>& out);
-  PathStep step_of(Value key);
 
   [[nodiscard]] const Pickle& pickle() const { return file_.pickle_; }
 
@@ -625,16 +604,6 @@ Status check_inside(const TorchTensor& tensor, const TorchStorage& storage) {
   return {};
 }
 
-PathStep TorchReader::step_of(Value key) {
-  if (pickle().is(key, PickleKind::string)) return {PathStep::Kind::key, std::string(pickle().text(key))};
-  if (!pickle().is(key, PickleKind::tuple)) return {PathStep::Kind::index, text_of_key(pickle(), key)};
-  std::string out = "(";
-  const std::span<const Value> items = pickle().items(key);
-  for (const Value& item : items)
-    append_text(out, text(&item == items.data() ? "" : ", ", text_of_key(pickle(), item)));
-  return {PathStep::Kind::index, text(out, items.size() == 1 ? "," : "", ')')};
-}
-
 // A state is a dict of attributes, or a pair of two (with and without slots). What a class of its own makes of anything
 // else only the class knows: the parts are called state_0, state_1, ...
 void TorchReader::add_state(Value state, std::vector<Child>& out) {
@@ -656,11 +625,9 @@ void TorchReader::add_state(Value state, std::vector<Child>& out) {
     if (!many) out.emplace_back(PathStep{PathStep::Kind::attribute, "state"}, state);
     return;
   }
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    PathStep step = step_of(items[i]);
-    step.kind = PathStep::Kind::attribute;
-    out.emplace_back(std::move(step), items[i + 1]);
-  }
+  const std::vector<std::optional<PathStep>> steps = steps_of_keys(pickle(), items);
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    if (steps[i]) out.emplace_back(PathStep{PathStep::Kind::attribute, steps[i]->text}, items[2 * i + 1]);
 }
 
 void TorchReader::children_of(Value value, std::vector<Child>& out) {
@@ -672,7 +639,9 @@ void TorchReader::children_of(Value value, std::vector<Child>& out) {
   const std::span<const Value> items = pickle().items(value);
   const Pickle::Object object = pickle().object(value);
   if (kind == PickleKind::dict || (kind == PickleKind::object && object.holds_pairs)) {
-    for (std::size_t i = 0; i + 1 < items.size(); i += 2) out.emplace_back(step_of(items[i]), items[i + 1]);
+    const std::vector<std::optional<PathStep>> steps = steps_of_keys(pickle(), items);
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      if (steps[i]) out.emplace_back(*steps[i], items[2 * i + 1]);
   } else {
     for (std::size_t i = 0; i < items.size(); ++i) out.emplace_back(PathStep{PathStep::Kind::index, text(i)}, items[i]);
   }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "checkpoint/containers/dict_keys.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -174,10 +175,13 @@ void add_states(const Pickle& pickle, const TensorsByValue& by_value, Value valu
     const std::size_t stride = has_keys ? 2 : 1;
     if (steps_left < items.size()) return;
     steps_left -= items.size();
+    const std::vector<std::optional<PathStep>> keys =
+        has_keys ? steps_of_keys(pickle, items) : std::vector<std::optional<PathStep>>();
     for (std::size_t i = items.size() / stride; i-- > 0;) {  // backwards: what is pushed last comes next
-      const std::string key = has_keys ? std::string(pickle.text(items[i * 2]).substr(0, kKeyBytesMax)) : text(i);
+      if (has_keys && !keys[i]) continue;
       Below below{items[i * stride + stride - 1], top.path, top.depth + 1};
-      below.path.push_back({has_keys ? PathStep::Kind::key : PathStep::Kind::index, key});
+      below.path.push_back(has_keys ? *keys[i] : PathStep{PathStep::Kind::index, text(i)});
+      if (has_keys && keys[i]->text.size() > kKeyBytesMax) below.path.back().text.resize(kKeyBytesMax);
       todo.push_back(std::move(below));
     }
   }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "checkpoint/containers/dict_keys.h"
 #include "checkpoint/formats/torch/torch_optimizers.h"
 #include "checkpoint/formats/torch/torch_state_shards.h"
 
@@ -156,7 +157,7 @@ void StateReader::read_optimizer(const FoundOptimizer& found, const std::optiona
     for (const Value key : keys) {
       std::optional<std::uint64_t> index = pickle().unsigned_(key);
       if (held) index = next++;
-      out.keys.push_back(index ? text(*index) : std::string(pickle().text(key).substr(0, kKeyBytesMax)));
+      out.keys.push_back(index ? text(*index) : step_of_key(pickle(), key).text.substr(0, kKeyBytesMax));
       all_numbers = all_numbers && (index || is_integer_key(pickle().text(key)));
       any = true;
     }
@@ -178,17 +179,16 @@ void StateReader::read_optimizer(const FoundOptimizer& found, const std::optiona
 void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
                                const std::optional<HeldParameters>& held) {
   const std::span<const Value> items = pickle().items(state);
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    const Value step = find_small(items[i + 1], "step");
+  const std::vector<std::optional<PathStep>> keys = steps_of_keys(pickle(), items);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Value step = find_small(items[2 * i + 1], "step");
     const std::optional<std::int64_t> whole = pickle().integer(step);
-    if (pickle().text(items[i]).size() > kKeyBytesMax) continue;
+    if (!keys[i] || keys[i]->text.size() > kKeyBytesMax) continue;
     if (!whole && !pickle().is(step, PickleKind::real)) continue;
     std::vector<PathStep> path = optimizer.path;
     path.push_back({PathStep::Kind::key, "state"});
-    std::optional<std::uint64_t> index = pickle().unsigned_(items[i]);
-    if (held && held->number_of.contains(items[i])) index = held->number_of.at(items[i]);
-    path.push_back({index ? PathStep::Kind::index : PathStep::Kind::key,
-                    index ? text(*index) : std::string(pickle().text(items[i]))});
+    const bool is_held = held && held->number_of.contains(items[2 * i]);
+    path.push_back(is_held ? PathStep{PathStep::Kind::index, text(held->number_of.at(items[2 * i]))} : *keys[i]);
     path.push_back({PathStep::Kind::key, "step"});
     add_number(std::move(path), whole ? static_cast<double>(*whole) : pickle().real(step));
   }
