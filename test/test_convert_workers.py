@@ -276,10 +276,11 @@ class WorkersTest(unittest.TestCase):
             self.assertEqual(USAGE, code, words)
             self.assertIn(says, out + err)
         # A worker that fails by itself ends them all, with its reason.
-        code, _, err = run("convert", source, self.at("source"), "--to", "safetensors", "--workers", "2")
+        shutil.copy(source, self.at("taken"))
+        code, _, err = run("convert", source, self.at("taken"), "--to", "safetensors", "--workers", "2")
         self.assertEqual(FAILED, code)
         self.assertIn("is there already", err)
-        self.left("source")
+        self.left("source", "taken")
 
 
 if __name__ == "__main__":

@@ -150,12 +150,12 @@ typedef struct pawl_checkpoint_access_options {
   /* 1: through the page cache. Default 0: large ranges that are not cached bypass it (O_DIRECT). For file systems that
    * are slow without a cache, or if the same files are read again soon. */
   int without_direct;
-  /* read: 1: keep what was seen of the checksums of a checkpoint of pawl's store, for pawl_checkpoint_seen. Default 0.
-   * It costs some time of the cores, and saves a second read. */
+  /* read: 1: keep what was seen of the checksums that the checkpoint has, for pawl_checkpoint_seen. Default 0. It costs
+   * some time of the cores, and saves a second read. */
   int prove;
   /* prove: texts of pawl_checkpoint_seen, with blanks between: what they prove is not read again. NULL: none. */
   const char* seen;
-  /* read, compare: of a tensor that has a copy of this number, use only that one. NULL: any copy. For checkpoints
+  /* read, compare, prove: of a tensor that has a copy of this number, use only that one. NULL: any copy. For checkpoints
    * whose copies differ, when you know which one is right. */
   const uint32_t* trusted_copy;
   /* Shows how far the call is, and can cancel it. NULL: nobody watches. */
@@ -188,10 +188,11 @@ PAWL_API const char* pawl_checkpoint_seen(const pawl_checkpoint* checkpoint);
  * Reads each copy once, and nothing of a tensor that is stored once. `options` may be NULL. */
 PAWL_API pawl_status pawl_checkpoint_compare(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
                                              const pawl_checkpoint_access_options* options);
-/* Whether the bytes of these tensors agree with the checksums that were written with them, in a checkpoint of pawl's
- * store. PAWL_CORRUPT: the error names what does not. PAWL_OK for other formats. Processes can share the work: this
- * call checks each piece number n with n % shares == share (0 and 1: all). Reads through the page cache, so the next
- * read mostly finds the bytes there. `options` may be NULL. */
+/* Whether the bytes of these tensors agree with the checksums that were written with them: pawl's store, torch.save, DCP
+ * and the formats that are made of torch.save's files have some. PAWL_CORRUPT: the error names what does not. PAWL_OK
+ * for safetensors, which has none. Processes can share the work: this call checks each piece number n with n % shares ==
+ * share (0 and 1: all). Reads through the page cache, so the next read mostly finds the bytes there. `options` may be
+ * NULL. */
 PAWL_API pawl_status pawl_checkpoint_prove(const pawl_checkpoint* checkpoint, const uint32_t* tensors, size_t count,
                                            uint32_t share, uint32_t shares,
                                            const pawl_checkpoint_access_options* options);

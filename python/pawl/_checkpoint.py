@@ -217,6 +217,7 @@ class Checkpoint:
         self.objects: list[str] = said["objects"]
         self.notes: list[str] = said["notes"]
         self.unnamed: list[str] = said["unnamed"]
+        self.unsupported: list[str] = said["unsupported"]
         self.problems: list[str] = said["problems"]
         self.family: str | None = said["family"]
         self.names: str | None = said["names"]

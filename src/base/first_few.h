@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/text.h"
 
@@ -28,5 +29,11 @@ class FirstFew {
   std::string what_;
   std::size_t count_ = 0;
 };
+
+[[nodiscard]] inline std::string first_few(const std::vector<std::string>& sentences) {
+  FirstFew few;
+  for (const std::string& sentence : sentences) few.add(sentence);
+  return few.sentence();
+}
 
 }  // namespace pawl

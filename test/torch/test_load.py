@@ -593,6 +593,49 @@ class StoreTest(Case):
         with self.assertRaisesRegex(Refused, "verify='later'"):
             pawl.torch.load(self.path("ckpt"), other, mine, verify="later")
 
+    def plain(self, seed):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        model(torch.rand(2, 4)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    def test_damaged_files_of_others_are_never_loaded(self):
+        """Of every format that has checksums: nothing has changed where a byte is damaged."""
+        model, optimizer = self.plain(1)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, self.path("state.pt"))
+        dcp.save({"model": model.state_dict()}, checkpoint_id=self.path("dcp"), no_dist=True)
+        weight = struct.pack("<20f", *model[0].weight.flatten().tolist())
+        for path, has_state in ((self.path("state.pt"), True), (self.path("dcp"), False)):
+            files = [path] if os.path.isfile(path) else [os.path.join(path, name) for name in os.listdir(path)]
+            data, place = next((file, whole.index(weight)) for file, whole in ((file, read(file)) for file in files)
+                               if weight in whole)
+            flip(data, place)
+            for verify in (True, "reading"):
+                other, mine = self.plain(2)
+                before = state_of(other, mine)
+                with self.subTest(path=path, verify=verify), self.assertRaisesRegex(PawlError, "checksum"):
+                    pawl.torch.load(path, other, mine if has_state else None, verify=verify)
+                if verify is True:
+                    self.assertEqual(before, state_of(other, mine))
+            pawl.torch.load(path, other, mine if has_state else None, verify=False)  # whoever insists
+            flip(data, place)
+            for verify in (True, "reading"):
+                other, mine = self.plain(2)
+                pawl.torch.load(path, other, mine if has_state else None, verify=verify)
+                self.assertEqual(model[0].weight.tolist(), other[0].weight.tolist())
+
+    def test_tensors_that_are_not_read_are_named(self):
+        model, _ = self.plain(1)
+        scaled = torch.quantize_per_tensor(torch.ones(4), 0.5, 3, torch.qint8)
+        torch.save({**model.state_dict(), "scaled": scaled}, self.path("state.pt"))
+        other, _ = self.plain(2)
+        with self.assertRaisesRegex(Refused, "scaled is quantised.*strict=False"):
+            pawl.torch.load(self.path("state.pt"), other)
+        report = pawl.torch.load(self.path("state.pt"), other, strict=False)
+        self.assertIn("scaled is quantised", " ".join(report.notes))
+
     def test_shares_of_other_checksums_prove_nothing(self):
         self.saved()
         with _checkpoint.Checkpoint(self.path("ckpt")) as checkpoint:
@@ -607,6 +650,11 @@ class StoreTest(Case):
             flip(data, os.path.getsize(data) - 3)
             with self.assertRaisesRegex(PawlError, "data-00000"):
                 checkpoint.prove(everything, seen=others)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def flip(path, offset):
@@ -705,7 +753,8 @@ def largest_seen(path, seen):
         ranks[number] = ranks.get(number, 0) + 1
     with open(os.path.join(path, "manifest.json")) as file:
         manifest = json.load(file)
-    pieces = [piece for tensor in manifest["tensors"] for piece in tensor["pieces"]]
+    pieces = sorted((piece for tensor in manifest["tensors"] for piece in tensor["pieces"]),
+                    key=lambda piece: (piece["file"], piece["offset"]))  # so are their checksums numbered
     whole = {number: count for number, (count, squares, cubes) in sums.items()
              if (squares, cubes) == (count ** 2, count ** 3) and ranks[number] > 1}
     found = pieces[max(whole, key=lambda number: whole[number])]

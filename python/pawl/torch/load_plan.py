@@ -98,7 +98,10 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     unnamed = "; ".join(checkpoint.unnamed if plan.layout.optimizers else [])
     if unnamed and options.strict:
         raise Refused(f"{options.path}: {unnamed} (optimizer=None loads the weights alone)")
-    plan.notes += [*problems, *([unnamed] if unnamed else []), *found.notes]
+    if checkpoint.unsupported and options.strict:
+        raise Refused(f"{options.path} has tensors that are not read: {first_of(checkpoint.unsupported)} (strict=False "
+                      f"loads the others)")
+    plan.notes += [*problems, *([unnamed] if unnamed else []), *checkpoint.unsupported, *found.notes]
     if found.faults:
         raise Refused(f"{options.path} does not fit the training: {first_of(found.faults)}")
     if found.missing and options.strict:

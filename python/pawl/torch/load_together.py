@@ -72,7 +72,7 @@ def load_planned(options: LoadOptions, ranks: Ranks, look: Callable[[], LoadPlan
     if options.verify == "reading":
         seen = " ".join(text for _, text in reads if text)
         ranks.gather(lambda: _whole(lambda: plan.checkpoint.prove(used, ranks.rank, ranks.world, seen=seen or None,
-                                                          threads=plan.threads)))
+                                                          **access_of(options, plan))))
     try:
         received = pass_on(shares, ranks.rank, ranks.world, ranks.group) if shared else 0
     except RuntimeError as error:  # torch's
@@ -112,7 +112,7 @@ def _check_whole(options: LoadOptions, plan: LoadPlan, unused: list[str], used: 
     if options.verify is True:
         stored = sum(plan.checkpoint.tensors[index].bytes for index in used) // ranks.world
         with Progress("check", options.path, stored, shown=ranks.rank == 0) as progress:
-            plan.checkpoint.prove(used, ranks.rank, ranks.world, progress, threads=plan.threads)
+            plan.checkpoint.prove(used, ranks.rank, ranks.world, progress, **access_of(options, plan))
 
 
 def _read(options: LoadOptions, plan: LoadPlan, parts: Sorted, neighbours: Neighbours,

@@ -53,10 +53,11 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
     hints                      what the checkpoint doesn't say: names, heads, tag, family (pawl.torch.Hints)
     trusted_copy               which stored replica to take where they differ
     check_replicas             False: stored replicas aren't compared before one of each is read
-    verify                     when the checksums of pawl's store are checked. True: first, in a pass of its own, so
-                               that nothing has changed where a byte is damaged. "reading": of what is read, with no
-                               second pass; a damaged byte is found when the training has it already, and the error
-                               says so. False: never
+    verify                     when the checksums that the checkpoint has are checked (pawl's store, torch.save, DCP,
+                               DeepSpeed, Megatron-Core; safetensors has none). True: first, in a pass of its own, so
+                               that nothing has changed where a byte is damaged. "reading": of what is read, mostly
+                               with no second pass; a damaged byte is found when the training has it already, and the
+                               error says so. False: never
 
     Fails, with one error on all ranks: Refused where another call can succeed; PawlError for the rest.
     """

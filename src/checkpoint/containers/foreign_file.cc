@@ -116,7 +116,8 @@ std::optional<Error> foreign_text(std::string_view head, bool is_whole) {
   if (begin.empty()) return std::nullopt;
   std::string_view line = begin.substr(0, std::min(begin.find_first_of("\r\n"), kShownBytes));
   while (!is_utf8(line)) line.remove_suffix(1);  // not in the middle of a character
-  return corrupt(text("text that begins with \"", line, '"'), "if a download should have been here, download it again");
+  return Error{Code::invalid,                    // perhaps a text that is well, and no checkpoint
+               text("text that begins with \"", line, "\": if a download should have been here, download it again")};
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
@@ -19,6 +21,7 @@ constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;
 constexpr std::uint64_t kStepsPerValue = 64;
 constexpr std::uint64_t kStepsAtLeast = 10'000;
 constexpr std::size_t kMetadataItems = 64;
+constexpr std::size_t kShownBytesMax = 256;  // in a sentence
 constexpr std::string_view kZipMagic = "PK\3\4";
 // The number that begins a stream: in protocol 2 and later, and as the decimal of protocols 0 and 1.
 constexpr std::string_view kLegacyMagic{"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12};
@@ -201,6 +204,8 @@ class TorchReader {
   // From values to names.
   void mark_interesting();
   Status walk();
+  void find_tensor_keys(Value value, const std::vector<PathStep>& path);
+  void note_unreached();
   using Child = std::pair<PathStep, Value>;
   void children_of(Value value, std::vector<Child>& out);
   void add_state(Value state, std::vector<Child>& out);
@@ -220,6 +225,8 @@ class TorchReader {
   std::unordered_map<Value, std::vector<Child>> parts_of_;  // of tensors made of tensors
   std::uint64_t part_count_ = 0;                            // of all of them
   std::vector<bool> interesting_;                           // a tensor lies in or below it
+  std::unordered_set<Value> reached_;                       // tensors
+  std::map<Value, std::string> tensor_keys_;                // tensors that are keys: of which dict
 };
 
 Result<TorchFile> TorchReader::read() {
@@ -414,6 +421,7 @@ Status TorchReader::add_storage(Value value) {
       storage.offset_bytes = record->offset_bytes;
       storage.packed_bytes = record->size_bytes;
       storage.deflated = record->deflated;
+      storage.crc32 = record->crc32;
     }
   }
   const auto [found, is_new] = storage_by_key_.emplace(key, static_cast<std::uint32_t>(file_.storages_.size()));
@@ -708,6 +716,7 @@ Status TorchReader::walk() {
   const std::uint64_t steps_max = kStepsAtLeast + kStepsPerValue * pickle().count();
   const auto enter = [&](Value value) {
     if (const auto found = tensor_of_.find(value); found != tensor_of_.end()) {
+      reached_.insert(value);
       file_.tensors_.push_back(found->second);
       file_.tensors_.back().path = path;
       steps += path.size();
@@ -716,6 +725,7 @@ Status TorchReader::walk() {
     on_path[value] = true;
     stack.push_back({value, {}, 0});
     children_of(value, stack.back().children);
+    find_tensor_keys(value, path);
   };
   if (interesting_[pickle().root()]) enter(pickle().root());
   while (!stack.empty()) {
@@ -732,6 +742,7 @@ Status TorchReader::walk() {
     path.push_back(child.first);
     enter(child.second);
   }
+  note_unreached();
   return {};
 }
 
@@ -749,8 +760,28 @@ Status TorchFile::take(TorchFile part, const std::vector<PathStep>& path, std::u
     tensor.value = kNothing;
     tensors_.push_back(std::move(tensor));
   }
-  for (const std::string& note : part.notes_) notes_.push_back(text(name_of(path), ": ", note));
+  const std::string prefix = path.empty() ? "" : text(name_of(path), ": ");
+  for (const std::string& note : part.notes_) notes_.push_back(prefix + note);
+  for (const std::string& what : part.unreached_) unreached_.push_back(prefix + what);
   return {};
+}
+
+void TorchReader::find_tensor_keys(Value value, const std::vector<PathStep>& path) {
+  if (!pickle().is(value, PickleKind::dict) && !pickle().object(value).holds_pairs) return;
+  const std::span<const Value> items = pickle().items(value);
+  std::optional<std::string> name;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    if (!tensor_of_.contains(items[i])) continue;
+    if (!name) name = name_of(path).substr(0, kShownBytesMax);
+    tensor_keys_.try_emplace(items[i], *name);
+  }
+}
+
+void TorchReader::note_unreached() {
+  for (const auto& [value, dict] : tensor_keys_)
+    if (!reached_.contains(value))
+      file_.unreached_.push_back(text("a tensor ", text_of(Shape(tensor_of_.at(value).shape)), " is a key of the dict ",
+                                      dict.empty() ? "at the top" : dict, ": only what it leads to is read"));
 }
 
 Result<TorchFile> TorchFile::read(ByteSource& source) {
@@ -857,14 +888,15 @@ CheckpointView view_of(const TorchFile& file, const std::string& path) {
     view.files.push_back(stored_file_of(file.storages()[i], path));
   }
   view.notes = file.notes();
+  view.unsupported = file.unreached();
   for (const TorchTensor& tensor : file.tensors()) {
     const std::string name = name_of(tensor.path);
     const std::optional<TorchReach> reach = reach_of(tensor);
     const bool has_bytes = tensor.storage != kNoStorage && file.storages()[tensor.storage].has_data;
     if (!has_bytes || !reach || tensor.shape.size() > kDimensionsMax || size_bits(tensor.type) % 8 != 0 ||
         tensor.conjugated || tensor.negated) {
-      view.notes.push_back(text("tensor ", name, " (", tensor.class_name, tensor.layout.empty() ? "" : ", ",
-                                tensor.layout, ") has no plain bytes"));
+      view.unsupported.push_back(text("tensor ", name, " (", tensor.class_name, tensor.layout.empty() ? "" : ", ",
+                                      tensor.layout, ") has no plain bytes"));
       continue;
     }
     StoredTensor& out = view.tensors.emplace_back();

@@ -44,6 +44,7 @@ struct TorchStorage {
   std::uint64_t packed_bytes = 0;  // deflated: its length in the file
   bool has_data = true;            // not on the device "meta"
   bool deflated = false;
+  std::uint32_t crc32 = 0;  // of its bytes; 0: not known
 };
 
 inline constexpr std::uint32_t kNoStorage = ~0u;
@@ -78,6 +79,8 @@ class TorchFile {
   [[nodiscard]] const std::vector<TorchTensor>& tensors() const { return tensors_; }  // in the order of the object
   [[nodiscard]] const std::vector<TorchStorage>& storages() const { return storages_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+  // Sentences: tensors to which no path leads, since they are keys of dicts.
+  [[nodiscard]] const std::vector<std::string>& unreached() const { return unreached_; }
   [[nodiscard]] bool is_big_endian() const { return big_endian_; }
   [[nodiscard]] std::string_view format() const { return format_; }  // "torch.save", "TorchScript", "torch.export"
   // Where the storages' records lie, for those who want to prove checksums. Empty for a stream.
@@ -95,7 +98,7 @@ class TorchFile {
   Pickle pickle_;
   std::vector<TorchTensor> tensors_;
   std::vector<TorchStorage> storages_;
-  std::vector<std::string> notes_;
+  std::vector<std::string> notes_, unreached_;
   std::vector<ZipRecord> records_;
   std::string_view format_ = "torch.save";
   bool big_endian_ = false;

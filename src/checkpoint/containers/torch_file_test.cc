@@ -171,16 +171,16 @@ TEST(TorchFile, SharedStoragesAreOne) {
 }
 
 // Sparse, nested and wrapped tensors have a shape and no strides: a view names them and leaves them out.
-TEST(TorchFile, WhatHasNoPlainBytesBecomesANote) {
+TEST(TorchFile, WhatHasNoPlainBytesIsUnsupported) {
   for (const std::string name :
        {"sparse_coo.pt", "sparse_csr.pt", "nested_tensor.pt", "dtensor_world1.pt", "meta_tensor.pt"}) {
     const std::string bytes = fixtures::content(fixtures::small_set() + "/torch/H_torch_save/" + name);
     Result<TorchFile> file = parse(bytes);
     ASSERT_TRUE(file.has_value()) << file.error().what;
     const CheckpointView view = view_of(*file, name);
-    EXPECT_FALSE(view.notes.empty()) << name;
+    EXPECT_FALSE(view.unsupported.empty()) << name;
     EXPECT_FALSE(view.tensors.empty()) << name;
-    EXPECT_EQ(view.tensors.size() + view.notes.size(), file->tensors().size()) << name;
+    EXPECT_EQ(view.tensors.size() + view.unsupported.size(), file->tensors().size()) << name;
   }
 }
 

@@ -327,7 +327,7 @@ Result<std::uint32_t> TorchProgramReader::storage_of(const ZipRecord& record, El
   const auto [found, is_new] = storage_of_.emplace(record.name, static_cast<std::uint32_t>(file_.storages_.size()));
   if (is_new)
     file_.storages_.push_back({record.name, type, record.offset_bytes, record.unpacked_bytes, record.size_bytes,
-                               record.unpacked_bytes != 0, record.deflated});
+                               record.unpacked_bytes != 0, record.deflated, record.crc32});
   if (file_.storages_[found->second].type != type)
     return Error{Code::invalid, text("record ", record.name, " holds tensors of two types")};
   return found->second;

@@ -213,9 +213,8 @@ Result<CheckpointView> Opener::open_as(Format format, const std::string& folder,
     case Format::dcp:
       return view_dcp(folder, options, files_);
     case Format::cut_dcp:
-      return Error{Code::not_found,
-                   text(folder, ": an incomplete checkpoint: there are .distcp files and no .metadata, ",
-                        "which is written last; the save did not end")};
+      return Error{Code::corrupt, text(folder, ": an incomplete checkpoint: there are .distcp files and no .metadata, ",
+                                       "which is written last; the save did not end")};
     case Format::old_megatron:
       return Error{Code::invalid, text(folder, ": Megatron-LM's older format (--ckpt-format torch) is not read; ",
                                        "Megatron-LM itself converts it to torch_dist")};

@@ -4,12 +4,31 @@
 
 #include <cerrno>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "base/text.h"
 #include "checkpoint/formats/huggingface/safetensors_writer.h"
 #include "checkpoint/formats/open_checkpoint.h"
 #include "checkpoint/view/pieces.h"
 
 namespace pawl::checkpoint {
+namespace {
+
+// Their numbers mean nothing without scale and zero point, which no reader has.
+void take_out_quantised(CheckpointView& view) {
+  std::unordered_set<std::string> taken;
+  std::erase_if(view.tensors, [&](const StoredTensor& tensor) {
+    const std::string_view type = name_of(tensor.type);
+    if (!type.starts_with("qu") && !type.starts_with("qi")) return false;
+    view.unsupported.push_back(text("tensor ", tensor.name, " is quantised (", type,
+                                    "): its scale and zero point are not read; dequantise it before it is saved"));
+    taken.insert(tensor.name);
+    return true;
+  });
+  std::erase_if(view.aliases, [&](const auto& alias) { return taken.contains(alias.second); });
+}
+
+}  // namespace
 
 Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
   std::vector<std::uint64_t> sizes;
@@ -23,9 +42,11 @@ Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
     struct stat found {};
     if (is_new && ::stat(file.path.c_str(), &found) != 0) {
       const int why = errno;
-      Error error = system_error(file.path, why);
-      error.code = why == ENOENT ? Code::not_found : Code::io;
-      return error;
+      if (why == ENOENT)
+        return Error{Code::corrupt, text(file.path,
+                                         ": this file of the checkpoint is missing; copy the checkpoint again, "
+                                         "or take another one")};
+      return system_error(file.path, why);
     }
     if (is_new) at->second = static_cast<std::uint64_t>(found.st_size);
     sizes.push_back(at->second);
@@ -38,6 +59,7 @@ Result<CheckpointView> open_proven(const std::string& path, const ReadOptions& o
   if (!view) return view;
   take_roles_from_keys(*view);
   PAWL_TRY(take_true_types(*view));
+  take_out_quantised(*view);
   PAWL_ASSIGN(const std::vector<std::uint64_t> sizes, file_sizes_of(*view));
   if (Status proven = check_view(*view, sizes); !proven) return std::move(proven).error().within(path);
   return view;

@@ -12,8 +12,8 @@
 #include "base/c_struct.h"
 #include "base/first_few.h"
 #include "base/text.h"
-#include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/formats/proven_checkpoint.h"
+#include "checkpoint/formats/stored_checksums.h"
 #include "checkpoint/library/options.h"
 #include "checkpoint/library/requests.h"
 #include "checkpoint/library/seen_pieces.h"
@@ -28,10 +28,9 @@
 
 struct pawl_checkpoint {
   pawl::checkpoint::CheckpointView view;
-  std::string store;        // the folder, of pawl's own format
-  bool is_renamed = false;  // tensors no longer have the numbers that they have in their files
   std::string json;
   mutable std::mutex seen_mutex;  // of what is below; all else stays as it was opened
+  mutable std::unique_ptr<pawl::checkpoint::StoredChecksums> checksums;
   mutable std::unique_ptr<pawl::checkpoint::SeenPieces> seen;
   mutable std::string seen_shares;
 };
@@ -75,9 +74,6 @@ Result<std::unique_ptr<pawl_checkpoint>> open(const char* path, const pawl_check
   PAWL_ASSIGN(const pawl::checkpoint::ViewOptions options, pawl::checkpoint::view_options_of(given));
   PAWL_ASSIGN(CheckpointView view, pawl::checkpoint::open_proven(path, options.read));
   auto checkpoint = std::make_unique<pawl_checkpoint>();
-  if (view.format == "pawl" && !view.files.empty())
-    checkpoint->store = view.files[0].path.substr(0, view.files[0].path.rfind('/'));
-  checkpoint->is_renamed = options.names != pawl::checkpoint::Names::stored;
   PAWL_ASSIGN(checkpoint->view, renamed(std::move(view), options));
   checkpoint->json = pawl::checkpoint::json_of(checkpoint->view);
   return checkpoint;
@@ -146,11 +142,19 @@ Result<Reading> prepare(const pawl_checkpoint& checkpoint, const pawl_checkpoint
   return reading;
 }
 
-// Made when it is first asked for.
-Result<pawl::checkpoint::SeenPieces*> seen_of(const pawl_checkpoint& checkpoint) {
-  const std::lock_guard lock(checkpoint.seen_mutex);
+// Both are made when they are first asked for. With the mutex held.
+Result<const pawl::checkpoint::StoredChecksums*> checksums_in(const pawl_checkpoint& checkpoint) {
+  if (!checkpoint.checksums) {
+    PAWL_ASSIGN(pawl::checkpoint::StoredChecksums listed, pawl::checkpoint::checksums_of(checkpoint.view));
+    checkpoint.checksums = std::make_unique<pawl::checkpoint::StoredChecksums>(std::move(listed));
+  }
+  return checkpoint.checksums.get();
+}
+
+Result<pawl::checkpoint::SeenPieces*> seen_in(const pawl_checkpoint& checkpoint) {
   if (!checkpoint.seen) {
-    PAWL_ASSIGN(checkpoint.seen, pawl::checkpoint::SeenPieces::create(checkpoint.store, checkpoint.view.files));
+    PAWL_ASSIGN(const pawl::checkpoint::StoredChecksums* checksums, checksums_in(checkpoint));
+    PAWL_ASSIGN(checkpoint.seen, pawl::checkpoint::SeenPieces::create(*checksums, checkpoint.view.files));
   }
   return checkpoint.seen.get();
 }
@@ -163,8 +167,9 @@ Status read(const pawl_checkpoint& checkpoint, const pawl_checkpoint_request* re
   for (const pawl::checkpoint::ReadRequest& request : reading.requests)
     bytes += pawl::volume(request.box) * pawl::size_bits(request.type) / 8;
   pawl::checkpoint::watch_execution(reading.options.watch, reading.options.execute, bytes);
-  if (reading.options.prove && !checkpoint.store.empty()) {
-    PAWL_ASSIGN(pawl::checkpoint::SeenPieces * seen, seen_of(checkpoint));
+  if (reading.options.prove) {
+    const std::lock_guard lock(checkpoint.seen_mutex);
+    PAWL_ASSIGN(pawl::checkpoint::SeenPieces * seen, seen_in(checkpoint));
     reading.options.execute.observe_read = seen->observer();
   }
   PAWL_ASSIGN(const pawl::checkpoint::ExecuteReport done,
@@ -214,14 +219,20 @@ Status compare(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, 
   return Error{Code::corrupt, text("copies that should be equal differ: ", faults.sentence())};
 }
 
-// Of the pieces that are chosen, as they are stored.
-std::uint64_t bytes_of(const CheckpointView& view, const std::function<bool(std::uint32_t, std::uint32_t)>& chosen) {
-  std::uint64_t bytes = 0;
-  for (std::uint32_t tensor = 0; tensor < view.tensors.size(); ++tensor)
-    for (std::uint32_t piece = 0; piece < view.tensors[tensor].pieces.size(); ++piece)
-      if (chosen(tensor, piece))
-        bytes += pawl::volume(view.tensors[tensor].pieces[piece].box) * pawl::size_bits(view.tensors[tensor].type) / 8;
-  return bytes;
+// Of the checksums that these tensors' bytes have, those that this share is to prove, and nothing has proven yet.
+Result<std::vector<std::size_t>> to_prove(const pawl_checkpoint& checkpoint, const std::vector<std::uint32_t>& tensors,
+                                          const AccessOptions& options, std::uint32_t share, std::uint32_t shares) {
+  const std::lock_guard lock(checkpoint.seen_mutex);
+  PAWL_ASSIGN(const pawl::checkpoint::StoredChecksums* checksums, checksums_in(checkpoint));
+  std::vector<bool> proven(checksums->all.size(), false);
+  if (!options.seen.empty()) {
+    PAWL_ASSIGN(const pawl::checkpoint::SeenPieces* seen, seen_in(checkpoint));
+    PAWL_ASSIGN(proven, seen->proven_by(options.seen));
+  }
+  std::vector<std::size_t> numbers =
+      pawl::checkpoint::checksums_meeting(*checksums, checkpoint.view, tensors, options.source.trusted_copy);
+  std::erase_if(numbers, [&](std::size_t number) { return proven[number] || number % shares != share; });
+  return numbers;
 }
 
 Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, std::size_t count, std::uint32_t share,
@@ -229,39 +240,19 @@ Status prove(const pawl_checkpoint& checkpoint, const std::uint32_t* tensors, st
   PAWL_ASSIGN(const AccessOptions options, pawl::checkpoint::access_options_of(given));
   PAWL_ASSIGN(const std::vector<std::uint32_t> chosen, chosen_of(checkpoint.view, tensors, count));
   if (shares == 0 || share >= shares) return Error{Code::invalid, text("share ", share, " of ", shares)};
-  if (checkpoint.store.empty()) return {};
-  std::vector<std::uint64_t> first;  // of each tensor: the number of its first piece
-  std::uint64_t pieces = 0;
-  for (const pawl::checkpoint::StoredTensor& tensor : checkpoint.view.tensors) {
-    first.push_back(pieces);
-    pieces += tensor.pieces.size();
-  }
-  std::vector<bool> is_chosen(checkpoint.view.tensors.size(), checkpoint.is_renamed);
-  for (const std::uint32_t tensor : chosen) is_chosen[tensor] = true;
-  std::vector<bool> proven;  // by the manifest's numbers
-  pawl::checkpoint::SeenPieces* seen = nullptr;
-  if (!options.seen.empty()) {
-    PAWL_ASSIGN(seen, seen_of(checkpoint));
-    PAWL_ASSIGN(proven, seen->proven_by(options.seen));
-  }
-  pawl::checkpoint::StoreProofOptions proof;
-  proof.threads = options.execute.threads;
-  proof.chosen = [&](std::uint32_t tensor, std::uint32_t piece) {
-    if (const std::uint64_t number = seen != nullptr ? seen->first_of(tensor) + piece : 0; number < proven.size())
-      if (proven[number]) return false;
-    if (checkpoint.is_renamed) return (tensor + piece) % shares == share;
-    return is_chosen[tensor] && (first[tensor] + piece) % shares == share;
-  };
+  PAWL_ASSIGN(const std::vector<std::size_t> numbers, to_prove(checkpoint, chosen, options, share, shares));
+  const pawl::checkpoint::StoredChecksums& checksums = *checkpoint.checksums;
+  std::uint64_t bytes_all = 0;
+  for (const std::size_t number : numbers) bytes_all += checksums.all[number].end - checksums.all[number].begin;
   pawl::checkpoint::ExecuteOptions watched;
-  pawl::checkpoint::watch_execution(options.watch, watched, bytes_of(checkpoint.view, proof.chosen));
-  proof.cancel = watched.cancel;
+  pawl::checkpoint::watch_execution(options.watch, watched, bytes_all);
+  pawl::checkpoint::ChecksumProofOptions proof{.threads = options.execute.threads, .cancel = watched.cancel};
   if (watched.progress)
     proof.progress = [&](std::uint64_t bytes) { watched.progress({bytes, watched.bytes_expected}); };
-  PAWL_ASSIGN(const pawl::checkpoint::StoreProof found, pawl::checkpoint::prove_store(checkpoint.store, proof));
-  pawl::FirstFew faults;
-  for (const std::string& wrong : found.wrong) faults.add(wrong);
-  if (!faults.any()) return {};
-  return Error{Code::corrupt, faults.sentence()};
+  PAWL_ASSIGN(pawl::checkpoint::ChecksumReport found, pawl::checkpoint::prove_checksums(checksums, numbers, proof));
+  found.wrong.insert(found.wrong.begin(), checksums.wrong.begin(), checksums.wrong.end());
+  if (found.wrong.empty()) return {};
+  return Error{Code::corrupt, pawl::first_few(found.wrong)};
 }
 
 constexpr const char* kNoHandle = "the checkpoint is NULL";

@@ -3,46 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <map>
 #include <tuple>
 
 #include "base/text.h"
-#include "checkpoint/formats/native/store_manifest.h"
-#include "checkpoint/formats/native/store_view.h"
 
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::uint32_t kNoFile = ~std::uint32_t{0};
-
-struct Numbered {
-  FileRange range;
-  std::uint64_t number = 0;
-  std::uint32_t crc32c = 0;
-};
-
-std::vector<Numbered> pieces_of(const StoreManifest& manifest) {
-  std::vector<Numbered> pieces;
-  for (const StoreManifestTensor& tensor : manifest.tensors)
-    for (const StoreManifestPiece& piece : tensor.pieces)
-      pieces.push_back({{piece.file, piece.offset_bytes, piece.offset_bytes + piece_bytes(tensor, piece)},
-                        pieces.size(),
-                        piece.crc32c});
-  std::ranges::sort(pieces, {}, &Numbered::range);
-  return pieces;
-}
-
-std::vector<std::uint32_t> files_of(const StoreManifest& manifest, const std::string& folder,
-                                    std::span<const StoredFile> files) {
-  std::map<std::string, std::uint32_t> named;
-  for (std::uint32_t i = 0; i < manifest.files.size(); ++i) named[join_path(folder, manifest.files[i].name)] = i;
-  std::vector<std::uint32_t> found;
-  for (const StoredFile& file : files) {
-    const auto at = named.find(file.path);
-    found.push_back(at != named.end() && file.codec == StoredFile::Codec::none ? at->second : kNoFile);
-  }
-  return found;
-}
+// Of what no reading shows: no stretches make it.
+constexpr std::array<std::uint64_t, 3> kNeverSeen = {~std::uint64_t{0}, 1, 1};
 
 template <typename Number>
 bool take_number(std::string_view& from, Number& number) {
@@ -61,27 +30,23 @@ bool take_next(std::string_view& from, Number& number) {
 
 }  // namespace
 
-Result<std::unique_ptr<SeenPieces>> SeenPieces::create(const std::string& folder, std::span<const StoredFile> files) {
-  PAWL_ASSIGN(const StoreManifest manifest, read_store_manifest(folder));
-  const std::vector<Numbered> pieces = pieces_of(manifest);
+Result<std::unique_ptr<SeenPieces>> SeenPieces::create(const StoredChecksums& checksums,
+                                                       std::span<const StoredFile> files) {
+  const std::vector<std::size_t> plain = plain_checksums(checksums);
   std::vector<FileRange> ranges;
-  for (const Numbered& piece : pieces) ranges.push_back(piece.range);
-  PAWL_ASSIGN(RangeChecksums seen, RangeChecksums::create(std::move(ranges), ChecksumKind::crc32c));
+  for (const std::size_t number : plain) ranges.push_back(range_of(checksums.all[number]));
+  PAWL_ASSIGN(RangeChecksums seen, RangeChecksums::create(std::move(ranges), checksums.kind));
   std::unique_ptr<SeenPieces> made(new SeenPieces(std::move(seen)));
-  made->sums_.resize(pieces.size());
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    made->number_of_.push_back(pieces[i].number);
-    Sums& sums = made->sums_[pieces[i].number];
-    sums.share = pieces[i].crc32c ^ made->seen_.value_at(i);  // so far of nothing but zeros
-    sums.places = places_of(0, pieces[i].range.end - pieces[i].range.begin);
+  made->sums_.assign(checksums.all.size(), {0, kNeverSeen});
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const StoredChecksum& checksum = checksums.all[plain[i]];
+    Sums& sums = made->sums_[plain[i]];
+    sums.share = checksum.value ^ made->seen_.value_at(i);  // so far of nothing but zeros
+    sums.places = places_of(0, checksum.end - checksum.begin);
   }
-  made->places_.resize(pieces.size());
-  std::uint64_t number = 0;
-  for (const StoreManifestTensor& tensor : manifest.tensors) {
-    made->first_.push_back(number);
-    number += tensor.pieces.size();
-  }
-  made->file_of_ = files_of(manifest, folder, files);
+  made->places_.resize(plain.size());
+  made->number_of_.assign(plain.begin(), plain.end());
+  made->path_of_ = paths_of_files(checksums, files);
   return made;
 }
 
@@ -91,7 +56,7 @@ SeenPieces::Places SeenPieces::places_of(std::uint64_t begin, std::uint64_t end)
 
 ReadObserver SeenPieces::observer() {
   return [this](std::uint32_t file, std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
-    if (file < file_of_.size() && file_of_[file] != kNoFile) add(file_of_[file], offset_bytes, bytes);
+    if (file < path_of_.size() && path_of_[file] != kNoPath) add(path_of_[file], offset_bytes, bytes);
   };
 }
 

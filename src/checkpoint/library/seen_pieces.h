@@ -1,6 +1,7 @@
-// SeenPieces: proves a store's pieces with the bytes that a load reads anyway.
+// SeenPieces: proves pieces that have checksums (checkpoint/formats/stored_checksums.h) with the bytes that a load reads
+// anyway, on many ranks.
 //
-// What it buys: without it, a load that checks the store's checksums reads every piece a second time. Each stretch of
+// What it buys: without it, a load that checks checksums reads every piece a second time. Each stretch of
 // bytes that a read shows adds its share to the CRC32C of its piece, and to three sums of its position (the count of
 // bytes, and the sums of differences of squares and of cubes). The shares of all processes are joined. If each byte of
 // a piece was shown exactly once, whoever read it, all four equal those of the whole piece: it is proven. If bytes were
@@ -9,7 +10,8 @@
 // What it can't see: stretches that cover a piece wrongly, but have the same three sums, and by chance (1 in 2^32) the
 // same CRC32C. Lists of stretches would be exact, but have to be exchanged among the processes, and strided reads have
 // millions of them. It is no defence against somebody who chooses the bytes.
-// Pieces have their numbers in the manifest, counted over its tensors. Reads no data.
+// Pieces have the numbers of their checksums in the list. Where one process reads for itself, gaps are exact
+// (checkpoint/formats/read_proof.h). Reads no data.
 #pragma once
 
 #include <array>
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/formats/stored_checksums.h"
 #include "checkpoint/reshape/execute.h"
 #include "checkpoint/reshape/range_checksums.h"
 #include "checkpoint/view/checkpoint_view.h"
@@ -31,8 +34,8 @@ namespace pawl::checkpoint {
 
 class SeenPieces {
  public:
-  // `files`: those of the view that is read. Fails: as read_store_manifest().
-  [[nodiscard]] static Result<std::unique_ptr<SeenPieces>> create(const std::string& folder,
+  // `files`: those of the view that is read. Fails: as RangeChecksums::create().
+  [[nodiscard]] static Result<std::unique_ptr<SeenPieces>> create(const StoredChecksums& checksums,
                                                                   std::span<const StoredFile> files);
 
   // For ExecuteOptions::observe_read. This must outlive it.
@@ -42,9 +45,6 @@ class SeenPieces {
   // Of each piece whether these shares, of any number of processes, come to its checksum: `given` are texts of shares()
   // with blanks between. Fails: `invalid` if it is something else.
   [[nodiscard]] Result<std::vector<bool>> proven_by(std::string_view given) const;
-  [[nodiscard]] std::uint64_t first_of(std::uint32_t tensor) const {  // the number of its first piece
-    return tensor < first_.size() ? first_[tensor] : sums_.size();
-  }
 
  private:
   // How many bytes, and of their places (from the piece's begin on) the sums of the differences of squares and cubes,
@@ -62,9 +62,8 @@ class SeenPieces {
   RangeChecksums seen_;
   std::vector<Places> places_;            // of each range; by std::atomic_ref
   std::vector<std::uint64_t> number_of_;  // of each range
-  std::vector<Sums> sums_;                // by number: those that make the manifest's checksum
-  std::vector<std::uint64_t> first_;
-  std::vector<std::uint32_t> file_of_;  // by the view's files: the manifest's
+  std::vector<Sums> sums_;                // by number: those that make the checksum of the list
+  std::vector<std::uint32_t> path_of_;    // by the view's files: the list's
 };
 
 }  // namespace pawl::checkpoint

@@ -102,8 +102,9 @@ std::string json_of(const CheckpointView& view) {
   append_list(out, view.tensors, [&](const StoredTensor& tensor) { append_tensor(out, tensor); });
   out += ",\"aliases\":";
   append_pairs(out, view.aliases);
-  for (const auto& [key, strings] : {std::pair("objects", &view.objects), std::pair("notes", &view.notes),
-                                     std::pair("unnamed", &view.unnamed), std::pair("problems", &view.problems)}) {
+  for (const auto& [key, strings] :
+       {std::pair("objects", &view.objects), std::pair("notes", &view.notes), std::pair("unnamed", &view.unnamed),
+        std::pair("unsupported", &view.unsupported), std::pair("problems", &view.problems)}) {
     out += text(",\"", key, "\":");
     append_strings(out, *strings);
   }

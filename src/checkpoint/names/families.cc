@@ -326,6 +326,7 @@ Result<CheckpointView> FamilyEdit::finish(std::string_view names) {
   out_.objects = view_.objects;
   out_.notes = view_.notes;
   out_.unnamed = view_.unnamed;
+  out_.unsupported = view_.unsupported;
   out_.problems = view_.problems;
   std::ranges::sort(kept_);
   kept_.erase(std::unique(kept_.begin(), kept_.end()), kept_.end());

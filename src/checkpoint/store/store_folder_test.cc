@@ -360,7 +360,7 @@ TEST(StoreFolder, IsRefusedWhereSomethingIsMissing) {
   ASSERT_EQ(::unlink(data.c_str()), 0);
   const Result<CheckpointView> missing = open_checkpoint(path);
   ASSERT_FALSE(missing.has_value());
-  EXPECT_EQ(missing.error().code, Code::not_found);
+  EXPECT_EQ(missing.error().code, Code::corrupt);
   EXPECT_NE(missing.error().what.find("data-00001.safetensors"), std::string::npos) << missing.error().what;
   set_content(data, content);
   ASSERT_TRUE(open_checkpoint(path).has_value());

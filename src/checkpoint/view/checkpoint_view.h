@@ -80,7 +80,10 @@ struct CheckpointView {
   std::vector<std::string> objects;                          // what else is stored: names of no tensors
   std::string values;                                        // what else is stored, as JSON; empty: not known
   std::vector<std::string> notes;                            // sentences: what is odd, and does no harm
-  std::vector<std::string> unnamed;   // sentences: optimizers whose state keeps its numbers, since nothing names them
+  std::vector<std::string> unnamed;  // sentences: optimizers whose state keeps its numbers, since nothing names them
+  // Sentences: tensors that are there and have no plain values (quantised, sparse, without data): they are not among
+  // `tensors`. convert, diff and a load refuse unless they are told to do without them.
+  std::vector<std::string> unsupported;
   std::vector<std::string> problems;  // sentences: what is missing or damaged; convert refuses, inspect shows
 };
 

@@ -16,7 +16,8 @@ ExecuteOptions execute_options(std::uint64_t memory_bytes) {
 
 int report_checkpoint_error(const Error& error, bool as_json) {
   if (as_json) print(json_text({{"error", error.what}, {"code", name_of(error.code)}}) + "\n");
-  return report_error(Error{error.code, printable(error.what)});
+  const int code = report_error(Error{error.code, printable(error.what)});
+  return error.code == Code::corrupt ? static_cast<int>(kExitDegraded) : code;
 }
 
 }  // namespace pawl::checkpoint

@@ -13,7 +13,8 @@ namespace pawl::checkpoint {
 // Within this much memory, all at once, and to be ended by SIGINT or SIGTERM.
 [[nodiscard]] ExecuteOptions execute_options(std::uint64_t memory_bytes);
 
-// As report_error (cli/exit_codes.h), with what a stranger's file put into it made harmless to a terminal.
+// As report_error (cli/exit_codes.h), with what a stranger's file put into it made harmless to a terminal; and 4 where
+// something of a checkpoint is missing or damaged (`corrupt`).
 int report_checkpoint_error(const Error& error, bool as_json);
 
 }  // namespace pawl::checkpoint

@@ -166,6 +166,9 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
   convert->add_flag("--flat", o.flat_names, "dcp: use the names of weights and buffers without \"model.\" in front");
   convert->add_flag("--despite-problems", o.despite_problems,
                     "convert although `pawl inspect` reports problems; the chosen tensors themselves must be complete");
+  convert->add_flag("--skip-unsupported", o.skip_unsupported,
+                    "leave out tensors that are not read (quantized, sparse, without data) or that the target format "
+                    "cannot hold; each is named, and the exit code is 4; default: fail");
   convert->add_flag(
       "--overwrite", o.overwrite,
       "replace the target; dcp, universal, atomic and pawl: the whole folder, if it holds such a checkpoint");
@@ -230,6 +233,9 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
       ->check(non_negative);
   add_reading(*diff, d.read);
   add_bytes(*diff, "--memory", d.memory_bytes, "most memory for data; default 1GiB");
+  diff->add_flag(
+      "--skip-unsupported", d.skip_unsupported,
+      "compare the rest although some tensors are not read (quantized, sparse, without data); default: fail");
   diff->add_flag("-a,--all", d.all, "show every tensor that differs, not only the first 20");
   add_output(*diff, d.json);
   diff->callback([&all, &chosen] { chosen = [&all] { return command_diff(all.diff); }; });

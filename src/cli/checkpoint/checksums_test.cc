@@ -1,5 +1,5 @@
 // `pawl verify`'s checksums over a checkpoint of our own store: written for real, then damaged.
-#include "cli/checkpoint/checksums.h"
+#include "checkpoint/formats/stored_checksums.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,7 @@ namespace {
 
 Result<ChecksumReport> prove(const std::string& path) {
   PAWL_ASSIGN(const CheckpointView view, view_store(path));
-  const std::atomic<bool> cancel{false};
-  return prove_checksums(view, cancel, [](std::uint64_t) {});
+  return prove_all_checksums(view);
 }
 
 void flip(const std::string& path, std::streamoff at) {
@@ -53,7 +52,7 @@ TEST(Checksums, OfOurOwnStoreAreProvenPieceByPiece) {
   const std::atomic<bool> cancelled{true};
   const Result<CheckpointView> view = view_store(path);
   ASSERT_TRUE(view.has_value());
-  EXPECT_EQ(prove_checksums(*view, cancelled, [](std::uint64_t) {}).error().code, Code::cancelled);
+  EXPECT_EQ(prove_all_checksums(*view, {.cancel = &cancelled}).error().code, Code::cancelled);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The commands that look into checkpoints of any format: inspect, convert, diff, verify. One file each.
 //
 // They need no job and no daemon: what they call is src/formats (open_checkpoint) and src/reshape (plan, execute). Exit
-// codes as of all commands (cli/exit_codes.h): 1 also where diff finds a difference and verify finds wrong bytes, 4 where
-// a checkpoint can be read and something of it is missing or damaged.
+// codes as of all commands (cli/exit_codes.h): 1 also where diff finds a difference, 4 where something of a checkpoint is
+// missing, damaged or left out.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,7 @@ struct ConvertOptions {
   std::uint64_t file_bytes_max = 5'000'000'000;  // huggingface, dcp
   bool flat_names = false;                       // dcp: weights under their own names, not below "model"
   bool despite_problems = false;  // tensors that are whole go out although something else is missing or damaged
+  bool skip_unsupported = false;  // the others go out although some have no form in the target
   bool overwrite = false;
   bool dry_run = false;
   bool json = false;
@@ -57,6 +58,7 @@ struct DiffOptions {
   std::vector<std::string> roles;
   double tolerance = 0;  // absolute
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;
+  bool skip_unsupported = false;  // the others are compared although some can't be read
   bool all = false;
   bool json = false;
 };

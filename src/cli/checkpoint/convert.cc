@@ -16,6 +16,8 @@
 #include "cli/checkpoint/access.h"
 #include "cli/checkpoint/commands.h"
 #include "cli/checkpoint/convert_plan.h"
+#include "cli/checkpoint/convert_proof.h"
+#include "cli/checkpoint/convert_target.h"
 #include "cli/checkpoint/convert_workers.h"
 #include "cli/checkpoint/model_config.h"
 #include "cli/checkpoint/progress.h"
@@ -34,14 +36,21 @@ struct Conversion {
   std::optional<ModelConfig> config;
   OutputPlan plan;
   ExecuteReport report;
+  std::vector<std::string> damage;  // sentences: what of the source was damaged, and was converted all the same
+  bool is_partial = false;          // something of the source is missing, damaged or left out
   double seconds = 0;
 };
 
-Error incomplete(const std::vector<std::string>& problems) {
-  FirstFew what;
-  for (const std::string& problem : problems) what.add(problem);
-  return Error{Code::corrupt, text("the checkpoint is incomplete and was not converted: ", what.sentence(),
-                                   " (--despite-problems converts the tensors that are complete)")};
+// `is_whole`: nothing is missing or damaged, but something needs a word of the person's.
+Error incomplete(const std::vector<std::string>& problems, bool is_whole) {
+  return Error{is_whole ? Code::invalid : Code::corrupt,
+               text("the checkpoint is incomplete and was not converted: ", first_few(problems),
+                    " (--despite-problems converts the tensors that are complete)")};
+}
+
+Error not_supported(const std::vector<std::string>& tensors) {
+  return Error{Code::invalid, text("these tensors cannot be converted: ", first_few(tensors),
+                                   " (--skip-unsupported leaves them out)")};
 }
 
 // Names as Hugging Face has them, where the family is known by its names or told.
@@ -96,10 +105,12 @@ std::vector<std::uint32_t> all_tensors(const OutputPlan& plan) {
 
 Status write_all(const ConvertOptions& options, Conversion& conversion) {
   const OutputPlan& plan = conversion.plan;
-  const std::unique_ptr<ConvertOutput> output =
+  std::unique_ptr<ConvertOutput> written =
       options.to == To::pawl
           ? store_output(plan, conversion.view, options, worker_count(options), worker_memory(options))
           : files_output(plan, conversion.view, options, worker_count(options));
+  PAWL_ASSIGN(const std::unique_ptr<ConvertOutput> output,
+              proven_output(std::move(written), plan, conversion.view, options, conversion.damage));
   const auto check = [&](const std::vector<std::uint32_t>& tensors) {
     return check_replicas(options, conversion, tensors);
   };
@@ -158,13 +169,21 @@ Status plan(const ConvertOptions& options, Conversion& conversion) {
 Status convert(const ConvertOptions& options, Conversion& conversion) {
   const auto began = std::chrono::steady_clock::now();
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
+  PAWL_TRY(check_target_is_no_source(conversion.view, options.source, options.target));
   const std::vector<std::string> problems = problems_for(conversion.view, options);
-  if (!problems.empty() && !options.despite_problems) return incomplete(problems);
+  const bool is_whole = std::ranges::all_of(problems, [&](const std::string& problem) {
+    return std::ranges::find(conversion.view.unnamed, problem) != conversion.view.unnamed.end();
+  });
+  if (!problems.empty() && !options.despite_problems) return incomplete(problems, is_whole);
   if (options.to == To::huggingface || !options.config_file.empty()) {
     PAWL_ASSIGN(conversion.config, find_model_config(options, conversion.view));
   }
   PAWL_TRY(rename(options, conversion));
+  const std::vector<std::string> left_out = take_out_unsupported(conversion.view, options);
+  if (!left_out.empty() && !options.skip_unsupported) return not_supported(left_out);
+  conversion.is_partial = !left_out.empty() || !is_whole;
   PAWL_TRY(plan(options, conversion));
+  for (const std::string& what : left_out) conversion.plan.notes.push_back(text("LEFT OUT: ", what));
   for (const std::string& problem : problems) conversion.plan.notes.push_back(text("PROBLEM: ", problem));
   if (is_publisher(options))
     PAWL_TRY(PartialOutput::check(options.target, partial_options(conversion.plan, options.overwrite)));
@@ -174,6 +193,8 @@ Status convert(const ConvertOptions& options, Conversion& conversion) {
     PAWL_TRY(check_replicas(options, conversion, all_tensors(conversion.plan)));
   if (options.dry_run) return {};
   PAWL_TRY(write_all(options, conversion));
+  for (const std::string& what : conversion.damage) conversion.plan.notes.push_back(text("PROBLEM: ", what));
+  conversion.is_partial = conversion.is_partial || !conversion.damage.empty();
   conversion.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   for (const auto& [tensor, count] : conversion.report.overflowed) {
     const PlannedTensor& out = conversion.plan.tensors[tensor];
@@ -238,7 +259,7 @@ int command_convert(const ConvertOptions& options) {
     print(json_text(document_of(options, conversion)) + "\n");
   else
     print(summary_of(options, conversion));
-  return kExitOk;
+  return conversion.is_partial ? kExitDegraded : kExitOk;
 }
 
 }  // namespace pawl::checkpoint

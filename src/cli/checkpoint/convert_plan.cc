@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 
 #include "base/text.h"
+#include "checkpoint/containers/safetensors_layout.h"
 #include "checkpoint/formats/dcp/dcp_writer.h"
 #include "checkpoint/formats/huggingface/safetensors_writer.h"
 #include "checkpoint/formats/native/atomic.h"
@@ -58,6 +60,23 @@ std::vector<std::string> problems_for(const CheckpointView& view, const ConvertO
   else
     problems.insert(problems.end(), view.unnamed.begin(), view.unnamed.end());
   return problems;
+}
+
+std::vector<std::string> take_out_unsupported(CheckpointView& view, const ConvertOptions& options) {
+  std::vector<std::string> sentences = view.unsupported;
+  if (options.to != To::safetensors && options.to != To::huggingface && options.to != To::atomic) return sentences;
+  std::unordered_set<std::string> taken;
+  std::erase_if(view.tensors, [&](const StoredTensor& tensor) {
+    const bool is_chosen =
+        options.roles.empty() || std::ranges::find(options.roles, tensor.role) != options.roles.end();
+    if (!is_chosen || safetensors_name_of(tensor.type) || size_bits(tensor.type) % 8 != 0) return false;
+    sentences.push_back(text("tensor ", tensor.name, " (", tensor.role, ") is ", name_of(tensor.type),
+                             ", a type that safetensors does not have; --to dcp and --to pawl have it"));
+    taken.insert(tensor.name);
+    return true;
+  });
+  std::erase_if(view.aliases, [&](const auto& alias) { return taken.contains(alias.second); });
+  return sentences;
 }
 
 Result<WriteOptions> write_options(const ConvertOptions& options) {

@@ -19,6 +19,10 @@ namespace pawl::checkpoint {
 // harm to weights and buffers.
 [[nodiscard]] std::vector<std::string> problems_for(const CheckpointView& view, const ConvertOptions& options);
 
+// Takes out of the view what the target has no form for (types that safetensors lacks). Sentences: these tensors, and
+// those that are not read at all.
+[[nodiscard]] std::vector<std::string> take_out_unsupported(CheckpointView& view, const ConvertOptions& options);
+
 // The formats that --to can name, in the order of --help.
 inline constexpr std::array kTargets = {ConvertOptions::To::safetensors, ConvertOptions::To::huggingface,
                                         ConvertOptions::To::dcp,         ConvertOptions::To::universal,

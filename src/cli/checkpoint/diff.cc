@@ -6,7 +6,9 @@
 #include <map>
 #include <optional>
 
+#include "base/first_few.h"
 #include "base/text.h"
+#include "checkpoint/formats/read_proof.h"
 #include "checkpoint/output/output_plan.h"
 #include "cli/checkpoint/access.h"
 #include "cli/checkpoint/commands.h"
@@ -34,6 +36,7 @@ struct Mismatch {
 
 struct Comparison {
   CheckpointView a, b;
+  std::vector<std::string> not_compared;  // sentences: tensors that are not read
   std::vector<Pair> pairs;
   std::vector<std::pair<std::string, std::string>> only_in_a, only_in_b;  // name, role
   std::vector<Mismatch> mismatches;                                       // of shape, or types without a common value
@@ -99,6 +102,14 @@ void compare_portion(const Portion& portion, const std::vector<std::byte>& left,
   all.is_valued = here.is_valued;
 }
 
+// Damaged bytes are neither equal nor different.
+Status check_proof(ReadProof& proof, const CheckpointView& view, const std::vector<std::uint32_t>& tensors,
+                   const std::string& path) {
+  PAWL_ASSIGN(const std::vector<std::string> damage, proof.damage(view, {tensors, {}}, &interrupted()));
+  if (damage.empty()) return {};
+  return damaged_source(damage).within(path);
+}
+
 Status read_and_compare(const DiffOptions& options, Comparison& comparison) {
   std::vector<PortionTensor> tensors;
   std::vector<std::uint32_t> left_index, right_index;
@@ -112,13 +123,17 @@ Status read_and_compare(const DiffOptions& options, Comparison& comparison) {
     bytes_all += bytes_of(one) + bytes_of(other);
   }
   const PortionReader left(comparison.a), right(comparison.b);
-  const ExecuteOptions execution = execute_options(options.memory_bytes / 2);
+  PAWL_ASSIGN(ReadProof left_proof, ReadProof::create(comparison.a));
+  PAWL_ASSIGN(ReadProof right_proof, ReadProof::create(comparison.b));
+  ExecuteOptions left_execution = execute_options(options.memory_bytes / 2), right_execution = left_execution;
+  left_execution.observe_read = left_proof.observer();
+  right_execution.observe_read = right_proof.observer();
   ProgressBar progress("diff", bytes_all);
   std::vector<std::vector<std::byte>> a, b;
   for (const Portion& portion : plan_portions(tensors, std::max<std::uint64_t>(options.memory_bytes / 4, 1 << 18))) {
-    if (const Status read = left.read(portion, left_index, a, execution); !read)
+    if (const Status read = left.read(portion, left_index, a, left_execution); !read)
       return Error(read.error()).within(options.a);
-    if (const Status read = right.read(portion, right_index, b, execution); !read)
+    if (const Status read = right.read(portion, right_index, b, right_execution); !read)
       return Error(read.error()).within(options.b);
     for (std::size_t i = 0; i < portion.tensors.size(); ++i) {
       compare_portion(portion, a[i], b[i], options.tolerance, comparison, comparison.pairs[portion.tensors[i]]);
@@ -126,7 +141,8 @@ Status read_and_compare(const DiffOptions& options, Comparison& comparison) {
     }
     progress.at(bytes_done);
   }
-  return {};
+  PAWL_TRY(check_proof(left_proof, comparison.a, left_index, options.a));
+  return check_proof(right_proof, comparison.b, right_index, options.b);
 }
 
 // The most different first.
@@ -233,7 +249,13 @@ std::string summary_of(const DiffOptions& options, const Comparison& comparison)
   if (bits_only != 0)
     out += text("\nnote: ", bits_only,
                 " elements are equal in value but not in bits (the sign of zero, a NaN's payload)\n");
-  return out + (is_equal(comparison) ? "\nequal\n" : "\ndifferent\n");
+  if (!comparison.not_compared.empty()) out += "\n";
+  for (std::size_t i = 0; i < comparison.not_compared.size() && i < shown_max; ++i)
+    out += text("not compared: ", printable(comparison.not_compared[i]), "\n");
+  if (comparison.not_compared.size() > shown_max)
+    out += text("not compared: ", comparison.not_compared.size() - shown_max, " more (--all)\n");
+  if (!is_equal(comparison)) return out + "\ndifferent\n";
+  return out + (comparison.not_compared.empty() ? "\nequal\n" : "\nequal as far as compared\n");
 }
 
 // JSON has no infinity and no NaN: such numbers are words.
@@ -245,13 +267,14 @@ json number_json(double value) {
 json document_of(const DiffOptions& options, const Comparison& comparison) {
   json document = {{"a", options.a},
                    {"b", options.b},
-                   {"equal", is_equal(comparison)},
+                   {"equal", is_equal(comparison) && comparison.not_compared.empty()},
                    {"compared", comparison.pairs.size()},
                    {"roles", json::object()},
                    {"differing", json::array()},
                    {"only_in_a", json::array()},
                    {"only_in_b", json::array()},
-                   {"mismatched", json::array()}};
+                   {"mismatched", json::array()},
+                   {"not_compared", comparison.not_compared}};
   for (const auto& [role, found] : by_role(comparison))
     document["roles"][role] = {{"tensors", found.tensors},
                                {"differing", found.differing},
@@ -283,6 +306,11 @@ json document_of(const DiffOptions& options, const Comparison& comparison) {
   return document;
 }
 
+Error not_comparable(const std::vector<std::string>& tensors) {
+  return Error{Code::corrupt, text("these tensors cannot be compared: ", first_few(tensors),
+                                   " (--skip-unsupported compares the others)")};
+}
+
 Status open_both(const DiffOptions& options, Comparison& comparison) {
   PAWL_ASSIGN(comparison.a, open_proven(options.a, options.read));
   PAWL_ASSIGN(comparison.b, open_proven(options.b, options.read));
@@ -308,6 +336,10 @@ int command_diff(const DiffOptions& options) {
         {Code::corrupt, text(*path, " is incomplete and was not compared: ", view->problems[0], more)}, options.json);
     return kExitDegraded;
   }
+  for (const auto& [view, path] : {std::pair(&comparison.a, &options.a), std::pair(&comparison.b, &options.b)})
+    for (const std::string& what : view->unsupported) comparison.not_compared.push_back(text(*path, ": ", what));
+  if (!comparison.not_compared.empty() && !options.skip_unsupported)
+    return report_checkpoint_error(not_comparable(comparison.not_compared), options.json);
   match(comparison, options.roles);
   if (const Status compared = read_and_compare(options, comparison); !compared)
     return report_checkpoint_error(compared.error(), options.json);
@@ -315,7 +347,8 @@ int command_diff(const DiffOptions& options) {
     print(json_text(document_of(options, comparison)) + "\n");
   else
     print(summary_of(options, comparison));
-  return is_equal(comparison) ? kExitOk : kExitFailed;
+  if (!is_equal(comparison)) return kExitFailed;
+  return comparison.not_compared.empty() ? kExitOk : kExitDegraded;
 }
 
 }  // namespace pawl::checkpoint

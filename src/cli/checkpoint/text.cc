@@ -162,6 +162,9 @@ std::string inspect_text(const CheckpointView& view, const std::string& path, st
   append_first(
       out, view.notes, shown_max, [](const auto& note) { return text("note: ", printable(note), "\n"); }, "note");
   for (const std::string& what : view.unnamed) out += text("note: ", printable(what), "\n");
+  append_first(
+      out, view.unsupported, shown_max, [](const auto& what) { return text("NOT READ: ", printable(what), "\n"); },
+      "tensor that is not read");
   if (!view.problems.empty()) out += "\n";
   for (const std::string& problem : view.problems) out += text("PROBLEM: ", printable(problem), "\n");
   return out;
@@ -188,6 +191,7 @@ json inspect_json(const CheckpointView& view, const std::string& path) {
   document["objects"] = sentences(view.objects);
   document["notes"] = sentences(view.notes);
   document["unnamed"] = sentences(view.unnamed);
+  document["unsupported"] = sentences(view.unsupported);
   document["problems"] = sentences(view.problems);
   return document;
 }

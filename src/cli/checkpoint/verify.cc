@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "checkpoint/formats/stored_checksums.h"
 #include "checkpoint/reshape/compare_copies.h"
 #include "cli/checkpoint/access.h"
-#include "cli/checkpoint/checksums.h"
 #include "cli/checkpoint/commands.h"
 #include "cli/checkpoint/numbers.h"
 #include "cli/checkpoint/portions.h"
@@ -145,7 +145,8 @@ Status verify(const VerifyOptions& options, Verification& found) {
   {
     ProgressBar progress("checksums", stored_bytes);
     PAWL_ASSIGN(found.checksums,
-                prove_checksums(found.view, interrupted(), [&](std::uint64_t bytes) { progress.at(bytes); }));
+                prove_all_checksums(found.view, {.cancel = &interrupted(),
+                                                 .progress = [&](std::uint64_t bytes) { progress.at(bytes); }}));
   }
   PAWL_TRY(compare_replicas(options, found));
   return read_tensors(options, found);
@@ -182,6 +183,10 @@ std::string summary_of(const VerifyOptions& options, const Verification& found) 
   append_wrong(out, differences_text(found));
   append_wrong(out, found.wrong);
   for (const std::string& problem : found.view.problems) out += text("PROBLEM: ", printable(problem), "\n");
+  for (std::size_t i = 0; i < found.view.unsupported.size() && i < kVerifyShownMax; ++i)
+    out += text("remark: not read: ", printable(found.view.unsupported[i]), "\n");
+  if (found.view.unsupported.size() > kVerifyShownMax)
+    out += text("remark: ", found.view.unsupported.size() - kVerifyShownMax, " more tensors are not read\n");
   for (std::size_t i = 0; i < found.special.size() && i < kVerifyShownMax; ++i) {
     const StoredTensor& tensor = found.view.tensors[found.special[i].tensor];
     out += text("remark: ", printable(tensor.name), " (", printable(tensor.role), ") holds ",
@@ -206,6 +211,7 @@ json document_of(const VerifyOptions& options, const Verification& found) {
                      {"wrong", found.checksums.wrong}}},
                    {"copies", {{"present", found.has_copies}, {"differences", differences_text(found)}}},
                    {"wrong", found.wrong},
+                   {"unsupported", found.view.unsupported},
                    {"problems", found.view.problems},
                    {"special", json::array()}};
   for (const Special& special : found.special) {
@@ -228,8 +234,7 @@ int command_verify(const VerifyOptions& options) {
     print(json_text(document_of(options, found)) + "\n");
   else
     print(summary_of(options, found));
-  if (is_damaged(found)) return kExitFailed;
-  return found.view.problems.empty() ? kExitOk : kExitDegraded;
+  return is_damaged(found) || !found.view.problems.empty() ? kExitDegraded : kExitOk;
 }
 
 }  // namespace pawl::checkpoint

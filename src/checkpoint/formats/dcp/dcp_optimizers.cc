@@ -134,6 +134,7 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptio
   PAWL_TRY(add_optimizers(join, names));
   view.notes.insert(view.notes.end(), join.view.notes.begin(), join.view.notes.end());
   view.unnamed.insert(view.unnamed.end(), join.view.unnamed.begin(), join.view.unnamed.end());
+  view.unsupported.insert(view.unsupported.end(), join.view.unsupported.begin(), join.view.unsupported.end());
   for (const JoinItem& item : join.items) {
     if (!item.in_optimizer) continue;
     StateKey& key = keys[order[static_cast<std::size_t>(item.parts[0].part - state.parts.data())]];

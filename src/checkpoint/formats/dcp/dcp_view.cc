@@ -115,7 +115,7 @@ Result<StoredPiece> locate_in_archive(ByteSource& item, ElementType type, const 
                         text_of(shape_of(box)), ' ', name_of(type)));
   CheckpointView view = view_of(file, "its item");
   if (view.tensors.size() != 1)
-    return Error{Code::invalid, view.notes.empty() ? std::string("not read") : view.notes.back()};
+    return Error{Code::invalid, view.unsupported.empty() ? std::string("not read") : view.unsupported.back()};
   if (view.tensors[0].pieces.empty()) return StoredPiece{whole_box(shape_of(box))};  // no element
   return view.tensors[0].pieces[0];
 }

@@ -199,6 +199,7 @@ Status add_torch_file(const std::string& path, Files& files, CheckpointView& vie
   const auto base = static_cast<std::uint32_t>(view.files.size());
   view.files.insert(view.files.end(), part.files.begin(), part.files.end());
   view.notes.insert(view.notes.end(), part.notes.begin(), part.notes.end());
+  view.unsupported.insert(view.unsupported.end(), part.unsupported.begin(), part.unsupported.end());
   for (StoredTensor& tensor : part.tensors) {
     for (StoredPiece& piece : tensor.pieces) piece.file += base;
     view.tensors.push_back(std::move(tensor));
@@ -270,6 +271,7 @@ Result<CheckpointView> view_torch_index(const std::string& index_path, const Hug
     const auto base = static_cast<std::uint32_t>(view.files.size());
     view.files.insert(view.files.end(), part.files.begin(), part.files.end());
     view.notes.insert(view.notes.end(), part.notes.begin(), part.notes.end());
+    view.unsupported.insert(view.unsupported.end(), part.unsupported.begin(), part.unsupported.end());
     for (StoredTensor& tensor : part.tensors) {
       const auto place = wanted.find(tensor.name);
       if (place == wanted.end() || place->second != name) {

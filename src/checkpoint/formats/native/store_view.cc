@@ -156,8 +156,8 @@ Status check_files(const std::string& folder, const StoreManifest& manifest, Fil
     if (size != file.size_bytes) other.add(text(file.name, " has ", size, " bytes instead of ", file.size_bytes));
   }
   if (missing.any())
-    return Error{Code::not_found, text(folder, ": not there: ", missing.sentence(),
-                                       "; the folder has to be copied whole, or another checkpoint taken")};
+    return Error{Code::corrupt, text(folder, ": not there: ", missing.sentence(),
+                                     "; the folder has to be copied whole, or another checkpoint taken")};
   if (other.any())
     return Error{Code::corrupt, text(folder, ": ", other.sentence(), "; take another checkpoint or copy it again")};
   return {};

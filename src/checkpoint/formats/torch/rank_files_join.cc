@@ -116,7 +116,7 @@ void add_facts(Join& join) {
   std::uint64_t world = 0;
   std::string layout;
   std::map<std::string, std::string> numbers;
-  std::vector<std::string> notes, problems;
+  std::vector<std::string> notes, unsupported, problems;
   std::set<std::string> objects, mixed;
   for (const RankState& rank : join.ranks) {
     ranks.insert(rank.rank);
@@ -124,6 +124,7 @@ void add_facts(Join& join) {
     if (layout.empty()) layout = rank.state.layout;
     const std::string prefix = rank.rank == kNoRank ? "" : text(last_name(rank.state.path), ": ");
     for (const std::string& note : rank.state.notes) notes.push_back(prefix + note);
+    for (const std::string& what : rank.state.unsupported) unsupported.push_back(prefix + what);
     for (const std::string& problem : rank.state.problems) problems.push_back(prefix + problem);
     for (const std::string& object : rank.state.objects)
       if (objects.insert(object).second) view.objects.push_back(object);
@@ -148,6 +149,7 @@ void add_facts(Join& join) {
   if (is_folder && world > ranks.size())
     notes.push_back(text("the job had ", world, " ranks, and ", ranks.size(), " have files here"));
   add_sentences(view.notes, notes, "notes");
+  view.unsupported.insert(view.unsupported.end(), unsupported.begin(), unsupported.end());  // each is named
   add_sentences(view.problems, problems, "problems");
 }
 

@@ -40,6 +40,7 @@ class StateReader {
     out_.size_bytes = source.size_bytes();
     out_.files.push_back({path});
     out_.notes = file_.notes();
+    out_.unsupported = file_.unreached();
     for (const TorchTensor& tensor : file_.tensors()) by_value_.emplace(tensor.value, &tensor);
     file_of_.assign(file_.storages().size(), kNoFile);
   }
@@ -62,6 +63,7 @@ class StateReader {
   void read_tensor(const TorchTensor& tensor);
   Status read_plain(const TorchTensor& tensor, TorchPart& out);
   Status read_sharded(const TorchTensor& tensor, TorchPart& out);
+  Status prove(std::uint32_t number);
   Status read_values(const TorchTensor& tensor, TorchPart& out);
   Status check_repeats(const TorchTensor& tensor, const TorchReach& reach) const;
   std::uint32_t file_of(std::uint32_t storage);
@@ -76,6 +78,7 @@ class StateReader {
   std::vector<std::optional<HeldParameters>> held_;        // by each optimizer
   std::vector<std::unordered_set<Value>> held_states_of_;  // likewise: its states' tensors
   std::vector<std::uint32_t> file_of_;                     // of each storage
+  std::unordered_set<std::uint32_t> proven_;               // storages
 };
 
 Result<TorchState> StateReader::read() {
@@ -262,7 +265,7 @@ void StateReader::read_tensor(const TorchTensor& tensor) {
   const bool has_bytes = tensor.storage != kNoStorage && file_.storages()[tensor.storage].has_data;
   if (!has_bytes || !tensor.layout.empty()) {
     const std::string kind = tensor.layout.empty() ? "its device has no data" : text("it is ", tensor.layout);
-    out_.notes.push_back(text(label, " (", tensor.class_name, ") has no plain bytes: ", kind));
+    out_.unsupported.push_back(text(label, " (", tensor.class_name, ") has no plain bytes: ", kind));
     return;
   }
   if (tensor.shape.size() > kDimensionsMax) {
@@ -270,9 +273,6 @@ void StateReader::read_tensor(const TorchTensor& tensor) {
         text(label, " has ", tensor.shape.size(), " dimensions; at most ", kDimensionsMax, " are read"));
     return;
   }
-  if (const std::string_view type = name_of(tensor.type); type.starts_with("qu") || type.starts_with("qi"))
-    out_.notes.push_back(
-        text(label, " is quantised (", type, "): its integers are read, without scale and zero point"));
   const bool has_value = tensor.conjugated || tensor.negated;
   if (Status status = has_value ? read_values(tensor, part) : read_plain(tensor, part); !status) {
     out_.problems.push_back(text(label, ": ", status.error().what));
@@ -325,8 +325,21 @@ Status StateReader::read_plain(const TorchTensor& tensor, TorchPart& out) {
   return {};
 }
 
+// By its checksum, once: values that are made of it have none.
+Status StateReader::prove(std::uint32_t number) {
+  const TorchStorage& storage = file_.storages()[number];
+  if (storage.crc32 == 0 || proven_.contains(number)) return {};
+  const std::uint64_t packed = storage.deflated ? storage.packed_bytes : storage.size_bytes;
+  PAWL_ASSIGN(const bool agrees, checksum_agrees(source_, {storage.key, storage.offset_bytes, packed,
+                                                           storage.size_bytes, storage.crc32, storage.deflated}));
+  if (agrees) proven_.insert(number);
+  if (agrees) return {};
+  return Error{Code::corrupt, text("its storage ", storage.key, " does not have the checksum that the archive gives")};
+}
+
 // What is stored is not the value: the value is computed here, once, and kept.
 Status StateReader::read_values(const TorchTensor& tensor, TorchPart& out) {
+  PAWL_TRY(prove(tensor.storage));
   PAWL_ASSIGN(std::string elements, read_elements(source_, file_, tensor, kValuesBytesMax));
   if (elements.empty()) return {};
   StoredFile file;

@@ -5,7 +5,7 @@
 // Names are still paths; what several files make together is for rank_files.h.
 //
 // What always holds: a part's boxes lie in its shape, its bytes in its file. What has no plain bytes (sparse, nested,
-// meta) is a note; its parts are tensors of their own.
+// meta) is `unsupported`; its parts are tensors of their own.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,7 @@ struct TorchState {
   std::vector<std::string> objects;                          // other things at the top of the object
   std::vector<std::pair<std::string, std::string>> numbers;  // step, epoch, ... at the top
   std::vector<std::string> notes;
+  std::vector<std::string> unsupported;
   std::vector<std::string> problems;
   std::string layout;       // of the first sharded tensor
   std::uint64_t world = 0;  // the job has at least so many ranks, where a sharded tensor says it

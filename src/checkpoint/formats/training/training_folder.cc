@@ -37,6 +37,7 @@ TorchState state_of(CheckpointView view, const std::string& label, const std::st
   out.size_bytes = ~std::uint64_t{0};  // of several files; their reader has proven that the pieces lie in them
   out.files = std::move(view.files);
   out.notes = std::move(view.notes);
+  out.unsupported = std::move(view.unsupported);
   out.problems = std::move(view.problems);
   std::unordered_map<std::string_view, const StoredTensor*> by_name;
   for (const StoredTensor& tensor : view.tensors) {
