@@ -768,11 +768,14 @@ class DamageTest(CommandTest):
         os.truncate(source, os.path.getsize(source) // 2)
         folder = copied(os.path.join(self.SMALL, "torch", "G8c_no_dist"), ["ckpt"], self.at("ckpt"))
         os.remove(max(glob.glob(os.path.join(folder, "*.distcp")), key=os.path.getsize))
-        for path in (source, folder):
+        model, _ = self.model()
+        os.remove(os.path.join(model, "model-00002-of-00003.safetensors"))
+        for path in (source, folder, model):
             for command in (["convert", path, self.at("out"), "--to", "safetensors"], ["diff", path, path],
                             ["verify", path]):
                 self.assertEqual(DEGRADED, pawl(*command)[0], command)
-        self.assert_nothing_left("train.pt", "ckpt")
+        self.refused("inspect", model, code=DEGRADED, says="model-00002-of-00003.safetensors")
+        self.assert_nothing_left("train.pt", "ckpt", "model")
 
 
 class TargetTest(CommandTest):

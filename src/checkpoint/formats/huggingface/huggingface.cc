@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/first_few.h"
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
 #include "checkpoint/containers/json_scan.h"
@@ -417,6 +418,12 @@ Result<CheckpointView> view_huggingface_index(const std::string& index_path, Fil
   PAWL_ASSIGN(const std::string json, read_file(index_path, kIndexBytesMax, files));
   Result<HuggingFaceIndex> index = parse_huggingface_index(json);
   if (!index) return std::move(index).error().within(index_path);
+  FirstFew missing;
+  for (const std::string& name : index->files)
+    if (!files.exists(join_path(parent_path(index_path), name))) missing.add(name);
+  if (missing.any())
+    return Error{Code::corrupt, text(index_path, ": files that it names are missing: ", missing.sentence(),
+                                     "; copy the checkpoint again, or take another one")};
   const auto is_torch = [](const std::string& name) { return name.ends_with(".bin"); };
   if (!index->files.empty() && std::ranges::all_of(index->files, is_torch))
     return view_torch_index(index_path, *index, files);
