@@ -11,6 +11,7 @@
 #include "checkpoint/containers/dict_keys.h"
 #include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/torch_program.h"
+#include "checkpoint/reshape/cast.h"
 #include "checkpoint/reshape/stored_file.h"
 
 namespace pawl::checkpoint {
@@ -875,6 +876,13 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
   if (tensor.negated) flip_signs(out, swapped_bytes(tensor.type), false);
   if (tensor.conjugated) flip_signs(out, swapped_bytes(tensor.type), true);
   return out;
+}
+
+Result<std::optional<double>> number_of(ByteSource& source, const TorchFile& file, const TorchTensor& tensor) {
+  constexpr std::uint64_t kBytesMax = 16;  // of an element
+  if (tensor.shape.size() > 1 || (tensor.shape.size() == 1 && tensor.shape[0] != 1)) return std::optional<double>();
+  PAWL_ASSIGN(const std::string bytes, read_elements(source, file, tensor, kBytesMax));
+  return number_of(tensor.type, bytes);
 }
 
 CheckpointView view_of(const TorchFile& file, const std::string& path) {

@@ -118,6 +118,9 @@ inline constexpr std::size_t kTorchHeadBytes = 32;  // as many say it
 // Fails: `invalid` without a storage; `full` if they are more than `size_bytes_max`; `corrupt`, `io`.
 [[nodiscard]] Result<std::string> read_elements(ByteSource& source, const TorchFile& file, const TorchTensor& tensor,
                                                 std::uint64_t size_bytes_max);
+// A tensor of one element and at most one dimension, as a number; nothing where it is another. Fails: as read_elements.
+[[nodiscard]] Result<std::optional<double>> number_of(ByteSource& source, const TorchFile& file,
+                                                      const TorchTensor& tensor);
 // What torch's own values say, for readers of other pickles: a torch.Size (or a tuple of sizes), at most 64 long; and a
 // global such as torch.bfloat16. `what` names it in errors, which are `corrupt`.
 [[nodiscard]] Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Pickle::Value value,
