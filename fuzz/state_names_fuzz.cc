@@ -56,15 +56,24 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   if (differ) {
     check_names(keys, {});
     check_names(keys, {.trust_model_words = true});
+    std::vector<StateKey> told = keys;
+    for (StateKey& key : told) key.model = "model";
+    check_names(told, {});
   }
   const Result<ParameterNames> names = parse_parameter_names(text);
   if (!names) {
     if (names.error().what.empty() || names.error().code == Code::broken) std::abort();
     return 0;
   }
-  std::set<std::string> seen;
-  for (const auto& section : names->sections)
-    for (const ParameterNames::Entry& entry : section)
-      if (entry.name.empty() || !seen.insert(entry.name).second) std::abort();
+  std::vector<ParameterNames> lists = names->optimizers;
+  lists.push_back(*names);
+  for (const ParameterNames& list : lists) {
+    std::set<std::string> seen;
+    for (const auto& section : list.sections)
+      for (const ParameterNames::Entry& entry : section)
+        if (entry.name.empty() || !seen.insert(entry.name).second) std::abort();
+  }
+  std::vector<StateKey> told = keys;
+  if (tell_models(*names, told) && differ) check_names(told, {});
   return 0;
 }

@@ -191,7 +191,7 @@ class GoldenTest(CommandTest):
                 with self.subTest(label):
                     target = self.at(f"{os.path.basename(fixture)}-{number}.out")
                     source = copied(fixture, names, self.at(f"some{random.randrange(10**9)}"))
-                    given = self.given_names(source, label)
+                    given = self.given_names(source, label, facts)
                     despite = ["--despite-problems"] if label.split("/")[0] in WITHOUT_ITS_MODEL else []
                     lacking = WITHOUT_A_TYPE.get(label.split("/")[0], [])
                     skip, code = (["--skip-unsupported"], DEGRADED) if lacking else ([], OK)
@@ -202,7 +202,7 @@ class GoldenTest(CommandTest):
                     compared += 1
         self.assertGreater(compared, 20)
 
-    def given_names(self, source, label):
+    def given_names(self, source, label, facts):
         """For optimizers that are keyed by number: the weights' names in their order. Nothing is converted without."""
         view = json.loads(pawl("inspect", source, "-o", "json")[1])
         if not view["unnamed"] and not any("--param-names" in problem for problem in view["problems"]):
@@ -212,9 +212,18 @@ class GoldenTest(CommandTest):
         if label.split("/")[0] in WITHOUT_ITS_MODEL:
             return ()
         file = self.at(f"names{random.randrange(10**9)}")
-        with open(file, "w", encoding="utf-8") as out:
-            out.writelines(tensor["name"] + "\n" for tensor in view["tensors"] if tensor["role"] == "weight"
-                           and "float" in tensor["dtype"] and "running_" not in tensor["name"])
+        weights = [tensor for tensor in view["tensors"] if tensor["role"] == "weight" and "float" in tensor["dtype"]
+                   and "running_" not in tensor["name"]]
+        trained = set(facts.get("optimizer_index_to_fqn", {}).values())
+        weights = [tensor for tensor in weights if not trained or tensor["name"] in trained]
+        matrices = [tensor for tensor in weights if len(tensor["shape"]) > 1]  # those that decay are often a group
+        groups = [weights], [matrices, [tensor for tensor in weights if tensor not in matrices]]
+        for given in groups:
+            with open(file, "w", encoding="utf-8") as out:
+                out.write("\n".join("".join(tensor["name"] + "\n" for tensor in group) for group in given))
+            code, said, _ = pawl("inspect", source, "-o", "json", "--param-names", file)
+            if code in (OK, DEGRADED) and "--param-names" not in said:
+                break
         return "--param-names", file
 
     def compare(self, golden, facts, target, source, label, given):

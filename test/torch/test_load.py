@@ -21,7 +21,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # noqa: E402
 
 import pawl.torch  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
@@ -312,7 +312,7 @@ class HyperparametersTest(Case):
         made = self.path("made")
 
         def change(state):
-            state["param_groups"][0].update(lr=torch.tensor(0.25), schedule=OnLoading(made))
+            state["param_groups"][0].update(lr=torch.ones(2), schedule=OnLoading(made))
         path = self.saved(*self.training(("", {"weight_decay": 0.5})), change)
         model, optimizer = self.training(("", {}), lr=7.0)
         report = pawl.torch.load(path, model, optimizer)
@@ -320,13 +320,91 @@ class HyperparametersTest(Case):
         self.assertNotIn("schedule", optimizer.param_groups[0])
         self.assertIn("lr, schedule are no number", " ".join(report.notes))
         self.assertFalse(os.path.exists(made))
+        self.assertIn("param group 0 keeps its own lr", report.notes[0])  # named first
+        self.assertEqual(report.notes[:1], report.kept)
+        self.assertRegex(str(report).splitlines()[0], "but not all hyperparameters$")
 
     def test_what_only_one_of_two_groups_tells_is_not_the_others(self):
         path = self.saved(*self.training((".weight", {}), (".bias", {"lr": 0.5})),
-                          lambda state: state["param_groups"][0].update(lr=torch.tensor(0.25)))
+                          lambda state: state["param_groups"][0].update(lr=torch.ones(2)))
         model, optimizer = self.training(("", {}), lr=7.0, weight_decay=0.5)
         pawl.torch.load(path, model, optimizer)
         self.assertEqual((7.0, 0.01), (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]))
+
+    def test_rates_that_are_tensors_in_the_file_or_here(self):
+        for saved_rate in (torch.tensor(0.25), torch.tensor([0.25], dtype=torch.float64), 0.25):
+            for rate in (torch.tensor(7.0), 7.0):
+                with self.subTest(f"{saved_rate!r} into {rate!r}"):
+                    model, optimizer = self.training((".weight", {}), (".bias", {}), lr=0.5, foreach=False)
+                    for group in optimizer.param_groups:
+                        group["lr"] = saved_rate
+                    path = self.saved(model, optimizer)
+                    with tempfile.TemporaryDirectory() as folder:
+                        weights, moments = get_state_dict(model, optimizer)
+                        dcp.save({"model": weights, "optim": moments}, checkpoint_id=folder, no_dist=True)
+                        for source in (path, folder):
+                            other, live = self.training((".bias", {}), (".weight", {}), lr=rate, foreach=False)
+                            report = pawl.torch.load(source, other, live)
+                            self.assertEqual([], report.kept)
+                            for group in live.param_groups:
+                                self.assertEqual((type(rate), 0.25), (type(group["lr"]), float(group["lr"])))
+
+    def test_a_flattened_state_tells_them_parameter_by_parameter(self):
+        model, optimizer = self.training((".weight", {"lr": 0.25, "betas": (0.5, 0.75)}), (".bias", {"lr": 0.125}))
+        self.step(model, optimizer)
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        weights, moments = get_state_dict(model, optimizer, options=options)
+        self.assertIn("param_groups.0.weight.lr", moments)
+        for key in [key for key in moments if key.endswith(".eps") and "bias" in key]:
+            moments[key] = torch.tensor(0.0625)
+        torch.save({"model": weights, "optim": moments}, self.path("flat.pt"))
+        torch.save({**{f"model.{name}": each for name, each in weights.items()}, **moments}, self.path("flatter.pt"))
+        dcp.save({"model": weights, "optim": moments}, checkpoint_id=self.path("dcp"), no_dist=True)
+        dcp.save({**{f"app.model.{name}": each for name, each in weights.items()},
+                  **{f"app.optim.{name}": each for name, each in moments.items()}},
+                 checkpoint_id=self.path("flatter"), no_dist=True)
+        for name in ("flat.pt", "flatter.pt", "dcp", "flatter"):
+            with self.subTest(name):
+                other, live = self.training((".bias", {}), (".weight", {}), lr=7.0)
+                report = pawl.torch.load(self.path(name), other, live)
+                self.assertEqual([], report.kept)
+                self.assertEqual([(0.125, (0.9, 0.999), 0.0625), (0.25, (0.5, 0.75), 1e-8)],
+                                 [(group["lr"], group["betas"], group["eps"]) for group in live.param_groups])
+
+    def test_an_optimizer_without_state_has_rates_all_the_same(self):
+        def training(*rates):
+            model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+            return model, torch.optim.SGD([{"params": each.parameters(), "lr": rate}
+                                           for each, rate in zip(model, rates, strict=True)])
+        model, optimizer = training(0.25, 0.5)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, self.path("state.pt"))
+        weights, moments = get_state_dict(model, optimizer)
+        torch.save({"model": weights, "optimizer": moments}, self.path("named.pt"))
+        dcp.save({"model": weights, "optim": moments}, checkpoint_id=self.path("dcp"), no_dist=True)
+        for name in ("state.pt", "named.pt", "dcp"):
+            with self.subTest(name):
+                other, live = training(7.0, 7.0)
+                report = pawl.torch.load(self.path(name), other, live)
+                self.assertEqual([], report.kept)
+                self.assertEqual([0.25, 0.5], [group["lr"] for group in live.param_groups])
+
+    def test_a_scheduler_finds_what_it_had(self):
+        model, optimizer = self.training(("", {}))
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10)
+        path = self.saved(model, optimizer)
+        other, live = self.training(("", {}))
+        pawl.torch.load(path, other, live)
+        self.assertEqual({key: value for key, value in optimizer.param_groups[0].items() if key != "params"},
+                         {key: value for key, value in live.param_groups[0].items() if key != "params"})
+        torch.optim.lr_scheduler.OneCycleLR(live, 0.5, total_steps=10, last_epoch=1)
+
+    def test_what_a_checkpoint_does_not_say_is_named_first(self):
+        model, optimizer = self.training(("", {}))
+        path = self.saved(model, optimizer, lambda state: state["param_groups"][0].pop("weight_decay"))
+        report = pawl.torch.load(path, *self.training(("", {})))
+        self.assertEqual(["param group 0 keeps its own weight_decay: the checkpoint doesn't say it, or not of all its "
+                          "parameters"], report.kept)
+        self.assertEqual(report.kept, report.notes[:1])
 
     def test_groups_that_disagree_about_one_here_leave_it_alone(self):
         path = self.saved(*self.training((".weight", {"lr": 0.25}), (".bias", {"lr": 0.5})))

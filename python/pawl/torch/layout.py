@@ -30,16 +30,18 @@ from pawl.torch.placement import is_dtensor, place, refuse_unstorable
 
 def layout_of(model: Any, optimizer: Any = None, *, rename: Callable[[str], str] | None = None) -> Layout:
     """What this rank holds. `model`: a module, or several (the chunks of an interleaved pipeline); `optimizer`: one,
-    several, or None. `rename`: from a name on this rank to the global one, for pipeline stages that count their layers
-    anew.
+    several (in a list, or in a dict by what leads to each in a checkpoint), or None. `rename`: from a name on this rank
+    to the global one, for pipeline stages that count their layers anew.
 
     Fails: Refused, naming the first thing that pawl can't name uniquely, place, or store.
     """
     reader = LayoutReader(rename or (lambda name: name))
     for module in listed(model):
         reader.add_module(module)
-    for each in listed(optimizer):
+    for each in optimizer.values() if isinstance(optimizer, dict) else listed(optimizer):
         reader.add_optimizer(each)
+    if isinstance(optimizer, dict):
+        reader.layout.optimizer_keys = [str(key) for key in optimizer]
     reader.check_unique()
     return reader.layout
 

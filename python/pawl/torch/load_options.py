@@ -4,12 +4,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pawl.errors import Refused
 
+_Names = Sequence[str] | Sequence[Sequence[str]]
 _NAMES = ("auto", "stored", "huggingface", "megatron")
 
 
@@ -21,7 +22,12 @@ class Hints:
                                names aren't the training's and the others are
     parameter_names            names in the optimizer's order, a list or a list for each of its groups, or the path of a
                                file of them: for optimizer state that is keyed by number, where the file doesn't name
-                               it and the live optimizer's groups are others
+                               it and the live optimizer's groups are others. Of several optimizers: a dict of such
+                               lists, by what leads to each in the checkpoint; or of one whose state is named, and
+                               may be of several models, what leads to its own: {"optG": "netG"}
+    group_order                where the live optimizer has the checkpoint's groups in another order: for each group of
+                               the checkpoint, which of the live ones it is; [1, 0] for two that are reversed. Right
+                               only if each group's parameters are in the same order
     tag                        which of several checkpoints in a folder
     family, attention_heads, query_groups, head_size, vocabulary   the model's: renaming needs them where the
                                checkpoint doesn't say them
@@ -33,7 +39,8 @@ class Hints:
     """
 
     names: str = "auto"
-    parameter_names: str | os.PathLike[str] | Sequence[str] | Sequence[Sequence[str]] | None = None
+    parameter_names: str | os.PathLike[str] | _Names | Mapping[str, _Names | str] | None = None
+    group_order: Sequence[int] | None = None
     tag: str | None = None
     family: str | None = None
     attention_heads: int | None = None
@@ -44,6 +51,8 @@ class Hints:
     def __post_init__(self) -> None:
         if self.names not in _NAMES:
             raise Refused(f"names={self.names!r} is unknown: use auto, stored, huggingface or megatron")
+        if self.group_order is not None and sorted(self.group_order) != list(range(len(self.group_order))):
+            raise Refused(f"group_order={list(self.group_order)}: name each of the groups once, from 0")
 
 
 @dataclass
@@ -74,7 +83,8 @@ class LoadOptions:
 class NamesFile:
     """The path of a file of names: the one that was given, or one of the given names for the time being."""
 
-    def __init__(self, given: str | os.PathLike[str] | Sequence[str] | Sequence[Sequence[str]] | None) -> None:
+    def __init__(self, given: Any) -> None:
+        """`given`: as Hints.parameter_names, or a list of them for several optimizers."""
         self._given = given
         self._made: str | None = None
 
@@ -83,7 +93,7 @@ class NamesFile:
             return None if self._given is None else os.fspath(self._given)
         handle, self._made = tempfile.mkstemp(prefix="pawl-names-", suffix=".json")
         with os.fdopen(handle, "w") as file:
-            json.dump(list(self._given), file)
+            json.dump(self._given, file, default=list)
         return self._made
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,7 @@
 """What one rank is going to load, and whether that is possible: decided before anything is written."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 
 from pawl._checkpoint import Checkpoint
-from pawl.errors import Refused
+from pawl.errors import PawlError, Refused
 from pawl.torch.load_options import LoadOptions, NamesFile
 from pawl.torch.load_values import plan_values
 from pawl.torch.matching import OF_THE_MODEL, Match, Matching, Sources, match
@@ -17,6 +18,7 @@ from pawl.torch.reading import check_all, is_direct, request_of, staging_type
 from pawl.torch.report import first_of
 
 _OF_OPTIMIZER = "optimizer state"
+_UNTOLD_GROUPS = "hyperparameters are left out: "  # in a note: of numbers that nothing names
 
 
 @dataclass
@@ -30,6 +32,7 @@ class LoadPlan:
     numbers: list[tuple[Piece, Any]] = field(default_factory=list)
     groups: list[tuple[Group, dict[str, Any]]] = field(default_factory=list)
     extra_state: dict[str, Any] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)  # sentences: hyperparameters that stay as they are
     notes: list[str] = field(default_factory=list)
     give_back: Callable[[dict[str, Any]], None] = lambda extra: None  # extra state to the modules
     threads: int | None = None  # of this rank; None: one per core that it may run on
@@ -69,13 +72,15 @@ def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
     names = None if options.hints.names in ("auto", "stored") else options.hints.names
     first = Checkpoint(options.path, names=names, **options.open)
     is_named = not first.unnamed and not any(is_of_optimizer(problem) for problem in first.problems)
-    if is_named or len(layout.optimizers) != 1 or options.names_file is not None:
+    is_told = is_named and not any(_UNTOLD_GROUPS in note for note in first.notes)
+    if is_told or not layout.optimizers or options.names_file is not None:
         return first
-    with NamesFile([group.parameters for group in layout.groups]) as live:
+    with NamesFile(_live_names(options, layout)) as live:
         try:
             second = Checkpoint(options.path, names=names, **{**options.open, "parameter_names_file": live})
-        except Refused as error:
-            first.unnamed.append(f"nor are they the live optimizer's: {str(error).split('; say it with')[0]}")
+        except PawlError as error:
+            if not is_named:
+                first.unnamed.append(f"nor are they the live optimizer's: {_without_flags(str(error))}")
             return first
     first.close()
     return second
@@ -84,6 +89,36 @@ def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
 def is_of_optimizer(problem: str) -> bool:
     """One that leaves the weights whole."""
     return problem.startswith(_OF_OPTIMIZER)
+
+
+def _live_names(options: LoadOptions, layout: Layout) -> Any:
+    """A list of names for each group; of several optimizers a list of such lists, or a dict of them."""
+    order = options.hints.group_order
+    names = [group.parameters for group in layout.groups]
+    of_each = [names]
+    if len(layout.optimizers) > 1:
+        counts = [len(optimizer.param_groups) for optimizer in layout.optimizers]
+        of_each = [names[sum(counts[:number]):sum(counts[:number + 1])] for number in range(len(counts))]
+    if order is not None:
+        if [len(order)] != [len(each) for each in of_each]:
+            raise Refused(f"group_order names {len(order)} groups, and the live optimizers have "
+                          f"{', '.join(str(len(each)) for each in of_each)}")
+        of_each = [[of_each[0][number] for number in order]]
+    if layout.optimizer_keys:
+        return dict(zip(layout.optimizer_keys, of_each, strict=True))
+    return of_each[0] if len(of_each) == 1 else of_each
+
+
+def _without_flags(error: str) -> str:
+    """What is wrong with live names, in words of load() instead of the command's."""
+    what = error.split("; say it with")[0].split(": say whose they are")[0]
+    if what != error and "whose they are" in error:
+        return f"{what}: pass optimizer= as a dict, by what leads to each in the checkpoint"
+    fitting = re.search(r"in the order ([0-9, ]+) they fit", what)
+    if fitting is None:
+        return what
+    return (f"{what}. If each group's parameters are in the checkpoint's order, pass "
+            f"hints=pawl.torch.Hints(group_order=[{fitting[1]}])")
 
 
 # Checking ---------------------------------------------------------------------------------------------------------
@@ -112,7 +147,7 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     check_all(checkpoint, found.matches, **access)
     plan.converted = _converted(checkpoint, [each for each in found.matches if each.is_number and not is_direct(each)],
                                 access)
-    plan.groups, plan.extra_state = plan_values(checkpoint, plan.layout, strict=options.strict, notes=plan.notes)
+    plan.groups, plan.extra_state = plan_values(checkpoint, plan.layout, strict=options.strict, kept=plan.kept)
 
 
 def access_of(options: LoadOptions, plan: LoadPlan) -> dict[str, Any]:

@@ -161,7 +161,8 @@ def _report(options: LoadOptions, plan: LoadPlan, unused: list[str], reads: Sequ
     report = Report(options.path, checkpoint.format, matched=[str(each.piece) for each in found.matches],
                     missing=[str(piece) for piece in found.missing], unused=unused,
                     cast=[f"{each.piece}: {each.source.dtype} to {each.piece.dtype}" for each in found.matches
-                          if each.is_cast], values=values, notes=[*checkpoint.notes, *plan.notes])
+                          if each.is_cast], values=values, kept=plan.kept,
+                    notes=[*plan.kept, *checkpoint.notes, *plan.notes])
     report.engine = checkpoint.values.get("deepspeed") if isinstance(checkpoint.values, dict) else None
     report.bytes_loaded = sum(each.piece.size_bytes for each in found.matches)
     report.bytes_read, report.bytes_received = reads[rank].bytes_read, received

@@ -11,24 +11,35 @@ from pawl.errors import Refused
 from pawl.torch.module_names import listed, module_prefixes
 from pawl.torch.pieces import Group, Layout
 
+# What schedulers keep in a group; torch's load_state_dict restores it, too, where the group doesn't have it yet.
+_OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 
-def plan_values(checkpoint: Checkpoint, layout: Layout, *, strict: bool, notes: list[str]
+
+def plan_values(checkpoint: Checkpoint, layout: Layout, *, strict: bool, kept: list[str]
                 ) -> tuple[list[tuple[Group, dict[str, Any]]], dict[str, Any]]:
-    """What of the checkpoint's values goes where: hyperparameters of each live group, and extra state by name.
+    """What of the checkpoint's values goes where: hyperparameters of each live group, and extra state by name. `kept`
+    gets a sentence for each group of which some stay the training's.
 
     Fails: Refused where saved groups disagree about one live group.
     """
     values = checkpoint.values if isinstance(checkpoint.values, dict) else {}
     saved = values.get("param_groups") or []
     if layout.groups and not saved:
-        notes.append("the optimizer keeps its own hyperparameters: this checkpoint doesn't say them")
+        own = sorted({word for live in layout.groups for word in _numbers_of(live)})
+        kept.append(f"the optimizer keeps its own hyperparameters ({', '.join(own)}): this checkpoint doesn't say them")
     group_of = {name: number for number, each in enumerate(saved) for name in each.get("params", ())}
     groups: list[tuple[Group, dict[str, Any]]] = []
     for number, live in enumerate(layout.groups):
         found = {group_of[name]: saved[group_of[name]] for name in live.parameters if name in group_of}
+        agreed = _agreed(number, live, list(found.values()), checkpoint, kept)
+        groups.append((live, agreed))
+        left = [word for word in _numbers_of(live) if word not in agreed]
         if saved and live.parameters and not found:
-            notes.append(f"param group {number} keeps its own hyperparameters: the checkpoint has none for it")
-        groups.append((live, _agreed(number, list(found.values()), checkpoint, notes)))
+            kept.append(f"param group {number} keeps its own hyperparameters ({', '.join(left)}): the checkpoint has "
+                        f"none for it")
+        elif agreed and left:
+            kept.append(f"param group {number} keeps its own {', '.join(left)}: the checkpoint doesn't say "
+                        f"{'it' if len(left) == 1 else 'them'}, or not of all its parameters")
     extra, extra_state = values.get("extra_state") or {}, {}
     for name in layout.extra_state:
         if name in extra:
@@ -39,14 +50,23 @@ def plan_values(checkpoint: Checkpoint, layout: Layout, *, strict: bool, notes: 
     return groups, extra_state
 
 
-def _agreed(number: int, found: list[dict[str, Any]], checkpoint: Checkpoint, notes: list[str]) -> dict[str, Any]:
+def _numbers_of(group: Group) -> list[str]:
+    """The hyperparameters that are numbers: what a training would go on differently with."""
+    def is_number(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return [word for word, value in group.values.items()
+            if is_number(value) or (isinstance(value, list) and value and all(map(is_number, value)))]
+
+
+def _agreed(number: int, live: Group, found: list[dict[str, Any]], checkpoint: Checkpoint, kept: list[str]
+            ) -> dict[str, Any]:
     """What pawl saved has to fit. Trainings of others often go on in other groups, with their own rates."""
     try:
         return _one_of(number, found)
     except Refused as error:
         if checkpoint.format.startswith("pawl") and "framework" in checkpoint.values:
             raise  # a converted store names no framework: it comes from others all the same
-        notes.append(f"param group {number} keeps its own hyperparameters: {error}")
+        kept.append(f"param group {number} keeps its own hyperparameters ({', '.join(_numbers_of(live))}): {error}")
         return {}
 
 
@@ -64,7 +84,7 @@ def _one_of(number: int, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def set_group(live: dict[str, Any], saved: dict[str, Any]) -> None:
     for key, value in saved.items():
-        if key not in live and key != "initial_lr":  # of another version of the optimizer
+        if key not in live and key not in _OF_SCHEDULERS:  # of another version of the optimizer
             continue
         old = live.get(key)
         if isinstance(old, torch.Tensor):

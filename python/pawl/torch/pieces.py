@@ -78,6 +78,7 @@ class Layout:
     extra_state: dict[str, Any] = field(default_factory=dict)  # by name: what get_extra_state() gave, where JSON has it
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)  # the live parameter objects, by name
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    optimizer_keys: list[str] = field(default_factory=list)  # of those, where they were given with keys
 
 
 def piece_of_number(number: Number) -> Piece:

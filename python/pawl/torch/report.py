@@ -21,6 +21,7 @@ class Report:
     unused: list[str] = field(default_factory=list)    # in the checkpoint and wanted by no rank
     cast: list[str] = field(default_factory=list)      # of another type in the checkpoint than here
     created: int = 0                                   # parameters that had no optimizer state, and have it now
+    kept: list[str] = field(default_factory=list)      # sentences: hyperparameters that stayed the training's own
     values: Any = None                                 # what was given to save() as values=
     engine: Any = None                                 # what pawl.deepspeed.save() stored of the engine's own
     notes: list[str] = field(default_factory=list)     # sentences
@@ -32,6 +33,8 @@ class Report:
         parts = [f"{len(self.matched)} tensors from {self.path} ({self.format})"]
         parts += [f"{len(of)} {what}" for of, what in ((self.missing, "missing"), (self.unused, "unused"),
                                                        (self.cast, "cast")) if of]
+        if self.kept:
+            parts[-1] += ", but not all hyperparameters"
         return "loaded " + ", ".join(parts) + "".join(f"\nnote: {note}" for note in self.notes)
 
 

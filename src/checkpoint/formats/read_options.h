@@ -8,8 +8,8 @@
 namespace pawl::checkpoint {
 
 struct ReadOptions {
-  // A file of parameter names in the model's own order, one a line or a JSON list of strings: for optimizer states that
-  // are keyed by number. Empty: names come from the checkpoint, or an error asks for this file.
+  // A file of parameter names (ParameterNames, checkpoint/names/parameter_order.h): for optimizer states that are keyed
+  // by number. Empty: names come from the checkpoint, or an error asks for this file.
   std::string parameter_names_file;
   // Which of several checkpoints in one folder: the name of its subfolder ("global_step1200", "iter_0000003"). Empty:
   // the one that the folder's own pointer names (latest, latest_checkpointed_iteration.txt), or the only one.

@@ -19,6 +19,7 @@ constexpr std::size_t kItemsMax = 8;         // of one that is a list: betas are
 constexpr std::size_t kTextMax = 64;         // bytes of a name, or of one that is a text
 constexpr std::size_t kValuesMax = 64;       // of a group
 constexpr std::size_t kGroupItemsMax = 512;  // of a group's dict
+constexpr std::size_t kItemsPerValue = 4;    // groups share their keys, and a file's few values may be all that it has
 constexpr std::size_t kBytesMax = 16 << 20;  // of what all groups of a list say: one long text may be said very often
 constexpr std::string_view kParameters = "params";
 
@@ -33,7 +34,8 @@ bool append_number(std::string& out, double value) {
 }
 
 // Whether JSON has a word for it.
-bool append_value(std::string& out, const Pickle& pickle, Pickle::Value value, bool is_inner = false) {
+bool append_value(std::string& out, const Pickle& pickle, Pickle::Value value, const TensorNumber& number,
+                  bool is_inner = false) {
   switch (value < pickle.count() ? pickle.kind(value) : PickleKind::object) {
     case PickleKind::none:
       out += "null";
@@ -57,19 +59,34 @@ bool append_value(std::string& out, const Pickle& pickle, Pickle::Value value, b
       out += '[';
       for (std::size_t i = 0; i < items.size(); ++i) {
         if (i != 0) out += ',';
-        if (!append_value(out, pickle, items[i], true)) return false;
+        if (!append_value(out, pickle, items[i], number, true)) return false;
       }
       out += ']';
       return true;
     }
-    default:
-      return false;
+    default: {
+      const std::optional<double> known = number ? number(value) : std::nullopt;
+      return known && append_number(out, *known);
+    }
   }
 }
 
 // Which group it is, where it is: its parameters, a label, DeepSpeed's marks. Another training's have their own.
 bool is_label(std::string_view key) {
   return key == kParameters || key == "param_names" || key == "name" || key == "moe" || key.starts_with('_');
+}
+
+// `json`: nullptr where JSON has no word for it.
+void add_word(HyperGroup& group, std::string_view key, const std::string* json) {
+  if (key.empty() || is_label(key) || key.size() > kTextMax || !is_utf8(key)) return;
+  const std::string name(key);
+  const bool has_room = group.values.size() + group.left_out.size() < kValuesMax || group.values.contains(name);
+  if (has_room && json != nullptr) {
+    group.values[name] = *json;
+    return;
+  }
+  group.values.erase(name);  // the last one of a name is the dict's
+  if (group.left_out.size() < kValuesMax) group.left_out.push_back(name);
 }
 
 std::size_t size_of(const HyperGroup& group) {
@@ -95,15 +112,17 @@ std::string json_of(const std::vector<std::string>& names, const HyperValues& va
 // Empty where there is none, or one parameter has two values; then `claimed` is its name. Groups keep their places,
 // also those of which no parameter is known: who has no names (DeepSpeed) takes groups by their order.
 std::string values_of_groups(const std::vector<HyperGroup>& groups, const CheckpointView& view, std::string& claimed) {
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view> with_state, weights;
   for (const StoredTensor& tensor : view.tensors)
-    if (tensor.role != "weight" && tensor.role != "buffer" && is_utf8(tensor.name)) names.insert(tensor.name);
+    if (tensor.role != "buffer" && is_utf8(tensor.name))
+      (tensor.role == "weight" ? weights : with_state).insert(tensor.name);
   std::unordered_map<std::string_view, const HyperValues*> told;
   std::string out;
   bool any = false;
   for (const HyperGroup& group : groups) {
     std::vector<std::string> mine;
     bool is_known = false;
+    const std::unordered_set<std::string_view>& names = group.is_stateless ? weights : with_state;
     for (const std::string& parameter : group.parameters) {
       const auto name = names.find(parameter);
       if (name == names.end()) continue;
@@ -123,22 +142,34 @@ std::string values_of_groups(const std::vector<HyperGroup>& groups, const Checkp
 
 }  // namespace
 
-void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value) {
-  if (key.empty() || is_label(key) || key.size() > kTextMax || !is_utf8(key)) return;
+void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value,
+                        const TensorNumber& number) {
   std::string json;
-  const std::string name(key);
-  const bool has_room = group.values.size() + group.left_out.size() < kValuesMax || group.values.contains(name);
-  if (has_room && append_value(json, pickle, value)) {
-    group.values[name] = std::move(json);
-    return;
-  }
-  group.values.erase(name);  // the last one of a name is the dict's
-  if (group.left_out.size() < kValuesMax) group.left_out.push_back(name);
+  const bool has_word = append_value(json, pickle, value, number);
+  add_word(group, key, has_word ? &json : nullptr);
 }
 
-std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list) {
+void add_hyperparameter(HyperGroup& group, std::string_view key, double value) {
+  std::string json;
+  const bool has_word = append_number(json, value);
+  add_word(group, key, has_word ? &json : nullptr);
+}
+
+std::vector<HyperGroup> joined_groups(std::vector<HyperGroup> of_parameters) {
+  std::vector<HyperGroup> out;
+  for (HyperGroup& each : of_parameters) {
+    if (out.empty() || out.back().values != each.values || out.back().left_out != each.left_out) {
+      out.push_back(std::move(each));
+      continue;
+    }
+    for (std::string& parameter : each.parameters) out.back().parameters.push_back(std::move(parameter));
+  }
+  return out;
+}
+
+std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list, const TensorNumber& number) {
   std::vector<HyperGroup> groups;
-  std::size_t left = pickle.count();
+  std::size_t left = kItemsPerValue * pickle.count();
   std::size_t bytes = 0;
   for (const Pickle::Value each : pickle.items(list)) {
     const std::span<const Pickle::Value> items = pickle.items(each);
@@ -148,7 +179,7 @@ std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value li
     if (!pickle.is(each, PickleKind::dict) || items.size() > kGroupItemsMax) continue;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2)
       if (pickle.is(items[i], PickleKind::string))
-        add_hyperparameter(group, pickle.text(items[i]), pickle, items[i + 1]);
+        add_hyperparameter(group, pickle.text(items[i]), pickle, items[i + 1], number);
     bytes += size_of(group);
     if (bytes > kBytesMax) return {};
   }

@@ -2,10 +2,11 @@
 //
 // {"param_groups": [{"params": ["layers.0.weight"], "lr": 0.001, "betas": [0.9, 0.95]}]}, as pawl's own store has them
 // (docs/format.md). Only what is certain is said: of parameters that have an optimizer's state in the view, under the
-// names that they have there, and values that JSON has a word for: numbers, texts, None, short lists of them. What is
-// left out is named in a note. Pure; executes nothing.
+// names that they have there, or of groups that keep no state, and values that JSON has a word for: numbers, texts,
+// None, short lists of them. A tensor of one element is its number. What is left out is named in a note. Pure; executes nothing.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,14 +24,24 @@ struct HyperGroup {
   std::vector<std::string> parameters = {};
   HyperValues values = {};
   std::vector<std::string> left_out = {};  // names of those that have no word in JSON
+  bool is_stateless = false;               // no parameter of it has a state: they are known as weights
 };
 
+// The number that a tensor of one element is; nothing where the value is none. Readers of files know it.
+using TensorNumber = std::function<std::optional<double>(Pickle::Value)>;
+
 // One of a group's items. What says which group it is ("params", "name") is no hyperparameter, and passed over.
-void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value);
+void add_hyperparameter(HyperGroup& group, std::string_view key, const Pickle& pickle, Pickle::Value value,
+                        const TensorNumber& number = {});
+void add_hyperparameter(HyperGroup& group, std::string_view key, double value);
 
 // The groups of a list of dicts, in its order; their parameters are for whoever can name them. Linear in the pickle:
 // one dict may be named by many groups, and a list that is longer for that, or says more than 16 MiB, has no groups.
-[[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list);
+[[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list,
+                                                        const TensorNumber& number = {});
+
+// Groups that were told parameter by parameter ("param_groups.<name>.lr"): neighbours that say the same are one.
+[[nodiscard]] std::vector<HyperGroup> joined_groups(std::vector<HyperGroup> of_parameters);
 
 // Which of those groups lists each number below `count` among its "params". Nothing: none does, or several do.
 [[nodiscard]] std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, Pickle::Value list,

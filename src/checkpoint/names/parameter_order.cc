@@ -1,6 +1,7 @@
 #include "checkpoint/names/parameter_order.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <unordered_set>
@@ -204,6 +205,35 @@ Status check_ranks(std::span<const std::vector<IndexedGroup>> ranks) {
   return {};
 }
 
+// Why these are not the group's names.
+std::optional<std::string> misfit(const std::vector<NamedShape>& names, const IndexedGroup& group, std::size_t number) {
+  if (names.size() != group.size())
+    return text("group ", number, " has ", group.size(), " parameters and ", names.size(), " names");
+  for (std::size_t i = 0; i < group.size(); ++i)
+    if (!fits(group[i], names[i].shape))
+      return text(names[i].name, " is ", word_of(names[i].shape), ", and number ", i, " of group ", number, " is ",
+                  word_of(group[i]));
+  return std::nullopt;
+}
+
+// For people: the only order of the sections in which they fit the groups. It is no proof: which of a group's parameters
+// of equal shape is which, their order tells, and who changed the groups' may have changed that.
+std::string other_order(std::span<const std::vector<NamedShape>> sections, std::span<const IndexedGroup> groups) {
+  constexpr std::size_t kOrderedMax = 64;
+  if (groups.size() > kOrderedMax) return {};
+  std::vector<std::size_t> order;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::vector<std::size_t> fitting;
+    for (std::size_t section = 0; section < sections.size(); ++section)
+      if (!misfit(sections[section], groups[g], g)) fitting.push_back(section);
+    if (fitting.size() != 1 || std::ranges::find(order, fitting[0]) != order.end()) return {};
+    order.push_back(fitting[0]);
+  }
+  std::string out = ", and in the order ";
+  for (std::size_t i = 0; i < order.size(); ++i) append_text(out, text(i == 0 ? "" : ", ", order[i]));
+  return out + " they fit";
+}
+
 std::vector<NamedShape> joined(std::span<const std::vector<NamedShape>> sections) {
   std::vector<NamedShape> out;
   for (const std::vector<NamedShape>& section : sections) out.insert(out.end(), section.begin(), section.end());
@@ -237,26 +267,80 @@ ParameterNames::Entry parse_entry(std::string_view line) {
   return {std::string(trimmed(line.substr(0, gap))), std::move(shape)};
 }
 
-Status parse_json(std::string_view text, ParameterNames& out) {
-  JsonScan scan(text);
+// A list of names, or, with `levels` of lists below it, of one such list for each group, or of one such list of lists
+// for each optimizer.
+void scan_list(JsonScan& scan, ParameterNames& out, int levels) {
   scan.begin_array();
   std::string name;
-  bool nested = false;
   while (scan.next_item()) {
-    nested = scan.peek() == '[';
-    if (nested) {
-      out.says_groups = true;
-      out.sections.emplace_back();
-      scan.begin_array();
-      while (scan.next_item())
-        if (scan.string(name)) out.sections.back().push_back(parse_entry(name));
-    } else if (scan.string(name)) {
+    if (scan.peek() != '[') {
+      if (!scan.string(name)) return;
       if (out.sections.empty()) out.sections.emplace_back();
       out.sections.back().push_back(parse_entry(name));
+      continue;
     }
+    if (levels == 0) {
+      scan.fail("a list of lists is too deep");
+      return;
+    }
+    ParameterNames one;
+    scan_list(scan, one, levels - 1);
+    if (one.says_groups) {
+      out.optimizers.push_back(std::move(one));
+      continue;
+    }
+    out.says_groups = true;
+    out.sections.push_back(one.sections.empty() ? std::vector<ParameterNames::Entry>() : std::move(one.sections[0]));
   }
+}
+
+void scan_object(JsonScan& scan, ParameterNames& out) {
+  scan.begin_object();
+  std::string key;
+  while (scan.next_key(key)) {
+    ParameterNames& one = out.optimizers.emplace_back();
+    one.optimizer = key;
+    if (scan.peek() == '[')
+      scan_list(scan, one, 1);
+    else if (!scan.string(one.model))
+      return;
+  }
+}
+
+Status parse_json(std::string_view text, ParameterNames& out) {
+  JsonScan scan(text);
+  if (scan.peek() == '{')
+    scan_object(scan, out);
+  else
+    scan_list(scan, out, 2);
   scan.finish();
   if (scan.failed()) return Error{Code::invalid, scan.error().what};
+  if (!out.optimizers.empty() && !out.sections.empty())
+    return Error{Code::invalid, "some lists are of groups and others of optimizers"};
+  return {};
+}
+
+void parse_lines(std::string_view lines, ParameterNames& out) {
+  bool is_open = false;
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = trimmed(lines.substr(0, end));
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (!line.empty() && !is_open) out.sections.emplace_back();
+    is_open = !line.empty();
+    if (is_open) out.sections.back().push_back(parse_entry(line));
+  }
+}
+
+Status check_names(const ParameterNames& names) {
+  if (!names.model.empty()) return {};
+  std::unordered_set<std::string_view> seen;
+  for (const std::vector<ParameterNames::Entry>& section : names.sections)
+    for (const ParameterNames::Entry& entry : section) {
+      if (entry.name.empty()) return Error{Code::invalid, "an empty name"};
+      if (!seen.insert(entry.name).second) return Error{Code::invalid, text(entry.name, " is named twice")};
+    }
+  if (seen.empty()) return Error{Code::invalid, "no names"};
   return {};
 }
 
@@ -343,14 +427,9 @@ Result<NameIndices> order_parameters_in(std::span<const std::vector<NamedShape>>
   NameIndices out(groups.size());
   std::uint32_t first = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (sections[g].size() != groups[g].size())
-      return refused(text("group ", g, " has ", groups[g].size(), " parameters and ", sections[g].size(), " names"));
-    for (std::size_t i = 0; i < groups[g].size(); ++i) {
-      if (!fits(groups[g][i], sections[g][i].shape))
-        return refused(text(sections[g][i].name, " is ", word_of(sections[g][i].shape), ", and number ", i,
-                            " of group ", g, " is ", word_of(groups[g][i])));
-      out[g].push_back(first++);
-    }
+    if (std::optional<std::string> why = misfit(sections[g], groups[g], g))
+      return refused(text(*why, other_order(sections, groups)));
+    for (std::size_t i = 0; i < groups[g].size(); ++i) out[g].push_back(first++);
   }
   return out;
 }
@@ -375,27 +454,38 @@ Result<std::vector<NameIndices>> deal_parameters_in(std::span<const std::vector<
 Result<ParameterNames> parse_parameter_names(std::string_view text_) {
   ParameterNames out;
   const std::size_t first = text_.find_first_not_of(" \t\r\n");
-  if (first != std::string_view::npos && text_[first] == '[') {
+  if (first != std::string_view::npos && (text_[first] == '[' || text_[first] == '{')) {
     PAWL_TRY(parse_json(text_, out));
   } else {
-    bool is_open = false;
-    while (!text_.empty()) {
-      const std::size_t end = std::min(text_.find('\n'), text_.size());
-      const std::string_view line = trimmed(text_.substr(0, end));
-      text_.remove_prefix(std::min(end + 1, text_.size()));
-      if (!line.empty() && !is_open) out.sections.emplace_back();
-      is_open = !line.empty();
-      if (is_open) out.sections.back().push_back(parse_entry(line));
-    }
+    parse_lines(text_, out);
   }
   out.says_groups = out.says_groups || out.sections.size() > 1;
-  std::unordered_set<std::string_view> seen;
-  for (const std::vector<ParameterNames::Entry>& section : out.sections)
-    for (const ParameterNames::Entry& entry : section) {
-      if (entry.name.empty()) return Error{Code::invalid, "an empty name"};
-      if (!seen.insert(entry.name).second) return Error{Code::invalid, text(entry.name, " is named twice")};
-    }
-  if (seen.empty()) return Error{Code::invalid, "no names"};
+  if (out.optimizers.empty()) {
+    PAWL_TRY(check_names(out));
+  }
+  std::unordered_set<std::string_view> keys;
+  for (const ParameterNames& one : out.optimizers) {
+    PAWL_TRY(check_names(one));
+    if (!one.optimizer.empty() && !keys.insert(one.optimizer).second)
+      return Error{Code::invalid, text(one.optimizer, " is there twice")};
+  }
+  return out;
+}
+
+Result<std::vector<std::vector<NamedShape>>> sections_by_number(std::vector<std::vector<NamedShape>> sections,
+                                                                std::span<const std::size_t> group_sizes) {
+  if (group_sizes.size() < 2) return sections;
+  std::vector<NamedShape> names = joined(sections);
+  const std::size_t count = std::accumulate(group_sizes.begin(), group_sizes.end(), std::size_t{0});
+  if (names.size() != count)
+    return refused(text("the optimizer's ", group_sizes.size(), " groups have ", count, " parameters, and ",
+                        names.size(), " names are given as one group"));
+  std::vector<std::vector<NamedShape>> out;
+  auto next = std::make_move_iterator(names.begin());
+  for (const std::size_t size : group_sizes) {
+    out.emplace_back(next, next + static_cast<std::ptrdiff_t>(size));
+    next += static_cast<std::ptrdiff_t>(size);
+  }
   return out;
 }
 

@@ -44,19 +44,29 @@ using NameIndices = std::vector<std::vector<std::uint32_t>>;  // of each group's
 [[nodiscard]] Result<std::vector<NameIndices>> deal_parameters(std::span<const NamedShape> names,
                                                                std::span<const std::vector<IndexedGroup>> ranks);
 
-// What a user gives (--param-names FILE): one name a line, in the model's order; or a JSON list of strings. After a
-// name may follow its shape, "24x24", for files that don't tell it. Where that leaves two ways, sections say which
-// group a name is in, in the optimizer's own order: an empty line between two groups, or a JSON list of lists.
+// What a user gives (--param-names FILE): one name a line, in the optimizer's order; or a JSON list of strings. After a
+// name may follow its shape, "24x24", for files that don't tell it. Sections say which group a name is in: an empty line
+// between two groups, or a JSON list of lists. Of several optimizers: a JSON object, {"optG": [...], "optD": [...]}, by
+// what leads to each; or a list of such lists of lists, where the fit tells which is whose. In the object a string says
+// which model an optimizer has whose state is named: {"optG": "netG"}.
 struct ParameterNames {
   struct Entry {
     std::string name;
     std::optional<Shape> shape;
   };
-  std::vector<std::vector<Entry>> sections;  // one: the model's order; more: the optimizer's
-  bool says_groups = false;                  // a section is a group, even where there is one
+  std::vector<std::vector<Entry>> sections = {};
+  bool says_groups = false;                     // a section is a group, even where there is one
+  std::string optimizer = {};                   // of which these are; empty: not said
+  std::string model = {};                       // what leads to its model; then without sections
+  std::vector<ParameterNames> optimizers = {};  // of several; then nothing of the above
 };
 // Fails: `invalid` with the line, or as JSON does; a name twice.
 [[nodiscard]] Result<ParameterNames> parse_parameter_names(std::string_view text);
+
+// A list that says no groups, for groups of these sizes: it goes by number, group after group, as torch numbers them.
+// Of one group it stays one, and may have more names. Fails: `invalid` where it has another number of names.
+[[nodiscard]] Result<std::vector<std::vector<NamedShape>>> sections_by_number(
+    std::vector<std::vector<NamedShape>> sections, std::span<const std::size_t> group_sizes);
 
 // As above, where each group's names are known: counts and shapes have to agree.
 [[nodiscard]] Result<NameIndices> order_parameters_in(std::span<const std::vector<NamedShape>> sections,

@@ -212,6 +212,25 @@ TEST(ParameterNames, AreReadByLineAndAsJson) {
   Result<ParameterNames> nested = parse_parameter_names("[[\"a\"], [\"b\", \"c\"]]");
   ASSERT_TRUE(nested.has_value()) << nested.error().what;
   EXPECT_EQ(nested->sections.size(), 2u);
+  Result<ParameterNames> several =
+      parse_parameter_names("{\"optG\": [\"a\"], \"optD\": [[\"a\"], [\"b\"]], \"optE\": \"netE\"}");
+  ASSERT_TRUE(several.has_value()) << several.error().what;
+  ASSERT_EQ(several->optimizers.size(), 3u);
+  EXPECT_EQ(several->optimizers[0].optimizer, "optG");
+  EXPECT_FALSE(several->optimizers[0].says_groups);
+  EXPECT_EQ(several->optimizers[1].sections.size(), 2u);
+  EXPECT_TRUE(several->optimizers[1].says_groups);
+  EXPECT_EQ(several->optimizers[2].model, "netE");
+  several = parse_parameter_names("[[[\"a\"], [\"b\"]], [[\"a\"]]]");
+  ASSERT_TRUE(several.has_value()) << several.error().what;
+  ASSERT_EQ(several->optimizers.size(), 2u);
+  EXPECT_EQ(several->optimizers[0].sections.size(), 2u);
+  EXPECT_TRUE(several->sections.empty());
+  for (const char* bad :
+       {"{}", "{\"a\": []}", "{\"a\": 1}", "{\"a\": [\"b\", \"b\"]}", "{\"a\": [\"b\"], \"a\": [\"c\"]}",
+        "[[[[\"a\"]]]]", "[[[\"a\"]], [\"b\"]]", "{\"a\": [[[\"b\"]]]}"})
+    EXPECT_FALSE(parse_parameter_names(bad).has_value()) << bad;
+  EXPECT_FALSE(parse_parameter_names(std::string(1 << 20, '[')).has_value());
   for (const char* bad : {"", "\n\n", "[", "[1]", "a\na\n", "[\"a\", \"a\"]", "[\"a\"] x", "[[\"a\"], \"b\", 3]"})
     EXPECT_FALSE(parse_parameter_names(bad).has_value()) << bad;
 }
@@ -224,6 +243,42 @@ TEST(ParameterNames, SectionsSayTheGroups) {
   EXPECT_FALSE(order_parameters_in(sections, std::vector<IndexedGroup>{{Shape{4}}, {Shape{5}}}).has_value());
   EXPECT_FALSE(order_parameters_in(sections, std::vector<IndexedGroup>{{Shape{4}}}).has_value());
   EXPECT_FALSE(order_parameters_in(sections, std::vector<IndexedGroup>{{Shape{4}}, {}}).has_value());
+}
+
+// One list for several groups goes by number: torch numbers group after group. Shapes only prove it.
+TEST(ParameterNames, OneListOfSeveralGroupsGoesByNumber) {
+  const std::vector<std::vector<NamedShape>> listed = {
+      named({{"w1", {4, 4}}, {"w2", {4, 4}}, {"b1", {4}}, {"b2", {4}}})};
+  const std::vector<std::size_t> sizes = {2, 2};
+  const std::vector<IndexedGroup> groups = {{Shape{4, 4}, Shape{4, 4}}, {Shape{4}, Shape{4}}};
+  Result<std::vector<std::vector<NamedShape>>> sections = sections_by_number(listed, sizes);
+  ASSERT_TRUE(sections.has_value()) << sections.error().what;
+  Result<NameIndices> order = order_parameters_in(*sections, groups);
+  ASSERT_TRUE(order.has_value()) << order.error().what;
+  EXPECT_EQ(*order, (NameIndices{{0, 1}, {2, 3}}));
+  const std::vector<std::vector<NamedShape>> of_model = {
+      named({{"w1", {4, 4}}, {"b1", {4}}, {"w2", {4, 4}}, {"b2", {4}}})};
+  sections = sections_by_number(of_model, sizes);
+  ASSERT_TRUE(sections.has_value()) << sections.error().what;
+  EXPECT_FALSE(order_parameters_in(*sections, groups).has_value());  // the model's order is not the optimizer's
+  sections = sections_by_number({named({{"w1", {4, 4}}})}, sizes);
+  ASSERT_FALSE(sections.has_value());
+  EXPECT_NE(sections.error().what.find("2 groups have 4 parameters, and 1 names"), std::string::npos)
+      << sections.error().what;
+  sections = sections_by_number(listed, std::vector<std::size_t>{2});  // of one group it may have more
+  ASSERT_TRUE(sections.has_value()) << sections.error().what;
+  EXPECT_EQ((*sections)[0].size(), 4u);
+}
+
+TEST(ParameterNames, AnotherOrderOfTheGroupsIsSaidAndNotTaken) {
+  const std::vector<std::vector<NamedShape>> sections = {named({{"b", {4}}, {"c", {4}}}), named({{"w", {4, 4}}})};
+  Result<NameIndices> order =
+      order_parameters_in(sections, std::vector<IndexedGroup>{{Shape{4, 4}}, {Shape{4}, Shape{4}}});
+  ASSERT_FALSE(order.has_value());
+  EXPECT_NE(order.error().what.find("in the order 1, 0 they fit"), std::string::npos) << order.error().what;
+  order = order_parameters_in(sections, std::vector<IndexedGroup>{{Shape{4}}, {Shape{4}, Shape{4}}});
+  ASSERT_FALSE(order.has_value());
+  EXPECT_EQ(order.error().what.find("they fit"), std::string::npos) << order.error().what;
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "base/index_table.h"
 #include "base/text.h"
+#include "checkpoint/names/model_pairs.h"
 #include "checkpoint/names/module_name.h"
 
 namespace pawl::checkpoint {
@@ -54,6 +56,11 @@ constexpr std::array<std::string_view, 34> kOptimizerWords = {"step",
                                                               "state1",
                                                               "state2",
                                                               "previous_grad"};
+// Of those: the ones for a tensor of the parameter's own shape.
+constexpr std::array<std::string_view, 15> kParameterShaped = {
+    "exp_avg",    "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum",
+    "square_avg", "acc_delta",  "grad_avg",       "exp_inf",         "prev",
+    "step_size",  "ax",         "slow",           "exp_avg_diff",    "master_param"};
 constexpr std::array<std::string_view, 7> kModelWords = {"model",       "module", "state_dict", "model_state_dict",
                                                          "model_state", "net",    "network"};
 constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module",
@@ -69,7 +76,7 @@ std::string_view last_part(std::string_view name) {
 }
 
 std::string joined(std::string_view above, std::string_view below) {
-  if (above.empty()) return std::string(below);
+  if (above.empty() || below.empty()) return std::string(above.empty() ? below : above);
   return text(above, '.', below);
 }
 
@@ -95,13 +102,6 @@ std::string role_of(std::string_view word) {
     return "master";
   return std::string(word);
 }
-
-// A key of an optimizer's state, taken apart.
-struct OptimizerKey {
-  std::string root;  // what leads to the optimizer: "optim"
-  std::string parameter;
-  std::string role;
-};
 
 // state, <parameter>, <role>: three steps, or more where the role is nested.
 std::optional<OptimizerKey> nested_key(const std::vector<std::string>& path) {
@@ -134,8 +134,8 @@ std::optional<OptimizerKey> flattened_key(const std::vector<std::string>& path) 
   if (at == std::string_view::npos || dot <= at + 6) return std::nullopt;
   const std::string_view above = step.substr(0, at == 0 ? 0 : at - 1);
   const std::string outer = stored_name(std::span<const std::string>(path).first(path.size() - 1));
-  return OptimizerKey{outer.empty() ? std::string(above) : joined(outer, above),
-                      std::string(step.substr(at + 6, dot - at - 6)), std::string(step.substr(dot + 1))};
+  return OptimizerKey{joined(outer, above), std::string(step.substr(at + 6, dot - at - 6)),
+                      std::string(step.substr(dot + 1))};
 }
 
 // What leads to an optimizer's param_groups, if the key is one of them.
@@ -156,7 +156,24 @@ struct Group {  // one optimizer
   bool is_indexed = false;  // all parameters are numbers
   std::string model = {};   // the root under which the model has the parameters, if has_model
   bool has_model = false;
+  bool is_tied = false;  // several models have them
 };
+
+// What speaks for a model as an optimizer's.
+struct Votes {
+  std::size_t names = 0;   // parameters that it has
+  std::size_t shapes = 0;  // of those: with the shape that the optimizer's state has
+};
+
+// What leads to the model in the names that were given for an optimizer whose parameter is called so; empty: nothing.
+std::string model_in(const ParameterNames& given, std::string_view parameter) {
+  for (const std::vector<ParameterNames::Entry>& section : given.sections)
+    for (const ParameterNames::Entry& entry : section)
+      if (entry.name.size() > parameter.size() + 1 && entry.name.ends_with(parameter) &&
+          entry.name[entry.name.size() - parameter.size() - 1] == '.')
+        return entry.name.substr(0, entry.name.size() - parameter.size() - 1);
+  return {};
+}
 
 class Namer {
  public:
@@ -169,7 +186,8 @@ class Namer {
   void vote(std::size_t key, std::string_view name);
   void trust_words();
   [[nodiscard]] bool may_begin_name(std::size_t key, std::string_view name, std::size_t at) const;
-  void assign(int caution);
+  enum class Caution : std::uint8_t { none, with_roots, with_wrappers, with_both, as_stored };
+  void assign(Caution caution);
   void drop_module_prefix(const std::vector<std::size_t>& keys);
   [[nodiscard]] bool is_unique() const;
   void make_unique();
@@ -186,12 +204,14 @@ class Namer {
     std::string name;
     std::uint32_t group;  // one that has it
     std::uint32_t next;   // the same in another group
+    const Shape* shape;   // of its state there; nullptr: not known
   };
+  void choose_model(Group& group, const std::unordered_map<std::string, Votes>& voted, std::size_t parameters);
   [[nodiscard]] std::uint32_t find_parameter(std::string_view name) const;
-  bool add_parameter(std::string name, std::uint32_t group);
+  bool add_parameter(std::string name, std::uint32_t group, const Shape* shape);
   std::vector<Parameter> parameters_;
-  IndexTable parameter_numbers_;                                     // by name, of the first of that name
-  std::vector<std::unordered_map<std::string, std::size_t>> votes_;  // of each group: root, how many
+  IndexTable parameter_numbers_;                               // by name, of the first of that name
+  std::vector<std::unordered_map<std::string, Votes>> votes_;  // of each group, by root
   StateNames out_;
 };
 
@@ -228,7 +248,10 @@ void Namer::find_groups() {
     group.is_indexed = true;
     for (const std::size_t key : group.keys) {
       group_of_[key] = g;
-      group.is_indexed = group.is_indexed && is_number(optimizer_[key]->parameter);
+      group.is_indexed = group.is_indexed && !keys_[key].model && is_number(optimizer_[key]->parameter);
+      if (!keys_[key].model) continue;
+      group.model = without_wrappers(*keys_[key].model);
+      group.has_model = true;
     }
     out_.is_indexed = out_.is_indexed || group.is_indexed;
     if (group.is_indexed)
@@ -258,17 +281,20 @@ std::uint32_t Namer::find_parameter(std::string_view name) const {
 }
 
 // Groups come one after another: if the group has it already, it was the last to be added to the name's.
-bool Namer::add_parameter(std::string name, std::uint32_t group) {
+bool Namer::add_parameter(std::string name, std::uint32_t group, const Shape* shape) {
   const auto next = static_cast<std::uint32_t>(parameters_.size());
   const std::uint32_t first = parameter_numbers_.find_or_add(
       std::hash<std::string_view>()(name), next, [&](std::uint32_t one) { return parameters_[one].name == name; });
   if (first == next) {
-    parameters_.push_back({std::move(name), group, IndexTable::kNone});
+    parameters_.push_back({std::move(name), group, IndexTable::kNone, shape});
     return true;
   }
   const std::uint32_t last = parameters_[first].next == IndexTable::kNone ? first : parameters_[first].next;
-  if (parameters_[last].group == group) return false;
-  parameters_.push_back({{}, group, parameters_[first].next});
+  if (parameters_[last].group == group) {
+    if (shape != nullptr) parameters_[last].shape = shape;
+    return false;
+  }
+  parameters_.push_back({{}, group, parameters_[first].next, shape});
   parameters_[first].next = next;
   return true;
 }
@@ -278,23 +304,60 @@ void Namer::vote(std::size_t key, std::string_view name) {
   for (int parts = 0; parts < kPartsMax; ++parts) {
     const std::uint32_t found = find_parameter(name.substr(at));
     if (found != IndexTable::kNone && may_begin_name(key, name, at))
-      for (std::uint32_t one = found; one != IndexTable::kNone; one = parameters_[one].next)
-        ++votes_[parameters_[one].group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
+      for (std::uint32_t one = found; one != IndexTable::kNone; one = parameters_[one].next) {
+        Votes& votes = votes_[parameters_[one].group][std::string(name.substr(0, at == 0 ? 0 : at - 1))];
+        ++votes.names;
+        const Shape* shape = parameters_[one].shape;
+        votes.shapes += shape != nullptr && keys_[key].shape != nullptr && *shape == *keys_[key].shape ? 1 : 0;
+      }
     const std::size_t dot = name.find('.', at);
     if (dot == std::string_view::npos) return;
     at = dot + 1;
   }
 }
 
-// For each optimizer: under which root do most of its parameters lie?
+// Under which root do most of the optimizer's parameters lie?
+void Namer::choose_model(Group& group, const std::unordered_map<std::string, Votes>& voted, std::size_t parameters) {
+  // Votes; then the same place in a list, or the same name but for its kind; then a model's usual name.
+  const auto rank = [&](const auto& each) {
+    const std::string& root = each.first;
+    return std::tuple(each.second.names, each.second.shapes, last_part(root) == last_part(group.root),
+                      are_paired(group.root, root), !is_average(root), contains(kModelWords, last_part(root)));
+  };
+  const std::pair<const std::string, Votes>* best = nullptr;
+  const std::string* other = nullptr;  // as good
+  for (const auto& each : voted) {
+    if (best == nullptr || rank(each) > rank(*best)) {
+      best = &each;
+      other = nullptr;
+    } else if (rank(each) == rank(*best)) {
+      other = &each.first;
+    }
+  }
+  if (best == nullptr || best->second.names * 2 < parameters) return;
+  group.is_tied = other != nullptr;
+  group.has_model = other == nullptr;
+  if (group.has_model) {
+    group.model = best->first;
+    return;
+  }
+  const auto [first, second] = std::minmax(best->first, *other);
+  out_.unnamed.push_back(text("the optimizer", group.root.empty() ? "" : " ", group.root, " may be that of ", first,
+                              " or of ", second,
+                              ", which have the same parameters: its tensors keep their stored names; ",
+                              "say it with --param-names FILE: {\"", group.root, "\": \"", first, "\"}"));
+}
+
 void Namer::match_models() {
   std::vector<std::size_t> parameters(groups_.size(), 0);
   parameters_.reserve(keys_.size());
   parameter_numbers_.clear(keys_.size());
   for (std::uint32_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].is_indexed) continue;
-    for (const std::size_t key : groups_[g].keys)
-      parameters[g] += add_parameter(without_wrappers(optimizer_[key]->parameter), g) ? 1 : 0;
+    if (groups_[g].is_indexed || groups_[g].has_model) continue;
+    for (const std::size_t key : groups_[g].keys) {
+      const Shape* shape = has_parameter_shape(optimizer_[key]->role) ? keys_[key].shape : nullptr;
+      parameters[g] += add_parameter(without_wrappers(optimizer_[key]->parameter), g, shape) ? 1 : 0;
+    }
   }
   votes_.resize(groups_.size());
   for (std::size_t i = 0; i < keys_.size(); ++i)
@@ -302,30 +365,8 @@ void Namer::match_models() {
       vote(i, without_wrappers(stored(i)));
   std::set<std::string> roots;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    Group& group = groups_[g];
-    const auto rank = [&](const auto& voted) {  // votes; then the same place in a list; then a model's usual name
-      return std::tuple(voted.second, last_part(voted.first) == last_part(group.root),
-                        contains(kModelWords, last_part(voted.first)));
-    };
-    const std::pair<const std::string, std::size_t>* best = nullptr;
-    bool is_tie = false;
-    for (const auto& voted : votes_[g]) {
-      if (best == nullptr || rank(voted) > rank(*best)) {
-        best = &voted;
-        is_tie = false;
-      } else if (rank(voted) == rank(*best)) {
-        is_tie = true;
-      }
-    }
-    if (best == nullptr || best->second * 2 < parameters[g]) continue;
-    if (is_tie) {
-      out_.notes.push_back(text("several models have the parameters of the optimizer ", group.root,
-                                ": its tensors keep their stored names"));
-      continue;
-    }
-    group.model = best->first;
-    group.has_model = true;
-    roots.insert(group.model);
+    if (!groups_[g].has_model) choose_model(groups_[g], votes_[g], parameters[g]);
+    if (groups_[g].has_model) roots.insert(groups_[g].model);
   }
   model_roots_.assign(roots.begin(), roots.end());
   std::ranges::sort(model_roots_, [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
@@ -347,28 +388,28 @@ void Namer::trust_words() {
   if (roots.size() == 1) model_roots_.assign(roots.begin(), roots.end());
 }
 
-// Caution 0: the shortest names. 1: wrappers stay. 2: what leads to the model stays, too. 3: all keys as stored.
-void Namer::assign(int caution) {
+// Each caution's names are nearer to the stored ones.
+void Namer::assign(Caution caution) {
   out_.names.assign(keys_.size(), {});
-  std::vector<std::vector<std::size_t>> of_root(model_roots_.size() + 1);
+  std::vector<std::vector<std::size_t>> of_root(model_roots_.size() + 1);  // the last: below none
   const auto cleaned = [caution](std::string_view name) {
-    return caution == 0 ? without_wrappers(name) : std::string(name);
+    return caution < Caution::with_wrappers ? without_wrappers(name) : std::string(name);
   };
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     StateName& out = out_.names[i];
     out.name = stored(i);
     out.is_object = !keys_[i].is_tensor || is_hyperparameter_[i];
-    if (out.is_object || caution == 3) continue;
+    if (out.is_object || caution == Caution::as_stored) continue;
     if (group_of_[i] != groups_.size()) {
       const Group& group = groups_[group_of_[i]];
-      const OptimizerKey& key = *optimizer_[i];
-      out.role = role_of(key.role);
-      const bool is_own = !group.is_indexed && (caution < 2 || group.has_model);
-      if (!is_own) {
-        out.name = joined(joined(group.root, "state"), key.parameter);
+      out.key = *optimizer_[i];
+      out.role = role_of(out.key->role);
+      const bool is_bare = caution == Caution::none || caution == Caution::with_wrappers;
+      if (group.is_indexed || group.is_tied || (!is_bare && !group.has_model)) {
+        out.name = joined(joined(group.root, "state"), out.key->parameter);
         continue;
       }
-      out.name = caution < 2 ? cleaned(key.parameter) : joined(group.model, key.parameter);
+      out.name = cleaned(out.key->parameter);
       const auto root = group.has_model ? std::ranges::find(model_roots_, group.model) : model_roots_.end();
       of_root[static_cast<std::size_t>(root - model_roots_.begin())].push_back(i);
       continue;
@@ -378,12 +419,17 @@ void Namer::assign(int caution) {
     while (root < model_roots_.size() && !model_roots_[root].empty() && !out.name.starts_with(model_roots_[root] + "."))
       ++root;
     of_root[root].push_back(i);
-    if (caution < 2 && root < model_roots_.size() && !model_roots_[root].empty())
-      out.name.erase(0, model_roots_[root].size() + 1);
+    if (root < model_roots_.size() && !model_roots_[root].empty()) out.name.erase(0, model_roots_[root].size() + 1);
   }
-  if (caution > 0) return;
-  for (std::size_t root = 0; root < model_roots_.size() || (root == 0 && model_roots_.empty()); ++root)
-    drop_module_prefix(of_root[root]);
+  for (std::size_t root = 0; root < of_root.size(); ++root) {
+    if (caution < Caution::with_wrappers && (root < model_roots_.size() || model_roots_.empty()))
+      drop_module_prefix(of_root[root]);
+    if (root == model_roots_.size() || (caution != Caution::with_roots && caution != Caution::with_both)) continue;
+    std::string_view shown = model_roots_[root];
+    if (caution == Caution::with_roots && last_part(shown) == "module")  // a data-parallel wrapper's
+      shown.remove_suffix(std::min(shown.size(), std::string_view(".module").size()));
+    for (const std::size_t key : of_root[root]) out_.names[key].name = joined(shown, out_.names[key].name);
+  }
 }
 
 // Data-parallel wrappers put it before each name, or none.
@@ -429,10 +475,11 @@ StateNames Namer::run() {
   find_groups();
   match_models();
   trust_words();
-  for (int caution = 0; caution <= 3; ++caution) {
+  for (const Caution caution :
+       {Caution::none, Caution::with_roots, Caution::with_wrappers, Caution::with_both, Caution::as_stored}) {
     assign(caution);
     if (is_unique()) {
-      if (caution != 0)
+      if (caution != Caution::none)
         out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
       return std::move(out_);
     }
@@ -443,6 +490,32 @@ StateNames Namer::run() {
 }
 
 }  // namespace
+
+Status tell_models(const ParameterNames& given, std::span<StateKey> keys) {
+  for (const ParameterNames& each : given.optimizers) {
+    if (each.optimizer.empty()) continue;
+    std::vector<std::pair<StateKey*, std::string>> its;  // and the parameter
+    bool any_key = false;
+    for (StateKey& key : keys) {
+      std::optional<OptimizerKey> found = nested_key(key.path);
+      if (!found) found = flattened_key(key.path);
+      any_key = any_key || groups_root(key.path) == each.optimizer || (found && found->root == each.optimizer);
+      if (found && found->root == each.optimizer && !is_number(found->parameter))
+        its.emplace_back(&key, std::move(found->parameter));
+    }
+    if (!any_key) return Error{Code::not_found, text("--param-names: there is no optimizer \"", each.optimizer, '"')};
+    std::string model = each.model;
+    for (std::size_t i = 0; i < its.size() && model.empty(); ++i) model = model_in(each, its[i].second);
+    const auto is_under = [&](const StateKey& key) {
+      return key.is_tensor && stored_name(key.path).starts_with(model + ".");
+    };
+    if (model.empty()) continue;
+    if (std::ranges::none_of(keys, is_under))
+      return Error{Code::not_found, text("--param-names: no tensors lie under \"", model, '"')};
+    for (auto& [key, parameter] : its) key->model = model;
+  }
+  return {};
+}
 
 std::string stored_name(std::span<const std::string> path) {
   std::string out;
@@ -459,6 +532,10 @@ bool is_optimizer_word(std::string_view word) {
 
 StateNames name_states(std::span<const StateKey> keys, const StateNameOptions& options) {
   return Namer(keys, options).run();
+}
+
+bool has_parameter_shape(std::string_view word) {
+  return contains(kParameterShaped, word);
 }
 
 std::string role_key(std::string_view name, std::string_view role) {

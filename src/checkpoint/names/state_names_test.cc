@@ -108,6 +108,43 @@ TEST(StateNames, TwoModelsAreNeverMerged) {
             (Names{"a/weight", "b/weight", "a/exp_avg", "b/exp_avg"}));
 }
 
+// Two models with the same names: shapes, then the keys, tell which is an optimizer's. Wrappers are dropped all the same.
+TEST(StateNames, OfModelsWithTheSameNamesTheShapesOrTheKeysTell) {
+  const Shape small = {2}, large = {3};
+  const auto named_with = [](std::vector<StateKey> keys) {
+    Names out;
+    for (const StateName& name : name_states(keys).names) out.push_back(text(name.name, '/', name.role));
+    return out;
+  };
+  EXPECT_EQ(named_with({{{"one", "module.w"}, true, &small},
+                        {{"two", "module.w"}, true, &large},
+                        {{"first", "state", "w", "exp_avg"}, true, &large},
+                        {{"second", "state", "w", "exp_avg"}, true, &small}}),
+            (Names{"one.w/weight", "two.w/weight", "two.w/exp_avg", "one.w/exp_avg"}));
+  EXPECT_EQ(named({{"netG", "w"}, {"netD", "w"}, {"optD", "state", "w", "exp_avg"}, {"optG", "state", "w", "exp_avg"}}),
+            (Names{"netG.w/weight", "netD.w/weight", "netD.w/exp_avg", "netG.w/exp_avg"}));
+  EXPECT_EQ(named({{"ema", "w"}, {"student", "w"}, {"optimizer", "state", "w", "exp_avg"}}),
+            (Names{"ema.w/weight", "w/weight", "w/exp_avg"}));
+  EXPECT_EQ(named_with({{{"left", "w"}}, {{"right", "w"}}, {{"opt", "state", "w", "exp_avg"}, true, nullptr, "right"}}),
+            (Names{"left.w/weight", "w/weight", "w/exp_avg"}));
+}
+
+TEST(StateNames, WhereNothingTellsStateKeepsItsStoredName) {
+  const std::vector<StateKey> keys = {{{"left", "w"}}, {{"right", "w"}}, {{"opt", "state", "w", "exp_avg"}}};
+  const StateNames names = name_states(keys);
+  EXPECT_EQ(names.names[2].name, "opt.state.w");
+  ASSERT_EQ(names.unnamed.size(), 1u);
+  EXPECT_NE(names.unnamed[0].find("may be that of left or of right"), std::string::npos) << names.unnamed[0];
+  std::vector<StateKey> told = keys;
+  Result<ParameterNames> given = parse_parameter_names("{\"opt\": \"left\"}");
+  ASSERT_TRUE(given.has_value());
+  ASSERT_TRUE(tell_models(*given, told));
+  EXPECT_EQ(name_states(told).names[2].name, "w");
+  EXPECT_EQ(name_states(told).names[0].name, "w");
+  for (const char* wrong : {"{\"other\": \"left\"}", "{\"opt\": \"middle\"}"})
+    EXPECT_FALSE(tell_models(*parse_parameter_names(wrong), told)) << wrong;
+}
+
 TEST(StateNames, NamesDifferWhateverTheKeysAre) {
   // Every combination of a few short steps, three at a time: pairs of name and role stay apart.
   const Path steps = {"state", "model", "module", "w", "_orig_mod", "exp_avg", "0", "w.exp_avg", "state.w.step"};

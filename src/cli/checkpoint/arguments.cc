@@ -21,7 +21,7 @@ void add_reading(CLI::App& app, ReadOptions& read) {
   app.add_option(
       "--param-names", read.parameter_names_file,
       "FILE with the parameter names in the optimizer's order, one per line (an empty line between groups) or a JSON "
-      "list; needed if the optimizer state is keyed by number");
+      "list; of several optimizers a JSON object of lists; needed if the optimizer state is keyed by number");
 }
 
 std::string non_negative(const std::string& words) {

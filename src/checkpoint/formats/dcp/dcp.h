@@ -51,6 +51,11 @@ struct DcpObject {  // anything but a tensor: torch.save of it
   DcpPlace place;
 };
 
+// What the planner said of the nesting, or else the key as one step.
+[[nodiscard]] inline std::vector<std::string> path_or_key(std::vector<std::string> path, const std::string& key) {
+  return path.empty() ? std::vector<std::string>{key} : std::move(path);
+}
+
 struct DcpCheckpoint {
   std::vector<std::string> files;  // paths, as they can be opened
   std::vector<std::uint64_t> file_bytes;

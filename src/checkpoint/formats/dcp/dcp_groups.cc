@@ -1,8 +1,8 @@
 #include "checkpoint/formats/dcp/dcp_groups.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -12,21 +12,71 @@
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/formats/dcp/dcp_optimizers.h"
 #include "checkpoint/names/hyperparameters.h"
+#include "checkpoint/names/state_names.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 using Path = std::vector<std::string>;
-using Groups = std::map<std::pair<Path, std::uint64_t>, HyperGroup>;
 
 constexpr std::string_view kGroups = "param_groups";
+constexpr std::string_view kFlat = "param_groups.";
+
+// A key below an optimizer's groups, taken apart.
+struct GroupKey {
+  std::string root;   // what leads to the optimizer
+  std::string group;  // its number; of a flattened one the parameter
+  std::string word;   // empty: the list of all groups, as one object
+  bool is_flat = false;
+};
+
+std::optional<GroupKey> group_key(const Path& path) {
+  const std::span<const std::string> steps(path);
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (path[i] == kGroups) {
+      const std::size_t below = path.size() - i - 1;
+      if (below == 0) return GroupKey{stored_name(steps.first(i)), {}, {}};
+      return below == 2 ? std::optional(GroupKey{stored_name(steps.first(i)), path[i + 1], path[i + 2]}) : std::nullopt;
+    }
+    // Flat from here on; or from before, in a key of which no nesting is known: "optim.param_groups.0.weight.lr".
+    const std::string_view step = path[i];
+    const std::size_t dotted = step.find(".param_groups.");
+    if (i + 1 != path.size() || (!step.starts_with(kFlat) && dotted == std::string_view::npos)) continue;
+    const std::size_t at = step.starts_with(kFlat) ? 0 : dotted + 1;
+    const std::size_t begin = at + kFlat.size();
+    const std::size_t dot = step.rfind('.');
+    if (dot <= begin) return std::nullopt;
+    Path root(path.begin(), path.end() - 1);
+    if (at != 0) root.emplace_back(step.substr(0, at - 1));
+    return GroupKey{stored_name(root), std::string(step.substr(begin, dot - begin)), std::string(step.substr(dot + 1)),
+                    true};
+  }
+  return std::nullopt;
+}
+
+// All groups of one optimizer. Flattened ones in the order in which the parameters come.
+struct Optimizer {
+  std::map<std::uint64_t, HyperGroup> numbered;
+  std::vector<HyperGroup> of_parameters;
+  std::map<std::string, std::size_t> index;  // of those, by parameter
+
+  HyperGroup& flat(const std::string& parameter) {
+    const auto [at, is_new] = index.emplace(parameter, of_parameters.size());
+    if (is_new) of_parameters.emplace_back().parameters.push_back(parameter);
+    return of_parameters[at->second];
+  }
+};
+using Optimizers = std::map<std::string, Optimizer>;
 
 void add_parameters(HyperGroup& group, const Pickle& pickle, Pickle::Value list) {
-  for (const Pickle::Value item : pickle.items(list)) group.parameters.emplace_back(pickle.text(item));
+  for (const Pickle::Value item : pickle.items(list)) {
+    const std::optional<std::uint64_t> number = pickle.unsigned_(item);
+    group.parameters.push_back(number ? text(*number) : std::string(pickle.text(item)));
+  }
 }
 
 // The list of groups as one object. One list of parameters may be many groups': all are no more than its values.
-void add_list(const Pickle& pickle, const Path& root, Groups& groups) {
+void add_list(const Pickle& pickle, Optimizer& optimizer) {
   std::size_t left = pickle.count();
   const std::span<const Pickle::Value> listed = pickle.items(pickle.root());
   std::vector<HyperGroup> read = read_hyper_groups(pickle, pickle.root());
@@ -36,32 +86,67 @@ void add_list(const Pickle& pickle, const Path& root, Groups& groups) {
     if (!pickle.is(listed[i], PickleKind::dict) || size > left) return;
     left -= size;
     add_parameters(read[i], pickle, parameters);
-    groups[{root, i}] = std::move(read[i]);
+    optimizer.numbered[i] = std::move(read[i]);
   }
 }
 
 // param_groups, <i>, <key>: since torch 2.4 each an object; before, the list of groups is one.
-void add_object(const DcpCheckpoint& checkpoint, const DcpObject& object, Files& files, Groups& groups) {
-  const auto at = std::ranges::find(object.path, kGroups);
-  const auto below = object.path.end() - at;
+void add_object(const GroupKey& key, const Pickle& pickle, Optimizer& optimizer) {
   std::uint64_t number = 0;
-  if (below != 1 && (below != 3 || !parse_number(*(at + 1), number))) return;
-  const Path root(object.path.begin(), at);
-  const std::optional<Pickle> pickle = read_object(checkpoint, object.place, files);
-  if (!pickle) return;
-  if (below == 1) return add_list(*pickle, root, groups);
-  HyperGroup& group = groups[{root, number}];
-  if (object.path.back() == "params") add_parameters(group, *pickle, pickle->root());
-  add_hyperparameter(group, object.path.back(), *pickle, pickle->root());
+  if (key.word.empty()) return add_list(pickle, optimizer);
+  if (!key.is_flat && !parse_number(key.group, number)) return;
+  HyperGroup& group = key.is_flat ? optimizer.flat(key.group) : optimizer.numbered[number];
+  if (!key.is_flat && key.word == "params") add_parameters(group, pickle, pickle.root());
+  add_hyperparameter(group, key.word, pickle, pickle.root());
+}
+
+void add_number(const GroupKey& key, double value, Optimizer& optimizer) {
+  std::uint64_t number = 0;
+  if (key.word.empty() || (!key.is_flat && !parse_number(key.group, number))) return;
+  add_hyperparameter(key.is_flat ? optimizer.flat(key.group) : optimizer.numbered[number], key.word, value);
+}
+
+// A key without nesting leaves open what "param_groups.0.lr" means: a group, where that has parameters.
+bool is_group_of(const GroupKey& key, const std::set<std::string>& groups) {
+  return key.is_flat && groups.contains(text(key.root, '/', key.group));
 }
 
 }  // namespace
 
-void add_dcp_groups(const DcpCheckpoint& checkpoint, Files& files, CheckpointView& view) {
-  Groups groups;
-  for (const DcpObject& object : checkpoint.objects) add_object(checkpoint, object, files, groups);
+void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, Files& files, CheckpointView& view) {
+  std::set<std::string> groups;  // "<root>/<number>" of those that say their parameters
+  for (const DcpObject& object : checkpoint.objects)
+    if (const std::optional<GroupKey> key = group_key(path_or_key(object.path, object.key));
+        key && key->word == "params")
+      groups.insert(text(key->root, '/', key->group));
+  Optimizers optimizers;
+  for (const DcpObject& object : checkpoint.objects) {
+    std::optional<GroupKey> key = group_key(path_or_key(object.path, object.key));
+    if (!key) continue;
+    key->is_flat = key->is_flat && !is_group_of(*key, groups);
+    if (const std::optional<Pickle> pickle = read_object(checkpoint, object.place, files))
+      add_object(*key, *pickle, optimizers[key->root]);
+  }
+  for (const auto& [path, value] : found.numbers) {
+    std::optional<GroupKey> key = group_key(path);
+    if (!key) continue;
+    key->is_flat = key->is_flat && !is_group_of(*key, groups);
+    add_number(*key, value, optimizers[key->root]);
+  }
   std::vector<HyperGroup> in_order;
-  for (auto& [number, group] : groups) in_order.push_back(std::move(group));
+  for (auto& [root, optimizer] : optimizers) {
+    std::vector<HyperGroup> all = joined_groups(std::move(optimizer.of_parameters));
+    for (auto& [number, group] : optimizer.numbered) all.push_back(std::move(group));
+    for (HyperGroup& group : all) {
+      group.is_stateless = true;
+      for (std::string& parameter : group.parameters)
+        if (const auto name = found.names.find({root, parameter}); name != found.names.end()) {
+          parameter = name->second;
+          group.is_stateless = false;
+        }
+      in_order.push_back(std::move(group));
+    }
+  }
   add_hyper_groups(in_order, view);
 }
 

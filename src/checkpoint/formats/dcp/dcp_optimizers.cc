@@ -102,8 +102,8 @@ std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlac
   return content->pickle();
 }
 
-Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
-                                std::vector<StateKey>& keys, CheckpointView& view) {
+Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::optional<ParameterNames>& given,
+                                Files& files, std::vector<StateKey>& keys, CheckpointView& view) {
   std::set<Path> roots;
   std::vector<std::optional<Path>> root_of(checkpoint.tensors.size());
   for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
@@ -118,7 +118,6 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptio
     if (!groups.empty()) state.optimizers.push_back({steps_of(root), std::move(groups), true});
   }
   if (state.optimizers.empty()) return {};
-  PAWL_ASSIGN(const std::optional<ParameterNames> names, given_names(options, files));
   std::vector<std::size_t> order(checkpoint.tensors.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return checkpoint.tensors[i].order; });
@@ -131,7 +130,7 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptio
     item.parts.push_back({0, &state.parts[n]});
     join.items.push_back(std::move(item));
   }
-  PAWL_TRY(add_optimizers(join, names));
+  PAWL_TRY(add_optimizers(join, given));
   view.notes.insert(view.notes.end(), join.view.notes.begin(), join.view.notes.end());
   view.unnamed.insert(view.unnamed.end(), join.view.unnamed.begin(), join.view.unnamed.end());
   view.unsupported.insert(view.unsupported.end(), join.view.unsupported.begin(), join.view.unsupported.end());
@@ -140,6 +139,7 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptio
     StateKey& key = keys[order[static_cast<std::size_t>(item.parts[0].part - state.parts.data())]];
     for (std::size_t step = 0; step < key.path.size() && step < item.path.size(); ++step)
       key.path[step] = item.path[step].text;
+    key.model = item.model;
   }
   return {};
 }

@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/formats/dcp/dcp.h"
-#include "checkpoint/formats/read_options.h"
+#include "checkpoint/names/parameter_order.h"
 #include "checkpoint/names/state_names.h"
 #include "checkpoint/view/checkpoint_view.h"
 #include "env/files.h"
@@ -20,7 +20,8 @@ namespace pawl::checkpoint {
 
 // `keys`: of the checkpoint's tensors, in their order. Puts a parameter's name where its number was; what can't be told
 // stays, and `view` says why. Fails: `invalid` where the names that were given don't fit; as files do.
-[[nodiscard]] Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
+[[nodiscard]] Status name_numbered_parameters(const DcpCheckpoint& checkpoint,
+                                              const std::optional<ParameterNames>& given, Files& files,
                                               std::vector<StateKey>& keys, CheckpointView& view);
 
 // An object's pickle; nothing where it can't be read.

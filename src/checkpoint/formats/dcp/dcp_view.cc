@@ -18,6 +18,7 @@
 #include "checkpoint/formats/dcp/dcp.h"
 #include "checkpoint/formats/dcp/dcp_groups.h"
 #include "checkpoint/formats/dcp/dcp_optimizers.h"
+#include "checkpoint/formats/torch/rank_files_join.h"
 #include "checkpoint/names/state_names.h"
 #include "checkpoint/reshape/stored_file.h"
 #include "checkpoint/view/pieces.h"
@@ -375,10 +376,6 @@ Result<CheckpointView> located(const DcpCheckpoint& checkpoint, Files& files) {
   return view;
 }
 
-std::vector<std::string> path_or_key(std::vector<std::string> path, const std::string& key) {
-  return path.empty() ? std::vector<std::string>{key} : std::move(path);
-}
-
 // {"model": module.state_dict()}, and no optimizer that would say where the model is: below the dict there are only
 // flat keys, and a dot in one of them is what state_dict() joins names with. Nested dicts of names would have been
 // walked.
@@ -392,39 +389,58 @@ bool has_state_dicts(std::span<const StateKey> keys) {
   return has_dot;
 }
 
-// Names and roles for what view has under its keys. Hyperparameters that are tensors become objects. Takes the paths of
-// the checkpoint's tensors.
-Status name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, CheckpointView& view) {
+// Names and roles for what view has under its keys. Hyperparameters that are tensors become objects, and numbers of what
+// is returned. Takes the paths of the checkpoint's tensors.
+Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
+                              CheckpointView& view) {
   std::vector<StateKey> keys;
   keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
-  for (DcpTensor& tensor : checkpoint.tensors) keys.push_back({path_or_key(std::move(tensor.path), tensor.key)});
+  for (DcpTensor& tensor : checkpoint.tensors)
+    keys.push_back({path_or_key(std::move(tensor.path), tensor.key), true, &tensor.shape});
   for (const DcpObject& object : checkpoint.objects) keys.push_back({path_or_key(object.path, object.key), false});
+  PAWL_ASSIGN(const std::optional<ParameterNames> given, given_names(options, files));
+  if (given) {
+    PAWL_TRY(tell_models(*given, keys));
+  }
   const StateNameOptions how{.trust_model_words = has_state_dicts(keys)};
   StateNames names = name_states(keys, how);
+  std::vector<std::optional<OptimizerKey>> stored;  // of each tensor: as its key is stored
+  std::vector<bool> numbered;
+  for (std::size_t i = 0; i < view.tensors.size(); ++i) {
+    stored.push_back(std::move(names.names[i].key));
+    std::uint64_t number = 0;
+    numbered.push_back(stored.back() && parse_number(stored.back()->parameter, number));
+  }
   if (names.is_indexed) {
-    PAWL_TRY(name_numbered_parameters(checkpoint, options, files, keys, view));
+    PAWL_TRY(name_numbered_parameters(checkpoint, given, files, keys, view));
     names = name_states(keys, how);
   }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
+  view.unnamed.insert(view.unnamed.end(), names.unnamed.begin(), names.unnamed.end());
+  DcpFound found;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < view.tensors.size(); ++i) {
     if (names.names[i].is_object) {
       view.objects.push_back(view.tensors[i].name);
+      if (const std::optional<double> number = number_in(view.tensors[i], view, files))
+        found.numbers.emplace_back(keys[i].path, *number);
       continue;
     }
     if (kept != i) view.tensors[kept] = std::move(view.tensors[i]);
     view.tensors[kept].name = std::move(names.names[i].name);
     view.tensors[kept].role = std::move(names.names[i].role);
+    if (stored[i] && !(numbered[i] && !keys[i].model))
+      found.names.try_emplace({stored[i]->root, stored[i]->parameter}, view.tensors[kept].name);
     ++kept;
   }
   view.tensors.erase(view.tensors.begin() + static_cast<std::ptrdiff_t>(kept), view.tensors.end());
-  return {};
+  return found;
 }
 
 Result<CheckpointView> named(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
-  PAWL_TRY(name_tensors(checkpoint, options, files, view));
-  add_dcp_groups(checkpoint, files, view);
+  PAWL_ASSIGN(const DcpFound found, name_tensors(checkpoint, options, files, view));
+  add_dcp_groups(checkpoint, found, files, view);
   return view;
 }
 

@@ -70,11 +70,6 @@ void expect_step_for_each_state(const CheckpointView& view) {
     EXPECT_TRUE(tensor.role != "exp_avg" || with_step.contains(tensor.name)) << tensor.name;
 }
 
-bool asks_for_names(const CheckpointView& view) {
-  return std::ranges::any_of(
-      view.problems, [](const std::string& what) { return what.find("could be exchanged") != std::string::npos; });
-}
-
 void expect_fixture(const std::string& fixture, const std::string& folder) {
   const Result<CheckpointView> view =
       fixtures::read_named([&](const ReadOptions& options) { return view_deepspeed(folder, options); });
@@ -396,21 +391,23 @@ TEST(DeepSpeed, states_keyed_by_number_need_names_where_parameters_could_be_exch
   Copy copy(fixtures::whole_set() + "/deepspeed/zero0_w2_fp32");
   ReadOptions options;
   options.parameter_names_file = copy.folder() + "/names";
-  // The names in the model's order, as a person would give them; wrong ones are refused.
+  // The names of the two groups, as a person would give them; wrong ones are refused.
   const auto plain = view_deepspeed(copy.folder());
   ASSERT_TRUE(plain.has_value());
-  EXPECT_TRUE(asks_for_names(*plain));
+  EXPECT_TRUE(fixtures::asks_for_names(*plain));
   EXPECT_EQ(count_role(*plain, "exp_avg"), 0u);
-  const std::string names = fixtures::names_of_weights(*plain);
+  const std::string names = fixtures::names_by_decay(*plain);
   copy.write(options.parameter_names_file, names);
   const auto said = view_deepspeed(copy.folder(), options);
   ASSERT_TRUE(said.has_value());
   EXPECT_TRUE(said->problems.empty());
   EXPECT_GT(count_role(*said, "exp_avg"), 10u);
-  copy.write(options.parameter_names_file, names.substr(0, names.find('\n') + 1));
-  const auto wrong = view_deepspeed(copy.folder(), options);
-  ASSERT_TRUE(wrong.has_value());
-  EXPECT_TRUE(has_problem(*wrong, {"--param-names"}));
+  for (const std::string& wrong_names : {names.substr(0, names.find('\n') + 1), fixtures::names_of_weights(*plain)}) {
+    copy.write(options.parameter_names_file, wrong_names);  // one name; the model's order, which is not the groups'
+    const auto wrong = view_deepspeed(copy.folder(), options);
+    ASSERT_TRUE(wrong.has_value());
+    EXPECT_TRUE(has_problem(*wrong, {"--param-names"}));
+  }
 }
 
 }  // namespace

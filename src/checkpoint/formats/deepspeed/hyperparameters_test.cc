@@ -86,14 +86,13 @@ TEST(Hyperparameters, OfUniversalFolders) {
 
 TEST(Hyperparameters, OfTorchSaveInOneFileAndDealtToRanks) {
   const std::string folder = fixtures::small_set() + "/torch/G6_ddp_zero_w3";
-  const Result<CheckpointView> one = fixtures::read_named(
-      [&](const ReadOptions& options) { return view_torch_file(folder + "/consolidated.pt", options); });
+  const fixtures::GivenNames names(fixtures::names_of_groups(folder));
+  const Result<CheckpointView> one = view_torch_file(folder + "/consolidated.pt", names.options());
   ASSERT_TRUE(one.has_value()) << one.error().what;
   EXPECT_TRUE(expect_decay(*one, "consolidated"));
-  const Result<CheckpointView> dealt = fixtures::read_named([&](ReadOptions options) {
-    options.tag = "rank#.pt";
-    return view_rank_files(folder, options);
-  });
+  ReadOptions of_ranks = names.options();
+  of_ranks.tag = "rank#.pt";
+  const Result<CheckpointView> dealt = view_rank_files(folder, of_ranks);
   ASSERT_TRUE(dealt.has_value()) << dealt.error().what;
   EXPECT_TRUE(expect_decay(*dealt, "dealt"));
   EXPECT_EQ(by_name(*one), by_name(*dealt));

@@ -62,7 +62,7 @@ Status read_torch_form(const ShardFile& file, Value dict, OptimizerStates& out) 
     PAWL_TRY(read_group_state(file, pairs[i + 1], *index, out));
   }
   const Value list = pickle.find(dict, "param_groups");
-  out.hyperparameters = read_hyper_groups(pickle, list);
+  out.hyperparameters = read_hyper_groups(pickle, list, file.numbers());
   const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, out.groups.size());
   for (std::size_t i = 0; i < out.groups.size(); ++i)
     if (group_of[i] && *group_of[i] < out.hyperparameters.size()) out.groups[i].parameter_group = group_of[i];

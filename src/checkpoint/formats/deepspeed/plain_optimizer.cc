@@ -108,9 +108,15 @@ Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const st
     }
   }
   if (!is_given) return name_by_shape(names, indexed);
-  const std::vector<std::vector<NamedShape>> sections = given_sections(names);
-  if (names_.given->says_groups) return order_parameters_in(sections, indexed);
-  return order_parameters(sections.empty() ? std::span<const NamedShape>() : sections[0], indexed);
+  std::vector<std::vector<NamedShape>> sections = given_sections(names);
+  if (!names_.given->says_groups && indexed.size() < 2)
+    return order_parameters(sections.empty() ? std::span<const NamedShape>() : sections[0], indexed);
+  if (!names_.given->says_groups) {
+    std::vector<std::size_t> sizes;
+    for (const IndexedGroup& group : indexed) sizes.push_back(group.size());
+    PAWL_ASSIGN(sections, sections_by_number(std::move(sections), sizes));
+  }
+  return order_parameters_in(sections, indexed);
 }
 
 Status Adder::add_kind(bool of_experts) {
@@ -252,7 +258,7 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   if (const Value scale = pickle.find(optimizer, "cur_scale"); pickle.is(scale, PickleKind::real))
     out.loss_scale = pickle.real(scale);
   const std::span<const Value> listed = pickle.items(groups);
-  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups);
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups, file.numbers());
   for (std::size_t i = 0; i < listed.size(); ++i) {
     PlainOptimizer::Group& group = out.groups.emplace_back();
     if (i < hyperparameters.size()) group.hyperparameters = std::move(hyperparameters[i]);

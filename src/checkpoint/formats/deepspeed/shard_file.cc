@@ -1,8 +1,5 @@
 #include "checkpoint/formats/deepspeed/shard_file.h"
 
-#include <bit>
-#include <cstring>
-
 #include "base/text.h"
 
 namespace pawl::checkpoint::deepspeed {
@@ -72,41 +69,22 @@ Result<FlatTensor> ShardFile::flat(Value value, std::string_view what) const {
   return out;
 }
 
-namespace {
-
-template <class Number>
-double number_in(const std::string& bytes) {
-  Number out{};
-  std::memcpy(&out, bytes.data(), sizeof out);
-  return static_cast<double>(out);
-}
-
-}  // namespace
-
 Result<std::optional<double>> ShardFile::number(Value value) const {
   if (pickle().is(value, PickleKind::real)) return std::optional<double>(pickle().real(value));
   if (pickle().is(value, PickleKind::integer))
     return std::optional<double>(static_cast<double>(*pickle().integer(value)));
   const TorchTensor* found = tensor(value);
-  if (found == nullptr || found->shape.size() > 1 || (found->shape.size() == 1 && found->shape[0] != 1))
-    return std::optional<double>();
-  Result<std::string> bytes = read_elements(*bytes_, torch_, *found, 16);
-  if (!bytes) return std::move(bytes).error().within(path_);
-  switch (found->type) {
-    case ElementType::float32:
-      return std::optional<double>(number_in<float>(*bytes));
-    case ElementType::float64:
-      return std::optional<double>(number_in<double>(*bytes));
-    case ElementType::int32:
-      return std::optional<double>(number_in<std::int32_t>(*bytes));
-    case ElementType::int64:
-      return std::optional<double>(number_in<std::int64_t>(*bytes));
-    case ElementType::bfloat16:
-      return std::optional<double>(
-          std::bit_cast<float>(static_cast<std::uint32_t>(number_in<std::uint16_t>(*bytes)) << 16));
-    default:
-      return std::optional<double>();
-  }
+  if (found == nullptr) return std::optional<double>();
+  Result<std::optional<double>> number = number_of(*bytes_, torch_, *found);
+  if (!number) return std::move(number).error().within(path_);
+  return number;
+}
+
+TensorNumber ShardFile::numbers() const {
+  return [this](Value value) {
+    const Result<std::optional<double>> found = number(value);
+    return found ? *found : std::nullopt;
+  };
 }
 
 std::optional<std::uint64_t> count_at(const Pickle& pickle, Value dict, std::string_view key) {

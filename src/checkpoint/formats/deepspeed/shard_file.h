@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "checkpoint/containers/torch_file.h"
+#include "checkpoint/names/hyperparameters.h"
 #include "checkpoint/view/checkpoint_view.h"
 #include "env/byte_source.h"
 
@@ -46,6 +47,8 @@ class ShardFile {
   [[nodiscard]] Result<FlatTensor> flat(Pickle::Value value, std::string_view what) const;  // Fails: `corrupt`
   // A number, or a tensor of one element; nothing if it is neither. Fails: `io`, `corrupt`.
   [[nodiscard]] Result<std::optional<double>> number(Pickle::Value value) const;
+  // The same for hyperparameters, while this lives; one that can't be read is none.
+  [[nodiscard]] TensorNumber numbers() const;
 
   [[nodiscard]] Error damaged(std::string why) const;  // `corrupt`, naming the file
 

@@ -16,11 +16,13 @@ namespace {
 using Value = Pickle::Value;
 
 // Groups list their flat tensors by number: ZeRO-3's sub-groups, and else themselves; model_states has the names.
-void add_param_groups(const Pickle& pickle, Value list, const UniversalModel& model, CheckpointView& view) {
+void add_param_groups(const ShardFile& file, const UniversalModel& model, CheckpointView& view) {
+  const Pickle& pickle = file.pickle();
+  const Value list = file.find("param_groups");
   std::size_t count = 0;
   for (const auto& [name, parameter] : model.trainable) count = std::max(count, parameter.group + 1);
   const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, count);
-  std::vector<HyperGroup> groups = read_hyper_groups(pickle, list);
+  std::vector<HyperGroup> groups = read_hyper_groups(pickle, list, file.numbers());
   for (const std::string& name : model.order)
     if (const std::optional<std::size_t> group = group_of[model.trainable.at(name).group];
         group && *group < groups.size())
@@ -76,7 +78,7 @@ void read_optimizer_state(const std::string& folder, const UniversalModel& model
   }
   if (!file) return;
   if (has_its_steps) append_shared_steps(*file, model, zero, view);
-  add_param_groups(file->pickle(), file->find("param_groups"), model, view);
+  add_param_groups(*file, model, view);
 }
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -63,15 +63,19 @@ class FlatJoiner {
  public:
   FlatJoiner(Join& join, const std::optional<ParameterNames>& given) : join_(join) {
     if (!given) return;
-    for (const std::vector<ParameterNames::Entry>& section : given->sections)
+    add_given(*given);
+    for (const ParameterNames& each : given->optimizers) add_given(each);
+  }
+  Status run();
+
+ private:
+  void add_given(const ParameterNames& given) {
+    for (const std::vector<ParameterNames::Entry>& section : given.sections)
       for (const ParameterNames::Entry& entry : section) {
         given_.emplace(bare_name(entry.name), entry.shape);
         order_.push_back(bare_name(entry.name));
       }
   }
-  Status run();
-
- private:
   void find();
   void find_named();
   Status join(Flat& flat);

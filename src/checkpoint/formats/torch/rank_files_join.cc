@@ -159,6 +159,8 @@ std::vector<StateKey> state_keys(const Join& join) {
     StateKey& key = keys.emplace_back();
     for (const PathStep& step : item.path) key.path.push_back(step.text);
     if (key.path.empty()) key.path.emplace_back("tensor");
+    key.shape = item.made ? &item.made->shape : &item.parts[0].part->shape;
+    key.model = item.model;
   }
   std::set<std::string> seen;
   for (const RankState& rank : join.ranks)
@@ -177,6 +179,8 @@ void add_groups(Join& join, const std::vector<std::string>& told) {
   std::vector<HyperGroup> groups;
   for (JoinGroup& group : join.groups) {
     HyperGroup& out = groups.emplace_back(std::move(group.hyperparameters));
+    out.is_stateless = group.items.empty();
+    if (out.is_stateless) group.items = std::move(group.weights);
     std::ranges::sort(group.items);
     group.items.erase(std::unique(group.items.begin(), group.items.end()), group.items.end());
     for (const std::size_t item : group.items)
@@ -185,10 +189,14 @@ void add_groups(Join& join, const std::vector<std::string>& told) {
   add_hyper_groups(groups, join.view);
 }
 
-void add_tensors(Join& join) {
-  const std::vector<StateKey> keys = state_keys(join);
+Status add_tensors(Join& join, const std::optional<ParameterNames>& given) {
+  std::vector<StateKey> keys = state_keys(join);
+  if (given) {
+    PAWL_TRY(tell_models(*given, keys));
+  }
   StateNames names = name_states(keys, {.trust_model_words = true});
   for (std::string& note : names.notes) join.view.notes.push_back(std::move(note));
+  for (std::string& what : names.unnamed) join.view.unnamed.push_back(std::move(what));
   std::vector<std::string> problems;
   std::unordered_map<std::string, std::string> kept;
   for (std::size_t i = 0; i < join.items.size(); ++i)
@@ -229,6 +237,7 @@ void add_tensors(Join& join) {
   }
   add_sentences(join.view.problems, problems, "tensors");
   add_groups(join, told);
+  return {};
 }
 
 }  // namespace
@@ -307,7 +316,7 @@ Result<CheckpointView> join_ranks(std::vector<RankState> ranks, const std::optio
   find_aliases(join);
   PAWL_TRY(add_optimizers(join, names));
   PAWL_TRY(join_flat(join, names));
-  add_tensors(join);
+  PAWL_TRY(add_tensors(join, names));
   std::vector<std::uint64_t> sizes(join.view.files.size(), 0);
   for (std::size_t s = 0; s < join.file_of.size(); ++s)
     for (const std::uint32_t file : join.file_of[s])

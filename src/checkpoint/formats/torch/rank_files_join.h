@@ -51,6 +51,7 @@ struct JoinItem {
   std::vector<PathStep> path;
   std::vector<JoinPart> parts;  // in the order of ranks
   bool in_optimizer = false;
+  std::optional<std::string> model;  // in an optimizer: what leads to its model, where that is known
   bool is_taken = false;             // its elements are in others
   std::size_t alias_of = kNoItem;    // the same bytes on every rank
   std::optional<StoredTensor> made;  // joined already; files are view_file's
@@ -58,7 +59,8 @@ struct JoinItem {
 
 struct JoinGroup {  // one param group of an optimizer, as all ranks have it that say the same of it
   HyperGroup hyperparameters;
-  std::vector<std::size_t> items;  // of the parameters' states
+  std::vector<std::size_t> items;    // of the parameters' states
+  std::vector<std::size_t> weights;  // items of parameters that have no state
 };
 
 struct Join {

@@ -49,6 +49,13 @@ Value pairs_of(const Pickle& pickle, Value value, PathStep::Kind& kind) {
   return pickle.is(value, PickleKind::object) && pickle.is(state, PickleKind::dict) ? state : kNothing;
 }
 
+bool has_flat_groups(const Pickle& pickle, Value dict) {
+  const std::span<const Value> items = pickle.items(dict);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+    if (pickle.is(items[i], PickleKind::string) && pickle.text(items[i]).starts_with(kFlatGroups)) return true;
+  return false;
+}
+
 // An empty defaultdict holds no pairs yet.
 bool is_state(const Pickle& pickle, Value value) {
   return is_pairs(pickle, value) || pickle.class_of(value).is("collections", "defaultdict");
@@ -242,10 +249,13 @@ std::vector<FoundOptimizer> find_optimizers(const Pickle& pickle) {
     const Value pairs = pairs_of(pickle, place.value, found.kind);
     found.state = pickle.find(pairs, "state");
     found.param_groups = pickle.find(pairs, "param_groups");
-    if (is_state(pickle, found.state) && pickle.is(found.param_groups, PickleKind::list)) {
+    const bool is_nested = is_state(pickle, found.state) && pickle.is(found.param_groups, PickleKind::list);
+    if (is_nested || (found.kind == PathStep::Kind::key && has_flat_groups(pickle, pairs))) {
       found.path = path_to(pickle, places, at);
-      if (name_of(found.path).size() <= kKeyBytesMax) out.push_back(std::move(found));
-      continue;
+      if (!is_nested) found = {std::move(found.path), found.kind, kNothing, kNothing, pairs};
+      const bool is_deep = name_of(found.path).size() > kKeyBytesMax;
+      if (!is_deep) out.push_back(found);
+      if (is_nested || is_deep) continue;  // what lies below a flat one may be another
     }
     if (place.depth >= kDepthMax) continue;
     const auto enter = [&](Value value, Place below) {

@@ -4,12 +4,16 @@
 // numbers: its groups, and the keys of its state, are the parameters themselves. Where the file has the model, too,
 // those are the model's tensors, so their names are certain; state dicts whose groups hold parameters likewise.
 //
+// Or a flat state dict, as torch.distributed.checkpoint flattens it ({"state.<name>.<word>": tensor,
+// "param_groups.<name>.lr": number}).
+//
 // Pure: looks at the values of a pickle, at no tensor's bytes.
 #pragma once
 
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,11 +21,16 @@
 
 namespace pawl::checkpoint {
 
+inline constexpr std::string_view kFlatGroups = "param_groups.";  // what such keys begin with
+
 struct FoundOptimizer {
   std::vector<PathStep> path;
   PathStep::Kind kind = PathStep::Kind::key;      // of the steps "state" and "param_groups" below it
   Pickle::Value state = Pickle::kNothing;         // a dict, or an object with pairs
   Pickle::Value param_groups = Pickle::kNothing;  // a list
+  Pickle::Value flat = Pickle::kNothing;          // a dict with keys "param_groups.<name>.<word>", instead of these two
+
+  [[nodiscard]] bool is_flat() const { return flat != Pickle::kNothing; }
 };
 
 // From the object's root down, each value once.

@@ -55,6 +55,8 @@ class StateReader {
   void read_top();
   void find_held();
   void read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
+  void read_flat_optimizer(const FoundOptimizer& found);
+  [[nodiscard]] std::optional<double> tensor_number(Value value) const;
   void read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
   void add_number(std::vector<PathStep> path, double number);
   void read_tensors();
@@ -77,6 +79,7 @@ class StateReader {
   std::vector<FoundOptimizer> optimizers_;
   std::vector<std::optional<HeldParameters>> held_;        // by each optimizer
   std::vector<std::unordered_set<Value>> held_states_of_;  // likewise: its states' tensors
+  std::unordered_set<Value> defaults_;                     // tensors among what optimizers that are objects default to
   std::vector<std::uint32_t> file_of_;                     // of each storage
   std::unordered_set<std::uint32_t> proven_;               // storages
 };
@@ -85,7 +88,13 @@ Result<TorchState> StateReader::read() {
   PAWL_TRY(refuse_megatron());
   find_held();
   read_tensors();
-  for (std::size_t i = 0; i < optimizers_.size(); ++i) read_optimizer(optimizers_[i], held_[i]);
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    if (optimizers_[i].is_flat()) {
+      read_flat_optimizer(optimizers_[i]);
+    } else {
+      read_optimizer(optimizers_[i], held_[i]);
+    }
+  }
   read_top();
   return std::move(out_);
 }
@@ -134,6 +143,13 @@ void StateReader::find_held() {
     if (!held) continue;
     for (const HeldParameters::State& state : held->states) tensors.insert(state.tensor);
   }
+  for (const FoundOptimizer& found : optimizers_) {
+    if (found.kind != PathStep::Kind::attribute) continue;
+    std::vector<PathStep> head = found.path;
+    head.push_back({found.kind, "defaults"});
+    for (const TorchTensor& tensor : file_.tensors())
+      if (tensor.value != kNothing && starts_with(tensor.path, head)) defaults_.insert(tensor.value);
+  }
 }
 
 // As Pickle::find, of dicts that are small where a program wrote them: a file can name one large dict a million times.
@@ -148,7 +164,8 @@ void StateReader::read_optimizer(const FoundOptimizer& found, const std::optiona
   bool any = false;
   bool all_numbers = true;
   std::uint64_t left = kKeysPerValue * pickle().count();  // one list may be named by many groups
-  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle(), found.param_groups);
+  std::vector<HyperGroup> hyperparameters =
+      read_hyper_groups(pickle(), found.param_groups, [this](Value value) { return tensor_number(value); });
   for (const Value group : pickle().items(found.param_groups)) {
     TorchOptimizer::Group out;
     if (const std::size_t at = optimizer.groups.size(); at < hyperparameters.size())
@@ -176,6 +193,41 @@ void StateReader::read_optimizer(const FoundOptimizer& found, const std::optiona
   optimizer.is_indexed = any && all_numbers;
   read_numbers(found.state, optimizer, held);
   out_.optimizers.push_back(std::move(optimizer));
+}
+
+// "param_groups.<parameter>.<word>": each parameter has its own, which its group had.
+void StateReader::read_flat_optimizer(const FoundOptimizer& found) {
+  std::vector<HyperGroup> of_parameters;
+  std::unordered_map<std::string_view, std::size_t> index;
+  const std::span<const Value> items = pickle().items(found.flat);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    const std::string_view key = pickle().text(items[i]);
+    const std::size_t dot = key.rfind('.');
+    if (!pickle().is(items[i], PickleKind::string) || key.size() > kKeyBytesMax || !key.starts_with(kFlatGroups) ||
+        dot < kFlatGroups.size())
+      continue;
+    const std::string_view parameter = key.substr(kFlatGroups.size(), dot - kFlatGroups.size());
+    const auto [at, is_new] = index.emplace(parameter, of_parameters.size());
+    if (is_new) of_parameters.emplace_back().parameters.emplace_back(parameter);
+    add_hyperparameter(of_parameters[at->second], key.substr(dot + 1), pickle(), items[i + 1],
+                       [this](Value value) { return tensor_number(value); });
+  }
+  TorchOptimizer optimizer;
+  optimizer.path = found.path;
+  optimizer.is_flat = true;
+  for (HyperGroup& group : joined_groups(std::move(of_parameters))) {
+    std::vector<std::string> keys = std::move(group.parameters);
+    group.parameters.clear();
+    optimizer.groups.push_back({std::move(keys), {}, std::move(group)});
+  }
+  out_.optimizers.push_back(std::move(optimizer));
+}
+
+std::optional<double> StateReader::tensor_number(Value value) const {
+  const auto found = by_value_.find(value);
+  if (found == by_value_.end()) return std::nullopt;
+  const Result<std::optional<double>> number = number_of(source_, file_, *found->second);
+  return number ? *number : std::nullopt;
 }
 
 // torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
@@ -237,8 +289,9 @@ void StateReader::read_held(const HeldParameters::State& held, bool is_parameter
 }
 
 // An optimizer's view of what is read by another name: a parameter that is the model's, or its own state, whose key is
-// a parameter. Schedulers lead to the same optimizer once more.
+// a parameter, or what it gives new groups ("defaults"). Schedulers lead to the same optimizer once more.
 bool StateReader::is_elsewhere(const TorchTensor& tensor) const {
+  if (defaults_.contains(tensor.value) && has_step(tensor.path, "defaults")) return true;
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
     if (!held_[i]) continue;
     if (held_states_of_[i].contains(tensor.value) && has_step(tensor.path, "state")) return true;

@@ -30,7 +30,8 @@ struct TorchPart {
   bool is_held = false;             // a parameter that only an optimizer has: its name is a number
 };
 
-// A dict {"state": {key: {word: tensor}}, "param_groups": [{"params": [key, ...]}]}, wherever it lies.
+// A dict {"state": {key: {word: tensor}}, "param_groups": [{"params": [key, ...]}]}, wherever it lies. Or a flat one, as
+// torch.distributed.checkpoint flattens it: {"state.<name>.<word>": tensor, "param_groups.<name>.lr": number}.
 struct TorchOptimizer {
   struct Group {
     std::vector<std::string> keys;    // as steps of paths have them
@@ -40,6 +41,7 @@ struct TorchOptimizer {
   std::vector<PathStep> path;
   std::vector<Group> groups;
   bool is_indexed = false;  // keys are numbers
+  bool is_flat = false;     // and then its tensors are parts like any others
 };
 
 struct TorchState {
