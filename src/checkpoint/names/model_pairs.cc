@@ -46,10 +46,17 @@ std::vector<std::string> own_words(std::string_view key) {
   return out;
 }
 
+// "g" and "generator". Of numbers one does not stand for another.
+bool is_short_for(std::string_view word, std::string_view longer) {
+  return longer.starts_with(word) && std::isalpha(static_cast<unsigned char>(word.back())) != 0;
+}
+
 }  // namespace
 
 bool are_paired(std::string_view optimizer, std::string_view model) {
-  return own_words(optimizer) == own_words(model);
+  return std::ranges::equal(own_words(optimizer), own_words(model), [](std::string_view a, std::string_view b) {
+    return a == b || is_short_for(a, b) || is_short_for(b, a);
+  });
 }
 
 bool is_average(std::string_view model) {

@@ -13,6 +13,9 @@ TEST(ModelPairs, AreCalledAlike) {
   EXPECT_TRUE(are_paired("critic.optimizer", "critic.model"));
   EXPECT_TRUE(are_paired("optimizer", "model"));
   EXPECT_TRUE(are_paired("", ""));
+  EXPECT_TRUE(are_paired("g_opt", "generator"));
+  EXPECT_TRUE(are_paired("disc_optimizer", "discriminator"));
+  EXPECT_FALSE(are_paired("optims.1", "models.10"));
   EXPECT_FALSE(are_paired("optG", "netD"));
   EXPECT_FALSE(are_paired("g_optim", "g_ema"));
   EXPECT_FALSE(are_paired("optimizer", "ema_model"));
