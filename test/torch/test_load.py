@@ -704,6 +704,28 @@ class StoreTest(Case):
                 pawl.torch.load(path, other, mine if has_state else None, verify=verify)
                 self.assertEqual(model[0].weight.tolist(), other[0].weight.tolist())
 
+    def test_damaged_rates_are_never_loaded(self):
+        """A rate that is a tensor becomes a number where the checkpoint is opened."""
+        model, optimizer = self.plain(1)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.8125369)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, self.path("state.pt"))
+        dcp.save(state, checkpoint_id=self.path("dcp"), no_dist=True)
+        rate = struct.pack("<f", optimizer.param_groups[0]["lr"].item())
+        for path in (self.path("state.pt"), self.path("dcp")):
+            files = [path] if os.path.isfile(path) else [os.path.join(path, name) for name in os.listdir(path)]
+            data = next(file for file in files if rate in read(file))
+            place = read(data).index(rate)
+            flip(data, place)
+            other, mine = self.plain(2)
+            before = state_of(other, mine)
+            with self.subTest(path=path), self.assertRaisesRegex(PawlError, "checksum"):
+                pawl.torch.load(path, other, mine)
+            self.assertEqual(before, state_of(other, mine))
+            flip(data, place)
+            pawl.torch.load(path, other, mine)
+            self.assertAlmostEqual(0.8125369, float(mine.param_groups[0]["lr"]), 6)
+
     def test_tensors_that_are_not_read_are_named(self):
         model, _ = self.plain(1)
         scaled = torch.quantize_per_tensor(torch.ones(4), 0.5, 3, torch.qint8)

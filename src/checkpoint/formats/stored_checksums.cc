@@ -201,9 +201,11 @@ Status list_dcp(const std::string& folder, Lister& lister) {
     items.try_emplace(Item(place.file, place.offset_bytes, place.length_bytes),
                       Entry{place, key, bytes_max, is_object});
   };
-  for (const DcpTensor& tensor : dcp.tensors)
+  for (const DcpTensor& tensor : dcp.tensors) {
+    const bool is_object = tensor.key.find("param_groups") != std::string::npos;  // a hyperparameter, read as a number
     for (const DcpChunk& chunk : tensor.chunks)
-      add(chunk.place, tensor.key, decoded_bytes_max(tensor, chunk).value_or(0), false);
+      add(chunk.place, tensor.key, decoded_bytes_max(tensor, chunk).value_or(0), is_object);
+  }
   for (const DcpObject& object : dcp.objects) add(object.place, object.key, kObjectBytesMax, true);
   std::unique_ptr<ByteSource> source;  // null: missing, which is a problem of the view
   std::uint32_t opened = ~0u;

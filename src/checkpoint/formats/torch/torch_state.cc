@@ -56,7 +56,7 @@ class StateReader {
   void find_held();
   void read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
   void read_flat_optimizer(const FoundOptimizer& found);
-  [[nodiscard]] std::optional<double> tensor_number(Value value) const;
+  [[nodiscard]] std::optional<double> tensor_number(Value value);
   void read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
   void add_number(std::vector<PathStep> path, double number);
   void read_tensors();
@@ -223,11 +223,18 @@ void StateReader::read_flat_optimizer(const FoundOptimizer& found) {
   out_.optimizers.push_back(std::move(optimizer));
 }
 
-std::optional<double> StateReader::tensor_number(Value value) const {
+// A hyperparameter that is a tensor. It is a value of its own from here on, so its bytes are proven before.
+std::optional<double> StateReader::tensor_number(Value value) {
   const auto found = by_value_.find(value);
   if (found == by_value_.end()) return std::nullopt;
-  const Result<std::optional<double>> number = number_of(source_, file_, *found->second);
-  return number ? *number : std::nullopt;
+  const TorchTensor& tensor = *found->second;
+  const Result<std::optional<double>> number = number_of(source_, file_, tensor);
+  if (!number || !*number) return std::nullopt;
+  if (Status proven = prove(tensor.storage); !proven) {
+    out_.problems.push_back(text(kOfOptimizerState, ": tensor ", name_of(tensor.path), ": ", proven.error().what));
+    return std::nullopt;
+  }
+  return *number;
 }
 
 // torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
