@@ -97,8 +97,8 @@ TEST_F(RecoveryWatched, BeforeItsBytesAreKnownAFetchHasTheTimeOfTheLargestSeat) 
   record.arena_bytes = std::uint64_t{1000} << 20;
   const std::string value = to_json(record);
   const std::string key = node.context.mirror.keys().node(NodeId(2));
-  (void)node.context.mirror.apply(key, &value, ++node.revision, node.clock.time);
-  (void)node.context.mirror.apply(key, nullptr, ++node.revision, node.clock.time);
+  (void)node.context.mirror.apply(key, &value, ++node.revision, node.clock.now());
+  (void)node.context.mirror.apply(key, nullptr, ++node.revision, node.clock.now());
   trainer.asks(RestoreMessage{});
   begin();
   const PeerEnd source = world.network.accept();
@@ -121,7 +121,7 @@ TEST_F(RecoveryWatched, OnlyTheFirstFewThatAreNotReadyTell) {
   for (const std::uint32_t ready : {2u, 4u}) {
     const std::string nothing = "{}";
     (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(ready)), &nothing,
-                                    ++node.revision, node.clock.time);
+                                    ++node.revision, node.clock.now());
   }
   pass(500ms);
   const std::vector<Json> events = told();

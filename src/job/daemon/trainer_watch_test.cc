@@ -341,7 +341,7 @@ TEST_F(TrainersWatched, WhoIsHeldInAStepComesBackAllTheSame) {
   process.seated = Generation(1);
   node.state.generation = Generation(2);
   node.run_in(JobPhase::restoring);
-  node.context.followed.restoring_since = node.clock.time;
+  node.context.followed.restoring_since = node.clock.now();
   process.shared.page->held.store(1);
   process.shared.page->phase.store(PAWL_PHASE_JOIN);
   node.pass(100s);
