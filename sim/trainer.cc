@@ -414,7 +414,8 @@ class Trainer {
       if (page_->gate_off.load() != 0)
         for (SlotWord& word : words)
           if (!word.frozen && word.state == SlotState::sealed && word.step < step) word.state = SlotState::empty;
-      const bool takes = turns_.takes(generation, step, known) || last_step_ || page_->gate_off.load() != 0;
+      const bool takes = turns_.takes(generation, step, known) || last_step_ || page_->paused_before != 0 ||
+                         page_->gate_off.load() != 0;
       const auto chosen = takes ? job::choose_slot(words, known, generation, step) : std::nullopt;
       if (chosen) {
         const SlotWord word = arena_->slot(*chosen).word();

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import functools
 import math
+import sys
 import types
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ VALUES_KEPT = 4096  # of a list of a sampler
 VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a dataset's containers, for generators
 LEVELS = 4  # of what a dataset holds
 VISITED_MAX = 4096
+COLLATE = "collate_fn"
 LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
 _PLAIN = {type(None), bool, int, float, str}
 
@@ -183,11 +185,21 @@ class OwnGenerators:
 
 
 def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
+    """Those of a collate_fn are only told of: some of libraries' make theirs with the first batch, and the script can't
+    help it."""
     for path in now:
-        if path not in known:
+        if path not in known and path.startswith(COLLATE):
+            tell_late(path)
+        elif path not in known:
             raise Refused(f"{path} is a random number generator that was made after the loader was protected: another "
                           f"process would make it elsewhere in the data. Make it in the dataset's __init__, or in "
                           f"worker_init_fn")
+
+
+@functools.cache
+def tell_late(path: str) -> None:
+    print(f"pawl: {path} is a random number generator that was made with the first batch: it is not protected, and after "
+          f"a loss it begins anew. Make it before the loader is protected, or in worker_init_fn", file=sys.stderr)
 
 
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
@@ -197,13 +209,15 @@ def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS),
-                                                                          ("collate_fn", collate, LEVELS)])
+                                                                          (COLLATE, collate, LEVELS)])
     while nearest and len(seen) < VISITED_MAX:
         path, value, levels = nearest.popleft()
         if id(value) in seen or isinstance(value, types.ModuleType):
             continue
         seen[id(value)] = value
         if volatile_state.generator_part(path, value) is not None:
+            while path in found:  # two functions may have defaults of one name
+                path += "'"
             found[path] = value
         elif levels:
             nearest.extend((path + name, each, levels - 1) for _, (name, each) in zip(
@@ -232,8 +246,9 @@ def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, types.FunctionType):
         kinds = (value if isinstance(value, type) else type(value)).__mro__
         has = [(name, getattr(each, "__func__", each)) for kind in kinds for name, each in vars(kind).items()]
-        functions = [each for _, each in has if isinstance(each, types.FunctionType)]
-        yield from ((name, each) for name, each in has if volatile_state.generator_part(name, each) is not None)
+        functions = [each for _, each in has if isinstance(each, types.FunctionType)]  # of bases, too: super() calls them
+        shown = dict(reversed(has))  # a class hides the attributes of its bases
+        yield from ((name, each) for name, each in shown.items() if volatile_state.generator_part(name, each) is not None)
     for function in functions:
         if script_frames.of_library(function.__code__.co_filename):
             continue

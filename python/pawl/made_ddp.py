@@ -37,3 +37,8 @@ def numbered(module: Any) -> list[Any]:
     if found is None:
         found = _made[module] = module._build_params_for_reducer()[0]
     return found
+
+
+def has_sparse_gradients(module: Any) -> bool:
+    """Whether the reducer expects some, as of torch.nn.Embedding(sparse=True)."""
+    return any(module._build_params_for_reducer()[1])

@@ -23,10 +23,12 @@ _laid_as: weakref.WeakKeyDictionary[Any, tuple[bool, Buckets]] = weakref.WeakKey
 
 
 class Layouts:
-    """Of these modules. `alone()`: collectives mean nothing in its context."""
+    """Of these modules. `alone()`: collectives mean nothing in its context. Torch does not tell the buckets of sparse
+    gradients that were just laid, so modules that have some are left as DDP has them."""
 
     def __init__(self, modules: list[Any], alone: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._modules, self._alone = modules, alone
+        self._modules = [each for each in modules if not made_ddp.has_sparse_gradients(each)]
+        self._alone = alone
         self._known: tuple[list[bool], bytes] | None = None  # which are laid, and what was saved
 
     def lay(self) -> None:
@@ -76,7 +78,7 @@ def _told_by(module: Any) -> list[Any]:
 
     class NoZeros(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-            if function is torch.ops.aten.zeros_like.default:
+            if function is torch.ops.aten.zeros_like.default and arguments[0].layout is torch.strided:
                 return arguments[0].new_zeros(()).expand(arguments[0].shape)
             return function(*arguments, **(keywords or {}))
     with NoZeros():

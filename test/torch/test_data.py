@@ -3,6 +3,7 @@ here."""
 import contextlib
 import copy
 import functools
+import io
 import itertools
 import os
 import pickle
@@ -401,6 +402,17 @@ class LoaderWatchTest(unittest.TestCase):
         data_position.refuse_ahead(self.protected)
 
 
+class LateChance:
+    """As of some libraries: it has a generator once it has made a batch."""
+
+    chance = None
+
+    def __call__(self, samples):
+        if self.chance is None:
+            self.chance = random.Random(7)
+        return torch.utils.data.default_collate(samples)
+
+
 class Blurred(Dataset):
     """Its samples have random noise of all three kinds."""
 
@@ -745,6 +757,35 @@ class PlaceTest(unittest.TestCase):
             generator = torch.Generator().manual_seed(3)
             return DataLoader(Shaken(generator), batch_size=4, shuffle=True, generator=generator)
         self.same(make)
+
+    def test_generators_of_one_name_are_kept_apart_and_a_class_hides_its_bases(self):
+        class Base:
+            chance = random.Random(1)
+
+            def one(self, own=random.Random(2)):
+                return own
+
+        class Data(Base):
+            chance = random.Random(3)
+
+            def other(self, own=random.Random(4)):
+                return own
+        data = Data()
+        found = [id(each) for each in loader_parts.generators_of(data).values()]
+        self.assertEqual(sorted(map(id, [Data.chance, data.one(), data.other()])), sorted(found))
+
+    def test_a_collate_fn_that_makes_its_generator_with_the_first_batch_is_told_of(self):
+        for workers in (0, 1):
+            collate = LateChance()
+            place = loaders.place_in(DataLoader(Blurred(), batch_size=4, num_workers=workers, collate_fn=collate))
+            self.addCleanup(place.close)
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                for _ in range(3):
+                    place.next()
+                    place.part("").save()
+            if not workers:  # a worker's own output is another process's
+                self.assertIn("collate_fn.chance is a random number generator that was made with the first batch",
+                              told.getvalue())
 
     def test_a_dataset_that_holds_much(self):
         data = Noisy()

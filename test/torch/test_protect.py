@@ -1155,6 +1155,21 @@ class LayoutsTest(unittest.TestCase):
             with self.subTest(cap=cap):
                 self.assert_restored(self.started(3, bucket_cap_mb=cap), self.started(2, Turned, bucket_cap_mb=cap))
 
+    def test_a_model_with_sparse_gradients_is_left_as_it_is(self):
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        layouts = reducers.Layouts([model], contextlib.nullcontext)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.arange(8)).sum().backward()
+            optimizer.step()
+            layouts.lay()
+        layouts.part().load(layouts.part().save())
+        model(torch.arange(8)).sum().backward()
+        self.assertTrue(model.module[0].weight.grad.is_sparse)
+        self.assertTrue(reducers.is_laid(model), "DDP laid them in its own forward")
+        self.assertEqual([1, 2], sorted(len(bucket) for bucket in reducers.buckets(model)))
+
     def test_buckets_that_cannot_be_laid_as_they_were(self):
         with self.assertRaisesRegex(pawl.Refused, "buckets can't be laid as they were.*find_unused_parameters=True"):
             self.started(2)[2].load(self.started(0)[2].save())

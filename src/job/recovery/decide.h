@@ -50,7 +50,8 @@ using Decision = std::variant<Wait, StateMove>;
 // Of a communication fault `seat` is who reports it and `node` the suspect (suspect.h), if there is one: it is replaced the
 // second time that it is named without a new committed step. `committed`: the greatest that this node knows of.
 // Of a source that was not reached (`node`) `seat` is whose state it has: all roll back and the next plan passes it over
-// where another copy is; the second time without a new committed step the seat moves to a spare. That ends no job.
+// where another copy is; the second time without a new committed step the seat moves to a spare, if one is free or waited for (`--no-wait`: else
+// the job ends).
 // `cause` must be of the current generation, but nodes are recognised by their lives. The next leader is `self`.
 [[nodiscard]] Decision open_generation(const JobState& state, const Cause& cause, NodeLife self,
                                        std::span<const Struck> struck = {}, Step committed = Step(0));

@@ -55,6 +55,7 @@ void Capture::stage_done() {
 
 void Capture::settle() {
   std::unique_lock lock(mutex_);
+  window_.needed = true;  // all seats stand at this step: nothing that they could agree on better comes
   settle(lock);
 }
 

@@ -29,7 +29,7 @@ struct CaptureWindow {
   std::uint64_t number = 0;     // of the window: a helper helps each one once
   std::uint32_t helping = 0;    // helpers that copy now
   bool last_chance = false;     // the fence waits: no slot now is no slot
-  bool needed = false;          // the last step's: it is captured whether it is its turn or not
+  bool needed = false;          // the last step, or all seats wait: it is captured whether it is its turn or not
   bool volatile_ready = false;  // volatile state is staged
   bool compared = false;        // before it is sealed, its copy is compared with the memory that it was made from
   bool settled = false;         // nothing is written at present, or any more: it may be compared
