@@ -20,8 +20,9 @@ _CONFIG = "adapter_config.json"  # beside each adapter that PEFT saved
 class Adapter:
     """The active adapter of a live model."""
 
-    def __init__(self, stored_names: dict[str, str]) -> None:
+    def __init__(self, stored_names: dict[str, str], trained: set[str]) -> None:
         self._stored = stored_names  # by the live name
+        self._trained = trained  # live names
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], model: Any) -> Adapter | None:
@@ -38,16 +39,19 @@ class Adapter:
         tensors = module.state_dict(keep_vars=True)
         saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=name,
                                                save_embedding_layers=False)
-        return cls({_name_of(tensor, tensors): stored for stored, tensor in saved.items()})
+        return cls({_name_of(tensor, tensors): stored for stored, tensor in saved.items()},
+                   {name for name, parameter in module.named_parameters() if parameter.requires_grad})
 
     def rename(self, name: str) -> str:
         """As the checkpoint has it; names of the model below stay."""
         return self._stored.get(name, name)
 
     def leave_the_base(self, found: Matching, notes: list[str]) -> None:
-        """What the checkpoint lacks of the model below the adapter stays as it is, and a note says so."""
+        """What the checkpoint lacks of the model below the adapter stays as it is, and a note says so. What is trained
+        there, beside the adapter, is missing."""
         mine = set(self._stored.values())
-        is_base = [piece.role in OF_THE_MODEL and piece.name not in mine for piece in found.missing]
+        is_base = [piece.role in OF_THE_MODEL and piece.name not in mine and piece.name not in self._trained
+                   for piece in found.missing]
         base = [piece.name for piece, is_it in zip(found.missing, is_base, strict=True) if is_it]
         found.missing = [piece for piece, is_it in zip(found.missing, is_base, strict=True) if not is_it]
         if base:

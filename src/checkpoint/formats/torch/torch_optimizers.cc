@@ -261,7 +261,13 @@ std::vector<FoundOptimizer> find_optimizers(const Pickle& pickle) {
     const auto enter = [&](Value value, Place below) {
       PathStep::Kind kind{};
       const bool is_list = pickle.is(value, PickleKind::list) || pickle.is(value, PickleKind::tuple);
-      if (value >= seen.size() || seen[value] || (!is_list && pairs_of(pickle, value, kind) == kNothing)) return;
+      if (value >= seen.size() || seen[value]) return;
+      const Value pairs_inside = pairs_of(pickle, value, kind);
+      if (!is_list && pairs_inside == kNothing) return;
+      if (pairs_inside < seen.size() && pairs_inside != value) {  // many objects may name one dict
+        if (seen[pairs_inside]) return;
+        seen[pairs_inside] = true;
+      }
       seen[value] = true;
       places.push_back(below);
     };

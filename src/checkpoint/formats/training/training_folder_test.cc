@@ -140,6 +140,23 @@ TEST(TrainingFolder, WeightsThatAreMissingAreAProblem) {
   EXPECT_NE(all_of(copy.view().problems).find("the weights are missing"), std::string::npos);
 }
 
+TEST(TrainingFolder, AFileThatNobodyKnowsIsSaid) {
+  const std::string from = join_path(join_path(kFolders, "trainer"), "checkpoint-3");
+  const Copy copy(from);
+  copy.write("non_lora_state_dict.bin", fixtures::content(from + "/optimizer.pt"));
+  EXPECT_NE(all_of(copy.view().notes).find("non_lora_state_dict.bin may hold tensors"), std::string::npos)
+      << all_of(copy.view().notes);
+}
+
+TEST(TrainingFolder, FilesUnderNamesOfTheProgramsOwnAreReadAsBefore) {
+  const std::string from = join_path(join_path(kFolders, "trainer"), "checkpoint-3");
+  const Copy copy(from, {"model.safetensors", "trainer_state.json", "config.json"});
+  copy.write("weights.pt", fixtures::content(join_path(kFolders, "lightning/last.ckpt")));
+  const CheckpointView view = copy.view();
+  EXPECT_NE(view.format, "transformers Trainer");
+  EXPECT_TRUE(has_role(view, "weight"));
+}
+
 TEST(TrainingFolder, FilesOfDifferentSavesAreSaid) {
   const Copy copy(join_path(join_path(kFolders, "trainer"), "checkpoint-3"));
   const std::string state = fixtures::content(copy.path("trainer_state.json"));
@@ -154,6 +171,9 @@ TEST(TrainingFolder, FilesOfDifferentSavesAreSaid) {
   EXPECT_NE(all_of(ahead.problems).find("optimizer state: it has done 3 steps, and trainer_state.json says 2"),
             std::string::npos)
       << all_of(ahead.problems);
+  const CheckpointView several = with_step("1");  // each with three updates
+  EXPECT_TRUE(several.problems.empty()) << all_of(several.problems);
+  EXPECT_NE(all_of(several.notes).find("it does several in each"), std::string::npos) << all_of(several.notes);
   const CheckpointView behind = with_step("12");
   EXPECT_TRUE(behind.problems.empty()) << all_of(behind.problems);
   EXPECT_NE(all_of(behind.notes).find("the optimizer has done 3 steps, and trainer_state.json says 12"),

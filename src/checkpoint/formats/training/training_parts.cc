@@ -65,7 +65,14 @@ class PartFinder {
   Parts torch_files_;  // pytorch_model.bin
   Parts fsdp_;
   Parts optimizers_;
+  std::vector<std::string> unread_;  // nobody knows them, and they may hold tensors
 };
+
+bool may_hold_tensors(std::string_view name) {
+  if (name.find("-of-") != std::string_view::npos) return false;  // a shard, which the index names
+  constexpr std::string_view kExtensions[] = {".pt", ".pth", ".bin", ".safetensors"};
+  return std::ranges::any_of(kExtensions, [&](std::string_view each) { return name.ends_with(each); });
+}
 
 std::string PartFinder::first_starting(std::string_view with) const {
   for (const std::string& name : names_)
@@ -162,6 +169,7 @@ void PartFinder::take_optimizers() {
 bool PartFinder::is_training() const {
   const bool has_progress = !out_.progress.empty() || !out_.scheduler.empty() || !first_starting("rng_state").empty() ||
                             !first_starting("random_states_").empty();
+  if (out_.models.empty() && !unread_.empty() && !has(kTrainerState)) return false;
   if (out_.models.empty()) return !out_.optimizers.empty() && has_progress;
   return !out_.optimizers.empty() || has_progress || !fsdp_.empty();
 }
@@ -244,15 +252,22 @@ std::optional<TrainingParts> PartFinder::find() {
     out_.others.emplace_back(kMeta);
     return std::move(out_);
   }
-  for (const std::string& name : names_) (void)(take_model(name) || take_optimizer(name) || take_other(name));
+  for (const std::string& name : names_)
+    if (!take_model(name) && !take_optimizer(name) && !take_other(name) && may_hold_tensors(name))
+      unread_.push_back(name);
   if (has(kTrainerState)) out_.progress = kTrainerState;
   if (safetensors_.empty() && torch_files_.empty())  // shards without an index, or names of the program's own
     for (const std::string& name : names_)
-      if (name.ends_with(".safetensors")) add(safetensors_, Form::huggingface, {}, name);
+      if (name.ends_with(".safetensors")) {
+        add(safetensors_, Form::huggingface, {}, name);
+        std::erase(unread_, name);
+      }
   choose_models();
   take_optimizers();
   if (!is_training()) return std::nullopt;
   name_writer();
+  for (const std::string& name : unread_)
+    out_.notes.push_back(text(name, " may hold tensors of the training, and is not read; it can be given by its own path"));
   say_missing();
   return std::move(out_);
 }

@@ -108,7 +108,11 @@ void compare(const std::string& folder, const TrainingParts& parts, std::uint64_
   if (const std::optional<std::uint64_t> named = step_of_name(folder); named && *named != said)
     view.notes.push_back(
         text("the folder is called ", last_name(folder), ", and ", parts.progress, " says step ", said));
-  if (optimizer && *optimizer > said)
+  const bool repeats = optimizer && said != 0 && *optimizer > said && *optimizer % said == 0;
+  if (repeats)  // as reinforcement learning does, with several passes over what was played
+    view.notes.push_back(text("the optimizer has done ", *optimizer, " steps, and ", parts.progress, " says ", said,
+                              ": it does several in each, or the files are of different saves"));
+  if (optimizer && *optimizer > said && !repeats)
     view.problems.push_back(text(kOfOptimizerState, ": it has done ", *optimizer, " steps, and ", parts.progress,
                                  " says ", said, ": the files are of different saves"));
   if (optimizer && *optimizer < said)
