@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kStateBytesMax = 256 << 20;  // it keeps every line of the log
 constexpr std::size_t kStepsMax = 256;               // of parameters; each is a read
+constexpr std::uint64_t kPackedBytesMax = 1 << 20;   // of what a step lies in, where it must be unpacked for each
 constexpr double kStepMost = 1e15;                   // beyond it a float is no count
 
 struct Progress {
@@ -78,6 +79,7 @@ std::optional<std::uint64_t> step_of_optimizers(const CheckpointView& view, File
   std::size_t looked_at = 0;
   for (const StoredTensor& tensor : view.tensors) {
     if (tensor.role != "step" || ++looked_at > kStepsMax) continue;
+    if (!tensor.pieces.empty() && view.files[tensor.pieces[0].file].decoded_bytes > kPackedBytesMax) continue;
     const std::optional<double> number = number_in(tensor, view, files);
     if (!number || *number < 0 || *number > kStepMost || *number != std::floor(*number)) continue;
     out = std::max(out.value_or(0), static_cast<std::uint64_t>(*number));
