@@ -61,7 +61,8 @@ class PawldInAJob : public OnePawld {
     page->step = step.value;
     page->progress_at_ns = static_cast<std::uint64_t>(clock.now().count());
     const Slot slot = arena.slot(0);
-    ASSERT_TRUE(slot.try_open(slot.word(), generation, step, 0));
+    // Who runs may be told so before this node has thawed its slots.
+    ASSERT_TRUE(eventually([&] { return static_cast<bool>(slot.try_open(slot.word(), generation, step, 0)); }));
     for (std::uint32_t i = 0; i < Arena::bucket_count(arena.spec()); ++i) capture_bucket(slot, i);
     page->reached = step.value;
     ASSERT_TRUE(slot.try_seal(generation, step));
