@@ -198,8 +198,8 @@ def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
 
 @functools.cache
 def tell_late(path: str) -> None:
-    print(f"pawl: {path} is a random number generator that was made with the first batch: it is not protected, and after "
-          f"a loss it begins anew. Make it before the loader is protected, or in worker_init_fn", file=sys.stderr)
+    print(f"pawl: {path} is a random number generator that was made with the first batch: it is not protected, and "
+          f"after a loss it begins anew. Make it before the loader is protected, or in worker_init_fn", file=sys.stderr)
 
 
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
@@ -246,9 +246,10 @@ def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, types.FunctionType):
         kinds = (value if isinstance(value, type) else type(value)).__mro__
         has = [(name, getattr(each, "__func__", each)) for kind in kinds for name, each in vars(kind).items()]
-        functions = [each for _, each in has if isinstance(each, types.FunctionType)]  # of bases, too: super() calls them
-        shown = dict(reversed(has))  # a class hides the attributes of its bases
-        yield from ((name, each) for name, each in shown.items() if volatile_state.generator_part(name, each) is not None)
+        functions = [each for _, each in has if isinstance(each, types.FunctionType)]  # super() calls those of bases
+        for name, each in dict(reversed(has)).items():  # a class hides the attributes of its bases
+            if volatile_state.generator_part(name, each) is not None:
+                yield name, each
     for function in functions:
         if script_frames.of_library(function.__code__.co_filename):
             continue

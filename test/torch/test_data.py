@@ -762,13 +762,13 @@ class PlaceTest(unittest.TestCase):
         class Base:
             chance = random.Random(1)
 
-            def one(self, own=random.Random(2)):
+            def one(self, own=random.Random(2)):  # noqa: B008 - what the test is about
                 return own
 
         class Data(Base):
             chance = random.Random(3)
 
-            def other(self, own=random.Random(4)):
+            def other(self, own=random.Random(4)):  # noqa: B008
                 return own
         data = Data()
         found = [id(each) for each in loader_parts.generators_of(data).values()]

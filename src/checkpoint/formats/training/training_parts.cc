@@ -267,7 +267,8 @@ std::optional<TrainingParts> PartFinder::find() {
   if (!is_training()) return std::nullopt;
   name_writer();
   for (const std::string& name : unread_)
-    out_.notes.push_back(text(name, " may hold tensors of the training, and is not read; it can be given by its own path"));
+    out_.notes.push_back(
+        text(name, " may hold tensors of the training, and is not read; it can be given by its own path"));
   say_missing();
   return std::move(out_);
 }
