@@ -42,12 +42,16 @@ def convert(kind, source, target, *options):
 
 
 def names_in(folder, source):
-    """A file with what its optimizer numbers: the weights, in the model's order."""
+    """A file with what its optimizer numbers: the weights that it trains, those that decay first, then the others."""
     shown = subprocess.run([harness.PAWL, "inspect", source, "-o", "json"], capture_output=True, text=True, check=True)
+    with open(os.path.join(os.path.dirname(source), "golden.json"), encoding="utf-8") as file:
+        trained = set(json.load(file)["optimizer_index_to_fqn"].values())
+    weights = [tensor for tensor in json.loads(shown.stdout)["tensors"]
+               if tensor["role"] == "weight" and tensor["name"] in trained]
+    groups = [[tensor["name"] for tensor in weights if (len(tensor["shape"]) > 1) is decays] for decays in (True, False)]
     path = os.path.join(folder, "names")
     with open(path, "w", encoding="utf-8") as file:
-        file.writelines(tensor["name"] + "\n" for tensor in json.loads(shown.stdout)["tensors"]
-                        if tensor["role"] == "weight" and "float" in tensor["dtype"])
+        file.write("\n".join("".join(name + "\n" for name in group) for group in groups))
     return path
 
 

@@ -439,7 +439,7 @@ class FaultsTest(unittest.TestCase):
 
     def test_what_does_not_fit_is_refused_on_all_ranks_alike(self):
         answers = live_ranks.run(WORLD, refusals, self.directory)
-        expected = {"a flipped byte": "PawlError: .*flipped/data-00002.safetensors at",
+        expected = {"a flipped byte": "PawlError: .*flipped/data-00002.safetensors: .*do not have the checksum",
                     "another version": "version 7",
                     "a data file that is cut": "data-00001.safetensors has .* bytes instead of",
                     "no marker": "the save did not end",
