@@ -48,7 +48,8 @@ def names_in(folder, source):
         trained = set(json.load(file)["optimizer_index_to_fqn"].values())
     weights = [tensor for tensor in json.loads(shown.stdout)["tensors"]
                if tensor["role"] == "weight" and tensor["name"] in trained]
-    groups = [[tensor["name"] for tensor in weights if (len(tensor["shape"]) > 1) is decays] for decays in (True, False)]
+    groups = [[tensor["name"] for tensor in weights if (len(tensor["shape"]) > 1) is decays]
+              for decays in (True, False)]
     path = os.path.join(folder, "names")
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join("".join(name + "\n" for name in group) for group in groups))
