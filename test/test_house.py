@@ -53,6 +53,7 @@ def main():
         code, output = check_tree(root)
         assert code == 0, output
         expect_fault(root, "base/upward.cc", '#include "tensor/box.h"\n', "comes after base in reading order")
+        expect_fault(root, "base/upward.h", '#include "tensor/box.h"\n', "comes after base in reading order")
         expect_fault(root, "checkpoint/view/upward.cc", '#include "job/snapshot/arena.h"\n',
                      "comes after checkpoint/view")
         expect_fault(root, "job/layout/again.h",

@@ -119,7 +119,21 @@ class PawldInAJob : public OnePawld {
     (void)link.next<WelcomeMessage>();
     return link;
   }
-  // The first generation runs, after all that goes before that.
+  // The first generation of a job of this node alone runs, after all that goes before that.
+  void run_alone() {
+    spec.node_count = 1;
+    begin();
+    start_trainer();
+    const auto seated = trainer->next_as<SeatedMessage>();
+    EXPECT_EQ(seated.generation, Generation(1));
+    EXPECT_EQ(seated.world, 1u);
+    EXPECT_EQ(seated.resume, Step(0));
+    declare(1);
+    take_arena();
+    trainer->say(DoneMessage{Generation(1)}, 4);
+    EXPECT_EQ(trainer->next_as<RunningMessage>().generation, Generation(1));
+  }
+  // The same of two nodes, of which the test plays the other.
   void run_with_other() {
     put_state(two_nodes(JobPhase::restoring));
     register_other();
@@ -187,17 +201,7 @@ class PawldInAJob : public OnePawld {
 };
 
 TEST_F(PawldInAJob, OfOneNodeGoesFromItsFirstTrainerToItsEnd) {
-  spec.node_count = 1;
-  begin();
-  start_trainer();
-  const auto seated = trainer->next_as<SeatedMessage>();
-  EXPECT_EQ(seated.generation, Generation(1));
-  EXPECT_EQ(seated.world, 1u);
-  EXPECT_EQ(seated.resume, Step(0));
-  declare(1);
-  take_arena();
-  trainer->say(DoneMessage{Generation(1)}, 4);
-  EXPECT_EQ(trainer->next_as<RunningMessage>().generation, Generation(1));
+  run_alone();
   EXPECT_EQ(state().phase, JobPhase::running);
 
   capture(Generation(1), Step(1));
@@ -238,14 +242,7 @@ TEST_F(PawldInAJob, AnswersQuestionsOfOtherMachinesWithTheTokenOnly) {
 }
 
 TEST_F(PawldInAJob, ATrainersDeathIsAFaultWithItsLastWords) {
-  spec.node_count = 1;
-  begin();
-  start_trainer();
-  (void)trainer->next_as<SeatedMessage>();
-  declare(1);
-  take_arena();
-  trainer->say(DoneMessage{Generation(1)}, 4);
-  (void)trainer->next_as<RunningMessage>();
+  run_alone();
   keeper_end->say(TrainerExited{0, static_cast<std::uint64_t>(getpid()), "exited 1", "ValueError: a bad batch"});
   EXPECT_TRUE(eventually([this] { return state().generation == Generation(2); }));
   EXPECT_EQ(state().causes.at(0).kind, FaultKind::trainer_exit);
@@ -255,14 +252,7 @@ TEST_F(PawldInAJob, ATrainersDeathIsAFaultWithItsLastWords) {
 }
 
 TEST_F(PawldInAJob, ATrainerWithoutProgressHangs) {
-  spec.node_count = 1;
-  begin();
-  start_trainer();
-  (void)trainer->next_as<SeatedMessage>();
-  declare(1);
-  take_arena();
-  trainer->say(DoneMessage{Generation(1)}, 4);
-  (void)trainer->next_as<RunningMessage>();
+  run_alone();
   capture(Generation(1), Step(1));
   clock.skip(std::chrono::milliseconds(spec.hang_ms) + 1s);
   EXPECT_TRUE(eventually([this] { return state().generation == Generation(2); }));
@@ -271,13 +261,8 @@ TEST_F(PawldInAJob, ATrainerWithoutProgressHangs) {
 }
 
 TEST_F(PawldInAJob, AnotherLayoutGetsAnotherArenaInPlaceOfTheFirst) {
-  spec.node_count = 1;
-  begin();
-  start_trainer();
-  (void)trainer->next_as<SeatedMessage>();
-  declare(1);
-  take_arena();
-  trainer->say(declaration_of(test_layout(6, 0, 1), 6), 4);
+  run_alone();
+  trainer->say(declaration_of(test_layout(6, 0, 1), 6), 5);
   (void)trainer->next_as<ArenaMessage>();
   EXPECT_EQ(keeper_end->next<DropSegment>().name, "own.0");
   EXPECT_EQ(keeper_end->next<HoldSegment>().name, "own.0");
