@@ -20,6 +20,11 @@ constexpr std::chrono::milliseconds kGrace{300};
 // gloo waits that many times its timeout for a peer to connect.
 constexpr double kConnectPatience = 5;
 
+// Whether a group's timeout can be set once it is made. In PyTorch 2.8 and before it can't (gloo's own option is read only
+// by the constructor), so that it must be made with the timeout of its collectives.
+template <class Backend>
+constexpr bool kHasTimeout = requires(Backend& backend, std::chrono::milliseconds timeout) { backend.setTimeout(timeout); };
+
 struct Makers {
   py::object device, gloo, nccl;
 };
@@ -45,8 +50,12 @@ std::mutex all_making_mutex;
 std::list<std::shared_ptr<Making>> all_making;  // those whose thread runs
 std::mutex device_mutex;                        // one new event loop at a time, so that it is known whose it is
 
-double seconds_until(Clock::time_point deadline) {
-  return std::max(0.001, std::chrono::duration<double>(deadline - Clock::now()).count());
+double seconds_of(Clock::duration duration) { return std::max(0.001, std::chrono::duration<double>(duration).count()); }
+
+// With which timeout a gloo group is made.
+double seconds_to_connect(const InnerOrder& order) {
+  if constexpr (kHasTimeout<::c10d::Backend>) return seconds_of(order.deadline - Clock::now()) / kConnectPatience;
+  return seconds_of(order.timeout);
 }
 
 BackendPointer build(const InnerOrder& order, Making& making) {
@@ -62,12 +71,10 @@ BackendPointer build(const InnerOrder& order, Making& making) {
         making.group.sockets = WatchedSockets::made_since(before);
       }
       one_device.unlock();
-      group =
-          makers->gloo(device, order.store, order.rank, order.size, seconds_until(order.deadline) / kConnectPatience);
+      group = makers->gloo(device, order.store, order.rank, order.size, seconds_to_connect(order));
     } else {
       one_device.unlock();
-      const double seconds = std::chrono::duration<double>(order.timeout).count();
-      group = makers->nccl(order.store, order.rank, order.size, seconds);
+      group = makers->nccl(order.store, order.rank, order.size, seconds_of(order.timeout));
     }
     return group.cast<BackendPointer>();
   } catch (const py::error_already_set& error) {  // it must be read and freed while Python's lock is held
@@ -77,7 +84,7 @@ BackendPointer build(const InnerOrder& order, Making& making) {
 
 template <class Backend>
 void set_timeout(Backend& backend, std::chrono::milliseconds timeout) {
-  if constexpr (requires { backend.setTimeout(timeout); }) backend.setTimeout(timeout);
+  if constexpr (kHasTimeout<Backend>) backend.setTimeout(timeout);
 }
 
 template <class Backend>

@@ -4,6 +4,7 @@
 // connected, with nothing in it that could be cancelled. So each is made on a thread of its own, and who asked for it
 // waits for that thread, for the deadline, or for the generation to fail, whichever is first. A thread that is left
 // behind ends by itself, at the latest at the deadline: its sockets are shut down, its store's calls are cancelled.
+// (In PyTorch 2.8 and before, one that waits for a peer that never connects ends after five times the group's timeout.)
 //
 // Threads: make from any thread that does not hold Python's lock; interrupt from any thread.
 #pragma once
