@@ -29,10 +29,11 @@ std::string literal_of(std::string_view bytes) {
   return out + "'";
 }
 
-// Protocol 2 has no bytes: it has _codecs.encode('text', 'latin1'). Nothing where the text is something else.
+// Protocol 2 has no bytes: it has _codecs.encode('text', 'latin1'). Nothing where the text is something else. Of more
+// than are shown only the first.
 std::optional<std::string> latin1_of(std::string_view utf8) {
   std::string out;
-  for (std::size_t i = 0; i < utf8.size(); ++i) {
+  for (std::size_t i = 0; i < utf8.size() && out.size() <= kTextBytesMax; ++i) {
     const auto byte = static_cast<unsigned char>(utf8[i]);
     if (byte < 0x80) {
       out.push_back(utf8[i]);
@@ -166,7 +167,7 @@ class KeyText {
   }
 
   [[nodiscard]] std::optional<std::string> bytes_of(Value value) const {
-    if (pickle_.is(value, PickleKind::bytes)) return std::string(pickle_.text(value));
+    if (pickle_.is(value, PickleKind::bytes)) return std::string(pickle_.text(value).substr(0, kTextBytesMax + 1));
     if (!pickle_.is(value, PickleKind::object)) return std::nullopt;
     const std::span<const Value> arguments = pickle_.items(pickle_.object(value).arguments);
     if (!pickle_.class_of(value).is("_codecs", "encode") || arguments.size() != 2 ||
@@ -239,21 +240,25 @@ bool is_plain(const Pickle& pickle, Value key) {
 
 }  // namespace
 
-PathStep step_of_key(const Pickle& pickle, Value key) {
-  if (pickle.is(key, PickleKind::string)) return {PathStep::Kind::key, std::string(pickle.text(key))};
+PathStep step_of_key(const Pickle& pickle, Value key, std::size_t bytes_max) {
+  if (pickle.is(key, PickleKind::string))
+    return {PathStep::Kind::key, std::string(pickle.text(key).substr(0, bytes_max))};
   return {PathStep::Kind::index, KeyText(pickle).of(key)};
 }
 
-std::vector<std::optional<PathStep>> steps_of_keys(const Pickle& pickle, std::span<const Value> items) {
-  std::vector<std::optional<PathStep>> steps;
+Result<KeySteps> steps_of_keys(const Pickle& pickle, std::span<const Value> items, CopyBudget& copies) {
+  KeySteps steps;
   std::unordered_set<std::string_view> strings;
   bool has_others = false;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    PAWL_TRY(copies.take(pickle.text(items[i]).size()));
     steps.emplace_back(step_of_key(pickle, items[i]));
-    if (pickle.is(items[i], PickleKind::string))
+    if (pickle.is(items[i], PickleKind::string)) {
       strings.insert(pickle.text(items[i]));
-    else
-      has_others = true;
+      continue;
+    }
+    PAWL_TRY(copies.take(steps.back()->text.size()));
+    has_others = true;
   }
   std::unordered_map<std::string, std::size_t> taken;
   for (std::size_t i = 0; i < steps.size(); ++i) {

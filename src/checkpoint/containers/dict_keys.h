@@ -10,15 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/torch_file.h"
 
 namespace pawl::checkpoint {
 
-// Of one key by itself.
-[[nodiscard]] PathStep step_of_key(const Pickle& pickle, Pickle::Value key);
+// Of one key by itself; of a string no more than its first `bytes_max` bytes.
+[[nodiscard]] PathStep step_of_key(const Pickle& pickle, Pickle::Value key, std::size_t bytes_max = ~std::size_t{0});
+using KeySteps = std::vector<std::optional<PathStep>>;
 // Of all keys of a dict, whose items are key, value, key, value, ...; nothing for a key that a later one replaces.
-[[nodiscard]] std::vector<std::optional<PathStep>> steps_of_keys(const Pickle& pickle,
-                                                                 std::span<const Pickle::Value> items);
+// Fails: `full` where the texts are more than `copies` has left.
+[[nodiscard]] Result<KeySteps> steps_of_keys(const Pickle& pickle, std::span<const Pickle::Value> items,
+                                             CopyBudget& copies);
 
 }  // namespace pawl::checkpoint

@@ -45,7 +45,8 @@ TEST(DictKeys, TheLaterOfTwoEqualKeysCounts) {
   static constexpr char kDict[] = "\x80\2}(X\1\0\0\0aK\1X\1\0\0\0aK\2K\3K\4c__main__\nf\nK\5c__main__\nf\nK\6u.";
   const Result<Pickle> pickle = parse_pickle(std::string_view(kDict, sizeof kDict - 1));
   ASSERT_TRUE(pickle.has_value()) << pickle.error().what;
-  const std::vector<std::optional<PathStep>> steps = steps_of_keys(*pickle, pickle->items(pickle->root()));
+  CopyBudget copies(pickle->source_bytes());
+  const KeySteps steps = steps_of_keys(*pickle, pickle->items(pickle->root()), copies).value();
   ASSERT_EQ(steps.size(), 5u);
   EXPECT_FALSE(steps[0]);
   EXPECT_EQ(steps[1]->text, "a");

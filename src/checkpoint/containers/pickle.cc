@@ -268,6 +268,7 @@ class PickleMachine {
   using Value = Pickle::Value;
   using Node = Pickle::Node;
   static constexpr std::size_t kSharedItemsMax = 8;
+  static constexpr std::size_t kNameBytesMax = 4096;  // of a global
   static constexpr std::size_t kDigitsMax = 1000;     // of a decimal: reading one takes the square of its length
   static constexpr std::uint64_t kCheckEvery = 1024;  // opcodes between looks at the memory in use
 
@@ -414,6 +415,8 @@ inline bool PickleMachine::push_real(std::string_view line) {
 
 inline bool PickleMachine::push_global(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty()) return fail("a global without a name");
+  if (module.size() > kNameBytesMax || name.size() > kNameBytesMax)  // one long string may be many globals' names
+    return fail(text("a global's name of ", std::max(module.size(), name.size()), " bytes"));
   if (!is_utf8(module, Surrogates::allowed) || !is_utf8(name, Surrogates::allowed))
     return fail("a global's name is not UTF-8");
   module = module_today(module);
@@ -776,7 +779,7 @@ inline bool PickleMachine::step_object(unsigned char opcode) {
       const Value module = pop();
       if (pickle_.kind(module) != PickleKind::string || pickle_.kind(name) != PickleKind::string)
         return fail("a global whose name is not a string");
-      return push_global(std::string(pickle_.text(module)), std::string(pickle_.text(name)));
+      return push_global(pickle_.text(module), pickle_.text(name));
     }
     case kReduce:
     case kNewObj: {
@@ -990,6 +993,10 @@ Pickle::Object Pickle::object(Value value) const {
   const Node& node = nodes_[value];
   const Value arguments = node.has_items ? with_items_[node.words[1]].arguments : node.words[1];
   return {node.call, node.words[0], arguments, node.words[2], node.holds_pairs};
+}
+
+Pickle::Value Pickle::find_field(Value record, std::string_view key) const {
+  return items(record).size() <= kRecordItemsMax ? find(record, key) : kNothing;
 }
 
 Pickle::Value Pickle::find(Value dict, std::string_view key) const {

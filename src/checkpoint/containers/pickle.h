@@ -89,8 +89,13 @@ class Pickle {
   [[nodiscard]] Object object(Value value) const;
   // The symbol of what an object's call names; an empty one if that is no global.
   [[nodiscard]] const PickleSymbol& class_of(Value value) const { return symbol(object(value).callable); }
-  // What a dict, or an object's pairs, hold under that string: the last one, as Python has it. Linear.
+  // What a dict, or an object's pairs, hold under that string: the last one, as Python has it. Linear: for dicts that
+  // are looked into once.
   [[nodiscard]] Value find(Value dict, std::string_view key) const;
+  // The same of a dict that a program writes as a record, and of which there may be many: a file can name one large
+  // dict a million times, so what has more items than a record has is none.
+  static constexpr std::size_t kRecordItemsMax = 512;
+  [[nodiscard]] Value find_field(Value record, std::string_view key) const;
   // For people: "a list of 3", "a call of torch._utils._rebuild_tensor_v2".
   [[nodiscard]] std::string describe(Value value) const;
 

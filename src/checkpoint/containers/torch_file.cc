@@ -21,7 +21,6 @@ constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;
 // Steps of the walk for each value: sharing can make a small file look endless.
 constexpr std::uint64_t kStepsPerValue = 64;
 constexpr std::uint64_t kStepsAtLeast = 10'000;
-constexpr std::size_t kMetadataItems = 64;
 constexpr std::size_t kShownBytesMax = 256;  // in a sentence
 constexpr std::string_view kZipMagic = "PK\3\4";
 // The number that begins a stream: in protocol 2 and later, and as the decimal of protocols 0 and 1.
@@ -42,11 +41,12 @@ bool is_key(std::string_view key) {
   return !key.empty() && key.size() <= 40 && key.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// What a persistent id says of a storage.
+// What a persistent id says of a storage. Views of the pickle.
 struct StorageId {
-  PickleSymbol class_;
-  std::string key;
-  std::string location;
+  std::string_view module;
+  std::string_view class_name;
+  std::string_view key;
+  std::string_view location;
   std::optional<std::uint64_t> count;
   bool is_view = false;  // of another storage
 };
@@ -72,7 +72,8 @@ std::optional<StorageId> storage_id_of_text(std::string_view printed) {
   if (!location || class_->rfind('.') == std::string_view::npos) return std::nullopt;
   const std::size_t dot = class_->rfind('.');
   StorageId out;
-  out.class_ = {std::string(class_->substr(0, dot)), std::string(class_->substr(dot + 1))};
+  out.module = class_->substr(0, dot);
+  out.class_name = class_->substr(dot + 1);
   out.key = *key;
   out.location = *location;
   const std::size_t end = std::min(printed.find_first_not_of("0123456789"), printed.size());
@@ -96,7 +97,8 @@ std::optional<StorageId> storage_id(const Pickle& pickle, Value id) {
   if (!pickle.is(id, PickleKind::tuple) || parts.size() < 5 || parts.size() > 6 || pickle.text(parts[0]) != "storage")
     return std::nullopt;
   StorageId out;
-  out.class_ = pickle.symbol(parts[1]);
+  out.module = pickle.symbol(parts[1]).module;
+  out.class_name = pickle.symbol(parts[1]).name;
   out.key = pickle.text(parts[2]);
   out.location = pickle.text(parts[3]);
   out.count = pickle.unsigned_(parts[4]);
@@ -205,11 +207,18 @@ class TorchReader {
   // From values to names.
   void mark_interesting();
   Status walk();
-  void find_tensor_keys(Value value, const std::vector<PathStep>& path);
+  Status enter(Value value);
+  void find_tensor_keys(Value value);
   void note_unreached();
   using Child = std::pair<PathStep, Value>;
-  void children_of(Value value, std::vector<Child>& out);
-  void add_state(Value state, std::vector<Child>& out);
+  struct Frame {  // a value on the way down
+    Value value;
+    std::vector<Child> children;
+    std::size_t next = 0;
+  };
+  Status children_of(Value value, std::vector<Child>& out);
+  Status add_state(Value state, std::vector<Child>& out);
+  Status take_copy_of(Value value, const TorchTensor& tensor);
 
   [[nodiscard]] const Pickle& pickle() const { return file_.pickle_; }
 
@@ -224,10 +233,12 @@ class TorchReader {
   std::unordered_map<Value, std::uint32_t> storage_of_;
   std::unordered_map<Value, TorchTensor> tensor_of_;
   std::unordered_map<Value, std::vector<Child>> parts_of_;  // of tensors made of tensors
-  std::uint64_t part_count_ = 0;                            // of all of them
   std::vector<bool> interesting_;                           // a tensor lies in or below it
-  std::unordered_set<Value> reached_;                       // tensors
-  std::map<Value, std::string> tensor_keys_;                // tensors that are keys: of which dict
+  std::vector<Frame> stack_;                                // of the walk
+  std::vector<PathStep> path_;                              // to its topmost value
+  std::vector<bool> on_path_;
+  std::unordered_set<Value> reached_;         // tensors
+  std::map<Value, std::string> tensor_keys_;  // tensors that are keys: of which dict
 };
 
 Result<TorchFile> TorchReader::read() {
@@ -294,6 +305,7 @@ Status TorchReader::read_object() {
   if (pickle->source_bytes() != bytes.size())
     return damaged(text(name, ": offset ", pickle->source_bytes(), ": bytes after the end"));
   file_.pickle_ = std::move(*pickle);
+  file_.copies_ = CopyBudget(bytes.size(), name);
   PAWL_TRY(find_storages());
   PAWL_TRY(find_tensors());
   return walk();
@@ -345,14 +357,15 @@ Status TorchReader::read_legacy() {
   const Value little = system.find(system.root(), "little_endian");
   if (!system.is(little, PickleKind::boolean)) return damaged("the stream does not say its byte order");
   file_.big_endian_ = !system.boolean(little);
+  const std::uint64_t object_at = at;
   PAWL_ASSIGN(file_.pickle_, next_pickle(at));
+  file_.copies_ = CopyBudget(at - object_at, text("pickle at ", object_at));
   PAWL_ASSIGN(const Pickle keys, next_pickle(at));
   PAWL_TRY(find_storages());
-  std::vector<std::string> order;
   if (!keys.is(keys.root(), PickleKind::list)) return damaged("the stream's storage keys are not a list");
-  for (const Value key : keys.items(keys.root())) order.emplace_back(keys.text(key));
   std::vector<bool> placed(file_.storages_.size(), false);
-  for (const std::string& key : order) {
+  for (const Value listed : keys.items(keys.root())) {
+    const std::string key(keys.text(listed).substr(0, kShownBytesMax));
     const auto found = storage_by_key_.find(key);
     if (found == storage_by_key_.end() || placed[found->second])
       return damaged(text("storage ", key, " is listed and not used, or listed twice"));
@@ -393,16 +406,14 @@ Status TorchReader::add_storage(Value value) {
   if (legacy_ && is_class_id(pickle(), id)) return {};
   const std::optional<StorageId> said = storage_id(pickle(), id);
   if (!said) return damaged(text("a persistent id that is not a storage: ", pickle().describe(id)));
-  const auto& [class_, key, location, count, is_view] = *said;
-  const bool untyped =
-      class_.name == "UntypedStorage" && (class_.module == "torch" || class_.module == "torch.storage");
-  const std::optional<ElementType> type =
-      class_.module == "torch" ? element_type_of_storage(class_.name) : std::nullopt;
-  if (!untyped && !type) return damaged(text("storage ", key, " has the class ", class_.module, '.', class_.name));
+  const auto& [module, class_name, key, location, count, is_view] = *said;
   if (!is_key(key)) return damaged(text("a storage's key is \"", key.substr(0, 80), "\" in ", pickle().describe(id)));
+  const bool untyped = class_name == "UntypedStorage" && (module == "torch" || module == "torch.storage");
+  const std::optional<ElementType> type = module == "torch" ? element_type_of_storage(class_name) : std::nullopt;
+  if (!untyped && !type) return damaged(text("storage ", key, " has the class ", module, '.', class_name));
   if (!count) return damaged(text("storage ", key, ": how many elements it has is no number"));
   if (is_view) return Error{Code::invalid, text("storage ", key, " is a view of another: an old stream")};
-  TorchStorage storage{key, type, 0, 0, 0, location != "meta", false};
+  TorchStorage storage{std::string(key), type, 0, 0, 0, location != "meta", false};
   // A packed type counts its numbers, and torch stores whole bytes.
   const std::optional<std::uint64_t> bytes =
       untyped                ? count
@@ -425,7 +436,7 @@ Status TorchReader::add_storage(Value value) {
       storage.crc32 = record->crc32;
     }
   }
-  const auto [found, is_new] = storage_by_key_.emplace(key, static_cast<std::uint32_t>(file_.storages_.size()));
+  const auto [found, is_new] = storage_by_key_.emplace(storage.key, static_cast<std::uint32_t>(file_.storages_.size()));
   if (is_new) {
     file_.storages_.push_back(std::move(storage));
   } else {
@@ -458,19 +469,26 @@ Status TorchReader::add_tensor(Value value) {
     const PickleSymbol& class_ = pickle().symbol(arguments[1]);
     tensor.class_name = text(class_.module, '.', class_.name);
     std::vector<Child> parts = std::move(parts_of_[value]);
-    add_state(arguments[3], parts);
+    PAWL_TRY(add_state(arguments[3], parts));
     parts_of_[value] = std::move(parts);
   } else {
     PAWL_TRY(build(value, function, arguments, tensor, is_tensor));
   }
   if (!is_tensor) return {};
-  if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) part_count_ += parts->second.size();
-  if (part_count_ > kStepsAtLeast + kStepsPerValue * pickle().count())
-    return Error{Code::full, "too many parts of too many tensors"};
+  PAWL_TRY(take_copy_of(value, tensor));
   Status sound = tensor.storage == kNoStorage ? Status() : check_inside(tensor, file_.storages_[tensor.storage]);
   if (!sound) return std::move(sound).error().within(text("tensor (value ", value, ")"));
   tensor_of_.emplace(value, std::move(tensor));
   return {};
+}
+
+// Tensors share tuples of sizes, classes, and what a subclass is made of.
+Status TorchReader::take_copy_of(Value value, const TorchTensor& tensor) {
+  std::uint64_t bytes = sizeof tensor + tensor.class_name.size() + tensor.layout.size() +
+                        (tensor.shape.size() + tensor.strides.size()) * sizeof tensor.shape[0];
+  if (const auto parts = parts_of_.find(value); parts != parts_of_.end())
+    for (const Child& part : parts->second) bytes += sizeof part + part.first.text.size();
+  return file_.copies_.take(bytes);
 }
 
 Status TorchReader::build(Value value, const PickleSymbol& function, std::span<const Value> arguments, TorchTensor& out,
@@ -501,7 +519,7 @@ Status TorchReader::build(Value value, const PickleSymbol& function, std::span<c
     out.value = value;
     out.is_parameter = true;
     out.requires_grad = flag(1);
-    if (arguments.size() > 3) add_state(arguments[3], parts_of_[value]);
+    if (arguments.size() > 3) PAWL_TRY(add_state(arguments[3], parts_of_[value]));
     return {};
   }
   if (utils && function.name == "_rebuild_device_tensor_from_cpu_tensor") {
@@ -596,9 +614,8 @@ Status TorchReader::build_copy(std::span<const Value> arguments, TorchTensor& ou
 }
 
 void TorchReader::read_metadata(Value metadata, TorchTensor& out) {
-  if (pickle().items(metadata).size() > kMetadataItems) return;  // one dict may be every tensor's
-  out.conjugated = pickle().boolean(pickle().find(metadata, "conj"));
-  out.negated = pickle().boolean(pickle().find(metadata, "neg"));
+  out.conjugated = pickle().boolean(pickle().find_field(metadata, "conj"));
+  out.negated = pickle().boolean(pickle().find_field(metadata, "neg"));
 }
 
 Status check_inside(const TorchTensor& tensor, const TorchStorage& storage) {
@@ -615,58 +632,60 @@ Status check_inside(const TorchTensor& tensor, const TorchStorage& storage) {
 
 // A state is a dict of attributes, or a pair of two (with and without slots). What a class of its own makes of anything
 // else only the class knows: the parts are called state_0, state_1, ...
-void TorchReader::add_state(Value state, std::vector<Child>& out) {
+Status TorchReader::add_state(Value state, std::vector<Child>& out) {
   const std::span<const Value> items = pickle().items(state);
   const auto is_attributes = [&](Value half) {
     return pickle().is(half, PickleKind::dict) || pickle().is(half, PickleKind::none);
   };
-  if (state == kNothing) return;
+  if (state == kNothing) return {};
   if (pickle().is(state, PickleKind::tuple) && items.size() == 2 && is_attributes(items[0]) &&
       is_attributes(items[1])) {
     for (const Value half : items)
-      if (pickle().is(half, PickleKind::dict)) add_state(half, out);
-    return;
+      if (pickle().is(half, PickleKind::dict)) PAWL_TRY(add_state(half, out));
+    return {};
   }
   if (!pickle().is(state, PickleKind::dict)) {
     const bool many = pickle().is(state, PickleKind::tuple) || pickle().is(state, PickleKind::list);
     for (std::size_t i = 0; many && i < items.size(); ++i)
       out.emplace_back(PathStep{PathStep::Kind::attribute, text("state_", i)}, items[i]);
     if (!many) out.emplace_back(PathStep{PathStep::Kind::attribute, "state"}, state);
-    return;
+    return {};
   }
-  const std::vector<std::optional<PathStep>> steps = steps_of_keys(pickle(), items);
+  PAWL_ASSIGN(KeySteps steps, steps_of_keys(pickle(), items, file_.copies_));
   for (std::size_t i = 0; i < steps.size(); ++i)
-    if (steps[i]) out.emplace_back(PathStep{PathStep::Kind::attribute, steps[i]->text}, items[2 * i + 1]);
+    if (steps[i]) out.emplace_back(PathStep{PathStep::Kind::attribute, std::move(steps[i]->text)}, items[2 * i + 1]);
+  return {};
 }
 
-void TorchReader::children_of(Value value, std::vector<Child>& out) {
+Status TorchReader::children_of(Value value, std::vector<Child>& out) {
   const PickleKind kind = pickle().kind(value);
   if (tensor_of_.contains(value)) {
     if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) out = parts->second;
-    return;
+    return {};
   }
   const std::span<const Value> items = pickle().items(value);
   const Pickle::Object object = pickle().object(value);
   if (kind == PickleKind::dict || (kind == PickleKind::object && object.holds_pairs)) {
-    const std::vector<std::optional<PathStep>> steps = steps_of_keys(pickle(), items);
+    PAWL_ASSIGN(KeySteps steps, steps_of_keys(pickle(), items, file_.copies_));
     for (std::size_t i = 0; i < steps.size(); ++i)
-      if (steps[i]) out.emplace_back(*steps[i], items[2 * i + 1]);
+      if (steps[i]) out.emplace_back(std::move(*steps[i]), items[2 * i + 1]);
   } else {
     for (std::size_t i = 0; i < items.size(); ++i) out.emplace_back(PathStep{PathStep::Kind::index, text(i)}, items[i]);
   }
-  if (kind != PickleKind::object) return;
-  add_state(object.state, out);
+  if (kind != PickleKind::object) return {};
+  PAWL_TRY(add_state(object.state, out));
   // Python 2 calls it with a list of the pairs that it holds.
-  if (object.holds_pairs && pickle().class_of(value).is("collections", "OrderedDict")) return;
+  if (object.holds_pairs && pickle().class_of(value).is("collections", "OrderedDict")) return {};
   // What a call was given: a deque's list, a defaultdict's factory, the fields of a named tuple.
   const std::span<const Value> arguments = pickle().items(object.arguments);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (pickle().is(arguments[i], PickleKind::list) && arguments.size() <= 2 && i == 0) {
-      children_of(arguments[i], out);
+      PAWL_TRY(children_of(arguments[i], out));
     } else {
       out.emplace_back(PathStep{PathStep::Kind::index, text(i)}, arguments[i]);
     }
   }
+  return {};
 }
 
 // Values with a tensor in or below them, found upwards from the tensors: the walk down then has no dead ends.
@@ -703,45 +722,40 @@ void TorchReader::mark_interesting() {
   }
 }
 
+Status TorchReader::enter(Value value) {
+  if (const auto found = tensor_of_.find(value); found != tensor_of_.end()) {
+    PAWL_TRY(take_copy_of(value, found->second));
+    PAWL_TRY(file_.copies_.take(bytes_of(path_)));
+    reached_.insert(value);
+    file_.tensors_.push_back(found->second);
+    file_.tensors_.back().path = path_;
+  }
+  on_path_[value] = true;
+  stack_.push_back({value, {}, 0});
+  PAWL_TRY(children_of(value, stack_.back().children));
+  find_tensor_keys(value);
+  return {};
+}
+
 Status TorchReader::walk() {
   mark_interesting();
-  struct Frame {
-    Value value;
-    std::vector<Child> children;
-    std::size_t next = 0;
-  };
-  std::vector<Frame> stack;
-  std::vector<PathStep> path;
-  std::vector<bool> on_path(pickle().count(), false);
+  on_path_.assign(pickle().count(), false);
   std::uint64_t steps = 0;
   const std::uint64_t steps_max = kStepsAtLeast + kStepsPerValue * pickle().count();
-  const auto enter = [&](Value value) {
-    if (const auto found = tensor_of_.find(value); found != tensor_of_.end()) {
-      reached_.insert(value);
-      file_.tensors_.push_back(found->second);
-      file_.tensors_.back().path = path;
-      steps += path.size();
-      for (const PathStep& step : path) steps += step.text.size() / 8;  // a long key above many tensors
-    }
-    on_path[value] = true;
-    stack.push_back({value, {}, 0});
-    children_of(value, stack.back().children);
-    find_tensor_keys(value, path);
-  };
-  if (interesting_[pickle().root()]) enter(pickle().root());
-  while (!stack.empty()) {
-    Frame& top = stack.back();
+  if (interesting_[pickle().root()]) PAWL_TRY(enter(pickle().root()));
+  while (!stack_.empty()) {
+    Frame& top = stack_.back();
     if (top.next == top.children.size()) {
-      on_path[top.value] = false;
-      stack.pop_back();
-      if (!path.empty()) path.pop_back();
+      on_path_[top.value] = false;
+      stack_.pop_back();
+      if (!path_.empty()) path_.pop_back();
       continue;
     }
-    const Child& child = top.children[top.next++];
+    auto& [step, value] = top.children[top.next++];
     if (++steps > steps_max) return Error{Code::full, text("too many paths lead to the same tensors")};
-    if (!interesting_[child.second] || on_path[child.second]) continue;
-    path.push_back(child.first);
-    enter(child.second);
+    if (!interesting_[value] || on_path_[value]) continue;
+    path_.push_back(std::move(step));
+    PAWL_TRY(enter(value));
   }
   note_unreached();
   return {};
@@ -755,25 +769,41 @@ Status TorchFile::take(TorchFile part, const std::vector<PathStep>& path, std::u
     storage.offset_bytes += base_bytes;
     storages_.push_back(std::move(storage));
   }
+  const std::string prefix = path.empty() ? "" : text(name_of(path), ": ");
+  copies_.add_source(part.pickle_.source_bytes());
+  PAWL_TRY(copies_.take(part.tensors_.size(), bytes_of(path)));
+  PAWL_TRY(copies_.take(part.notes_.size() + part.unreached_.size(), prefix.size()));
   for (TorchTensor& tensor : part.tensors_) {
     tensor.path.insert(tensor.path.begin(), path.begin(), path.end());
     if (tensor.storage != kNoStorage) tensor.storage += first;
     tensor.value = kNothing;
     tensors_.push_back(std::move(tensor));
   }
-  const std::string prefix = path.empty() ? "" : text(name_of(path), ": ");
   for (const std::string& note : part.notes_) notes_.push_back(prefix + note);
   for (const std::string& what : part.unreached_) unreached_.push_back(prefix + what);
+  for (const std::string& problem : part.problems_) problems_.push_back(prefix + problem);
   return {};
 }
 
-void TorchReader::find_tensor_keys(Value value, const std::vector<PathStep>& path) {
+namespace {
+
+// For a sentence: the first of the name.
+std::string shown_name(const std::vector<PathStep>& path) {
+  std::string out;
+  for (std::size_t i = 0; i < path.size() && out.size() < kShownBytesMax; ++i)
+    append_text(out, text(i == 0 ? "" : ".", std::string_view(path[i].text).substr(0, kShownBytesMax)));
+  return out.substr(0, kShownBytesMax);
+}
+
+}  // namespace
+
+void TorchReader::find_tensor_keys(Value value) {
   if (!pickle().is(value, PickleKind::dict) && !pickle().object(value).holds_pairs) return;
   const std::span<const Value> items = pickle().items(value);
   std::optional<std::string> name;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     if (!tensor_of_.contains(items[i])) continue;
-    if (!name) name = name_of(path).substr(0, kShownBytesMax);
+    if (!name) name = shown_name(path_);
     tensor_keys_.try_emplace(items[i], *name);
   }
 }
@@ -798,6 +828,12 @@ Result<TorchFile> TorchFile::open(const std::string& path, Files& files) {
   Result<TorchFile> file = read(*source);
   if (!file) return std::move(file).error().within(path);
   return file;
+}
+
+std::uint64_t bytes_of(const std::vector<PathStep>& path) {
+  std::uint64_t bytes = path.size() * sizeof(PathStep);
+  for (const PathStep& step : path) bytes += step.text.size();
+  return bytes;
 }
 
 std::string name_of(const std::vector<PathStep>& path) {
@@ -880,7 +916,11 @@ Result<std::string> read_elements(ByteSource& source, const TorchFile& file, con
 
 Result<std::optional<double>> number_of(ByteSource& source, const TorchFile& file, const TorchTensor& tensor) {
   constexpr std::uint64_t kBytesMax = 16;  // of an element
+  // A packed storage is unpacked as a whole: a large one is none of numbers, and may be named by very many of them.
+  constexpr std::uint64_t kUnpackedBytesMax = 4096;
   if (tensor.shape.size() > 1 || (tensor.shape.size() == 1 && tensor.shape[0] != 1)) return std::optional<double>();
+  const bool is_packed = tensor.storage != kNoStorage && file.storages()[tensor.storage].deflated;
+  if (is_packed && file.storages()[tensor.storage].size_bytes > kUnpackedBytesMax) return std::optional<double>();
   PAWL_ASSIGN(const std::string bytes, read_elements(source, file, tensor, kBytesMax));
   return number_of(tensor.type, bytes);
 }
@@ -897,6 +937,7 @@ CheckpointView view_of(const TorchFile& file, const std::string& path) {
   }
   view.notes = file.notes();
   view.unsupported = file.unreached();
+  view.problems = file.problems();
   for (const TorchTensor& tensor : file.tensors()) {
     const std::string name = name_of(tensor.path);
     const std::optional<TorchReach> reach = reach_of(tensor);

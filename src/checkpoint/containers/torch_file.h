@@ -9,7 +9,8 @@
 // (checkpoint/containers/pickle.h).
 //
 // What always holds of an opened one: every storage lies inside the file and has the size its elements need; every
-// element of every tensor lies inside its storage. Names may repeat ("a.b" may be a key, and a path), and in unusual
+// element of every tensor lies inside its storage; tensors with their paths take no more than copy_budget.h allows.
+// Names may repeat ("a.b" may be a key, and a path), and in unusual
 // files so may paths: a caller that needs unique names checks them. A storage may be deflated (a zip file that was
 // packed again): then its range is of the packed bytes, and whoever reads it unpacks it whole.
 #pragma once
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/zip.h"
 #include "checkpoint/view/checkpoint_view.h"
@@ -81,6 +83,10 @@ class TorchFile {
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   // Sentences: tensors to which no path leads, since they are keys of dicts.
   [[nodiscard]] const std::vector<std::string>& unreached() const { return unreached_; }
+  // Sentences: tensors that the file says it holds, and whose bytes are not there.
+  [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
+  // What is left for those who make more of the same values.
+  [[nodiscard]] const CopyBudget& copies() const { return copies_; }
   [[nodiscard]] bool is_big_endian() const { return big_endian_; }
   [[nodiscard]] std::string_view format() const { return format_; }  // "torch.save", "TorchScript", "torch.export"
   // Where the storages' records lie, for those who want to prove checksums. Empty for a stream.
@@ -92,14 +98,15 @@ class TorchFile {
   // As read, but for archives of torch.export, which are `invalid`: one does not lie in another.
   [[nodiscard]] static Result<TorchFile> read_saved(ByteSource& source);
   // Takes the tensors of `part`, a file that lies in this one from `base_bytes` on; their paths begin with `path`. They
-  // are no values of this file's pickle. Fails: `invalid` where its byte order is another.
+  // are no values of this file's pickle. Fails: `invalid` where its byte order is another; `full`.
   [[nodiscard]] Status take(TorchFile part, const std::vector<PathStep>& path, std::uint64_t base_bytes);
 
   Pickle pickle_;
   std::vector<TorchTensor> tensors_;
   std::vector<TorchStorage> storages_;
-  std::vector<std::string> notes_, unreached_;
+  std::vector<std::string> notes_, unreached_, problems_;
   std::vector<ZipRecord> records_;
+  CopyBudget copies_;
   std::string_view format_ = "torch.save";
   bool big_endian_ = false;
 };
@@ -113,6 +120,7 @@ inline constexpr std::size_t kTorchHeadBytes = 32;  // as many say it
 
 [[nodiscard]] std::string name_of(const std::vector<PathStep>& path);      // "model.0.weight"
 [[nodiscard]] std::string accessor_of(const std::vector<PathStep>& path);  // "['model'][0].weight"
+[[nodiscard]] std::uint64_t bytes_of(const std::vector<PathStep>& path);   // that a copy of it takes
 
 // The tensor's elements, row-major and little-endian, conjugated and negated as it says.
 // Fails: `invalid` without a storage; `full` if they are more than `size_bytes_max`; `corrupt`, `io`.

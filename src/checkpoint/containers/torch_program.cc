@@ -278,9 +278,11 @@ Status TorchProgramReader::read_kind(const std::string& folder, const Kind& kind
   const ZipRecord* table = directory_.find(text(folder, program, kind.table_end));
   if (table == nullptr) return {};
   PAWL_ASSIGN(const std::string json, read_record(source_, *table, kTableBytesMax));
+  file_.copies_.add_source(json.size());
   Result<std::vector<Payload>> payloads = parse_table(json);
   if (!payloads) return std::move(payloads).error().within(table->name);
   for (const Payload& payload : *payloads) {
+    if (Status fits = file_.copies_.take(bytes_of(path)); !fits) return std::move(fits).error().within(table->name);
     Path below = path;
     below.push_back({PathStep::Kind::key, payload.name});
     if (Status status = add(folder, payload, std::move(below)); !status)
@@ -315,19 +317,25 @@ Status TorchProgramReader::add_raw(const ZipRecord& record, const Payload& paylo
     tensor.layout = text("layout ", payload.layout);
   } else {
     PAWL_ASSIGN(tensor.storage, storage_of(record, *type));
-    const TorchStorage& storage = file_.storages_[tensor.storage];
-    if (storage.has_data) PAWL_TRY(check_inside(tensor, storage));
+    const std::optional<TorchReach> reach = reach_of(tensor);
+    // torch writes no bytes for a weight that was none when it was exported: of a fake tensor, or on "meta".
+    if (record.unpacked_bytes == 0 && reach && reach->count != 0) {
+      file_.problems_.push_back(text("tensor ", name_of(tensor.path), ": its record ", record.name,
+                                     " has no bytes, and its shape says ", reach->count,
+                                     " elements: export the program again with its real weights"));
+      return {};
+    }
+    PAWL_TRY(check_inside(tensor, file_.storages_[tensor.storage]));
   }
   file_.tensors_.push_back(std::move(tensor));
   return {};
 }
 
-// A record without bytes is of tensors that had none.
 Result<std::uint32_t> TorchProgramReader::storage_of(const ZipRecord& record, ElementType type) {
   const auto [found, is_new] = storage_of_.emplace(record.name, static_cast<std::uint32_t>(file_.storages_.size()));
   if (is_new)
-    file_.storages_.push_back({record.name, type, record.offset_bytes, record.unpacked_bytes, record.size_bytes,
-                               record.unpacked_bytes != 0, record.deflated, record.crc32});
+    file_.storages_.push_back({record.name, type, record.offset_bytes, record.unpacked_bytes, record.size_bytes, true,
+                               record.deflated, record.crc32});
   if (file_.storages_[found->second].type != type)
     return Error{Code::invalid, text("record ", record.name, " holds tensors of two types")};
   return found->second;

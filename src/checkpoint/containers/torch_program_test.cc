@@ -110,11 +110,19 @@ TEST(TorchProgram, TablesThatLieAreRefused) {
   EXPECT_NE(why(program(table(entry("a", meta(huge + "," + huge, kOne + "," + kOne))))), "read");
 }
 
-// What is no plain tensor becomes one without bytes, or a note.
+// A weight without bytes is a problem; an object is no tensor, and a note.
 TEST(TorchProgram, WhatHasNoBytesIsSaid) {
   const Result<TorchFile> empty = parse(program(table(entry("a", meta(kTwo, kOne))), ""));
   ASSERT_TRUE(empty.has_value()) << empty.error().what;
-  EXPECT_FALSE(empty->storages()[empty->tensors()[0].storage].has_data);
+  EXPECT_TRUE(empty->tensors().empty());
+  ASSERT_EQ(empty->problems().size(), 1u);
+  EXPECT_NE(empty->problems()[0].find("tensor a: its record p/data/weights/w has no bytes, and its shape says 2"),
+            std::string::npos)
+      << empty->problems()[0];
+  const Result<TorchFile> none = parse(program(table(entry("a", meta(R"({"as_int":0})", kOne))), ""));
+  ASSERT_TRUE(none.has_value()) << none.error().what;
+  EXPECT_EQ(none->tensors().size(), 1u);
+  EXPECT_TRUE(none->problems().empty());
   const Result<TorchFile> object = parse(program(table(R"("a":{"path_name":"w","tensor_meta":null})")));
   ASSERT_TRUE(object.has_value()) << object.error().what;
   EXPECT_TRUE(object->tensors().empty());

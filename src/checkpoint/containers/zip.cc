@@ -16,6 +16,9 @@ constexpr std::uint64_t kEnd64Bytes = 56;
 constexpr std::uint64_t kCentralBytes = 46;
 constexpr std::uint64_t kLocalBytes = 30;
 constexpr std::uint64_t kDirectoryBytesMax = 256 << 20;
+// A record that is read as a whole (a pickle, a table) may unpack to so much always, or to so many times its bytes.
+constexpr std::uint64_t kUnpackedBytesAlways = 64 << 20;
+constexpr std::uint64_t kUnpackedPerByte = 100;
 constexpr std::uint32_t kEndSignature = 0x06054b50;
 constexpr std::uint32_t kLocatorSignature = 0x07064b50;
 constexpr std::uint32_t kEnd64Signature = 0x06064b50;
@@ -229,6 +232,11 @@ const ZipRecord* ZipDirectory::find(std::string_view name) const {
 Result<std::string> read_record(ByteSource& source, const ZipRecord& record, std::uint64_t size_bytes_max) {
   if (std::max(record.size_bytes, record.unpacked_bytes) > size_bytes_max)
     return Error{Code::full, text("record ", record.name, ": ", record.unpacked_bytes, " bytes")};
+  if (record.unpacked_bytes > kUnpackedBytesAlways && record.unpacked_bytes / kUnpackedPerByte > record.size_bytes)
+    return Error{Code::full,
+                 text("record ", record.name, ": ", record.size_bytes, " bytes that unpack to ", record.unpacked_bytes,
+                      ", which no known writer does: unpack the archive, and pack "
+                      "it again without compression if it is yours")};
   PAWL_ASSIGN(std::string content, read_text(source, record.offset_bytes, record.size_bytes));
   if (record.deflated) {
     Result<std::string> unpacked = decode_deflate(content, record.unpacked_bytes);

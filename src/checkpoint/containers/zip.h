@@ -41,7 +41,7 @@ class ZipDirectory {
 };
 
 // The content of a record. Fails: `corrupt`, also if the record names a checksum other than 0 and it differs; `full`
-// beyond `size_bytes_max`.
+// beyond `size_bytes_max`, or where few bytes unpack to very many.
 [[nodiscard]] Result<std::string> read_record(ByteSource& source, const ZipRecord& record,
                                               std::uint64_t size_bytes_max);
 // Whether a record's content has the checksum that the directory gives. Reads all of it: a stored one piece by piece.

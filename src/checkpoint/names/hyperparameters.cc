@@ -18,7 +18,6 @@ namespace {
 constexpr std::size_t kItemsMax = 8;         // of one that is a list: betas are two
 constexpr std::size_t kTextMax = 64;         // bytes of a name, or of one that is a text
 constexpr std::size_t kValuesMax = 64;       // of a group
-constexpr std::size_t kGroupItemsMax = 512;  // of a group's dict
 constexpr std::size_t kItemsPerValue = 4;    // groups share their keys, and a file's few values may be all that it has
 constexpr std::size_t kBytesMax = 16 << 20;  // of what all groups of a list say: one long text may be said very often
 constexpr std::string_view kParameters = "params";
@@ -176,7 +175,7 @@ std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value li
     if (items.size() + 1 > left) return {};
     left -= items.size() + 1;
     HyperGroup& group = groups.emplace_back();
-    if (!pickle.is(each, PickleKind::dict) || items.size() > kGroupItemsMax) continue;
+    if (!pickle.is(each, PickleKind::dict) || items.size() > Pickle::kRecordItemsMax) continue;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2)
       if (pickle.is(items[i], PickleKind::string))
         add_hyperparameter(group, pickle.text(items[i]), pickle, items[i + 1], number);
@@ -192,9 +191,9 @@ std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, 
   const std::span<const Pickle::Value> groups = pickle.items(list);
   std::size_t left = pickle.count();  // one list of numbers may be many groups'
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const bool is_small = pickle.is(groups[g], PickleKind::dict) && pickle.items(groups[g]).size() <= kGroupItemsMax;
-    const std::span<const Pickle::Value> numbers =
-        is_small ? pickle.items(pickle.find(groups[g], kParameters)) : std::span<const Pickle::Value>();
+    const std::span<const Pickle::Value> numbers = pickle.is(groups[g], PickleKind::dict)
+                                                       ? pickle.items(pickle.find_field(groups[g], kParameters))
+                                                       : std::span<const Pickle::Value>();
     if (numbers.size() > left) return std::vector<std::optional<std::size_t>>(count);
     left -= numbers.size();
     for (const Pickle::Value each : numbers) {

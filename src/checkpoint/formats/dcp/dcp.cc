@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/damaged.h"
 #include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/pickle.h"
@@ -81,12 +82,14 @@ class DcpReader {
   void read_paths(const Pickle& pickle, Value planner_data);
   void read_facts(const Pickle& pickle);
   std::optional<ElementType> type_of(const Pickle& pickle, Value type);
-  std::vector<std::string> path_of(const Pickle& pickle, std::uint32_t key);
+  Result<std::vector<std::string>> path_of(const Pickle& pickle, std::uint32_t key);
 
   std::string folder_;
   Files& files_;
   DcpCheckpoint out_;
   DcpDataFiles data_files_;
+  CopyBudget copies_;
+  std::vector<std::uint64_t> object_bytes_;  // of each data file: what objects take of it
   DcpKeys keys_;
   KnownClasses classes_;
   Value known_type_ = kNothing;
@@ -146,6 +149,7 @@ Status DcpReader::read_metadata(const std::string& name) {
   if (pickle.source_bytes() != bytes.size())
     return damaged(text("offset ", pickle.source_bytes(), ": bytes after the end"));
   forget(pickle);
+  copies_.add_source(bytes.size());
   if (!is_class(pickle, pickle.root(), classes_.metadata))
     return damaged(text("not a Metadata: ", pickle.describe(pickle.root())));
   read_facts(pickle);
@@ -221,8 +225,10 @@ Status DcpReader::read_place(const Pickle& pickle, Value index, Value info) {
   DcpFoundPlace found{at, {file->number, *begin, *length, {}}};
   found.is_lost = file->is_missing || *begin > file_bytes || *length > file_bytes - *begin;
   if (found.is_lost) file->lose(name);
-  for (const Value transform : pickle.items(keys_.field_of(pickle, info, kTransforms)))
+  for (const Value transform : pickle.items(keys_.field_of(pickle, info, kTransforms))) {
+    PAWL_TRY(copies_.take(sizeof(std::string) + pickle.text(transform).size()));
     found.place.transforms.emplace_back(pickle.text(transform));
+  }
   if (!places_.add(std::move(found))) return damaged(text(name, ": one of its chunks has two places"));
   return {};
 }
@@ -239,12 +245,14 @@ void DcpReader::read_paths(const Pickle& pickle, Value planner_data) {
   }
 }
 
-std::vector<std::string> DcpReader::path_of(const Pickle& pickle, std::uint32_t key) {
+Result<std::vector<std::string>> DcpReader::path_of(const Pickle& pickle, std::uint32_t key) {
   std::vector<std::string> path;
   if (keys_[key].path == kNothing) return path;
   const std::span<const Value> parts = pickle.items(keys_[key].path);
+  PAWL_TRY(copies_.take(parts.size(), sizeof(std::string)));  // many keys may have one path
   path.reserve(parts.size());
   for (const Value part : parts) {
+    PAWL_TRY(copies_.take(pickle.text(part).size()));
     const std::optional<std::int64_t> number = pickle.integer(part);
     path.push_back(number ? text(*number) : std::string(pickle.text(part)));
   }
@@ -264,6 +272,7 @@ Status DcpReader::read_key(const Pickle& pickle, Value key, Value entry) {
 }
 
 Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
+  PAWL_TRY(copies_.take(keys_[key].text.size()));
   const std::string name(keys_[key].text);
   const DcpFoundPlace* found = places_.find({key, DcpPlaceKey::kObject, {}});
   if (found == nullptr) {
@@ -273,7 +282,13 @@ Status DcpReader::read_object(const Pickle& pickle, std::uint32_t key) {
   if (found->is_lost || keys_[key].is_object) return {};
   keys_[key].is_object = true;
   if (is_joined_ && !object_keys_.insert(name).second) return {};  // every rank listed it
-  out_.objects.push_back({name, path_of(pickle, key), found->place});
+  const DcpPlace& place = found->place;
+  object_bytes_.resize(out_.files.size());
+  if ((object_bytes_[place.file] += place.length_bytes) > out_.file_bytes[place.file])
+    return damaged(text("object ", name, " at ", place.offset_bytes, " of ", out_.files[place.file],
+                        ": the objects there overlap, since together they have more bytes than the file"));
+  PAWL_ASSIGN(std::vector<std::string> path, path_of(pickle, key));
+  out_.objects.push_back({name, std::move(path), place});
   return {};
 }
 
@@ -283,7 +298,8 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
   const Value properties = keys_.field_of(pickle, entry, kProperties);
   const Value state = pickle.object(properties).state;  // (dtype, layout, ...), or a dict
   const std::span<const Value> parts = pickle.items(state);
-  const Value type = pickle.is(state, PickleKind::tuple) && !parts.empty() ? parts[0] : pickle.find(state, "dtype");
+  const Value type =
+      pickle.is(state, PickleKind::tuple) && !parts.empty() ? parts[0] : pickle.find_field(state, "dtype");
   const std::optional<ElementType> known = type_of(pickle, type);
   if (!known) return damaged(text("its type is ", pickle.describe(type)));
   tensor.type = *known;
@@ -293,7 +309,7 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
   std::uint32_t& number = keys_[key].tensor;
   if (number == DcpKey::kNone) number = is_joined_ ? tensor_index_.emplace(tensor.key, next).first->second : next;
   if (number == next) {
-    tensor.path = path_of(pickle, key);
+    PAWL_ASSIGN(tensor.path, path_of(pickle, key));
     tensor.order = keys_[key].order;
     out_.tensors.push_back(std::move(tensor));
   } else if (out_.tensors[number].type != tensor.type || out_.tensors[number].shape != tensor.shape) {
@@ -304,6 +320,7 @@ Status DcpReader::read_tensor(const Pickle& pickle, std::uint32_t key, Value ent
   DcpTensor& out = out_.tensors[number];
   const Value chunks = keys_.field_of(pickle, entry, kChunks);
   if (!pickle.is(chunks, PickleKind::list)) return damaged("no list of chunks");
+  PAWL_TRY(copies_.take(pickle.items(chunks).size(), sizeof(DcpChunk)));  // many tensors may have one list
   if (out.chunks.empty()) out.chunks.reserve(pickle.items(chunks).size());
   for (const Value chunk : pickle.items(chunks)) PAWL_TRY(read_chunk(pickle, key, chunk, out));
   return {};

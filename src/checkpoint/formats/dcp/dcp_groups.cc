@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/formats/dcp/dcp_optimizers.h"
 #include "checkpoint/names/hyperparameters.h"
@@ -68,24 +69,24 @@ struct Optimizer {
 };
 using Optimizers = std::map<std::string, Optimizer>;
 
-void add_parameters(HyperGroup& group, const Pickle& pickle, Pickle::Value list) {
+// Whether `copies` had room for all: one list may be many groups', and one long name many times in it.
+bool add_parameters(HyperGroup& group, const Pickle& pickle, Pickle::Value list, CopyBudget& copies) {
   for (const Pickle::Value item : pickle.items(list)) {
+    if (!copies.take(sizeof(std::string) + pickle.text(item).size())) return false;
     const std::optional<std::uint64_t> number = pickle.unsigned_(item);
     group.parameters.push_back(number ? text(*number) : std::string(pickle.text(item)));
   }
+  return true;
 }
 
-// The list of groups as one object. One list of parameters may be many groups': all are no more than its values.
-void add_list(const Pickle& pickle, Optimizer& optimizer) {
-  std::size_t left = pickle.count();
+// The list of groups as one object.
+void add_list(const Pickle& pickle, Optimizer& optimizer, CopyBudget& copies) {
   const std::span<const Pickle::Value> listed = pickle.items(pickle.root());
   std::vector<HyperGroup> read = read_hyper_groups(pickle, pickle.root());
   for (std::size_t i = 0; i < read.size(); ++i) {
-    const Pickle::Value parameters = pickle.find(listed[i], "params");
-    const std::size_t size = pickle.items(parameters).size() + 1;
-    if (!pickle.is(listed[i], PickleKind::dict) || size > left) return;
-    left -= size;
-    add_parameters(read[i], pickle, parameters);
+    if (!pickle.is(listed[i], PickleKind::dict) ||
+        !add_parameters(read[i], pickle, pickle.find_field(listed[i], "params"), copies))
+      return;
     optimizer.numbered[i] = std::move(read[i]);
   }
 }
@@ -93,10 +94,11 @@ void add_list(const Pickle& pickle, Optimizer& optimizer) {
 // param_groups, <i>, <key>: since torch 2.4 each an object; before, the list of groups is one.
 void add_object(const GroupKey& key, const Pickle& pickle, Optimizer& optimizer) {
   std::uint64_t number = 0;
-  if (key.word.empty()) return add_list(pickle, optimizer);
+  CopyBudget copies(pickle.source_bytes());
+  if (key.word.empty()) return add_list(pickle, optimizer, copies);
   if (!key.is_flat && !parse_number(key.group, number)) return;
   HyperGroup& group = key.is_flat ? optimizer.flat(key.group) : optimizer.numbered[number];
-  if (!key.is_flat && key.word == "params") add_parameters(group, pickle, pickle.root());
+  if (!key.is_flat && key.word == "params" && !add_parameters(group, pickle, pickle.root(), copies)) return;
   add_hyperparameter(group, key.word, pickle, pickle.root());
 }
 

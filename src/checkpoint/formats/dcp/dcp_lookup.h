@@ -71,6 +71,7 @@ class DcpKeys {
     const Pickle::Value state = pickle.object(object).state;
     if (!pickle.is(state, PickleKind::dict)) return Pickle::kNothing;
     const std::span<const Pickle::Value> pairs = pickle.items(state);
+    if (pairs.size() > Pickle::kRecordItemsMax) return Pickle::kNothing;
     for (std::size_t i = pairs.size(); i >= 2; i -= 2)
       if (pickle.is(pairs[i - 2], PickleKind::string) && number_of(pickle, pairs[i - 2]) == name) return pairs[i - 1];
     return Pickle::kNothing;

@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
 #include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/torch/rank_files_join.h"
+#include "checkpoint/names/module_name.h"
 #include "checkpoint/names/parameter_order.h"
 #include "checkpoint/reshape/stored_file.h"
 #include "env/byte_source.h"
@@ -21,13 +23,9 @@ namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kObjectBytesMax = 64 << 20;
+constexpr std::string_view kGroups = "param_groups";
 
 using Path = std::vector<std::string>;
-
-bool is_number(std::string_view text) {
-  std::uint64_t number = 0;
-  return parse_number(text, number);
-}
 
 // What leads to the optimizer of which this is a numbered parameter's state.
 std::optional<Path> numbered_root(const Path& path) {
@@ -36,9 +34,11 @@ std::optional<Path> numbered_root(const Path& path) {
   return Path(path.begin(), path.end() - 3);
 }
 
-std::vector<std::string> strings_of(const Pickle& pickle, Pickle::Value list) {
+Result<std::vector<std::string>> strings_of(const Pickle& pickle, Pickle::Value list, CopyBudget& copies) {
   std::vector<std::string> out;
+  PAWL_TRY(copies.take(pickle.items(list).size(), sizeof(std::string)));
   for (const Pickle::Value item : pickle.items(list)) {
+    PAWL_TRY(copies.take(pickle.text(item).size()));
     if (const std::optional<std::int64_t> number = pickle.integer(item)) {
       out.push_back(text(*number));
     } else {
@@ -49,27 +49,52 @@ std::vector<std::string> strings_of(const Pickle& pickle, Pickle::Value list) {
 }
 
 // param_groups, <i>, params: since torch 2.4 each an object; before, the list of groups is one.
-std::vector<TorchOptimizer::Group> groups_of(const DcpCheckpoint& checkpoint, const Path& root, Files& files) {
-  std::map<std::uint64_t, TorchOptimizer::Group> groups;
+using Groups = std::map<std::uint64_t, TorchOptimizer::Group>;
+
+// What one object says of an optimizer's groups. `path`: from the optimizer on.
+Status add_groups(const Pickle& pickle, std::span<const std::string> path, Groups& groups) {
+  CopyBudget copies(pickle.source_bytes());  // groups may share a list, and lists a long name
+  std::uint64_t number = 0;
+  if (path.size() > 1) {
+    if (!parse_number(path[1], number)) return {};
+    auto& names = path.back() == "params" ? groups[number].keys : groups[number].names;
+    PAWL_ASSIGN(names, strings_of(pickle, pickle.root(), copies));
+    return {};
+  }
+  for (const Pickle::Value each : pickle.items(pickle.root())) {
+    PAWL_TRY(copies.take(sizeof(Groups::value_type)));
+    TorchOptimizer::Group& group = groups[number++];
+    PAWL_ASSIGN(group.keys, strings_of(pickle, pickle.find_field(each, "params"), copies));
+    PAWL_ASSIGN(group.names, strings_of(pickle, pickle.find_field(each, "param_names"), copies));
+  }
+  return {};
+}
+
+// The objects that say an optimizer's groups, by what leads to it: its own list of them, or lists of each group.
+using GroupObjects = std::map<Path, std::vector<const DcpObject*>>;
+GroupObjects group_objects(const DcpCheckpoint& checkpoint) {
+  GroupObjects out;
   for (const DcpObject& object : checkpoint.objects) {
     const Path& path = object.path;
-    if (path.size() <= root.size() || path[root.size()] != "param_groups" ||
-        !std::equal(root.begin(), root.end(), path.begin()))
-      continue;
-    std::uint64_t number = 0;
-    const bool is_whole = path.size() == root.size() + 1;
-    if (!is_whole && (path.size() != root.size() + 3 || !parse_number(path[root.size() + 1], number) ||
-                      (path.back() != "params" && path.back() != "param_names")))
-      continue;
-    const std::optional<Pickle> pickle = read_object(checkpoint, object.place, files);
+    const bool is_list = !path.empty() && (path.back() == "params" || path.back() == "param_names");
+    if (!path.empty() && path.back() == kGroups) out[Path(path.begin(), path.end() - 1)].push_back(&object);
+    if (is_list && path.size() >= 3 && path[path.size() - 3] == kGroups)
+      out[Path(path.begin(), path.end() - 3)].push_back(&object);
+  }
+  return out;
+}
+
+Result<std::vector<TorchOptimizer::Group>> groups_of(const DcpCheckpoint& checkpoint, const Path& root,
+                                                     const GroupObjects& objects, Files& files) {
+  Groups groups;
+  const auto found = objects.find(root);
+  if (found == objects.end()) return std::vector<TorchOptimizer::Group>();
+  for (const DcpObject* object : found->second) {
+    const std::optional<Pickle> pickle = read_object(checkpoint, object->place, files);
     if (!pickle) continue;
-    if (!is_whole) {
-      (path.back() == "params" ? groups[number].keys : groups[number].names) = strings_of(*pickle, pickle->root());
-      continue;
-    }
-    for (const Pickle::Value group : pickle->items(pickle->root()))
-      groups[number++] = {strings_of(*pickle, pickle->find(group, "params")),
-                          strings_of(*pickle, pickle->find(group, "param_names"))};
+    Status added = add_groups(*pickle, std::span(object->path).subspan(root.size()), groups);
+    if (!added)
+      return std::move(added).error().within(text(checkpoint.files[object->place.file], ": object ", object->key));
   }
   std::vector<TorchOptimizer::Group> out;
   for (auto& [number, group] : groups) out.push_back(std::move(group));
@@ -113,8 +138,9 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::opti
   // The state as one file of one rank would have it.
   Join join;
   TorchState& state = join.ranks.emplace_back().state;
+  const GroupObjects objects = group_objects(checkpoint);
   for (const Path& root : roots) {
-    std::vector<TorchOptimizer::Group> groups = groups_of(checkpoint, root, files);
+    PAWL_ASSIGN(std::vector<TorchOptimizer::Group> groups, groups_of(checkpoint, root, objects, files));
     if (!groups.empty()) state.optimizers.push_back({steps_of(root), std::move(groups), true});
   }
   if (state.optimizers.empty()) return {};

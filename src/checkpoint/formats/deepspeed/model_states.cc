@@ -75,12 +75,14 @@ Result<ParameterGroup> read_shapes(const ShardFile& file, Value dict, std::strin
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string))
       return file.damaged(text(what, " has the key ", pickle.describe(pairs[i])));
+    PAWL_TRY(file.take_copies(1, sizeof(ParameterShape) + pickle.text(pairs[i]).size()));
     const std::string name(pickle.text(pairs[i]));
     if (!names.insert(pickle.text(pairs[i])).second) return file.damaged(text(what, " has ", name, " twice"));
     Result<std::vector<std::uint64_t>> shape = torch_sizes(pickle, pairs[i + 1], text(what, " of ", name));
     if (!shape) return file.damaged(shape.error().what);
     Result<std::uint64_t> count = element_count(*shape);
     if (!count) return file.damaged(text(what, " of ", name, ": ", count.error().what));
+    PAWL_TRY(file.take_copies(shape->size(), sizeof(std::uint64_t)));
     out.push_back({name, std::move(*shape), *count});
   }
   return out;
@@ -102,15 +104,23 @@ Status read_groups(const ShardFile& file, Value value, ModelStates& out) {
   return {};
 }
 
-void read_names(const Pickle& pickle, ModelStates& out, Value buffers, Value ties) {
-  for (const Value item : pickle.items(buffers))
-    if (pickle.is(item, PickleKind::string)) out.buffers.insert(std::string(pickle.text(item)));
+Status read_names(const ShardFile& file, ModelStates& out, Value buffers, Value ties) {
+  const Pickle& pickle = file.pickle();
+  for (const Value item : pickle.items(buffers)) {
+    if (!pickle.is(item, PickleKind::string)) continue;
+    PAWL_TRY(file.take_copies(1, sizeof(std::string) + pickle.text(item).size()));
+    out.buffers.insert(std::string(pickle.text(item)));
+  }
   const std::span<const Value> pairs = pickle.is(ties, PickleKind::dict) || pickle.object(ties).holds_pairs
                                            ? pickle.items(ties)
                                            : std::span<const Value>();
-  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
-    if (pickle.is(pairs[i], PickleKind::string) && pickle.is(pairs[i + 1], PickleKind::string))
-      out.ties.emplace_back(pickle.text(pairs[i]), pickle.text(pairs[i + 1]));
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    if (!pickle.is(pairs[i], PickleKind::string) || !pickle.is(pairs[i + 1], PickleKind::string)) continue;
+    const std::string_view alias = pickle.text(pairs[i]), name = pickle.text(pairs[i + 1]);
+    PAWL_TRY(file.take_copies(1, 2 * sizeof(std::string) + alias.size() + name.size()));
+    out.ties.emplace_back(alias, name);
+  }
+  return {};
 }
 
 ModelFacts read_facts(const ShardFile& file) {
@@ -136,12 +146,16 @@ ModelFacts read_facts(const ShardFile& file) {
 }
 
 // The keys at the top that are not DeepSpeed's own.
-std::vector<std::string> objects_of_job(const Pickle& pickle) {
+Result<std::vector<std::string>> objects_of_job(const ShardFile& file) {
+  const Pickle& pickle = file.pickle();
   std::vector<std::string> out;
   const std::span<const Value> pairs = pickle.items(pickle.root());
-  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
-    if (pickle.is(pairs[i], PickleKind::string) && !std::ranges::count(kOwnKeys, pickle.text(pairs[i])))
-      out.emplace_back(pickle.text(pairs[i]));
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    const std::string_view key = pickle.text(pairs[i]);
+    if (!pickle.is(pairs[i], PickleKind::string) || std::ranges::count(kOwnKeys, key) != 0) continue;
+    PAWL_TRY(file.take_copies(1, sizeof(std::string) + key.size()));
+    out.emplace_back(key);
+  }
   return out;
 }
 
@@ -169,13 +183,13 @@ Result<ModelStates> read_model_states(const ShardFile& file) {
     std::string name = part.name;
     out.frozen_parts.emplace(std::move(name), std::move(part));
   }
-  read_names(pickle, out, file.find("buffer_names"), file.find("shared_params"));
+  PAWL_TRY(read_names(file, out, file.find("buffer_names"), file.find("shared_params")));
   out.facts = read_facts(file);
   out.has_autoep = has_autoep(file);
   if (const Value optimizer = file.find("optimizer"); !pickle.is(optimizer, PickleKind::none))
     out.optimizer = optimizer;
   out.universal_info = file.find("universal_checkpoint_info");
-  out.objects = objects_of_job(pickle);
+  PAWL_ASSIGN(out.objects, objects_of_job(file));
   return out;
 }
 

@@ -32,6 +32,7 @@ Status read_group_state(const ShardFile& file, Value dict, std::size_t group, Op
   const std::span<const Value> pairs = pickle.items(dict);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string)) continue;
+    PAWL_TRY(file.take_copies(1, sizeof(out.groups[0].states[0]) + 2 * pickle.text(pairs[i]).size()));
     const std::string word(pickle.text(pairs[i]));
     if (word == "step") {
       PAWL_ASSIGN(out.groups[group].step, file.number(pairs[i + 1]));
@@ -69,10 +70,12 @@ Status read_torch_form(const ShardFile& file, Value dict, OptimizerStates& out) 
   // Some optimizers count steps for a group.
   const std::span<const Value> groups = pickle.items(list);
   for (const Value group : groups) {
-    const Value step = pickle.find(group, "step");
+    const Value step = pickle.find_field(group, "step");
     if (step == kNothing) continue;
     PAWL_ASSIGN(const std::optional<double> number, file.number(step));
-    for (const Value member : pickle.items(pickle.find(group, "params")))
+    const std::span<const Value> members = pickle.items(pickle.find_field(group, "params"));
+    PAWL_TRY(file.take_copies(members.size(), sizeof members[0]));
+    for (const Value member : members)
       if (const auto index = pickle.unsigned_(member); index && *index < out.groups.size() && !out.groups[*index].step)
         out.groups[*index].step = number;
   }
@@ -95,6 +98,7 @@ Status read_masters(const ShardFile& file, Value list, std::string_view what, Op
   const Pickle& pickle = file.pickle();
   if (!pickle.is(list, PickleKind::list)) return file.damaged(text(what, " is ", pickle.describe(list)));
   const std::span<const Value> items = pickle.items(list);
+  PAWL_TRY(file.take_copies(items.size(), sizeof(GroupState)));
   out.groups.resize(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     PAWL_ASSIGN(out.groups[i].master, file.flat(items[i], text(what, '[', i, ']')));
@@ -112,12 +116,15 @@ void read_counts(const Pickle& pickle, Value value, OptimizerStates& out) {
 Status read_gaps(const ShardFile& file, Value list, OptimizerStates& out) {
   const Pickle& pickle = file.pickle();
   const std::span<const Value> groups = pickle.items(list);
-  for (std::size_t i = 0; i < groups.size() && i < out.groups.size(); ++i)
-    for (const Value item : pickle.items(groups[i])) {
+  for (std::size_t i = 0; i < groups.size() && i < out.groups.size(); ++i) {
+    const std::span<const Value> gaps = pickle.items(groups[i]);
+    PAWL_TRY(file.take_copies(gaps.size(), sizeof out.groups[i].gaps[0]));
+    for (const Value item : gaps) {
       const std::optional<std::uint64_t> gap = pickle.unsigned_(item);
       if (!gap) return file.damaged(text("param_alignment_paddings holds ", pickle.describe(item)));
       out.groups[i].gaps.push_back(*gap);
     }
+  }
   return {};
 }
 

@@ -12,6 +12,13 @@ namespace {
 using Value = Pickle::Value;
 
 using States = std::unordered_map<std::uint64_t, Value>;
+constexpr std::size_t kStateItemsMax = 64;  // of one parameter's state: words and what they name
+
+// What one parameter's state has. Many may share a dict; a larger one than optimizers keep is no state.
+std::span<const Value> words_of(const Pickle& pickle, Value state) {
+  const std::span<const Value> pairs = pickle.items(state);
+  return pairs.size() <= kStateItemsMax ? pairs : std::span<const Value>();
+}
 
 States states_by_number(const Pickle& pickle, Value dict) {
   States out;
@@ -24,7 +31,7 @@ States states_by_number(const Pickle& pickle, Value dict) {
 // The shape that all tensors of a number's state have; the step has none.
 std::optional<Shape> shape_of_state(const ShardFile& file, Value state) {
   std::optional<Shape> out;
-  const std::span<const Value> pairs = file.pickle().items(state);
+  const std::span<const Value> pairs = words_of(file.pickle(), state);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const TorchTensor* tensor = file.tensor(pairs[i + 1]);
     if (tensor == nullptr || file.pickle().text(pairs[i]) == "step") continue;
@@ -156,7 +163,7 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
   }
   const auto state = states_.find(group.numbers[index]);
   if (state == states_.end()) return {};
-  const std::span<const Value> pairs = file_.pickle().items(state->second);
+  const std::span<const Value> pairs = words_of(file_.pickle(), state->second);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const std::string word(file_.pickle().text(pairs[i]));
     if (word == "step") {
@@ -224,7 +231,7 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
       told_[groups[g]].parameters.push_back(model_name(name.name));
       PAWL_TRY(add_part(group.flat_master, "master", name, at));
       const std::span<const Value> pairs =
-          state == states_.end() ? std::span<const Value>() : file_.pickle().items(state->second);
+          state == states_.end() ? std::span<const Value>() : words_of(file_.pickle(), state->second);
       for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
         const std::string word(file_.pickle().text(pairs[i]));
         if (word == "step") {
@@ -260,13 +267,17 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   const std::span<const Value> listed = pickle.items(groups);
   std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups, file.numbers());
   for (std::size_t i = 0; i < listed.size(); ++i) {
+    const std::span<const Value> numbers = pickle.items(pickle.find_field(listed[i], "params"));
+    PAWL_TRY(file.take_copies(1, sizeof(PlainOptimizer::Group)));
+    PAWL_TRY(file.take_copies(numbers.size(), sizeof(std::uint64_t) + sizeof(Value)));
     PlainOptimizer::Group& group = out.groups.emplace_back();
     if (i < hyperparameters.size()) group.hyperparameters = std::move(hyperparameters[i]);
-    group.is_expert = flag_at(pickle, listed[i], "moe");
+    group.is_expert = pickle.boolean(pickle.find_field(listed[i], "moe"));
     constexpr std::string_view kDegree = "ep_size_";
-    if (const std::string name = text_at(pickle, listed[i], "name"); group.is_expert && name.starts_with(kDegree))
-      (void)parse_number(std::string_view(name).substr(kDegree.size()), group.expert_degree);
-    for (const Value number : pickle.items(pickle.find(listed[i], "params"))) {
+    if (const std::string_view name = pickle.text(pickle.find_field(listed[i], "name"));
+        group.is_expert && name.starts_with(kDegree))
+      (void)parse_number(name.substr(kDegree.size()), group.expert_degree);
+    for (const Value number : numbers) {
       const std::optional<std::uint64_t> value = pickle.unsigned_(number);
       if (!value) return file.damaged(text("param_groups[", i, "] lists ", pickle.describe(number)));
       group.numbers.push_back(*value);

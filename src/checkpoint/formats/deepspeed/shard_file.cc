@@ -14,6 +14,7 @@ Result<ShardFile> ShardFile::open(const std::string& path, std::uint32_t index, 
   Result<TorchFile> torch = TorchFile::read(*file.bytes_);
   if (!torch) return std::move(torch).error().within(path);
   file.torch_ = std::move(*torch);
+  file.copies_ = std::make_unique<CopyBudget>(file.torch_.copies());
   const std::vector<TorchTensor>& tensors = file.torch_.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i)
     file.tensor_of_.emplace(tensors[i].value, static_cast<std::uint32_t>(i));
@@ -22,6 +23,12 @@ Result<ShardFile> ShardFile::open(const std::string& path, std::uint32_t index, 
 
 Error ShardFile::damaged(std::string why) const {
   return Error{Code::corrupt, text(path_, ": ", why)};
+}
+
+Status ShardFile::take_copies(std::uint64_t count, std::uint64_t bytes_each) const {
+  Status fits = copies_->take(count, bytes_each);
+  if (!fits) return std::move(fits).error().within(path_);
+  return {};
 }
 
 const TorchTensor* ShardFile::tensor(Value value) const {

@@ -51,12 +51,15 @@ class ShardFile {
   [[nodiscard]] TensorNumber numbers() const;
 
   [[nodiscard]] Error damaged(std::string why) const;  // `corrupt`, naming the file
+  // Before what many values may share is copied. Fails: `full`, naming the file (copy_budget.h).
+  [[nodiscard]] Status take_copies(std::uint64_t count, std::uint64_t bytes_each) const;
 
  private:
   std::string path_;
   std::uint32_t index_ = 0;
   std::unique_ptr<ByteSource> bytes_;
   TorchFile torch_;
+  std::unique_ptr<CopyBudget> copies_;
   std::unordered_map<Pickle::Value, std::uint32_t> tensor_of_;
 };
 

@@ -62,7 +62,7 @@ Result<std::unordered_map<std::string, Shape>> read_true_shapes(const std::strin
     if (!pickle->is(pairs[i], PickleKind::string)) continue;
     const Value entry =
         pickle->is(pairs[i + 1], PickleKind::object) ? pickle->object(pairs[i + 1]).state : pairs[i + 1];
-    const Value shape = pickle->find(entry, "nd_reformulated_orig_global_shape");
+    const Value shape = pickle->find_field(entry, "nd_reformulated_orig_global_shape");
     if (shape == Pickle::kNothing || pickle->is(shape, PickleKind::none)) continue;
     Result<Shape> sizes = torch_sizes(*pickle, shape, "the true shape of a tensor");
     if (!sizes) return std::move(sizes).error().within(path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -16,9 +17,7 @@ constexpr std::size_t kOptimizersMax = 64;
 constexpr std::uint32_t kDepthMax = 8;
 constexpr std::uint32_t kStateDepthMax = 4;  // of dicts below one parameter's state
 constexpr std::size_t kKeyBytesMax = 4096;
-constexpr int kPartsMax = 32;                // of a name, from its front: another's may begin there
-constexpr std::size_t kGroupItemsMax = 512;  // of a group's dict, where a program wrote it
-constexpr std::uint64_t kStepsPerValue = 4;
+constexpr int kPartsMax = 32;  // of a name, from its front: another's may begin there
 
 bool starts_with(std::span<const PathStep> path, std::span<const PathStep> head) {
   return path.size() >= head.size() && std::equal(head.begin(), head.end(), path.begin());
@@ -61,11 +60,15 @@ bool is_state(const Pickle& pickle, Value value) {
   return is_pairs(pickle, value) || pickle.class_of(value).is("collections", "defaultdict");
 }
 
-std::vector<PathStep> path_to(const Pickle& pickle, std::span<const Place> places, std::size_t at) {
+// Nothing where it is very long: there may be many below one long key.
+std::optional<std::vector<PathStep>> path_to(const Pickle& pickle, std::span<const Place> places, std::size_t at) {
   std::vector<PathStep> path;
-  for (std::size_t i = at; i != 0; i = places[i].parent)
-    path.push_back({places[i].kind, places[i].kind == PathStep::Kind::index ? text(places[i].index)
-                                                                            : std::string(pickle.text(places[i].key))});
+  for (std::size_t i = at; i != 0; i = places[i].parent) {
+    const bool is_index = places[i].kind == PathStep::Kind::index;
+    if (!is_index && pickle.text(places[i].key).size() > kKeyBytesMax) return std::nullopt;
+    path.push_back({places[i].kind, is_index ? text(places[i].index) : std::string(pickle.text(places[i].key))});
+  }
+  if (name_of(path).size() > kKeyBytesMax) return std::nullopt;
   std::ranges::reverse(path);
   return path;
 }
@@ -140,12 +143,14 @@ class ModelNames {
 };
 
 // None unless all parameters are the model's. What leads to all of them is no part of a name, where names stay clear.
-std::vector<std::string> names_of(const std::vector<const TorchTensor*>& parameters, const ModelNames& model) {
+Result<std::vector<std::string>> names_of(const std::vector<const TorchTensor*>& parameters, const ModelNames& model,
+                                          CopyBudget& copies) {
   std::vector<const TorchTensor*> found;
   std::span<const PathStep> root;
   for (const TorchTensor* parameter : parameters) {
     const TorchTensor* tensor = model.find(*parameter);
-    if (tensor == nullptr) return {};
+    if (tensor == nullptr) return std::vector<std::string>();
+    PAWL_TRY(copies.take(sizeof(std::string) + bytes_of(tensor->path)));
     const std::span<const PathStep> own = root_of(tensor->path);
     if (found.empty()) root = own;
     const auto differ = std::ranges::mismatch(root, own);
@@ -161,8 +166,8 @@ std::vector<std::string> names_of(const std::vector<const TorchTensor*>& paramet
 }
 
 // Tensors below one parameter's state, in dicts and lists.
-void add_states(const Pickle& pickle, const TensorsByValue& by_value, Value value, std::vector<PathStep> path,
-                std::uint64_t& steps_left, HeldParameters& out) {
+Status add_states(const Pickle& pickle, const TensorsByValue& by_value, Value value, std::vector<PathStep> path,
+                  CopyBudget& copies, HeldParameters& out) {
   struct Below {
     Value value;
     std::vector<PathStep> path;
@@ -180,32 +185,33 @@ void add_states(const Pickle& pickle, const TensorsByValue& by_value, Value valu
     const std::span<const Value> items = pickle.items(top.value);
     const bool has_keys = is_pairs(pickle, top.value);
     const std::size_t stride = has_keys ? 2 : 1;
-    if (steps_left < items.size()) return;
-    steps_left -= items.size();
-    const std::vector<std::optional<PathStep>> keys =
-        has_keys ? steps_of_keys(pickle, items) : std::vector<std::optional<PathStep>>();
+    KeySteps keys;
+    if (has_keys) {
+      PAWL_ASSIGN(keys, steps_of_keys(pickle, items, copies));
+    }
     for (std::size_t i = items.size() / stride; i-- > 0;) {  // backwards: what is pushed last comes next
-      if (has_keys && !keys[i]) continue;
-      Below below{items[i * stride + stride - 1], top.path, top.depth + 1};
+      const Value item = items[i * stride + stride - 1];
+      if ((has_keys && !keys[i]) || (pickle.items(item).empty() && !by_value.contains(item))) continue;
+      PAWL_TRY(copies.take(sizeof(Below) + bytes_of(top.path)));
+      Below below{item, top.path, top.depth + 1};
       below.path.push_back(has_keys ? *keys[i] : PathStep{PathStep::Kind::index, text(i)});
       if (has_keys && keys[i]->text.size() > kKeyBytesMax) below.path.back().text.resize(kKeyBytesMax);
       todo.push_back(std::move(below));
     }
   }
+  return {};
 }
 
 // The tensors that the groups hold. None if they hold anything else.
-std::vector<const TorchTensor*> parameters_in(const Pickle& pickle, const FoundOptimizer& optimizer,
-                                              const TensorsByValue& by_value, std::uint64_t& steps_left) {
+Result<std::vector<const TorchTensor*>> parameters_in(const Pickle& pickle, const FoundOptimizer& optimizer,
+                                                      const TensorsByValue& by_value, CopyBudget& copies) {
   std::vector<const TorchTensor*> out;
   for (const Value group : pickle.items(optimizer.param_groups)) {
-    if (pickle.items(group).size() > kGroupItemsMax) return {};
-    const std::span<const Value> held = pickle.items(pickle.find(group, "params"));
-    if (steps_left < held.size() + 1) return {};
-    steps_left -= held.size() + 1;
+    const std::span<const Value> held = pickle.items(pickle.find_field(group, "params"));
+    PAWL_TRY(copies.take(held.size() + 1, sizeof out[0]));
     for (const Value value : held) {
       const auto found = by_value.find(value);
-      if (found == by_value.end()) return {};
+      if (found == by_value.end()) return std::vector<const TorchTensor*>();
       out.push_back(found->second);
     }
   }
@@ -213,8 +219,8 @@ std::vector<const TorchTensor*> parameters_in(const Pickle& pickle, const FoundO
 }
 
 // What the state has of each parameter that is a key of it.
-void find_states(const Pickle& pickle, const FoundOptimizer& optimizer, const TensorsByValue& by_value,
-                 std::uint64_t& steps_left, HeldParameters& out) {
+Status find_states(const Pickle& pickle, const FoundOptimizer& optimizer, const TensorsByValue& by_value,
+                   CopyBudget& copies, HeldParameters& out) {
   const std::span<const Value> items = pickle.items(optimizer.state);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     const auto number = out.number_of.find(items[i]);
@@ -222,8 +228,10 @@ void find_states(const Pickle& pickle, const FoundOptimizer& optimizer, const Te
     std::vector<PathStep> path = optimizer.path;
     path.push_back({optimizer.kind, "state"});
     path.push_back({PathStep::Kind::index, text(number->second)});
-    add_states(pickle, by_value, items[i + 1], std::move(path), steps_left, out);
+    PAWL_TRY(copies.take(bytes_of(path)));
+    PAWL_TRY(add_states(pickle, by_value, items[i + 1], std::move(path), copies, out));
   }
+  return {};
 }
 
 }  // namespace
@@ -251,11 +259,10 @@ std::vector<FoundOptimizer> find_optimizers(const Pickle& pickle) {
     found.param_groups = pickle.find(pairs, "param_groups");
     const bool is_nested = is_state(pickle, found.state) && pickle.is(found.param_groups, PickleKind::list);
     if (is_nested || (found.kind == PathStep::Kind::key && has_flat_groups(pickle, pairs))) {
-      found.path = path_to(pickle, places, at);
-      if (!is_nested) found = {std::move(found.path), found.kind, kNothing, kNothing, pairs};
-      const bool is_deep = name_of(found.path).size() > kKeyBytesMax;
-      if (!is_deep) out.push_back(found);
-      if (is_nested || is_deep) continue;  // what lies below a flat one may be another
+      std::optional<std::vector<PathStep>> path = path_to(pickle, places, at);
+      if (path && is_nested) out.push_back({std::move(*path), found.kind, found.state, found.param_groups, kNothing});
+      if (path && !is_nested) out.push_back({std::move(*path), found.kind, kNothing, kNothing, pairs});
+      if (is_nested || !path) continue;  // what lies below a flat one may be another
     }
     if (place.depth >= kDepthMax) continue;
     const auto enter = [&](Value value, Place below) {
@@ -281,26 +288,28 @@ std::vector<FoundOptimizer> find_optimizers(const Pickle& pickle) {
   return out;
 }
 
-std::vector<std::optional<HeldParameters>> held_parameters(const TorchFile& file,
-                                                           std::span<const FoundOptimizer> optimizers,
-                                                           const TensorsByValue& by_value) {
+Result<std::vector<std::optional<HeldParameters>>> held_parameters(const TorchFile& file,
+                                                                   std::span<const FoundOptimizer> optimizers,
+                                                                   const TensorsByValue& by_value, CopyBudget& copies) {
   std::vector<std::optional<HeldParameters>> out;
   std::optional<ModelNames> model;
   for (const FoundOptimizer& optimizer : optimizers) {
-    std::uint64_t steps_left = kStepsPerValue * file.pickle().count();
     std::optional<HeldParameters>& held = out.emplace_back();
-    const std::vector<const TorchTensor*> parameters = parameters_in(file.pickle(), optimizer, by_value, steps_left);
+    PAWL_ASSIGN(const std::vector<const TorchTensor*> parameters,
+                parameters_in(file.pickle(), optimizer, by_value, copies));
     if (parameters.empty()) continue;
     if (!model) model.emplace(file, optimizers);
-    held.emplace().names = names_of(parameters, *model);
+    held.emplace();
+    PAWL_ASSIGN(held->names, names_of(parameters, *model, copies));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const bool is_first = held->number_of.emplace(parameters[i]->value, i).second;
       if (!held->names.empty() || !is_first) continue;
+      PAWL_TRY(copies.take(sizeof(HeldParameters::State) + bytes_of(optimizer.path)));
       held->parameters.push_back({parameters[i]->value, optimizer.path});
       held->parameters.back().path.push_back({optimizer.kind, "parameters"});
       held->parameters.back().path.push_back({PathStep::Kind::index, text(i)});
     }
-    find_states(file.pickle(), optimizer, by_value, steps_left, *held);
+    PAWL_TRY(find_states(file.pickle(), optimizer, by_value, copies, *held));
   }
   return out;
 }

@@ -48,10 +48,11 @@ struct HeldParameters {
 };
 
 // Of each optimizer. Nothing where its groups hold numbers or names. `by_value`: the file's tensors.
+// Fails: `full` where names and paths are more than `copies` has left.
 using TensorsByValue = std::unordered_map<Pickle::Value, const TorchTensor*>;
-[[nodiscard]] std::vector<std::optional<HeldParameters>> held_parameters(const TorchFile& file,
-                                                                         std::span<const FoundOptimizer> optimizers,
-                                                                         const TensorsByValue& by_value);
+[[nodiscard]] Result<std::vector<std::optional<HeldParameters>>> held_parameters(
+    const TorchFile& file, std::span<const FoundOptimizer> optimizers, const TensorsByValue& by_value,
+    CopyBudget& copies);
 
 [[nodiscard]] bool has_step(const std::vector<PathStep>& path, std::string_view text);
 

@@ -19,9 +19,9 @@ using Value = Pickle::Value;
 // A view that repeats its bytes (expanded, stride 0) may be larger than its file by this, and always so large.
 constexpr std::uint64_t kRepeatMax = 64;
 constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;
-constexpr std::uint64_t kValuesBytesMax = 64 << 20;  // conjugated or negated: read when the file is opened
-constexpr std::size_t kSmallDictItems = 512;
-constexpr std::uint64_t kKeysPerValue = 4;
+// Conjugated or negated tensors are read when the file is opened: so many bytes of one, and of all together no more than
+// the file has and this.
+constexpr std::uint64_t kValuesBytesMax = 64 << 20;
 constexpr std::size_t kKeyBytesMax = 4096;
 
 bool starts_with(const std::vector<PathStep>& path, const std::vector<PathStep>& head) {
@@ -41,6 +41,8 @@ class StateReader {
     out_.files.push_back({path});
     out_.notes = file_.notes();
     out_.unsupported = file_.unreached();
+    out_.problems = file_.problems();
+    copies_ = file_.copies();
     for (const TorchTensor& tensor : file_.tensors()) by_value_.emplace(tensor.value, &tensor);
     file_of_.assign(file_.storages().size(), kNoFile);
   }
@@ -51,18 +53,19 @@ class StateReader {
   static constexpr std::uint32_t kNoFile = ~0u;
 
   Status refuse_megatron() const;
-  [[nodiscard]] Value find_small(Value dict, std::string_view key) const;
-  void read_top();
-  void find_held();
-  void read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
+  Status read_top();
+  Status find_held();
+  Status read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
+  Status read_group(Value group, const std::optional<HeldParameters>& held, std::size_t& next,
+                    TorchOptimizer::Group& out);
   void read_flat_optimizer(const FoundOptimizer& found);
   [[nodiscard]] std::optional<double> tensor_number(Value value);
-  void read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
+  Status read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
   void add_number(std::vector<PathStep> path, double number);
-  void read_tensors();
-  void read_held(const HeldParameters::State& held, bool is_parameter);
+  Status read_tensors();
+  Status read_held(const HeldParameters::State& held, bool is_parameter);
   [[nodiscard]] bool is_elsewhere(const TorchTensor& tensor) const;
-  void read_tensor(const TorchTensor& tensor);
+  Status read_tensor(const TorchTensor& tensor);
   Status read_plain(const TorchTensor& tensor, TorchPart& out);
   Status read_sharded(const TorchTensor& tensor, TorchPart& out);
   Status prove(std::uint32_t number);
@@ -75,6 +78,8 @@ class StateReader {
   ByteSource& source_;
   TorchFile file_;
   TorchState out_;
+  CopyBudget copies_;
+  std::uint64_t values_bytes_ = 0;  // read of conjugated and negated tensors
   TensorsByValue by_value_;
   std::vector<FoundOptimizer> optimizers_;
   std::vector<std::optional<HeldParameters>> held_;        // by each optimizer
@@ -86,16 +91,16 @@ class StateReader {
 
 Result<TorchState> StateReader::read() {
   PAWL_TRY(refuse_megatron());
-  find_held();
-  read_tensors();
+  PAWL_TRY(find_held());
+  PAWL_TRY(read_tensors());
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
     if (optimizers_[i].is_flat()) {
       read_flat_optimizer(optimizers_[i]);
     } else {
-      read_optimizer(optimizers_[i], held_[i]);
+      PAWL_TRY(read_optimizer(optimizers_[i], held_[i]));
     }
   }
-  read_top();
+  PAWL_TRY(read_top());
   return std::move(out_);
 }
 
@@ -117,11 +122,11 @@ Status StateReader::refuse_megatron() const {
                "--ckpt-format torch_dist, or convert it with Megatron's own tool first"};
 }
 
-void StateReader::read_top() {
+Status StateReader::read_top() {
   const Value root = pickle().root();
   if (!pickle().is(root, PickleKind::dict) &&
       !(pickle().is(root, PickleKind::object) && pickle().object(root).holds_pairs))
-    return;
+    return {};
   std::unordered_set<std::string_view> with_tensors;
   for (const TorchTensor& tensor : file_.tensors())
     if (!tensor.path.empty()) with_tensors.insert(tensor.path[0].text);
@@ -129,15 +134,17 @@ void StateReader::read_top() {
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     const std::string_view key = pickle().text(items[i]);
     if (!pickle().is(items[i], PickleKind::string) || key.size() > kKeyBytesMax) continue;
+    PAWL_TRY(copies_.take(sizeof(std::string) + key.size()));
     if (!with_tensors.contains(key)) out_.objects.emplace_back(key);
     if (const auto number = pickle().integer(items[i + 1]); pickle().is(items[i + 1], PickleKind::integer) && number)
       out_.numbers.emplace_back(key, text(*number));
   }
+  return {};
 }
 
-void StateReader::find_held() {
+Status StateReader::find_held() {
   optimizers_ = find_optimizers(pickle());
-  held_ = held_parameters(file_, optimizers_, by_value_);
+  PAWL_ASSIGN(held_, held_parameters(file_, optimizers_, by_value_, copies_));
   for (const std::optional<HeldParameters>& held : held_) {
     std::unordered_set<Value>& tensors = held_states_of_.emplace_back();
     if (!held) continue;
@@ -150,49 +157,54 @@ void StateReader::find_held() {
     for (const TorchTensor& tensor : file_.tensors())
       if (tensor.value != kNothing && starts_with(tensor.path, head)) defaults_.insert(tensor.value);
   }
+  return {};
 }
 
-// As Pickle::find, of dicts that are small where a program wrote them: a file can name one large dict a million times.
-Value StateReader::find_small(Value dict, std::string_view key) const {
-  return pickle().items(dict).size() <= kSmallDictItems ? pickle().find(dict, key) : kNothing;
+// One list of parameters may be named by many groups. `next`: the number of a parameter that is held.
+Status StateReader::read_group(Value group, const std::optional<HeldParameters>& held, std::size_t& next,
+                               TorchOptimizer::Group& out) {
+  const std::span<const Value> keys = pickle().items(pickle().find_field(group, "params"));
+  const std::span<const Value> names = pickle().items(pickle().find_field(group, "param_names"));
+  PAWL_TRY(copies_.take(sizeof out + (keys.size() + names.size()) * sizeof(std::string)));
+  for (const Value key : keys) {
+    std::optional<std::uint64_t> index = pickle().unsigned_(key);
+    if (held) index = next++;
+    out.keys.push_back(index ? text(*index) : step_of_key(pickle(), key, kKeyBytesMax).text);
+    PAWL_TRY(copies_.take(out.keys.back().size()));
+  }
+  if (held && !held->names.empty()) {
+    const auto end = held->names.begin() + static_cast<std::ptrdiff_t>(next);
+    out.names.assign(end - static_cast<std::ptrdiff_t>(keys.size()), end);
+  } else {
+    for (const Value name : names) out.names.emplace_back(pickle().text(name).substr(0, kKeyBytesMax));
+  }
+  for (const std::string& name : out.names) PAWL_TRY(copies_.take(name.size()));
+  if (out.names.size() != out.keys.size()) out.names.clear();
+  return {};
 }
 
-void StateReader::read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held) {
+Status StateReader::read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held) {
   TorchOptimizer optimizer;
   optimizer.path = found.path;
-  std::size_t next = 0;  // number of a parameter that is held
+  std::size_t next = 0;
   bool any = false;
   bool all_numbers = true;
-  std::uint64_t left = kKeysPerValue * pickle().count();  // one list may be named by many groups
   std::vector<HyperGroup> hyperparameters =
       read_hyper_groups(pickle(), found.param_groups, [this](Value value) { return tensor_number(value); });
   for (const Value group : pickle().items(found.param_groups)) {
     TorchOptimizer::Group out;
     if (const std::size_t at = optimizer.groups.size(); at < hyperparameters.size())
       out.hyperparameters = std::move(hyperparameters[at]);
-    const std::span<const Value> keys = pickle().items(find_small(group, "params"));
-    const std::span<const Value> names = pickle().items(find_small(group, "param_names"));
-    if (left < keys.size() + names.size() + 1) break;
-    left -= keys.size() + names.size() + 1;
-    for (const Value key : keys) {
-      std::optional<std::uint64_t> index = pickle().unsigned_(key);
-      if (held) index = next++;
-      out.keys.push_back(index ? text(*index) : step_of_key(pickle(), key).text.substr(0, kKeyBytesMax));
-      all_numbers = all_numbers && (index || is_integer_key(pickle().text(key)));
-      any = true;
-    }
-    if (held && !held->names.empty()) {
-      const auto end = held->names.begin() + static_cast<std::ptrdiff_t>(next);
-      out.names.assign(end - static_cast<std::ptrdiff_t>(keys.size()), end);
-    } else {
-      for (const Value name : names) out.names.emplace_back(pickle().text(name).substr(0, kKeyBytesMax));
-    }
-    if (out.names.size() != out.keys.size()) out.names.clear();
+    PAWL_TRY(read_group(group, held, next, out));
+    any = any || !out.keys.empty();
+    for (const Value key : pickle().items(pickle().find_field(group, "params")))
+      all_numbers = all_numbers && (held || pickle().unsigned_(key) || is_integer_key(pickle().text(key)));
     optimizer.groups.push_back(std::move(out));
   }
   optimizer.is_indexed = any && all_numbers;
-  read_numbers(found.state, optimizer, held);
+  PAWL_TRY(read_numbers(found.state, optimizer, held));
   out_.optimizers.push_back(std::move(optimizer));
+  return {};
 }
 
 // "param_groups.<parameter>.<word>": each parameter has its own, which its group had.
@@ -238,12 +250,12 @@ std::optional<double> StateReader::tensor_number(Value value) {
 }
 
 // torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
-void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
-                               const std::optional<HeldParameters>& held) {
+Status StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
+                                 const std::optional<HeldParameters>& held) {
   const std::span<const Value> items = pickle().items(state);
-  const std::vector<std::optional<PathStep>> keys = steps_of_keys(pickle(), items);
+  PAWL_ASSIGN(const KeySteps keys, steps_of_keys(pickle(), items, copies_));
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Value step = find_small(items[2 * i + 1], "step");
+    const Value step = pickle().find_field(items[2 * i + 1], "step");
     const std::optional<std::int64_t> whole = pickle().integer(step);
     if (!keys[i] || keys[i]->text.size() > kKeyBytesMax) continue;
     if (!whole && !pickle().is(step, PickleKind::real)) continue;
@@ -252,8 +264,10 @@ void StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
     const bool is_held = held && held->number_of.contains(items[2 * i]);
     path.push_back(is_held ? PathStep{PathStep::Kind::index, text(held->number_of.at(items[2 * i]))} : *keys[i]);
     path.push_back({PathStep::Kind::key, "step"});
+    PAWL_TRY(copies_.take(2 * bytes_of(path) + sizeof(TorchPart) + sizeof(StoredFile) + sizeof(StoredPiece)));
     add_number(std::move(path), whole ? static_cast<double>(*whole) : pickle().real(step));
   }
+  return {};
 }
 
 void StateReader::add_number(std::vector<PathStep> path, double number) {
@@ -270,11 +284,11 @@ void StateReader::add_number(std::vector<PathStep> path, double number) {
   out_.parts.push_back(std::move(part));
 }
 
-void StateReader::read_tensors() {
+Status StateReader::read_tensors() {
   const std::vector<TorchTensor>& tensors = file_.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TorchTensor& tensor = tensors[i];
-    if (!is_elsewhere(tensor)) read_tensor(tensor);
+    if (!is_elsewhere(tensor)) PAWL_TRY(read_tensor(tensor));
     if (!is_sharded(tensor)) continue;  // what lies below is its local part, and its mesh
     while (i + 1 < tensors.size() && tensors[i + 1].path.size() > tensor.path.size() &&
            starts_with(tensors[i + 1].path, tensor.path))
@@ -282,17 +296,19 @@ void StateReader::read_tensors() {
   }
   for (const std::optional<HeldParameters>& held : held_) {
     if (!held) continue;
-    for (const HeldParameters::State& state : held->states) read_held(state, false);
-    for (const HeldParameters::State& parameter : held->parameters) read_held(parameter, true);
+    for (const HeldParameters::State& state : held->states) PAWL_TRY(read_held(state, false));
+    for (const HeldParameters::State& parameter : held->parameters) PAWL_TRY(read_held(parameter, true));
   }
+  return {};
 }
 
-void StateReader::read_held(const HeldParameters::State& held, bool is_parameter) {
+Status StateReader::read_held(const HeldParameters::State& held, bool is_parameter) {
   TorchTensor tensor = *by_value_.at(held.tensor);
   tensor.path = held.path;
   const std::size_t before = out_.parts.size();
-  read_tensor(tensor);
+  PAWL_TRY(read_tensor(tensor));
   if (out_.parts.size() > before) out_.parts.back().is_held = is_parameter;
+  return {};
 }
 
 // An optimizer's view of what is read by another name: a parameter that is the model's, or its own state, whose key is
@@ -307,7 +323,7 @@ bool StateReader::is_elsewhere(const TorchTensor& tensor) const {
   return false;
 }
 
-void StateReader::read_tensor(const TorchTensor& tensor) {
+Status StateReader::read_tensor(const TorchTensor& tensor) {
   TorchPart part;
   part.path = tensor.path;
   std::erase_if(part.path, is_module_part);
@@ -316,29 +332,31 @@ void StateReader::read_tensor(const TorchTensor& tensor) {
   const std::string label = text("tensor ", tensor.path.empty() ? "(the object itself)" : name_of(tensor.path));
   if (is_sharded(tensor)) {
     if (Status status = read_sharded(tensor, part); !status) {
+      if (status.error().code == Code::full) return std::move(status).error().within(label);
       out_.problems.push_back(text(label, ": ", status.error().what));
-      return;
+      return {};
     }
     out_.parts.push_back(std::move(part));
-    return;
+    return {};
   }
   const bool has_bytes = tensor.storage != kNoStorage && file_.storages()[tensor.storage].has_data;
   if (!has_bytes || !tensor.layout.empty()) {
     const std::string kind = tensor.layout.empty() ? "its device has no data" : text("it is ", tensor.layout);
     out_.unsupported.push_back(text(label, " (", tensor.class_name, ") has no plain bytes: ", kind));
-    return;
+    return {};
   }
   if (tensor.shape.size() > kDimensionsMax) {
     out_.problems.push_back(
         text(label, " has ", tensor.shape.size(), " dimensions; at most ", kDimensionsMax, " are read"));
-    return;
+    return {};
   }
   const bool has_value = tensor.conjugated || tensor.negated;
   if (Status status = has_value ? read_values(tensor, part) : read_plain(tensor, part); !status) {
     out_.problems.push_back(text(label, ": ", status.error().what));
-    return;
+    return {};
   }
   out_.parts.push_back(std::move(part));
+  return {};
 }
 
 std::uint32_t StateReader::file_of(std::uint32_t storage) {
@@ -399,6 +417,14 @@ Status StateReader::prove(std::uint32_t number) {
 
 // What is stored is not the value: the value is computed here, once, and kept.
 Status StateReader::read_values(const TorchTensor& tensor, TorchPart& out) {
+  const TorchStorage& storage = file_.storages()[tensor.storage];
+  const std::optional<TorchReach> reach = reach_of(tensor);
+  const std::uint64_t bytes = reach ? size_bytes(tensor.type, reach->count).value_or(0) : 0;  // else not read either
+  values_bytes_ += std::min(bytes, kValuesBytesMax) + (storage.deflated ? storage.size_bytes : 0);
+  if (values_bytes_ > source_.size_bytes() + kValuesBytesMax)
+    return Error{Code::invalid,
+                 "conjugated and negated tensors have more bytes than their file: save their values "
+                 "(resolve_conj, resolve_neg)"};
   PAWL_TRY(prove(tensor.storage));
   PAWL_ASSIGN(std::string elements, read_elements(source_, file_, tensor, kValuesBytesMax));
   if (elements.empty()) return {};
@@ -420,6 +446,7 @@ Status StateReader::read_sharded(const TorchTensor& tensor, TorchPart& out) {
   out.shape = shard.shape;
   out.layout = shard.layout;
   out_.world = std::max(out_.world, shard.world);
+  PAWL_TRY(copies_.take(shard.parts.size(), sizeof(StoredPiece)));  // a few axes make many boxes of every tensor
   if (out_.layout.empty()) out_.layout = shard.layout;
   for (const TorchShard::Part& part : shard.parts) {
     const TorchTensor& local = *local_of(part.local);

@@ -13,26 +13,21 @@ namespace {
 using Value = Pickle::Value;
 constexpr std::uint64_t kPartsMax = 1 << 16;  // boxes of one rank
 constexpr std::uint64_t kRanksMax = std::uint64_t{1} << 31;
-// A file can name one large dict or list for every tensor. What torch writes is smaller; what is larger is not looked
-// at.
-constexpr std::size_t kSmallItems = 512;
+// A file can name one large list for every tensor. What torch writes is smaller; what is larger is not looked at.
+constexpr std::size_t kSmallItems = Pickle::kRecordItemsMax;
 constexpr std::size_t kRankMapLooked = 4096;
 
 Error unknown(std::string why) {
   return {Code::invalid, std::move(why)};
 }
 
-Value find_small(const Pickle& pickle, Value dict, std::string_view name) {
-  return pickle.items(dict).size() <= kSmallItems ? pickle.find(dict, name) : kNothing;
-}
-
 // An attribute in a state: a dict, or a pair of two (with and without slots).
 Value state_member(const Pickle& pickle, Value state, std::string_view name) {
-  if (pickle.is(state, PickleKind::dict)) return find_small(pickle, state, name);
+  if (pickle.is(state, PickleKind::dict)) return pickle.find_field(state, name);
   if (!pickle.is(state, PickleKind::tuple) || pickle.items(state).size() > kSmallItems) return kNothing;
   for (const Value half : pickle.items(state))
     if (pickle.is(half, PickleKind::dict))
-      if (const Value found = find_small(pickle, half, name); found != kNothing) return found;
+      if (const Value found = pickle.find_field(half, name); found != kNothing) return found;
   return kNothing;
 }
 
@@ -241,7 +236,7 @@ Status append_parts(const LocalArray& array, Value local, TorchShard& out) {
   std::uint64_t count = 1;
   for (const std::vector<Span>& spans : array.spans)
     if (__builtin_mul_overflow(count, std::uint64_t{spans.size()}, &count) || count > kPartsMax)
-      return Error{Code::full, "a DTensor whose local part is too many boxes"};
+      return unknown("a DTensor whose local part is too many boxes");
   std::vector<std::size_t> choice(array.spans.size(), 0);
   for (std::uint64_t i = 0; i < count; ++i) {
     TorchShard::Part part{local, Box{static_cast<std::uint32_t>(choice.size()), {}, {}}, {}};
