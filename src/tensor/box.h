@@ -74,6 +74,14 @@ inline void append_difference(Box from, const Box& hole, std::vector<Box>& out) 
   return box;
 }
 
+// The strides, in elements, of a dense row-major array of the box's extents.
+[[nodiscard]] inline PerDimension dense_stride(const Box& box) {
+  PerDimension stride{};
+  std::uint64_t step = 1;
+  for (std::uint32_t d = box.dimensions; d-- > 0; step *= box.size[d]) stride[d] = step;
+  return stride;
+}
+
 [[nodiscard]] inline Shape begin_of(const Box& box) {
   return Shape(box.begin.begin(), box.begin.begin() + box.dimensions);
 }

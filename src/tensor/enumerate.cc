@@ -98,22 +98,12 @@ Status check_group(const FlatGroup& group, const JobLayout& layout, std::set<std
 
 // --- pieces -------------------------------------------------------------------------------------------------------
 
-PerDimension strides_of(const Shape& shape) {
-  PerDimension stride{};
-  std::uint64_t step = 1;
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    stride[d] = step;
-    step *= shape[d];
-  }
-  return stride;
-}
-
 // Appends the pieces for the part `local` of a local array. `base`: where the array's first element would lie in the
 // buffer; it wraps around for a part that begins later.
 class PieceWriter {
  public:
   PieceWriter(const LocalArray& array, const Shape& shape, const TensorPiece& form, std::vector<TensorPiece>& out)
-      : array_(array), shape_(shape), stride_(strides_of(array.shape())), piece_(form), out_(out) {
+      : array_(array), shape_(shape), stride_(dense_stride(whole_box(array.shape()))), piece_(form), out_(out) {
     piece_.box.dimensions = static_cast<std::uint32_t>(shape.size());
   }
   void append(const Box& local, std::uint64_t base) { cut(0, local, base); }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -45,10 +46,6 @@ constexpr std::array kMagics = {
     Magic{4, "TFL3", "a model of TensorFlow Lite", "give the checkpoint that it was made from"},
     Magic{0, "model_checkpoint_path:", "TensorFlow's list of its checkpoints, without tensors", kTensorFlow},
 };
-
-bool contains(std::span<const std::string> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 bool has_at(std::string_view head, std::size_t at, std::string_view bytes) {
   return head.size() >= at + bytes.size() && head.substr(at, bytes.size()) == bytes;

@@ -172,6 +172,16 @@ bool JsonScan::number(std::uint64_t& out) {
   return true;
 }
 
+bool JsonScan::numbers(std::vector<std::uint64_t>& out, std::size_t count_max) {
+  out.clear();
+  begin('[');
+  while (next_item()) {
+    if (out.size() == count_max) return fail("too many dimensions");
+    if (!number(out.emplace_back())) return false;
+  }
+  return !failed_;
+}
+
 bool JsonScan::literal(std::string_view word) {
   if (text_.substr(at_, word.size()) != word) return fail("an unknown word");
   at_ += word.size();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -26,7 +27,8 @@ class JsonScan {
 
   bool string(std::string& out);
   bool number(std::uint64_t& out);  // digits only: no sign, no fraction, no exponent
-  bool skip();                      // any value
+  bool numbers(std::vector<std::uint64_t>& out, std::size_t count_max);  // an array of them: a shape, mostly
+  bool skip();                                                           // any value
   // What begins here: '{', '[', '"', '0' for a number, 't', 'f', 'n'; 0 for nothing that may.
   [[nodiscard]] char peek();
   bool finish();  // nothing but white space is left

@@ -46,13 +46,7 @@ bool scan_entry(JsonScan& scan, SafetensorsEntry& entry) {
       entry.type = *type;
     } else if (key == "shape" && !has_shape) {
       has_shape = true;
-      scan.begin_array();
-      while (scan.next_item()) {
-        std::uint64_t extent = 0;
-        if (!scan.number(extent)) return false;
-        if (entry.shape.size() == kDimensionsStoredMax) return scan.fail("too many dimensions");
-        entry.shape.push_back(extent);
-      }
+      if (!scan.numbers(entry.shape, kDimensionsStoredMax)) return false;
     } else if (key == "data_offsets" && !has_range) {
       has_range = true;
       std::uint64_t end = 0;

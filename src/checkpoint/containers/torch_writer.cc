@@ -55,7 +55,8 @@ void append_tuple(PickleWriter& pickle, const Shape& numbers) {
     pickle.tuple(static_cast<std::uint32_t>(numbers.size()));
 }
 
-Shape strides_of(const Shape& shape) {
+// As torch has them: an extent of 0 counts as 1.
+Shape torch_strides_of(const Shape& shape) {
   Shape strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<std::uint64_t>(shape[d], 1);
   return strides;
@@ -97,7 +98,7 @@ std::uint32_t TorchWriter::tensor(ElementType type, const Shape& shape, std::opt
   pickle_.persistent_id();
   pickle_.integer(0);
   append_tuple(pickle_, shape);
-  append_tuple(pickle_, strides_of(shape));
+  append_tuple(pickle_, torch_strides_of(shape));
   pickle_.boolean(false);
   pickle_.global("collections", "OrderedDict");
   pickle_.empty_tuple();

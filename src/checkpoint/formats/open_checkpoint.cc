@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/safetensors.h"
@@ -67,10 +68,6 @@ std::string_view name_of(Format format) {
                                          "files of torch.save",
                                          "files of torch.save and of safetensors"};
   return kNames[static_cast<std::size_t>(format)];
-}
-
-bool contains(const Names& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
 }
 
 bool any_ends(const Names& names, std::string_view with) {

@@ -3,7 +3,12 @@
 // Every reader of a format takes them, and uses those that mean something to its format.
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "base/result.h"
+#include "checkpoint/names/parameter_order.h"
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 
@@ -15,5 +20,8 @@ struct ReadOptions {
   // the one that the folder's own pointer names (latest, latest_checkpointed_iteration.txt), or the only one.
   std::string tag;
 };
+
+// What the file of names says; nothing without one. Fails: `invalid`, naming the file; as files do.
+[[nodiscard]] Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files);
 
 }  // namespace pawl::checkpoint

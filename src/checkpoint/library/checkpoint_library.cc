@@ -102,7 +102,7 @@ Result<pawl::checkpoint::ReadRequest> request_of(const CheckpointView& view, con
     const std::uint64_t left = tensor.shape[d] - std::min(tensor.shape[d], request.box.begin[d]);
     request.box.size[d] = given.size != nullptr ? given.size[d] : left;
   }
-  request.stride = pawl::checkpoint::dense_stride(request.box);
+  request.stride = pawl::dense_stride(request.box);
   const std::uint64_t bits = pawl::size_bits(request.type);  // of packed types no part of a byte: they are dense
   for (std::uint32_t d = 0; given.stride_bytes != nullptr && bits % 8 == 0 && d < tensor.shape.size(); ++d) {
     if (given.stride_bytes[d] % (bits / 8) != 0)

@@ -51,7 +51,7 @@ Result<pawl::checkpoint::StorePiece> piece_of(const pawl_checkpoint_store_piece&
     piece.box.size[d] = given.size != nullptr ? given.size[d] : left;
   }
   piece.memory = static_cast<const std::byte*>(given.memory);
-  const pawl::PerDimension dense = pawl::checkpoint::dense_stride(piece.box);
+  const pawl::PerDimension dense = pawl::dense_stride(piece.box);
   for (std::uint32_t d = 0; d < count; ++d)
     piece.stride_bytes[d] =
         given.stride_bytes != nullptr ? given.stride_bytes[d] : dense[d] * pawl::size_bits(*type) / 8;

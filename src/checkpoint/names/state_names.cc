@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/contains.h"
 #include "base/index_table.h"
 #include "base/text.h"
 #include "checkpoint/names/model_pairs.h"
@@ -65,11 +66,6 @@ constexpr std::array<std::string_view, 7> kModelWords = {"model",       "module"
                                                          "model_state", "net",    "network"};
 constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module",
                                                        "_checkpoint_wrapped_module"};
-
-template <class Words>
-bool contains(const Words& words, std::string_view word) {
-  return std::ranges::find(words, word) != words.end();
-}
 
 std::string_view last_part(std::string_view name) {
   return name.substr(name.rfind('.') + 1);  // npos + 1 is 0: all of it

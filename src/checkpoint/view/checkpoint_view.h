@@ -87,14 +87,6 @@ struct CheckpointView {
   std::vector<std::string> problems;  // sentences: what is missing or damaged; convert refuses, inspect shows
 };
 
-// The strides of a dense row-major box of this shape.
-[[nodiscard]] inline PerDimension dense_stride(const Box& box) {
-  PerDimension stride{};
-  std::uint64_t step = 1;
-  for (std::uint32_t d = box.dimensions; d-- > 0; step *= box.size[d]) stride[d] = step;
-  return stride;
-}
-
 // Bytes from a piece's first element to its last, both included.
 [[nodiscard]] inline std::uint64_t span_bytes(const StoredPiece& piece, ElementType type) {
   std::uint64_t last = 0;

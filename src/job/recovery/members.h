@@ -1,20 +1,15 @@
 // Members: small questions about a JobState's seats and lives, and how a decision names them. Pure.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/contains.h"
 #include "job/membership/job_state.h"
 
 namespace pawl::job {
-
-template <class Values, class Value>
-[[nodiscard]] bool contains(const Values& values, const Value& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
 
 // Each life once, in the order of its lowest seat.
 [[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);

@@ -17,14 +17,6 @@ namespace pawl::checkpoint {
 namespace deepspeed {
 namespace {
 
-Result<std::optional<ParameterNames>> read_given_names(const ReadOptions& options, Files& files) {
-  if (options.parameter_names_file.empty()) return std::optional<ParameterNames>();
-  PAWL_ASSIGN(const std::string bytes, read_file(options.parameter_names_file, 256 << 20, files));
-  Result<ParameterNames> names = parse_parameter_names(bytes);
-  if (!names) return std::move(names).error().within(options.parameter_names_file);
-  return std::optional(std::move(*names));
-}
-
 std::string layout_text(const SaveFolder& save, const ParallelDegrees& degrees, std::uint64_t stage,
                         std::uint64_t expert_degree) {
   std::string out;
@@ -77,7 +69,7 @@ Error nothing_held(const SaveFolder& save, const CheckpointView& view) {
 
 Result<CheckpointView> view_tag(TagFolder folder, const ReadOptions& options, Files& files) {
   ParameterNaming naming;
-  PAWL_ASSIGN(naming.given, read_given_names(options, files));
+  PAWL_ASSIGN(naming.given, given_names(options, files));
 
   // The model's files say how the job was cut, which all other files are read by.
   CheckpointView view;

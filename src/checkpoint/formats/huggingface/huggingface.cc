@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/contains.h"
 #include "base/first_few.h"
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
@@ -24,10 +25,6 @@ constexpr std::string_view kIndex = ".index.json";
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 constexpr std::uint64_t kIndexBytesMax = 256 << 20;
 constexpr std::uint64_t kConfigBytesMax = 16 << 20;
-
-bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 std::vector<std::string> ending(const std::vector<std::string>& names, std::string_view with) {
   std::vector<std::string> out;

@@ -5,14 +5,10 @@
 #include <span>
 
 #include "base/text.h"
+#include "checkpoint/names/module_name.h"
 
 namespace pawl::checkpoint {
 namespace {
-
-bool is_number(std::string_view word) {
-  return !word.empty() && word.size() < 10 &&
-         std::ranges::all_of(word, [](char letter) { return letter >= '0' && letter <= '9'; });
-}
 
 std::vector<std::string> words_of(std::string_view key) {
   std::vector<std::string> words;

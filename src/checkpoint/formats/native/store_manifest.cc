@@ -63,18 +63,6 @@ bool scan_number(JsonScan& scan, std::uint32_t& out) {
   return true;
 }
 
-bool scan_shape(JsonScan& scan, Shape& out) {
-  out.clear();
-  scan.begin_array();
-  while (scan.next_item()) {
-    std::uint64_t extent = 0;
-    if (!scan.number(extent)) return false;
-    if (out.size() == kDimensionsMax) return scan.fail("too many dimensions");
-    out.push_back(extent);
-  }
-  return !scan.failed();
-}
-
 bool scan_file(JsonScan& scan, StoreFile& file) {
   std::string key;
   scan.begin_object();
@@ -115,9 +103,9 @@ bool scan_piece(JsonScan& scan, StoreManifestPiece& piece) {
     else if (key == "crc32c")
       scan_number(scan, piece.crc32c);
     else if (key == "begin")
-      scan_shape(scan, begin);
+      scan.numbers(begin, kDimensionsMax);
     else if (key == "size")
-      scan_shape(scan, size);
+      scan.numbers(size, kDimensionsMax);
     else
       scan.skip();
   }
@@ -140,7 +128,7 @@ bool scan_tensor(JsonScan& scan, StoreManifestTensor& tensor) {
     } else if (key == "dtype") {
       scan.string(type);
     } else if (key == "shape") {
-      scan_shape(scan, tensor.shape);
+      scan.numbers(tensor.shape, kDimensionsMax);
     } else if (key == "pieces") {
       scan.begin_array();
       while (scan.next_item())

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/contains.h"
 #include "base/crc32c.h"
 #include "base/first_few.h"
 #include "base/text.h"
@@ -18,10 +19,6 @@ constexpr std::uint64_t kManifestBytesMax = std::uint64_t{1} << 32;
 constexpr std::uint64_t kMarkerBytesMax = 4096;
 constexpr std::uint64_t kReadBytes = 1 << 20;
 constexpr std::uint32_t kThreadsMax = 4;
-
-bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 // A range of a data file with its checksum.
 struct Range {

@@ -14,7 +14,6 @@ namespace pawl::checkpoint {
 namespace {
 
 constexpr std::size_t kSentencesMax = 8;  // of one kind
-constexpr std::uint64_t kNamesBytesMax = 64 << 20;
 
 // The first few, and how many more.
 void add_sentences(std::vector<std::string>& out, const std::vector<std::string>& sentences, std::string_view what) {
@@ -296,14 +295,6 @@ bool shows_ranks(std::span<const RankState> ranks) {
     names = std::move(own);
   }
   return ranks.size() < 2;
-}
-
-Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files) {
-  if (options.parameter_names_file.empty()) return std::optional<ParameterNames>();
-  PAWL_ASSIGN(const std::string bytes, read_file(options.parameter_names_file, kNamesBytesMax, files));
-  Result<ParameterNames> names = parse_parameter_names(bytes);
-  if (!names) return std::move(names).error().within(options.parameter_names_file);
-  return std::optional<ParameterNames>(std::move(*names));
 }
 
 Result<CheckpointView> join_ranks(std::vector<RankState> ranks, const std::optional<ParameterNames>& names,

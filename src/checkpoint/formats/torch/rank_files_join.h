@@ -27,9 +27,6 @@ struct RankState {
   TorchState state;
 };
 
-// What the options' file of names says; nothing without one. Fails: `invalid`, naming the file; as files do.
-[[nodiscard]] Result<std::optional<ParameterNames>> given_names(const ReadOptions& options, Files& files);
-
 // In the order of ranks. Fails: `invalid` where `names` don't fit; `corrupt` where ranks contradict each other.
 [[nodiscard]] Result<CheckpointView> join_ranks(std::vector<RankState> ranks,
                                                 const std::optional<ParameterNames>& names, std::string format);
