@@ -925,6 +925,16 @@ Result<std::optional<double>> number_of(ByteSource& source, const TorchFile& fil
   return number_of(tensor.type, bytes);
 }
 
+Status prove_storage(ByteSource& source, const TorchFile& file, std::uint32_t storage) {
+  const TorchStorage& its = file.storages()[storage];
+  if (its.crc32 == 0) return {};
+  const std::uint64_t packed = its.deflated ? its.packed_bytes : its.size_bytes;
+  PAWL_ASSIGN(const bool agrees,
+              checksum_agrees(source, {its.key, its.offset_bytes, packed, its.size_bytes, its.crc32, its.deflated}));
+  if (agrees) return {};
+  return damaged(text("its storage ", its.key, " does not have the checksum that the archive gives"));
+}
+
 CheckpointView view_of(const TorchFile& file, const std::string& path) {
   CheckpointView view;
   view.format = file.format();

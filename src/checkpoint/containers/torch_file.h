@@ -129,6 +129,8 @@ inline constexpr std::size_t kTorchHeadBytes = 32;  // as many say it
 // A tensor of one element and at most one dimension, as a number; nothing where it is another. Fails: as read_elements.
 [[nodiscard]] Result<std::optional<double>> number_of(ByteSource& source, const TorchFile& file,
                                                       const TorchTensor& tensor);
+// Whether the storage agrees with the checksum that the archive gives, if it gives one. Fails: `corrupt`; `io`.
+[[nodiscard]] Status prove_storage(ByteSource& source, const TorchFile& file, std::uint32_t storage);
 // What torch's own values say, for readers of other pickles: a torch.Size (or a tuple of sizes), at most 64 long; and a
 // global such as torch.bfloat16. `what` names it in errors, which are `corrupt`.
 [[nodiscard]] Result<std::vector<std::uint64_t>> torch_sizes(const Pickle& pickle, Pickle::Value value,

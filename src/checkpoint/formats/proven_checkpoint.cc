@@ -20,7 +20,7 @@ void take_out_quantised(CheckpointView& view) {
   std::erase_if(view.tensors, [&](const StoredTensor& tensor) {
     const std::string_view type = name_of(tensor.type);
     if (!type.starts_with("qu") && !type.starts_with("qi")) return false;
-    view.unsupported.push_back(text("tensor ", tensor.name, " is quantised (", type,
+    view.unsupported.push_back(text("tensor ", tensor.name, " (", tensor.role, ") is quantised (", type,
                                     "): its scale and zero point are not read; dequantise it before it is saved"));
     taken.insert(tensor.name);
     return true;

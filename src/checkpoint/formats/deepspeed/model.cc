@@ -51,7 +51,7 @@ SavedModel read_model(SaveFolder& save) {
       continue;
     }
     if (!model.ranks.empty()) compare_facts(model.ranks[0], states->facts, file->path(), save);
-    save.notes(states->notes);
+    save.leave_out(states->unsupported);
     if (model.is_zero3) model.frozen_parts.push_back({name->model_rank, name->data_rank, states->frozen_parts});
     if (!model.ranks.empty() && model.ranks.back().number == name->model_rank) continue;
     model.buffers.insert(states->buffers.begin(), states->buffers.end());

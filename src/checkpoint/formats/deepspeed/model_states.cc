@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 28> kOwnKeys = {"module",
 
 // The tensors whose paths begin with `top`; their names are what follows.
 Result<std::vector<StoredTensor>> tensors_below(const ShardFile& file, std::string_view top,
-                                                std::vector<std::string>& notes) {
+                                                std::vector<std::string>& unsupported) {
   std::vector<StoredTensor> out;
   std::set<std::string> names;
   const std::size_t skipped = top.empty() ? 0 : 1;
@@ -57,7 +57,7 @@ Result<std::vector<StoredTensor>> tensors_below(const ShardFile& file, std::stri
     if (stored)
       out.push_back(std::move(*stored));
     else
-      notes.push_back(stored.error().what);
+      unsupported.push_back(stored.error().what);
   }
   return out;
 }
@@ -175,10 +175,10 @@ Result<ModelStates> read_model_states(const ShardFile& file) {
   const Value module = file.find("module");
   if (module == kNothing) return file.damaged("has no key module: not a model's states by DeepSpeed");
   out.has_module = !pickle.is(module, PickleKind::none);
-  PAWL_ASSIGN(out.weights, tensors_below(file, "module", out.notes));
+  PAWL_ASSIGN(out.weights, tensors_below(file, "module", out.unsupported));
   PAWL_TRY(read_groups(file, file.find("param_shapes"), out));
   PAWL_ASSIGN(out.frozen, read_shapes(file, file.find("frozen_param_shapes"), "frozen_param_shapes"));
-  PAWL_ASSIGN(std::vector<StoredTensor> parts, tensors_below(file, "frozen_param_fragments", out.notes));
+  PAWL_ASSIGN(std::vector<StoredTensor> parts, tensors_below(file, "frozen_param_fragments", out.unsupported));
   for (StoredTensor& part : parts) {
     std::string name = part.name;
     out.frozen_parts.emplace(std::move(name), std::move(part));
@@ -193,8 +193,8 @@ Result<ModelStates> read_model_states(const ShardFile& file) {
   return out;
 }
 
-Result<std::vector<StoredTensor>> read_weights(const ShardFile& file, std::vector<std::string>& notes) {
-  return tensors_below(file, "", notes);
+Result<std::vector<StoredTensor>> read_weights(const ShardFile& file, std::vector<std::string>& unsupported) {
+  return tensors_below(file, "", unsupported);
 }
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -54,12 +54,13 @@ struct ModelStates {
   Pickle::Value optimizer = Pickle::kNothing;       // without ZeRO: the optimizer's state
   Pickle::Value universal_info = Pickle::kNothing;  // how tensor-parallel parts join (tensor_parallel.h)
   std::vector<std::string> objects;                 // what the job put in beside
-  std::vector<std::string> notes;                   // tensors that have no plain bytes
+  std::vector<std::string> unsupported;             // sentences: tensors that have no plain bytes
 };
 
 [[nodiscard]] Result<ModelStates> read_model_states(const ShardFile& file);
 
-// A layer's or an expert's file: nothing but its tensors. `notes` gets those without plain bytes.
-[[nodiscard]] Result<std::vector<StoredTensor>> read_weights(const ShardFile& file, std::vector<std::string>& notes);
+// A layer's or an expert's file: nothing but its tensors. `unsupported` gets those without plain bytes.
+[[nodiscard]] Result<std::vector<StoredTensor>> read_weights(const ShardFile& file,
+                                                             std::vector<std::string>& unsupported);
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -41,8 +41,8 @@ Status read_group_state(const ShardFile& file, Value dict, std::size_t group, Op
     const TorchTensor* tensor = file.tensor(pairs[i + 1]);
     if (tensor == nullptr) continue;
     if (tensor->shape.size() != 1) {
-      out.notes.push_back(text(file.path(), ": the state ", word, " of group ", group, " has shape ",
-                               text_of(tensor->shape), " and is not a flat tensor: left out"));
+      out.problems.push_back(text(kOfOptimizerState, ": ", file.path(), ": the state ", word, " of group ", group,
+                                  " has shape ", text_of(tensor->shape), " and is not a flat tensor: it is not read"));
       continue;
     }
     PAWL_ASSIGN(const FlatTensor flat, file.flat(pairs[i + 1], text(word, " of group ", group)));
@@ -63,7 +63,9 @@ Status read_torch_form(const ShardFile& file, Value dict, OptimizerStates& out) 
     PAWL_TRY(read_group_state(file, pairs[i + 1], *index, out));
   }
   const Value list = pickle.find(dict, "param_groups");
-  out.hyperparameters = read_hyper_groups(pickle, list, file.numbers());
+  Status fault;
+  out.hyperparameters = read_hyper_groups(pickle, list, file.numbers(fault));
+  PAWL_TRY(fault);
   const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, out.groups.size());
   for (std::size_t i = 0; i < out.groups.size(); ++i)
     if (group_of[i] && *group_of[i] < out.hyperparameters.size()) out.groups[i].parameter_group = group_of[i];

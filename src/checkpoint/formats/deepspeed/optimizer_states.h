@@ -35,7 +35,7 @@ struct OptimizerStates {
   std::string writer_version;
   std::string class_name;  // of DeepSpeed's wrapper
   bool has_autoep = false;
-  std::vector<std::string> notes;
+  std::vector<std::string> problems;  // what is not read, though the rest is
 };
 
 [[nodiscard]] Result<OptimizerStates> read_optimizer_states(const ShardFile& file);

@@ -44,13 +44,13 @@ std::optional<Shape> shape_of_state(const ShardFile& file, Value state) {
 class Adder {
  public:
   Adder(const ShardFile& file, const PlainOptimizer& optimizer, const PlainNames& names, const PlainOptions& options,
-        ParameterTable& table, std::vector<std::string>& notes)
+        ParameterTable& table, std::vector<std::string>& problems)
       : file_(file),
         optimizer_(optimizer),
         names_(names),
         options_(options),
         table_(table),
-        notes_(notes),
+        problems_(problems),
         states_(states_by_number(file.pickle(), optimizer.states)) {}
 
   Result<std::vector<HyperGroup>> add() {
@@ -76,7 +76,7 @@ class Adder {
   const PlainNames& names_;
   const PlainOptions& options_;
   ParameterTable& table_;
-  std::vector<std::string>& notes_;
+  std::vector<std::string>& problems_;
   States states_;
   std::vector<HyperGroup> told_;  // of each group
 };
@@ -181,8 +181,8 @@ Status Adder::add_tensor(Value value, std::string_view role, const std::string& 
   if (tensor == nullptr) return file_.damaged(text(role, " of ", name, " is not a tensor"));
   PAWL_ASSIGN(StoredTensor stored, file_.stored(*tensor, text(role, " of ", name)));
   if (stored.shape != shape) {
-    notes_.push_back(text(file_.path(), ": ", role, " of ", name, " has the shape ", text_of(stored.shape), ", not ",
-                          text_of(shape), ": left out"));
+    problems_.push_back(text(kOfOptimizerState, ": ", file_.path(), ": ", role, " of ", name, " has the shape ",
+                             text_of(stored.shape), ", not ", text_of(shape), ": it is not read"));
     return {};
   }
   for (StoredPiece& piece : stored.pieces) piece.rank = options_.rank;
@@ -265,7 +265,9 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   if (const Value scale = pickle.find(optimizer, "cur_scale"); pickle.is(scale, PickleKind::real))
     out.loss_scale = pickle.real(scale);
   const std::span<const Value> listed = pickle.items(groups);
-  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups, file.numbers());
+  Status fault;
+  std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups, file.numbers(fault));
+  PAWL_TRY(fault);
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const std::span<const Value> numbers = pickle.items(pickle.find_field(listed[i], "params"));
     PAWL_TRY(file.take_copies(1, sizeof(PlainOptimizer::Group)));
@@ -296,8 +298,8 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
 
 Result<std::vector<HyperGroup>> add_plain_optimizer(const ShardFile& file, const PlainOptimizer& optimizer,
                                                     const PlainNames& names, const PlainOptions& options,
-                                                    ParameterTable& table, std::vector<std::string>& notes) {
-  return Adder(file, optimizer, names, options, table, notes).add();
+                                                    ParameterTable& table, std::vector<std::string>& problems) {
+  return Adder(file, optimizer, names, options, table, problems).add();
 }
 
 }  // namespace pawl::checkpoint::deepspeed

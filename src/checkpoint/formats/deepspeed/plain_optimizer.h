@@ -55,6 +55,6 @@ struct PlainOptions {
                                                                   const PlainOptimizer& optimizer,
                                                                   const PlainNames& names, const PlainOptions& options,
                                                                   ParameterTable& table,
-                                                                  std::vector<std::string>& notes);
+                                                                  std::vector<std::string>& problems);
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -49,8 +49,8 @@ std::optional<ShardFile> SaveFolder::open(const ShardName& name) {
   return std::move(*file);
 }
 
-void SaveFolder::notes(const std::vector<std::string>& sentences) {
-  view_.notes.insert(view_.notes.end(), sentences.begin(), sentences.end());
+void SaveFolder::leave_out(const std::vector<std::string>& sentences) {
+  view_.unsupported.insert(view_.unsupported.end(), sentences.begin(), sentences.end());
 }
 
 void SaveFolder::damage(Error error) {

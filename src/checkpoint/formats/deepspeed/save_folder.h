@@ -34,7 +34,7 @@ class SaveFolder {
   [[nodiscard]] std::optional<ShardFile> open(const ShardName& name);
 
   void note(std::string sentence) { view_.notes.push_back(std::move(sentence)); }
-  void notes(const std::vector<std::string>& sentences);
+  void leave_out(const std::vector<std::string>& sentences);  // of tensors that can't be read
   void problem(std::string sentence) { view_.problems.push_back(std::move(sentence)); }
   // A problem, and the error to return if the whole save turns out to hold nothing: the first one counts.
   void damage(Error error);

@@ -84,12 +84,22 @@ Result<std::optional<double>> ShardFile::number(Value value) const {
   if (found == nullptr) return std::optional<double>();
   Result<std::optional<double>> number = number_of(*bytes_, torch_, *found);
   if (!number) return std::move(number).error().within(path_);
+  if (*number) PAWL_TRY(prove(found->storage));
   return number;
 }
 
-TensorNumber ShardFile::numbers() const {
-  return [this](Value value) {
-    const Result<std::optional<double>> found = number(value);
+// It is a value of its own from here on, and nothing proves its bytes later. Each storage once.
+Status ShardFile::prove(std::uint32_t number) const {
+  if (proven_.contains(number)) return {};
+  if (Status proven = prove_storage(*bytes_, torch_, number); !proven) return std::move(proven).error().within(path_);
+  proven_.insert(number);
+  return {};
+}
+
+TensorNumber ShardFile::numbers(Status& fault) const {
+  return [this, &fault](Value value) {
+    Result<std::optional<double>> found = number(value);
+    if (!found && fault) fault = std::move(found).error();
     return found ? *found : std::nullopt;
   };
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -45,22 +46,25 @@ class ShardFile {
   // A tensor as one piece, or none if it is empty; role "weight". Fails: `corrupt`.
   [[nodiscard]] Result<StoredTensor> stored(const TorchTensor& tensor, std::string name) const;
   [[nodiscard]] Result<FlatTensor> flat(Pickle::Value value, std::string_view what) const;  // Fails: `corrupt`
-  // A number, or a tensor of one element; nothing if it is neither. Fails: `io`, `corrupt`.
+  // A number, or a tensor of one element, proven by its checksum; nothing if it is neither. Fails: `io`, `corrupt`.
   [[nodiscard]] Result<std::optional<double>> number(Pickle::Value value) const;
-  // The same for hyperparameters, while this lives; one that can't be read is none.
-  [[nodiscard]] TensorNumber numbers() const;
+  // The same for hyperparameters, while this and `fault` live. One that can't be read is none, and a fault.
+  [[nodiscard]] TensorNumber numbers(Status& fault) const;
 
   [[nodiscard]] Error damaged(std::string why) const;  // `corrupt`, naming the file
   // Before what many values may share is copied. Fails: `full`, naming the file (copy_budget.h).
   [[nodiscard]] Status take_copies(std::uint64_t count, std::uint64_t bytes_each) const;
 
  private:
+  Status prove(std::uint32_t number) const;
+
   std::string path_;
   std::uint32_t index_ = 0;
   std::unique_ptr<ByteSource> bytes_;
   TorchFile torch_;
   std::unique_ptr<CopyBudget> copies_;
   std::unordered_map<Pickle::Value, std::uint32_t> tensor_of_;
+  mutable std::unordered_set<std::uint32_t> proven_;  // storages that number() has proven
 };
 
 // Short ways through pickles that hold what a program wrote.

@@ -37,7 +37,7 @@ void read_rank(const ShardName& name, const ShardFile& file, UniversalModel& mod
     view.problems.push_back(states.error().what);
     return;
   }
-  view.notes.insert(view.notes.end(), states->notes.begin(), states->notes.end());
+  view.unsupported.insert(view.unsupported.end(), states->unsupported.begin(), states->unsupported.end());
   if (model.ranks.empty()) {
     model.training_type = type_of_configuration(file);
     Result<TensorParallelRules> rules = TensorParallelRules::read(file.pickle(), states->universal_info);

@@ -22,7 +22,9 @@ void add_param_groups(const ShardFile& file, const UniversalModel& model, Checkp
   std::size_t count = 0;
   for (const auto& [name, parameter] : model.trainable) count = std::max(count, parameter.group + 1);
   const std::vector<std::optional<std::size_t>> group_of = groups_of_numbers(pickle, list, count);
-  std::vector<HyperGroup> groups = read_hyper_groups(pickle, list, file.numbers());
+  Status fault;
+  std::vector<HyperGroup> groups = read_hyper_groups(pickle, list, file.numbers(fault));
+  if (!fault) view.problems.push_back(text(kOfOptimizerState, ": ", fault.error().what));
   for (const std::string& name : model.order)
     if (const std::optional<std::size_t> group = group_of[model.trainable.at(name).group];
         group && *group < groups.size())

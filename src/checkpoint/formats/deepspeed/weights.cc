@@ -101,7 +101,7 @@ std::vector<ExpertWeight> add_expert_weights(SaveFolder& save, const SavedModel&
 std::optional<std::vector<StoredTensor>> read_weight_file(const ShardName& shard, SaveFolder& save) {
   const std::optional<ShardFile> file = save.open(shard);
   if (!file) return std::nullopt;
-  Result<std::vector<StoredTensor>> held = read_weights(*file, save.view().notes);
+  Result<std::vector<StoredTensor>> held = read_weights(*file, save.view().unsupported);
   if (held) return std::move(*held);
   save.problem(std::move(held.error().what));
   return std::nullopt;

@@ -405,14 +405,10 @@ Status StateReader::read_plain(const TorchTensor& tensor, TorchPart& out) {
 
 // By its checksum, once: values that are made of it have none.
 Status StateReader::prove(std::uint32_t number) {
-  const TorchStorage& storage = file_.storages()[number];
-  if (storage.crc32 == 0 || proven_.contains(number)) return {};
-  const std::uint64_t packed = storage.deflated ? storage.packed_bytes : storage.size_bytes;
-  PAWL_ASSIGN(const bool agrees, checksum_agrees(source_, {storage.key, storage.offset_bytes, packed,
-                                                           storage.size_bytes, storage.crc32, storage.deflated}));
-  if (agrees) proven_.insert(number);
-  if (agrees) return {};
-  return Error{Code::corrupt, text("its storage ", storage.key, " does not have the checksum that the archive gives")};
+  if (proven_.contains(number)) return {};
+  PAWL_TRY(prove_storage(source_, file_, number));
+  proven_.insert(number);
+  return {};
 }
 
 // What is stored is not the value: the value is computed here, once, and kept.
