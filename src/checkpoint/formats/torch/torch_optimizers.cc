@@ -48,6 +48,12 @@ Value pairs_of(const Pickle& pickle, Value value, PathStep::Kind& kind) {
   return pickle.is(value, PickleKind::object) && pickle.is(state, PickleKind::dict) ? state : kNothing;
 }
 
+bool has_items(const Pickle& pickle, Value value) {
+  PathStep::Kind kind{};
+  const Value pairs = pairs_of(pickle, value, kind);
+  return !pickle.items(pairs == kNothing ? value : pairs).empty();
+}
+
 bool has_flat_groups(const Pickle& pickle, Value dict) {
   const std::span<const Value> items = pickle.items(dict);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2)
@@ -165,7 +171,7 @@ Result<std::vector<std::string>> names_of(const std::vector<const TorchTensor*>&
   return names;
 }
 
-// Tensors below one parameter's state, in dicts and lists.
+// Tensors below one parameter's state, in dicts, lists and attributes of objects.
 Status add_states(const Pickle& pickle, const TensorsByValue& by_value, Value value, std::vector<PathStep> path,
                   CopyBudget& copies, HeldParameters& out) {
   struct Below {
@@ -182,8 +188,10 @@ Status add_states(const Pickle& pickle, const TensorsByValue& by_value, Value va
       continue;
     }
     if (top.depth == kStateDepthMax) continue;
-    const std::span<const Value> items = pickle.items(top.value);
-    const bool has_keys = is_pairs(pickle, top.value);
+    PathStep::Kind kind{};
+    const Value pairs = pairs_of(pickle, top.value, kind);
+    const bool has_keys = pairs != kNothing;
+    const std::span<const Value> items = pickle.items(has_keys ? pairs : top.value);
     const std::size_t stride = has_keys ? 2 : 1;
     KeySteps keys;
     if (has_keys) {
@@ -191,10 +199,10 @@ Status add_states(const Pickle& pickle, const TensorsByValue& by_value, Value va
     }
     for (std::size_t i = items.size() / stride; i-- > 0;) {  // backwards: what is pushed last comes next
       const Value item = items[i * stride + stride - 1];
-      if ((has_keys && !keys[i]) || (pickle.items(item).empty() && !by_value.contains(item))) continue;
+      if ((has_keys && !keys[i]) || !(by_value.contains(item) || has_items(pickle, item))) continue;
       PAWL_TRY(copies.take(sizeof(Below) + bytes_of(top.path)));
       Below below{item, top.path, top.depth + 1};
-      below.path.push_back(has_keys ? *keys[i] : PathStep{PathStep::Kind::index, text(i)});
+      below.path.push_back(has_keys ? PathStep{kind, keys[i]->text} : PathStep{PathStep::Kind::index, text(i)});
       if (has_keys && keys[i]->text.size() > kKeyBytesMax) below.path.back().text.resize(kKeyBytesMax);
       todo.push_back(std::move(below));
     }
