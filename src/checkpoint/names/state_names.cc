@@ -64,6 +64,8 @@ constexpr std::array<std::string_view, 15> kParameterShaped = {
     "step_size",  "ax",         "slow",           "exp_avg_diff",    "master_param"};
 constexpr std::array<std::string_view, 7> kModelWords = {"model",       "module", "state_dict", "model_state_dict",
                                                          "model_state", "net",    "network"};
+// Of a scheduler's state: its rates, which may be tensors.
+constexpr std::array<std::string_view, 2> kRateLists = {"base_lrs", "_last_lr"};
 constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_fsdp_wrapped_module",
                                                        "_checkpoint_wrapped_module"};
 
@@ -177,6 +179,7 @@ class Namer {
   StateNames run();
 
  private:
+  void find_schedulers();
   void find_groups();
   void match_models();
   void vote(std::size_t key, std::string_view name);
@@ -211,12 +214,30 @@ class Namer {
   StateNames out_;
 };
 
+// What schedulers keep is no weight: their rates, and all that lies beside those.
+void Namer::find_schedulers() {
+  std::unordered_set<std::string> roots;
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    const std::span<const std::string> path(keys_[i].path);
+    if (path.size() < 2 || !contains(kRateLists, path[path.size() - 2])) continue;
+    is_hyperparameter_[i] = true;
+    if (path.size() > 2) roots.insert(stored_name(path.first(path.size() - 2)));
+  }
+  for (std::size_t i = 0; i < keys_.size() && !roots.empty(); ++i) {
+    const std::span<const std::string> path(keys_[i].path);
+    for (std::size_t steps = 1; steps < path.size() && !is_hyperparameter_[i]; ++steps)
+      is_hyperparameter_[i] = roots.contains(stored_name(path.first(steps)));
+  }
+}
+
 void Namer::find_groups() {
   std::unordered_map<std::string, std::size_t> by_root;
   std::unordered_set<std::string> with_groups;
   optimizer_.resize(keys_.size());
   is_hyperparameter_.resize(keys_.size());
+  find_schedulers();
   for (std::size_t i = 0; i < keys_.size(); ++i) {
+    if (is_hyperparameter_[i]) continue;
     if (std::optional<std::string> root = groups_root(keys_[i].path)) {
       is_hyperparameter_[i] = true;
       with_groups.insert(std::move(*root));
@@ -473,9 +494,10 @@ StateNames Namer::run() {
   trust_words();
   for (const Caution caution :
        {Caution::none, Caution::with_roots, Caution::with_wrappers, Caution::with_both, Caution::as_stored}) {
+    if (options_.keep_roots && (caution == Caution::none || caution == Caution::with_wrappers)) continue;
     assign(caution);
     if (is_unique()) {
-      if (caution != Caution::none)
+      if (caution != (options_.keep_roots ? Caution::with_roots : Caution::none))
         out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
       return std::move(out_);
     }

@@ -56,6 +56,8 @@ struct StateNameOptions {
   // Without an optimizer's state: a dict called model, module, state_dict, ... that is the only one of its kind is the
   // model's. For files whose readers get the dict itself; not where readers ask for flat keys.
   bool trust_model_words = false;
+  // Names begin with what leads to their model, also where shorter ones would do: as somebody gave them.
+  bool keep_roots = false;
 };
 
 [[nodiscard]] StateNames name_states(std::span<const StateKey> keys, const StateNameOptions& options = {});

@@ -55,6 +55,23 @@ TEST(StateNames, WithoutProofKeysStayAsStored) {
             (Names{"model.w/weight", "module.w/weight"}));
 }
 
+TEST(StateNames, RatesOfSchedulersAreNoWeights) {
+  EXPECT_EQ(named({{"model", "w"},
+                   {"optim", "state", "w", "exp_avg"},
+                   {"scheduler", "base_lrs", "0"},
+                   {"scheduler", "_last_lr", "0"},
+                   {"scheduler", "best"},
+                   {"scheduler", "_schedulers", "0", "base_lrs", "0"}}),
+            (Names{"w/weight", "w/exp_avg", "[scheduler.base_lrs.0]", "[scheduler._last_lr.0]", "[scheduler.best]",
+                   "[scheduler._schedulers.0.base_lrs.0]"}));
+  EXPECT_EQ(named({{"w"}, {"_last_lr", "0"}}), (Names{"w/weight", "[_last_lr.0]"}));
+}
+
+TEST(StateNames, RootsAreKeptWhereTheyWereGiven) {
+  EXPECT_EQ(named({{"model", "w"}, {"optim", "state", "w", "exp_avg"}}, {.keep_roots = true}),
+            (Names{"model.w/weight", "model.w/exp_avg"}));
+}
+
 TEST(StateNames, ABareStateDictsNamesAreItsOwn) {
   EXPECT_EQ(named({{"model.embed.weight"}, {"optim", "state", "model.embed.weight", "exp_avg"}}),
             (Names{"model.embed.weight/weight", "model.embed.weight/exp_avg"}));

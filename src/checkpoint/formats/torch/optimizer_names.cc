@@ -28,6 +28,15 @@ std::optional<std::size_t> find_given(const NameDict& dict, std::string_view nam
   return at == dict.by_bare_name.end() ? std::nullopt : std::optional<std::size_t>(at->second);
 }
 
+// Whether they are given with what leads to the dict: a name that it has only so.
+bool says_root(const NameDict& dict, const ParameterNames& given) {
+  return std::ranges::any_of(given.sections, [&](const std::vector<ParameterNames::Entry>& section) {
+    return std::ranges::any_of(section, [&](const ParameterNames::Entry& entry) {
+      return !dict.by_bare_name.contains(bare_name(entry.name)) && find_given(dict, entry.name);
+    });
+  });
+}
+
 // The first of the given names that the dict doesn't have; nullptr: it has all.
 const std::string* unknown_in(const NameDict& dict, const ParameterNames& given) {
   for (const std::vector<ParameterNames::Entry>& section : given.sections)
@@ -129,6 +138,7 @@ Result<NameFit> fit_given(const NameDict& dict, const NumberedOptimizer& optimiz
   const std::vector<std::vector<NamedShape>> listed = sections_in(dict, given);
   const std::vector<NamedShape> names = flattened(listed);
   NameFit out{&dict};
+  out.says_root = says_root(dict, given);
   Error why{Code::invalid, "the ranks' optimizers differ"};
   const auto sections = [&](const NumberedOptimizer& of) {
     return given.says_groups ? Result<std::vector<std::vector<NamedShape>>>(listed)

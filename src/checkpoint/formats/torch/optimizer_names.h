@@ -49,6 +49,7 @@ struct NumberedOptimizer {
 struct NameFit {
   const NameDict* dict = nullptr;
   std::vector<std::vector<std::string>> names = {};
+  bool says_root = false;  // the names were given with what leads to the dict
   // Which of the join's items has the name; kNoItem: none.
   [[nodiscard]] std::size_t item_of(std::string_view name) const;
 };

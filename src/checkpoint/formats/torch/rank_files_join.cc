@@ -193,7 +193,7 @@ Status add_tensors(Join& join, const std::optional<ParameterNames>& given) {
   if (given) {
     PAWL_TRY(tell_models(*given, keys));
   }
-  StateNames names = name_states(keys, {.trust_model_words = true});
+  StateNames names = name_states(keys, {.trust_model_words = true, .keep_roots = join.keeps_roots});
   for (std::string& note : names.notes) join.view.notes.push_back(std::move(note));
   for (std::string& what : names.unnamed) join.view.unnamed.push_back(std::move(what));
   std::vector<std::string> problems;

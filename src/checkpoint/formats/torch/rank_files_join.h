@@ -64,6 +64,7 @@ struct Join {
   std::vector<RankState> ranks;
   std::vector<JoinItem> items;
   std::vector<JoinGroup> groups;
+  bool keeps_roots = false;  // somebody gave names with what leads to their model
   CheckpointView view;
   std::vector<std::vector<std::uint32_t>> file_of;  // [state][file of the state]: in the view, or kNoRank
 

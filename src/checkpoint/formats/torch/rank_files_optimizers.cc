@@ -127,6 +127,7 @@ void OptimizerNamer::use(const std::vector<Instance*>& instances, const NameFit&
   for (std::size_t i = 0; i < instances.size(); ++i) {
     Instance& instance = *instances[i];
     if (!fit.dict->names.empty()) instance.model = fit.dict->root;
+    join_.keeps_roots = join_.keeps_roots || fit.says_root;
     std::size_t next = 0;
     for (const TorchOptimizer::Group& group : instance.optimizer->groups)
       for (const std::string& key : group.keys) {
