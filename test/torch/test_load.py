@@ -388,6 +388,32 @@ class HyperparametersTest(Case):
                 self.assertEqual([], report.kept)
                 self.assertEqual([0.25, 0.5], [group["lr"] for group in live.param_groups])
 
+    def test_betas_that_are_tensors_stay_tensors(self):
+        betas = (torch.tensor(0.5), torch.tensor(0.75))
+        model, optimizer = self.training((".weight", {}), (".bias", {}), lr=torch.tensor(0.5), foreach=False)
+        for group in optimizer.param_groups:
+            group["betas"] = betas
+        path = self.saved(model, optimizer)
+        for here in ((torch.tensor(0.125), torch.tensor(0.25)), (0.125, 0.25)):
+            other, live = self.training((".weight", {}), (".bias", {}), foreach=False)
+            for group in live.param_groups:
+                group["betas"] = tuple(each.clone() if isinstance(each, torch.Tensor) else each for each in here)
+            pawl.torch.load(path, other, live)
+            for group in live.param_groups:
+                self.assertEqual([(type(each), float(each)) for each in group["betas"]],
+                                 [(type(each), value) for each, value in zip(here, (0.5, 0.75), strict=True)])
+
+    def test_a_schedulers_rates_are_no_weights(self):
+        model, optimizer = self.training((".weight", {}), (".bias", {}), lr=torch.tensor(0.5), foreach=False)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+        path = self.path("with scheduler.pt")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict()}, path)
+        other, live = self.training((".weight", {}), (".bias", {}), lr=torch.tensor(0.25), foreach=False)
+        pawl.torch.load(path, other, live)
+        self.assertTrue(all(torch.equal(mine, theirs)
+                            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True)))
+
     def test_a_scheduler_finds_what_it_had(self):
         model, optimizer = self.training(("", {}))
         torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10)
@@ -731,10 +757,19 @@ class StoreTest(Case):
         scaled = torch.quantize_per_tensor(torch.ones(4), 0.5, 3, torch.qint8)
         torch.save({**model.state_dict(), "scaled": scaled}, self.path("state.pt"))
         other, _ = self.plain(2)
-        with self.assertRaisesRegex(Refused, "scaled is quantised.*strict=False"):
+        with self.assertRaisesRegex(Refused, r"scaled \(weight\) is quantised.*strict=False"):
             pawl.torch.load(self.path("state.pt"), other)
         report = pawl.torch.load(self.path("state.pt"), other, strict=False)
-        self.assertIn("scaled is quantised", " ".join(report.notes))
+        self.assertIn("scaled (weight) is quantised", " ".join(report.notes))
+
+    def test_tensors_of_deepspeeds_files_that_are_not_read_are_named(self):
+        shutil.copytree(os.path.join(FIXTURES, "deepspeed", "zero2_w1_empty", "ckpt"), self.path("deepspeed"))
+        path = os.path.join(self.path("deepspeed"), "global_step3", "mp_rank_00_model_states.pt")
+        state = torch.load(path, weights_only=False)
+        state["module"]["mask.sparse"] = torch.eye(3).to_sparse()
+        torch.save(state, path)
+        with _checkpoint.Checkpoint(self.path("deepspeed")) as checkpoint:
+            self.assertRegex(" ".join(checkpoint.unsupported), "mask.sparse has no plain bytes")
 
     def test_shares_of_other_checksums_prove_nothing(self):
         self.saved()

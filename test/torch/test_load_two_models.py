@@ -126,6 +126,13 @@ class GanTest(Case):
         code, _, said = self.pawl("convert", self.path, out, "--to", "safetensors", "--param-names", names)
         self.assertEqual(0, code, said)
         self.assert_all_named(self.path, source, parameter_names_file=names)
+        for form in ("dcp", "pawl"):  # each has names of its own
+            made = os.path.join(self.directory, form)
+            code, _, said = self.pawl("convert", self.path, made, "--to", form, "--param-names", names)
+            self.assertEqual(0, code, said)
+            for pair in ((self.path, made), (made, self.path)):
+                code, _, said = self.pawl("diff", *pair, "--param-names", names)
+                self.assertEqual(0, code, said)
         target = Pair(2, *self.SHAPES)
         pawl.torch.load(self.path, target.module, target.optimizers, hints=pawl.torch.Hints(parameter_names=given))
         self.assertEqual(source.content(), target.content())
@@ -147,6 +154,25 @@ class GanTest(Case):
                 objects = dict(zip(source.keys, [*source.models, *source.optimizers], strict=True))
                 torch.save({"loop": {"optimizer": source.optimizers[0]}} | objects, self.path)  # it leads there, too
                 self.assert_loaded(source, target)
+
+    def test_state_below_objects_of_an_optimizer_saved_whole(self):
+        class Factors:
+            def __init__(self, size):
+                self.left, self.right = torch.full((size, size), 0.5), [torch.full((size,), 0.25)]
+
+        self.addCleanup(globals().pop, "Factors")
+        globals()["Factors"] = Factors
+        Factors.__qualname__ = "Factors"
+        source = Pair(1, *self.SHAPES).trained()
+        for optimizer in source.optimizers:
+            for parameter, state in optimizer.state.items():
+                state["factors"] = {"both": Factors(len(parameter))}
+        torch.save(dict(zip(source.keys, [*source.models, *source.optimizers], strict=True)), self.path)
+        found = self.names(self.path)
+        self.assertEqual({f"{key}.{name}" for key, model in zip(source.keys, source.models, strict=False)
+                          for name, _ in model.named_parameters()}, set(found))
+        for name, roles in found.items():
+            self.assertLessEqual({"factors.both.left", "factors.both.right.0"}, roles, name)
 
     def test_shapes_that_only_one_parameter_has(self):
         source = Pair(1, (2, 3, 4, 5), (2, 3, 4)).trained()  # the critic's shapes are among the generator's, too
@@ -226,6 +252,45 @@ class GanTest(Case):
         self.assertEqual(source.content(), target.content())
         with self.assertRaisesRegex(PawlError, 'no tensors lie under "middle"'):
             self.names(self.path, parameter_names_file=self.file_of({"first": "middle"}))
+
+    def test_one_of_two_with_its_optimizer(self):
+        source = Pair(1, (4, 4, 4), (4, 4, 4)).trained()
+        torch.save(source.states(), self.path)
+        target = Pair(2, (4, 4, 4), (4, 4, 4), rates=(0.75, 0.75))
+        with self.assertRaisesRegex(Refused, r"several models of these names, below 'netG\.', 'netD\.'.*as a dict"):
+            pawl.torch.load(self.path, target.models[1], strict=False)
+        pawl.torch.load(self.path, target.models[1], {"optD": target.optimizers[1]}, strict=False,
+                        rename=lambda name: f"netD.{name}")
+        for mine, theirs in zip(source.content(), target.content(), strict=True):
+            self.assertEqual(mine[len(mine) // 2:], theirs[len(theirs) // 2:])
+            self.assertNotEqual(mine[:len(mine) // 2], theirs[:len(theirs) // 2])
+
+    def test_several_models_that_are_not_one_module(self):
+        source = Pair(1, (4, 4, 4), (4, 4, 4)).trained()
+        torch.save(source.states(), self.path)
+        for models in (source.models, dict(zip(source.keys, source.models, strict=False))):
+            with self.assertRaisesRegex(Refused, "ModuleDict"):
+                pawl.torch.load(self.path, models, source.optimizers)
+
+    def test_one_model_under_the_key_that_the_file_gives_it(self):
+        source = Pair(1, (4, 4, 4), (4, 4, 4)).trained()
+        torch.save({"model": source.models[0].state_dict(), "optimizer": source.optimizers[0].state_dict()}, self.path)
+        target = Pair(2, (4, 4, 4), (4, 4, 4))
+        pawl.torch.load(self.path, nn.ModuleDict({"model": target.models[0]}), target.optimizers[0])
+        self.assertEqual(source.content()[1][0], target.content()[1][0])
+        self.assertTrue(torch.equal(source.models[0][0].weight, target.models[0][0].weight))
+
+    def test_each_model_with_its_optimizer_in_a_dict_of_their_own(self):
+        source = Pair(1, (4, 4, 4), (4, 4, 4), ("G", "D", "", "")).trained()
+        torch.save({key: {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    for key, model, optimizer in zip("GD", source.models, source.optimizers, strict=True)}, self.path)
+        target = Pair(2, (4, 4, 4), (4, 4, 4), ("G", "D", "", ""))
+        with self.assertRaisesRegex(Refused, "'G' here is 'G.model' in the checkpoint.*nn.ModuleDict"):
+            pawl.torch.load(self.path, target.module, target.optimizers)
+        below = nn.ModuleDict({key: nn.ModuleDict({"model": model})
+                               for key, model in zip("GD", target.models, strict=True)})
+        pawl.torch.load(self.path, below, target.optimizers)
+        self.assertEqual(source.content(), target.content())
 
     def file_of(self, names):
         path = os.path.join(self.directory, "given.json")

@@ -38,6 +38,7 @@ def layout_of(model: Any, optimizer: Any = None, *, rename: Callable[[str], str]
     reader = LayoutReader(rename or (lambda name: name))
     for module in listed(model):
         reader.add_module(module)
+    reader.check_unique()  # of two models of one name the optimizers are not the reason
     for each in optimizer.values() if isinstance(optimizer, dict) else listed(optimizer):
         reader.add_optimizer(each)
     if isinstance(optimizer, dict):
@@ -68,7 +69,8 @@ class LayoutReader:
 
     def add_module(self, module: torch.nn.Module) -> None:
         if not isinstance(module, torch.nn.Module):
-            raise Refused(f"{type(module).__name__} is not a model: pass torch.nn.Modules")
+            several = "; several by their names in a torch.nn.ModuleDict" if isinstance(module, dict) else ""
+            raise Refused(f"{type(module).__name__} is not a model: pass torch.nn.Modules{several}")
         bring_back_shards(module)
         found = list(module_prefixes(module))
         for prefix, each in found:
@@ -231,7 +233,8 @@ class LayoutReader:
             known = seen.setdefault((piece.name, piece.role), (piece.shape, piece.dtype))
             box = (piece.name, piece.role, piece.box)
             if known != (piece.shape, piece.dtype) or (box in boxes):
-                raise Refused(f"{piece} names two tensors on one rank: give them different names, with rename=")
+                raise Refused(f"{piece} names two tensors on one rank: give them different names, several models "
+                              f"in a torch.nn.ModuleDict, pipeline stages with rename=")
             boxes.add(box)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,8 @@ def check_plan(options: LoadOptions, plan: LoadPlan) -> None:
     if problems and options.strict:
         raise Refused(f"{options.path} is incomplete: {first_of(problems)} (strict=False loads what is there)")
     unnamed = "; ".join(checkpoint.unnamed if plan.layout.optimizers else [])
+    if unnamed and options.strict and _names_hint(plan):  # names of weights come first: numbers get theirs
+        raise Refused(_missing(options, plan))
     if unnamed and options.strict:
         raise Refused(f"{options.path}: {unnamed} (optimizer=None loads the weights alone)")
     if checkpoint.unsupported and options.strict:
@@ -157,7 +159,7 @@ def access_of(options: LoadOptions, plan: LoadPlan) -> dict[str, Any]:
 def _missing(options: LoadOptions, plan: LoadPlan) -> str:
     missing = [f"{piece} {list(piece.shape)}" for piece in plan.found.missing]
     text = f"{options.path} ({plan.checkpoint.format}) lacks {first_of(missing)}"
-    hint = _prefix_hint(plan)
+    hint = _names_hint(plan)
     if hint:
         return f"{text}. {hint}"
     stored = {tensor.role for tensor in plan.checkpoint.tensors}
@@ -168,23 +170,42 @@ def _missing(options: LoadOptions, plan: LoadPlan) -> str:
     return f"{text} (strict=False leaves what is missing as it is)"
 
 
-def _prefix_hint(plan: LoadPlan) -> str:
-    """Whether all names differ by the same first part."""
+def _names_hint(plan: LoadPlan) -> str:
+    """Whether all names differ by the same first part, or by one more part after that."""
     names = [piece.name for piece in plan.found.missing if piece.role in OF_THE_MODEL]
-    stored = [tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL]
+    stored = dict.fromkeys(tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL)
     if not names:
         return ""
+    longer = [name.removesuffix(names[0]) for name in stored if name.endswith("." + names[0])]
+    longer = [prefix for prefix in longer if all(prefix + each in stored for each in names)]
+    if len(longer) > 1:
+        return (f"The checkpoint has several models of these names, below {', '.join(map(repr, longer))}: pass "
+                f"rename=lambda name: {longer[0]!r} + name for the first, and its optimizer as a dict, by what leads "
+                f"to it in the checkpoint")
+    if longer:
+        return f"The checkpoint's names begin with {longer[0]!r}: pass rename=lambda name: {longer[0]!r} + name"
     for name in stored:
-        if name.endswith("." + names[0]):
-            prefix = name.removesuffix(names[0])
-            if all(prefix + each in stored for each in names):
-                return f"The checkpoint's names begin with {prefix!r}: pass rename=lambda name: {prefix!r} + name"
-        elif names[0].endswith("." + name):
+        if names[0].endswith("." + name):
             prefix = names[0].removesuffix(name)
             if all(each.startswith(prefix) and each.removeprefix(prefix) in stored for each in names):
                 return (f"The checkpoint's names lack the first part {prefix!r}: pass rename=lambda name: "
                         f"name.removeprefix({prefix!r})")
-    return ""
+    return _inner_hint(names, stored)
+
+
+def _inner_hint(names: list[str], stored: Iterable[str]) -> str:
+    """Whether the checkpoint has one more part after each first one: "G.model.0.weight" for "G.0.weight"."""
+    inner: dict[str, set[str]] = {}  # by the first part
+    for name in stored:
+        first, _, rest = name.partition(".")
+        for at, letter in enumerate(rest):
+            if letter == ".":
+                inner.setdefault(f"{first}.{rest[at + 1:]}", set()).add(f"{first}.{rest[:at]}")
+    found = {name.partition(".")[0]: inner.get(name, set()) for name in names}
+    if any(len(inner.get(name, ())) != 1 or inner[name] != found[name.partition(".")[0]] for name in names):
+        return ""
+    told = ", ".join(f"{first!r} here is {''.join(longer)!r} in the checkpoint" for first, longer in found.items())
+    return f"{told}: name the models so in a torch.nn.ModuleDict of torch.nn.ModuleDict, or pass rename="
 
 
 def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[str, Any]

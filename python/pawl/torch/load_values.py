@@ -86,12 +86,21 @@ def set_group(live: dict[str, Any], saved: dict[str, Any]) -> None:
     for key, value in saved.items():
         if key not in live and key not in _OF_SCHEDULERS:  # of another version of the optimizer
             continue
-        old = live.get(key)
-        if isinstance(old, torch.Tensor):
-            with torch.no_grad():
-                old.fill_(value)
-        else:
-            live[key] = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
+        live[key] = _put(live.get(key), value)
+
+
+def _put(old: Any, value: Any) -> Any:
+    """A saved value in the form that the group's has: tensors keep their memory, also as parts of a pair (betas)."""
+    if isinstance(old, torch.Tensor):
+        with torch.no_grad():
+            old.fill_(value)
+        return old
+    if not isinstance(value, list) or not isinstance(old, (list, tuple)):
+        return value
+    inner = old if len(old) == len(value) else value
+    parts = [_put(part, each) if isinstance(part, torch.Tensor) else each
+             for part, each in zip(inner, value, strict=True)]
+    return tuple(parts) if isinstance(old, tuple) else parts
 
 
 def set_extra_state(model: Any, extra: dict[str, Any], rename: Callable[[str], str]) -> None:

@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str], model: Any, optimizer: Any = None, *, str
 
 def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[str], str] | None,
           created: CreatedState) -> LoadPlan:
-    adapter = Adapter.of(options.path, model)
+    adapter = Adapter.of(options.path, model, lambda: _names_in(options))
     if adapter and rename is None:
         rename = adapter.rename
     layout = layout_of(model, optimizer, rename=rename)
@@ -103,6 +103,11 @@ def _plan(options: LoadOptions, model: Any, optimizer: Any, rename: Callable[[st
     except BaseException:
         checkpoint.close()
         raise
+
+
+def _names_in(options: LoadOptions) -> set[str]:
+    with Checkpoint(options.path, **options.open) as checkpoint:
+        return {tensor.name for tensor in checkpoint.tensors}
 
 
 def _with_state(layout: Layout, sources: Sources, created: CreatedState, notes: list[str],

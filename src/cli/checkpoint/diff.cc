@@ -311,9 +311,20 @@ Error not_comparable(const std::vector<std::string>& tensors) {
                                    " (--skip-unsupported compares the others)")};
 }
 
+// The given names may be those of one side's optimizers, where the other side has names of its own.
+void open_without_names(const std::string& path, ReadOptions read, Result<CheckpointView>& side) {
+  read.parameter_names_file.clear();
+  Result<CheckpointView> plain = open_proven(path, read);
+  if (plain && plain->unnamed.empty()) side = std::move(plain);
+}
+
 Status open_both(const DiffOptions& options, Comparison& comparison) {
-  PAWL_ASSIGN(comparison.a, open_proven(options.a, options.read));
-  PAWL_ASSIGN(comparison.b, open_proven(options.b, options.read));
+  Result<CheckpointView> a = open_proven(options.a, options.read);
+  Result<CheckpointView> b = open_proven(options.b, options.read);
+  if (a.has_value() != b.has_value() && !options.read.parameter_names_file.empty())
+    open_without_names(a ? options.b : options.a, options.read, a ? b : a);
+  PAWL_ASSIGN(comparison.a, std::move(a));
+  PAWL_ASSIGN(comparison.b, std::move(b));
   for (const std::string& role : options.roles) {  // one side may lack it, not both
     const Result<std::vector<std::uint32_t>> in_a = with_roles(comparison.a, {role}),
                                              in_b = with_roles(comparison.b, {role});

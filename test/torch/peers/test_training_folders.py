@@ -155,6 +155,21 @@ class TrainingFolders(unittest.TestCase):
         _, report = self.check_trainer(generate.adapted_model(), fresh, "transformers Trainer with PEFT",
                                        generate.adapter_name)
         self.assertIn("the model below it stay", " ".join(report.notes))
+        self.pawl("convert", self.folder / "run" / "checkpoint-3", self.folder / "store", "--to", "pawl",
+                  "--param-names", self.folder / "names.json")
+        follows = generate.trainer_of(self.folder / "third", generate.adapted_model())
+        for parameter in follows.model.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.zeros_(parameter)
+        follows.create_optimizer()
+        pawl.torch.load(self.folder / "store", follows.model, follows.optimizer)
+        stored = load_file(self.folder / "converted.safetensors")
+        optimizer = generate.optimizer_of(follows)
+        for name, parameter in follows.model.named_parameters():
+            if parameter.requires_grad:
+                key = generate.adapter_name(name)
+                self.assertTrue(torch.equal(stored[f"{key}/weight"], parameter), name)
+                self.assertTrue(torch.equal(stored[f"{key}/exp_avg"], optimizer.state[parameter]["exp_avg"]), name)
 
     def test_other_kinds_of_adapters(self):
         lora = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
