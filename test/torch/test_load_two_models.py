@@ -108,7 +108,8 @@ class GanTest(Case):
     def test_torch_save_by_number(self):
         source = Pair(1, *self.SHAPES).trained()
         torch.save(source.states(), self.path)
-        self.assert_loaded(source, Pair(2, *self.SHAPES))
+        report = self.assert_loaded(source, Pair(2, *self.SHAPES))
+        self.assertIn("they have the live optimizer's names", " ".join(report.notes))
         # Without a live optimizer nothing says the order inside of a model.
         code, _, said = self.pawl("convert", self.path, os.path.join(self.directory, "out"), "--to", "safetensors")
         self.assertNotEqual(0, code)
@@ -264,6 +265,14 @@ class GanTest(Case):
         for mine, theirs in zip(source.content(), target.content(), strict=True):
             self.assertEqual(mine[len(mine) // 2:], theirs[len(theirs) // 2:])
             self.assertNotEqual(mine[:len(mine) // 2], theirs[:len(theirs) // 2])
+
+    def test_one_of_two_whose_optimizer_has_names_is_not_named_as_the_only_one(self):
+        source = Pair(1, (4, 4, 4), (2, 4)).trained()  # the first has equal shapes, so its numbers have no names
+        torch.save(source.states(), self.path)
+        self.assertLessEqual({"netG.0.weight", "netG.1.weight", "netD.0.weight"}, set(self.names(self.path)))
+        target = Pair(2, (4, 4, 4), (2, 4))
+        with self.assertRaisesRegex(Refused, "names begin with 'netD.'"):
+            pawl.torch.load(self.path, target.models[1], strict=False)
 
     def test_several_models_that_are_not_one_module(self):
         source = Pair(1, (4, 4, 4), (4, 4, 4)).trained()

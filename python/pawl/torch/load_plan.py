@@ -83,6 +83,7 @@ def _open_named(options: LoadOptions, layout: Layout) -> Checkpoint:
                 first.unnamed.append(f"nor are they the live optimizer's: {_without_flags(str(error))}")
             return first
     first.close()
+    second.notes = [note.replace("the names that were given", "the live optimizer's names") for note in second.notes]
     return second
 
 
@@ -172,12 +173,15 @@ def _missing(options: LoadOptions, plan: LoadPlan) -> str:
 
 def _names_hint(plan: LoadPlan) -> str:
     """Whether all names differ by the same first part, or by one more part after that."""
-    names = [piece.name for piece in plan.found.missing if piece.role in OF_THE_MODEL]
-    stored = dict.fromkeys(tensor.name for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL)
+    shapes = {piece.name: tuple(piece.shape) for piece in plan.found.missing if piece.role in OF_THE_MODEL}
+    names = list(shapes)
+    stored = {tensor.name: tuple(tensor.shape) for tensor in plan.checkpoint.tensors if tensor.role in OF_THE_MODEL}
     if not names:
         return ""
     longer = [name.removesuffix(names[0]) for name in stored if name.endswith("." + names[0])]
     longer = [prefix for prefix in longer if all(prefix + each in stored for each in names)]
+    fitting = [prefix for prefix in longer if all(stored[prefix + each] == shape for each, shape in shapes.items())]
+    longer = fitting or longer
     if len(longer) > 1:
         return (f"The checkpoint has several models of these names, below {', '.join(map(repr, longer))}: pass "
                 f"rename=lambda name: {longer[0]!r} + name for the first, and its optimizer as a dict, by what leads "

@@ -492,12 +492,14 @@ StateNames Namer::run() {
   find_groups();
   match_models();
   trust_words();
+  // Numbers may be those of another model, whose names are to be told from these.
+  const bool keeps_roots = options_.keep_roots || (out_.is_indexed && std::ranges::any_of(groups_, &Group::has_model));
   for (const Caution caution :
        {Caution::none, Caution::with_roots, Caution::with_wrappers, Caution::with_both, Caution::as_stored}) {
-    if (options_.keep_roots && (caution == Caution::none || caution == Caution::with_wrappers)) continue;
+    if (keeps_roots && (caution == Caution::none || caution == Caution::with_wrappers)) continue;
     assign(caution);
     if (is_unique()) {
-      if (caution != (options_.keep_roots ? Caution::with_roots : Caution::none))
+      if (caution != (keeps_roots ? Caution::with_roots : Caution::none))
         out_.notes.emplace_back("shorter names would merge tensors that differ: names are nearer to the stored ones");
       return std::move(out_);
     }

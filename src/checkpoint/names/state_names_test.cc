@@ -67,6 +67,11 @@ TEST(StateNames, RatesOfSchedulersAreNoWeights) {
   EXPECT_EQ(named({{"w"}, {"_last_lr", "0"}}), (Names{"w/weight", "[_last_lr.0]"}));
 }
 
+TEST(StateNames, OneOfTwoModelsIsNotNamedAsTheOnlyOne) {
+  EXPECT_EQ(named({{"G", "w"}, {"D", "w"}, {"optG", "state", "0", "exp_avg"}, {"optD", "state", "w", "exp_avg"}}),
+            (Names{"G.w/weight", "D.w/weight", "optG.state.0/exp_avg", "D.w/exp_avg"}));
+}
+
 TEST(StateNames, RootsAreKeptWhereTheyWereGiven) {
   EXPECT_EQ(named({{"model", "w"}, {"optim", "state", "w", "exp_avg"}}, {.keep_roots = true}),
             (Names{"model.w/weight", "model.w/exp_avg"}));
