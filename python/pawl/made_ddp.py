@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 _made: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -16,14 +17,16 @@ def watch() -> None:
     """Before the script makes any. Idempotent."""
     from torch.nn.parallel import DistributedDataParallel
 
-    original = DistributedDataParallel.__init__
+    for name in ("__init__", "__setstate__"):  # a copy is made by the second
+        setattr(DistributedDataParallel, name, _numbering(getattr(DistributedDataParallel, name)))
 
+
+def _numbering(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         numbered(self)
-
-    DistributedDataParallel.__init__ = init
+    return make
 
 
 def made() -> list[Any]:

@@ -245,11 +245,6 @@ class Protected:
 
     def ddp_modules(self) -> list[Any]:
         """All that are in what was handed over, or around it."""
-        from torch.nn.parallel import DistributedDataParallel
-        for wrapper in self.wrappers:
-            for each in wrapper.modules():
-                if isinstance(each, DistributedDataParallel):
-                    made_ddp.numbered(each)  # a deep copy, which was not made by its constructor
         own = {id(parameter) for _, parameter in self.parameters()}
         return [each for each in made_ddp.made() if any(id(parameter) in own for parameter in each.parameters())]
 
