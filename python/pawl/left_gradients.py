@@ -8,9 +8,10 @@ talks to anybody; all calls come from the training thread.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,15 @@ class LeftGradients:
         for parameter in _parameters(optimizer):
             self._stepped.add(id(parameter))
             if parameter.grad is not None:
-                self._used[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
+                self._note_used(parameter)
+
+    @contextlib.contextmanager
+    def put_elsewhere(self, parameters: Iterable[Any]) -> Iterator[None]:
+        """Gradients that get other memory meanwhile, and the same values, are as used as they were."""
+        used = [each for each in parameters if self._is_used(each)]
+        yield
+        for parameter in used:
+            self._note_used(parameter)
 
     def about_to_step(self, optimizer: Any) -> None:
         """It uses the gradients that are there."""
@@ -71,16 +80,20 @@ class LeftGradients:
         self._used.clear()
         self._stepped.clear()
 
-    def _has_left(self, parameter: Any) -> bool:
-        gradient = parameter.grad
-        if gradient is None:
-            return False
+    def _note_used(self, parameter: Any) -> None:
+        self._used[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
+
+    def _is_used(self, parameter: Any) -> bool:
         used, version = self._used.get(id(parameter), (None, 0))
-        if used is not None and used() is gradient and gradient._version == version:
+        gradient = parameter.grad
+        return used is not None and gradient is not None and used() is gradient and gradient._version == version
+
+    def _has_left(self, parameter: Any) -> bool:
+        if parameter.grad is None or self._is_used(parameter):
             return False
-        if holds_something(gradient):
+        if holds_something(parameter.grad):
             return True
-        self._used[id(parameter)] = (weakref.ref(gradient), gradient._version)
+        self._note_used(parameter)
         return False
 
     def _left(self, name: str, parameter: Any, step: int) -> Left:

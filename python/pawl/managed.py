@@ -279,7 +279,8 @@ class ManagedJob(Job):
             if self._steps_here >= STEPS_BEFORE_SEAL:
                 self._state.seal(self._member.build)
             if self._layouts is not None:
-                self._layouts.lay()
+                with self._protected.gradients.put_elsewhere(each for _, each in self._protected.parameters()):
+                    self._layouts.lay()  # DDP(gradient_as_bucket_view=True) has gradients in its buckets
         except (Recover, Stop) as pending:
             self._losses.note(pending)
             return str(pending)

@@ -1,4 +1,5 @@
-"""A generator that is trained in every fourth step only: DDP lays its buckets long after the first steps."""
+"""A generator that is trained in every fourth step only: DDP lays its buckets, where its gradients lie, long after the
+first steps."""
 import torch
 import trap
 from torch import nn
@@ -24,7 +25,7 @@ class Maker(nn.Module):
 
 
 critic = DistributedDataParallel(nn.Sequential(nn.Linear(trap.FEATURES, 16), nn.Tanh(), nn.Linear(16, 1)))
-maker = DistributedDataParallel(Maker(), bucket_cap_mb=1e-4)
+maker = DistributedDataParallel(Maker(), bucket_cap_mb=1e-4, gradient_as_bucket_view=True)
 judging, making = (torch.optim.Adam(each.parameters(), lr=1e-2) for each in (critic, maker))
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)
 job.protect(critic, maker, judging, making, sampler)
