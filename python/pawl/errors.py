@@ -3,7 +3,7 @@
 `Refused`: a mistake in the script or in how it was started. The message names the cause and the remedy, and is shown
 without a traceback. `StepLost`: not a mistake. A peer died, the step in flight is undone, and it will be done again;
 only functions under `@pawl.resilient` see it. `PawlError`: everything else that pawl can't do. `Recover` and `Stop` are
-what libpawl answers; they stay inside the package.
+what libpawl answers, and `BuildAnew` ends a process in its seat; they stay inside the package.
 """
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class TimedOut(PawlError):
 
 class Recover(Exception):
     """A member was lost or is suspected: drop the step in flight and join again."""
+
+
+class BuildAnew(Exception):
+    """What the restored state needs, this process can't be made to have, and a new one in its seat can."""
 
 
 class Stop(Exception):

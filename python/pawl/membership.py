@@ -14,10 +14,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from pawl import same_script
+from pawl import same_script, script_exit
 from pawl._library import Seat, Trainer
 from pawl.build_log import BuildLog
-from pawl.errors import PawlError, Recover, Refused
+from pawl.errors import BuildAnew, PawlError, Recover, Refused
 
 COLD_RESTART_S = 120.0  # how long this process waits to be ended by its pawld
 MEET_S = 30 * 86400.0   # for the other seats; pawld ends the wait when one can't come
@@ -78,6 +78,8 @@ class Membership:
     def restore(self) -> None:
         try:
             self._trainer.restore()
+        except BuildAnew as why:
+            script_exit.start_anew(f"{why}, and can't be put back")
         except PawlError as error:
             if "was written while it was copied" in str(error):  # a process of this seat saw it, and is gone
                 raise Refused(f"{error}. Call step.fence() right before the write, and start the job again") from None

@@ -3,23 +3,23 @@
 A reducer lays its buckets anew once, in the order in which rank 0 came to the gradients of its first backward. Who is
 built anew after a loss would lay them later than the others, alone, or in another order; and torch can only mend a
 backward that an exception has left by laying them once more. So the buckets are a part of what is restored (Layouts),
-on each seat by itself. All that is private to torch about reducers is here. The training thread's.
+on each seat by itself. A process that can't put them back raises BuildAnew once: another one takes its seat, whose
+reducers are new. All that is private to torch about reducers is here. The training thread's.
 """
 from __future__ import annotations
 
 import json
-import weakref
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pawl import made_ddp, volatile_state
-from pawl.errors import Refused
+from pawl.errors import BuildAnew, Refused
 
 Buckets = list[list[int]]  # numbers of parameters
-# What _lay_as() has made of a module, for as long as is_laid() is what it was then.
-_laid_as: weakref.WeakKeyDictionary[Any, tuple[bool, Buckets]] = weakref.WeakKeyDictionary()
+LOGGED = "rebuilt_per_bucket_param_indices"
+LOG_EACH, LOG_RARELY = 1, 100  # iterations; torch's own is the second
 
 
 class Layouts:
@@ -30,6 +30,7 @@ class Layouts:
         self._modules = [each for each in modules if not made_ddp.has_sparse_gradients(each)]
         self._alone = alone
         self._known: tuple[list[bool], bytes] | None = None  # which are laid, and what was saved
+        self._in_use = False  # they have trained in a step that was captured, or were restored
 
     def lay(self) -> None:
         """On all ranks at the end of each step: what DDP would do in its next forward, however many steps later that
@@ -42,6 +43,7 @@ class Layouts:
         return volatile_state.Part("buckets", self._save, self._load)
 
     def _save(self) -> bytes:
+        self._in_use = True
         laid = [is_laid(module) for module in self._modules]
         if self._known is None or self._known[0] != laid:
             layouts = list(zip(laid, map(_buckets, self._modules), strict=True))
@@ -52,8 +54,24 @@ class Layouts:
         self._known = None
         for module, (laid, buckets) in zip(self._modules, json.loads(zlib.decompress(saved)), strict=False):
             if is_broken(module) or is_laid(module) != laid or _buckets(module) != buckets:
-                with self._alone():
-                    _lay_as(module, laid, buckets)
+                self._put_back(module, laid, buckets)
+        self._in_use = True
+
+    def _put_back(self, module: Any, laid: bool, buckets: Buckets) -> None:
+        """Fails: BuildAnew; Refused, in a process that was built anew."""
+        if not laid and not is_laid(module) and _buckets(module) == buckets:
+            _reset(module)  # only a backward is broken
+            return
+        if self._in_use and (_is_in_pieces(module) or not laid and is_laid(module)):
+            raise BuildAnew("DDP laid its buckets in a step that is lost")  # perhaps by half of rank 0's order
+        with self._alone():
+            why = _lay_as(module, laid, buckets)
+        if why is None:
+            return
+        if self._in_use:
+            raise BuildAnew(why)
+        raise Refused(f"{why}, not even in a new process: start the job again, and keep the order of declaration: "
+                      f"DistributedDataParallel(..., find_unused_parameters=True)")
 
 
 def buckets(module: Any) -> list[list[Any]]:
@@ -63,16 +81,36 @@ def buckets(module: Any) -> list[list[Any]]:
 
 
 def _buckets(module: Any) -> Buckets:
-    """Where they were laid more than once, torch tells how they were laid first."""
-    laid, known = _laid_as.get(module, (None, []))
-    if laid is is_laid(module):
-        return known
+    """As they lie now."""
+    if is_laid(module):
+        return _logged(module)
     numbers = {id(parameter): number for number, parameter in enumerate(made_ddp.numbered(module))}
     return [[numbers[id(parameter)] for parameter in bucket.parameters()] for bucket in _told_by(module)]
 
 
+def _logged(module: Any) -> Buckets:
+    """Of laid ones. Where they were laid more than once, torch's buckets go on telling their first parameters; its log,
+    brought up to date, tells where they are."""
+    _log(module)
+    return [[int(number) for number in bucket.split()] for bucket in module._get_ddp_logging_data()[LOGGED].split(",")]
+
+
+def _log(module: Any) -> None:
+    """Torch writes buckets into its log where it has seen, since it did so last, that they weren't laid."""
+    module._set_ddp_runtime_logging_sample_rate(LOG_EACH)
+    module.logger.set_runtime_stats_and_log()
+    module._set_ddp_runtime_logging_sample_rate(LOG_RARELY)
+
+
+def _is_in_pieces(module: Any) -> bool:
+    """Whether a parameter is in no bucket, or in two."""
+    return sorted(number for bucket in _buckets(module) for number in bucket) != [
+        *range(len(made_ddp.numbered(module)))]
+
+
 def _told_by(module: Any) -> list[Any]:
-    """Torch tells of a bucket with zeros as large as its gradients, which here take no memory."""
+    """Of those that aren't laid. Torch tells of a bucket with zeros as large as its gradients, which here take no
+    memory."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -123,10 +161,11 @@ def _reset(module: Any) -> None:
     """DDP begins its next backward anew, and will lay its buckets after it."""
     module.reducer._reset_state()
     module._has_rebuilt_buckets = False
+    _log(module)
 
 
-def _lay_as(module: Any, laid: bool, buckets: Buckets) -> None:
-    """By a backward in which gradients come in this order, none of which anything is computed from. Fails: Refused."""
+def _lay_as(module: Any, laid: bool, buckets: Buckets) -> str | None:
+    """By a backward in which gradients come in this order, none of which anything is computed from. Answers why not."""
     import torch
 
     class Backward(torch.autograd.Function):
@@ -143,19 +182,19 @@ def _lay_as(module: Any, laid: bool, buckets: Buckets) -> None:
 
     _reset(module)
     if not _lays(module):
-        return
-    module.reducer.prepare_for_forward()
-    module.reducer.prepare_for_backward([])
-    with torch.enable_grad():
-        Backward.apply(torch.zeros((), requires_grad=True)).backward()
-    why = lay_buckets(module)
-    parameters = made_ddp.numbered(module)
-    for parameter in parameters:
+        return None
+    try:
+        module.reducer.prepare_for_forward()
+        module.reducer.prepare_for_backward([])
+        with torch.enable_grad():
+            Backward.apply(torch.zeros((), requires_grad=True)).backward()
+        why = lay_buckets(module)
+    except RuntimeError as error:
+        why = f"{error}"
+    for parameter in made_ddp.numbered(module):
         parameter.grad = None
-    wanted = [[parameters[number].shape for number in bucket] for bucket in buckets]
-    if why is not None or wanted != [[each.shape for each in bucket.gradients()] for bucket in _told_by(module)]:
-        raise Refused(f"DDP's buckets can't be laid as they were{f': {why}' if why else ''}: start the job again, and "
-                      f"keep the order of declaration: DistributedDataParallel(..., find_unused_parameters=True)")
+    if why is not None or _buckets(module) != buckets:
+        return f"DDP's buckets can't be laid as they were{f' ({why})' if why else ''}"
     if not laid:
         _reset(module)
-    _laid_as[module] = laid, buckets
+    return None

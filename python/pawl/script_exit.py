@@ -100,6 +100,14 @@ def exit_now(why: str) -> NoReturn:
     os._exit(1)
 
 
+def start_anew(why: str) -> NoReturn:
+    """After a loss: another process takes this one's seat, with the state that pawld holds."""
+    say(f"{why}: this process starts anew in its seat")
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)  # a death like the other; an exit would be the script's own failure
+    raise SystemExit(1)  # not reached
+
+
 def watch(job: EndingJob) -> None:
     """From now on the end of this process is seen. After init_process_group, which has a hook of its own."""
     global _job
@@ -119,10 +127,8 @@ def show_sentences() -> None:
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         note_failure(error)
         if _lost_with(error):
-            say(f"a peer was lost, and between two steps the script failed because of it ({kind.__name__}: {error}): "
-                f"this process starts anew in its seat")
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)  # a death like the other; an exit would be the script's own failure
+            start_anew(f"a peer was lost, and between two steps the script failed because of it "
+                       f"({kind.__name__}: {error})")
         if isinstance(error, Refused):
             global _refused
             _refused = True

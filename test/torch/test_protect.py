@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import types
 import unittest
+import zlib
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -33,6 +35,7 @@ from pawl import (  # noqa: E402
     captured_steps,
     commit_acts,
     declared_state,
+    errors,
     late_buffers,
     left_gradients,
     look_around,
@@ -925,6 +928,9 @@ class Reducer:
         self.given = self._reducer._get_zeros_like_grad_buckets()
         return self.given
 
+    def _set_ddp_runtime_logging_sample_rate(self, rate):
+        self._reducer._set_ddp_runtime_logging_sample_rate(rate)
+
 
 class LateBuffersTest(unittest.TestCase):
     def setUp(self):
@@ -1025,6 +1031,8 @@ class SecondStepTest(unittest.TestCase):
         train(model, optimizer)
         self.assertEqual(laid, protected.gradient_order())
         self.assertIn(another, made_ddp.made())
+        self.assertIn(copied := copy.deepcopy(model), made_ddp.made())
+        del copied
         del another
         gc.collect()
         self.assertIn(model, made_ddp.made())
@@ -1086,8 +1094,6 @@ class SecondStepTest(unittest.TestCase):
         self.assertIn("can't lay DDP's buckets", self.why_not(step=replace()))
         self.assertIn("can't be laid", self.why_not(step=replace(lambda sizes: True)))
         self.assertEqual("DDP has no new order for its buckets", self.why_not(step=replace(lambda: None)))
-        self.assertEqual("gradients come in another order than in the rehearsal before",
-                         self.why_not(step=replace(lambda: True)))
 
 
 class LayoutsTest(unittest.TestCase):
@@ -1192,8 +1198,39 @@ class LayoutsTest(unittest.TestCase):
                 train(model, optimizer)
                 self.assertIsNot(True, model.reducer._rebuild_buckets(), "no rank has a part in that any more")
 
+    def test_buckets_that_are_laid_a_second_time(self):
+        model, optimizer, part = self.started(0)
+        unlaid = part.save()
+        part.load(self.started(2)[2].save())
+        _, _, again = second = self.started(2, Turned)
+        part.load(again.save())
+        self.assertEqual(self.shapes(second[0]), self.shapes(model))
+        reducers._reset(model)
+        train(model, optimizer)
+        self.assertIsNone(reducers.lay_buckets(model))
+        self.assertEqual(self.shapes(self.started(2)[0]), self.shapes(model))
+        self.assertEqual(self.started(2)[2].save(), reducers.Layouts([model], contextlib.nullcontext).part().save())
+        with self.assertRaisesRegex(errors.BuildAnew, "laid its buckets in a step that is lost"):
+            part.load(unlaid)
+
+    def test_a_backward_that_breaks_before_buckets_are_laid(self):
+        model, optimizer, part = self.started(0)
+        saved, before = part.save(), self.shapes(model)
+        self.break_backward(model, optimizer)
+        part.load(saved)
+        self.assertFalse(reducers.is_broken(model))
+        self.assertEqual((before, saved), (self.shapes(model), part.save()))
+        train(model, optimizer)
+        self.assertIsNone(reducers.lay_buckets(model))
+
+    def test_buckets_that_a_process_in_use_cannot_have(self):
+        _, _, part = self.started(2)
+        part.save()
+        with self.assertRaisesRegex(errors.BuildAnew, "can't be laid as they were"):
+            part.load(zlib.compress(json.dumps([[True, [[0], [1, 2, 3, 4, 5, 6, 7]]]]).encode()))
+
     def test_looking_at_them_takes_no_memory(self):
-        model, _, _ = self.started(2)
+        model, _, _ = self.started(0)
         model.reducer = Reducer(model.reducer)
         self.assertTrue(reducers.buckets(model))
         self.assertEqual([0], sorted({stride for bucket in model.reducer.given for stride in bucket.buffer().stride()}))

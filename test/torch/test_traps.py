@@ -103,7 +103,12 @@ class TrapTest(JobTest):
         self.equal("turned_order", kill="1:6,0:10")
 
     def test_a_model_that_is_trained_now_and_then(self):
-        self.equal("rare_maker", kill="1:7,0:11")
+        said = self.equal("rare_maker", kill="1:7,0:11")
+        self.assertNotIn("gradients are added up", said)
+
+    def test_buckets_of_a_large_model_that_are_laid_in_a_lost_step(self):
+        self.equal("big_maker", "DDP laid its buckets in a step that is lost", "starts anew in its seat",
+                   kill="1:7,0:11")
 
     def test_unfreezing_and_an_evaluation_that_is_cut_off(self):
         self.equal("unfreezing", "evaluation was cut short", kill="1:6,0:10")
