@@ -127,8 +127,12 @@ struct Job {
     return inventory;
   }
   [[nodiscard]] std::string frozen(std::uint32_t node) const {
-    return nlohmann::json{{"at_ms", 1'700'000'000'000u}, {"at_monotonic_ns", 1'000'000'000'000u}, {"generation", 2},
-                          {"kind", "frozen"},            {"node", node},                         {"step", 41}}
+    return nlohmann::json{{"at_ms", 1'700'000'000'000u},
+                          {"at_monotonic_ns", 1'000'000'000'000u},
+                          {"generation", 2},
+                          {"kind", "frozen"},
+                          {"node", node},
+                          {"step", 41}}
         .dump();
   }
 
@@ -188,7 +192,8 @@ class Node {
     std::string refused;
     const Listing listing = *line_->list(job.keys.root);
     refused = context_.mirror.apply_all(listing, clock_.now()).refused;
-    if (!context_.mirror.has_state()) {  // the record is too large to be read: then decisions are all that can be measured
+    if (!context_.mirror
+             .has_state()) {  // the record is too large to be read: then decisions are all that can be measured
       std::printf("nodes %u: the state is refused: %s\n", job.nodes, refused.c_str());
       (void)context_.mirror.learn(job.state, listing.revision, clock_.now());
     }
@@ -213,7 +218,7 @@ class Node {
     const double begun = cpu_ms();
     const JobState& state = context_.mirror.state();
     if (context_.is_evicted()) give_up("a sound node was evicted");
-    if (standing_of(state, {.self = context_.self, .was_member = true}) == Standing::member)
+    if (standing_of(state, context_.mirror.roster(), {.self = context_.self, .was_member = true}) == Standing::member)
       (void)duties_of(state, context_.followed, {});
     mover_.drive();
     calls_.answer();
@@ -229,8 +234,7 @@ class Node {
       contacts.push_back({member.life, clock_.now(), clock_.now(), false});
     const double begun = cpu_ms();
     FenceView view;
-    count_heard(view, context_.mirror.state(), context_.mirror.registrations(), context_.self, contacts, {},
-                context_.deadlines);
+    count_heard(view, context_.mirror.links(), contacts, {}, context_.deadlines);
     mover_.check_members(contacts);
     mover_.drive();
     return cpu_ms() - begun;
@@ -256,11 +260,11 @@ class Node {
   std::vector<std::function<void()>> later_;
   Events tell_{context_};
   Holds holds_{real_tasks()};
-  StateMover mover_{context_, tell_, holds_,
-                    {.on_won =
-                         [this](const JobState& next, Revision revision) {
-                           (void)context_.mirror.learn(next, revision, clock_.now());
-                         },
+  StateMover mover_{context_,
+                    tell_,
+                    holds_,
+                    {.on_won = [this](const JobState& next,
+                                      Revision revision) { (void)context_.mirror.learn(next, revision, clock_.now()); },
                      .on_lost = [](const KeyValue&) { give_up("a swap was lost"); }}};
 };
 
@@ -272,8 +276,8 @@ struct Costs {
 };
 struct Row {
   std::uint32_t nodes = 0;
-  std::size_t state_bytes = 0;    // the largest
-  double messages_a_node = 0;     // that the control sends
+  std::size_t state_bytes = 0;     // the largest
+  double messages_a_node = 0;      // that the control sends
   double messages = 0, bytes = 0;  // to all
   Costs leader, other;
   double tick_ms = 0;
@@ -371,7 +375,8 @@ Row recover(std::uint32_t nodes, double seconds) {
   note_state();
   std::vector<std::uint32_t> members = alive;
   members.push_back(nodes);  // the spare
-  phase.puts(members.size(), [&](std::size_t i) { control.put(job.keys.ready(Generation(2), NodeId(members[i])), "{}"); });
+  phase.puts(members.size(),
+             [&](std::size_t i) { control.put(job.keys.ready(Generation(2), NodeId(members[i])), "{}"); });
   expect(leader, JobPhase::running, Generation(2));
   note_state();
   phase.puts(1, [&](std::size_t) {  // what Generations::tidy_keys erases
@@ -409,7 +414,8 @@ double restore_plan_ms(std::uint32_t nodes) {
     const double begun = cpu_ms();
     const Plan plan = plan_restore(input);
     least = std::min(least, cpu_ms() - begun);
-    if (plan.resume != kCommitted || plan.sources.size() != input.seat_count) give_up("plan_restore found another plan");
+    if (plan.resume != kCommitted || plan.sources.size() != input.seat_count)
+      give_up("plan_restore found another plan");
   }
   return least;
 }
@@ -436,25 +442,26 @@ double exponent(const Rows& rows, Value value) {
 
 void print_recoveries(const std::vector<Row>& rows) {
   std::printf("\nOne recovery, one node of n dead, %u seats a node, %u spares. CPU in ms.\n", kSeatsPerNode, kSpares);
-  std::printf("| nodes | largest state, bytes | messages a node | messages in all | MB in all | leader: keys, turn a key, turn "
-              "for all | another node: keys, turn a key, turn for all | tick |\n|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| nodes | largest state, bytes | messages a node | messages in all | MB in all | leader: keys, turn a key, turn "
+      "for all | another node: keys, turn a key, turn for all | tick |\n|---|---|---|---|---|---|---|---|\n");
   for (const Row& row : rows)
     std::printf("| %u | %zu | %.0f | %.3g | %.3g | %.2f, %s%.3g, %.2f | %.2f, %s%.3g, %.2f | %.4f |\n", row.nodes,
                 row.state_bytes, row.messages_a_node, row.messages, row.bytes / 1e6, row.leader.take_ms,
                 row.leader.estimated ? "~" : "", row.leader.each_ms, row.leader.at_once_ms, row.other.take_ms,
                 row.other.estimated ? "~" : "", row.other.each_ms, row.other.at_once_ms, row.tick_ms);
-  std::printf(
-      "| n^ | %.2f | %.2f | %.2f | %.2f | %.2f, %.2f, %.2f | %.2f, %.2f, %.2f | %.2f |\n",
-      exponent(rows, [](const Row& r) { return static_cast<double>(r.state_bytes); }),
-      exponent(rows, [](const Row& r) { return r.messages_a_node; }),
-      exponent(rows, [](const Row& r) { return r.messages; }), exponent(rows, [](const Row& r) { return r.bytes; }),
-      exponent(rows, [](const Row& r) { return r.leader.take_ms; }),
-      exponent(rows, [](const Row& r) { return r.leader.each_ms; }),
-      exponent(rows, [](const Row& r) { return r.leader.at_once_ms; }),
-      exponent(rows, [](const Row& r) { return r.other.take_ms; }),
-      exponent(rows, [](const Row& r) { return r.other.each_ms; }),
-      exponent(rows, [](const Row& r) { return r.other.at_once_ms; }),
-      exponent(rows, [](const Row& r) { return r.tick_ms; }));
+  std::printf("| n^ | %.2f | %.2f | %.2f | %.2f | %.2f, %.2f, %.2f | %.2f, %.2f, %.2f | %.2f |\n",
+              exponent(rows, [](const Row& r) { return static_cast<double>(r.state_bytes); }),
+              exponent(rows, [](const Row& r) { return r.messages_a_node; }),
+              exponent(rows, [](const Row& r) { return r.messages; }),
+              exponent(rows, [](const Row& r) { return r.bytes; }),
+              exponent(rows, [](const Row& r) { return r.leader.take_ms; }),
+              exponent(rows, [](const Row& r) { return r.leader.each_ms; }),
+              exponent(rows, [](const Row& r) { return r.leader.at_once_ms; }),
+              exponent(rows, [](const Row& r) { return r.other.take_ms; }),
+              exponent(rows, [](const Row& r) { return r.other.each_ms; }),
+              exponent(rows, [](const Row& r) { return r.other.at_once_ms; }),
+              exponent(rows, [](const Row& r) { return r.tick_ms; }));
 }
 
 std::vector<std::uint32_t> numbers_in(std::string_view list) {
@@ -488,7 +495,8 @@ int run(int count, char** arguments) {
   std::printf("\nplan_restore, one node dead, CPU: ");
   for (const std::uint32_t nodes : {1250u, 12'500u})
     std::printf("%u seats %.1f ms; ", nodes * kSeatsPerNode, restore_plan_ms(nodes));
-  std::printf("\nplacement of all seats and wards, CPU: %u seats %.1f ms\n", 12'500 * kSeatsPerNode, placement_ms(12'500));
+  std::printf("\nplacement of all seats and wards, CPU: %u seats %.1f ms\n", 12'500 * kSeatsPerNode,
+              placement_ms(12'500));
   return 0;
 }
 

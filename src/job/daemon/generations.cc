@@ -49,7 +49,7 @@ void Generations::follow() {
     view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.inventories(),
                                     context.mirror.registrations().records(), context.orders.cordoned()},
                                    context.self);
-  switch (standing_of(state, view)) {
+  switch (standing_of(state, context.mirror.roster(), view)) {
     case Standing::lingering:
       return linger();
     case Standing::evicted:
@@ -99,7 +99,7 @@ void Generations::end_with_job() {
   view.trainers_gone = std::all_of(trainers.begin(), trainers.end(),
                                    [](const TrainerProcess& trainer) { return trainer.pid == 0 || trainer.finished; });
   view.in_state_for = context.clock->now() - context.mirror.state_since();
-  if (standing_of(state, view) == Standing::leaving) return;  // trainers leave on their own
+  if (standing_of(state, context.mirror.roster(), view) == Standing::leaving) return;  // trainers leave on their own
   hooks_.end_job(state.phase == JobPhase::finished ? 0 : 1);
 }
 
@@ -185,12 +185,7 @@ void Generations::begin_running() {
 // Only its seats' and its wards' arenas are kept.
 void Generations::drop_other_arenas() {
   const JobMirror& mirror = parts_.context.mirror;
-  const std::vector<Seat> wards = wards_of(mirror.my_position(), mirror.ring());
-  for (const Member& member : mirror.state().seats) {
-    if (std::find(wards.begin(), wards.end(), member.seat) == wards.end())
-      parts_.memory.drop(ArenaKind::replica, member.seat);
-    if (!(member.life == parts_.context.self)) parts_.memory.drop(ArenaKind::own, member.seat);
-  }
+  parts_.memory.drop_all_but(mirror.own_seats(), wards_of(mirror.my_position(), mirror.ring()));
 }
 
 void Generations::tidy_keys() {

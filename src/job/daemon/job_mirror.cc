@@ -52,7 +52,45 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
     faults.clear();
   }
   if (change.phase) state_since_ = now;
+  roster_ = Roster(*state_);
+  own_seats_ = seats_of(*state_, self_);
+  reads_from_evicted_ = std::ranges::any_of(
+      state_->sources, [this](const Source& source) { return contains(state_->evicted, source.from); });
+  await_reports();
   return change;
+}
+
+void JobMirror::await_reports() {
+  awaited_.clear();
+  for (const NodeLife& life : roster_.members()) look_for_report(life.node);
+}
+
+void JobMirror::look_for_report(NodeId node) {
+  const auto seat = roster_.lowest_seat_of(node);
+  if (!seat) return;
+  const NodeLife life = state_->seats[seat->value].life;
+  bool missing = false;
+  if (is_in(JobPhase::quiescing)) {
+    const auto found = inventories_.find(node);
+    missing = roster_.is_survivor(life) && (found == inventories_.end() || found->second.life != life ||
+                                            found->second.generation != state_->generation);
+  } else if (is_in(JobPhase::restoring)) {
+    missing = !is_ready(node);
+  }
+  if (missing)
+    awaited_.insert_or_assign(*seat, life);
+  else
+    awaited_.erase(*seat);
+}
+
+void JobMirror::note_own_inventory(const Inventory& inventory) {
+  inventories_[self_.node] = inventory;
+  look_for_report(self_.node);
+}
+
+void JobMirror::forget_own_inventory() {
+  inventories_.erase(self_.node);
+  look_for_report(self_.node);
 }
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
@@ -89,9 +127,14 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
   } else if (value == nullptr) {
     return;
   } else if (state_ && id_after(keys_.inventories(state_->generation), key, node)) {
-    if (auto inventory = parse_inventory(*value)) inventories_[inventory->life.node] = *inventory;
+    if (auto inventory = parse_inventory(*value)) {
+      node = inventory->life.node;
+      inventories_[node] = std::move(*inventory);
+      look_for_report(node);
+    }
   } else if (state_ && id_after(keys_.readies(state_->generation), key, node)) {
     readies_[node] = state_->generation;
+    look_for_report(node);
   } else if (state_ && id_after(keys_.faults(state_->generation), key, seat)) {
     if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {
@@ -139,6 +182,7 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   if (state_) {  // evicted ones may be what a recovery reads from
     for (const Member& member : state_->seats) note_if_gone(member.life.node);
     for (const NodeLife& life : state_->evicted) note_if_gone(life.node);
+    await_reports();
   }
   all.nodes = true;
   news_at_ = now;
@@ -160,6 +204,11 @@ std::vector<NodeLife> JobMirror::ready_members() const {
   return ready;
 }
 
+bool JobMirror::is_ready(NodeId node) const {
+  const auto found = readies_.find(node);
+  return state_ && found != readies_.end() && found->second == state_->generation;
+}
+
 std::vector<TrainerEnd> JobMirror::ends() const {
   std::vector<TrainerEnd> all;
   for (const auto& [seat, end] : ends_) all.push_back(end);
@@ -171,15 +220,8 @@ std::optional<TrainerEnd> JobMirror::end_of(Seat seat) const {
   return found != ends_.end() ? std::optional(found->second) : std::nullopt;
 }
 
-bool JobMirror::is_member() const {
-  return state_ && job::is_member(*state_, self_);
-}
-
 const Source* JobMirror::source_of(Seat seat) const {
-  if (!state_) return nullptr;
-  for (const Source& source : state_->sources)
-    if (source.seat == seat) return &source;
-  return nullptr;
+  return state_ && seat.value < state_->sources.size() ? &state_->sources[seat.value] : nullptr;
 }
 
 RingOptions JobMirror::ring() const {
@@ -187,10 +229,8 @@ RingOptions JobMirror::ring() const {
 }
 
 std::optional<std::uint32_t> JobMirror::position_of(NodeId node) const {
-  if (!state_) return std::nullopt;
-  for (const Member& member : state_->seats)
-    if (member.life.node == node) return ring_position(member.seat, ring());
-  return std::nullopt;
+  const auto seat = roster_.lowest_seat_of(node);
+  return seat ? std::optional(ring_position(*seat, ring())) : std::nullopt;
 }
 
 std::optional<NodeId> JobMirror::node_at(std::uint32_t position) const {
@@ -207,6 +247,12 @@ std::vector<Accusation> JobMirror::accusations() const {
 
 std::vector<Member> JobMirror::linked_members() const {
   return state_ ? watched_by(*state_, registrations_, self_) : std::vector<Member>();
+}
+
+const Links& JobMirror::links() const {
+  const std::pair as_of(state_revision_, registrations_.changes);
+  if (state_ && std::exchange(links_of_, as_of) != as_of) links_ = links_of(*state_, registrations_, self_);
+  return links_;
 }
 
 }  // namespace pawl::job

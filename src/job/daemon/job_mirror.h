@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "job/control/control.h"
@@ -16,6 +17,8 @@
 #include "job/recovery/absent_members.h"
 #include "job/recovery/decide.h"
 #include "job/recovery/ending.h"
+#include "job/recovery/members.h"
+#include "job/recovery/suspicion.h"
 #include "job/redundancy/placement.h"
 
 namespace pawl::job {
@@ -48,8 +51,8 @@ class JobMirror {
     registrations_.seats_per_node = spec.seats_per_node;
   }
 
-  void note_own_inventory(const Inventory& inventory) { inventories_[self_.node] = inventory; }
-  void forget_own_inventory() { inventories_.erase(self_.node); }
+  void note_own_inventory(const Inventory& inventory);
+  void forget_own_inventory();
   void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
   void forget_own_stop_ack() { stop_.told.erase(self_.node); }
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
@@ -62,6 +65,7 @@ class JobMirror {
   [[nodiscard]] const JobState& state() const { return *state_; }  // only if has_state()
   [[nodiscard]] Revision state_revision() const { return state_revision_; }
   [[nodiscard]] Duration state_since() const { return state_since_; }  // its phase
+  [[nodiscard]] const Roster& roster() const { return roster_; }       // of the state; empty if there is none
   [[nodiscard]] Generation generation() const { return state_ ? state_->generation : Generation(0); }
   [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
   [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
@@ -69,6 +73,11 @@ class JobMirror {
   [[nodiscard]] bool has_own_inventory() const { return inventories_.count(self_.node) > 0; }
   [[nodiscard]] std::vector<Inventory> inventories() const;
   [[nodiscard]] std::vector<NodeLife> ready_members() const;  // once a seat
+  [[nodiscard]] bool is_ready(NodeId node) const;
+  // By their lowest seats, in quiescing: the survivors whose inventories are not here yet; in restoring: the members that
+  // are not ready. Kept as keys come, so that a leader need not look through all of them for each.
+  [[nodiscard]] const std::map<Seat, NodeLife>& awaited() const { return awaited_; }
+  [[nodiscard]] bool reads_from_evicted() const { return reads_from_evicted_; }  // the state has such a source
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
   [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
   [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
@@ -77,7 +86,8 @@ class JobMirror {
   // When anything last changed from which a recovery could go on.
   [[nodiscard]] Duration news_at() const { return news_at_; }
 
-  [[nodiscard]] bool is_member() const;
+  [[nodiscard]] bool is_member() const { return !own_seats_.empty(); }
+  [[nodiscard]] const std::vector<Seat>& own_seats() const { return own_seats_; }  // ascending
   [[nodiscard]] const Source* source_of(Seat seat) const;
   // The ring, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the root.
   [[nodiscard]] RingOptions ring() const;
@@ -85,16 +95,25 @@ class JobMirror {
   [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
   [[nodiscard]] std::uint32_t my_position() const { return position_of(self_.node).value_or(0); }
   [[nodiscard]] bool is_root() const { return is_member() && my_position() == 0; }
-  // To whom this node keeps links (job/recovery/suspicion.h).
+  // To whom this node keeps links, and with whom it has any (job/recovery/suspicion.h).
   [[nodiscard]] std::vector<Member> linked_members() const;
+  [[nodiscard]] const Links& links() const;
 
  private:
   void apply_record(const std::string& key, const std::string* value, Change& change);
+  void await_reports();
+  void look_for_report(NodeId node);
 
   const NodeLife self_;
   const JobKeys keys_;
   JobSpec spec_;
   std::optional<JobState> state_;
+  Roster roster_;
+  std::vector<Seat> own_seats_;
+  bool reads_from_evicted_ = false;
+  std::map<Seat, NodeLife> awaited_;
+  mutable Links links_;  // as of these:
+  mutable std::pair<Revision, std::uint64_t> links_of_{-1, 0};
   Revision state_revision_ = 0;
   Duration state_since_{};
   Registrations registrations_;

@@ -206,11 +206,45 @@ TEST_F(Mirror, ReadsStopsFinishesAndExits) {
 }
 
 TEST_F(Mirror, FindsASeatsSource) {
-  state.sources = {{Seat(1), SourceKind::replica, test_life(2), Generation(1), Step(4)}};
+  state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(4)},
+                   {Seat(1), SourceKind::replica, test_life(2), Generation(1), Step(4)}};
   (void)mirror.learn(state, ++revision, 10s);
   ASSERT_NE(mirror.source_of(Seat(1)), nullptr);
-  EXPECT_EQ(mirror.source_of(Seat(1))->step, Step(4));
-  EXPECT_EQ(mirror.source_of(Seat(0)), nullptr);
+  EXPECT_EQ(mirror.source_of(Seat(1))->from, test_life(2));
+  EXPECT_EQ(mirror.source_of(Seat(2)), nullptr);
+}
+
+TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
+  using Awaited = std::map<Seat, NodeLife>;
+  state.phase = JobPhase::quiescing;
+  state.evicted = {test_life(2)};
+  (void)mirror.learn(state, ++revision, 10s);
+  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
+  Inventory inventory;
+  inventory.generation = state.generation;
+  inventory.life = test_life(0, 7);
+  (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
+  EXPECT_EQ(mirror.awaited().size(), 2u) << "another life's";
+  inventory.life = test_life(0);
+  (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
+  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(1), test_life(1)}}));
+  inventory.life = test_life(1);
+  mirror.note_own_inventory(inventory);
+  EXPECT_TRUE(mirror.awaited().empty());
+  mirror.forget_own_inventory();
+  EXPECT_EQ(mirror.awaited().size(), 1u);
+
+  state.phase = JobPhase::restoring;
+  state.seats[2].life = test_life(3);
+  (void)mirror.learn(state, ++revision, 11s);
+  EXPECT_EQ(mirror.awaited().size(), 3u) << "to be ready";
+  (void)put(keys.ready(state.generation, NodeId(3)), "{}");
+  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
+  (void)mirror.apply_all({{{keys.state(), to_json(state), revision, 1, 0}}, revision}, 12s);
+  EXPECT_EQ(mirror.awaited().size(), 3u) << "what is not listed is not there";
+  state.phase = JobPhase::running;
+  (void)mirror.learn(state, ++revision, 13s);
+  EXPECT_TRUE(mirror.awaited().empty());
 }
 
 }  // namespace

@@ -95,6 +95,15 @@ void Memory::drop(ArenaKind kind, Seat seat) {
   note_own_bytes();
 }
 
+void Memory::drop_all_but(std::span<const Seat> own, std::span<const Seat> replicas) {
+  std::vector<Key> others;
+  for (const auto& [key, held] : arenas_) {
+    const std::span<const Seat> kept = key.first == ArenaKind::own ? own : replicas;
+    if (std::ranges::find(kept, key.second) == kept.end()) others.push_back(key);
+  }
+  for (const auto& [kind, seat] : others) drop(kind, seat);
+}
+
 void Memory::freeze_all() {
   frozen_ = true;
   for (auto& [key, held] : arenas_) freeze(held->arena);

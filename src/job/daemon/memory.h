@@ -57,6 +57,7 @@ class Memory {
   [[nodiscard]] Result<ArenaHandle> arena_for(const ArenaSpec& spec);
   [[nodiscard]] ArenaHandle find(ArenaKind kind, Seat seat) const;  // nullptr: none
   void drop(ArenaKind kind, Seat seat);
+  void drop_all_but(std::span<const Seat> own, std::span<const Seat> replicas);
 
   // From here to unfreeze_all every slot is frozen, those of arenas that come meanwhile too: no stream that has not seen
   // its end yet can open one of them.

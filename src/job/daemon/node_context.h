@@ -61,7 +61,7 @@ struct NodeContext {
   std::function<void(int code)> exit;  // ends this daemon at once, as if it were killed; does not return
 
   // This life was evicted. Until it begins anew it moves no state and starts nothing (Generations).
-  [[nodiscard]] bool is_evicted() const { return mirror.has_state() && job::is_evicted(mirror.state(), self); }
+  [[nodiscard]] bool is_evicted() const { return mirror.roster().is_evicted(self); }
   [[nodiscard]] bool is_running() const {  // here as in the state
     return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();
   }

@@ -182,8 +182,7 @@ void Pawld::start_neighbours() {
       Neighbours::Handlers{.on_lost =
                                [this](NodeLife life, const std::string& proof) {
                                  const JobMirror& mirror = context_.mirror;
-                                 if (!mirror.has_state() || mirror.is_over() || !is_survivor(mirror.state(), life))
-                                   return;
+                                 if (mirror.is_over() || !mirror.roster().is_survivor(life)) return;
                                  parts_->mover.report({FaultKind::node_lost, life, std::nullopt, proof, 0});
                                },
                            .on_evicted =
@@ -315,7 +314,7 @@ void Pawld::on_change(const JobMirror::Change& change) {
     parts_->seats.take();
     parts_->pages.write_all();
   }
-  if (change.phase || change.nodes) neighbours_->set(context_.mirror.linked_members());
+  links_changed_ = links_changed_ || change.phase || change.nodes;
   if (change.nodes) check_registration();
 }
 
@@ -334,6 +333,7 @@ void Pawld::tell_control_lost() {
 
 void Pawld::drive() {
   if (!ready_ || context_.ending) return;
+  if (std::exchange(links_changed_, false)) neighbours_->set(context_.mirror.linked_members());
   if (!context_.mirror.has_state()) return parts_->mover.consider_forming();
   parts_->generations.follow();
   if (context_.ending || context_.is_evicted()) return;
@@ -405,8 +405,7 @@ void Pawld::fence_if_cut_off() {
   view.lease_renewed_boottime = Duration(lease_renewed_ns_.load());
   view.last_tick_boottime = loop_->last_round_boottime();
   if (const JobMirror& mirror = context_.mirror; mirror.has_state())
-    count_heard(view, mirror.state(), mirror.registrations(), context_.self, neighbours_->contacts(), beats_,
-                context_.deadlines);
+    count_heard(view, mirror.links(), neighbours_->contacts(), beats_, context_.deadlines);
   if (!must_fence(view, context_.deadlines)) return;
   fence(text("cut off: the lease is ", (view.now_boottime - view.lease_renewed_boottime) / 1ms, " ms old, and of ",
              view.members, " members ", view.heard, " are heard, this one among them"));

@@ -91,6 +91,7 @@ class Pawld {
   bool registration_check_planned_ = false;
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
+  bool links_changed_ = false;        // to whom this node keeps them may be another since the last drive
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
   std::atomic<std::int64_t> lease_renewed_ns_{0};
 };

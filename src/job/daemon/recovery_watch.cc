@@ -34,8 +34,7 @@ void RecoveryWatch::tick() {
     leaders_ = {};
   }
   if (phase_ == JobPhase::restoring)
-    for (const Member& member : state.seats)
-      if (member.life == parts_.context.self) look_at(member.seat);
+    for (const Seat seat : mirror.own_seats()) look_at(seat);
   tell_of_seats();
   look_at_leader();
 }
@@ -102,8 +101,7 @@ SeatView RecoveryWatch::view_of(Seat seat) const {
   view.fetch = parts_.imports.fetch_of(seat);
   view.fresh = mirror.state().resume == Step(0);
   view.trainer = trainer_at(seat);
-  const std::vector<NodeLife> ready = mirror.ready_members();
-  view.ready = std::ranges::find(ready, context.self) != ready.end();
+  view.ready = mirror.is_ready(context.self.node);
   const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat);
   view.bytes = arena ? arena->mapping.size_bytes() : mirror.registrations().arena_bytes_max;
   if (const Source* source = mirror.source_of(seat)) view.source = source->from.node;

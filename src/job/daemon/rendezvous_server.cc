@@ -19,7 +19,7 @@ void RendezvousServer::enter() {
   entered_ = hooks_.generation();
   if (!by_another_) turned_at_ = clock_.now();
   store_ = RendezvousStore();
-  waits_.clear();
+  while (!waits_.empty()) (void)take(waits_.begin());
   for (const std::string& record : log_.records(entered_))
     if (!store_.replay(record)) log_error("store_record_refused", "generation", entered_);
   std::vector<EarlyRequest> early;
@@ -68,8 +68,7 @@ void RendezvousServer::tick() {
 void RendezvousServer::on_answer(std::uint64_t id, const RendezvousAnswer& answer) {
   const auto found = waits_.find(id);
   if (found == waits_.end()) return;
-  const OnAnswer on_answer = std::move(found->second.on_answer);
-  waits_.erase(found);
+  const OnAnswer on_answer = take(found).on_answer;
   on_answer(answer);
 }
 
@@ -95,29 +94,45 @@ void RendezvousServer::serve(RendezvousRequest request, OnAnswer on_answer) {
 
 // An answer may lead to another request at once, so the waits are taken out first.
 void RendezvousServer::answer_waiting(const std::string& key) {
+  std::vector<std::uint64_t> ids;
+  for (auto one = by_key_.lower_bound({key, 0}); one != by_key_.end() && one->first == key; ++one)
+    ids.push_back(one->second);
   std::vector<Wait> answered;
-  for (auto wait = waits_.begin(); wait != waits_.end();) {
-    const bool match = wait->second.request.key == key && store_.apply(wait->second.request).has_value();
-    if (match) answered.push_back(std::move(wait->second));
-    wait = match ? waits_.erase(wait) : std::next(wait);
-  }
+  for (const std::uint64_t id : ids)
+    if (const auto wait = waits_.find(id); store_.apply(wait->second.request)) answered.push_back(take(wait));
   for (const Wait& wait : answered)
     if (const auto answer = store_.apply(wait.request)) wait.on_answer(*answer);
 }
 
 std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answer, bool passed) {
   const Duration now = clock_.now();
+  while (!by_end_.empty() && by_end_.begin()->first < now) (void)take(waits_.find(by_end_.begin()->second));
   // One that is asked again is the same: its trainer waits for one answer, by whichever way it comes.
-  std::erase_if(waits_, [&](const auto& known) {
-    const RendezvousRequest& earlier = known.second.request;
-    const bool again = passed && request.client != 0 && earlier.client == request.client &&
-                       earlier.number == request.number;  // 0: a pawld's own, which it does not number
-    return again || known.second.until < now;
-  });
+  const std::tuple asked(request.client, request.number, std::uint64_t{0});
+  const auto is_again = [&](const auto& earlier) {
+    return earlier != by_request_.end() && std::get<0>(*earlier) == request.client &&
+           std::get<1>(*earlier) == request.number;
+  };
+  if (passed && request.client != 0)  // 0: a pawld's own, which it does not number
+    for (auto earlier = by_request_.lower_bound(asked); is_again(earlier); earlier = by_request_.lower_bound(asked))
+      (void)take(waits_.find(std::get<2>(*earlier)));
   const Duration until = request.wait_ms == 0 ? Duration::max() : now + std::chrono::milliseconds(request.wait_ms);
   const std::uint64_t id = next_id_++;
+  by_key_.emplace(request.key, id);
+  by_request_.emplace(request.client, request.number, id);
+  by_end_.emplace(until, id);
   waits_.emplace(id, Wait{std::move(request), std::move(on_answer), until, passed});
   return id;
+}
+
+RendezvousServer::Wait RendezvousServer::take(Waits::iterator found) {
+  const std::uint64_t id = found->first;
+  Wait wait = std::move(found->second);
+  waits_.erase(found);
+  by_key_.erase({wait.request.key, id});
+  by_request_.erase({wait.request.client, wait.request.number, id});
+  by_end_.erase({wait.until, id});
+  return wait;
 }
 
 }  // namespace pawl::job

@@ -10,6 +10,10 @@
 
 #include <functional>
 #include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "env/clock.h"
@@ -63,9 +67,11 @@ class RendezvousServer {
     RendezvousRequest request;
     Asker asker;
   };
+  using Waits = std::map<std::uint64_t, Wait>;
   void serve(RendezvousRequest request, OnAnswer on_answer);
   void answer_waiting(const std::string& key);
   std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer, bool passed = false);
+  Wait take(Waits::iterator found);
   void send(std::uint64_t id, const Wait& wait);
 
   Clock& clock_;
@@ -73,7 +79,11 @@ class RendezvousServer {
   Hooks hooks_;
   RendezvousStore store_;  // at the root: of the whole job
   Generation entered_;
-  std::map<std::uint64_t, Wait> waits_;  // at the root: gets; elsewhere: what the root has not answered
+  Waits waits_;  // by id. At the root: gets; elsewhere: what the root has not answered
+  // The same by what is looked for: all ranks wait here at once, and each of their keys is put once.
+  std::set<std::pair<std::string, std::uint64_t>> by_key_;
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> by_request_;  // client, number, id
+  std::set<std::pair<Duration, std::uint64_t>> by_end_;
   std::vector<EarlyRequest> early_;
   std::uint64_t next_id_ = 1;
   bool by_another_ = false;  // there has been no link to the root for long enough

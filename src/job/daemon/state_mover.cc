@@ -171,6 +171,7 @@ std::vector<NodeLife> StateMover::absent(std::vector<NodeLife> lives) const {
 
 // What a lingering node held is lost with it; the plan is made anew without that.
 bool StateMover::strike_gone_sources() {
+  if (!context_.mirror.reads_from_evicted()) return false;
   const JobState& state = context_.mirror.state();
   std::vector<NodeLife> gone = absent(state.evicted);
   for (const NodeLife& life : state.evicted)  // it has begun anew
@@ -199,9 +200,39 @@ SpareProbes::Answers StateMover::probed_spares() const {
   return spares.empty() ? SpareProbes::Answers{} : handlers_.probe(spares);
 }
 
+// Not while reports are missing and nobody of whom one is missing is late: then a recovery can only wait, and one of many
+// nodes need not look through all that it knows for each key that comes.
+bool StateMover::must_decide(Duration in_state_for) const {
+  const JobMirror& mirror = context_.mirror;
+  const Registrations& registrations = mirror.registrations();
+  const auto& awaited = mirror.awaited();
+  if (awaited.empty() ||
+      in_state_for > report_patience(mirror.state().phase, mirror.spec(), registrations, context_.deadlines))
+    return true;
+  std::vector<NodeLife> gone;
+  for (const auto& [node, since] : registrations.gone_since)
+    if (const auto seat = mirror.roster().lowest_seat_of(node); seat && awaited.contains(*seat))
+      gone.push_back(awaited.at(*seat));
+  return !absent(std::move(gone)).empty();
+}
+
+std::string StateMover::waits_for() const {
+  if (!awaits_reports_) return waits_for_;
+  std::vector<NodeLife> missing;
+  for (const auto& [seat, life] : context_.mirror.awaited()) missing.push_back(life);
+  return wait_for_reports(context_.mirror.state().phase, missing);
+}
+
+void StateMover::probe_spares_early() {
+  const JobMirror& mirror = context_.mirror;
+  const std::pair now(mirror.state_revision(), mirror.registrations().changes);
+  if (std::exchange(probed_for_, now) != now) (void)probed_spares();
+}
+
 void StateMover::lead() {
   if (moving_) return;
   waits_for_.clear();
+  awaits_reports_ = false;
   const JobMirror& mirror = context_.mirror;
   const JobState& state = mirror.state();
   // In all other phases nobody leads: a view of a large job is not worth making for each key that changes.
@@ -214,8 +245,12 @@ void StateMover::lead() {
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
   if (strike_gone_sources()) return;
-  const SpareProbes::Answers probed = probed_spares();
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
+  if (recovers && !must_decide(in_state_for)) {
+    awaits_reports_ = true;
+    return probe_spares_early();
+  }
+  const SpareProbes::Answers probed = probed_spares();
   if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
                                      mirror.ready_members(), ends, in_state_for, mirror.registrations(),
                                      absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
@@ -273,7 +308,8 @@ void StateMover::check_members(std::span<const Contact> contacts, std::vector<No
   if (!mirror.has_state() || mirror.is_over() || context_.is_evicted()) return;
   accuse();
   if (!mirror.is_member()) return take_over_orphan();
-  for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), context_.self)) report(cause);
+  for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), mirror.links(), context_.self))
+    report(cause);
 }
 
 // Says whom this node accuses, and withdraws what does not hold any more.

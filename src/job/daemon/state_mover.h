@@ -47,7 +47,7 @@ class StateMover {
   void check_members(std::span<const Contact> contacts, std::vector<NodeId> beating = {});
   [[nodiscard]] bool is_moving() const { return moving_; }
   // What the recovery waits for as its leader sees it; empty: nothing, or another node leads.
-  [[nodiscard]] const std::string& waits_for() const { return waits_for_; }
+  [[nodiscard]] std::string waits_for() const;
 
  private:
   void tell_fault(Cause& cause);
@@ -56,6 +56,8 @@ class StateMover {
   [[nodiscard]] bool is_fetched_from() const;  // by others, in the state's recovery
   void push_causes();
   void lead();
+  [[nodiscard]] bool must_decide(Duration in_state_for) const;
+  void probe_spares_early();
   void act_on(const Lead& lead, std::span<const NodeLife> unprobed);
   void tell_restore(const StateMove& move);
   [[nodiscard]] bool strike_gone_sources();
@@ -78,7 +80,9 @@ class StateMover {
   Holds& holds_;
   Handlers handlers_;
   std::string waits_for_;
-  std::string unfit_;  // why this node is no place for the job, until all are told
+  bool awaits_reports_ = false;                      // and nothing else: of whom JobMirror::awaited names
+  std::pair<Revision, std::uint64_t> probed_for_{};  // state and registrations for which spares were asked early
+  std::string unfit_;                                // why this node is no place for the job, until all are told
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
   std::vector<NodeId> beating_;

@@ -1,6 +1,7 @@
 #include "job/recovery/absent_members.h"
 
 #include <algorithm>
+#include <set>
 
 #include "job/recovery/members.h"
 #include "job/recovery/suspicion.h"
@@ -16,6 +17,7 @@ bool began_anew(const Registrations& registrations, NodeLife life) {
 }  // namespace
 
 void Registrations::note(NodeId node, const NodeRecord* record, Duration now) {
+  ++changes;
   if (record != nullptr) {
     nodes[node] = *record;
     // Own arenas, and about as much of others'.
@@ -54,21 +56,21 @@ bool is_lowest_registered(const JobState& state, const Registrations& registrati
   return false;
 }
 
-std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations, NodeLife self) {
+// Asked at every tick: all seats are searched only where something is odd.
+std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations, const Links& links,
+                                  NodeLife self) {
   std::vector<Cause> causes;
   // A leader without a seat (it has evicted itself, or was a spare) is nobody's neighbour: only its lease tells.
   const NodeLife leader = state.leader;
-  const bool sits = lowest_seat_of(state, leader).has_value();
+  const auto sits = [&state](NodeLife life) { return lowest_seat_of(state, life).has_value(); };
   const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
-  if (led && (is_evicted(state, leader) || (!sits && !registrations.has(leader))))
+  if (led && (is_evicted(state, leader) || (!registrations.has(leader) && !sits(leader))))
     causes.push_back({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
-  std::map<NodeId, NodeLife> sitting;  // asked at every tick: no search of all seats for each registration
-  for (const Member& member : state.seats) sitting.try_emplace(member.life.node, member.life);
-  for (const auto& [id, life] : sitting) {
-    if (life == self || !began_anew(registrations, life) || is_evicted(state, life)) continue;
-    if (contains(linked_with(state, registrations, self), life))
-      causes.push_back({FaultKind::node_lost, life, std::nullopt, "it began anew with another incarnation", 0});
-  }
+  std::set<NodeLife> anew;  // so that they come in the order of their nodes
+  for (const NodeLife& life : links.lives)
+    if (life != self && began_anew(registrations, life) && !is_evicted(state, life) && sits(life)) anew.insert(life);
+  for (const NodeLife& life : anew)
+    causes.push_back({FaultKind::node_lost, life, std::nullopt, "it began anew with another incarnation", 0});
   return causes;
 }
 

@@ -19,6 +19,7 @@ struct Registrations {
   std::map<NodeId, std::uint64_t> memory_bytes;  // of these, too: about what their pawlds have
   std::uint64_t arena_bytes_max = 0;             // of a seat, as any of them ever said
   std::uint32_t seats_per_node = 1;
+  std::uint64_t changes = 0;                                       // that were noted
   void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
   [[nodiscard]] bool has(NodeLife life) const;
   [[nodiscard]] std::vector<NodeRecord> records() const;
@@ -34,8 +35,9 @@ struct Registrations {
 
 // For a member: a leader without a seat that is gone, and members whose nodes have begun another life. Of these only the
 // neighbours speak, or the whole job would at once.
+struct Links;
 [[nodiscard]] std::vector<Cause> absent_members(const JobState& state, const Registrations& registrations,
-                                                NodeLife self);
+                                                const Links& links, NodeLife self);
 
 // For a node that is no member. If no member is registered, none of them can say that all are gone. They may also have
 // lost the control together, and train on. So the lowest of the other nodes asks each at its own address: only if all are

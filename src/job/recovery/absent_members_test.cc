@@ -30,7 +30,9 @@ class Absent : public testing::Test {
     registrations.nodes.erase(NodeId(node));
     registrations.gone_since[NodeId(node)] = at;
   }
-  std::vector<Cause> seen_by(std::uint32_t node) { return absent_members(state, registrations, life(node)); }
+  std::vector<Cause> seen_by(std::uint32_t node) {
+    return absent_members(state, registrations, links_of(state, registrations, life(node)), life(node));
+  }
   Orphaned orphaned(std::uint32_t node, Duration since, Duration now) {
     std::vector<Contact> contacts;
     for (const std::uint32_t other : refusing) contacts.push_back({life(other), 0s, 0s, true});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/text.h"
 #include "job/recovery/members.h"
@@ -110,14 +111,20 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
   return StateMove{next, text("generation 1: formed of nodes ", numbers_of(lives_of(next.seats)))};
 }
 
+std::string wait_for_reports(JobPhase phase, std::span<const NodeLife> missing) {
+  const std::string nodes = some_numbers_of(missing);
+  return phase == JobPhase::quiescing ? text("inventory of node ", nodes) : text("node ", nodes, " to be ready");
+}
+
 Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,
                         std::span<const TrainerEnd> ends) {
   if (state.phase != JobPhase::restoring)
     return Wait{text("a decision (the job is ", name_of(state.phase), ")"), {}, true};
+  const std::set<NodeLife> is_ready(ready.begin(), ready.end());
   std::vector<NodeLife> late = lives_of(state.seats);
-  std::erase_if(late, [ready](NodeLife life) { return contains(ready, life); });
+  std::erase_if(late, [&is_ready](NodeLife life) { return is_ready.contains(life); });
   if (!late.empty()) {
-    std::string what = text("node ", some_numbers_of(late), " to be ready");
+    std::string what = wait_for_reports(state.phase, late);
     return Wait{std::move(what), std::move(late), false};
   }
   JobState next = state;
@@ -170,9 +177,10 @@ Decision decide_apart(const JobState& state, std::span<const SeatStep> ended, Se
 Decision decide_finished(const JobState& state, std::span<const Seat> finished, NodeLife self) {
   if (state.phase != JobPhase::running)
     return Wait{text("the job to run (it is ", name_of(state.phase), ")"), {}, true};
+  const std::set<Seat> ended(finished.begin(), finished.end());
   std::vector<Seat> missing;
   for (const Member& member : state.seats)
-    if (!contains(finished, member.seat)) missing.push_back(member.seat);
+    if (!ended.contains(member.seat)) missing.push_back(member.seat);
   if (!missing.empty()) return Wait{text("seat ", numbers_of(missing), " to finish"), {}, true};
   JobState next = state;
   next.phase = JobPhase::finished;

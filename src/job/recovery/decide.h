@@ -59,6 +59,9 @@ using Decision = std::variant<Wait, StateMove>;
 [[nodiscard]] Decision open_generation(const JobState& state, std::span<const Cause> causes, NodeLife self,
                                        std::span<const Struck> struck = {}, Step committed = Step(0));
 
+// What a recovery waits for while these have not reported (quiescing) or are not ready (restoring).
+[[nodiscard]] std::string wait_for_reports(JobPhase phase, std::span<const NodeLife> missing);
+
 struct QuiescingView {
   JobSpec spec;
   JobState state;

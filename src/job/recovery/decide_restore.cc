@@ -1,5 +1,7 @@
 // From frozen inventories to who sits where and reads what, or the verdict that it cannot be done.
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "base/text.h"
 #include "job/recovery/decide.h"
@@ -12,10 +14,10 @@ namespace {
 
 // Only these speak for this recovery: survivors' reports of this very generation.
 std::vector<Inventory> valid_inventories(const QuiescingView& view) {
+  const Roster roster(view.state);
   std::vector<Inventory> valid;
   for (const Inventory& inventory : view.inventories)
-    if (inventory.generation == view.state.generation && is_survivor(view.state, inventory.life))
-      valid.push_back(inventory);
+    if (inventory.generation == view.state.generation && roster.is_survivor(inventory.life)) valid.push_back(inventory);
   return valid;
 }
 
@@ -49,11 +51,10 @@ std::vector<NodeLife> unheard_of(const QuiescingView& view, const std::vector<In
 }
 
 std::vector<NodeLife> missing_of(const JobState& state, const std::vector<Inventory>& inventories) {
+  std::set<NodeLife> reported;
+  for (const Inventory& inventory : inventories) reported.insert(inventory.life);
   std::vector<NodeLife> missing = survivors_of(state);
-  std::erase_if(missing, [&inventories](NodeLife life) {
-    return std::any_of(inventories.begin(), inventories.end(),
-                       [life](const Inventory& inventory) { return inventory.life == life; });
-  });
+  std::erase_if(missing, [&reported](NodeLife life) { return reported.contains(life); });
   return missing;
 }
 
@@ -67,8 +68,9 @@ struct Seating {
 Seating seat_spares(const QuiescingView& view) {
   Seating seating{view.state.seats, {}, {}};
   std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned, view.silent);
-  for (const NodeLife& dead : lives_of(view.state.seats)) {
-    if (!contains(view.state.evicted, dead)) continue;
+  const Roster roster(view.state);
+  for (const NodeLife& dead : roster.members()) {
+    if (roster.is_survivor(dead)) continue;
     const std::vector<Seat> seats = seats_of(view.state, dead);
     const auto spare = std::find_if(spares.begin(), spares.end(),
                                     [&seats](const NodeRecord& node) { return node.parked >= seats.size(); });
@@ -94,13 +96,16 @@ std::vector<NodeLife> cordoned_spares(const QuiescingView& view) {
 
 // Seats that stay where they are and need a new process: asked for, or dead by their own node's account.
 std::vector<Seat> restarts(const JobState& state, const std::vector<Inventory>& inventories, const Seating& seating) {
+  std::map<NodeLife, const Inventory*> reports;
+  for (const Inventory& inventory : inventories) reports[inventory.life] = &inventory;
+  const std::set<Seat> moved(seating.moved.begin(), seating.moved.end());
+  const std::set<Seat> asked(state.restart.begin(), state.restart.end());
   std::vector<Seat> restart;
   for (const Member& member : state.seats) {
-    if (contains(seating.moved, member.seat)) continue;
-    bool alive = true;
-    for (const Inventory& inventory : inventories)
-      if (inventory.life == member.life) alive = contains(inventory.trainers_alive, member.seat);
-    if (!alive || contains(state.restart, member.seat)) restart.push_back(member.seat);
+    if (moved.contains(member.seat)) continue;
+    const auto report = reports.find(member.life);
+    const bool alive = report == reports.end() || contains(report->second->trainers_alive, member.seat);
+    if (!alive || asked.contains(member.seat)) restart.push_back(member.seat);
   }
   return restart;
 }
@@ -279,9 +284,11 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
                                  std::span<const NodeLife> gone) {
   std::vector<Struck> struck;
   if (state.phase != JobPhase::restoring) return struck;
+  const auto is_read = [&](Seat seat) {
+    return seat.value < state.seats.size() && contains(ready, state.seats[seat.value].life);
+  };
   for (const Source& source : state.sources) {
-    const bool read = source.seat.value < state.seats.size() && contains(ready, state.seats[source.seat.value].life);
-    if (!read && contains(state.evicted, source.from) && contains(gone, source.from))
+    if (contains(gone, source.from) && contains(state.evicted, source.from) && !is_read(source.seat))
       struck.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step});
   }
   return struck;
@@ -293,7 +300,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
   const Reports reports{valid_inventories(view), lingering_inventories(view)};
   if (std::vector<NodeLife> late = missing_of(state, reports.members); !late.empty()) {
-    std::string what = text("inventory of node ", some_numbers_of(late));
+    std::string what = wait_for_reports(state.phase, late);
     return Wait{std::move(what), std::move(late), false};
   }
 

@@ -18,15 +18,15 @@ bool is_member(const JobState& state, NodeLife life) {
   return lowest_seat_of(state, life).has_value();
 }
 
-Standing standing_of(const JobState& state, const StandingView& view) {
-  const bool member = is_member(state, view.self);
+Standing standing_of(const JobState& state, const Roster& roster, const StandingView& view) {
+  const bool member = roster.is_member(view.self);
   if (state.phase == JobPhase::failed) return Standing::over;
   if (state.phase == JobPhase::finished) {
     const bool waits = member && !view.trainers_gone && view.in_state_for < kLeaveMax;
     return waits ? Standing::leaving : Standing::over;
   }
   if (view.must_linger) return Standing::lingering;
-  if (is_evicted(state, view.self) || (view.was_member && !member)) return Standing::evicted;
+  if (roster.is_evicted(view.self) || (view.was_member && !member)) return Standing::evicted;
   return member ? Standing::member : Standing::bystander;
 }
 
@@ -54,10 +54,19 @@ static bool has_reported(const LeadView& view, NodeLife life) {
                      [life](const Inventory& inventory) { return inventory.life == life; });
 }
 
+Duration report_patience(JobPhase phase, const JobSpec& spec, const Registrations& registrations,
+                         const Deadlines& deadlines) {
+  if (phase != JobPhase::restoring) return deadlines.inventory;
+  // Each pawld knows better what its trainers are doing, and has patience with them (decide_returning): this is for
+  // one that lives and does nothing.
+  const std::uint64_t bytes = registrations.arena_bytes_max * spec.seats_per_node;
+  return std::chrono::milliseconds(spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
+}
+
 std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines) {
   const JobState& state = view.state;
   Lead lead;
-  Duration patience = deadlines.inventory;
+  const Duration patience = report_patience(state.phase, view.spec, view.registrations, deadlines);
   const bool lingering_late = std::ranges::all_of(state.evicted, [&](NodeLife life) {
     return view.in_state_for > patience + view.registrations.time_to_end(life.node);
   });
@@ -67,10 +76,6 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {
     lead.decision = decide_running(state, view.ready, self, view.ends);
-    // Each pawld knows better what its trainers are doing, and has patience with them (decide_returning): this is for
-    // one that lives and does nothing.
-    const std::uint64_t bytes = view.registrations.arena_bytes_max * view.spec.seats_per_node;
-    patience = std::chrono::milliseconds(view.spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
   } else {
     return std::nullopt;
   }
@@ -109,6 +114,17 @@ std::vector<std::uint32_t> linked_positions(std::uint32_t mine, std::uint32_t co
   std::set<std::uint32_t> positions = {
       0, (mine + 1) % count, (mine + 2) % count, (mine + count - 1) % count, 2 * mine + 1, 2 * mine + 2};
   if (mine > 0) positions.insert((mine - 1) / 2);
+  std::erase_if(positions, [&](std::uint32_t position) { return position >= count || position == mine; });
+  return {positions.begin(), positions.end()};
+}
+
+std::vector<std::uint32_t> linking_positions(std::uint32_t mine, std::uint32_t count) {
+  if (count == 0) return {};
+  std::set<std::uint32_t> positions = {(mine + count - 1) % count, (mine + 2 * count - 2) % count, (mine + 1) % count,
+                                       2 * mine + 1, 2 * mine + 2};
+  if (mine > 0) positions.insert((mine - 1) / 2);
+  if (mine == 0)
+    for (std::uint32_t position = 1; position < count; ++position) positions.insert(position);
   std::erase_if(positions, [&](std::uint32_t position) { return position >= count || position == mine; });
   return {positions.begin(), positions.end()};
 }

@@ -13,6 +13,7 @@
 #include "job/recovery/absent_members.h"
 #include "job/recovery/deadlines.h"
 #include "job/recovery/decide.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
@@ -41,7 +42,7 @@ struct StandingView {
   Duration in_state_for{};     // the state has had its phase for so long
 };
 [[nodiscard]] bool is_member(const JobState& state, NodeLife life);
-[[nodiscard]] Standing standing_of(const JobState& state, const StandingView& view);
+[[nodiscard]] Standing standing_of(const JobState& state, const Roster& roster, const StandingView& view);
 
 // For members. After a freeze ask again.
 struct Duties {
@@ -82,6 +83,10 @@ struct Lead {
   Decision decision;
   std::vector<Cause> late;  // who has missed the deadline
 };
+// How long it waits for those that have not reported (quiescing) or are not ready (restoring); besides for each node what
+// Registrations::time_to_end says.
+[[nodiscard]] Duration report_patience(JobPhase phase, const JobSpec& spec, const Registrations& registrations,
+                                       const Deadlines& deadlines);
 // nullopt: in this phase nobody leads. Of a recovery's members that are absent none becomes ready: they are late at once.
 // Nobody is late if not half of the members would be left (leaves_quorum).
 [[nodiscard]] std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines);
@@ -101,5 +106,7 @@ struct TurnView {
 // Of which node at position `mine` of a ring of `count` keeps links: those beside it (two ahead), the root, and its
 // parent and children in the tree. Ascending.
 [[nodiscard]] std::vector<std::uint32_t> linked_positions(std::uint32_t mine, std::uint32_t count);
+// Of which nodes link to the one at `mine`: the reverse of it. Ascending.
+[[nodiscard]] std::vector<std::uint32_t> linking_positions(std::uint32_t mine, std::uint32_t count);
 
 }  // namespace pawl::job

@@ -30,30 +30,30 @@ TEST(StandingOf, SeatsMakeMembers) {
   const JobState state = state_of(JobPhase::running);
   EXPECT_TRUE(is_member(state, life(1)));
   EXPECT_FALSE(is_member(state, life(1, 2)));
-  EXPECT_EQ(standing_of(state, of(1)), Standing::member);
-  EXPECT_EQ(standing_of(state, of(2)), Standing::bystander);
+  EXPECT_EQ(standing_of(state, Roster(state), of(1)), Standing::member);
+  EXPECT_EQ(standing_of(state, Roster(state), of(2)), Standing::bystander);
 }
 
 TEST(StandingOf, WhoLostItsSeatOrWasEvictedComesBackAsAnotherLife) {
   JobState state = state_of(JobPhase::quiescing);
   StandingView view = of(2);
   view.was_member = true;
-  EXPECT_EQ(standing_of(state, view), Standing::evicted);
+  EXPECT_EQ(standing_of(state, Roster(state), view), Standing::evicted);
   state.evicted = {life(1)};  // while quiescing its seat is still listed
-  EXPECT_EQ(standing_of(state, of(1)), Standing::evicted);
+  EXPECT_EQ(standing_of(state, Roster(state), of(1)), Standing::evicted);
 }
 
 TEST(StandingOf, AFinishedJobWaitsForItsTrainersToLeave) {
   const JobState state = state_of(JobPhase::finished);
   StandingView view = of(1);
-  EXPECT_EQ(standing_of(state, view), Standing::leaving);
+  EXPECT_EQ(standing_of(state, Roster(state), view), Standing::leaving);
   view.in_state_for = kLeaveMax;
-  EXPECT_EQ(standing_of(state, view), Standing::over);
+  EXPECT_EQ(standing_of(state, Roster(state), view), Standing::over);
   view.in_state_for = 0s;
   view.trainers_gone = true;
-  EXPECT_EQ(standing_of(state, view), Standing::over);
-  EXPECT_EQ(standing_of(state, of(2)), Standing::over);  // a spare has nothing to wait for
-  EXPECT_EQ(standing_of(state_of(JobPhase::failed), of(1)), Standing::over);
+  EXPECT_EQ(standing_of(state, Roster(state), view), Standing::over);
+  EXPECT_EQ(standing_of(state, Roster(state), of(2)), Standing::over);  // a spare has nothing to wait for
+  EXPECT_EQ(standing_of(state_of(JobPhase::failed), Roster(state_of(JobPhase::failed)), of(1)), Standing::over);
 }
 
 TEST(DutiesOf, EachPhaseAsksOnce) {
@@ -256,6 +256,14 @@ TEST(LinkedPositions, AreTheRingAndTheTree) {
   EXPECT_EQ(linked_positions(1, 2), std::vector<std::uint32_t>{0});
   EXPECT_EQ(linked_positions(0, 8), (std::vector<std::uint32_t>{1, 2, 7}));
   EXPECT_EQ(linked_positions(3, 16), (std::vector<std::uint32_t>{0, 1, 2, 4, 5, 7, 8}));
+  for (std::uint32_t count = 0; count < 40; ++count) {
+    for (std::uint32_t mine = 0; mine < count; ++mine) {
+      std::vector<std::uint32_t> linking;
+      for (std::uint32_t other = 0; other < count; ++other)
+        if (contains(linked_positions(other, count), mine)) linking.push_back(other);
+      EXPECT_EQ(linking_positions(mine, count), linking) << mine << " of " << count;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "job/recovery/members.h"
 
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include "base/text.h"
 
@@ -10,6 +12,45 @@ namespace {
 constexpr std::size_t kNamedMax = 8;
 
 }  // namespace
+
+Roster::Roster(const JobState& state) : evicted_(state.evicted), gone_(state.evicted), members_(lives_of(state.seats)) {
+  gone_.insert(gone_.end(), state.departed.begin(), state.departed.end());
+  std::ranges::sort(evicted_);
+  std::ranges::sort(gone_);
+  std::ranges::copy_if(members_, std::back_inserter(survivors_),
+                       [this](NodeLife life) { return !std::ranges::binary_search(evicted_, life); });
+  for (const Member& member : state.seats)
+    if (places_.empty() || places_.back().life != member.life) places_.push_back({member.life, member.seat});
+  std::ranges::sort(places_, {}, [](const Place& place) { return std::pair(place.life, place.lowest); });
+}
+
+std::optional<Seat> Roster::lowest_seat_of(NodeLife life) const {
+  const auto place = std::ranges::lower_bound(places_, life, {}, &Place::life);
+  return place != places_.end() && place->life == life ? std::optional(place->lowest) : std::nullopt;
+}
+
+std::optional<Seat> Roster::lowest_seat_of(NodeId node) const {
+  std::optional<Seat> lowest;
+  auto place = std::ranges::lower_bound(places_, NodeLife{node, Incarnation(0)}, {}, &Place::life);
+  for (; place != places_.end() && place->life.node == node; ++place)
+    lowest = lowest ? std::min(*lowest, place->lowest) : place->lowest;
+  return lowest;
+}
+
+bool Roster::is_evicted(NodeLife life) const {
+  return std::ranges::binary_search(gone_, life);
+}
+
+bool Roster::is_survivor(NodeLife life) const {
+  return is_member(life) && !std::ranges::binary_search(evicted_, life);
+}
+
+bool Roster::has_survivor(NodeId node) const {
+  auto place = std::ranges::lower_bound(places_, NodeLife{node, Incarnation(0)}, {}, &Place::life);
+  for (; place != places_.end() && place->life.node == node; ++place)
+    if (!std::ranges::binary_search(evicted_, place->life)) return true;
+  return false;
+}
 
 std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
   std::vector<NodeLife> lives;
@@ -21,9 +62,7 @@ std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
 }
 
 std::vector<NodeLife> survivors_of(const JobState& state) {
-  std::vector<NodeLife> lives = lives_of(state.seats);
-  std::erase_if(lives, [&state](NodeLife life) { return contains(state.evicted, life); });
-  return lives;
+  return Roster(state).survivors();
 }
 
 std::vector<Seat> seats_of(const JobState& state, NodeLife life) {
@@ -59,10 +98,10 @@ std::string numbers_of(const std::vector<Seat>& seats) {
   return out;
 }
 
-std::string some_numbers_of(const std::vector<NodeLife>& lives) {
-  if (lives.size() <= kNamedMax) return numbers_of(lives);
-  return text(numbers_of(std::vector(lives.begin(), lives.begin() + kNamedMax)), " and ", lives.size() - kNamedMax,
-              " more");
+std::string some_numbers_of(std::span<const NodeLife> lives) {
+  const auto first = lives.first(std::min(lives.size(), kNamedMax));
+  const std::string named = numbers_of(std::vector(first.begin(), first.end()));
+  return lives.size() > kNamedMax ? text(named, " and ", lives.size() - kNamedMax, " more") : named;
 }
 
 std::string joined(const std::vector<std::string>& sentences, std::string_view between) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,33 @@
 #include "job/membership/job_state.h"
 
 namespace pawl::job {
+
+// One state's members as an index, for what is asked at each event: logarithmic each, where the functions below search all
+// seats. As of the state from which it was made: O(seats log seats).
+class Roster {
+ public:
+  Roster() = default;
+  explicit Roster(const JobState& state);
+  [[nodiscard]] std::optional<Seat> lowest_seat_of(NodeLife life) const;
+  [[nodiscard]] std::optional<Seat> lowest_seat_of(NodeId node) const;  // of whichever life
+  [[nodiscard]] bool is_member(NodeLife life) const { return lowest_seat_of(life).has_value(); }
+  [[nodiscard]] bool is_evicted(NodeLife life) const;   // by the last recovery or an earlier one
+  [[nodiscard]] bool is_survivor(NodeLife life) const;  // a member that the last one has not evicted
+  [[nodiscard]] bool has_survivor(NodeId node) const;
+  [[nodiscard]] const std::vector<NodeLife>& members() const { return members_; }  // by lowest seat
+  [[nodiscard]] const std::vector<NodeLife>& survivors() const { return survivors_; }
+
+ private:
+  struct Place {
+    NodeLife life;
+    Seat lowest;
+  };
+  std::vector<Place> places_;      // by life
+  std::vector<NodeLife> evicted_;  // ascending, by the last recovery
+  std::vector<NodeLife> gone_;     // ascending, by any
+  std::vector<NodeLife> members_;
+  std::vector<NodeLife> survivors_;
+};
 
 // Each life once, in the order of its lowest seat.
 [[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);
@@ -23,7 +51,7 @@ namespace pawl::job {
 [[nodiscard]] std::string numbers_of(const std::vector<NodeLife>& lives);  // "2,3"
 [[nodiscard]] std::string numbers_of(const std::vector<Seat>& seats);
 // The first few of them: "2,3,5,7,8,9,12,14 and 90 more".
-[[nodiscard]] std::string some_numbers_of(const std::vector<NodeLife>& lives);
+[[nodiscard]] std::string some_numbers_of(std::span<const NodeLife> lives);
 [[nodiscard]] std::string joined(const std::vector<std::string>& sentences, std::string_view between);
 
 // The state with the job ended. The generation stays.

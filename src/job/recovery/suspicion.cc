@@ -1,6 +1,7 @@
 #include "job/recovery/suspicion.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "job/recovery/duties.h"
@@ -64,9 +65,9 @@ bool hears_half(const SuspicionView& view, const Deadlines& deadlines) {
     ++all;
     heard += view.now - contact.heard <= deadlines.silence ? 1 : 0;
   }
-  const std::vector<NodeLife> linked = linked_with(view.state, view.registrations, view.self);
-  if (linked.size() + 1 < places_of(view.state, view.registrations).size()) return 2 * heard >= all;
-  for (const NodeLife& life : linked) {
+  const Links links = links_of(view.state, view.registrations, view.self);
+  if (!links.with_all) return 2 * heard >= all;
+  for (const NodeLife& life : links.lives) {
     if (std::ranges::find(view.contacts, life, &Contact::life) != view.contacts.end()) continue;
     ++all;
     heard += contains(view.beating, life.node) ? 1 : 0;
@@ -96,17 +97,18 @@ std::vector<Member> watched_by(const JobState& state, const Registrations& regis
   return watched;
 }
 
-std::vector<NodeLife> linked_with(const JobState& state, const Registrations& registrations, NodeLife self) {
+Links links_of(const JobState& state, const Registrations& registrations, NodeLife self) {
   const std::vector<Member> places = places_of(state, registrations);
-  const auto mine = position_in(places, self);
-  std::vector<NodeLife> linked;
-  if (!mine) return linked;
   const auto count = static_cast<std::uint32_t>(places.size());
-  const std::vector<std::uint32_t> ahead = linked_positions(*mine, count);
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (i != *mine && (contains(ahead, i) || contains(linked_positions(i, count), *mine)))
-      linked.push_back(places[i].life);
-  return linked;
+  Links links;
+  if (const auto mine = position_in(places, self)) {
+    const std::vector<std::uint32_t> ahead = linked_positions(*mine, count);
+    std::set<std::uint32_t> positions(ahead.begin(), ahead.end());
+    for (const std::uint32_t position : linking_positions(*mine, count)) positions.insert(position);
+    for (const std::uint32_t position : positions) links.lives.push_back(places[position].life);
+  }
+  links.with_all = links.lives.size() + 1 >= places.size();
+  return links;
 }
 
 std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim, const Deadlines& deadlines) {
@@ -114,20 +116,17 @@ std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim, c
   const auto victims_position = position_in(places, victim);
   std::vector<NodeLife> witnesses;
   if (!victims_position || !view.attentive_since) return witnesses;
-  for (std::uint32_t i = 0; i < places.size(); ++i) {
+  for (const std::uint32_t i : linking_positions(*victims_position, static_cast<std::uint32_t>(places.size()))) {
     const NodeLife life = places[i].life;
-    if (life == victim || is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines)) continue;
-    if (contains(linked_positions(i, static_cast<std::uint32_t>(places.size())), *victims_position))
+    if (life != victim && !is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines))
       witnesses.push_back(life);
   }
   return witnesses;
 }
 
-void count_heard(FenceView& view, const JobState& state, const Registrations& registrations, NodeLife self,
-                 std::span<const Contact> contacts, const std::map<NodeId, Duration>& beats,
-                 const Deadlines& deadlines) {
-  const std::vector<NodeLife> linked = linked_with(state, registrations, self);
-  for (const NodeLife& life : linked) {
+void count_heard(FenceView& view, const Links& links, std::span<const Contact> contacts,
+                 const std::map<NodeId, Duration>& beats, const Deadlines& deadlines) {
+  for (const NodeLife& life : links.lives) {
     const auto contact = std::ranges::find(contacts, life, &Contact::life);
     if (contact != contacts.end() && contact->refused) continue;
     Duration heard = contact != contacts.end() ? contact->heard_boottime : Duration::zero();
@@ -135,7 +134,7 @@ void count_heard(FenceView& view, const JobState& state, const Registrations& re
     ++view.members;
     view.heard += view.now_boottime - heard <= deadlines.silence ? 1 : 0;
   }
-  view.knows_all = linked.size() + 1 >= places_of(state, registrations).size();
+  view.knows_all = links.with_all;
 }
 
 bool is_absent(const Registrations& registrations, NodeLife life, Duration attentive_since, Duration now,
@@ -160,8 +159,9 @@ std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& dea
   if (!view.attentive_since) return accused;
   std::optional<bool> trusts_itself;  // not asked while all are heard
   for (const Contact& contact : view.contacts) {
-    if (contact.refused || !is_survivor(view.state, contact.life)) continue;
+    if (contact.refused) continue;
     if (silent_for(contact, view) <= deadlines.silence + view.registrations.time_to_end(contact.life.node)) continue;
+    if (!is_survivor(view.state, contact.life)) continue;
     if (!contains(witnesses_of(view, contact.life, deadlines), view.self)) continue;
     if (!trusts_itself) trusts_itself = hears_half(view, deadlines);
     if (*trusts_itself || is_absent(view.registrations, contact.life, *view.attentive_since, view.now, deadlines))
@@ -172,9 +172,10 @@ std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& dea
 
 std::vector<Cause> convicted(const SuspicionView& view, const Deadlines& deadlines) {
   std::vector<Cause> causes;
-  if (!is_survivor(view.state, view.self)) return causes;
+  const std::vector<NodeLife> accused = accused_by(view, deadlines);
+  if (accused.empty() || !is_survivor(view.state, view.self)) return causes;
   std::vector<NodeLife> victims;
-  for (const NodeLife& life : accused_by(view, deadlines)) {
+  for (const NodeLife& life : accused) {
     const std::vector<NodeLife> witnesses = witnesses_of(view, life, deadlines);
     const std::vector<NodeLife> accusers = accusers_of(view, life, witnesses);
     // Others must see this node's word, too.

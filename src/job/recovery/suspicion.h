@@ -53,8 +53,11 @@ struct Contact {
 // of them is registered (decide_orphaned), or as the third of a job of two.
 [[nodiscard]] std::vector<Member> watched_by(const JobState& state, const Registrations& registrations, NodeLife self);
 // The nodes that have a link with this one, whoever of the two has made it: of up to five members all others.
-[[nodiscard]] std::vector<NodeLife> linked_with(const JobState& state, const Registrations& registrations,
-                                                NodeLife self);
+struct Links {
+  std::vector<NodeLife> lives;  // by position
+  bool with_all = true;         // there are no others
+};
+[[nodiscard]] Links links_of(const JobState& state, const Registrations& registrations, NodeLife self);
 struct SuspicionView {
   const JobState& state;
   const Registrations& registrations;
@@ -75,9 +78,8 @@ struct SuspicionView {
 
 // Adds to `view` whom this node has links with, and whom it hears. `beats`: when others last beat on links that they made,
 // by boottime.
-void count_heard(FenceView& view, const JobState& state, const Registrations& registrations, NodeLife self,
-                 std::span<const Contact> contacts, const std::map<NodeId, Duration>& beats,
-                 const Deadlines& deadlines);
+void count_heard(FenceView& view, const Links& links, std::span<const Contact> contacts,
+                 const std::map<NodeId, Duration>& beats, const Deadlines& deadlines);
 
 // Its registration ended so long ago that it would have been renewed if the node and its way to the control were sound.
 [[nodiscard]] bool is_absent(const Registrations& registrations, NodeLife life, Duration attentive_since, Duration now,

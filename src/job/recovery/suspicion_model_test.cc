@@ -177,7 +177,7 @@ class World {
     for (const auto& [life, contact] : node.contacts) contacts.push_back(contact);
     std::map<NodeId, Duration> beats;
     for (const NodeId other : beating(node)) beats[other] = now_;
-    count_heard(view, node.state, node.registrations, node.life, contacts, beats, deadlines_);
+    count_heard(view, links_of(node.state, node.registrations, node.life), contacts, beats, deadlines_);
     node.fenced = must_fence(view, deadlines_);
     return node.fenced;
   }

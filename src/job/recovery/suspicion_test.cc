@@ -229,7 +229,7 @@ TEST_F(Suspect, WhomANodeHearsCountsByEitherLink) {
   const auto count = [&](const std::map<NodeId, Duration>& beats, Duration boottime) {
     FenceView view;
     view.now_boottime = boottime;
-    count_heard(view, state, registrations, life(0), links, beats, deadlines);
+    count_heard(view, links_of(state, registrations, life(0)), links, beats, deadlines);
     return view;
   };
   FenceView view = count({}, 100s + deadlines.silence);
@@ -251,9 +251,9 @@ TEST_F(Suspect, InALargeJobANodeCantCountEverybody) {
   begin(9);
   FenceView view;
   view.now_boottime = 100s;
-  count_heard(view, state, registrations, life(5), {}, {}, deadlines);
+  count_heard(view, links_of(state, registrations, life(5)), {}, {}, deadlines);
   EXPECT_FALSE(view.knows_all);
-  EXPECT_EQ(view.members, 1 + linked_with(state, registrations, life(5)).size());
+  EXPECT_EQ(view.members, 1 + links_of(state, registrations, life(5)).lives.size());
   EXPECT_EQ(view.heard, 1u);
 }
 
