@@ -31,9 +31,17 @@ Duration jittered(Duration pause, NodeId node, Duration now) {
 
 void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
+  // Nobody acts on a state that the others can't read: its writer learns it as they do.
+  std::string written = to_json(next);
+  Result<JobState> read = parse_job_state(written);
+  if (!read) {
+    log_error("state_unwritable", "why", read.error().what);
+    return pause();
+  }
   moving_ = true;
-  context_.control->compare_and_swap(context_.mirror.keys().state(), context_.mirror.state_revision(), to_json(next),
-                                     [this, next, why](const Result<Swapped>& swap) { on_swapped(next, why, swap); });
+  context_.control->compare_and_swap(
+      context_.mirror.keys().state(), context_.mirror.state_revision(), std::move(written),
+      [this, next = std::move(*read), why](const Result<Swapped>& swap) { on_swapped(next, why, swap); });
 }
 
 void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {

@@ -47,6 +47,18 @@ TEST_F(Moves, FormsTheJobWhenEnoughNodesAreThere) {
   EXPECT_EQ(node.drives, 1);
 }
 
+TEST_F(Moves, AStateThatOthersCouldNotReadIsNotWritten) {
+  node.run_in(JobPhase::running);
+  JobState next = node.state;
+  next.verdict = std::string(kRecordBytesMax, 'x');
+  node.mover.move(next, "a test");
+  EXPECT_TRUE(node.control.swaps.empty());
+  EXPECT_FALSE(node.mover.is_moving());
+  node.pass(2s);
+  node.mover.move(node.state, "a test");
+  EXPECT_EQ(node.control.swaps.size(), 1u);
+}
+
 TEST_F(Moves, AFaultIsSaidOnceAndOpensAGeneration) {
   node.run_in(JobPhase::running);
   node.mover.report(node_lost(1));

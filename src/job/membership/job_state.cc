@@ -70,15 +70,46 @@ void fields(Io& io, Record& r) {
   io("pawld_pid", r.pawld_pid), io("parked", r.parked), io("healthy", r.healthy), io("unhealthy", r.unhealthy);
   io("arena_bytes", r.arena_bytes);
 }
-template <class Io, Is<Member> Record>
-void fields(Io& io, Record& r) {
-  io("seat", r.seat), io("life", r.life), io("address", r.address), io("local_index", r.local_index);
+// Rows of a table, as lists without names: neighbouring seats that are alike share one.
+struct SeatRow {  // `seats` seats on one node, in consecutive places there
+  NodeLife life;
+  std::string address;
+  std::uint32_t first_index = 0;
+  std::uint32_t seats = 0;
+};
+struct SourceRow {  // of the next `seats` seats. `from`: none is the node where each of them sits
+  std::uint32_t seats = 0;
+  SourceKind kind = SourceKind::nothing;
+  std::optional<NodeLife> from;
+  Generation slot_generation;
+  Step step;
+};
+struct SeatRange {
+  Seat first;
+  std::uint32_t seats = 0;
+};
+template <class Io, Is<SeatRow> Row>
+void columns(Io& io, Row& r) {
+  io(r.life.node), io(r.life.incarnation), io(r.address), io(r.first_index), io(r.seats);
 }
-template <class Io, Is<Source> Record>
-void fields(Io& io, Record& r) {
-  io("seat", r.seat), io("kind", r.kind), io("from", r.from), io("slot_generation", r.slot_generation);
-  io("step", r.step);
+template <class Io, Is<SourceRow> Row>
+void columns(Io& io, Row& r) {
+  io(r.seats), io(r.kind), io(r.from), io(r.slot_generation), io(r.step);
 }
+template <class Io, Is<SeatRange> Row>
+void columns(Io& io, Row& r) {
+  io(r.first), io(r.seats);
+}
+template <class Type>
+concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, SourceRow> || std::same_as<Type, SeatRange>;
+
+// JobState as it is written: what has one entry a seat is in rows, and empty in `state`.
+struct JobRecord {
+  JobState state;
+  std::vector<SeatRow> seats;
+  std::vector<SourceRow> sources;
+  std::vector<SeatRange> restart;
+};
 template <class Io, Is<Struck> Record>
 void fields(Io& io, Record& r) {
   io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
@@ -96,13 +127,14 @@ template <class Io, Is<Attempt> Record>
 void fields(Io& io, Record& r) {
   io("kind", r.kind), io("seat", r.seat), io("resume", r.resume), io("count", r.count);
 }
-template <class Io, Is<JobState> Record>
+template <class Io, Is<JobRecord> Record>
 void fields(Io& io, Record& r) {
-  io("generation", r.generation), io("phase", r.phase), io("leader", r.leader), io("seats", r.seats);
-  io("evicted", r.evicted), io("departed", r.departed), io("struck", r.struck), io("lineage", r.lineage);
-  io("ran", r.ran), io("committed", r.committed), io("resume", r.resume), io("sources", r.sources);
-  io("restart", r.restart), io("plan_digest", r.plan_digest), io("cold", r.cold), io("causes", r.causes);
-  io("attempts", r.attempts), io("waiting", r.waiting), io("verdict", r.verdict);
+  auto& s = r.state;
+  io("generation", s.generation), io("phase", s.phase), io("leader", s.leader), io("seats", r.seats);
+  io("evicted", s.evicted), io("departed", s.departed), io("struck", s.struck), io("lineage", s.lineage);
+  io("ran", s.ran), io("committed", s.committed), io("resume", s.resume), io("sources", r.sources);
+  io("restart", r.restart), io("plan_digest", s.plan_digest), io("cold", s.cold), io("causes", s.causes);
+  io("attempts", s.attempts), io("waiting", s.waiting), io("verdict", s.verdict);
 }
 template <class Io, Is<InventoryItem> Record>
 void fields(Io& io, Record& r) {
@@ -152,9 +184,15 @@ struct Writer {
     for (const Value& value : values) list.push_back(encode(value));
     return list;
   }
+  template <IsRow Row>
+  static json encode(const Row& row) {
+    json list = json::array();
+    auto column = [&list](const auto& value) { list.push_back(encode(value)); };
+    columns(column, row);
+    return list;
+  }
   template <class Record>
-  requires std::is_class_v<Record>
-  static json encode(const Record& record) {
+  requires(std::is_class_v<Record> && !IsRow<Record>) static json encode(const Record& record) {
     json object = json::object();
     Writer writer{object};
     fields(writer, record);
@@ -262,9 +300,24 @@ class Reader {
       if (!mistake_.empty()) return;
     }
   }
+  template <IsRow Row>
+  void decode(const json& source, Row& out) {
+    if (!source.is_array()) return fail("not a list");
+    std::size_t next = 0;
+    auto column = [&](auto& value) {
+      const std::size_t length = path_.size();
+      path_ += text('[', next, ']');
+      if (next < source.size()) decode(source[next], value);
+      path_.resize(length);
+      ++next;
+    };
+    columns(column, out);
+    if (next != source.size()) fail(text("has ", source.size(), " columns, not ", next));
+  }
   template <class Record>
-  requires std::is_class_v<Record>
-  void decode(const json& source, Record& out) { record(source, out); }
+  requires(std::is_class_v<Record> && !IsRow<Record>) void decode(const json& source, Record& out) {
+    record(source, out);
+  }
 
   const json* object_;
   std::size_t known_ = 0;
@@ -294,26 +347,97 @@ bool nested_too_deeply(std::string_view source) {
 void check(Reader& reader, const JobSpec& spec) {
   if (spec.node_count == 0) reader.fail("node_count: out of range (at least 1)");
   if (spec.seats_per_node == 0) reader.fail("seats_per_node: out of range (at least 1)");
-  if (std::uint64_t{spec.node_count} * spec.seats_per_node > std::numeric_limits<std::uint32_t>::max())
-    reader.fail("node_count: out of range (node_count x seats_per_node is the number of seats)");
+  if (std::uint64_t{spec.node_count} * spec.seats_per_node > kSeatsMax)
+    reader.fail(text("node_count: out of range (node_count x seats_per_node is at most ", kSeatsMax, ")"));
 }
 void check(Reader&, const NodeRecord&) {}
-void check(Reader& reader, const JobState& state) {
-  for (std::size_t i = 0; i < state.seats.size(); ++i)
-    if (state.seats[i].seat.value != i) reader.fail(text("seats[", i, "].seat: not its place in the list"));
-  if (!state.sources.empty() && state.sources.size() != state.seats.size())
+// How many seats all rows have. No row is empty, so that one state is written in one way.
+template <class Row>
+std::uint64_t seats_in(Reader& reader, const char* name, const std::vector<Row>& rows) {
+  std::uint64_t seats = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].seats == 0) reader.fail(text(name, "[", i, "]: out of range (at least one seat)"));
+    seats += rows[i].seats;
+  }
+  if (seats > kSeatsMax) reader.fail(text(name, ": out of range (at most ", kSeatsMax, " seats)"));
+  return seats;
+}
+void check(Reader& reader, const JobRecord& record) {
+  const std::uint64_t seats = seats_in(reader, "seats", record.seats);
+  for (std::size_t i = 0; i < record.seats.size(); ++i)
+    if (record.seats[i].first_index > kSeatsMax || record.seats[i].address.size() > kAddressBytesMax)
+      reader.fail(text("seats[", i, "]: out of range"));
+  if (seats_in(reader, "sources", record.sources) != seats && !record.sources.empty())
     reader.fail("sources: not one for each seat");
-  for (std::size_t i = 0; i < state.sources.size(); ++i)
-    if (state.sources[i].seat.value != i) reader.fail(text("sources[", i, "].seat: not its place in the list"));
-  for (std::size_t i = 0; i < state.restart.size(); ++i)
-    if (state.restart[i].value >= state.seats.size()) reader.fail(text("restart[", i, "]: out of range, no such seat"));
-  for (std::size_t i = 1; i < state.lineage.size(); ++i)
-    if (state.lineage[i].generation <= state.lineage[i - 1].generation)
+  (void)seats_in(reader, "restart", record.restart);
+  for (std::size_t i = 0; i < record.restart.size(); ++i)
+    if (std::uint64_t{record.restart[i].first.value} + record.restart[i].seats > seats)
+      reader.fail(text("restart[", i, "]: out of range, no such seat"));
+  const std::vector<LineageEntry>& lineage = record.state.lineage;
+  for (std::size_t i = 1; i < lineage.size(); ++i)
+    if (lineage[i].generation <= lineage[i - 1].generation)
       reader.fail(text("lineage[", i, "].generation: not later than the one before"));
 }
 void check(Reader&, const Inventory&) {}
 void check(Reader&, const Accusation&) {}
 void check(Reader&, const FaultReport&) {}
+
+JobRecord record_of(const JobState& state) {
+  JobRecord record;
+  record.state = state;
+  record.state.seats.clear();
+  record.state.sources.clear();
+  record.state.restart.clear();
+  for (const Member& member : state.seats) {
+    SeatRow* const last = record.seats.empty() ? nullptr : &record.seats.back();
+    const bool alike = last != nullptr && last->life == member.life && last->address == member.address &&
+                       last->first_index + last->seats == member.local_index;
+    if (alike)
+      ++last->seats;
+    else
+      record.seats.push_back({member.life, member.address, member.local_index, 1});
+  }
+  for (std::size_t i = 0; i < state.sources.size(); ++i) {
+    const Source& source = state.sources[i];
+    const bool own = i < state.seats.size() && source.from == state.seats[i].life;
+    const std::optional<NodeLife> from = own ? std::nullopt : std::optional(source.from);
+    SourceRow* const last = record.sources.empty() ? nullptr : &record.sources.back();
+    const bool alike = last != nullptr && last->kind == source.kind && last->from == from &&
+                       last->slot_generation == source.slot_generation && last->step == source.step;
+    if (alike)
+      ++last->seats;
+    else
+      record.sources.push_back({1, source.kind, from, source.slot_generation, source.step});
+  }
+  for (const Seat seat : state.restart) {
+    SeatRange* const last = record.restart.empty() ? nullptr : &record.restart.back();
+    if (last != nullptr && last->first.value + last->seats == seat.value)
+      ++last->seats;
+    else
+      record.restart.push_back({seat, 1});
+  }
+  return record;
+}
+
+JobState state_of(JobRecord record) {
+  JobState state = std::move(record.state);
+  for (const SeatRow& row : record.seats) {
+    for (std::uint32_t i = 0; i < row.seats; ++i) {
+      const Seat seat(static_cast<std::uint32_t>(state.seats.size()));
+      state.seats.push_back({seat, row.life, row.address, row.first_index + i});
+    }
+  }
+  for (const SourceRow& row : record.sources) {
+    for (std::uint32_t i = 0; i < row.seats; ++i) {
+      const Seat seat(static_cast<std::uint32_t>(state.sources.size()));
+      const NodeLife from = row.from.value_or(state.seats[seat.value].life);
+      state.sources.push_back({seat, row.kind, from, row.slot_generation, row.step});
+    }
+  }
+  for (const SeatRange& range : record.restart)
+    for (std::uint32_t i = 0; i < range.seats; ++i) state.restart.emplace_back(range.first.value + i);
+  return state;
+}
 
 template <class Record>
 std::string write(const Record& record) {
@@ -344,7 +468,7 @@ std::string to_json(const NodeRecord& record) {
   return write(record);
 }
 std::string to_json(const JobState& state) {
-  return write(state);
+  return write(record_of(state));
 }
 std::string to_json(const Inventory& inventory) {
   return write(inventory);
@@ -362,7 +486,8 @@ Result<NodeRecord> parse_node_record(std::string_view json) {
   return read<NodeRecord>("node record", json);
 }
 Result<JobState> parse_job_state(std::string_view json) {
-  return read<JobState>("job state", json);
+  PAWL_ASSIGN(JobRecord record, read<JobRecord>("job state", json));
+  return state_of(std::move(record));
 }
 Result<Inventory> parse_inventory(std::string_view json) {
   return read<Inventory>("inventory", json);

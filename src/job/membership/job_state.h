@@ -21,7 +21,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -194,6 +194,8 @@ struct FaultReport {
 };
 
 inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
+inline constexpr std::uint32_t kSeatsMax = std::uint32_t{1} << 18;  // of a job
+inline constexpr std::size_t kAddressBytesMax = 260;                // of a member: a name of 253 characters and a port
 
 [[nodiscard]] std::string to_json(const JobSpec&);
 [[nodiscard]] std::string to_json(const NodeRecord&);
