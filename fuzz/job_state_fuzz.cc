@@ -22,6 +22,7 @@ void check(pawl::Result<Record> (*parse)(std::string_view), std::string_view jso
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   check(&pawl::job::parse_job_state, json);
+  check(&pawl::job::parse_topology, json);
   check(&pawl::job::parse_job_spec, json);
   check(&pawl::job::parse_node_record, json);
   check(&pawl::job::parse_inventory, json);

@@ -291,8 +291,13 @@ void Cluster::on_put(const std::string& key, const std::string& value) {
     std::uint32_t node = 0;
     if (parse_number(std::string_view(key).substr(keys.readies(state_->generation).size()), node)) told_.on_ready(node);
   }
+  if (key.starts_with(keys.topologies())) {
+    auto topology = job::parse_topology(value);
+    if (!topology) return violate("a topology that can't be read was written: " + topology.error().what);
+    topology_ = std::move(*topology);
+  }
   if (key != keys.state()) return;
-  const auto state = job::parse_job_state(value);
+  const auto state = job::read_state(value, topology_ ? &*topology_ : nullptr);
   if (!state) return violate("a state that can't be read was written: " + state.error().what);
   on_state(*state);
 }

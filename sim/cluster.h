@@ -36,9 +36,10 @@ struct ClusterOptions {
   Duration step = std::chrono::milliseconds(40);
   Duration long_delay = std::chrono::milliseconds(2);
   bool gate_off = false;
-  bool ring_exchange = false;  // gradients go from each seat to the next one; else between any two
-  bool drain = false;          // an operator drains a node, too
-  bool nothing_else = false;   // is done to it: then no step may be done again
+  bool ring_exchange = false;                       // gradients go from each seat to the next one; else between any two
+  bool drain = false;                               // an operator drains a node, too
+  bool nothing_else = false;                        // is done to it: then no step may be done again
+  std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
 };
 
 class Cluster;
@@ -183,6 +184,7 @@ class Cluster {
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>, std::uint32_t>
       who_;  // generation, step, seat -> pid
   std::deque<KeptArena> arenas_;
+  std::optional<job::Topology> topology_;  // that was written last
   std::optional<job::JobState> state_;
   ToldWaits told_;
   Step committed_;

@@ -161,8 +161,41 @@ class ModelControl final : public job::Control {
     PAWL_TRY(answer());
     return swapped;
   }
-  Result<job::Transacted> transact(const std::vector<job::KeyCompare>&, const std::vector<job::KeyChange>&) override {
-    return Error{Code::invalid, "the daemon asks for no transaction but a swap"};
+  // As the daemon asks for it: puts and erasures, if keys are as they were.
+  Result<job::Transacted> transact(const std::vector<job::KeyCompare>& compares,
+                                   const std::vector<job::KeyChange>& changes) override {
+    etcdserverpb::TxnRequest request;
+    etcdserverpb::TxnResponse response;
+    for (const job::KeyCompare& asked : compares) {
+      auto* compare = request.add_compare();
+      compare->set_key(asked.key);
+      compare->set_target(etcdserverpb::Compare::MOD);
+      compare->set_result(etcdserverpb::Compare::EQUAL);
+      compare->set_mod_revision(asked.revision);
+      request.add_failure()->mutable_request_range()->set_key(asked.key);
+    }
+    for (const job::KeyChange& change : changes) {
+      if (change.kind == job::KeyChange::Kind::put) {
+        auto* put = request.add_success()->mutable_request_put();
+        put->set_key(change.key);
+        put->set_value(change.value);
+        put->set_lease(change.lease);
+      } else {
+        request.add_success()->mutable_request_delete_range()->set_key(change.key);
+      }
+    }
+    PAWL_TRY(reach(true));
+    PAWL_TRY(done(server_.keys.txn(request, &response, &log_), "transaction"));
+    job::Transacted transacted{response.succeeded(), server_.keys.revision(), {}};
+    for (const job::KeyChange& change : changes)
+      if (transacted.won && change.kind == job::KeyChange::Kind::put) told(change.key, change.value);
+    for (int i = 0; !transacted.won && i < response.responses_size(); ++i) {
+      const auto& range = response.responses(i).response_range();
+      transacted.current.push_back(range.kvs_size() > 0 ? std::optional(from_wire(range.kvs(0))) : std::nullopt);
+    }
+    server_.touch();
+    PAWL_TRY(answer());
+    return transacted;
   }
   Result<LeaseId> lease_grant(std::chrono::seconds time_to_live) override {
     etcdserverpb::LeaseGrantRequest request;

@@ -74,6 +74,8 @@ ClusterOptions draw_options(std::uint64_t seed) {
   if (one_in(5)) options.ns_a_byte = 15e3;       // an arena takes half a second
   options.step = std::chrono::milliseconds(20 + random() % 60);
   if (one_in(4)) options.long_delay = 40ms;  // oversubscribed
+  const std::uint64_t rows = (seed * 0x9e3779b97f4a7c15ull) >> 62;
+  if (rows < 2) options.state_rows_max = rows;
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
   return options;
 }

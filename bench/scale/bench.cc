@@ -150,10 +150,12 @@ class Calls final : public ControlCalls {
     (void)line_->put(key, value, 0);
     answers_.emplace_back([then = std::move(then)] { then({}); });
   }
-  void compare_and_swap(std::string key, Revision expected, std::string value,
+  void compare_and_swap(std::string key, Revision expected, std::string value, std::vector<KeyChange> beside,
                         std::function<void(Result<Swapped>)> then) override {
-    auto swapped = line_->compare_and_swap(key, expected, value, 0);
-    answers_.emplace_back([then = std::move(then), swapped] { then(swapped); });
+    beside.push_back({KeyChange::Kind::put, key, std::move(value), 0});
+    const auto done = line_->transact({{key, {}, {}, expected}}, beside);
+    if (!done || !done->won) give_up("a swap was lost");
+    answers_.emplace_back([then = std::move(then), done] { then(Swapped{true, done->revision, std::nullopt}); });
   }
   void tell(std::function<void(Control&)> work) override { work(*line_); }
   void answer() {
@@ -351,7 +353,9 @@ Row recover(std::uint32_t nodes, double seconds) {
   MemoryControl control;
   for (std::uint32_t node = 0; node < nodes + kSpares; ++node)
     control.put(job.keys.node(NodeId(node)), to_json(job.record(node)));
-  control.put(job.keys.state(), to_json(job.state));
+  const WrittenState written = write_state(job.state, nullptr);
+  if (written.topology) control.put(job.keys.topology(written.topology->generation), to_json(*written.topology));
+  control.put(job.keys.state(), written.state);
   Node leader(job, job.leader(), control);
   Node other(job, job.other(), control);
   for (int i = 0; i < 3; ++i) row.tick_ms += other.tick() / 3;

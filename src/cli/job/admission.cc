@@ -1,6 +1,7 @@
 // Admission to a job: the first `pawl run` writes the spec; the others must have the same.
 #include "base/text.h"
 #include "cli/job/commands.h"
+#include "cli/job/job_view.h"
 #include "cli/job/launcher.h"
 #include "env/clock.h"
 
@@ -50,12 +51,10 @@ Status check_same_job(Control& control, const LaunchPlan& plan, const KeyValue& 
   if (const std::string difference = spec_difference(plan.spec, *theirs); !difference.empty())
     return Error{Code::invalid, text("job ", job, " already exists on this control and is not the same: ", difference,
                                      ". Start every node with the same flags and token, or choose another --job")};
-  const Result<KeyValue> state = control.get(JobKeys(job).state());
-  if (state)
-    if (const Result<JobState> parsed = parse_job_state(state->value);
-        parsed && (parsed->phase == JobPhase::finished || parsed->phase == JobPhase::failed))
-      return Error{Code::invalid,
-                   text("job ", job, " has ended already (", name_of(parsed->phase), "): choose another --job")};
+  const Result<JobState> state = read_job_state(control, JobKeys(job));
+  if (state && (state->phase == JobPhase::finished || state->phase == JobPhase::failed))
+    return Error{Code::invalid,
+                 text("job ", job, " has ended already (", name_of(state->phase), "): choose another --job")};
   return wait_until_unregistered(control, plan);
 }
 

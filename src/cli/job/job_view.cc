@@ -15,6 +15,7 @@ namespace pawl::job {
 namespace {
 
 constexpr Duration kAnswerWithin = std::chrono::milliseconds(1500);
+constexpr int kReadsMax = 10;  // of a state and its topology, which may move in between
 
 Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& local) {
   // A node of this machine may have an address that only its own network knows, or that is another's here.
@@ -92,6 +93,24 @@ Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json
   return answer;
 }
 
+Result<JobState> read_job_state(Control& control, const JobKeys& keys) {
+  Result<JobState> read = Error{Code::not_found, ""};
+  for (int i = 0; i < kReadsMax; ++i) {
+    PAWL_ASSIGN(const KeyValue state, control.get(keys.state()));
+    std::optional<Topology> topology;
+    if (const auto named = topology_named_by(state.value)) {
+      const Result<KeyValue> there = control.get(keys.topology(*named));
+      if (!there && there.error().code != Code::not_found) return there.error();
+      if (there) {
+        PAWL_ASSIGN(topology, parse_topology(there->value));
+      }
+    }
+    read = read_state(state.value, topology ? &*topology : nullptr);
+    if (read || read.error().code != Code::stale) break;  // stale: the state has moved between the two
+  }
+  return read;
+}
+
 Result<JobView> read_job(const JobAccess& access) {
   const JobKeys keys(access.job);
   JobView view;
@@ -100,12 +119,11 @@ Result<JobView> read_job(const JobAccess& access) {
     return Error{Code::not_found, text("the control ", access.endpoints, " knows no job ", access.job)};
   if (!spec) return Error{spec.error().code, text("control ", access.endpoints, ": ", spec.error().what)};
   PAWL_ASSIGN(view.spec, parse_job_spec(spec->value));
-  const Result<KeyValue> state = access.control->get(keys.state());
-  if (state) {
-    PAWL_ASSIGN(view.state, parse_job_state(state->value));
-  } else if (state.error().code != Code::not_found) {
+  Result<JobState> state = read_job_state(*access.control, keys);
+  if (state)
+    view.state = std::move(*state);
+  else if (state.error().code != Code::not_found)
     return state.error();
-  }
   PAWL_ASSIGN(const Listing nodes, access.control->list(keys.nodes()));
   for (const KeyValue& kv : nodes.kvs) {
     NodeView node;

@@ -31,6 +31,9 @@ struct JobView {
 // Fails: `unreachable`, `timeout`; `invalid` with the daemon's own sentence.
 [[nodiscard]] Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json question);
 
+// The job's state, with its topology where it has one. Fails: `not_found` if the job has none yet; as Control.
+[[nodiscard]] Result<JobState> read_job_state(Control& control, const JobKeys& keys);
+
 // From the control alone: no daemon is asked. Fails: `not_found` if the control knows no such job; as Control.
 [[nodiscard]] Result<JobView> read_job(const JobAccess& access);
 // And what every node answers to `question`. Fails: as read_job.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "cli/job/job_view.h"
 
 namespace pawl::job {
 namespace {
@@ -50,16 +51,11 @@ std::vector<json> JobWatch::take_events() {
 
 JobSeen JobWatch::look() {
   JobSeen now = seen();
-  const Result<KeyValue> state = control_.get(keys_.state());
-  now.answered = state || state.error().code == Code::not_found;
-  now.why_not = now.answered ? "" : state.error().what;
-  if (state) {
-    Result<JobState> parsed = parse_job_state(state->value);
-    if (parsed)
-      now.state = std::move(parsed).value();
-    else
-      now.why_not = parsed.error().what;
-  }
+  Result<JobState> state = read_job_state(control_, keys_);
+  const bool unreadable = !state && (state.error().code == Code::corrupt || state.error().code == Code::stale);
+  now.answered = state || unreadable || state.error().code == Code::not_found;
+  now.why_not = !now.answered || unreadable ? state.error().what : "";
+  if (state) now.state = std::move(state).value();
   // Who is registered matters to people only while the job can't go on.
   if (now.answered && (!now.state || now.state->phase == JobPhase::forming)) {
     if (const Result<Listing> nodes = control_.list(keys_.nodes())) {

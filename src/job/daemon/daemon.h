@@ -1,10 +1,13 @@
 // pawld: the snapshot management process, one a node. `pawl daemon` calls run_daemon; the keeper starts it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "job/membership/job_state.h"
 
 namespace pawl::job {
 
@@ -17,6 +20,7 @@ struct DaemonOptions {
   std::string lifeline;  // host:port of the keeper's own, for lifelines; empty: it has none
   std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
+  std::size_t state_rows_max = kMovedRowsMax;  // of write_state (job_state.h); a simulation's jobs are small
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;

@@ -25,6 +25,13 @@ void erase_up_to(Control& control, const std::string& prefix, Generation last) {
   for (const std::string& folder : folders_up_to(*listing, prefix, last)) (void)control.erase_prefix(folder);
 }
 
+void erase_topologies_before(Control& control, const std::string& prefix, Generation named) {
+  auto listing = control.list(prefix);
+  if (!listing) return;
+  for (const KeyValue& kv : listing->kvs)
+    if (Generation generation; id_after(prefix, kv.key, generation) && generation < named) (void)control.erase(kv.key);
+}
+
 }  // namespace
 
 std::vector<std::string> folders_up_to(const Listing& listing, const std::string& prefix, Generation last) {
@@ -190,7 +197,10 @@ void Generations::drop_other_arenas() {
 
 void Generations::tidy_keys() {
   const JobMirror& mirror = parts_.context.mirror;
-  parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation()](Control& control) {
+  // No state names an older topology than the one before it did.
+  const Generation named = mirror.topology() != nullptr ? mirror.topology()->generation : Generation(0);
+  parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation(), named](Control& control) {
+    erase_topologies_before(control, keys.topologies(), named);
     erase_up_to(control, keys.root + "inventory/", generation);
     erase_up_to(control, keys.root + "ready/", generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));

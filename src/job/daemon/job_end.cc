@@ -36,7 +36,7 @@ void JobEnd::acknowledge_stop() {
 
 void JobEnd::propose_stop(Step step) {
   if (std::exchange(proposing_stop_, true)) return;
-  context_.control->compare_and_swap(context_.mirror.keys().stop(), 0, Json{{"step", step.value}}.dump(),
+  context_.control->compare_and_swap(context_.mirror.keys().stop(), 0, Json{{"step", step.value}}.dump(), {},
                                      [this](const Result<Swapped>& swap) {
                                        proposing_stop_ = false;  // what won, ours or another's, comes as any key does
                                        if (!swap) context_.drive_soon(20ms);

@@ -97,9 +97,18 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   Change change;
   if (key == keys_.state()) {
     if (value == nullptr) return change;
-    auto state = parse_job_state(*value);
+    auto state = read_state(*value, topology());
     if (state) return learn(*state, revision, now);
-    change.refused = state.error().what;
+    change.unread = state.error().code == Code::stale;
+    if (!change.unread) change.refused = state.error().what;
+    return change;
+  }
+  if (key.starts_with(keys_.topologies())) {
+    if (value == nullptr) return change;
+    if (auto topology = parse_topology(*value))
+      topology_ = std::move(*topology);
+    else
+      change.refused = topology.error().what;
     return change;
   }
   if (key.starts_with(keys_.events()) || key.starts_with(keys_.all_progress())) return change;
@@ -155,9 +164,14 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
 JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
   const KeyValue* state = nullptr;
-  for (const KeyValue& kv : listing.kvs)
+  const KeyValue* topology = nullptr;  // the newest: what a state names is never older than what one before it named
+  for (const KeyValue& kv : listing.kvs) {
     if (kv.key == keys_.state()) state = &kv;
-  if (state != nullptr) all = apply(state->key, &state->value, state->mod_revision, now);
+    if (kv.key.starts_with(keys_.topologies()) && (topology == nullptr || kv.mod_revision > topology->mod_revision))
+      topology = &kv;
+  }
+  if (topology != nullptr) all = apply(topology->key, &topology->value, topology->mod_revision, now);
+  if (state != nullptr && all.refused.empty()) all = apply(state->key, &state->value, state->mod_revision, now);
   // Revisions only grow, and nobody erases the state: it is the control that is not the one it was.
   all.lost = state_ && (state == nullptr || listing.revision < state_revision_);
 
@@ -170,7 +184,7 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   finishes_.clear();
   ends_.clear();
   for (const KeyValue& kv : listing.kvs) {
-    if (&kv == state) continue;
+    if (&kv == state || kv.key.starts_with(keys_.topologies())) continue;
     const Change change = apply(kv.key, &kv.value, kv.mod_revision, now);
     all.stop = all.stop || change.stop;
   }

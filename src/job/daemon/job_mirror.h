@@ -40,6 +40,7 @@ class JobMirror {
     bool nodes = false;       // who is registered
     bool lost = false;        // the control has lost what it knew: the state is not there any more, or an older one is
     std::string refused;      // not empty: the state can't be read, why
+    bool unread = false;      // the state names a topology that is yet to come: both come with the watch
   };
   // A key of the job. `value`: nullptr if it was erased.
   Change apply(const std::string& key, const std::string* value, Revision revision, Duration now);
@@ -51,6 +52,9 @@ class JobMirror {
     registrations_.seats_per_node = spec.seats_per_node;
   }
 
+  // What this node has put with a state.
+  void note_topology(Topology topology) { topology_ = std::move(topology); }
+
   void note_own_inventory(const Inventory& inventory);
   void forget_own_inventory();
   void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
@@ -61,6 +65,7 @@ class JobMirror {
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
   [[nodiscard]] const JobSpec& spec() const { return spec_; }
+  [[nodiscard]] const Topology* topology() const { return topology_ ? &*topology_ : nullptr; }  // the newest
   [[nodiscard]] bool has_state() const { return state_.has_value(); }
   [[nodiscard]] const JobState& state() const { return *state_; }  // only if has_state()
   [[nodiscard]] Revision state_revision() const { return state_revision_; }
@@ -107,6 +112,7 @@ class JobMirror {
   const NodeLife self_;
   const JobKeys keys_;
   JobSpec spec_;
+  std::optional<Topology> topology_;
   std::optional<JobState> state_;
   Roster roster_;
   std::vector<Seat> own_seats_;

@@ -214,6 +214,35 @@ TEST_F(Mirror, FindsASeatsSource) {
   EXPECT_EQ(mirror.source_of(Seat(2)), nullptr);
 }
 
+TEST_F(Mirror, ReadsAStateWithTheTopologyThatItNames) {
+  const WrittenState written = write_state(state, nullptr, 0);
+  ASSERT_TRUE(written.topology);
+  const JobMirror::Change early = put(keys.state(), written.state);
+  EXPECT_TRUE(early.unread && !early.state && early.refused.empty());
+  EXPECT_FALSE(mirror.has_state());
+  (void)put(keys.topology(state.generation), to_json(*written.topology));
+  EXPECT_TRUE(put(keys.state(), written.state).state);
+  EXPECT_EQ(mirror.state(), state);
+
+  JobState next = state;
+  next.generation = Generation(3);
+  next.seats[2].life = test_life(7);
+  const WrittenState moved = write_state(next, mirror.topology(), 1);
+  EXPECT_FALSE(moved.topology);
+  EXPECT_TRUE(put(keys.state(), moved.state).generation);
+  EXPECT_EQ(mirror.state(), next);
+
+  EXPECT_NE(put(keys.topology(Generation(4)), "{}").refused, "");
+  JobMirror other(test_life(0), "test");
+  const Topology older = make_topology(Generation(1), {});
+  const Listing listing{{{keys.state(), moved.state, 40, 1, 0},
+                         {keys.topology(Generation(1)), to_json(older), 3, 3, 0},
+                         {keys.topology(state.generation), to_json(*written.topology), 30, 30, 0}},
+                        40};
+  EXPECT_TRUE(other.apply_all(listing, 10s).state);
+  EXPECT_EQ(other.state(), next);
+}
+
 TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
   using Awaited = std::map<Seat, NodeLife>;
   state.phase = JobPhase::quiescing;

@@ -23,8 +23,9 @@ class ControlCalls {
  public:
   virtual ~ControlCalls() = default;
   virtual void put(std::string key, std::string value, std::function<void(Status)> then) = 0;
-  // Not begun at all (`stale`) if others stand in its way for long: what it was decided from is then too old.
-  virtual void compare_and_swap(std::string key, Revision expected, std::string value,
+  // With what is to be put `beside` it in one revision, before it. Not begun at all (`stale`) if others stand in its way
+  // for long: what it was decided from is then too old.
+  virtual void compare_and_swap(std::string key, Revision expected, std::string value, std::vector<KeyChange> beside,
                                 std::function<void(Result<Swapped>)> then) = 0;
   // Runs where blocking is allowed; nobody cares about the result.
   virtual void tell(std::function<void(Control&)> work) = 0;
@@ -48,6 +49,7 @@ struct NodeContext {
   Attention attention;
   Step committed;  // the greatest that this node knows of, in the generation that last ran here; ProgressTree writes it
   Deadlines deadlines{};
+  std::size_t state_rows_max = kMovedRowsMax;  // of write_state
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts

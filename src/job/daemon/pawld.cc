@@ -26,14 +26,19 @@ class SessionCalls : public ControlCalls {
         [key = std::move(key), value = std::move(value)](Control& control) { return control.put(key, value); },
         [then = std::move(then)](const Result<Revision>& put) { then(put ? Status() : Status(put.error())); });
   }
-  void compare_and_swap(std::string key, Revision expected, std::string value,
+  void compare_and_swap(std::string key, Revision expected, std::string value, std::vector<KeyChange> beside,
                         std::function<void(Result<Swapped>)> then) override {
     Clock& clock = *context_.clock;
     const Duration begin_by = clock.now() + context_.deadlines.silence / 2;
+    beside.push_back({KeyChange::Kind::put, key, std::move(value), 0});
+    const KeyCompare compare{key, KeyCompare::Field::mod_revision, KeyCompare::Is::equal, expected};
     session_.call<Swapped>(
-        [key = std::move(key), expected, value = std::move(value), begin_by, &clock](Control& control) {
-          if (clock.now() > begin_by) return Result<Swapped>(Error{Code::stale, "other calls took too long"});
-          return control.compare_and_swap(key, expected, value);
+        [compare, changes = std::move(beside), begin_by, &clock](Control& control) -> Result<Swapped> {
+          if (clock.now() > begin_by) return Error{Code::stale, "other calls took too long"};
+          PAWL_ASSIGN(Transacted done, control.transact({compare}, changes));
+          Swapped swapped{done.won, done.revision, std::nullopt};
+          if (!done.won && !done.current.empty()) swapped.current = std::move(done.current[0]);
+          return swapped;
         },
         std::move(then));
   }
@@ -51,6 +56,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
       lines_(std::move(lines)),
       context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job, environment) {
   context_.address = options_.address;
+  context_.state_rows_max = options_.state_rows_max;
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };
   context_.drive = [this] { drive(); };

@@ -32,16 +32,26 @@ Duration jittered(Duration pause, NodeId node, Duration now) {
 void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
   // Nobody acts on a state that the others can't read: its writer learns it as they do.
-  std::string written = to_json(next);
-  Result<JobState> read = parse_job_state(written);
+  JobMirror& mirror = context_.mirror;
+  WrittenState written = write_state(next, mirror.topology(), context_.state_rows_max);
+  Result<JobState> read = read_state(written.state, written.topology ? &*written.topology : mirror.topology());
+  std::vector<KeyChange> beside;
+  if (written.topology) {
+    beside.push_back(
+        {KeyChange::Kind::put, mirror.keys().topology(written.topology->generation), to_json(*written.topology), 0});
+    if (auto readable = parse_topology(beside[0].value); !readable) read = readable.error();
+  }
   if (!read) {
     log_error("state_unwritable", "why", read.error().what);
     return pause();
   }
   moving_ = true;
   context_.control->compare_and_swap(
-      context_.mirror.keys().state(), context_.mirror.state_revision(), std::move(written),
-      [this, next = std::move(*read), why](const Result<Swapped>& swap) { on_swapped(next, why, swap); });
+      mirror.keys().state(), mirror.state_revision(), std::move(written.state), std::move(beside),
+      [this, next = std::move(*read), topology = std::move(written.topology), why](const Result<Swapped>& swap) {
+        if (swap && swap->won && topology) context_.mirror.note_topology(*topology);
+        on_swapped(next, why, swap);
+      });
 }
 
 void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {

@@ -47,6 +47,32 @@ TEST_F(Moves, FormsTheJobWhenEnoughNodesAreThere) {
   EXPECT_EQ(node.drives, 1);
 }
 
+TEST_F(Moves, ALargeJobsTopologyIsWrittenOnceBesideItsState) {
+  node.context.state_rows_max = 1;
+  node.run_in(JobPhase::running);
+  JobState next = node.state;
+  next.generation = Generation(2);
+  node.mover.move(next, "a test");
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  ASSERT_EQ(node.control.swaps[0].beside.size(), 1u);
+  EXPECT_EQ(node.control.swaps[0].beside[0].key, node.context.mirror.keys().topology(Generation(2)));
+  const auto topology = parse_topology(node.control.swaps[0].beside[0].value);
+  ASSERT_TRUE(topology);
+  EXPECT_EQ(*read_state(node.control.swaps[0].value, &*topology), next);
+  node.control.swaps[0].then(Swapped{false, 5, std::nullopt});
+  EXPECT_EQ(node.context.mirror.topology(), nullptr) << "it was not put";
+  node.pass(2s);
+  node.mover.move(next, "a test");
+  node.control.swaps[1].then(Swapped{true, 6, std::nullopt});
+  ASSERT_EQ(node.won.size(), 1u);
+  EXPECT_EQ(node.won[0], next);
+  next.seats[1].life = test_life(9);
+  node.mover.move(next, "a test");
+  ASSERT_EQ(node.control.swaps.size(), 3u);
+  EXPECT_TRUE(node.control.swaps[2].beside.empty());
+  EXPECT_EQ(*read_state(node.control.swaps[2].value, &*topology), next);
+}
+
 TEST_F(Moves, AStateThatOthersCouldNotReadIsNotWritten) {
   node.run_in(JobPhase::running);
   JobState next = node.state;

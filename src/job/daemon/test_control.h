@@ -152,7 +152,15 @@ class MemoryControl {
                                 const std::vector<KeyChange>& changes) override {
       std::lock_guard lock(all_.mutex_);
       ++all_.writes_;
-      if (!compares.empty() || changes.size() > 128) return Error{Code::invalid, "this test has no such thing"};
+      if (changes.size() > 128) return Error{Code::invalid, "this test has no such thing"};
+      Transacted lost{false, all_.revision_, {}};
+      bool holds = true;
+      for (const KeyCompare& compare : compares) {
+        const auto found = all_.keys_.find(compare.key);
+        lost.current.push_back(found != all_.keys_.end() ? std::optional(found->second) : std::nullopt);
+        holds = holds && (lost.current.back() ? lost.current.back()->mod_revision : 0) == compare.revision;
+      }
+      if (!holds) return lost;
       for (const KeyChange& change : changes) {
         if (change.kind == KeyChange::Kind::erase) (void)all_.erase_locked(change.key);
         if (change.kind == KeyChange::Kind::put) (void)all_.put_locked(change.key, change.value);

@@ -46,14 +46,15 @@ class FakeControl : public ControlCalls {
     std::string key;
     Revision expected;
     std::string value;
+    std::vector<KeyChange> beside;
     std::function<void(Result<Swapped>)> then;
   };
   void put(std::string key, std::string value, std::function<void(Status)> then) override {
     puts.push_back({std::move(key), std::move(value), std::move(then)});
   }
-  void compare_and_swap(std::string key, Revision expected, std::string value,
+  void compare_and_swap(std::string key, Revision expected, std::string value, std::vector<KeyChange> beside,
                         std::function<void(Result<Swapped>)> then) override {
-    swaps.push_back({std::move(key), expected, std::move(value), std::move(then)});
+    swaps.push_back({std::move(key), expected, std::move(value), std::move(beside), std::move(then)});
   }
   void tell(std::function<void(Control&)> work) override {
     ++tells;

@@ -77,6 +77,13 @@ struct SeatRow {  // `seats` seats on one node, in consecutive places there
   std::uint32_t first_index = 0;
   std::uint32_t seats = 0;
 };
+struct MovedRow {  // of the seats from `first` on
+  Seat first;
+  SeatRow row;
+};
+struct LifeRow {
+  NodeLife life;
+};
 struct SourceRow {  // of the next `seats` seats. `from`: none is the node where each of them sits
   std::uint32_t seats = 0;
   SourceKind kind = SourceKind::nothing;
@@ -92,6 +99,18 @@ template <class Io, Is<SeatRow> Row>
 void columns(Io& io, Row& r) {
   io(r.life.node), io(r.life.incarnation), io(r.address), io(r.first_index), io(r.seats);
 }
+template <class Io, Is<MovedRow> Row>
+void columns(Io& io, Row& r) {
+  io(r.first), columns(io, r.row);
+}
+template <class Io, Is<LifeRow> Row>
+void columns(Io& io, Row& r) {
+  io(r.life.node), io(r.life.incarnation);
+}
+template <class Io, Is<LineageEntry> Row>
+void columns(Io& io, Row& r) {
+  io(r.generation), io(r.resume);
+}
 template <class Io, Is<SourceRow> Row>
 void columns(Io& io, Row& r) {
   io(r.seats), io(r.kind), io(r.from), io(r.slot_generation), io(r.step);
@@ -101,12 +120,24 @@ void columns(Io& io, Row& r) {
   io(r.first), io(r.seats);
 }
 template <class Type>
-concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, SourceRow> || std::same_as<Type, SeatRange>;
+concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, MovedRow> || std::same_as<Type, LifeRow> ||
+    std::same_as<Type, LineageEntry> || std::same_as<Type, SourceRow> || std::same_as<Type, SeatRange>;
 
-// JobState as it is written: what has one entry a seat is in rows, and empty in `state`.
+struct TopologyName {
+  Generation generation;
+  std::uint64_t digest = 0;
+};
+struct TopologyRecord {
+  Generation generation;
+  std::vector<SeatRow> seats;
+};
+// JobState as it is written: what may be long is in rows, and empty in `state`.
 struct JobRecord {
   JobState state;
-  std::vector<SeatRow> seats;
+  std::optional<TopologyName> topology;
+  std::vector<SeatRow> seats;   // without a topology: all
+  std::vector<MovedRow> moved;  // with one: what is another's there, ascending
+  std::vector<LifeRow> departed;
   std::vector<SourceRow> sources;
   std::vector<SeatRange> restart;
 };
@@ -119,19 +150,24 @@ void fields(Io& io, Record& r) {
   io("kind", r.kind), io("node", r.node), io("seat", r.seat), io("detail", r.detail);
   io("detected_wall_ms", r.detected_wall_ms);
 }
-template <class Io, Is<LineageEntry> Record>
-void fields(Io& io, Record& r) {
-  io("generation", r.generation), io("resume", r.resume);
-}
 template <class Io, Is<Attempt> Record>
 void fields(Io& io, Record& r) {
   io("kind", r.kind), io("seat", r.seat), io("resume", r.resume), io("count", r.count);
 }
+template <class Io, Is<TopologyName> Record>
+void fields(Io& io, Record& r) {
+  io("generation", r.generation), io("digest", r.digest);
+}
+template <class Io, Is<TopologyRecord> Record>
+void fields(Io& io, Record& r) {
+  io("generation", r.generation), io("seats", r.seats);
+}
 template <class Io, Is<JobRecord> Record>
 void fields(Io& io, Record& r) {
   auto& s = r.state;
-  io("generation", s.generation), io("phase", s.phase), io("leader", s.leader), io("seats", r.seats);
-  io("evicted", s.evicted), io("departed", s.departed), io("struck", s.struck), io("lineage", s.lineage);
+  io("generation", s.generation), io("phase", s.phase), io("leader", s.leader), io("topology", r.topology);
+  io("seats", r.seats), io("moved", r.moved), io("evicted", s.evicted), io("departed", r.departed),
+      io("struck", s.struck), io("lineage", s.lineage);
   io("ran", s.ran), io("committed", s.committed), io("resume", s.resume), io("sources", r.sources);
   io("restart", r.restart), io("plan_digest", s.plan_digest), io("cold", s.cold), io("causes", s.causes);
   io("attempts", s.attempts), io("waiting", s.waiting), io("verdict", s.verdict);
@@ -362,17 +398,35 @@ std::uint64_t seats_in(Reader& reader, const char* name, const std::vector<Row>&
   if (seats > kSeatsMax) reader.fail(text(name, ": out of range (at most ", kSeatsMax, " seats)"));
   return seats;
 }
-void check(Reader& reader, const JobRecord& record) {
-  const std::uint64_t seats = seats_in(reader, "seats", record.seats);
-  for (std::size_t i = 0; i < record.seats.size(); ++i)
-    if (record.seats[i].first_index > kSeatsMax || record.seats[i].address.size() > kAddressBytesMax)
+std::uint64_t check(Reader& reader, const std::vector<SeatRow>& rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].first_index > kSeatsMax || rows[i].address.size() > kAddressBytesMax)
       reader.fail(text("seats[", i, "]: out of range"));
+  return seats_in(reader, "seats", rows);
+}
+void check(Reader& reader, const TopologyRecord& record) {
+  (void)check(reader, record.seats);
+}
+// Of the seats that a record has itself, or that its topology has.
+void check_seats(Reader& reader, const JobRecord& record, std::uint64_t seats) {
   if (seats_in(reader, "sources", record.sources) != seats && !record.sources.empty())
     reader.fail("sources: not one for each seat");
   (void)seats_in(reader, "restart", record.restart);
   for (std::size_t i = 0; i < record.restart.size(); ++i)
     if (std::uint64_t{record.restart[i].first.value} + record.restart[i].seats > seats)
       reader.fail(text("restart[", i, "]: out of range, no such seat"));
+  for (std::size_t i = 0; i < record.moved.size(); ++i) {
+    const SeatRow& row = record.moved[i].row;
+    if (row.seats == 0 || std::uint64_t{record.moved[i].first.value} + row.seats > seats ||
+        row.first_index > kSeatsMax || row.address.size() > kAddressBytesMax)
+      reader.fail(text("moved[", i, "]: out of range, no such seat"));
+  }
+}
+void check(Reader& reader, const JobRecord& record) {
+  const std::uint64_t seats = check(reader, record.seats);
+  if (record.topology && seats > 0) reader.fail("seats: in the topology and here");
+  if (!record.topology && !record.moved.empty()) reader.fail("moved: from no topology");
+  if (!record.topology) check_seats(reader, record, seats);
   const std::vector<LineageEntry>& lineage = record.state.lineage;
   for (std::size_t i = 1; i < lineage.size(); ++i)
     if (lineage[i].generation <= lineage[i - 1].generation)
@@ -382,21 +436,54 @@ void check(Reader&, const Inventory&) {}
 void check(Reader&, const Accusation&) {}
 void check(Reader&, const FaultReport&) {}
 
+// Whether the member sits right behind those of the row.
+bool continues(const SeatRow& row, const Member& member) {
+  return row.life == member.life && row.address == member.address && row.first_index + row.seats == member.local_index;
+}
+
+std::vector<SeatRow> rows_of(const std::vector<Member>& seats) {
+  std::vector<SeatRow> rows;
+  for (const Member& member : seats) {
+    if (!rows.empty() && continues(rows.back(), member))
+      ++rows.back().seats;
+    else
+      rows.push_back({member.life, member.address, member.local_index, 1});
+  }
+  return rows;
+}
+
+std::vector<Member> seats_of(const std::vector<SeatRow>& rows) {
+  std::vector<Member> seats;
+  for (const SeatRow& row : rows)
+    for (std::uint32_t i = 0; i < row.seats; ++i)
+      seats.push_back({Seat(static_cast<std::uint32_t>(seats.size())), row.life, row.address, row.first_index + i});
+  return seats;
+}
+
+// Of as many seats: those that are others' now.
+std::vector<MovedRow> moved_since(const std::vector<Member>& before, const std::vector<Member>& seats) {
+  std::vector<MovedRow> moved;
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    const Member& member = seats[i];
+    if (member == before[i]) continue;
+    const bool next = !moved.empty() && moved.back().first.value + moved.back().row.seats == member.seat.value;
+    if (next && continues(moved.back().row, member))
+      ++moved.back().row.seats;
+    else
+      moved.push_back({member.seat, {member.life, member.address, member.local_index, 1}});
+  }
+  return moved;
+}
+
+// Without its seats.
 JobRecord record_of(const JobState& state) {
   JobRecord record;
   record.state = state;
   record.state.seats.clear();
+  record.state.departed.clear();
   record.state.sources.clear();
   record.state.restart.clear();
-  for (const Member& member : state.seats) {
-    SeatRow* const last = record.seats.empty() ? nullptr : &record.seats.back();
-    const bool alike = last != nullptr && last->life == member.life && last->address == member.address &&
-                       last->first_index + last->seats == member.local_index;
-    if (alike)
-      ++last->seats;
-    else
-      record.seats.push_back({member.life, member.address, member.local_index, 1});
-  }
+  for (const NodeLife& life : state.departed) record.departed.push_back({life});
   for (std::size_t i = 0; i < state.sources.size(); ++i) {
     const Source& source = state.sources[i];
     const bool own = i < state.seats.size() && source.from == state.seats[i].life;
@@ -419,14 +506,14 @@ JobRecord record_of(const JobState& state) {
   return record;
 }
 
-JobState state_of(JobRecord record) {
+JobState state_of(JobRecord record, std::vector<Member> seats) {
   JobState state = std::move(record.state);
-  for (const SeatRow& row : record.seats) {
-    for (std::uint32_t i = 0; i < row.seats; ++i) {
-      const Seat seat(static_cast<std::uint32_t>(state.seats.size()));
-      state.seats.push_back({seat, row.life, row.address, row.first_index + i});
-    }
-  }
+  state.seats = std::move(seats);
+  for (const MovedRow& moved : record.moved)
+    for (std::uint32_t i = 0; i < moved.row.seats; ++i)
+      state.seats[moved.first.value + i] = {Seat(moved.first.value + i), moved.row.life, moved.row.address,
+                                            moved.row.first_index + i};
+  for (const LifeRow& row : record.departed) state.departed.push_back(row.life);
   for (const SourceRow& row : record.sources) {
     for (std::uint32_t i = 0; i < row.seats; ++i) {
       const Seat seat(static_cast<std::uint32_t>(state.sources.size()));
@@ -468,7 +555,12 @@ std::string to_json(const NodeRecord& record) {
   return write(record);
 }
 std::string to_json(const JobState& state) {
-  return write(record_of(state));
+  JobRecord record = record_of(state);
+  record.seats = rows_of(state.seats);
+  return write(record);
+}
+std::string to_json(const Topology& topology) {
+  return write(TopologyRecord{topology.generation, rows_of(topology.seats)});
 }
 std::string to_json(const Inventory& inventory) {
   return write(inventory);
@@ -486,8 +578,63 @@ Result<NodeRecord> parse_node_record(std::string_view json) {
   return read<NodeRecord>("node record", json);
 }
 Result<JobState> parse_job_state(std::string_view json) {
+  return read_state(json, nullptr);
+}
+Result<JobState> read_state(std::string_view json, const Topology* known) {
   PAWL_ASSIGN(JobRecord record, read<JobRecord>("job state", json));
-  return state_of(std::move(record));
+  if (!record.topology) {
+    std::vector<Member> seats = seats_of(record.seats);
+    return state_of(std::move(record), std::move(seats));
+  }
+  const TopologyName& name = *record.topology;
+  if (known == nullptr || known->generation != name.generation || known->digest != name.digest)
+    return Error{Code::stale, text("job state: its topology, of generation ", name.generation, ", is not known here")};
+  const nlohmann::json nothing = nlohmann::json::object();
+  Reader reader(nothing);
+  check_seats(reader, record, known->seats.size());
+  if (!reader.mistake().empty()) return Error{Code::corrupt, text("job state: ", reader.mistake())};
+  return state_of(std::move(record), known->seats);
+}
+std::optional<Generation> topology_named_by(std::string_view json) {
+  const auto record = read<JobRecord>("job state", json);
+  return record && record->topology ? std::optional(record->topology->generation) : std::nullopt;
+}
+Topology make_topology(Generation generation, std::vector<Member> seats) {
+  std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a over whole words, and over the bytes of texts
+  const auto mix = [&digest](std::uint64_t word) {
+    digest = (digest ^ word) * 0x100000001b3u;
+    digest ^= digest >> 29;
+  };
+  mix(generation.value);
+  for (const Member& member : seats) {
+    mix(member.life.node.value);
+    mix(member.life.incarnation.value);
+    mix(member.local_index);
+    mix(member.address.size());
+    for (const char byte : member.address) mix(static_cast<unsigned char>(byte));
+  }
+  return {generation, std::move(seats), digest};
+}
+Result<Topology> parse_topology(std::string_view json) {
+  PAWL_ASSIGN(const TopologyRecord record, read<TopologyRecord>("topology", json));
+  return make_topology(record.generation, seats_of(record.seats));
+}
+WrittenState write_state(const JobState& state, const Topology* known, std::size_t rows_max) {
+  JobRecord record = record_of(state);
+  record.seats = rows_of(state.seats);
+  if (record.seats.size() <= rows_max) return {write(record)};
+  record.seats.clear();
+  const bool alike = known != nullptr && known->seats.size() == state.seats.size();
+  if (alike) record.moved = moved_since(known->seats, state.seats);
+  WrittenState written;
+  if (!alike || record.moved.size() > rows_max) {
+    record.moved.clear();
+    written.topology = make_topology(state.generation, state.seats);
+    known = &*written.topology;
+  }
+  record.topology = TopologyName{known->generation, known->digest};
+  written.state = write(record);
+  return written;
 }
 Result<Inventory> parse_inventory(std::string_view json) {
   return read<Inventory>("inventory", json);
@@ -518,6 +665,12 @@ std::string JobKeys::spec() const {
 }
 std::string JobKeys::state() const {
   return root + "state";
+}
+std::string JobKeys::topologies() const {
+  return root + "topology/";
+}
+std::string JobKeys::topology(Generation generation) const {
+  return text(topologies(), generation);
 }
 std::string JobKeys::nodes() const {
   return root + "nodes/";

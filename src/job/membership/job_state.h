@@ -193,19 +193,46 @@ struct FaultReport {
   bool operator==(const FaultReport&) const = default;
 };
 
+// Who sits where, in a key of its own: topology/<generation>. A state of more than a few nodes names one, and has only
+// the seats that are others' since. So what all watch stays small, however many nodes there are; newcomers read both.
+// Written in one transaction with the first state that names it; what the state names is there as long as it stands.
+struct Topology {
+  Generation generation;  // of that state
+  std::vector<Member> seats;
+  std::uint64_t digest = 0;  // of all this: by it the state names it
+  bool operator==(const Topology&) const = default;
+};
+[[nodiscard]] Topology make_topology(Generation generation, std::vector<Member> seats);
+
+// A state as its keys have it.
+struct WrittenState {
+  std::string state;
+  std::optional<Topology> topology = {};  // to be put with it; none: the state names the known one, or none at all
+};
+inline constexpr std::size_t kMovedRowsMax = 8;  // so many nodes' seats a state has itself
+// `known`: the topology that the current state names; nullptr: none.
+[[nodiscard]] WrittenState write_state(const JobState& state, const Topology* known,
+                                       std::size_t rows_max = kMovedRowsMax);
+// Which topology a state names; none: all seats are in it, or it can't be read.
+[[nodiscard]] std::optional<Generation> topology_named_by(std::string_view json);
+// Fails: `stale` if it names another topology than `known`: read both again; else as parse_job_state.
+[[nodiscard]] Result<JobState> read_state(std::string_view json, const Topology* known);
+
 inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 inline constexpr std::uint32_t kSeatsMax = std::uint32_t{1} << 18;  // of a job
 inline constexpr std::size_t kAddressBytesMax = 260;                // of a member: a name of 253 characters and a port
 
 [[nodiscard]] std::string to_json(const JobSpec&);
 [[nodiscard]] std::string to_json(const NodeRecord&);
-[[nodiscard]] std::string to_json(const JobState&);
+[[nodiscard]] std::string to_json(const JobState&);  // with all its seats
+[[nodiscard]] std::string to_json(const Topology&);
 [[nodiscard]] std::string to_json(const Inventory&);
 [[nodiscard]] std::string to_json(const Accusation&);
 [[nodiscard]] std::string to_json(const FaultReport&);
 [[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
 [[nodiscard]] Result<NodeRecord> parse_node_record(std::string_view json);
-[[nodiscard]] Result<JobState> parse_job_state(std::string_view json);
+[[nodiscard]] Result<JobState> parse_job_state(std::string_view json);  // of one that names no topology
+[[nodiscard]] Result<Topology> parse_topology(std::string_view json);
 [[nodiscard]] Result<Inventory> parse_inventory(std::string_view json);
 [[nodiscard]] Result<Accusation> parse_accusation(std::string_view json);
 [[nodiscard]] Result<FaultReport> parse_fault_report(std::string_view json);
@@ -221,6 +248,8 @@ struct JobKeys {
   explicit JobKeys(std::string_view job);
   [[nodiscard]] std::string spec() const;                              // spec
   [[nodiscard]] std::string state() const;                             // state
+  [[nodiscard]] std::string topologies() const;                        // topology/
+  [[nodiscard]] std::string topology(Generation generation) const;     // topology/<generation>
   [[nodiscard]] std::string nodes() const;                             // nodes/
   [[nodiscard]] std::string node(NodeId node) const;                   // nodes/<id>
   [[nodiscard]] std::string inventories(Generation generation) const;  // inventory/<generation>/

@@ -136,6 +136,80 @@ TEST(JobState, OfThousandsOfNodesOneRowEachIsWritten) {
   EXPECT_EQ(*parse_job_state(to_json(cold)), cold);
 }
 
+TEST(JobState, OfAnySizeItIsSmallAndNamesItsTopology) {
+  JobState state = large_state();
+  const WrittenState first = write_state(state, nullptr);
+  ASSERT_TRUE(first.topology);
+  EXPECT_LT(first.state.size(), 4096u);
+  EXPECT_EQ(topology_named_by(first.state), state.generation);
+  const auto topology = parse_topology(to_json(*first.topology));
+  ASSERT_TRUE(topology) << topology.error().what;
+  EXPECT_EQ(*topology, *first.topology);
+  EXPECT_EQ(*read_state(first.state, &*topology), state);
+
+  state.generation = Generation(5);
+  for (std::uint32_t local = 0; local < 8; ++local) state.seats[800 + local].life = life(10'001, 1);
+  state.restart = {Seat(3), Seat(4), Seat(79'999)};
+  const WrittenState second = write_state(state, &*topology);
+  EXPECT_FALSE(second.topology) << "one node's seats have moved";
+  EXPECT_LT(second.state.size(), 4096u);
+  EXPECT_EQ(*read_state(second.state, &*topology), state);
+
+  for (std::uint32_t node = 0; node <= kMovedRowsMax; ++node) state.seats[80 * node].life = life(20'000 + node, 1);
+  const WrittenState third = write_state(state, &*topology);
+  ASSERT_TRUE(third.topology) << "too much has moved";
+  EXPECT_EQ(third.topology->generation, Generation(5));
+  EXPECT_EQ(*read_state(third.state, &*third.topology), state);
+  EXPECT_EQ(read_state(third.state, &*topology).error().code, Code::stale);
+  EXPECT_EQ(read_state(third.state, nullptr).error().code, Code::stale);
+  EXPECT_EQ(parse_job_state(third.state).error().code, Code::stale);
+}
+
+TEST(JobState, HasTheSeatsOfAFewNodesItself) {
+  const WrittenState written = write_state(full_state(), nullptr);
+  EXPECT_FALSE(written.topology);
+  EXPECT_EQ(written.state, to_json(full_state()));
+  EXPECT_EQ(topology_named_by(written.state), std::nullopt);
+}
+
+TEST(JobState, AChangedTopologyIsAnother) {
+  const JobState state = full_state();
+  const WrittenState written = write_state(state, nullptr, 0);
+  ASSERT_TRUE(written.topology);
+  const Topology right = *written.topology;
+  EXPECT_TRUE(read_state(written.state, &right));
+  std::vector<Topology> wrong;
+  for (int i = 0; i < 4; ++i) {
+    std::vector<Member> seats = state.seats;
+    if (i == 0) seats[0].life.incarnation = Incarnation(18);
+    if (i == 1) seats[1].address += "0";
+    if (i == 2) seats[1].local_index = 0;
+    if (i == 3) seats.pop_back();
+    wrong.push_back(make_topology(right.generation, seats));
+  }
+  wrong.push_back(make_topology(Generation(1), state.seats));
+  for (const Topology& other : wrong) EXPECT_EQ(read_state(written.state, &other).error().code, Code::stale);
+}
+
+TEST(JobState, WhatMovesToNoSeatIsRefused) {
+  JobState state = full_state();
+  const Topology before = make_topology(Generation(1), state.seats);
+  state.seats[1].life = life(9, 9);
+  const std::string written = write_state(state, &before, 1).state;
+  EXPECT_EQ(*read_state(written, &before), state);
+  const auto refused = [&](const std::string& from, const std::string& to, std::string_view why) {
+    expect_corrupt(read_state(replaced(written, from, to), &before), why);
+  };
+  refused("[[1,9,9,", "[[2,9,9,", "moved[0]: out of range");
+  refused("\",1,1]]", "\",1,2]]", "moved[0]: out of range");
+  refused("\",1,1]]", "\",1,0]]", "moved[0]: out of range");
+  refused("\"restart\":[[1,1]]", "\"restart\":[[1,2]]", "restart[0]: out of range");
+  refused("\"seats\":[]", "\"seats\":[[1,1,\"a\",0,2]]", "seats: in the topology and here");
+  const std::string own = to_json(state);
+  expect_corrupt(parse_job_state(replaced(own, "\"moved\":[]", "\"moved\":[[1,9,9,\"a\",0,1]]")),
+                 "moved: from no topology");
+}
+
 TEST(JobState, EveryNameOfEveryEnumerationComesBack) {
   for (int i = 0; i <= static_cast<int>(JobPhase::failed); ++i) {
     JobState state;
