@@ -110,6 +110,12 @@ class TrapTest(JobTest):
         self.equal("big_maker", "DDP laid its buckets in a step that is lost", "starts anew in its seat",
                    kill="1:7,0:11")
 
+    def test_a_death_while_buckets_are_laid(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                said = self.equal("laying_death", "DDP laid its buckets in a step that is lost", kill=f"{rank}:4")
+                self.assertNotIn("SIGSEGV", said)
+
     def test_unfreezing_and_an_evaluation_that_is_cut_off(self):
         self.equal("unfreezing", "evaluation was cut short", kill="1:6,0:10")
 
