@@ -67,6 +67,15 @@ class SwapTest(JobTest):
     def test_right_after_a_swap(self):
         self.swap("after-swap", spares=2)
 
+    def test_one_of_so_many_that_their_topology_is_a_key_of_its_own(self):
+        with self.job("--deadline-ms", "15000", nodes=10) as job:
+            before = job.wait_spare()
+            victim = job.node_of_seat(3)
+            job.kill_node(victim)
+            after = job.wait_running(jobs.generation(before), timeout_s=60)
+            self.assert_survivors(before, after, but=[victim])
+            self.finish(job, recoveries=1)
+
     def test_while_a_drill_holds_another_in_a_step(self):
         """That one comes back like the others, and is held again."""
         with self.job() as job:

@@ -201,6 +201,13 @@ class Node {
     }
     watch_ = line_->watch(job.keys.root, {}, [this](const WatchEvent& event) { events_.push_back(event); });
   }
+  // What a leader also watches while the recovery lasts, from before anything was reported.
+  void watch_reports(Generation generation) {
+    reports_ = line_->watch(context_.mirror.keys().reports(generation), {},
+                            [this](const WatchEvent& event) { events_.push_back(event); });
+    context_.reports_known = generation;
+  }
+  void leave_reports() { reports_.reset(); }
 
   // Applies what its watch has said.
   void take() {
@@ -258,6 +265,7 @@ class Node {
   Calls calls_;
   std::unique_ptr<Control> line_;
   std::unique_ptr<Watch> watch_;
+  std::unique_ptr<Watch> reports_;
   std::vector<WatchEvent> events_;
   std::vector<std::function<void()>> later_;
   Events tell_{context_};
@@ -369,6 +377,7 @@ Row recover(std::uint32_t nodes, double seconds) {
     leader.report({FaultKind::node_lost, job.victim(), std::nullopt, "its keeper's address refuses", 0});
   });
   expect(leader, JobPhase::quiescing, Generation(2));
+  leader.watch_reports(Generation(2));
   note_state();
   phase.puts(alive.size(), [&](std::size_t i) {
     control.put(job.keys.event(1'700'000'000'000'000'000u + i, NodeId(alive[i])), job.frozen(alive[i]));
@@ -383,9 +392,9 @@ Row recover(std::uint32_t nodes, double seconds) {
              [&](std::size_t i) { control.put(job.keys.ready(Generation(2), NodeId(members[i])), "{}"); });
   expect(leader, JobPhase::running, Generation(2));
   note_state();
+  leader.leave_reports();
   phase.puts(1, [&](std::size_t) {  // what Generations::tidy_keys erases
-    for (const std::string& folder : {job.keys.inventories(Generation(2)), job.keys.readies(Generation(2))})
-      (void)control.connect()->erase_prefix(folder);
+    (void)control.connect()->erase_prefix(job.keys.reports(Generation(2)));
   });
   row.leader.take_ms = leader.take_ms;
   row.other.take_ms = other.take_ms;

@@ -52,10 +52,12 @@ void Generations::follow() {
   const JobState& state = context.mirror.state();
   if (context.mirror.is_over()) return end_with_job();
   StandingView view{.self = context.self, .was_member = context.followed.was_member};
-  if (context.is_evicted())
-    view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.inventories(),
+  if (context.is_evicted()) {
+    context.want_reports();
+    view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.reports.inventories(),
                                     context.mirror.registrations().records(), context.orders.cordoned()},
                                    context.self);
+  }
   switch (standing_of(state, context.mirror.roster(), view)) {
     case Standing::lingering:
       return linger();
@@ -137,7 +139,7 @@ void Generations::freeze() {
 
 void Generations::put_inventory() {
   NodeContext& context = parts_.context;
-  if (context.mirror.has_own_inventory() || parts_.holds.is_held_at("frozen")) return;
+  if (context.mirror.reports.has_own_inventory() || parts_.holds.is_held_at("frozen")) return;
   const Generation generation = context.mirror.generation();
   parts_.memory.empty_struck(context.mirror.state().struck, context.self);
   Inventory inventory;
@@ -148,11 +150,11 @@ void Generations::put_inventory() {
   inventory.frozen_wall_ms = static_cast<std::uint64_t>(context.clock->wall() / 1ms);
   for (const TrainerProcess& trainer : parts_.trainers.places())
     if (trainer.seat && trainer.pid != 0 && !trainer.dying) inventory.trainers_alive.push_back(*trainer.seat);
-  context.mirror.note_own_inventory(inventory);
+  context.mirror.reports.note(inventory);
   context.control->put(context.mirror.keys().inventory(generation, context.self.node), to_json(inventory),
                        [this, generation](const Status& put) {
                          if (put || parts_.context.mirror.generation() != generation) return;
-                         parts_.context.mirror.forget_own_inventory();  // again, at the next drive
+                         parts_.context.mirror.reports.forget_own_inventory();  // again, at the next drive
                          parts_.context.drive_soon(20ms);
                        });
 }
@@ -198,11 +200,10 @@ void Generations::drop_other_arenas() {
 void Generations::tidy_keys() {
   const JobMirror& mirror = parts_.context.mirror;
   // No state names an older topology than the one before it did.
-  const Generation named = mirror.topology() != nullptr ? mirror.topology()->generation : Generation(0);
+  const Generation named = mirror.topology ? mirror.topology->generation : Generation(0);
   parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation(), named](Control& control) {
     erase_topologies_before(control, keys.topologies(), named);
-    erase_up_to(control, keys.root + "inventory/", generation);
-    erase_up_to(control, keys.root + "ready/", generation);
+    erase_up_to(control, keys.all_reports(), generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
     erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));
     erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));

@@ -121,7 +121,7 @@ TEST_F(OneNode, SeatsItsTrainersAndRuns) {
   EXPECT_TRUE(answer<RefusedMessage>());  // a fresh start has nothing to restore
   ask(DoneMessage{Generation(1)});
   ASSERT_EQ(node.control.puts.size(), 1u);
-  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/ready/1/0");
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test:reports/1/ready/0");
 
   follow(JobPhase::running);
   EXPECT_EQ(node.context.followed.running, Generation(1));
@@ -151,7 +151,7 @@ TEST_F(OneNode, FreezesAndReportsOnceAgain) {
   EXPECT_TRUE(trainer.process().line.waiting.empty());  // all are woken
   EXPECT_EQ(trainer.process().shared.page->recover_generation.load(), 2u);
   ASSERT_EQ(node.control.puts.size(), 1u);
-  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/inventory/2/0");
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test:reports/2/inventory/0");
   const auto inventory = parse_inventory(node.control.puts[0].value);
   ASSERT_TRUE(inventory);
   EXPECT_EQ(inventory->trainers_alive, std::vector<Seat>{Seat(0)});
@@ -165,7 +165,7 @@ TEST_F(OneNode, FreezesAndReportsOnceAgain) {
 // The next recovery's inventory goes the same way, behind them.
 TEST_F(OneNode, OldEventsAreErasedAFewAtATimeBehindOtherCalls) {
   MemoryControl control;
-  for (int i = 0; i < 5000; ++i) control.put(text("/pawl/test/events/", 10'000 + i), "");
+  for (int i = 0; i < 5000; ++i) control.put(text("/pawl/test:events/", 10'000 + i), "");
   node.state.leader = node.context.self;
   run();
   const std::unique_ptr<Control> line = control.connect();
@@ -178,8 +178,8 @@ TEST_F(OneNode, OldEventsAreErasedAFewAtATimeBehindOtherCalls) {
     EXPECT_LE(control.writes() - writes, 5);
   }
   EXPECT_GT(begun, 2);
-  EXPECT_EQ(control.count("/pawl/test/events/"), 4096u);
-  EXPECT_EQ(control.count("/pawl/test/events/14999"), 1u);
+  EXPECT_EQ(control.count("/pawl/test:events/"), 4096u);
+  EXPECT_EQ(control.count("/pawl/test:events/14999"), 1u);
 }
 
 TEST_F(OneNode, ADrillHoldsTheReport) {
@@ -377,7 +377,7 @@ TEST_F(OneNode, AnEvictedNodeKeepsWhatItHoldsUntilTheJobRuns) {
   EXPECT_TRUE(slot.word().frozen);
   EXPECT_EQ(killed, 1);  // nothing trains here any more
   ASSERT_EQ(node.control.puts.size(), 1u);
-  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/inventory/2/0");
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test:reports/2/inventory/0");
   const auto inventory = parse_inventory(node.control.puts[0].value);
   ASSERT_TRUE(inventory);
   EXPECT_EQ(inventory->items.at(0).step, Step(1));

@@ -46,58 +46,27 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
   state_ = state;
   news_at_ = now;
   if (change.generation) {
-    inventories_.clear();
-    readies_.clear();
     accusations_.clear();
     faults.clear();
   }
   if (change.phase) state_since_ = now;
   roster_ = Roster(*state_);
   own_seats_ = seats_of(*state_, self_);
-  reads_from_evicted_ = std::ranges::any_of(
-      state_->sources, [this](const Source& source) { return contains(state_->evicted, source.from); });
-  await_reports();
+  reports.expect(*state_, roster_);
   return change;
 }
 
-void JobMirror::await_reports() {
-  awaited_.clear();
-  for (const NodeLife& life : roster_.members()) look_for_report(life.node);
-}
-
-void JobMirror::look_for_report(NodeId node) {
-  const auto seat = roster_.lowest_seat_of(node);
-  if (!seat) return;
-  const NodeLife life = state_->seats[seat->value].life;
-  bool missing = false;
-  if (is_in(JobPhase::quiescing)) {
-    const auto found = inventories_.find(node);
-    missing = roster_.is_survivor(life) && (found == inventories_.end() || found->second.life != life ||
-                                            found->second.generation != state_->generation);
-  } else if (is_in(JobPhase::restoring)) {
-    missing = !is_ready(node);
-  }
-  if (missing)
-    awaited_.insert_or_assign(*seat, life);
-  else
-    awaited_.erase(*seat);
-}
-
-void JobMirror::note_own_inventory(const Inventory& inventory) {
-  inventories_[self_.node] = inventory;
-  look_for_report(self_.node);
-}
-
-void JobMirror::forget_own_inventory() {
-  inventories_.erase(self_.node);
-  look_for_report(self_.node);
+void JobMirror::apply_reports(const Listing& listing, Duration now) {
+  reports.clear();
+  for (const KeyValue& kv : listing.kvs) (void)apply(kv.key, &kv.value, kv.mod_revision, now);
+  news_at_ = now;
 }
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
   Change change;
   if (key == keys_.state()) {
     if (value == nullptr) return change;
-    auto state = read_state(*value, topology());
+    auto state = read_state(*value, topology ? &*topology : nullptr);
     if (state) return learn(*state, revision, now);
     change.unread = state.error().code == Code::stale;
     if (!change.unread) change.refused = state.error().what;
@@ -105,13 +74,13 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   }
   if (key.starts_with(keys_.topologies())) {
     if (value == nullptr) return change;
-    if (auto topology = parse_topology(*value))
-      topology_ = std::move(*topology);
+    if (auto there = parse_topology(*value))
+      topology = std::move(*there);
     else
-      change.refused = topology.error().what;
+      change.refused = there.error().what;
     return change;
   }
-  if (key.starts_with(keys_.events()) || key.starts_with(keys_.all_progress())) return change;
+  if (key.starts_with(keys_.all_progress())) return change;
   if (key.rfind(keys_.all_accusations(), 0) != 0) news_at_ = now;
   if (NodeId node; id_after(keys_.nodes(), key, node)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
@@ -136,14 +105,9 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
   } else if (value == nullptr) {
     return;
   } else if (state_ && id_after(keys_.inventories(state_->generation), key, node)) {
-    if (auto inventory = parse_inventory(*value)) {
-      node = inventory->life.node;
-      inventories_[node] = std::move(*inventory);
-      look_for_report(node);
-    }
+    if (const auto inventory = parse_inventory(*value)) reports.note(*inventory);
   } else if (state_ && id_after(keys_.readies(state_->generation), key, node)) {
-    readies_[node] = state_->generation;
-    look_for_report(node);
+    reports.note_ready(node);
   } else if (state_ && id_after(keys_.faults(state_->generation), key, seat)) {
     if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {
@@ -164,20 +128,19 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
 JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
   const KeyValue* state = nullptr;
-  const KeyValue* topology = nullptr;  // the newest: what a state names is never older than what one before it named
+  const KeyValue* named =
+      nullptr;  // the newest topology: what a state names is never older than what one before it named
   for (const KeyValue& kv : listing.kvs) {
     if (kv.key == keys_.state()) state = &kv;
-    if (kv.key.starts_with(keys_.topologies()) && (topology == nullptr || kv.mod_revision > topology->mod_revision))
-      topology = &kv;
+    if (kv.key.starts_with(keys_.topologies()) && (named == nullptr || kv.mod_revision > named->mod_revision))
+      named = &kv;
   }
-  if (topology != nullptr) all = apply(topology->key, &topology->value, topology->mod_revision, now);
+  if (named != nullptr) all = apply(named->key, &named->value, named->mod_revision, now);
   if (state != nullptr && all.refused.empty()) all = apply(state->key, &state->value, state->mod_revision, now);
   // Revisions only grow, and nobody erases the state: it is the control that is not the one it was.
   all.lost = state_ && (state == nullptr || listing.revision < state_revision_);
 
   const std::map<NodeId, NodeRecord> registered = std::exchange(registrations_.nodes, {});
-  inventories_.clear();
-  readies_.clear();
   accusations_.clear();
   faults.clear();
   stop_.told.clear();
@@ -196,31 +159,10 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   if (state_) {  // evicted ones may be what a recovery reads from
     for (const Member& member : state_->seats) note_if_gone(member.life.node);
     for (const NodeLife& life : state_->evicted) note_if_gone(life.node);
-    await_reports();
   }
   all.nodes = true;
   news_at_ = now;
   return all;
-}
-
-std::vector<Inventory> JobMirror::inventories() const {
-  std::vector<Inventory> all;
-  for (const auto& [node, inventory] : inventories_) all.push_back(inventory);
-  return all;
-}
-
-std::vector<NodeLife> JobMirror::ready_members() const {
-  std::vector<NodeLife> ready;
-  if (!state_) return ready;
-  for (const Member& member : state_->seats)
-    if (auto found = readies_.find(member.life.node); found != readies_.end() && found->second == state_->generation)
-      ready.push_back(member.life);
-  return ready;
-}
-
-bool JobMirror::is_ready(NodeId node) const {
-  const auto found = readies_.find(node);
-  return state_ && found != readies_.end() && found->second == state_->generation;
 }
 
 std::vector<TrainerEnd> JobMirror::ends() const {

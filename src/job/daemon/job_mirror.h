@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "job/control/control.h"
+#include "job/daemon/recovery_reports.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/absent_members.h"
 #include "job/recovery/decide.h"
@@ -28,9 +29,12 @@ namespace pawl::job {
 
 class JobMirror {
  public:
-  JobMirror(NodeLife self, std::string_view job) : self_(self), keys_(job) {}
+  JobMirror(NodeLife self, std::string_view job) : reports(self), self_(self), keys_(job) {}
 
   std::map<Seat, FaultReport> faults;  // of the state's generation; a node adds its own before the control repeats them
+
+  RecoveryReports reports;           // a node notes its own before the control repeats them
+  std::optional<Topology> topology;  // the newest; a node notes what it has put with a state
 
   struct Change {
     bool state = false;       // another revision of it
@@ -44,19 +48,16 @@ class JobMirror {
   };
   // A key of the job. `value`: nullptr if it was erased.
   Change apply(const std::string& key, const std::string* value, Revision revision, Duration now);
-  // All keys of the job, as of `listing.revision`: what is not among them is not there.
+  // All keys that every node watches, as of `listing.revision`: what is not among them is not there.
   Change apply_all(const Listing& listing, Duration now);
+  // The same of what has been reported in the state's generation (JobKeys::reports).
+  void apply_reports(const Listing& listing, Duration now);
   Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
   void set_spec(const JobSpec& spec) {
     spec_ = spec;
     registrations_.seats_per_node = spec.seats_per_node;
   }
 
-  // What this node has put with a state.
-  void note_topology(Topology topology) { topology_ = std::move(topology); }
-
-  void note_own_inventory(const Inventory& inventory);
-  void forget_own_inventory();
   void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
   void forget_own_stop_ack() { stop_.told.erase(self_.node); }
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
@@ -65,7 +66,6 @@ class JobMirror {
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
   [[nodiscard]] const JobSpec& spec() const { return spec_; }
-  [[nodiscard]] const Topology* topology() const { return topology_ ? &*topology_ : nullptr; }  // the newest
   [[nodiscard]] bool has_state() const { return state_.has_value(); }
   [[nodiscard]] const JobState& state() const { return *state_; }  // only if has_state()
   [[nodiscard]] Revision state_revision() const { return state_revision_; }
@@ -75,14 +75,6 @@ class JobMirror {
   [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
   [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
   [[nodiscard]] const Registrations& registrations() const { return registrations_; }
-  [[nodiscard]] bool has_own_inventory() const { return inventories_.count(self_.node) > 0; }
-  [[nodiscard]] std::vector<Inventory> inventories() const;
-  [[nodiscard]] std::vector<NodeLife> ready_members() const;  // once a seat
-  [[nodiscard]] bool is_ready(NodeId node) const;
-  // By their lowest seats, in quiescing: the survivors whose inventories are not here yet; in restoring: the members that
-  // are not ready. Kept as keys come, so that a leader need not look through all of them for each.
-  [[nodiscard]] const std::map<Seat, NodeLife>& awaited() const { return awaited_; }
-  [[nodiscard]] bool reads_from_evicted() const { return reads_from_evicted_; }  // the state has such a source
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
   [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
   [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
@@ -106,25 +98,18 @@ class JobMirror {
 
  private:
   void apply_record(const std::string& key, const std::string* value, Change& change);
-  void await_reports();
-  void look_for_report(NodeId node);
 
   const NodeLife self_;
   const JobKeys keys_;
   JobSpec spec_;
-  std::optional<Topology> topology_;
   std::optional<JobState> state_;
   Roster roster_;
   std::vector<Seat> own_seats_;
-  bool reads_from_evicted_ = false;
-  std::map<Seat, NodeLife> awaited_;
   mutable Links links_;  // as of these:
   mutable std::pair<Revision, std::uint64_t> links_of_{-1, 0};
   Revision state_revision_ = 0;
   Duration state_since_{};
   Registrations registrations_;
-  std::map<NodeId, Inventory> inventories_;
-  std::map<NodeId, Generation> readies_;
   std::map<std::string, Accusation> accusations_;  // by key
   Duration news_at_{};
   std::map<Seat, SeatFinish> finishes_;

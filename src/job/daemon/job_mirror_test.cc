@@ -40,7 +40,7 @@ TEST_F(Mirror, KnowsNothingBeforeTheState) {
   EXPECT_FALSE(mirror.node_at(0));
   EXPECT_EQ(mirror.source_of(Seat(0)), nullptr);
   EXPECT_TRUE(mirror.linked_members().empty());
-  EXPECT_TRUE(mirror.ready_members().empty());
+  EXPECT_TRUE(mirror.reports.ready_members().empty());
 }
 
 TEST_F(Mirror, SaysWhatAStateChanged) {
@@ -91,19 +91,19 @@ TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   (void)put(keys.fault(Generation(2), Seat(1)), to_json(FaultReport{Seat(1), "2"}));
   (void)put(keys.fault(Generation(1), Seat(2)), to_json(FaultReport{Seat(2), "1"}));
   EXPECT_EQ(mirror.faults, (std::map<Seat, FaultReport>{{Seat(1), {Seat(1), "2"}}}));
-  EXPECT_EQ(mirror.inventories().size(), 1u);
-  EXPECT_EQ(mirror.ready_members(), std::vector<NodeLife>{test_life(2)});
-  EXPECT_FALSE(mirror.has_own_inventory());
+  EXPECT_EQ(mirror.reports.inventories().size(), 1u);
+  EXPECT_EQ(mirror.reports.ready_members(), std::vector<NodeLife>{test_life(2)});
+  EXPECT_FALSE(mirror.reports.has_own_inventory());
   inventory.life = test_life(1);
-  mirror.note_own_inventory(inventory);
-  EXPECT_TRUE(mirror.has_own_inventory());
-  mirror.forget_own_inventory();
-  EXPECT_FALSE(mirror.has_own_inventory());
+  mirror.reports.note(inventory);
+  EXPECT_TRUE(mirror.reports.has_own_inventory());
+  mirror.reports.forget_own_inventory();
+  EXPECT_FALSE(mirror.reports.has_own_inventory());
   state.generation = Generation(3);
   (void)put_state();
   EXPECT_TRUE(mirror.faults.empty());
-  EXPECT_TRUE(mirror.inventories().empty());
-  EXPECT_TRUE(mirror.ready_members().empty());
+  EXPECT_TRUE(mirror.reports.inventories().empty());
+  EXPECT_TRUE(mirror.reports.ready_members().empty());
 }
 
 TEST_F(Mirror, FollowsRegistrations) {
@@ -227,7 +227,7 @@ TEST_F(Mirror, ReadsAStateWithTheTopologyThatItNames) {
   JobState next = state;
   next.generation = Generation(3);
   next.seats[2].life = test_life(7);
-  const WrittenState moved = write_state(next, mirror.topology(), 1);
+  const WrittenState moved = write_state(next, &*mirror.topology, 1);
   EXPECT_FALSE(moved.topology);
   EXPECT_TRUE(put(keys.state(), moved.state).generation);
   EXPECT_EQ(mirror.state(), next);
@@ -248,32 +248,36 @@ TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
   state.phase = JobPhase::quiescing;
   state.evicted = {test_life(2)};
   (void)mirror.learn(state, ++revision, 10s);
-  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
+  EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
   Inventory inventory;
   inventory.generation = state.generation;
   inventory.life = test_life(0, 7);
   (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
-  EXPECT_EQ(mirror.awaited().size(), 2u) << "another life's";
+  EXPECT_EQ(mirror.reports.awaited().size(), 2u) << "another life's";
   inventory.life = test_life(0);
   (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
-  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(1), test_life(1)}}));
+  EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(1), test_life(1)}}));
   inventory.life = test_life(1);
-  mirror.note_own_inventory(inventory);
-  EXPECT_TRUE(mirror.awaited().empty());
-  mirror.forget_own_inventory();
-  EXPECT_EQ(mirror.awaited().size(), 1u);
+  mirror.reports.note(inventory);
+  EXPECT_TRUE(mirror.reports.awaited().empty());
+  mirror.reports.forget_own_inventory();
+  EXPECT_EQ(mirror.reports.awaited().size(), 1u);
 
   state.phase = JobPhase::restoring;
   state.seats[2].life = test_life(3);
   (void)mirror.learn(state, ++revision, 11s);
-  EXPECT_EQ(mirror.awaited().size(), 3u) << "to be ready";
+  EXPECT_EQ(mirror.reports.awaited().size(), 3u) << "to be ready";
   (void)put(keys.ready(state.generation, NodeId(3)), "{}");
-  EXPECT_EQ(mirror.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
+  EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
   (void)mirror.apply_all({{{keys.state(), to_json(state), revision, 1, 0}}, revision}, 12s);
-  EXPECT_EQ(mirror.awaited().size(), 3u) << "what is not listed is not there";
+  EXPECT_EQ(mirror.reports.awaited().size(), 2u) << "reports are listed by themselves";
+  mirror.apply_reports({{{keys.ready(state.generation, NodeId(0)), "{}", revision, 1, 0}}, revision}, 12s);
+  EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(1), test_life(1)}, {Seat(2), test_life(3)}}));
+  mirror.reports.note_ready(NodeId(1));
+  EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(2), test_life(3)}}));
   state.phase = JobPhase::running;
   (void)mirror.learn(state, ++revision, 13s);
-  EXPECT_TRUE(mirror.awaited().empty());
+  EXPECT_TRUE(mirror.reports.awaited().empty());
 }
 
 }  // namespace

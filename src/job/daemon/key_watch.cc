@@ -13,7 +13,9 @@ constexpr Duration kListPause = std::chrono::milliseconds(100);
 
 KeyWatch::KeyWatch(Loop& loop, ControlSession& session, std::string root, Revision known, Handlers handlers)
     : loop_(loop), session_(session), root_(std::move(root)), handlers_(std::move(handlers)), known_(known) {
-  watch_ = session_.watch(root_, known_ + 1, [this](const WatchEvent& event) { on_event(event); });
+  watch_ = session_.watch(root_, known_ + 1, [this, alive = std::weak_ptr(alive_)](const WatchEvent& event) {
+    if (!alive.expired()) on_event(event);
+  });
 }
 
 void KeyWatch::on_event(const WatchEvent& event) {
@@ -28,7 +30,8 @@ void KeyWatch::on_event(const WatchEvent& event) {
 
 void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
   if (std::exchange(list_planned_, true)) return;
-  loop_.after(patience, [this, is_needed = std::move(is_needed)] {
+  loop_.after(patience, [this, alive = std::weak_ptr(alive_), is_needed = std::move(is_needed)] {
+    if (alive.expired()) return;
     list_planned_ = false;
     if (!is_needed() || std::exchange(listing_, true)) return;
     list();
@@ -38,13 +41,17 @@ void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
 // What comes meanwhile is told after that.
 void KeyWatch::list() {
   session_.call<Listing>([root = root_](Control& control) { return control.list(root); },
-                         [this](const Result<Listing>& listing) { on_answer(listing); });
+                         [this, alive = std::weak_ptr(alive_)](const Result<Listing>& listing) {
+                           if (!alive.expired()) on_answer(listing);
+                         });
 }
 
 void KeyWatch::on_answer(const Result<Listing>& listing) {
   if (!listing) {
     log_warn("control_away", "why", listing.error().what);
-    loop_.after(kListPause, [this] { list(); });
+    loop_.after(kListPause, [this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) list();
+    });
     return;
   }
   known_ = listing->revision;

@@ -20,7 +20,7 @@ class KeyWatch {
     std::function<void(const WatchEvent&)> on_event;  // put or erased
     std::function<void()> on_listed;                  // after a listing and what came meanwhile
   };
-  // `known`: what the keys below `root` were read as before; they are watched from then on.
+  // May be destroyed on the loop, but in no handler of its own. `known`: what the keys below `root` were read as before; they are watched from then on.
   KeyWatch(Loop& loop, ControlSession& session, std::string root, Revision known, Handlers handlers);
 
   // Reads them anew after `patience`, unless `is_needed` is false by then. One such wait at a time: else nothing.
@@ -41,6 +41,7 @@ class KeyWatch {
   bool list_planned_ = false;
   std::vector<WatchEvent> missed_;  // that came during a listing
   std::unique_ptr<Watch> watch_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // what comes later finds nobody
 };
 
 }  // namespace pawl::job

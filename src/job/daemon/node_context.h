@@ -50,6 +50,10 @@ struct NodeContext {
   Step committed;  // the greatest that this node knows of, in the generation that last ran here; ProgressTree writes it
   Deadlines deadlines{};
   std::size_t state_rows_max = kMovedRowsMax;  // of write_state
+  // What all nodes report in a recovery, only a few need: who leads it, who has to judge whether it is still needed.
+  // Of which generation this node wants to hear it, and of which it has heard what was there; Pawld writes the second.
+  Generation reports_wanted;
+  Generation reports_known;
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts
@@ -64,6 +68,8 @@ struct NodeContext {
 
   // This life was evicted. Until it begins anew it moves no state and starts nothing (Generations).
   [[nodiscard]] bool is_evicted() const { return mirror.roster().is_evicted(self); }
+  void want_reports() { reports_wanted = mirror.generation(); }
+  [[nodiscard]] bool knows_reports() const { return reports_known == mirror.generation(); }
   [[nodiscard]] bool is_running() const {  // here as in the state
     return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();
   }

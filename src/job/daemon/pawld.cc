@@ -65,7 +65,8 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
 }
 
 Pawld::~Pawld() {
-  keys_.reset();
+  watches_.reports.reset();
+  watches_.keys.reset();
   session_.reset();
 }
 
@@ -169,10 +170,11 @@ void Pawld::joined(const Listing& listing) {
   start_neighbours();
   ready_ = true;
   take(listing);
-  keys_ = std::make_unique<KeyWatch>(*loop_, *session_, context_.mirror.keys().root, listing.revision,
-                                     KeyWatch::Handlers{.on_listing = [this](const Listing& all) { take(all); },
-                                                        .on_event = [this](const WatchEvent& event) { on_key(event); },
-                                                        .on_listed = [this] { drive(); }});
+  watches_.keys =
+      std::make_unique<KeyWatch>(*loop_, *session_, context_.mirror.keys().root, listing.revision,
+                                 KeyWatch::Handlers{.on_listing = [this](const Listing& all) { take(all); },
+                                                    .on_event = [this](const WatchEvent& event) { on_key(event); },
+                                                    .on_listed = [this] { drive(); }});
   parts_->peers.open();
   parts_->trainers.open();
   parts_->watch.start_missing();
@@ -281,16 +283,15 @@ void Pawld::on_key(const WatchEvent& event) {
   kv.mod_revision = event.revision;
   note(kv, event.kind != WatchEvent::Kind::put);
   if (kv.key == context_.mirror.keys().state()) return drive();
-  const JobKeys& keys = context_.mirror.keys();
-  if (!kv.key.starts_with(keys.events()) && !kv.key.starts_with(keys.all_progress())) drive_once_for_all();
+  if (!kv.key.starts_with(context_.mirror.keys().all_progress())) drive_once_for_all();
 }
 
 // Others know of a generation before us: the server at the other end of our watch may stand still, and the watch takes
 // longer to leave it than a short deadline for a recovery leaves.
 void Pawld::on_beat(NodeId node, Generation generation) {
   beats_[node] = context_.clock->boottime();
-  if (!keys_ || generation <= context_.mirror.generation()) return;
-  keys_->list_later(context_.deadlines.silence / 4, [this, generation] {
+  if (!watches_.keys || generation <= context_.mirror.generation()) return;
+  watches_.keys->list_later(context_.deadlines.silence / 4, [this, generation] {
     const bool behind = !context_.ending && generation > context_.mirror.generation();
     if (behind) log_warn("watch_behind", "generation", context_.mirror.generation(), "others", generation);
     return behind;
@@ -320,7 +321,10 @@ void Pawld::on_change(const JobMirror::Change& change) {
     parts_->seats.take();
     parts_->pages.write_all();
   }
-  links_changed_ = links_changed_ || change.phase || change.nodes;
+  // Who is registered matters only to who has no seat, and where a job of two needs a third (watched_by).
+  const bool by_nodes =
+      change.nodes && (!context_.mirror.is_member() || context_.mirror.roster().survivors().size() < 3);
+  if (change.phase || by_nodes) neighbours_->set(context_.mirror.linked_members());
   if (change.nodes) check_registration();
 }
 
@@ -338,8 +342,34 @@ void Pawld::tell_control_lost() {
 // --- Driving
 
 void Pawld::drive() {
+  drive_parts();
+  if (ready_ && !context_.ending) follow_reports();
+}
+
+void Pawld::follow_reports() {
+  JobMirror& mirror = context_.mirror;
+  const bool recovers = mirror.is_in(JobPhase::quiescing) || mirror.is_in(JobPhase::restoring);
+  const bool wanted = recovers && context_.reports_wanted == mirror.generation();
+  if (const Generation of = wanted ? mirror.generation() : Generation(0); std::exchange(watches_.reports_of, of) == of)
+    return;
+  watches_.reports.reset();
+  if (!wanted) return;
+  watches_.reports =
+      std::make_unique<KeyWatch>(*loop_, *session_, mirror.keys().reports(watches_.reports_of), mirror.state_revision(),
+                                 KeyWatch::Handlers{.on_listing =
+                                                        [this](const Listing& all) {
+                                                          if (watches_.reports_of != context_.mirror.generation())
+                                                            return;
+                                                          context_.mirror.apply_reports(all, context_.clock->now());
+                                                          context_.reports_known = watches_.reports_of;
+                                                        },
+                                                    .on_event = [this](const WatchEvent& event) { on_key(event); },
+                                                    .on_listed = [this] { drive_once_for_all(); }});
+  watches_.reports->list_later(Duration::zero(), [] { return true; });
+}
+
+void Pawld::drive_parts() {
   if (!ready_ || context_.ending) return;
-  if (std::exchange(links_changed_, false)) neighbours_->set(context_.mirror.linked_members());
   if (!context_.mirror.has_state()) return parts_->mover.consider_forming();
   parts_->generations.follow();
   if (context_.ending || context_.is_evicted()) return;

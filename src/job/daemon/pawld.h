@@ -63,6 +63,8 @@ class Pawld {
   void on_change(const JobMirror::Change& change);
   void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
+  void drive_parts();
+  void follow_reports();
   void drive_soon(Duration delay);
   void drive_once_for_all();  // after all that has come by now
   void tick();
@@ -81,7 +83,12 @@ class Pawld {
   std::unique_ptr<KeeperChannel> keeper_;
   std::unique_ptr<ControlSession> session_;
   std::unique_ptr<ControlCalls> control_calls_;
-  std::unique_ptr<KeyWatch> keys_;
+  struct Watches {
+    std::unique_ptr<KeyWatch> keys;
+    std::unique_ptr<KeyWatch> reports;  // of this generation; 0: none
+    Generation reports_of;
+  };
+  Watches watches_;
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Parts> parts_;
   int exit_code_ = 0;
@@ -91,7 +98,6 @@ class Pawld {
   bool registration_check_planned_ = false;
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
-  bool links_changed_ = false;        // to whom this node keeps them may be another since the last drive
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
   std::atomic<std::int64_t> lease_renewed_ns_{0};
 };

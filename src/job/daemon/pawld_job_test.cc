@@ -151,7 +151,7 @@ class PawldInAJob : public OnePawld {
     }
     take_arena();
     trainer->say(DoneMessage{Generation(1)}, 4);
-    EXPECT_TRUE(eventually([this] { return control.count("/pawl/test/ready/1/") == 1; }));
+    EXPECT_TRUE(eventually([this] { return control.count("/pawl/test:reports/1/ready/") == 1; }));
     put_state(two_nodes(JobPhase::running));
     (void)trainer->next_as<RunningMessage>();
   }
@@ -181,7 +181,7 @@ class PawldInAJob : public OnePawld {
   }
   [[nodiscard]] bool has_told(const std::string& kind) {
     return eventually([&] {
-      const auto events = control.connect()->list("/pawl/test/events/");
+      const auto events = control.connect()->list("/pawl/test:events/");
       return std::ranges::any_of(events->kvs, [&](const KeyValue& kv) {
         return string_in(json::parse(kv.value, nullptr, false), "kind") == kind;
       });
@@ -324,8 +324,8 @@ TEST_F(PawldInAJob, SendsWhatIsCapturedToItsHolderBeforeItCounts) {
   recovery.generation = Generation(2);
   put_state(recovery);
   EXPECT_TRUE(stream.is_closed());
-  EXPECT_TRUE(eventually([this] { return control.count("/pawl/test/inventory/2/") == 1; }));
-  const auto inventory = parse_inventory(control.value("/pawl/test/inventory/2/0"));
+  EXPECT_TRUE(eventually([this] { return control.count("/pawl/test:reports/2/inventory/") == 1; }));
+  const auto inventory = parse_inventory(control.value("/pawl/test:reports/2/inventory/0"));
   ASSERT_TRUE(inventory);
   EXPECT_EQ(inventory->committed, Step(1));
   EXPECT_EQ(inventory->items.at(0).step, Step(1));

@@ -91,7 +91,7 @@ TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {
                  {Seat(1), {NodeId(1), Incarnation(5)}, "127.0.0.1:101", 0}};
   control.put("/pawl/test/state", to_json(state));
   start();
-  ASSERT_TRUE(until([this] { return control.count("/pawl/test/inventory/2/") == 1; }));
+  ASSERT_TRUE(until([this] { return control.count("/pawl/test:reports/2/inventory/") == 1; }));
   PeerEnd neighbour(std::move(*connect_tcp(peers, Deadline::in(kTestPatience))));
   Hello hello;
   hello.job = "test";
@@ -113,7 +113,7 @@ TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {
   go_on_for(20ms);
   EXPECT_EQ(control.lists(), lists);  // its own watch may just be a little later
   clock.skip(derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).silence / 3);
-  EXPECT_TRUE(until([this] { return control.count("/pawl/test/inventory/3/") == 1; }));
+  EXPECT_TRUE(until([this] { return control.count("/pawl/test:reports/3/inventory/") == 1; }));
   EXPECT_EQ(control.lists(), lists + 1);
 }
 

@@ -72,7 +72,9 @@ void RecoveryWatch::tell_of_seats() {
   const Duration now = parts_.context.clock->now();
   const auto due = [&](const Wait& wait) { return is_due(notes_[*wait.seat], now); };
   // In the end whoever is waited for is among them.
-  if (std::ranges::none_of(waits_, due) || !is_among_first(parts_.context.mirror.ready_members())) return;
+  if (std::ranges::none_of(waits_, due)) return;
+  parts_.context.want_reports();
+  if (!parts_.context.knows_reports() || !is_among_first(parts_.context.mirror.reports.ready_members())) return;
   for (const Wait& wait : waits_) note_told(notes_[*wait.seat], now);
   tell(*std::ranges::max_element(waits_, {}, [](const Wait& wait) { return wait.wait.age; }), waits_.size());
 }
@@ -101,7 +103,7 @@ SeatView RecoveryWatch::view_of(Seat seat) const {
   view.fetch = parts_.imports.fetch_of(seat);
   view.fresh = mirror.state().resume == Step(0);
   view.trainer = trainer_at(seat);
-  view.ready = mirror.is_ready(context.self.node);
+  view.ready = mirror.reports.is_ready(context.self.node);
   const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat);
   view.bytes = arena ? arena->mapping.size_bytes() : mirror.registrations().arena_bytes_max;
   if (const Source* source = mirror.source_of(seat)) view.source = source->from.node;

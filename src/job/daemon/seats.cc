@@ -176,11 +176,14 @@ void Seats::consider_ready() {
   });
   if (!all) return;
   ready_put_ = generation;
-  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", [this](const Status& put) {
+  const auto on_put = [this, generation](const Status& put) {
+    JobMirror& mirror = parts_.context.mirror;
+    if (put && mirror.generation() == generation) mirror.reports.note_ready(parts_.context.self.node);
     if (put || parts_.context.ending) return;
     ready_put_ = Generation(0);
     parts_.context.after(20ms, [this] { consider_ready(); });
-  });
+  };
+  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", on_put);
 }
 
 // --- Layouts

@@ -313,7 +313,7 @@ TEST_F(TwoSeats, TheNodeIsReadyWhenAllItsSeatsAreDone) {
   EXPECT_TRUE(node.control.puts.empty());
   ask(first, DoneMessage{Generation(1)});
   ASSERT_EQ(node.control.puts.size(), 1u);
-  EXPECT_EQ(node.control.puts[0].key, "/pawl/test/ready/1/0");
+  EXPECT_EQ(node.control.puts[0].key, "/pawl/test:reports/1/ready/0");
 }
 
 // It restored from the slot that the pawld before us had; that slot is not there any more, and comes again.

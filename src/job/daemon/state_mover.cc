@@ -19,6 +19,7 @@ namespace {
 
 constexpr Duration kPauseMin = 20ms;
 constexpr Duration kPauseMax = 1s;
+constexpr std::size_t kSeatsToldMax = 64;  // in an event, which must fit into a key
 
 // Between half of it and all, another for each node and moment: many that lost one race don't begin the next together.
 Duration jittered(Duration pause, NodeId node, Duration now) {
@@ -33,8 +34,9 @@ void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
   // Nobody acts on a state that the others can't read: its writer learns it as they do.
   JobMirror& mirror = context_.mirror;
-  WrittenState written = write_state(next, mirror.topology(), context_.state_rows_max);
-  Result<JobState> read = read_state(written.state, written.topology ? &*written.topology : mirror.topology());
+  const Topology* const known = mirror.topology ? &*mirror.topology : nullptr;
+  WrittenState written = write_state(next, known, context_.state_rows_max);
+  Result<JobState> read = read_state(written.state, written.topology ? &*written.topology : known);
   std::vector<KeyChange> beside;
   if (written.topology) {
     beside.push_back(
@@ -49,7 +51,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   context_.control->compare_and_swap(
       mirror.keys().state(), mirror.state_revision(), std::move(written.state), std::move(beside),
       [this, next = std::move(*read), topology = std::move(written.topology), why](const Result<Swapped>& swap) {
-        if (swap && swap->won && topology) context_.mirror.note_topology(*topology);
+        if (swap && swap->won && topology) context_.mirror.topology = topology;
         on_swapped(next, why, swap);
       });
 }
@@ -189,14 +191,14 @@ std::vector<NodeLife> StateMover::absent(std::vector<NodeLife> lives) const {
 
 // What a lingering node held is lost with it; the plan is made anew without that.
 bool StateMover::strike_gone_sources() {
-  if (!context_.mirror.reads_from_evicted()) return false;
+  if (!context_.mirror.roster().reads_from_evicted()) return false;
   const JobState& state = context_.mirror.state();
   std::vector<NodeLife> gone = absent(state.evicted);
   for (const NodeLife& life : state.evicted)  // it has begun anew
     if (const auto& nodes = context_.mirror.registrations().nodes;
         nodes.contains(life.node) && nodes.at(life.node).life != life)
       gone.push_back(life);
-  const std::vector<Struck> struck = gone_sources(state, context_.mirror.ready_members(), gone);
+  const std::vector<Struck> struck = gone_sources(state, context_.mirror.reports.ready_members(), gone);
   std::vector<Cause> causes;
   for (const Struck& source : struck)
     causes.push_back({FaultKind::corrupt_source, source.at, source.seat,
@@ -223,7 +225,7 @@ SpareProbes::Answers StateMover::probed_spares() const {
 bool StateMover::must_decide(Duration in_state_for) const {
   const JobMirror& mirror = context_.mirror;
   const Registrations& registrations = mirror.registrations();
-  const auto& awaited = mirror.awaited();
+  const auto& awaited = mirror.reports.awaited();
   if (awaited.empty() ||
       in_state_for > report_patience(mirror.state().phase, mirror.spec(), registrations, context_.deadlines))
     return true;
@@ -237,7 +239,7 @@ bool StateMover::must_decide(Duration in_state_for) const {
 std::string StateMover::waits_for() const {
   if (!awaits_reports_) return waits_for_;
   std::vector<NodeLife> missing;
-  for (const auto& [seat, life] : context_.mirror.awaited()) missing.push_back(life);
+  for (const auto& [seat, life] : context_.mirror.reports.awaited()) missing.push_back(life);
   return wait_for_reports(context_.mirror.state().phase, missing);
 }
 
@@ -262,17 +264,20 @@ void StateMover::lead() {
   if (!delay) return;
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
+  if (recovers) context_.want_reports();
+  if (!recovers || !context_.knows_reports()) return;  // who has not heard of them is not late
   if (strike_gone_sources()) return;
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
-  if (recovers && !must_decide(in_state_for)) {
+  if (!must_decide(in_state_for)) {
     awaits_reports_ = true;
     return probe_spares_early();
   }
   const SpareProbes::Answers probed = probed_spares();
-  if (const auto lead = decide_lead({mirror.spec(), state, mirror.inventories(), mirror.registrations().records(),
-                                     mirror.ready_members(), ends, in_state_for, mirror.registrations(),
-                                     absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
-                                    context_.self, context_.deadlines))
+  if (const auto lead =
+          decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.registrations().records(),
+                       mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
+                       absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
+                      context_.self, context_.deadlines))
     act_on(*lead, probed.pending);
 }
 
@@ -302,12 +307,16 @@ void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
 
 void StateMover::tell_restore(const StateMove& move) {
   const JobState& state = context_.mirror.state();
-  Json sources = Json::array();
+  Json sources = Json::array();  // of the seats that read from another node
   for (const Source& source : move.next.sources)
-    sources.push_back({{"seat", source.seat.value}, {"kind", name_of(source.kind)}, {"node", source.from.node.value}});
+    if (sources.size() < kSeatsToldMax && source.kind != SourceKind::nothing &&
+        source.from != move.next.seats[source.seat.value].life)
+      sources.push_back(
+          {{"seat", source.seat.value}, {"kind", name_of(source.kind)}, {"node", source.from.node.value}});
   Json seats = Json::array();
   for (const Member& member : move.next.seats)
-    if (member.seat.value < state.seats.size() && !(state.seats[member.seat.value].life == member.life))
+    if (seats.size() < kSeatsToldMax && member.seat.value < state.seats.size() &&
+        !(state.seats[member.seat.value].life == member.life))
       seats.push_back({{"seat", member.seat.value},
                        {"from", state.seats[member.seat.value].life.node.value},
                        {"to", member.life.node.value}});
@@ -387,8 +396,10 @@ void StateMover::report_if_free(Cause cause) {
 }
 
 bool StateMover::is_fetched_from() const {
-  return context_.mirror.has_state() &&
-         others_fetch_from(context_.mirror.state(), context_.mirror.ready_members(), context_.self);
+  const JobMirror& mirror = context_.mirror;
+  if (!mirror.has_state() || !others_fetch_from(mirror.state(), {}, context_.self)) return false;
+  context_.want_reports();
+  return others_fetch_from(mirror.state(), mirror.reports.ready_members(), context_.self);
 }
 
 // Until the job is over or has run, and while others fetch from here: nothing else says it again.

@@ -60,7 +60,7 @@ TEST_F(Moves, ALargeJobsTopologyIsWrittenOnceBesideItsState) {
   ASSERT_TRUE(topology);
   EXPECT_EQ(*read_state(node.control.swaps[0].value, &*topology), next);
   node.control.swaps[0].then(Swapped{false, 5, std::nullopt});
-  EXPECT_EQ(node.context.mirror.topology(), nullptr) << "it was not put";
+  EXPECT_FALSE(node.context.mirror.topology) << "it was not put";
   node.pass(2s);
   node.mover.move(next, "a test");
   node.control.swaps[1].then(Swapped{true, 6, std::nullopt});
@@ -183,7 +183,7 @@ TEST_F(Moves, WhoMissesItsDeadlineIsEvicted) {
   Inventory own;
   own.life = test_life(0);
   own.generation = node.state.generation;
-  node.context.mirror.note_own_inventory(own);
+  node.context.mirror.reports.note(own);
   node.clock.sleep(4s);  // but the control did not answer meanwhile: who knows what was put
   node.be_attentive();
   node.mover.drive();
@@ -336,7 +336,7 @@ TEST_F(Moves, ASpareThatDoesNotAnswerGetsSeatsOnlyIfNoOtherIsLeft) {
   node.state.ran = Generation(1);
   node.run_in(JobPhase::quiescing);
   Inventory own{test_life(0), node.state.generation, Step(0), {}, {Seat(0)}, 0};
-  node.context.mirror.note_own_inventory(own);
+  node.context.mirror.reports.note(own);
   node.probed.pending = {test_life(2)};
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());  // it would be chosen, and may be cut off

@@ -61,9 +61,9 @@ class MemoryControl {
   using Tell = std::function<void(const WatchEvent&)>;
   class Watching final : public Watch {
    public:
-    Watching(MemoryControl& control, Tell tell) : control_(control) {
+    Watching(MemoryControl& control, std::string prefix, Tell tell) : control_(control) {
       std::lock_guard lock(control_.mutex_);
-      control_.watches_[this] = std::move(tell);
+      control_.watches_[this] = {std::move(prefix), std::move(tell)};
     }
     ~Watching() override {
       std::lock_guard lock(control_.mutex_);
@@ -80,7 +80,8 @@ class MemoryControl {
   }
   void tell(const WatchEvent& event) {
     if (watches_held_) return;
-    for (const auto& [watch, tell] : watches_) tell(event);
+    for (const auto& [watch, told] : watches_)
+      if (event.kv.key.starts_with(told.prefix) || event.kind == WatchEvent::Kind::resync) told.tell(event);
   }
   Revision put_locked(const std::string& key, const std::string& value) {
     KeyValue& kv = keys_[key];
@@ -170,8 +171,8 @@ class MemoryControl {
     Result<LeaseId> lease_grant(std::chrono::seconds) override { return LeaseId{1}; }
     Result<std::chrono::seconds> lease_keep_alive_once(LeaseId) override { return std::chrono::seconds(60); }
     Status lease_revoke(LeaseId) override { return {}; }
-    std::unique_ptr<Watch> watch(std::string_view, WatchOptions, Tell on_event) override {
-      return std::make_unique<Watching>(all_, std::move(on_event));
+    std::unique_ptr<Watch> watch(std::string_view prefix, WatchOptions, Tell on_event) override {
+      return std::make_unique<Watching>(all_, std::string(prefix), std::move(on_event));
     }
 
    private:
@@ -181,7 +182,11 @@ class MemoryControl {
   mutable std::mutex mutex_;
   std::map<std::string, KeyValue> keys_;
   Revision revision_ = 0;
-  std::map<Watch*, Tell> watches_;
+  struct Told {
+    std::string prefix;
+    Tell tell;
+  };
+  std::map<Watch*, Told> watches_;
   bool watches_held_ = false;
   int lists_ = 0;
   int lists_to_fail_ = 0;

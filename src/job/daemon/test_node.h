@@ -140,7 +140,10 @@ struct TestNode {
     context.attention.control_answered(clock.now(), clock.now(), context.deadlines);
   }
   // The state as it now is, as the control would tell it.
-  JobMirror::Change learn() { return context.mirror.learn(state, ++revision, clock.now()); }
+  JobMirror::Change learn() {
+    context.reports_known = state.generation;
+    return context.mirror.learn(state, ++revision, clock.now());
+  }
   void learn(JobPhase phase) {
     state.phase = phase;
     (void)learn();

@@ -659,7 +659,7 @@ const char* name_of(SlotState state) {
   return text_of(state);
 }
 
-JobKeys::JobKeys(std::string_view job) : root(text("/pawl/", job, "/")) {}
+JobKeys::JobKeys(std::string_view job) : root(text("/pawl/", job, "/")), beside(text("/pawl/", job, ":")) {}
 std::string JobKeys::spec() const {
   return root + "spec";
 }
@@ -678,14 +678,20 @@ std::string JobKeys::nodes() const {
 std::string JobKeys::node(NodeId node) const {
   return text(nodes(), node);
 }
+std::string JobKeys::all_reports() const {
+  return beside + "reports/";
+}
+std::string JobKeys::reports(Generation generation) const {
+  return text(all_reports(), generation, "/");
+}
 std::string JobKeys::inventories(Generation generation) const {
-  return text(root, "inventory/", generation, "/");
+  return text(reports(generation), "inventory/");
 }
 std::string JobKeys::inventory(Generation generation, NodeId node) const {
   return text(inventories(generation), node);
 }
 std::string JobKeys::readies(Generation generation) const {
-  return text(root, "ready/", generation, "/");
+  return text(reports(generation), "ready/");
 }
 std::string JobKeys::ready(Generation generation, NodeId node) const {
   return text(readies(generation), node);
@@ -763,7 +769,7 @@ std::string JobKeys::pause_ack(Generation generation, NodeId node) const {
   return text(pause_acks(), generation, '/', node);
 }
 std::string JobKeys::events() const {
-  return root + "events/";
+  return beside + "events/";
 }
 std::string JobKeys::event(std::uint64_t wall_ns, NodeId node) const {
   const std::string digits = text(wall_ns);  // padded, so that the order of the keys is that of time

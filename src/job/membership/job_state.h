@@ -168,7 +168,7 @@ struct InventoryItem {
   bool operator==(const InventoryItem&) const = default;
 };
 
-// inventory/<generation>/<node>
+// reports/<generation>/inventory/<node>
 struct Inventory {
   NodeLife life;
   Generation generation;
@@ -244,7 +244,8 @@ inline constexpr std::size_t kAddressBytesMax = 260;                // of a memb
 
 // Keys. `job` is checked by `pawl run`: [A-Za-z0-9._-]{1,63}.
 struct JobKeys {
-  std::string root;  // "/pawl/<job>/"
+  std::string root;    // "/pawl/<job>/": what every node watches
+  std::string beside;  // "/pawl/<job>:": what it doesn't; no other job's root begins so
   explicit JobKeys(std::string_view job);
   [[nodiscard]] std::string spec() const;                              // spec
   [[nodiscard]] std::string state() const;                             // state
@@ -252,9 +253,11 @@ struct JobKeys {
   [[nodiscard]] std::string topology(Generation generation) const;     // topology/<generation>
   [[nodiscard]] std::string nodes() const;                             // nodes/
   [[nodiscard]] std::string node(NodeId node) const;                   // nodes/<id>
-  [[nodiscard]] std::string inventories(Generation generation) const;  // inventory/<generation>/
+  [[nodiscard]] std::string all_reports() const;                       // :reports/
+  [[nodiscard]] std::string reports(Generation generation) const;      // :reports/<generation>/
+  [[nodiscard]] std::string inventories(Generation generation) const;  // :reports/<generation>/inventory/
   [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
-  [[nodiscard]] std::string readies(Generation generation) const;  // ready/<generation>/
+  [[nodiscard]] std::string readies(Generation generation) const;  // :reports/<generation>/ready/
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
   [[nodiscard]] std::string all_accusations() const;                   // suspect/
   [[nodiscard]] std::string accusations(Generation generation) const;  // suspect/<generation>/
@@ -280,7 +283,7 @@ struct JobKeys {
   [[nodiscard]] std::string pause() const;                                        // pause
   [[nodiscard]] std::string pause_acks() const;                                   // pause_ack/
   [[nodiscard]] std::string pause_ack(Generation generation, NodeId node) const;  // pause_ack/<generation>/<id>
-  [[nodiscard]] std::string events() const;                                       // events/
+  [[nodiscard]] std::string events() const;                                       // :events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;      // sorts by time
 };
 

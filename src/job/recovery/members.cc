@@ -22,6 +22,8 @@ Roster::Roster(const JobState& state) : evicted_(state.evicted), gone_(state.evi
   for (const Member& member : state.seats)
     if (places_.empty() || places_.back().life != member.life) places_.push_back({member.life, member.seat});
   std::ranges::sort(places_, {}, [](const Place& place) { return std::pair(place.life, place.lowest); });
+  reads_from_evicted_ = std::ranges::any_of(
+      state.sources, [this](const Source& source) { return std::ranges::binary_search(evicted_, source.from); });
 }
 
 std::optional<Seat> Roster::lowest_seat_of(NodeLife life) const {

@@ -24,6 +24,7 @@ class Roster {
   [[nodiscard]] bool is_evicted(NodeLife life) const;   // by the last recovery or an earlier one
   [[nodiscard]] bool is_survivor(NodeLife life) const;  // a member that the last one has not evicted
   [[nodiscard]] bool has_survivor(NodeId node) const;
+  [[nodiscard]] bool reads_from_evicted() const { return reads_from_evicted_; }    // the state has such a source
   [[nodiscard]] const std::vector<NodeLife>& members() const { return members_; }  // by lowest seat
   [[nodiscard]] const std::vector<NodeLife>& survivors() const { return survivors_; }
 
@@ -37,6 +38,7 @@ class Roster {
   std::vector<NodeLife> gone_;     // ascending, by any
   std::vector<NodeLife> members_;
   std::vector<NodeLife> survivors_;
+  bool reads_from_evicted_ = false;
 };
 
 // Each life once, in the order of its lowest seat.
