@@ -4,6 +4,7 @@ Programs come from build/bin, or are named by $PAWL, $CHARLM and $CHARLM_PLAIN. 
 case is run (default 1; the long lane says 20). References are kept in $PAWL_TEST_CACHE.
 After each job nothing may be left: no process, no shared memory, no network device, no directory.
 """
+import collections
 import contextlib
 import hashlib
 import json
@@ -228,12 +229,13 @@ class JobTest(unittest.TestCase):
             self.assertGreaterEqual(now["updates"], was["updates"], f"seat {seat}: updates")
 
     def assert_refused(self, job, *seats, after_ns, timeout_s=60.0):
-        """The job stops with exit code 1, names the lost shards, and nobody has finished a step after that instant."""
+        """The job stops with exit code 1, names the lost shards, and after that instant each seat has finished one step at
+        most: to the one that was in flight the dead may have given all that others needed."""
         self.assertEqual(1, job.wait_end(timeout_s), job.tail())
         for seat in seats:
             self.assertIn(f"seat {seat}", job.output())
-        late = [line for line in job.run().lines if line["t_ns"] > after_ns]
-        self.assertEqual([], late, "trained on after a loss")
+        late = collections.Counter(line["seat"] for line in job.run().lines if line["t_ns"] > after_ns)
+        self.assertLessEqual(max(late.values(), default=0), 1, f"trained on after a loss: {late}")
         self.assertEqual({}, job.run().finals)
 
     def assert_says(self, text, *words):

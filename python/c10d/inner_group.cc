@@ -23,7 +23,9 @@ constexpr double kConnectPatience = 5;
 // Whether a group's timeout can be set once it is made. In PyTorch 2.8 and before it can't (gloo's own option is read only
 // by the constructor), so that it must be made with the timeout of its collectives.
 template <class Backend>
-constexpr bool kHasTimeout = requires(Backend& backend, std::chrono::milliseconds timeout) { backend.setTimeout(timeout); };
+constexpr bool kHasTimeout = requires(Backend& backend, std::chrono::milliseconds timeout) {
+  backend.setTimeout(timeout);
+};
 
 struct Makers {
   py::object device, gloo, nccl;
@@ -50,7 +52,9 @@ std::mutex all_making_mutex;
 std::list<std::shared_ptr<Making>> all_making;  // those whose thread runs
 std::mutex device_mutex;                        // one new event loop at a time, so that it is known whose it is
 
-double seconds_of(Clock::duration duration) { return std::max(0.001, std::chrono::duration<double>(duration).count()); }
+double seconds_of(Clock::duration duration) {
+  return std::max(0.001, std::chrono::duration<double>(duration).count());
+}
 
 // With which timeout a gloo group is made.
 double seconds_to_connect(const InnerOrder& order) {

@@ -1,5 +1,6 @@
 #include "job/recovery/members.h"
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
