@@ -229,8 +229,8 @@ class JobTest(unittest.TestCase):
             self.assertGreaterEqual(now["updates"], was["updates"], f"seat {seat}: updates")
 
     def assert_refused(self, job, *seats, after_ns, timeout_s=60.0):
-        """The job stops with exit code 1, names the lost shards, and after that instant each seat has finished one step at
-        most: to the one that was in flight the dead may have given all that others needed."""
+        """The job stops with exit code 1, names the lost shards, and after that instant each seat has finished one step
+        at most: to the one that was in flight the dead may have given all that others needed."""
         self.assertEqual(1, job.wait_end(timeout_s), job.tail())
         for seat in seats:
             self.assertIn(f"seat {seat}", job.output())

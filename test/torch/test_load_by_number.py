@@ -139,6 +139,29 @@ class NumbersTest(unittest.TestCase):
                 self.assertTrue(torch.equal(tensor, model.state_dict()[name]), f"{order} {name}")
 
 
+    def test_numbers_of_older_optimizers_are_what_torch_makes_of_them(self):
+        def training_of(seed):
+            model, _ = training((4, 4), "model's", seed)
+            return model, torch.optim.NAdam(model.parameters(), lr=0.25)
+
+        source = training_of(1)
+        step(*source)
+        step(*source)
+        expected = moments(*source)
+        state = {"model": source[0].state_dict(), "optimizer": source[1].state_dict()}
+        for each in state["optimizer"]["state"].values():  # as NAdam had them before PyTorch 2
+            each.update(step=int(each["step"]), mu_product=float(each["mu_product"]))
+        torch.save(state, self.path)
+        loaded = training_of(2)
+        pawl.torch.load(self.path, *loaded)
+        self.assertEqual(expected, moments(*loaded))
+
+        for each in state["optimizer"]["state"].values():
+            each["tempo"] = 0.5
+        torch.save(state, self.path)
+        with self.assertRaisesRegex(Refused, "tempo is a Python number"):
+            pawl.torch.load(self.path, *training_of(2))
+
     def test_groups_in_another_order_are_refused_unless_the_caller_says_so(self):
         source = self.saved((4, 4, 4), "split by decay")
         order = ORDERS["split by decay"]

@@ -999,8 +999,12 @@ Pickle::Value Pickle::find_field(Value record, std::string_view key) const {
   return items(record).size() <= kRecordItemsMax ? find(record, key) : kNothing;
 }
 
+bool Pickle::holds_pairs(Value value) const {
+  return is(value, PickleKind::dict) || (is(value, PickleKind::object) && object(value).holds_pairs);
+}
+
 Pickle::Value Pickle::find(Value dict, std::string_view key) const {
-  if (!is(dict, PickleKind::dict) && !object(dict).holds_pairs) return kNothing;
+  if (!holds_pairs(dict)) return kNothing;
   const std::span<const Value> pairs = items(dict);
   for (std::size_t i = pairs.size(); i >= 2; i -= 2)
     if (is(pairs[i - 2], PickleKind::string) && text(pairs[i - 2]) == key) return pairs[i - 1];

@@ -96,6 +96,7 @@ class Pickle {
   // dict a million times, so what has more items than a record has is none.
   static constexpr std::size_t kRecordItemsMax = 512;
   [[nodiscard]] Value find_field(Value record, std::string_view key) const;
+  [[nodiscard]] bool holds_pairs(Value value) const;  // a dict, or an object that is one, too
   // For people: "a list of 3", "a call of torch._utils._rebuild_tensor_v2".
   [[nodiscard]] std::string describe(Value value) const;
 

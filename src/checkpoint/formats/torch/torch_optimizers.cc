@@ -33,16 +33,10 @@ struct Place {
   std::size_t index;  // of a list
 };
 
-// A dict, or an object that holds pairs.
-bool is_pairs(const Pickle& pickle, Value value) {
-  return pickle.is(value, PickleKind::dict) ||
-         (pickle.is(value, PickleKind::object) && pickle.object(value).holds_pairs);
-}
-
 // What a value holds under names: a dict's pairs, or an object's attributes. Nothing: it is neither.
 Value pairs_of(const Pickle& pickle, Value value, PathStep::Kind& kind) {
   kind = PathStep::Kind::key;
-  if (is_pairs(pickle, value)) return value;
+  if (pickle.holds_pairs(value)) return value;
   kind = PathStep::Kind::attribute;
   const Value state = pickle.object(value).state;
   return pickle.is(value, PickleKind::object) && pickle.is(state, PickleKind::dict) ? state : kNothing;
@@ -63,7 +57,7 @@ bool has_flat_groups(const Pickle& pickle, Value dict) {
 
 // An empty defaultdict holds no pairs yet.
 bool is_state(const Pickle& pickle, Value value) {
-  return is_pairs(pickle, value) || pickle.class_of(value).is("collections", "defaultdict");
+  return pickle.holds_pairs(value) || pickle.class_of(value).is("collections", "defaultdict");
 }
 
 // Nothing where it is very long: there may be many below one long key.

@@ -1,6 +1,7 @@
 #include "checkpoint/formats/torch/torch_state.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -23,6 +24,9 @@ constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;
 // the file has and this.
 constexpr std::uint64_t kValuesBytesMax = 64 << 20;
 constexpr std::size_t kKeyBytesMax = 4096;
+constexpr std::size_t kEntriesMax = 512;  // of a parameter's state
+// Numbers of a parameter's state: of all optimizers, NAdam and ASGD.
+constexpr std::array<std::string_view, 4> kNumbers = {"step", "mu_product", "mu", "eta"};
 
 bool starts_with(const std::vector<PathStep>& path, const std::vector<PathStep>& head) {
   return path.size() >= head.size() && std::equal(head.begin(), head.end(), path.begin());
@@ -60,6 +64,7 @@ class StateReader {
                     TorchOptimizer::Group& out);
   void read_flat_optimizer(const FoundOptimizer& found);
   [[nodiscard]] std::optional<double> tensor_number(Value value);
+  Status read_numbers_of(Value parameter_state, std::vector<PathStep>& path);
   Status read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
   void add_number(std::vector<PathStep> path, double number);
   Status read_tensors();
@@ -249,23 +254,42 @@ std::optional<double> StateReader::tensor_number(Value value) {
   return *number;
 }
 
-// torch's own optimizers keep `step` as a float32 tensor; older ones, and others', as a number.
+// torch's own optimizers keep these as float32 tensors; older ones, and others', as numbers, of which torch's load makes
+// such tensors, too. What else is a number in a parameter's state has no form here, and is named.
 Status StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
                                  const std::optional<HeldParameters>& held) {
   const std::span<const Value> items = pickle().items(state);
   PAWL_ASSIGN(const KeySteps keys, steps_of_keys(pickle(), items, copies_));
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Value step = pickle().find_field(items[2 * i + 1], "step");
-    const std::optional<std::int64_t> whole = pickle().integer(step);
     if (!keys[i] || keys[i]->text.size() > kKeyBytesMax) continue;
-    if (!whole && !pickle().is(step, PickleKind::real)) continue;
+    const Value parameter = items[2 * i];
+    const bool is_held = held && held->number_of.contains(parameter);
     std::vector<PathStep> path = optimizer.path;
     path.push_back({PathStep::Kind::key, "state"});
-    const bool is_held = held && held->number_of.contains(items[2 * i]);
-    path.push_back(is_held ? PathStep{PathStep::Kind::index, text(held->number_of.at(items[2 * i]))} : *keys[i]);
-    path.push_back({PathStep::Kind::key, "step"});
+    path.push_back(is_held ? PathStep{PathStep::Kind::index, text(held->number_of.at(parameter))} : *keys[i]);
+    PAWL_TRY(read_numbers_of(items[2 * i + 1], path));
+  }
+  return {};
+}
+
+Status StateReader::read_numbers_of(Value parameter_state, std::vector<PathStep>& path) {
+  const std::span<const Value> items = pickle().items(parameter_state);
+  if (!pickle().holds_pairs(parameter_state)) return {};
+  for (std::size_t i = 0; i + 1 < std::min(items.size(), 2 * kEntriesMax); i += 2) {
+    const std::string_view word = pickle().text(items[i]);
+    const std::optional<std::int64_t> whole = pickle().integer(items[i + 1]);
+    if (!pickle().is(items[i], PickleKind::string) || word.size() > kKeyBytesMax) continue;
+    if (pickle().is(items[i + 1], PickleKind::boolean) || (!whole && !pickle().is(items[i + 1], PickleKind::real)))
+      continue;
+    path.push_back({PathStep::Kind::key, std::string(word)});
     PAWL_TRY(copies_.take(2 * bytes_of(path) + sizeof(TorchPart) + sizeof(StoredFile) + sizeof(StoredPiece)));
-    add_number(std::move(path), whole ? static_cast<double>(*whole) : pickle().real(step));
+    if (std::ranges::find(kNumbers, word) != kNumbers.end())
+      add_number(path, whole ? static_cast<double>(*whole) : pickle().real(items[i + 1]));
+    else
+      out_.unsupported.push_back(text(
+          name_of(path),
+          " is a Python number; of a parameter's state tensors are read, and the numbers step, mu_product, mu, eta"));
+    path.pop_back();
   }
   return {};
 }
