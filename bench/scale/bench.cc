@@ -205,7 +205,7 @@ class Node {
   void watch_reports(Generation generation) {
     reports_ = line_->watch(context_.mirror.keys().reports(generation), {},
                             [this](const WatchEvent& event) { events_.push_back(event); });
-    context_.reports_known = generation;
+    context_.heard.known = generation;
   }
   void leave_reports() { reports_.reset(); }
 
@@ -388,8 +388,9 @@ Row recover(std::uint32_t nodes, double seconds) {
   note_state();
   std::vector<std::uint32_t> members = alive;
   members.push_back(nodes);  // the spare
-  phase.puts(members.size(),
-             [&](std::size_t i) { control.put(job.keys.ready(Generation(2), NodeId(members[i])), "{}"); });
+  phase.puts(members.size(), [&](std::size_t i) {
+    control.put(job.keys.ready(Generation(2), NodeId(members[i])), ready_record(life_of(members[i])));
+  });
   expect(leader, JobPhase::running, Generation(2));
   note_state();
   leader.leave_reports();

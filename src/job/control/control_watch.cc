@@ -223,8 +223,15 @@ class EtcdWatch final : public Watch {
     etcdserverpb::RangeResponse response;
     request.set_key(prefix_begin(prefix_));
     request.set_count_only(true);
-    if (!endpoint.kv->Range(&context, request, &response).ok()) return 0;
-    return response.header().revision();
+    const auto may_cancel = [this](grpc::ClientContext* call) {
+      std::lock_guard lock(mutex_);
+      return stopping_ ? nullptr : std::exchange(stream_context_, call);
+    };
+    grpc::ClientContext* const stream = may_cancel(&context);
+    const bool answered = stream != nullptr && endpoint.kv->Range(&context, request, &response).ok();
+    std::lock_guard lock(mutex_);
+    if (stream != nullptr) stream_context_ = stream;
+    return answered ? response.header().revision() : 0;
   }
 
   void resync(Revision next) {

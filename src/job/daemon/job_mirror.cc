@@ -36,6 +36,10 @@ std::string to_json(const TrainerEnd& end) {
   return record.dump(-1, ' ', false, json::error_handler_t::replace);  // a trainer says what it likes
 }
 
+std::string ready_record(NodeLife life) {
+  return json{{"incarnation", life.incarnation.value}}.dump();
+}
+
 JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Duration now) {
   if (revision <= state_revision_) return {};
   Change change;
@@ -56,10 +60,12 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
   return change;
 }
 
+// When they came is not known, so whoever takes a turn to lead goes on with it.
 void JobMirror::apply_reports(const Listing& listing, Duration now) {
+  const Duration news_at = news_at_;
   reports.clear();
   for (const KeyValue& kv : listing.kvs) (void)apply(kv.key, &kv.value, kv.mod_revision, now);
-  news_at_ = now;
+  news_at_ = news_at;
 }
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
@@ -74,10 +80,11 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   }
   if (key.starts_with(keys_.topologies())) {
     if (value == nullptr) return change;
-    if (auto there = parse_topology(*value))
-      topology = std::move(*there);
-    else
+    auto there = parse_topology(*value);
+    if (!there)
       change.refused = there.error().what;
+    else if (!topology || there->generation >= topology->generation)  // else one that this node has put since
+      topology = std::move(*there);
     return change;
   }
   if (key.starts_with(keys_.all_progress())) return change;
@@ -107,7 +114,8 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
   } else if (state_ && id_after(keys_.inventories(state_->generation), key, node)) {
     if (const auto inventory = parse_inventory(*value)) reports.note(*inventory);
   } else if (state_ && id_after(keys_.readies(state_->generation), key, node)) {
-    reports.note_ready(node);
+    const Incarnation life(number_in(json::parse(*value, nullptr, false), "incarnation"));
+    reports.note_ready({node, life});
   } else if (state_ && id_after(keys_.faults(state_->generation), key, seat)) {
     if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {

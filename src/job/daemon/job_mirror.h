@@ -26,6 +26,7 @@ namespace pawl::job {
 
 // The value of exit/<seat>.
 [[nodiscard]] std::string to_json(const TrainerEnd& end);
+[[nodiscard]] std::string ready_record(NodeLife life);  // the value of its key that says so
 
 class JobMirror {
  public:

@@ -86,8 +86,8 @@ TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   inventory.generation = Generation(2);
   (void)put(keys.inventory(Generation(2), NodeId(0)), to_json(inventory));
   (void)put(keys.inventory(Generation(1), NodeId(2)), to_json(inventory));
-  (void)put(keys.ready(Generation(2), NodeId(2)), "{}");
-  (void)put(keys.ready(Generation(1), NodeId(0)), "{}");
+  (void)put(keys.ready(Generation(2), NodeId(2)), ready_record(test_life(2)));
+  (void)put(keys.ready(Generation(1), NodeId(0)), ready_record(test_life(0)));
   (void)put(keys.fault(Generation(2), Seat(1)), to_json(FaultReport{Seat(1), "2"}));
   (void)put(keys.fault(Generation(1), Seat(2)), to_json(FaultReport{Seat(2), "1"}));
   EXPECT_EQ(mirror.faults, (std::map<Seat, FaultReport>{{Seat(1), {Seat(1), "2"}}}));
@@ -267,13 +267,18 @@ TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
   state.seats[2].life = test_life(3);
   (void)mirror.learn(state, ++revision, 11s);
   EXPECT_EQ(mirror.reports.awaited().size(), 3u) << "to be ready";
-  (void)put(keys.ready(state.generation, NodeId(3)), "{}");
+  (void)put(keys.ready(state.generation, NodeId(3)), ready_record(test_life(3, 7)));
+  EXPECT_EQ(mirror.reports.awaited().size(), 3u) << "of another life, as of an earlier job of this name";
+  (void)put(keys.ready(state.generation, NodeId(3)), ready_record(test_life(3)));
   EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
   (void)mirror.apply_all({{{keys.state(), to_json(state), revision, 1, 0}}, revision}, 12s);
   EXPECT_EQ(mirror.reports.awaited().size(), 2u) << "reports are listed by themselves";
-  mirror.apply_reports({{{keys.ready(state.generation, NodeId(0)), "{}", revision, 1, 0}}, revision}, 12s);
+  const Duration news_at = mirror.news_at();
+  mirror.apply_reports(
+      {{{keys.ready(state.generation, NodeId(0)), ready_record(test_life(0)), revision, 1, 0}}, revision}, 15s);
+  EXPECT_EQ(mirror.news_at(), news_at) << "when they came is not known";
   EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(1), test_life(1)}, {Seat(2), test_life(3)}}));
-  mirror.reports.note_ready(NodeId(1));
+  mirror.reports.note_ready(test_life(1));
   EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(2), test_life(3)}}));
   state.phase = JobPhase::running;
   (void)mirror.learn(state, ++revision, 13s);

@@ -19,6 +19,7 @@ class KeyWatch {
     std::function<void(const Listing&)> on_listing;   // what is not in it is not there
     std::function<void(const WatchEvent&)> on_event;  // put or erased
     std::function<void()> on_listed;                  // after a listing and what came meanwhile
+    std::function<void()> on_listing_begun = {};
   };
   // May be destroyed on the loop, but in no handler of its own. `known`: what the keys below `root` were read as before; they are watched from then on.
   KeyWatch(Loop& loop, ControlSession& session, std::string root, Revision known, Handlers handlers);

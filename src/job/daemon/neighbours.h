@@ -39,6 +39,7 @@ class Neighbours {
 
   // The wanted set; links to others are closed, standing ones stay.
   void set(const std::vector<Member>& wanted);
+  void set_lifelines();  // again, since one may end elsewhere now
   // False if there is no link that stands. Then the frame is dropped.
   bool send(NodeId node, const Frame& frame);
   void tick();  // every heartbeat interval
@@ -68,7 +69,6 @@ class Neighbours {
   };
   void connect(Link& link);
   void connected(NodeId node, Result<std::unique_ptr<Stream>> stream);
-  void set_lifelines();
   void on_frame(NodeId node, Frame& frame);
   void broken(NodeId node, const Error& error);
   void refused(Link& link, const PeerRefusedMessage& answer);

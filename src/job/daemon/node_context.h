@@ -31,6 +31,14 @@ class ControlCalls {
   virtual void tell(std::function<void(Control&)> work) = 0;
 };
 
+// What all nodes report in a recovery, only a few need: who leads it, who has to judge whether it is still needed.
+struct HeardReports {
+  Generation wanted;       // of which this node wants to hear it
+  Generation known;        // of which it has heard what was there; Pawld writes this and the next
+  Duration as_of{};        // when the last listing that came began
+  bool list_anew = false;  // once more, as soon as this node has taken its next step
+};
+
 struct NodeContext {
   NodeContext(NodeLife life, std::string job_name, const Environment& world)
       : self(life),
@@ -50,10 +58,7 @@ struct NodeContext {
   Step committed;  // the greatest that this node knows of, in the generation that last ran here; ProgressTree writes it
   Deadlines deadlines{};
   std::size_t state_rows_max = kMovedRowsMax;  // of write_state
-  // What all nodes report in a recovery, only a few need: who leads it, who has to judge whether it is still needed.
-  // Of which generation this node wants to hear it, and of which it has heard what was there; Pawld writes the second.
-  Generation reports_wanted;
-  Generation reports_known;
+  HeardReports heard;
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts
@@ -68,8 +73,8 @@ struct NodeContext {
 
   // This life was evicted. Until it begins anew it moves no state and starts nothing (Generations).
   [[nodiscard]] bool is_evicted() const { return mirror.roster().is_evicted(self); }
-  void want_reports() { reports_wanted = mirror.generation(); }
-  [[nodiscard]] bool knows_reports() const { return reports_known == mirror.generation(); }
+  void want_reports() { heard.wanted = mirror.generation(); }
+  [[nodiscard]] bool knows_reports() const { return heard.known == mirror.generation(); }
   [[nodiscard]] bool is_running() const {  // here as in the state
     return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();
   }

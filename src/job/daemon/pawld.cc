@@ -306,8 +306,21 @@ void Pawld::take(const Listing& listing) {
 
 void Pawld::note(const KeyValue& kv, bool erased) {
   context_.orders.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision);
-  on_change(context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now()));
+  const JobMirror::Change change =
+      context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now());
+  if (change.unread) await_topology(kv.mod_revision);
+  on_change(change);
   if (!erased) parts_->progress.on_key(kv.key, kv.value);
+}
+
+// It comes with the watch, right before the state; unless that has lost it.
+void Pawld::await_topology(Revision of) {
+  if (!watches_.keys) return;
+  watches_.keys->list_later(context_.deadlines.silence / 4, [this, of] {
+    const bool behind = !context_.ending && context_.mirror.state_revision() < of;
+    if (behind) log_warn("topology_missing", "state", of);
+    return behind;
+  });
 }
 
 void Pawld::on_change(const JobMirror::Change& change) {
@@ -324,7 +337,10 @@ void Pawld::on_change(const JobMirror::Change& change) {
   // Who is registered matters only to who has no seat, and where a job of two needs a third (watched_by).
   const bool by_nodes =
       change.nodes && (!context_.mirror.is_member() || context_.mirror.roster().survivors().size() < 3);
-  if (change.phase || by_nodes) neighbours_->set(context_.mirror.linked_members());
+  if (change.phase || by_nodes)
+    neighbours_->set(context_.mirror.linked_members());
+  else if (change.nodes)
+    neighbours_->set_lifelines();  // a registration tells where one ends
   if (change.nodes) check_registration();
 }
 
@@ -348,23 +364,28 @@ void Pawld::drive() {
 
 void Pawld::follow_reports() {
   JobMirror& mirror = context_.mirror;
+  const bool anew = std::exchange(context_.heard.list_anew, false);
   const bool recovers = mirror.is_in(JobPhase::quiescing) || mirror.is_in(JobPhase::restoring);
-  const bool wanted = recovers && context_.reports_wanted == mirror.generation();
-  if (const Generation of = wanted ? mirror.generation() : Generation(0); std::exchange(watches_.reports_of, of) == of)
+  const bool wanted = recovers && context_.heard.wanted == mirror.generation();
+  if (const Generation of = wanted ? mirror.generation() : Generation(0);
+      std::exchange(watches_.reports_of, of) == of) {
+    if (anew && watches_.reports) watches_.reports->list_later(Duration::zero(), [] { return true; });
     return;
+  }
   watches_.reports.reset();
   if (!wanted) return;
-  watches_.reports =
-      std::make_unique<KeyWatch>(*loop_, *session_, mirror.keys().reports(watches_.reports_of), mirror.state_revision(),
-                                 KeyWatch::Handlers{.on_listing =
-                                                        [this](const Listing& all) {
-                                                          if (watches_.reports_of != context_.mirror.generation())
-                                                            return;
-                                                          context_.mirror.apply_reports(all, context_.clock->now());
-                                                          context_.reports_known = watches_.reports_of;
-                                                        },
-                                                    .on_event = [this](const WatchEvent& event) { on_key(event); },
-                                                    .on_listed = [this] { drive_once_for_all(); }});
+  watches_.reports = std::make_unique<KeyWatch>(
+      *loop_, *session_, mirror.keys().reports(watches_.reports_of), mirror.state_revision(),
+      KeyWatch::Handlers{.on_listing =
+                             [this](const Listing& all) {
+                               if (watches_.reports_of != context_.mirror.generation()) return;
+                               context_.mirror.apply_reports(all, context_.clock->now());
+                               context_.heard.known = watches_.reports_of;
+                               context_.heard.as_of = watches_.reports_begun;
+                             },
+                         .on_event = [this](const WatchEvent& event) { on_key(event); },
+                         .on_listed = [this] { drive_once_for_all(); },
+                         .on_listing_begun = [this] { watches_.reports_begun = context_.clock->now(); }});
   watches_.reports->list_later(Duration::zero(), [] { return true; });
 }
 

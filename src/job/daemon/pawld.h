@@ -61,6 +61,7 @@ class Pawld {
   void take(const Listing& listing);
   void note(const KeyValue& kv, bool erased = false);
   void on_change(const JobMirror::Change& change);
+  void await_topology(Revision of);  // of a state that can't be read without
   void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
   void drive_parts();
@@ -87,6 +88,7 @@ class Pawld {
     std::unique_ptr<KeyWatch> keys;
     std::unique_ptr<KeyWatch> reports;  // of this generation; 0: none
     Generation reports_of;
+    Duration reports_begun{};  // their last listing
   };
   Watches watches_;
   std::unique_ptr<Neighbours> neighbours_;

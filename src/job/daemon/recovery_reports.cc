@@ -52,9 +52,11 @@ void RecoveryReports::forget_own_inventory() {
   look_for(self_.node);
 }
 
-void RecoveryReports::note_ready(NodeId node) {
-  ready_.insert(node);
-  look_for(node);
+void RecoveryReports::note_ready(NodeLife life) {
+  const auto found = places_.find(life.node);
+  if (found != places_.end() && found->second.life != life) return;  // left behind by a job of the same name
+  ready_.insert(life.node);
+  look_for(life.node);
 }
 
 std::vector<Inventory> RecoveryReports::inventories() const {

@@ -21,7 +21,7 @@ class RecoveryReports {
   void clear();  // as if nothing had been
   void note(const Inventory& inventory);
   void forget_own_inventory();
-  void note_ready(NodeId node);
+  void note_ready(NodeLife life);  // nothing, if another life has the node's seats
 
   [[nodiscard]] bool has_own_inventory() const { return inventories_.contains(self_.node); }
   [[nodiscard]] std::vector<Inventory> inventories() const;

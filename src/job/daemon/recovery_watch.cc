@@ -68,15 +68,24 @@ bool RecoveryWatch::is_among_first(const std::vector<NodeLife>& others) const {
   return false;
 }
 
+// All survivors wait for a new member. If all of them asked who else does, each would hear what all have reported.
+bool RecoveryWatch::may_ask_who_waits(Duration waited) const {
+  const std::vector<NodeLife>& members = parts_.context.mirror.roster().members();
+  const auto place = std::ranges::find(members, parts_.context.self) - members.begin();
+  return waited >= kWaitToldAfter * (1 + place / static_cast<std::ptrdiff_t>(kTellersMax));
+}
+
 void RecoveryWatch::tell_of_seats() {
   const Duration now = parts_.context.clock->now();
   const auto due = [&](const Wait& wait) { return is_due(notes_[*wait.seat], now); };
   // In the end whoever is waited for is among them.
-  if (std::ranges::none_of(waits_, due)) return;
+  if (parts_.context.mirror.state().ran == Generation(0) || std::ranges::none_of(waits_, due)) return;
+  const Wait& longest = *std::ranges::max_element(waits_, {}, [](const Wait& wait) { return wait.wait.age; });
+  if (!parts_.context.knows_reports() && !may_ask_who_waits(longest.wait.age)) return;
   parts_.context.want_reports();
   if (!parts_.context.knows_reports() || !is_among_first(parts_.context.mirror.reports.ready_members())) return;
   for (const Wait& wait : waits_) note_told(notes_[*wait.seat], now);
-  tell(*std::ranges::max_element(waits_, {}, [](const Wait& wait) { return wait.wait.age; }), waits_.size());
+  tell(longest, waits_.size());
 }
 
 void RecoveryWatch::look_at_leader() {

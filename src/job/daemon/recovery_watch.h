@@ -46,6 +46,7 @@ class RecoveryWatch {
   void look_at(Seat seat);
   void give_up(Seat seat, const WaitVerdict& verdict);
   [[nodiscard]] bool is_among_first(const std::vector<NodeLife>& others) const;
+  [[nodiscard]] bool may_ask_who_waits(Duration waited) const;
   void tell_of_seats();
   void look_at_leader();
   void tell(const Wait& wait, std::size_t seats);

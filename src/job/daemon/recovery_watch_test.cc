@@ -115,12 +115,18 @@ TEST_F(RecoveryWatched, OnlyTheFirstFewThatAreNotReadyTell) {
   }
   process.seat = Seat(5);
   begin();
-  pass(10s);
+  node.context.heard.known = Generation(0);
+  pass(3s);
+  EXPECT_EQ(node.context.heard.wanted, Generation(0)) << "the first few tell, and need to know who else waits";
+  pass(3s);
+  EXPECT_EQ(node.context.heard.wanted, Generation(2));
+  node.context.heard.known = Generation(2);
+  pass(4s);
   EXPECT_EQ(watch.waits().at(0).seat, Seat(5));
   EXPECT_TRUE(told().empty());
   for (const std::uint32_t ready : {2u, 4u}) {
-    const std::string nothing = "{}";
-    (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(ready)), &nothing,
+    const std::string record = ready_record(test_life(ready));
+    (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(ready)), &record,
                                     ++node.revision, node.clock.now());
   }
   pass(500ms);

@@ -178,12 +178,12 @@ void Seats::consider_ready() {
   ready_put_ = generation;
   const auto on_put = [this, generation](const Status& put) {
     JobMirror& mirror = parts_.context.mirror;
-    if (put && mirror.generation() == generation) mirror.reports.note_ready(parts_.context.self.node);
+    if (put && mirror.generation() == generation) mirror.reports.note_ready(parts_.context.self);
     if (put || parts_.context.ending) return;
     ready_put_ = Generation(0);
     parts_.context.after(20ms, [this] { consider_ready(); });
   };
-  context.control->put(context.mirror.keys().ready(generation, context.self.node), "{}", on_put);
+  context.control->put(context.mirror.keys().ready(generation, context.self.node), ready_record(context.self), on_put);
 }
 
 // --- Layouts

@@ -19,7 +19,8 @@ namespace {
 
 constexpr Duration kPauseMin = 20ms;
 constexpr Duration kPauseMax = 1s;
-constexpr std::size_t kSeatsToldMax = 64;  // in an event, which must fit into a key
+constexpr std::size_t kSwapBytesMax = 1400 << 10;  // what etcd takes in one request, and what is around the values
+constexpr std::size_t kSeatsToldMax = 64;          // in an event, which must fit into a key
 
 // Between half of it and all, another for each node and moment: many that lost one race don't begin the next together.
 Duration jittered(Duration pause, NodeId node, Duration now) {
@@ -41,7 +42,14 @@ void StateMover::move(const JobState& next, const std::string& why) {
   if (written.topology) {
     beside.push_back(
         {KeyChange::Kind::put, mirror.keys().topology(written.topology->generation), to_json(*written.topology), 0});
-    if (auto readable = parse_topology(beside[0].value); !readable) read = readable.error();
+    const auto readable = parse_topology(beside[0].value);
+    if (!readable)
+      read = readable.error();
+    else if (readable->digest != written.topology->digest)
+      read = Error{Code::invalid, "the topology reads as another one than was written"};
+    else if (written.state.size() + beside[0].value.size() > kSwapBytesMax)
+      read = Error{Code::full, text("state and topology have ", written.state.size() + beside[0].value.size(),
+                                    " bytes; the control takes ", kSwapBytesMax, " at once")};
   }
   if (!read) {
     log_error("state_unwritable", "why", read.error().what);
@@ -236,6 +244,19 @@ bool StateMover::must_decide(Duration in_state_for) const {
   return !absent(std::move(gone)).empty();
 }
 
+// Who is late, and what is given up with it, is not decided from what a watch has brought, which may stand still: the reports
+// are listed once more after the time for them is over.
+bool StateMover::has_heard_of_all(Duration in_state_for) {
+  const JobMirror& mirror = context_.mirror;
+  const Duration patience =
+      report_patience(mirror.state().phase, mirror.spec(), mirror.registrations(), context_.deadlines);
+  if (in_state_for <= patience || context_.heard.as_of >= context_.clock->now() - (in_state_for - patience))
+    return true;
+  context_.heard.list_anew = true;
+  context_.drive_soon(0ms);
+  return false;
+}
+
 std::string StateMover::waits_for() const {
   if (!awaits_reports_) return waits_for_;
   std::vector<NodeLife> missing;
@@ -272,6 +293,7 @@ void StateMover::lead() {
     awaits_reports_ = true;
     return probe_spares_early();
   }
+  if (!has_heard_of_all(in_state_for)) return;
   const SpareProbes::Answers probed = probed_spares();
   if (const auto lead =
           decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.registrations().records(),

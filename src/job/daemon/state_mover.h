@@ -57,6 +57,7 @@ class StateMover {
   void push_causes();
   void lead();
   [[nodiscard]] bool must_decide(Duration in_state_for) const;
+  [[nodiscard]] bool has_heard_of_all(Duration in_state_for);
   void probe_spares_early();
   void act_on(const Lead& lead, std::span<const NodeLife> unprobed);
   void tell_restore(const StateMove& move);

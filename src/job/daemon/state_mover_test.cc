@@ -168,10 +168,11 @@ TEST_F(Moves, TheLeaderGoesOnWhenAllAreReady) {
   node.run_in(JobPhase::restoring);
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());
-  const std::string ready = "{}";
-  for (std::uint32_t id = 0; id < 2; ++id)
+  for (std::uint32_t id = 0; id < 2; ++id) {
+    const std::string ready = ready_record(test_life(id));
     (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(1), NodeId(id)), &ready,
                                     ++node.revision, node.clock.now());
+  }
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 1u);
   EXPECT_EQ(asked().phase, JobPhase::running);
@@ -250,10 +251,11 @@ TEST_F(Moves, AnotherMemberLeadsWhereTheLeaderStandsStill) {
   second.state.lineage = {{Generation(1), Step(0)}};
   second.register_nodes(2);
   second.run_in(JobPhase::restoring);
-  const std::string ready = "{}";
-  for (std::uint32_t id = 0; id < 2; ++id)
+  for (std::uint32_t id = 0; id < 2; ++id) {
+    const std::string ready = ready_record(test_life(id));
     (void)second.context.mirror.apply(second.context.mirror.keys().ready(Generation(1), NodeId(id)), &ready,
                                       ++second.revision, second.clock.now());
+  }
   second.live(3s);
   second.mover.drive();
   EXPECT_TRUE(second.control.swaps.empty());
@@ -261,6 +263,29 @@ TEST_F(Moves, AnotherMemberLeadsWhereTheLeaderStandsStill) {
   second.mover.drive();
   ASSERT_EQ(second.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(second.control.swaps[0].value)->leader, test_life(1));
+}
+
+// The watch of the reports may stand still where the state's goes on.
+TEST_F(Moves, WhoIsLateIsListedOnceMoreBeforeItIsGivenUp) {
+  TestNode leader(3, 0);
+  leader.state.lineage = {{Generation(1), Step(0)}};
+  leader.register_nodes(3);
+  leader.run_in(JobPhase::quiescing);
+  for (std::uint32_t id = 0; id < 2; ++id) {
+    Inventory inventory;
+    inventory.life = test_life(id);
+    inventory.generation = Generation(1);
+    leader.context.mirror.reports.note(inventory);
+  }
+  leader.context.heard.as_of = leader.clock.now();
+  leader.live(60s);
+  leader.mover.drive();
+  EXPECT_TRUE(leader.control.swaps.empty());
+  EXPECT_TRUE(leader.context.heard.list_anew);
+  leader.context.heard.as_of = leader.clock.now();
+  leader.mover.drive();
+  ASSERT_EQ(leader.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
 }
 
 TEST_F(Moves, ASpareTakesOverAJobWhoseMembersAllRefuse) {
@@ -319,7 +344,7 @@ TEST_F(Moves, ANodeFromWhichOthersFetchGivesItselfUpOnlyWhenTheyHaveIt) {
   node.mover.give_up_node("its trainers end");
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());
-  const std::string ready = "{}";
+  const std::string ready = ready_record(test_life(1));
   (void)node.context.mirror.apply(node.context.mirror.keys().ready(Generation(2), NodeId(1)), &ready, ++node.revision,
                                   node.clock.now());
   node.mover.drive();

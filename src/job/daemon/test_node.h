@@ -141,7 +141,8 @@ struct TestNode {
   }
   // The state as it now is, as the control would tell it.
   JobMirror::Change learn() {
-    context.reports_known = state.generation;
+    context.heard.known = state.generation;
+    context.heard.as_of = Duration::max();
     return context.mirror.learn(state, ++revision, clock.now());
   }
   void learn(JobPhase phase) {

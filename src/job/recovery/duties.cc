@@ -10,7 +10,8 @@
 namespace pawl::job {
 namespace {
 
-constexpr std::size_t kTurnsMax = 4;  // from the fourth on they share one
+// Of a large job not all take the next turn at once: from the fifth on so many share one.
+constexpr std::size_t kSharedTurn = 4;
 
 }  // namespace
 
@@ -103,8 +104,9 @@ std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadli
   for (const NodeLife& life : survivors_of(view.state)) {
     if (life == view.state.leader || !view.registrations.has(life)) continue;
     ++turn;
-    if (life == view.self || turn == kTurnsMax) break;
+    if (life == view.self) break;
   }
+  if (turn > kSharedTurn) turn = kSharedTurn + (turn - 1) / kSharedTurn;
   const Duration delay = deadlines.leader * std::max<std::size_t>(turn, 1);
   return view.quiet_for > delay ? std::optional(delay) : std::nullopt;
 }

@@ -248,6 +248,16 @@ TEST_F(Leading, WhereNothingMovesOthersLeadInTurn) {
   registrations.nodes.erase(NodeId(1));  // who has lost the control as well has no turn
   EXPECT_EQ(delay(2, 3001ms), Duration(3s));
   EXPECT_FALSE(delay(7, 1h));  // a spare leads no members
+  // Of many not all at once, since each has to hear what all have reported.
+  const JobState large = state_of(JobPhase::quiescing, 12);
+  const auto in_large = [&](std::uint32_t node) {
+    return lead_delay({large, registrations, life(node), 1h}, deadlines);
+  };
+  for (std::uint32_t node = 0; node < 12; ++node) registrations.nodes[NodeId(node)].life = life(node);
+  EXPECT_EQ(in_large(4), Duration(12s));
+  EXPECT_EQ(in_large(5), Duration(15s));
+  EXPECT_EQ(in_large(8), Duration(15s));
+  EXPECT_EQ(in_large(9), Duration(18s));
 }
 
 TEST(LinkedPositions, AreTheRingAndTheTree) {
