@@ -253,7 +253,6 @@ bool StateMover::has_heard_of_all(Duration in_state_for) {
   if (in_state_for <= patience || context_.heard.as_of >= context_.clock->now() - (in_state_for - patience))
     return true;
   context_.heard.list_anew = true;
-  context_.drive_soon(0ms);
   return false;
 }
 
