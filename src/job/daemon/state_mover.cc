@@ -132,10 +132,11 @@ void StateMover::report(Cause cause, std::vector<Struck> struck) {
     if (pending.cause.kind != cause.kind || pending.cause.node != cause.node || pending.cause.seat != cause.seat)
       continue;
     pending.reported_at = context_.clock->now();
+    pending.generation = context_.mirror.generation();
     return;
   }
   tell_fault(cause);
-  causes_.push_back({std::move(cause), std::move(struck), context_.clock->now()});
+  causes_.push_back({std::move(cause), std::move(struck), context_.clock->now(), context_.mirror.generation()});
   context_.drive_soon(0ms);
 }
 
@@ -163,6 +164,11 @@ void StateMover::push_causes() {
   std::erase_if(causes_, [&](const PendingCause& pending) {
     return pending.cause.kind == FaultKind::trainer_hang &&
            context_.clock->now() - pending.reported_at > context_.deadlines.silence / 2;
+  });
+  // Groups are made anew in each generation: that those of an earlier one have failed is no fault of this one's. Another has
+  // opened it, perhaps for the same failure, and may have left quiescing before this node is here again.
+  std::erase_if(causes_, [&](const PendingCause& pending) {
+    return pending.cause.kind == FaultKind::communication && pending.generation != context_.mirror.generation();
   });
   std::vector<Cause> causes;
   std::vector<Struck> struck;

@@ -75,6 +75,7 @@ class StateMover {
     Cause cause;
     std::vector<Struck> struck;
     Duration reported_at{};  // the last time
+    Generation generation;   // then
   };
   NodeContext& context_;
   Events& events_;

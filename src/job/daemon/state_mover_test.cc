@@ -109,6 +109,23 @@ TEST_F(Moves, AFaultIsSaidOnceAndOpensAGeneration) {
   EXPECT_EQ(node.control.swaps.size(), 1u);
 }
 
+// A recovery of small seats leaves quiescing within the pause after a lost swap.
+TEST_F(Moves, AFailedExchangeOfAnEarlierGenerationIsNoFaultOfThis) {
+  node.register_nodes(2);
+  node.run_in(JobPhase::running);
+  node.holds.set("suspect");
+  node.mover.report({FaultKind::communication, test_life(1), Seat(0), "closed", 0});
+  node.mover.drive();
+  node.state.generation = Generation(2);
+  node.learn(JobPhase::restoring);
+  node.holds.release_all();
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  node.mover.report({FaultKind::communication, test_life(1), Seat(0), "closed", 0});
+  node.mover.drive();
+  EXPECT_EQ(node.control.swaps.size(), 1u);
+}
+
 TEST_F(Moves, WhileTheControlIsAwayItIsTriedAgain) {
   node.run_in(JobPhase::running);
   node.mover.report(node_lost(1));
