@@ -188,6 +188,7 @@ class Namer {
   enum class Caution : std::uint8_t { none, with_roots, with_wrappers, with_both, as_stored };
   void assign(Caution caution);
   void drop_module_prefix(const std::vector<std::size_t>& keys);
+  [[nodiscard]] bool has_other_model() const;
   [[nodiscard]] bool is_unique() const;
   void make_unique();
   [[nodiscard]] std::string stored(std::size_t key) const { return stored_name(keys_[key].path); }
@@ -459,6 +460,17 @@ void Namer::drop_module_prefix(const std::vector<std::size_t>& keys) {
   for (const std::size_t key : keys) out_.names[key].name.erase(0, kPrefix.size());
 }
 
+// Whether a tensor that no optimizer keeps lies outside all models that are known.
+bool Namer::has_other_model() const {
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    if (!keys_[i].is_tensor || group_of_[i] != groups_.size() || is_hyperparameter_[i]) continue;
+    const std::string name = without_wrappers(stored(i));
+    const auto has = [&](const std::string& root) { return root.empty() || name.starts_with(root + "."); };
+    if (std::ranges::none_of(model_roots_, has)) return true;
+  }
+  return false;
+}
+
 bool Namer::is_unique() const {
   IndexTable seen(out_.names.size());
   for (std::uint32_t i = 0; i < out_.names.size(); ++i) {
@@ -493,7 +505,8 @@ StateNames Namer::run() {
   match_models();
   trust_words();
   // Numbers may be those of another model, whose names are to be told from these.
-  const bool keeps_roots = options_.keep_roots || (out_.is_indexed && std::ranges::any_of(groups_, &Group::has_model));
+  const bool keeps_roots = options_.keep_roots || (out_.is_indexed && std::ranges::any_of(groups_, &Group::has_model) &&
+                                                   has_other_model());
   for (const Caution caution :
        {Caution::none, Caution::with_roots, Caution::with_wrappers, Caution::with_both, Caution::as_stored}) {
     if (keeps_roots && (caution == Caution::none || caution == Caution::with_wrappers)) continue;

@@ -72,6 +72,17 @@ TEST(StateNames, OneOfTwoModelsIsNotNamedAsTheOnlyOne) {
             (Names{"G.w/weight", "D.w/weight", "optG.state.0/exp_avg", "D.w/exp_avg"}));
 }
 
+// Lightning with two optimizers of one model, of which one is numbered: there is no second model to tell it from.
+TEST(StateNames, OneModelOfANamedAndANumberedOptimizerIsTheOnlyOne) {
+  EXPECT_EQ(named({{"state_dict", "layers.0.weight"},
+                   {"state_dict", "head.weight"},
+                   {"optimizers", "0", "state", "layers.0.weight", "exp_avg"},
+                   {"optimizers", "1", "state", "0", "exp_avg"},
+                   {"optimizers", "1", "param_groups", "0", "lr"}}),
+            (Names{"layers.0.weight/weight", "head.weight/weight", "layers.0.weight/exp_avg",
+                   "optimizers.1.state.0/exp_avg", "[optimizers.1.param_groups.0.lr]"}));
+}
+
 TEST(StateNames, RootsAreKeptWhereTheyWereGiven) {
   EXPECT_EQ(named({{"model", "w"}, {"optim", "state", "w", "exp_avg"}}, {.keep_roots = true}),
             (Names{"model.w/weight", "model.w/exp_avg"}));
