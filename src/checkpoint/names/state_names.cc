@@ -215,17 +215,30 @@ class Namer {
   StateNames out_;
 };
 
-// What schedulers keep is no weight: their rates, and all that lies beside those.
+// A tensor of one element at most, or of a shape that is not known; or no tensor.
+bool may_be_number(const StateKey& key) {
+  return key.shape == nullptr || std::ranges::all_of(*key.shape, [](std::uint64_t size) { return size <= 1; });
+}
+
+bool is_rate(const StateKey& key) {
+  const std::vector<std::string>& path = key.path;
+  return path.size() >= 2 && contains(kRateLists, path[path.size() - 2]) && is_number(path.back()) &&
+         may_be_number(key);
+}
+
+// What schedulers keep is no weight: their rates, and the numbers beside those that are no optimizer's.
 void Namer::find_schedulers() {
   std::unordered_set<std::string> roots;
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     const std::span<const std::string> path(keys_[i].path);
-    if (path.size() < 2 || !contains(kRateLists, path[path.size() - 2])) continue;
+    if (!is_rate(keys_[i])) continue;
     is_hyperparameter_[i] = true;
     if (path.size() > 2) roots.insert(stored_name(path.first(path.size() - 2)));
   }
   for (std::size_t i = 0; i < keys_.size() && !roots.empty(); ++i) {
     const std::span<const std::string> path(keys_[i].path);
+    if (!may_be_number(keys_[i]) || nested_key(keys_[i].path) || flattened_key(keys_[i].path)) continue;
+    if (groups_root(keys_[i].path)) continue;
     for (std::size_t steps = 1; steps < path.size() && !is_hyperparameter_[i]; ++steps)
       is_hyperparameter_[i] = roots.contains(stored_name(path.first(steps)));
   }

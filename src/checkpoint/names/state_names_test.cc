@@ -67,6 +67,35 @@ TEST(StateNames, RatesOfSchedulersAreNoWeights) {
   EXPECT_EQ(named({{"w"}, {"_last_lr", "0"}}), (Names{"w/weight", "[_last_lr.0]"}));
 }
 
+// A scheduler's root may be that of an optimizer or of a model, too: what is no single number there is not its.
+TEST(StateNames, WhatLiesBesideRatesIsNotDropped) {
+  const Shape one = {}, many = {4};
+  const std::vector<StateKey> keys = {{{"model", "w"}, true, &many},
+                                      {{"optimizer", "optimizer", "state", "w", "exp_avg"}, true, &many},
+                                      {{"optimizer", "optimizer", "state", "w", "step"}, true, &one},
+                                      {{"optimizer", "optimizer", "param_groups", "0", "lr"}, true, &one},
+                                      {{"optimizer", "_last_lr", "0"}, true, &one},
+                                      {{"optimizer", "best"}, true, &one},
+                                      {{"optimizer", "table"}, true, &many}};
+  Names out;
+  for (const StateName& name : name_states(keys).names)
+    out.push_back(name.is_object ? text('[', name.name, ']') : text(name.name, '/', name.role));
+  EXPECT_EQ(out, (Names{"w/weight", "w/exp_avg", "w/step", "[optimizer.optimizer.param_groups.0.lr]",
+                        "[optimizer._last_lr.0]", "[optimizer.best]", "optimizer.table/weight"}));
+}
+
+TEST(StateNames, AParameterMayBeCalledAsRatesAre) {
+  EXPECT_EQ(named({{"model", "base_lrs"},
+                   {"model", "w"},
+                   {"optim", "state", "base_lrs", "exp_avg"},
+                   {"optim", "state", "base_lrs", "step"},
+                   {"optim", "state", "w", "exp_avg"}}),
+            (Names{"base_lrs/weight", "w/weight", "base_lrs/exp_avg", "base_lrs/step", "w/exp_avg"}));
+  const Shape many = {4};  // parameters of a list of that name
+  const std::vector<StateKey> keys = {{{"model", "base_lrs", "0"}, true, &many}, {{"model", "w"}, true, &many}};
+  for (const StateName& name : name_states(keys).names) EXPECT_FALSE(name.is_object) << name.name;
+}
+
 TEST(StateNames, OneOfTwoModelsIsNotNamedAsTheOnlyOne) {
   EXPECT_EQ(named({{"G", "w"}, {"D", "w"}, {"optG", "state", "0", "exp_avg"}, {"optD", "state", "w", "exp_avg"}}),
             (Names{"G.w/weight", "D.w/weight", "optG.state.0/exp_avg", "D.w/exp_avg"}));
