@@ -8,6 +8,7 @@ namespace pawl::checkpoint::deepspeed {
 namespace {
 
 using Value = Pickle::Value;
+constexpr std::size_t kSentenceBytes = 128;  // at most, beside what it names
 
 // ZeroStageEnum(2), or 2.
 std::optional<std::uint64_t> stage_of(const Pickle& pickle, Value value) {
@@ -39,10 +40,12 @@ Status read_group_state(const ShardFile& file, Value dict, std::size_t group, Op
       continue;
     }
     const TorchTensor* tensor = file.tensor(pairs[i + 1]);
-    if (tensor == nullptr) continue;
-    if (tensor->shape.size() != 1) {
-      out.problems.push_back(text(kOfOptimizerState, ": ", file.path(), ": the state ", word, " of group ", group,
-                                  " has shape ", text_of(tensor->shape), " and is not a flat tensor: it is not read"));
+    if (tensor == nullptr || tensor->shape.size() != 1) {
+      const std::optional<std::string> form = unread_form(file, pairs[i + 1]);
+      if (!form) continue;
+      PAWL_TRY(file.take_copies(1, file.path().size() + form->size() + kSentenceBytes));
+      out.unsupported.push_back(
+          text(file.path(), ": ", word, " of group ", group, ' ', *form, "; the flat tensors of a group are read"));
       continue;
     }
     PAWL_ASSIGN(const FlatTensor flat, file.flat(pairs[i + 1], text(word, " of group ", group)));
@@ -171,6 +174,17 @@ Result<OptimizerStates> read_optimizer_states(const ShardFile& file) {
   out.class_name = out.master_has_padding ? "BF16_Optimizer" : "DeepSpeedZeroOptimizer";
   PAWL_TRY(read_flat_zero(file, states, out));
   return out;
+}
+
+std::optional<std::string> unread_form(const ShardFile& file, Value value) {
+  const Pickle& pickle = file.pickle();
+  if (const TorchTensor* tensor = file.tensor(value)) return text("has the shape ", text_of(tensor->shape));
+  const bool is_silent = value == kNothing || pickle.is(value, PickleKind::none) ||
+                         pickle.is(value, PickleKind::boolean) || pickle.is(value, PickleKind::string);
+  const bool has_items = pickle.is(value, PickleKind::list) || pickle.is(value, PickleKind::tuple) ||
+                         pickle.is(value, PickleKind::dict);
+  if (is_silent || (has_items && pickle.items(value).empty())) return std::nullopt;
+  return text("is ", pickle.describe(value));
 }
 
 Value state_of(const Pickle& pickle, Value states, std::uint64_t index) {

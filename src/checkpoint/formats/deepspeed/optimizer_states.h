@@ -35,10 +35,14 @@ struct OptimizerStates {
   std::string writer_version;
   std::string class_name;  // of DeepSpeed's wrapper
   bool has_autoep = false;
-  std::vector<std::string> problems;  // what is not read, though the rest is
+  std::vector<std::string> unsupported;  // sentences: what of the state has no form here
 };
 
 [[nodiscard]] Result<OptimizerStates> read_optimizer_states(const ShardFile& file);
+
+// Of what an optimizer keeps under a word, and is not read there: "has the shape (2)", "is a list of 3". Nothing where it
+// keeps no numbers: None, flags, words, empty dicts.
+[[nodiscard]] std::optional<std::string> unread_form(const ShardFile& file, Pickle::Value value);
 
 // Where a state keyed by numbers keeps number `index`; and the numbers that the groups list, in order.
 [[nodiscard]] Pickle::Value state_of(const Pickle& pickle, Pickle::Value states, std::uint64_t index);

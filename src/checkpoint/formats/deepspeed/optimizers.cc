@@ -154,7 +154,7 @@ void OptimizerReader::read_zero_file(const ShardName& shard, const ModelRank& ra
   if (!read) return save_.damage(std::move(read).error());
   if (Status added = states.add(*read, shard.data_rank, file->path()); !added)
     save_.problem(std::move(added.error().what));
-  for (std::string& problem : read->problems) save_.problem(std::move(problem));
+  save_.leave_out(read->unsupported);
   facts_.stage = std::max(facts_.stage, read->stage);
   facts_.class_name = read->class_name;
   if (!facts_.loss_scale) facts_.loss_scale = read->loss_scale;
@@ -201,7 +201,7 @@ void OptimizerReader::add_plain(const ShardFile& file, Pickle::Value optimizer, 
   options.skips_dense = expert_rank.value_or(0) != 0;
   options.rank = degrees_.rank_of(options.position, 0);
   Result<std::vector<HyperGroup>> groups = add_plain_optimizer(file, *read, plain_names(rank, expert_rank.value_or(0)),
-                                                               options, table_, save_.view().problems);
+                                                               options, table_, save_.view().unsupported);
   if (!groups) return save_.problem(text(kOfOptimizerState, ": ", groups.error().what));
   add_groups(std::move(*groups));
 }

@@ -4,6 +4,8 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "checkpoint/formats/deepspeed/optimizer_states.h"
+#include "checkpoint/names/state_names.h"
 #include "checkpoint/view/pieces.h"
 
 namespace pawl::checkpoint::deepspeed {
@@ -28,13 +30,14 @@ States states_by_number(const Pickle& pickle, Value dict) {
   return out;
 }
 
-// The shape that all tensors of a number's state have; the step has none.
+// The shape that all tensors of a number's state have; single numbers, as the step, have none.
 std::optional<Shape> shape_of_state(const ShardFile& file, Value state) {
   std::optional<Shape> out;
   const std::span<const Value> pairs = words_of(file.pickle(), state);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const TorchTensor* tensor = file.tensor(pairs[i + 1]);
     if (tensor == nullptr || file.pickle().text(pairs[i]) == "step") continue;
+    if (tensor->shape.empty() && !has_parameter_shape(file.pickle().text(pairs[i]))) continue;
     if (out && *out != tensor->shape) return std::nullopt;
     out = tensor->shape;
   }
@@ -44,13 +47,13 @@ std::optional<Shape> shape_of_state(const ShardFile& file, Value state) {
 class Adder {
  public:
   Adder(const ShardFile& file, const PlainOptimizer& optimizer, const PlainNames& names, const PlainOptions& options,
-        ParameterTable& table, std::vector<std::string>& problems)
+        ParameterTable& table, std::vector<std::string>& unsupported)
       : file_(file),
         optimizer_(optimizer),
         names_(names),
         options_(options),
         table_(table),
-        problems_(problems),
+        unsupported_(unsupported),
         states_(states_by_number(file.pickle(), optimizer.states)) {}
 
   Result<std::vector<HyperGroup>> add() {
@@ -66,6 +69,7 @@ class Adder {
   Status add_fused(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names);
   Status add_number(const PlainOptimizer::Group& group, std::size_t index, const NamedShape& name);
   Status add_tensor(Value value, std::string_view role, const std::string& name, const Shape& shape);
+  Status leave_out(Value value, std::string_view role, const std::string& name);
   Status add_part(Value value, std::string_view role, const NamedShape& name, std::uint64_t at);
   [[nodiscard]] Result<NameIndices> deal(const std::vector<std::size_t>& groups, const std::vector<NamedShape>& names,
                                          bool is_given) const;
@@ -76,7 +80,7 @@ class Adder {
   const PlainNames& names_;
   const PlainOptions& options_;
   ParameterTable& table_;
-  std::vector<std::string>& problems_;
+  std::vector<std::string>& unsupported_;
   States states_;
   std::vector<HyperGroup> told_;  // of each group
 };
@@ -169,7 +173,9 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
     if (word == "step") {
       PAWL_ASSIGN(const std::optional<double> step, file_.number(pairs[i + 1]));
       if (step) table_.add_step(stored_as, options_.position, *step, file_.path());
-    } else if (file_.tensor(pairs[i + 1]) != nullptr) {
+    } else if (const TorchTensor* tensor = file_.tensor(pairs[i + 1]); tensor == nullptr || tensor->shape != shape) {
+      PAWL_TRY(leave_out(pairs[i + 1], word, stored_as));
+    } else {
       PAWL_TRY(add_tensor(pairs[i + 1], word, stored_as, shape));
     }
   }
@@ -180,13 +186,19 @@ Status Adder::add_tensor(Value value, std::string_view role, const std::string& 
   const TorchTensor* tensor = file_.tensor(value);
   if (tensor == nullptr) return file_.damaged(text(role, " of ", name, " is not a tensor"));
   PAWL_ASSIGN(StoredTensor stored, file_.stored(*tensor, text(role, " of ", name)));
-  if (stored.shape != shape) {
-    problems_.push_back(text(kOfOptimizerState, ": ", file_.path(), ": ", role, " of ", name, " has the shape ",
-                             text_of(stored.shape), ", not ", text_of(shape), ": it is not read"));
-    return {};
-  }
+  if (stored.shape != shape) return leave_out(value, role, name);
   for (StoredPiece& piece : stored.pieces) piece.rank = options_.rank;
   table_.add(name, options_.position, shape, role, stored.type, stored.pieces);
+  return {};
+}
+
+Status Adder::leave_out(Value value, std::string_view role, const std::string& name) {
+  const std::optional<std::string> form = unread_form(file_, value);
+  if (!form) return {};
+  constexpr std::size_t kSentenceBytes = 128;  // at most, beside what it names
+  PAWL_TRY(file_.take_copies(1, file_.path().size() + role.size() + name.size() + form->size() + kSentenceBytes));
+  unsupported_.push_back(text(file_.path(), ": ", role, " of ", name, ' ', *form,
+                              "; tensors of the parameter's own shape are read"));
   return {};
 }
 
@@ -237,8 +249,10 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
         if (word == "step") {
           PAWL_ASSIGN(const std::optional<double> step, file_.number(pairs[i + 1]));
           if (step) table_.add_step(name.name, options_.position, *step, file_.path());
-        } else if (file_.tensor(pairs[i + 1]) != nullptr) {
+        } else if (const TorchTensor* tensor = file_.tensor(pairs[i + 1]); tensor != nullptr && tensor->shape.size() == 1) {
           PAWL_TRY(add_part(pairs[i + 1], word, name, at));
+        } else {
+          PAWL_TRY(leave_out(pairs[i + 1], word, name.name));
         }
       }
       at += element_count(*name.shape).value_or(0);
@@ -298,8 +312,8 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
 
 Result<std::vector<HyperGroup>> add_plain_optimizer(const ShardFile& file, const PlainOptimizer& optimizer,
                                                     const PlainNames& names, const PlainOptions& options,
-                                                    ParameterTable& table, std::vector<std::string>& problems) {
-  return Adder(file, optimizer, names, options, table, problems).add();
+                                                    ParameterTable& table, std::vector<std::string>& unsupported) {
+  return Adder(file, optimizer, names, options, table, unsupported).add();
 }
 
 }  // namespace pawl::checkpoint::deepspeed

@@ -50,11 +50,11 @@ struct PlainOptions {
 };
 
 // What its groups say, with their parameters' names in the model. Fails: `invalid` where names can't be told for sure,
-// with what to do; `corrupt`, naming the file.
+// with what to do; `corrupt`, naming the file. `unsupported` gets sentences: what of the states has no form here.
 [[nodiscard]] Result<std::vector<HyperGroup>> add_plain_optimizer(const ShardFile& file,
                                                                   const PlainOptimizer& optimizer,
                                                                   const PlainNames& names, const PlainOptions& options,
                                                                   ParameterTable& table,
-                                                                  std::vector<std::string>& problems);
+                                                                  std::vector<std::string>& unsupported);
 
 }  // namespace pawl::checkpoint::deepspeed
