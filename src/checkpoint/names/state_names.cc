@@ -518,8 +518,8 @@ StateNames Namer::run() {
   match_models();
   trust_words();
   // Numbers may be those of another model, whose names are to be told from these.
-  const bool keeps_roots = options_.keep_roots || (out_.is_indexed && std::ranges::any_of(groups_, &Group::has_model) &&
-                                                   has_other_model());
+  const bool keeps_roots =
+      options_.keep_roots || (out_.is_indexed && std::ranges::any_of(groups_, &Group::has_model) && has_other_model());
   for (const Caution caution :
        {Caution::none, Caution::with_roots, Caution::with_wrappers, Caution::with_both, Caution::as_stored}) {
     if (keeps_roots && (caution == Caution::none || caution == Caution::with_wrappers)) continue;

@@ -181,8 +181,8 @@ std::optional<std::string> unread_form(const ShardFile& file, Value value) {
   if (const TorchTensor* tensor = file.tensor(value)) return text("has the shape ", text_of(tensor->shape));
   const bool is_silent = value == kNothing || pickle.is(value, PickleKind::none) ||
                          pickle.is(value, PickleKind::boolean) || pickle.is(value, PickleKind::string);
-  const bool has_items = pickle.is(value, PickleKind::list) || pickle.is(value, PickleKind::tuple) ||
-                         pickle.is(value, PickleKind::dict);
+  const bool has_items =
+      pickle.is(value, PickleKind::list) || pickle.is(value, PickleKind::tuple) || pickle.is(value, PickleKind::dict);
   if (is_silent || (has_items && pickle.items(value).empty())) return std::nullopt;
   return text("is ", pickle.describe(value));
 }

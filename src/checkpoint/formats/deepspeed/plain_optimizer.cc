@@ -197,8 +197,8 @@ Status Adder::leave_out(Value value, std::string_view role, const std::string& n
   if (!form) return {};
   constexpr std::size_t kSentenceBytes = 128;  // at most, beside what it names
   PAWL_TRY(file_.take_copies(1, file_.path().size() + role.size() + name.size() + form->size() + kSentenceBytes));
-  unsupported_.push_back(text(file_.path(), ": ", role, " of ", name, ' ', *form,
-                              "; tensors of the parameter's own shape are read"));
+  unsupported_.push_back(
+      text(file_.path(), ": ", role, " of ", name, ' ', *form, "; tensors of the parameter's own shape are read"));
   return {};
 }
 
@@ -249,7 +249,8 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
         if (word == "step") {
           PAWL_ASSIGN(const std::optional<double> step, file_.number(pairs[i + 1]));
           if (step) table_.add_step(name.name, options_.position, *step, file_.path());
-        } else if (const TorchTensor* tensor = file_.tensor(pairs[i + 1]); tensor != nullptr && tensor->shape.size() == 1) {
+        } else if (const TorchTensor* tensor = file_.tensor(pairs[i + 1]);
+                   tensor != nullptr && tensor->shape.size() == 1) {
           PAWL_TRY(add_part(pairs[i + 1], word, name, at));
         } else {
           PAWL_TRY(leave_out(pairs[i + 1], word, name.name));
