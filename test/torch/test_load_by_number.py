@@ -1,18 +1,22 @@
 """pawl.torch.load of optimizer state that torch.save keyed by number: held against torch's own load_state_dict, for
 models whose parameters have equal shapes and optimizers whose groups come in any order. Equal, or refused: never other.
 """
+import io
 import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python"))
 
+import harness  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -161,6 +165,31 @@ class NumbersTest(unittest.TestCase):
         torch.save(state, self.path)
         with self.assertRaisesRegex(Refused, "tempo is a Python number"):
             pawl.torch.load(self.path, *training_of(2))
+
+    def test_a_rate_that_is_damaged_in_a_packed_archive_is_a_problem(self):
+        model, _ = training((4, 4), "model's", 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.25), capturable=False, foreach=False)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        torch.save({"optimizer": {"state": {}, "param_groups": optimizer.state_dict()["param_groups"]},
+                    "model": model.state_dict()}, self.path)
+        packed = io.BytesIO()
+        with zipfile.ZipFile(self.path) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as to:
+            for name in source.namelist():
+                to.writestr(name, source.read(name))
+        with zipfile.ZipFile(packed) as archive:
+            rate = next(each for each in archive.infolist()
+                        if each.file_size == 4 and archive.read(each) == struct.pack("<f", 0.25))
+        damaged = bytearray(packed.getvalue())
+        at = rate.header_offset + 30 + len(rate.filename.encode())
+        damaged[at:at + rate.compress_size] = b"\xff" * rate.compress_size
+        with open(self.path, "wb") as file:
+            file.write(damaged)
+        done = subprocess.run([harness.PAWL, "convert", self.path, self.path + ".out", "--to", "safetensors"],
+                              capture_output=True, text=True, timeout=120, check=False)
+        self.assertNotEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("optimizer state: tensor optimizer.param_groups.0.lr", done.stdout + done.stderr)
 
     def test_groups_in_another_order_are_refused_unless_the_caller_says_so(self):
         source = self.saved((4, 4, 4), "split by decay")

@@ -99,7 +99,8 @@ Status ShardFile::prove(std::uint32_t number) const {
 TensorNumber ShardFile::numbers(Status& fault) const {
   return [this, &fault](Value value) {
     Result<std::optional<double>> found = number(value);
-    if (!found && fault) fault = std::move(found).error();
+    const bool is_damage = !found && (found.error().code == Code::corrupt || found.error().code == Code::io);
+    if (is_damage && fault) fault = std::move(found).error();
     return found ? *found : std::nullopt;
   };
 }

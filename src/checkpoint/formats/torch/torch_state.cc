@@ -245,12 +245,14 @@ std::optional<double> StateReader::tensor_number(Value value) {
   const auto found = by_value_.find(value);
   if (found == by_value_.end()) return std::nullopt;
   const TorchTensor& tensor = *found->second;
-  const Result<std::optional<double>> number = number_of(source_, file_, tensor);
-  if (!number || !*number) return std::nullopt;
-  if (Status proven = prove(tensor.storage); !proven) {
-    out_.problems.push_back(text(kOfOptimizerState, ": tensor ", name_of(tensor.path), ": ", proven.error().what));
+  const auto fail = [&](const Error& error) -> std::optional<double> {
+    out_.problems.push_back(text(kOfOptimizerState, ": tensor ", name_of(tensor.path), ": ", error.what));
     return std::nullopt;
-  }
+  };
+  const Result<std::optional<double>> number = number_of(source_, file_, tensor);
+  if (!number && number.error().code != Code::invalid) return fail(number.error());
+  if (!number || !*number) return std::nullopt;
+  if (Status proven = prove(tensor.storage); !proven) return fail(proven.error());
   return *number;
 }
 
