@@ -13,7 +13,6 @@ from importlib.machinery import ModuleSpec
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch  # noqa: E402
-
 from harness import PAWL, ROOT  # noqa: E402
 
 DEGRADED = 4
@@ -68,8 +67,8 @@ class DeepSpeedStates(unittest.TestCase):
     def convert(self, *arguments):
         out = os.path.join(self.directory, "out")
         shutil.rmtree(out, ignore_errors=True)
-        done = subprocess.run([PAWL, "convert", self.source, out, "--to", "safetensors", *arguments], capture_output=True, text=True,
-                              timeout=120, check=False)
+        done = subprocess.run([PAWL, "convert", self.source, out, "--to", "safetensors", *arguments],
+                              capture_output=True, text=True, timeout=120, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def check(self, words):
