@@ -307,7 +307,7 @@ def refusals(job: dict, folder: pathlib.Path) -> None:
     before, facts = state_of(engine), facts_of(engine)
     refused("is there already", lambda: pawl.deepspeed.save(engine, folder / "ckpt"))
     refused("different paths", lambda: pawl.deepspeed.save(engine, folder / f"rank{dist.get_rank()}"))
-    refused("client_state['x'] has a", lambda: pawl.deepspeed.save(engine, folder / "new", {"x": object()}))
+    refused("client_state['x'] is a", lambda: pawl.deepspeed.save(engine, folder / "new", {"x": object()}))
     refused("small", lambda: pawl.deepspeed.save(engine, folder / "new", {"x": torch.zeros(1 << 20)}))
     refused("not a DeepSpeed engine", lambda: pawl.deepspeed.save(engine.module, folder / "new"))
     engine.micro_steps += 1  # half of a step
