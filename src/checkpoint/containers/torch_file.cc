@@ -798,7 +798,7 @@ std::string shown_name(const std::vector<PathStep>& path) {
 }  // namespace
 
 void TorchReader::find_tensor_keys(Value value) {
-  if (!pickle().is(value, PickleKind::dict) && !pickle().object(value).holds_pairs) return;
+  if (!pickle().holds_pairs(value)) return;
   const std::span<const Value> items = pickle().items(value);
   std::optional<std::string> name;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {

@@ -136,8 +136,8 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
 JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
   const KeyValue* state = nullptr;
-  const KeyValue* named =
-      nullptr;  // the newest topology: what a state names is never older than what one before it named
+  // The newest topology: what a state names is never older than what one before it named.
+  const KeyValue* named = nullptr;
   for (const KeyValue& kv : listing.kvs) {
     if (kv.key == keys_.state()) state = &kv;
     if (kv.key.starts_with(keys_.topologies()) && (named == nullptr || kv.mod_revision > named->mod_revision))

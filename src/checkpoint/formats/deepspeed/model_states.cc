@@ -67,8 +67,7 @@ Result<ParameterGroup> read_shapes(const ShardFile& file, Value dict, std::strin
   const Pickle& pickle = file.pickle();
   ParameterGroup out;
   if (dict == kNothing || pickle.is(dict, PickleKind::none)) return out;
-  const bool is_dict = pickle.is(dict, PickleKind::dict) || pickle.object(dict).holds_pairs ||
-                       (pickle.is(dict, PickleKind::object) && pickle.items(dict).empty());
+  const bool is_dict = pickle.holds_pairs(dict) || (pickle.is(dict, PickleKind::object) && pickle.items(dict).empty());
   if (!is_dict) return file.damaged(text(what, " is ", pickle.describe(dict)));
   const std::span<const Value> pairs = pickle.items(dict);
   std::set<std::string_view> names;
@@ -111,9 +110,7 @@ Status read_names(const ShardFile& file, ModelStates& out, Value buffers, Value 
     PAWL_TRY(file.take_copies(1, sizeof(std::string) + pickle.text(item).size()));
     out.buffers.insert(std::string(pickle.text(item)));
   }
-  const std::span<const Value> pairs = pickle.is(ties, PickleKind::dict) || pickle.object(ties).holds_pairs
-                                           ? pickle.items(ties)
-                                           : std::span<const Value>();
+  const std::span<const Value> pairs = pickle.holds_pairs(ties) ? pickle.items(ties) : std::span<const Value>();
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string) || !pickle.is(pairs[i + 1], PickleKind::string)) continue;
     const std::string_view alias = pickle.text(pairs[i]), name = pickle.text(pairs[i + 1]);
@@ -169,7 +166,7 @@ bool has_autoep(const ShardFile& file) {
 
 Result<ModelStates> read_model_states(const ShardFile& file) {
   const Pickle& pickle = file.pickle();
-  if (!pickle.is(pickle.root(), PickleKind::dict) && !pickle.object(pickle.root()).holds_pairs)
+  if (!pickle.holds_pairs(pickle.root()))
     return file.damaged(text("holds ", pickle.describe(pickle.root()), ", not the dict of a model's states"));
   ModelStates out;
   const Value module = file.find("module");

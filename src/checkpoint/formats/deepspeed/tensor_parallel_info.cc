@@ -58,7 +58,7 @@ class InfoReader {
 
   // A dict, or an OrderedDict.
   [[nodiscard]] bool is_mapping(Value value) const {
-    return pickle_.is(value, PickleKind::dict) || pickle_.object(value).holds_pairs ||
+    return pickle_.holds_pairs(value) ||
            (pickle_.is(value, PickleKind::object) && pickle_.class_of(value).is("collections", "OrderedDict"));
   }
 

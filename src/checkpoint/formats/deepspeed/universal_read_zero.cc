@@ -122,7 +122,7 @@ void ZeroReader::read_parameter(const std::string& name, const std::string& path
 Status ZeroReader::read_tensor(const ShardFile& file, const std::string& name, const std::string& state,
                                bool has_states) {
   const Pickle& pickle = file.pickle();
-  const bool is_dict = pickle.is(pickle.root(), PickleKind::dict) || pickle.object(pickle.root()).holds_pairs;
+  const bool is_dict = pickle.holds_pairs(pickle.root());
   const TorchTensor* tensor = file.tensor(is_dict ? file.find("param") : pickle.root());
   if (tensor == nullptr) return file.damaged(is_dict ? "has no tensor under the key param" : "is not a tensor");
   PAWL_ASSIGN(StoredTensor out, file.stored(*tensor, name));

@@ -129,9 +129,7 @@ Status StateReader::refuse_megatron() const {
 
 Status StateReader::read_top() {
   const Value root = pickle().root();
-  if (!pickle().is(root, PickleKind::dict) &&
-      !(pickle().is(root, PickleKind::object) && pickle().object(root).holds_pairs))
-    return {};
+  if (!pickle().holds_pairs(root)) return {};
   std::unordered_set<std::string_view> with_tensors;
   for (const TorchTensor& tensor : file_.tensors())
     if (!tensor.path.empty()) with_tensors.insert(tensor.path[0].text);
