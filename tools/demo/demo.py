@@ -103,7 +103,7 @@ class Demo:
         self.job = jobs.Job(os.path.abspath(options.pawl), self.run_root, name, flags, command,
                             self.trainer.environment, self.path("pawl-run.out")).start()
         nodes = self.job.wait_until(lambda nodes: len(nodes) >= options.nodes and jobs.running(nodes, options.nodes),
-                                    "all nodes to run", self.trainer.start_timeout_s)[1]
+                                    "all nodes to run", self.trainer.start_timeout_s + 3 * options.nodes)[1]
         self.follower = jobs.Follower(self.job, self.on_event)
         self.introduce(nodes)
 

@@ -1,6 +1,7 @@
 #include "cli/job/job_view.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "base/text.h"
@@ -15,7 +16,8 @@ namespace pawl::job {
 namespace {
 
 constexpr Duration kAnswerWithin = std::chrono::milliseconds(1500);
-constexpr int kReadsMax = 10;  // of a state and its topology, which may move in between
+constexpr std::size_t kAskedAtOnce = 64;  // daemons, by a thread each
+constexpr int kReadsMax = 10;             // of a state and its topology, which may move in between
 
 Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& local) {
   // A node of this machine may have an address that only its own network knows, or that is another's here.
@@ -26,20 +28,23 @@ Result<Fd> connect_daemon(const NodeRecord& record, Deadline deadline, bool& loc
 }
 
 void ask_all(JobView& view, const std::string& token, const char* question) {
-  std::vector<std::thread> threads;
-  for (NodeView& node : view.nodes) {
-    if (!node.registered) {
-      node.why_not = "not registered";
-      continue;
-    }
-    threads.emplace_back([&node, &token, question] {
+  std::atomic<std::size_t> next = 0;
+  const auto ask = [&] {
+    for (std::size_t i = next++; i < view.nodes.size(); i = next++) {
+      NodeView& node = view.nodes[i];
+      if (!node.registered) {
+        node.why_not = "not registered";
+        continue;
+      }
       Result<json> answer = ask_daemon(node.record, token, {{"ask", question}});
       if (answer)
         node.answer = std::move(answer).value();
       else
         node.why_not = answer.error().what;
-    });
-  }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < std::min(view.nodes.size(), kAskedAtOnce); ++i) threads.emplace_back(ask);
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -300,15 +300,25 @@ void Launcher::restart_what_died() {
   }
 }
 
-std::string members_text(const JobState& state) {
-  std::string members;
-  std::optional<NodeId> last;
-  for (const Member& member : state.seats) {
-    if (last == member.life.node) continue;
-    members += text(members.empty() ? "" : ",", member.life.node);
-    last = member.life.node;
+// "0-99,104,101": in the order given; five and more that follow one another are a range.
+std::string nodes_text(const std::vector<NodeId>& nodes) {
+  std::string out;
+  for (std::size_t first = 0; first < nodes.size();) {
+    std::size_t end = first + 1;
+    while (end < nodes.size() && nodes[end].value == nodes[end - 1].value + 1) ++end;
+    const bool range = end - first >= 5;
+    out += text(out.empty() ? "" : ",", nodes[first]);
+    if (range) out += text("-", nodes[end - 1]);
+    first = range ? end : first + 1;
   }
-  return members;
+  return out;
+}
+
+std::string members_text(const JobState& state) {
+  std::vector<NodeId> members;
+  for (const Member& member : state.seats)
+    if (members.empty() || members.back() != member.life.node) members.push_back(member.life.node);
+  return nodes_text(members);
 }
 
 // `nodes_return`: dead nodes are started again without anybody's help.
@@ -331,8 +341,9 @@ std::string describe(const JobState& state, bool nodes_return) {
 }
 
 std::string what_is_missing(const JobSeen& seen, const JobSpec& spec) {
-  std::string there;
-  for (const NodeId node : seen.registered) there += text(there.empty() ? "" : ",", node);
+  std::vector<NodeId> registered = seen.registered;
+  std::sort(registered.begin(), registered.end());  // keys come in the order of their texts: 10 before 2
+  const std::string there = nodes_text(registered);
   if (!seen.unhealthy.empty()) {
     const auto& [node, why] = *seen.unhealthy.begin();
     return text("waiting for sound nodes: node ", node, " gets no seat: ", why);
