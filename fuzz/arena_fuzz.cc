@@ -25,6 +25,7 @@ ArenaSpec small_spec() {
   spec.stable_bytes = 4900;
   spec.bucket_bytes = 4096;
   spec.layout = "a layout";
+  spec.shelf_count = 2;
   return spec;
 }
 
@@ -85,6 +86,10 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   damage(memory, input.subspan(1));
   const Result<Arena> arena = Arena::open(memory);
   if (!arena) return 0;
-  for (std::uint32_t i = 0; i < arena->slot_count(); ++i) (void)arena->slot(i).verify();
+  for (std::uint32_t i = 0; i < arena->slot_count(); ++i) {
+    const Slot slot = arena->slot(i);
+    (void)slot.verify();
+    (void)slot.acknowledged_by_all(slot.word());
+  }
   return 0;
 }

@@ -45,13 +45,19 @@ def slots_at(pid, begin):
         magic, = read(0, "<8s")
         if magic != b"PAWLARN1":
             raise ValueError(f"process {pid}: no segment of pawl at {begin:#x}")
+        version, = read(8, "<I")
+        if version != 2:
+            raise ValueError(f"process {pid}: segment of format {version} at {begin:#x}, not 2")
         slot_count, payload_bytes = read(20, "<IQ")
         bucket_count, = read(44, "<I")
         slot_offset, slot_bytes = read(64, "<QQ")
+        shelf_count, = read(92, "<I")
+        extent_count, = read(160, "<I")
+        payload_offset = pages_up(256 + 64 * extent_count + 8 * shelf_count) + pages_up(16 * bucket_count)
         slots = []
         for index in range(slot_count):
             offset = slot_offset + index * slot_bytes
             word, = read(offset, "<Q")
             slots.append(Slot(pid, word & 3, word >> 3 & (1 << 21) - 1, word >> 24,
-                              begin + offset + PAGE + pages_up(16 * bucket_count), payload_bytes))
+                              begin + offset + payload_offset, payload_bytes))
         return slots

@@ -126,7 +126,7 @@ TEST_F(LauncherTest, BadInputIsASentence) {
       {{"run", "--failure-signs", directory_.path("notes.txt"), "--", "true"}, 2, "line 1: expected a class"},
       {{"run", "--nnodes", "3", "--replicas", "3", "--", "true"}, 2, "3 nodes can hold at most 2"},
       {{"run", "--nnodes", "2:5", "--replicas", "2", "--", "true"}, 2, "2 nodes can hold at most 1"},
-      {{"run", "--nnodes", "30", "--replicas", "17", "--", "true"}, 2, "--replicas 17: at most 16"},
+      {{"run", "--nnodes", "30", "--replicas", "30", "--", "true"}, 2, "--replicas 30: 30 nodes can hold at most 29"},
       {{"run", "--job", std::string(63, 'x'), "--", "true"}, 2, "set PAWL_RUN_DIR to a folder whose path"},
       {{"status"}, 3, "no job runs"},
       {{"events", "--job", "none"}, 3, "does not run"},

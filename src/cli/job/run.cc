@@ -16,7 +16,6 @@
 #include "env/network.h"
 #include "job/daemon/keeper_output.h"
 #include "job/recovery/classes.h"
-#include "job/snapshot/arena.h"
 
 namespace pawl::job {
 namespace {
@@ -36,7 +35,6 @@ std::uint32_t replicas_of(const RunOptions& options) {
 Status check_replicas(const RunOptions& options) {
   const std::uint32_t count = replicas_of(options);
   const std::uint32_t others = options.node_count - 1;
-  if (count > kHoldersMax) return usage(text("--replicas ", count, ": at most ", kHoldersMax, " are possible"));
   if (count > 0 && others == 0)
     return usage(text("--replicas ", count,
                       ": replicas lie on other nodes, and --nnodes 1 has none, so at most 0 are "

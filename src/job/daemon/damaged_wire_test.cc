@@ -37,6 +37,7 @@ ArenaSpec spec_of(ArenaKind kind) {
   spec.bucket_bytes = 64 << 10;
   spec.layout = "a layout";
   spec.layout_digest = 5;
+  spec.shelf_count = kind == ArenaKind::own ? 1 : 0;
   return spec;
 }
 

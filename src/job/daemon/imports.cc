@@ -83,7 +83,10 @@ void Imports::start(const Source& source) {
   };
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
-  auto arena_for = [this, generation](const ArenaSpec& spec) { return arenas_.own_from_thread(spec, generation); };
+  auto arena_for = [this, generation, shelf_count = context_.mirror.shelf_count(source.seat)](ArenaSpec spec) {
+    spec.shelf_count = shelf_count;
+    return arenas_.own_from_thread(spec, generation);
+  };
   auto on_filling = [this, generation, seat = source.seat] {
     context_.post([this, generation, seat] { began_filling(generation, seat); });
   };

@@ -192,6 +192,10 @@ RingOptions JobMirror::ring() const {
   return {spec_.node_count * spec_.seats_per_node, spec_.seats_per_node, spec_.replica_count};
 }
 
+std::uint32_t JobMirror::shelf_count(Seat seat) const {
+  return static_cast<std::uint32_t>(holder_positions(seat, ring()).size());
+}
+
 std::optional<std::uint32_t> JobMirror::position_of(NodeId node) const {
   const auto seat = roster_.lowest_seat_of(node);
   return seat ? std::optional(ring_position(*seat, ring())) : std::nullopt;

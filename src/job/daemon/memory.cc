@@ -11,7 +11,7 @@ namespace {
 bool same_shape(const ArenaSpec& a, const ArenaSpec& b) {
   return a.job == b.job && a.slot_count == b.slot_count && a.payload_bytes == b.payload_bytes &&
          a.stable_bytes == b.stable_bytes && a.bucket_bytes == b.bucket_bytes && a.layout_digest == b.layout_digest &&
-         a.layout == b.layout;
+         a.layout == b.layout && a.shelf_count == b.shelf_count;
 }
 
 SourceKind source_kind(ArenaKind kind) {
@@ -171,14 +171,12 @@ std::vector<ArenaHandle> Memory::arenas() const {
   return all;
 }
 
-std::vector<SlotView> slots_of(const Arena& arena, std::uint32_t replica_count) {
-  const std::uint64_t every_holder = (std::uint64_t{1} << replica_count) - 1;
+std::vector<SlotView> slots_of(const Arena& arena) {
   std::vector<SlotView> slots;
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
     const Slot slot = arena.slot(i);
     const SlotWord word = slot.word();
-    const bool by_all = (slot.acknowledged(word) & every_holder) == every_holder;
-    slots.push_back({word, word.state == SlotState::sealed && by_all});
+    slots.push_back({word, word.state == SlotState::sealed && slot.acknowledged_by_all(word)});
   }
   return slots;
 }

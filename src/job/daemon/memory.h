@@ -86,7 +86,7 @@ class Memory {
 
 // What the slots of an own arena hold, each as of one instant: an acknowledgement of another step than its word's does
 // not count.
-[[nodiscard]] std::vector<SlotView> slots_of(const Arena& arena, std::uint32_t replica_count);
+[[nodiscard]] std::vector<SlotView> slots_of(const Arena& arena);
 
 [[nodiscard]] std::string segment_name(ArenaKind kind, Seat seat);
 

@@ -33,6 +33,9 @@ TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
   EXPECT_EQ(told.words, std::vector<std::string>{"hold own.0"});
   EXPECT_EQ(memory.find_equal(spec), *made);
   EXPECT_EQ(memory.find_equal(test_arena(ArenaKind::own, Seat(0), 6)), nullptr) << "another layout";
+  ArenaSpec of_more = spec;
+  of_more.shelf_count = 2;
+  EXPECT_EQ(memory.find_equal(of_more), nullptr) << "no room for a second acknowledgement";
   EXPECT_EQ(*memory.arena_for(spec), *made);
 
   std::vector<ArenaHandle> let_go;
@@ -44,27 +47,43 @@ TEST(MemoryOfANode, TellsTheKeeperWhatIsKeptAndWhatNotAnyMore) {
 
 TEST(SlotsOf, AreHeldByAllOnceEveryHolderHasAcknowledgedTheStepThatIsSealed) {
   Memory memory(real_shared_memory(), nobody_keeps());
-  const auto made = memory.make(test_arena(ArenaKind::own, Seat(0)));
+  ArenaSpec spec = test_arena(ArenaKind::own, Seat(0));
+  spec.shelf_count = 40;
+  const auto made = memory.make(spec);
   ASSERT_TRUE(made);
   const Arena& arena = (*made)->arena;
   const Slot slot = arena.slot(1);
-  const auto held = [&](std::uint32_t replica_count) { return slots_of(arena, replica_count).at(1).held_by_all; };
-  EXPECT_FALSE(held(0)) << "there is nothing yet";
+  const auto held = [&] { return slots_of(arena).at(1).held_by_all; };
+  EXPECT_FALSE(held()) << "there is nothing yet";
   open_step(slot, Generation(1), Step(6));
-  (void)slot.acknowledge(Generation(1), Step(6), 0);
-  EXPECT_FALSE(held(1)) << "it is being written";
+  for (std::uint32_t i = 0; i < 40; ++i) (void)slot.acknowledge(Generation(1), Step(6), i);
+  EXPECT_FALSE(held()) << "it is being written";
   for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(slot, i);
   ASSERT_TRUE(slot.try_seal(Generation(1), Step(6)));
-  EXPECT_TRUE(held(0));
-  EXPECT_TRUE(slot.acknowledge(Generation(1), Step(6), 0));
-  EXPECT_TRUE(held(1));
-  EXPECT_FALSE(held(2)) << "the second holder has said nothing";
-  EXPECT_TRUE(slot.acknowledge(Generation(1), Step(6), 1));
-  EXPECT_TRUE(held(2));
+  EXPECT_TRUE(held());
   capture_step(slot, Generation(1), Step(8));
-  EXPECT_TRUE(held(0));
-  EXPECT_FALSE(held(1)) << "that was another step";
-  EXPECT_EQ(slots_of(arena, 1).at(1).word.step, Step(8));
+  EXPECT_FALSE(held()) << "that was another step";
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    EXPECT_FALSE(held()) << "holder " << i << " has said nothing";
+    EXPECT_TRUE(slot.acknowledge(Generation(1), Step(8), i));
+  }
+  EXPECT_TRUE(held());
+  EXPECT_EQ(slots_of(arena).at(1).word.step, Step(8));
+}
+
+TEST(SlotsOf, AreHeldOnceSealedWhereTheSeatFeedsNobody) {
+  Memory memory(real_shared_memory(), nobody_keeps());
+  ArenaSpec spec = test_arena(ArenaKind::own, Seat(0));
+  spec.shelf_count = 0;
+  const auto made = memory.make(spec);
+  ASSERT_TRUE(made);
+  const Slot slot = (*made)->arena.slot(0);
+  EXPECT_FALSE(slots_of((*made)->arena).at(0).held_by_all);
+  open_step(slot, Generation(1), Step(6));
+  EXPECT_FALSE(slots_of((*made)->arena).at(0).held_by_all);
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(slot, i);
+  ASSERT_TRUE(slot.try_seal(Generation(1), Step(6)));
+  EXPECT_TRUE(slots_of((*made)->arena).at(0).held_by_all);
 }
 
 }  // namespace

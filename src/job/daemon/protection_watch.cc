@@ -44,7 +44,7 @@ ProtectionView ProtectionWatch::view() const {
     seat.seat = *trainer.seat;
     seat.reached = Step(trainer.shared.page->reached.load(std::memory_order_acquire));
     seat.obstacles = parts_.streams.obstacles(seat.seat);
-    for (const SlotView& slot : slots_of(arena->arena, mirror.spec().replica_count)) {
+    for (const SlotView& slot : slots_of(arena->arena)) {
       seat.slots.push_back(slot.word);
       if (slot.held_by_all) seat.held = std::max(seat.held, slot.word.step);
     }

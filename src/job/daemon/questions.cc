@@ -57,10 +57,10 @@ Json trainer_json(Processes& processes, const TrainerProcess& trainer, Generatio
 }
 
 // The greatest steps that the seat's own arena has sealed, and that all its holders have as well.
-void add_steps(Json& json, const Arena& arena, std::uint32_t replica_count) {
+void add_steps(Json& json, const Arena& arena) {
   Step sealed;
   Step held;
-  for (const SlotView& slot : slots_of(arena, replica_count)) {
+  for (const SlotView& slot : slots_of(arena)) {
     if (slot.word.state == SlotState::sealed) sealed = std::max(sealed, slot.word.step);
     if (slot.held_by_all) held = std::max(held, slot.word.step);
   }
@@ -70,7 +70,7 @@ void add_steps(Json& json, const Arena& arena, std::uint32_t replica_count) {
 
 Json seat_json(const JobMirror& mirror, Seat seat, const ArenaHandle& arena) {
   Json json{{"seat", seat.value}, {"sealed", 0}, {"held", 0}, {"holders", Json::array()}};
-  if (arena) add_steps(json, arena->arena, mirror.spec().replica_count);
+  if (arena) add_steps(json, arena->arena);
   for (std::uint32_t position : holder_positions(seat, mirror.ring()))
     if (const auto node = mirror.node_at(position)) json["holders"].push_back(node->value);
   return json;

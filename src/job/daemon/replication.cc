@@ -141,7 +141,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
     const Slot candidate = arena.slot(i);
     const SlotWord w = candidate.word();
     if (w.state == SlotState::empty || w.frozen || w.generation != options_.hello.generation) continue;
-    if ((candidate.acknowledged(w) >> options_.holder_index & 1) != 0) continue;
+    if (candidate.acknowledged(w, options_.holder_index)) continue;
     if (!candidate.samples_of(w)) continue;  // it is just being opened
     if (found && word.step < w.step) continue;
     slot = candidate;

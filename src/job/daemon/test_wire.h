@@ -317,6 +317,7 @@ inline ArenaSpec test_arena(ArenaKind kind, Seat seat, std::uint64_t layout_dige
   spec.bucket_bytes = 4096;
   spec.layout = text("layout ", layout_digest);
   spec.layout_digest = layout_digest;
+  spec.shelf_count = kind == ArenaKind::own ? 1 : 0;  // as in a job with one replica
   return spec;
 }
 

@@ -65,14 +65,13 @@ Progress TrainerPages::rejoin(Progress progress) {
 SeatReport TrainerPages::report(Progress known) const {
   std::optional<SeatReport> all;
   const Generation generation = context_.mirror.generation();
-  const std::uint32_t replica_count = context_.mirror.spec().replica_count;
   for (const TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat) continue;
     SeatReport report{known, 0, 0};
     const ArenaHandle arena = memory_.find(ArenaKind::own, *trainer.seat);
     if (arena && trainer.shared.page != nullptr && trainer.seated == generation) {
       const Step reached(trainer.shared.page->reached.load(std::memory_order_acquire));  // before the slots
-      report = report_of(slots_of(arena->arena, replica_count), reached, generation, known);
+      report = report_of(slots_of(arena->arena), reached, generation, known);
     }
     all = all ? combine(*all, report) : report;
   }

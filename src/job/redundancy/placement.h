@@ -24,7 +24,7 @@ struct RingOptions {
 // Fails: `invalid` if the seats do not fill whole nodes; `full` if there are fewer than k+1 failure domains.
 [[nodiscard]] Status check_ring(const RingOptions& options);
 [[nodiscard]] std::uint32_t ring_position(Seat seat, const RingOptions& options);
-// Positions of the holders of `seat`, nearest first; the i-th owns acknowledgement bit i. Empty for k = 0.
+// Positions of the holders of `seat`, nearest first; the i-th has acknowledgement i of a slot. Empty for k = 0.
 [[nodiscard]] std::vector<std::uint32_t> holder_positions(Seat seat, const RingOptions& options);
 // Seats whose replicas the node at `position` holds (its wards).
 [[nodiscard]] std::vector<Seat> wards_of(std::uint32_t position, const RingOptions& options);

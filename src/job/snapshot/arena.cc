@@ -22,19 +22,37 @@ struct SlotHeader {
   std::atomic<std::uint64_t> step;
   std::atomic<std::uint64_t> layout_digest;
   std::atomic<std::uint64_t> payload_bytes;
+  std::atomic<std::uint64_t> plan_digest;  // of the plan by which the step was spread
   std::atomic<std::uint32_t> seat;
   std::atomic<std::uint32_t> bucket_count;
-  std::atomic<std::uint32_t> table_crc32c;  // of the buckets' crc32c, one after another
+  std::atomic<std::uint32_t> extent_count;
+  std::atomic<std::uint32_t> table_crc32c;    // of the buckets' crc32c, one after another
+  std::atomic<std::uint32_t> extents_crc32c;  // of the table of extents
   std::atomic<std::uint32_t> header_crc32c;
-  char job[64];                                              // zero-filled; written once, by Arena::format
-  std::atomic<std::uint64_t> acknowledgements[kHoldersMax];  // [i]: SlotWord{generation, step, sealed} that i has
-  std::atomic<std::uint64_t> torn;                           // SlotWord{generation, step, sealed} that is
+  char job[64];                     // zero-filled; written once, by Arena::format
+  std::atomic<std::uint64_t> torn;  // SlotWord{generation, step, sealed} that is
+  std::atomic<std::uint64_t> pin;  // SlotWord{generation, step, sealed} that nobody may overwrite; only pawld writes it
+  std::atomic<std::uint64_t> reserved[12];
+};
+
+// A line in the table of extents, which follows the header; the acknowledgements follow it. Written by the seal.
+struct Extent {
+  std::atomic<std::uint64_t> generation;  // of the version that these bytes are
+  std::atomic<std::uint64_t> step;
+  std::atomic<std::uint64_t> payload_offset;
+  std::atomic<std::uint64_t> size_bytes;
+  std::atomic<std::uint64_t> stream;  // and where in it they belong
+  std::atomic<std::uint64_t> stream_offset;
+  std::atomic<std::uint64_t> unit;  // and in which buffer of the pool it lies
+  std::atomic<std::uint64_t> buffer;
 };
 
 namespace {
 
 constexpr std::uint64_t kMagic = 0x314E'5241'4C57'4150;  // "PAWLARN1"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kExtentCount = 1;  // the whole payload
+constexpr std::uint32_t kShelfCountMax = 1 << 16;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 46;
 constexpr std::uint64_t kLayoutBytesMax = std::uint64_t{1} << 30;
@@ -58,8 +76,13 @@ struct ArenaHeader {
   std::uint64_t slot_bytes;     // from one slot to the next
   std::uint64_t segment_bytes;  // all of it
   std::uint32_t layout_crc32c;
-  std::uint32_t reserved;
+  std::uint32_t shelf_count;
   char job[64];
+  std::uint32_t extent_count;  // lines in each slot's table of extents
+  std::uint32_t buffer_count;  // of the pool of units, behind the slots
+  std::uint64_t buffer_bytes;
+  std::uint64_t pool_offset;
+  std::uint64_t plan_digest;    // of the plan for which the segment was made: shelf_count is of it
   std::uint32_t header_crc32c;  // of all bytes before it
 };
 
@@ -83,7 +106,13 @@ static_assert(offsetof(ArenaHeader, slot_bytes) == 72);
 static_assert(offsetof(ArenaHeader, segment_bytes) == 80);
 static_assert(offsetof(ArenaHeader, layout_crc32c) == 88);
 static_assert(offsetof(ArenaHeader, job) == 96);
-static_assert(offsetof(ArenaHeader, header_crc32c) == 160);
+static_assert(offsetof(ArenaHeader, shelf_count) == 92);
+static_assert(offsetof(ArenaHeader, extent_count) == 160);
+static_assert(offsetof(ArenaHeader, buffer_count) == 164);
+static_assert(offsetof(ArenaHeader, buffer_bytes) == 168);
+static_assert(offsetof(ArenaHeader, pool_offset) == 176);
+static_assert(offsetof(ArenaHeader, plan_digest) == 184);
+static_assert(offsetof(ArenaHeader, header_crc32c) == 192);
 static_assert(sizeof(ArenaHeader) <= kPage);
 static_assert(offsetof(SlotHeader, word) == 0);
 static_assert(offsetof(SlotHeader, samples) == 8);
@@ -91,14 +120,27 @@ static_assert(offsetof(SlotHeader, generation) == 16);
 static_assert(offsetof(SlotHeader, step) == 24);
 static_assert(offsetof(SlotHeader, layout_digest) == 32);
 static_assert(offsetof(SlotHeader, payload_bytes) == 40);
-static_assert(offsetof(SlotHeader, seat) == 48);
-static_assert(offsetof(SlotHeader, bucket_count) == 52);
-static_assert(offsetof(SlotHeader, table_crc32c) == 56);
-static_assert(offsetof(SlotHeader, header_crc32c) == 60);
-static_assert(offsetof(SlotHeader, job) == 64);
-static_assert(offsetof(SlotHeader, acknowledgements) == 128);
-static_assert(offsetof(SlotHeader, torn) == 256);
-static_assert(sizeof(SlotHeader) <= kPage);
+static_assert(offsetof(SlotHeader, plan_digest) == 48);
+static_assert(offsetof(SlotHeader, seat) == 56);
+static_assert(offsetof(SlotHeader, bucket_count) == 60);
+static_assert(offsetof(SlotHeader, extent_count) == 64);
+static_assert(offsetof(SlotHeader, table_crc32c) == 68);
+static_assert(offsetof(SlotHeader, extents_crc32c) == 72);
+static_assert(offsetof(SlotHeader, header_crc32c) == 76);
+static_assert(offsetof(SlotHeader, job) == 80);
+static_assert(offsetof(SlotHeader, torn) == 144);
+static_assert(offsetof(SlotHeader, pin) == 152);
+static_assert(offsetof(SlotHeader, reserved) == 160);
+static_assert(sizeof(SlotHeader) == 256);
+static_assert(offsetof(Extent, generation) == 0);
+static_assert(offsetof(Extent, step) == 8);
+static_assert(offsetof(Extent, payload_offset) == 16);
+static_assert(offsetof(Extent, size_bytes) == 24);
+static_assert(offsetof(Extent, stream) == 32);
+static_assert(offsetof(Extent, stream_offset) == 40);
+static_assert(offsetof(Extent, unit) == 48);
+static_assert(offsetof(Extent, buffer) == 56);
+static_assert(sizeof(Extent) == 64);
 static_assert(offsetof(Bucket, ready) == 0 && offsetof(Bucket, crc32c) == 8 && sizeof(Bucket) == 16);
 
 constexpr std::uint64_t to_page(std::uint64_t bytes) {
@@ -109,8 +151,12 @@ constexpr std::uint64_t to_page(std::uint64_t bytes) {
 std::uint64_t slot_offset_of(const ArenaSpec& spec) {
   return kPage + to_page(spec.layout.size());
 }
+std::uint64_t buckets_offset_of(const ArenaSpec& spec) {  // within a slot
+  return to_page(sizeof(SlotHeader) + kExtentCount * sizeof(Extent) +
+                 std::uint64_t{spec.shelf_count} * sizeof(std::atomic<std::uint64_t>));
+}
 std::uint64_t payload_offset_of(const ArenaSpec& spec) {  // within a slot
-  return kPage + to_page(std::uint64_t{Arena::bucket_count(spec)} * sizeof(Bucket));
+  return buckets_offset_of(spec) + to_page(std::uint64_t{Arena::bucket_count(spec)} * sizeof(Bucket));
 }
 std::uint64_t slot_bytes_of(const ArenaSpec& spec) {
   return payload_offset_of(spec) + to_page(spec.payload_bytes);
@@ -140,6 +186,9 @@ Status check_spec(const ArenaSpec& spec) {
     return Error{Code::invalid, text("more than 2^30 buckets of ", spec.bucket_bytes, " bytes")};
   }
   if (spec.layout.size() > kLayoutBytesMax) return Error{Code::invalid, "layout text of more than 1 GiB"};
+  if (spec.shelf_count > (spec.kind == ArenaKind::own ? kShelfCountMax : 0)) {
+    return Error{Code::invalid, text(spec.shelf_count, " shelves; must be 0..", kShelfCountMax, ", of a replica 0")};
+  }
   return {};
 }
 
@@ -149,6 +198,21 @@ std::uint32_t crc_of(const void* bytes, std::size_t size, std::uint32_t seed = 0
 
 Error corrupt(std::string what) {
   return Error{Code::corrupt, std::move(what)};
+}
+
+// A field that later versions of pawl may use: what it would mean is not known here.
+Error not_zero(std::string_view field, std::uint64_t value) {
+  return corrupt(text(field, " is ", value, ", not 0"));
+}
+
+Status check_unused(const ArenaHeader& header) {
+  if (header.extent_count != kExtentCount)
+    return corrupt(text("arena: extent_count is ", header.extent_count, ", not ", kExtentCount));
+  if (header.buffer_count != 0) return not_zero("arena: buffer_count", header.buffer_count);
+  if (header.buffer_bytes != 0) return not_zero("arena: buffer_bytes", header.buffer_bytes);
+  if (header.pool_offset != 0) return not_zero("arena: pool_offset", header.pool_offset);
+  if (header.plan_digest != 0) return not_zero("arena: plan_digest", header.plan_digest);
+  return {};
 }
 
 // A reader that may meet a reopened slot proves afterwards that the word stood still (verify). For that, whoever sees a
@@ -187,8 +251,8 @@ std::uint32_t table_crc(std::span<Bucket> buckets) {
 
 // The sealed part of a header, copied out.
 struct SealRecord {
-  std::uint64_t samples, generation, step, layout_digest, payload_bytes;
-  std::uint32_t seat, bucket_count, table_crc32c, unused;
+  std::uint64_t samples, generation, step, layout_digest, payload_bytes, plan_digest;
+  std::uint32_t seat, bucket_count, extent_count, table_crc32c, extents_crc32c, unused;
   char job[64];
 };
 constexpr std::size_t kSealNumbersBytes = offsetof(SealRecord, unused);
@@ -206,22 +270,65 @@ SealRecord read_seal(const SlotHeader& header) {
   record.step = header.step.load(relaxed);
   record.layout_digest = header.layout_digest.load(relaxed);
   record.payload_bytes = header.payload_bytes.load(relaxed);
+  record.plan_digest = header.plan_digest.load(relaxed);
   record.seat = header.seat.load(relaxed);
   record.bucket_count = header.bucket_count.load(relaxed);
+  record.extent_count = header.extent_count.load(relaxed);
   record.table_crc32c = header.table_crc32c.load(relaxed);
+  record.extents_crc32c = header.extents_crc32c.load(relaxed);
   std::memcpy(record.job, header.job, sizeof record.job);
   return record;
 }
 
-void write_seal(SlotHeader& header, const ArenaSpec& spec, Generation generation, Step step, std::uint32_t table) {
+// An extent, copied out.
+struct ExtentRecord {
+  std::uint64_t generation, step, payload_offset, size_bytes, stream, stream_offset, unit, buffer;
+};
+static_assert(sizeof(ExtentRecord) == sizeof(Extent));
+
+std::uint32_t crc_of(const ExtentRecord& record) {
+  return crc_of(&record, sizeof record);
+}
+
+ExtentRecord read_extent(const Extent& extent) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  return {extent.generation.load(relaxed), extent.step.load(relaxed),   extent.payload_offset.load(relaxed),
+          extent.size_bytes.load(relaxed), extent.stream.load(relaxed), extent.stream_offset.load(relaxed),
+          extent.unit.load(relaxed),       extent.buffer.load(relaxed)};
+}
+
+// The only extent of today: the whole payload, of the slot's own step.
+ExtentRecord whole_payload(const ArenaSpec& spec, Generation generation, Step step) {
+  return {generation.value, step.value, 0, spec.payload_bytes, 0, 0, 0, 0};
+}
+
+void write_extent(Extent& extent, const ExtentRecord& record) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  extent.generation.store(record.generation, relaxed);
+  extent.step.store(record.step, relaxed);
+  extent.payload_offset.store(record.payload_offset, relaxed);
+  extent.size_bytes.store(record.size_bytes, relaxed);
+  extent.stream.store(record.stream, relaxed);
+  extent.stream_offset.store(record.stream_offset, relaxed);
+  extent.unit.store(record.unit, relaxed);
+  extent.buffer.store(record.buffer, relaxed);
+}
+
+void write_seal(SlotHeader& header, Extent& extent, const ArenaSpec& spec, Generation generation, Step step,
+                std::uint32_t table) {
   constexpr auto relaxed = std::memory_order_relaxed;  // the word's release comes after
+  const ExtentRecord whole = whole_payload(spec, generation, step);
+  write_extent(extent, whole);
   header.generation.store(generation.value, relaxed);
   header.step.store(step.value, relaxed);
   header.layout_digest.store(spec.layout_digest, relaxed);
   header.payload_bytes.store(spec.payload_bytes, relaxed);
+  header.plan_digest.store(0, relaxed);
   header.seat.store(spec.seat.value, relaxed);
   header.bucket_count.store(Arena::bucket_count(spec), relaxed);
+  header.extent_count.store(kExtentCount, relaxed);
   header.table_crc32c.store(table, relaxed);
+  header.extents_crc32c.store(crc_of(whole), relaxed);
   header.header_crc32c.store(crc_of(read_seal(header)), relaxed);
 }
 
@@ -242,8 +349,16 @@ std::span<std::byte> Slot::bucket(std::uint32_t index) const {
 }
 
 std::span<Bucket> Slot::buckets() const {
-  auto* table = reinterpret_cast<Bucket*>(reinterpret_cast<std::byte*>(header_) + kPage);
+  auto* table = reinterpret_cast<Bucket*>(reinterpret_cast<std::byte*>(header_) + buckets_offset_of(*spec_));
   return {table, Arena::bucket_count(*spec_)};
+}
+
+Extent& Slot::extent() const {
+  return *reinterpret_cast<Extent*>(header_ + 1);
+}
+
+std::span<std::atomic<std::uint64_t>> Slot::acknowledgements() const {
+  return {reinterpret_cast<std::atomic<std::uint64_t>*>(&extent() + kExtentCount), spec_->shelf_count};
 }
 
 std::uint64_t Slot::samples() const {
@@ -262,7 +377,7 @@ std::optional<std::uint64_t> Slot::samples_of(SlotWord of) const {
 // Of a slot whose word has just become dirty.
 void Slot::begin_step(Generation generation, Step step, std::uint64_t samples) const {
   order_open_before_writes();
-  for (auto& acknowledgement : header_->acknowledgements) acknowledgement.store(0, std::memory_order_relaxed);
+  for (auto& acknowledgement : acknowledgements()) acknowledgement.store(0, std::memory_order_relaxed);
   for (Bucket& bucket : buckets()) bucket.ready.store(0, std::memory_order_relaxed);
   header_->samples.store(samples, std::memory_order_relaxed);
   // release: who sees both numbers sees the samples. No generation has a step twice, so whoever was here before left
@@ -304,7 +419,7 @@ bool Slot::all_ready(Generation generation, Step step) const {
 bool Slot::try_seal(Generation generation, Step step) const {
   std::uint64_t dirty = SlotWord{generation, step, SlotState::dirty, false}.pack();
   if (header_->word.load(std::memory_order_relaxed) != dirty || !all_ready(generation, step)) return false;
-  write_seal(*header_, *spec_, generation, step, table_crc(buckets()));
+  write_seal(*header_, extent(), *spec_, generation, step, table_crc(buckets()));
   // release: who sees the seal sees the header, the table and the payload. A freeze that came first makes this fail.
   return header_->word.compare_exchange_strong(dirty, SlotWord{generation, step, SlotState::sealed, false}.pack(),
                                                std::memory_order_acq_rel, std::memory_order_relaxed);
@@ -350,29 +465,31 @@ Status Slot::seal_frozen(Generation generation, Step step) const {
   const SlotWord expected{generation, step, SlotState::dirty, true};
   if (word() != expected) return Error{Code::stale, text("the slot is not frozen and dirty at step ", step)};
   if (!all_ready(generation, step)) return Error{Code::invalid, text("not every bucket of step ", step, " is ready")};
-  write_seal(*header_, *spec_, generation, step, table_crc(buckets()));
+  write_seal(*header_, extent(), *spec_, generation, step, table_crc(buckets()));
   header_->word.store(SlotWord{generation, step, SlotState::sealed, true}.pack(), std::memory_order_release);
   return {};
 }
 
-std::uint64_t Slot::acknowledged(SlotWord of) const {
-  if (of.state == SlotState::empty) return 0;
-  const std::uint64_t bits = sealed_bits(of.generation, of.step);
-  std::uint64_t holders = 0;
-  for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
-    if (header_->acknowledgements[i].load(std::memory_order_acquire) == bits) holders |= std::uint64_t{1} << i;
-  }
-  return holders;
+bool Slot::acknowledged(SlotWord of, std::uint32_t shelf) const {
+  return of.state != SlotState::empty && shelf < spec_->shelf_count &&
+         acknowledgements()[shelf].load(std::memory_order_acquire) == sealed_bits(of.generation, of.step);
 }
 
-bool Slot::acknowledge(Generation generation, Step step, std::uint32_t holder_index) const {
+bool Slot::acknowledged_by_all(SlotWord of) const {
+  const std::uint64_t bits = sealed_bits(of.generation, of.step);
+  return of.state != SlotState::empty && std::ranges::all_of(acknowledgements(), [bits](const auto& acknowledgement) {
+           return acknowledgement.load(std::memory_order_acquire) == bits;
+         });
+}
+
+bool Slot::acknowledge(Generation generation, Step step, std::uint32_t shelf) const {
   const SlotWord now = word();
-  if (holder_index >= kHoldersMax || now.state == SlotState::empty || now.generation != generation ||
+  if (shelf >= spec_->shelf_count || now.state == SlotState::empty || now.generation != generation ||
       now.step != step) {
     return false;
   }
   // Should the slot be reopened right here, what is stored names a step that it no longer holds.
-  header_->acknowledgements[holder_index].store(sealed_bits(generation, step), std::memory_order_release);
+  acknowledgements()[shelf].store(sealed_bits(generation, step), std::memory_order_release);
   return true;
 }
 
@@ -401,6 +518,41 @@ Status Slot::check_header(SlotWord word) const {
     return corrupt(text("header is of a payload of ", record.payload_bytes, " bytes, not ", spec_->payload_bytes));
   }
   if (record.table_crc32c != table_crc(buckets())) return corrupt("bucket table: checksum differs");
+  if (record.extent_count != kExtentCount)
+    return corrupt(text("header: extent_count is ", record.extent_count, ", not ", kExtentCount));
+  if (record.plan_digest != 0) return not_zero("header: plan_digest", record.plan_digest);
+  if (record.extents_crc32c != crc_of(read_extent(extent()))) return corrupt("table of extents: checksum differs");
+  PAWL_TRY(check_extents(word));
+  return check_unused();
+}
+
+Status Slot::check_extents(SlotWord word) const {
+  const ExtentRecord found = read_extent(extent());
+  const ExtentRecord whole = whole_payload(*spec_, word.generation, word.step);
+  if (found.generation != whole.generation || found.step != whole.step) {
+    return corrupt(text("extent 0 is of generation ", found.generation, " step ", found.step, ", the slot's word of ",
+                        whole.generation, " step ", whole.step));
+  }
+  if (found.payload_offset != 0 || found.size_bytes != whole.size_bytes) {
+    return corrupt(text("extent 0 is ", found.size_bytes, " bytes at ", found.payload_offset, ", not the payload's ",
+                        whole.size_bytes));
+  }
+  if (found.stream != 0) return not_zero("extent 0: stream", found.stream);
+  if (found.stream_offset != 0) return not_zero("extent 0: stream_offset", found.stream_offset);
+  if (found.unit != 0) return not_zero("extent 0: unit", found.unit);
+  if (found.buffer != 0) return not_zero("extent 0: buffer", found.buffer);
+  return {};
+}
+
+// What no CRC covers: it is written at other times than the seal, or never.
+Status Slot::check_unused() const {
+  if (const std::uint64_t pin = header_->pin.load(std::memory_order_acquire); pin != 0)
+    return not_zero("header: pin", pin);
+  for (const auto& reserved : header_->reserved)
+    if (const std::uint64_t value = reserved.load(std::memory_order_relaxed); value != 0)
+      return not_zero("header: reserved", value);
+  for (const Bucket& bucket : buckets())
+    if (bucket.reserved != 0) return not_zero("bucket table: reserved", bucket.reserved);
   return {};
 }
 
@@ -468,6 +620,8 @@ Result<Arena> Arena::format(std::span<std::byte> memory, const ArenaSpec& spec) 
   header.slot_bytes = slot_bytes_of(spec);
   header.segment_bytes = size_bytes(spec);
   header.layout_crc32c = crc_of(spec.layout.data(), spec.layout.size());
+  header.shelf_count = spec.shelf_count;
+  header.extent_count = kExtentCount;
   std::memcpy(header.job, spec.job.data(), spec.job.size());
   header.magic = kMagic;
   header.header_crc32c = crc_of(&header, offsetof(ArenaHeader, header_crc32c));
@@ -490,10 +644,14 @@ Result<Arena> Arena::open(std::span<std::byte> memory) {
   ArenaHeader header;  // a copy: what is checked is what is used, whoever writes the segment meanwhile
   std::memcpy(&header, memory.data(), sizeof header);
   if (header.magic != kMagic) return corrupt("arena: no header (wrong magic)");
-  if (header.version != kVersion) return corrupt(text("arena: version ", header.version, ", not ", kVersion));
+  if (header.version != kVersion) {
+    return corrupt(text("arena: format ", header.version,
+                        ", written by another version of pawl; this one reads format ", kVersion));
+  }
   if (header.header_crc32c != crc_of(&header, offsetof(ArenaHeader, header_crc32c))) {
     return corrupt("arena: the header's checksum differs");
   }
+  PAWL_TRY(check_unused(header));
   if (header.job[sizeof header.job - 1] != '\0') return corrupt("arena: the job's name has no end");
   if (header.layout_bytes > memory.size() - kPage) return corrupt("arena: the layout ends beyond the segment");
 
@@ -506,6 +664,7 @@ Result<Arena> Arena::open(std::span<std::byte> memory) {
   spec.stable_bytes = header.stable_bytes;
   spec.bucket_bytes = header.bucket_bytes;
   spec.layout_digest = header.layout_digest;
+  spec.shelf_count = header.shelf_count;
   spec.layout.assign(reinterpret_cast<const char*>(memory.data() + kPage), header.layout_bytes);
   if (Status status = check_spec(spec); !status) return corrupt(std::move(status).error().within("arena").what);
   if (header.bucket_count != bucket_count(spec) || header.slot_offset != slot_offset_of(spec) ||

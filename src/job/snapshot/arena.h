@@ -1,10 +1,12 @@
 // Arena: the memory that holds one seat's snapshots, as an owner's or as a replica holder's. One format for both.
 //
 // A segment of shared memory: header page, layout text, then `slot_count` slots of equal size. A slot is a header (the
-// SlotWord first), a table with the CRC32C of each bucket, and the payload: the seat's stable tensors one after another
-// in declared order, then its volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of
-// the payload (the last may be shorter). Every number is little endian, every offset a static_assert in arena.cc, all
-// of it in docs/format.md.
+// SlotWord first) with the slot's extents and the acknowledgements of the shelves that the seat feeds, a table with the
+// CRC32C of each bucket, and the payload: the seat's stable tensors one after another in declared order, then its
+// volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of the payload (the last may be
+// shorter). Every number is little endian, every offset a static_assert in arena.cc, all of it in docs/format.md.
+// Fields that nothing uses yet (plan, pin, pool of units, more extents than one) are zero, and readers refuse others:
+// docs/decisions/0011.
 //
 // What always holds: a sealed slot's header and bucket table carry a CRC of their own, its payload matches the table;
 // nothing is read from a slot as sealed unless its word was sealed before and is unchanged after (or it is frozen).
@@ -39,6 +41,9 @@ struct ArenaSpec {
   std::uint32_t bucket_bytes = 256 << 10;  // 4 KiB..16 MiB, a multiple of 4 KiB
   std::uint64_t layout_digest = 0;         // of `layout`; a restore must find it equal
   std::string layout;                      // canonical text (job/layout/seat_layout.h)
+  // Arenas on other nodes that get the seat's state from this one (shelves; today its replicas), each with a place for its
+  // acknowledgement; 0 of a replica.
+  std::uint32_t shelf_count = 0;
 };
 
 // A bucket's line in the table. `ready` is the slot's (generation, step) once the bytes and `crc32c` are in place
@@ -49,9 +54,8 @@ struct Bucket {
   std::uint32_t reserved;
 };
 
-inline constexpr std::uint32_t kHoldersMax = 16;  // acknowledgements that a slot has room for
-
 struct SlotHeader;  // arena.cc's; docs/format.md
+struct Extent;
 
 // One slot of an Arena: a view, valid while the Arena or a copy of it lives.
 class Slot {
@@ -89,14 +93,14 @@ class Slot {
   // Fails: `stale` if it is not the slot that was opened so; `invalid` if a bucket is not one of (generation, step).
   [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
 
-  // Which holders (bit i: i-th holder of job/redundancy/placement.h) have verified and acknowledged the slot's step.
-  [[nodiscard]] std::uint64_t acknowledged() const { return acknowledged(word()); }
-  // Of the step that `of` names, which was this slot's word: whoever needs both must ask like this, for the slot may be
-  // reopened between two looks at it.
-  [[nodiscard]] std::uint64_t acknowledged(SlotWord of) const;
-  // Holder `holder_index` has (generation, step). Each acknowledgement is stored with its identity, so one that comes
-  // late, when the slot has gone on to another step, counts for nothing. False: it is that late.
-  bool acknowledge(Generation generation, Step step, std::uint32_t holder_index) const;
+  // Whether a shelf has verified and acknowledged the step that `of` names, which was this slot's word (the slot may be
+  // reopened between two looks at it). `shelf` counts those that the seat feeds: the i-th of holder_positions
+  // (job/redundancy/placement.h).
+  [[nodiscard]] bool acknowledged(SlotWord of, std::uint32_t shelf) const;
+  [[nodiscard]] bool acknowledged_by_all(SlotWord of) const;  // true of a sealed one whose seat feeds none
+  // The shelf has (generation, step). Each acknowledgement is stored with its identity, so one that comes late, when the
+  // slot has gone on to another step, counts for nothing. False: it is that late, or there is no such shelf.
+  bool acknowledge(Generation generation, Step step, std::uint32_t shelf) const;
 
   // (generation, step), which this slot holds or held, was written while it was copied, and that was found after the
   // seal: its bytes are those of no step. Stored with its identity, as acknowledgements are.
@@ -115,8 +119,12 @@ class Slot {
   bool change_frozen(SlotWord to) const;
   bool all_ready(Generation generation, Step step) const;
   Status check_header(SlotWord word) const;
+  Status check_extents(SlotWord word) const;
+  Status check_unused() const;
   Status check_payload() const;
   Status prove(SlotWord before, Status found) const;
+  [[nodiscard]] Extent& extent() const;
+  [[nodiscard]] std::span<std::atomic<std::uint64_t>> acknowledgements() const;
   SlotHeader* header_ = nullptr;
   std::byte* payload_ = nullptr;
   const ArenaSpec* spec_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "base/crc32c.h"
 
@@ -41,6 +42,7 @@ ArenaSpec small_spec() {
   spec.bucket_bytes = 4096;
   spec.layout_digest = 0x1234;
   spec.layout = "pawl layout 1\n";
+  spec.shelf_count = 3;
   return spec;
 }
 
@@ -62,6 +64,12 @@ class ArenaTest : public testing::Test {
   Arena arena_ = *Arena::format(segment_.memory(), small_spec());
   Slot slot_ = arena_.slot(0);
 
+  [[nodiscard]] std::set<std::uint32_t> acknowledged() const {
+    std::set<std::uint32_t> shelves;
+    for (std::uint32_t i = 0; i < small_spec().shelf_count; ++i)
+      if (slot_.acknowledged(slot_.word(), i)) shelves.insert(i);
+    return shelves;
+  }
   void seal(std::uint64_t generation, std::uint64_t step) {
     ASSERT_TRUE(slot_.try_open(slot_.word(), Generation(generation), Step(step), 640));
     fill(slot_, step);
@@ -250,23 +258,108 @@ TEST_F(ArenaTest, WhatIsTornIsKnownOfThatStepAlone) {
 TEST_F(ArenaTest, AcknowledgementsBelongToTheirStep) {
   EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));
   seal(1, 1);
-  EXPECT_EQ(slot_.acknowledged(), 0u);
-  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 1));
+  EXPECT_EQ(acknowledged(), std::set<std::uint32_t>{});
+  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 2));
   EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 0));
   EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 0));
-  EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), kHoldersMax));
-  EXPECT_EQ(slot_.acknowledged(), 3u);
+  EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 3)) << "there are three shelves";
+  EXPECT_EQ(acknowledged(), (std::set<std::uint32_t>{0, 2}));
+  EXPECT_FALSE(slot_.acknowledged_by_all(slot_.word()));
   slot_.freeze();
-  EXPECT_EQ(slot_.acknowledged(), 3u);
+  EXPECT_EQ(acknowledged(), (std::set<std::uint32_t>{0, 2}));
+  EXPECT_TRUE(slot_.acknowledge(Generation(1), Step(1), 1));
+  EXPECT_TRUE(slot_.acknowledged_by_all(slot_.word()));
   slot_.unfreeze(true);
   const SlotWord before = slot_.word();
-  EXPECT_EQ(slot_.acknowledged(before), 3u);
+  EXPECT_TRUE(slot_.acknowledged_by_all(before));
+  EXPECT_FALSE(slot_.acknowledged_by_all(SlotWord{}));
   seal(1, 3);
-  EXPECT_EQ(slot_.acknowledged(), 0u);
-  EXPECT_EQ(slot_.acknowledged(before), 0u);
+  EXPECT_EQ(acknowledged(), std::set<std::uint32_t>{});
+  EXPECT_FALSE(slot_.acknowledged(before, 0));
   EXPECT_FALSE(slot_.acknowledge(Generation(1), Step(1), 0));  // too late
   EXPECT_FALSE(slot_.acknowledge(Generation(2), Step(3), 0));
-  EXPECT_EQ(slot_.acknowledged(), 0u);
+  EXPECT_EQ(acknowledged(), std::set<std::uint32_t>{});
+}
+
+// The head of a slot grows by whole pages; nothing else moves into it.
+TEST(Arena, HasRoomForAnyNumberOfShelves) {
+  for (const std::uint32_t count : {0u, 1u, 17u, 472u, 473u, 5000u}) {
+    SCOPED_TRACE(count);
+    ArenaSpec spec = small_spec();
+    spec.shelf_count = count;
+    Segment segment(Arena::size_bytes(spec));
+    ASSERT_TRUE(Arena::format(segment.memory(), spec));
+    const Arena arena = *Arena::open(segment.memory());
+    EXPECT_EQ(arena.spec().shelf_count, count);
+    EXPECT_EQ(Arena::size_bytes(spec), segment.memory().size());
+    const Slot slot = arena.slot(1);
+    ASSERT_TRUE(slot.try_open(SlotWord{}, Generation(1), Step(1), 0));
+    fill(slot, 1);
+    ASSERT_TRUE(slot.try_seal(Generation(1), Step(1)));
+    for (std::uint32_t i = 0; i < count; ++i) {
+      EXPECT_FALSE(slot.acknowledged_by_all(slot.word()));
+      EXPECT_TRUE(slot.acknowledge(Generation(1), Step(1), i));
+    }
+    EXPECT_TRUE(slot.acknowledged_by_all(slot.word()));
+    EXPECT_FALSE(slot.acknowledged(slot.word(), count));
+    EXPECT_TRUE(slot.verify());
+    EXPECT_EQ(arena.slot(0).word(), SlotWord{});
+  }
+}
+
+// docs/format.md: what nothing uses yet. Whoever finds something there reads what another version of pawl wrote.
+TEST_F(ArenaTest, AFieldThatNothingUsesYetIsRefusedByName) {
+  seal(1, 5);
+  auto* const head = reinterpret_cast<std::byte*>(slot_.buckets().data()) - 4096;
+  const auto refusal = [&](std::size_t offset, std::size_t size, bool of_extent, bool of_seal) {
+    const std::vector<std::byte> sound(head, head + 4096 + 16);
+    head[offset + size - 1] = std::byte{1};
+    if (of_extent) {
+      const std::uint32_t extents = crc32c({head + 256, 64});
+      std::memcpy(head + 72, &extents, 4);
+    }
+    if (of_extent || of_seal) {
+      const std::uint32_t sum = crc32c({head + 80, 64}, crc32c({head + 8, 68}));
+      std::memcpy(head + 76, &sum, 4);
+    }
+    const Status status = slot_.verify_header();
+    std::memcpy(head, sound.data(), sound.size());
+    EXPECT_TRUE(slot_.verify_header());
+    return status ? "" : status.error().what;
+  };
+  EXPECT_EQ(refusal(48, 1, false, true), "step 5: header: plan_digest is 1, not 0");
+  EXPECT_EQ(refusal(64, 2, false, true), "step 5: header: extent_count is 257, not 1");
+  EXPECT_EQ(refusal(152, 1, false, false), "step 5: header: pin is 1, not 0");
+  EXPECT_EQ(refusal(160 + 8 * 11, 1, false, false), "step 5: header: reserved is 1, not 0");
+  EXPECT_EQ(refusal(4096 + 12, 1, false, false), "step 5: bucket table: reserved is 1, not 0");
+  EXPECT_EQ(refusal(256, 2, true, false), "step 5: extent 0 is of generation 257 step 5, the slot's word of 1 step 5");
+  EXPECT_EQ(refusal(256 + 16, 1, true, false), "step 5: extent 0 is 20000 bytes at 1, not the payload's 20000");
+  EXPECT_EQ(refusal(256 + 32, 1, true, false), "step 5: extent 0: stream is 1, not 0");
+  EXPECT_EQ(refusal(256 + 40, 1, true, false), "step 5: extent 0: stream_offset is 1, not 0");
+  EXPECT_EQ(refusal(256 + 48, 1, true, false), "step 5: extent 0: unit is 1, not 0");
+  EXPECT_EQ(refusal(256 + 56, 1, true, false), "step 5: extent 0: buffer is 1, not 0");
+  EXPECT_EQ(refusal(256 + 56, 1, false, false), "step 5: table of extents: checksum differs");
+}
+
+TEST_F(ArenaTest, AHeaderOfAnotherVersionOrWithFieldsOfALaterOneIsRefusedByName) {
+  std::byte* const begin = segment_.memory().data();
+  const auto refusal = [&](std::size_t offset, std::byte value) {
+    const std::vector<std::byte> sound(begin, begin + 4096);
+    begin[offset] = value;
+    const std::uint32_t sum = crc32c({begin, 192});
+    std::memcpy(begin + 192, &sum, 4);
+    const Result<Arena> opened = Arena::open(segment_.memory());
+    std::memcpy(begin, sound.data(), sound.size());
+    EXPECT_TRUE(Arena::open(segment_.memory()));
+    return opened ? "" : opened.error().what;
+  };
+  EXPECT_EQ(refusal(8, std::byte{1}), "arena: format 1, written by another version of pawl; this one reads format 2");
+  EXPECT_EQ(refusal(8, std::byte{3}), "arena: format 3, written by another version of pawl; this one reads format 2");
+  EXPECT_EQ(refusal(160, std::byte{2}), "arena: extent_count is 2, not 1");
+  EXPECT_EQ(refusal(164, std::byte{1}), "arena: buffer_count is 1, not 0");
+  EXPECT_EQ(refusal(168, std::byte{1}), "arena: buffer_bytes is 1, not 0");
+  EXPECT_EQ(refusal(176, std::byte{1}), "arena: pool_offset is 1, not 0");
+  EXPECT_EQ(refusal(184, std::byte{1}), "arena: plan_digest is 1, not 0");
 }
 
 TEST_F(ArenaTest, EveryFlippedBitOfASealedSlotIsSeen) {
@@ -276,7 +369,8 @@ TEST_F(ArenaTest, EveryFlippedBitOfASealedSlotIsSeen) {
   const auto first = static_cast<std::size_t>(slot_.payload().data() - begin);
   const auto table = static_cast<std::size_t>(reinterpret_cast<std::byte*>(slot_.buckets().data()) - begin);
   std::vector<std::size_t> places;
-  for (std::size_t i = 8; i < 128; ++i) places.push_back(table - 4096 + i);                 // header
+  for (std::size_t i = 8; i < 144; ++i) places.push_back(table - 4096 + i);                 // header
+  for (std::size_t i = 152; i < 320; ++i) places.push_back(table - 4096 + i);               // pin, unused, extent
   for (std::size_t i = 0; i < 5; ++i) places.push_back(table + 16 * i + 8 + random() % 4);  // table
   for (int i = 0; i < 200; ++i) places.push_back(first + random() % 20'000);
   for (const std::size_t place : places) {
@@ -316,6 +410,8 @@ TEST(Arena, RefusesASpecOutOfRange) {
   EXPECT_TRUE(refused([](ArenaSpec& s) { s.bucket_bytes = 5000; }));
   EXPECT_TRUE(refused([](ArenaSpec& s) { s.bucket_bytes = 32 << 20; }));
   EXPECT_TRUE(refused([](ArenaSpec& s) { s.kind = static_cast<ArenaKind>(9); }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.shelf_count = 65'537; }));
+  EXPECT_TRUE(refused([](ArenaSpec& s) { s.kind = ArenaKind::replica; }));  // and feeds shelves
   ArenaSpec spec = small_spec();
   spec.payload_bytes = 1 << 20;
   EXPECT_EQ(Arena::format(segment.memory(), spec).error().code, Code::invalid);  // too large for the memory
@@ -336,7 +432,7 @@ TEST(Arena, HostileMemoryIsCorrupt) {
   std::byte* const begin = segment.memory().data();
   const std::vector<std::byte> sound(begin, begin + 8192);
   std::mt19937_64 random(3);
-  for (std::size_t place = 0; place < 164; ++place) {
+  for (std::size_t place = 0; place < 196; ++place) {
     begin[place] ^= static_cast<std::byte>(1 + random() % 255);
     ASSERT_EQ(Arena::open(segment.memory()).error().code, Code::corrupt) << place;
     std::memcpy(begin, sound.data(), sound.size());
@@ -346,13 +442,13 @@ TEST(Arena, HostileMemoryIsCorrupt) {
   std::memcpy(begin, sound.data(), sound.size());
   int opened = 0;
   for (int round = 0; round < 200'000; ++round) {
-    const std::size_t place = 12 + random() % 80 / 4 * 4;
+    const std::size_t place = 12 + random() % 84 / 4 * 4;
     const std::uint64_t extremes[] = {
         0, 1, 2, 4, 4095, 4096, 8192, 0xFFFFFFFF, ~std::uint64_t{0}, random(), random() % 70'000};
     const std::uint64_t value = extremes[random() % std::size(extremes)];
     std::memcpy(begin + place, &value, random() % 2 == 0 ? 4 : 8);
-    const std::uint32_t crc = crc32c({begin, 160});
-    std::memcpy(begin + 160, &crc, sizeof crc);
+    const std::uint32_t crc = crc32c({begin, 192});
+    std::memcpy(begin + 192, &crc, sizeof crc);
     if (const Result<Arena> arena = Arena::open(segment.memory())) {
       ++opened;
       for (std::uint32_t i = 0; i < arena->slot_count(); ++i) {
