@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/digest.h"
 #include "base/text.h"
 #include "env/network.h"
 #include "job/daemon/fetch.h"
@@ -36,7 +37,7 @@ ArenaSpec spec_of(ArenaKind kind) {
   spec.stable_bytes = kPayloadBytes;
   spec.bucket_bytes = 64 << 10;
   spec.layout = "a layout";
-  spec.layout_digest = 5;
+  spec.layout_digest = digest_of(spec.layout);
   spec.shelf_count = kind == ArenaKind::own ? 1 : 0;
   return spec;
 }
@@ -184,6 +185,7 @@ class DamagedStream : public DamagedWire {
                                   .seat = kSeat,
                                   .job = "damaged",
                                   .context = context_,
+                                  .held = [&] { return holder.find(ArenaKind::replica, kSeat); },
                                   .arena_for = [&](const ArenaSpec& spec) { return holder.arena_for(spec); }}));
     });
     Relay relay(listener.address(), damages_answers, damaged_bit);
@@ -220,7 +222,9 @@ class DamagedStream : public DamagedWire {
 };
 
 constexpr std::uint64_t kHelloBytes = kFrameHeaderBytes + 4 + 4 + 7 + 4 + 4 + 8 + 8 + 8 + 1 + 4;
-constexpr std::uint64_t kOpenBytes = kFrameHeaderBytes + 3 * 8 + 4 + 8 + 8 + 4 + 8 + 4 + 8;
+constexpr std::uint64_t kOpenBytes = kFrameHeaderBytes + 3 * 8 + 4 + 8 + 8 + 4 + 8 + 8 + 8;
+constexpr std::uint64_t kLayoutTextBytes = kFrameHeaderBytes + 4 + 8;
+constexpr std::uint64_t kBeforeBuckets = kHelloBytes + kOpenBytes + kLayoutTextBytes;
 constexpr std::uint64_t kBuckets = 5;
 
 TEST_F(DamagedStream, TheHello) {
@@ -229,24 +233,32 @@ TEST_F(DamagedStream, TheHello) {
 TEST_F(DamagedStream, TheOpeningOfAStep) {
   carry_a_step(false, 8 * (kHelloBytes + kFrameHeaderBytes + 8));
 }
+TEST_F(DamagedStream, TheDigestOfALayoutAndItsText) {
+  carry_a_step(false, 8 * (kHelloBytes + kFrameHeaderBytes + 3 * 8 + 32));              // the digest
+  carry_a_step(false, 8 * (kHelloBytes + kOpenBytes));                                  // the length of its text
+  carry_a_step(false, 8 * (kHelloBytes + kOpenBytes + kFrameHeaderBytes + 4 + 3) + 2);  // the text
+}
 TEST_F(DamagedStream, ABucketsIndexAndSumAndBytes) {
-  const std::uint64_t bucket = kHelloBytes + kOpenBytes;
+  const std::uint64_t bucket = kBeforeBuckets;
   carry_a_step(false, 8 * bucket);                                 // the length of its frame
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes));           // its index: the bytes are right, their place isn't
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 4) + 3);   // its sum
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8));       // whose it is
-  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 24) + 5);  // its first byte
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes));           // its extent
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 4));       // its index: the bytes are right, their place isn't
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 8) + 3);   // its sum
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 12));      // whose it is
+  carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 28) + 5);  // its first byte
   carry_a_step(false, 8 * (bucket + kFrameHeaderBytes + 70'000));  // somewhere in the second
 }
 TEST_F(DamagedStream, TheSeal) {
   const std::uint64_t seal =
-      kHelloBytes + kOpenBytes + kBuckets * (kFrameHeaderBytes + BucketMessage::kFieldsBytes) + kPayloadBytes;
+      kBeforeBuckets + kBuckets * (kFrameHeaderBytes + BucketMessage::kFieldsBytes) + kPayloadBytes;
   carry_a_step(false, 8 * (seal + kFrameHeaderBytes));
 }
 TEST_F(DamagedStream, TheAcknowledgement) {
   const std::uint64_t welcome_bytes = kFrameHeaderBytes + 12;
-  carry_a_step(true, 8 * (welcome_bytes + 4));                                          // opened
-  carry_a_step(true, 8 * (welcome_bytes + kFrameHeaderBytes + kFrameHeaderBytes) + 1);  // held: the step
+  carry_a_step(true, 8 * (welcome_bytes + kFrameHeaderBytes + 3));  // layout_wanted: which
+  const std::uint64_t wanted_bytes = welcome_bytes + kFrameHeaderBytes + 8;
+  carry_a_step(true, 8 * (wanted_bytes + 4));                                          // opened
+  carry_a_step(true, 8 * (wanted_bytes + kFrameHeaderBytes + kFrameHeaderBytes) + 1);  // held: the step
 }
 TEST_F(DamagedStream, AnywhereAtAll) {
   std::mt19937_64 random(2026);

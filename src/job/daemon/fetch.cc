@@ -161,8 +161,9 @@ Status Fetch::receive_slot(Stream& stream) {
   if (begin.generation != source.slot_generation || begin.step != source.step)
     return Error{Code::corrupt, text("step ", begin.step, " came, not step ", source.step)};
   note([&begin](FetchState& state) { state.received = 0, state.total = begin.shape.payload_bytes; });
-  PAWL_ASSIGN(ArenaHandle arena,
-              options_.arena_for(spec_of(begin.shape, options_.hello.job, source.seat, ArenaKind::own)));
+  PAWL_ASSIGN(const ArenaSpec spec,
+              spec_of(begin.shape, begin.layout, options_.hello.job, source.seat, ArenaKind::own));
+  PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
   {
     std::lock_guard lock(mutex_);
     if (ended_) return ended_error();
@@ -229,8 +230,9 @@ Status FetchServer::serve() {
     return send_frame(stream, frame_of(PeerRefusedMessage{dropped ? PeerRefusal::stale : PeerRefusal::missing,
                                                           "where it lies: " + found.error().what}));
   }
+  const ArenaSpec& spec = arena->arena.spec();
   PAWL_TRY(send_frame(stream, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
-                                                        shape_of(arena->arena.spec())})));
+                                                        shape_of(spec), spec.layout})));
   for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
     const std::uint32_t sum = slot.buckets()[i].crc32c;
     const auto bytes = slot.bucket(i);

@@ -332,6 +332,7 @@ TEST_F(Serves, EveryBucketInOrderThenEnds) {
   EXPECT_EQ(begin.step, kStep);
   EXPECT_EQ(begin.samples, 64 * kStep.value);
   EXPECT_EQ(begin.shape, shape_of(test_arena(ArenaKind::replica, kSeat)));
+  EXPECT_EQ(begin.layout, "layout 5");
   for (std::uint32_t i = 0; i < kTestBuckets; ++i) {
     std::uint32_t sum = 0;
     std::vector<std::byte> bytes(arena->arena.slot(1).bucket(i).size());

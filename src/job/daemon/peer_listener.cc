@@ -32,7 +32,9 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
 
 PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, std::unique_ptr<Listener> listener,
                            Handlers handlers)
-    : loop_(loop),
+    : other_versions_(context.metrics.counter("peers_of_other_version_total",
+                                              "Connections of nodes that run another version of pawl, refused.")),
+      loop_(loop),
       context_(context),
       token_(std::move(token)),
       listener_(std::move(listener)),
@@ -92,6 +94,7 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::never, "not pawl's protocol"}));
   const JobMirror& mirror = context_.mirror;
   const JobState* state = mirror.has_state() ? &mirror.state() : nullptr;
+  if (hello.version != kPeerWireVersion) other_versions_.add();
   if (const auto refused = judge_hello(hello, {context_.self, context_.job, token_, state}))
     return connection->send(frame_of(*refused));
   if (hello.purpose == Purpose::data) return handlers_.on_data(connection, hello);

@@ -53,6 +53,7 @@ class PeerListener {
   void on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame);
   void close_silent();
 
+  Counter& other_versions_;
   Loop& loop_;
   NodeContext& context_;
   const std::string token_;

@@ -126,6 +126,20 @@ class Listens : public testing::Test {
   });
 };
 
+TEST_F(Listens, WhoRunsAnotherVersionIsToldSoAndCounted) {
+  const Counter& refused = node.context.metrics.counter("peers_of_other_version_total", "");
+  PeerEnd old = connect();
+  Hello hello;
+  hello.version = kPeerWireVersion - 1;
+  old.say(hello);
+  EXPECT_EQ(old.next<PeerRefusedMessage>().why, text("this is version ", kPeerWireVersion, ", yours ",
+                                                     kPeerWireVersion - 1, ": run one release on all nodes"));
+  EXPECT_EQ(refused.value(), 1u);
+  PeerEnd link = connect();
+  greet(link);
+  EXPECT_EQ(refused.value(), 1u);
+}
+
 TEST_F(Listens, WhoeverIsSilentIsClosed) {
   node.learn(JobPhase::running);
   loop.run([&] { peers->open(); });

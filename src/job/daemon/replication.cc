@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/crc32c.h"
+#include "base/digest.h"
 #include "base/log.h"
 #include "job/redundancy/progress.h"
 
@@ -16,22 +17,34 @@ namespace {
 constexpr Duration kLaterMin = 20ms;
 constexpr Duration kLaterMax = 1s;
 
+bool is_named_by(const ArenaShape& shape, std::string_view layout) {
+  return layout.size() == shape.layout_bytes && digest_of(layout) == shape.layout_digest;
+}
+
 }  // namespace
 
 ArenaShape shape_of(const ArenaSpec& spec) {
-  return {spec.slot_count, spec.payload_bytes, spec.stable_bytes, spec.bucket_bytes, spec.layout_digest, spec.layout};
+  return {.slot_count = spec.slot_count,
+          .payload_bytes = spec.payload_bytes,
+          .stable_bytes = spec.stable_bytes,
+          .bucket_bytes = spec.bucket_bytes,
+          .layout_digest = spec.layout_digest,
+          .layout_bytes = spec.layout.size()};
 }
 
-ArenaSpec spec_of(const ArenaShape& shape, const std::string& job, Seat seat, ArenaKind kind) {
-  return {job,
-          seat,
-          kind,
-          shape.slot_count,
-          shape.payload_bytes,
-          shape.stable_bytes,
-          shape.bucket_bytes,
-          shape.layout_digest,
-          shape.layout};
+Result<ArenaSpec> spec_of(const ArenaShape& shape, std::string layout, const std::string& job, Seat seat,
+                          ArenaKind kind) {
+  if (shape.plan_digest != 0) return Error{Code::corrupt, text("plan_digest is ", shape.plan_digest, ", not 0")};
+  if (!is_named_by(shape, layout)) return Error{Code::corrupt, "another layout came than the one that was named"};
+  return ArenaSpec{.job = job,
+                   .seat = seat,
+                   .kind = kind,
+                   .slot_count = shape.slot_count,
+                   .payload_bytes = shape.payload_bytes,
+                   .stable_bytes = shape.stable_bytes,
+                   .bucket_bytes = shape.bucket_bytes,
+                   .layout_digest = shape.layout_digest,
+                   .layout = std::move(layout)};
 }
 
 // --- Sender
@@ -164,14 +177,24 @@ void ReplicaSender::note_held(const Slot& slot, SlotWord word) {
   options_.on_held(word.step);
 }
 
+// It asks for the layout's text first where it has never had it.
+Result<Frame> ReplicaSender::answer_to(const OpenMessage& open, Stream& stream) {
+  PAWL_TRY(send_frame(stream, frame_of(open)));
+  PAWL_ASSIGN(Frame answer, receive_frame(stream));
+  if (!is<LayoutWantedMessage>(answer)) return answer;
+  PAWL_ASSIGN(const LayoutWantedMessage wanted, message_in<LayoutWantedMessage>(answer));
+  if (wanted.layout_digest != open.shape.layout_digest) return unexpected_message(answer);
+  PAWL_TRY(send_frame(stream, frame_of(LayoutTextMessage{options_.arena->arena.spec().layout})));
+  return receive_frame(stream);
+}
+
 // Until the holder takes the step, or has it, or it is not there any more.
 Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord word) {
   const ArenaShape shape = shape_of(options_.arena->arena.spec());
   for (Duration later = kLaterMin; still_there(slot, word);) {
     const std::optional<std::uint64_t> samples = slot.samples_of(word);
     if (!samples) return false;  // it has just been reopened
-    PAWL_TRY(send_frame(stream, frame_of(OpenMessage{word.generation, word.step, *samples, shape})));
-    PAWL_ASSIGN(Frame answer, receive_frame(stream));
+    PAWL_ASSIGN(const Frame answer, answer_to({word.generation, word.step, *samples, shape}, stream));
     if (is<OpenedMessage>(answer)) return true;
     if (is<HeldMessage>(answer)) {
       note_held(slot, word);
@@ -216,7 +239,7 @@ Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word)
 Status ReplicaSender::send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index) {
   const auto bytes = slot.bucket(index);
   const std::uint32_t sum = slot.buckets()[index].crc32c;
-  const std::string fields = encode(BucketMessage{index, sum, word.generation, word.step});
+  const std::string fields = encode(BucketMessage{0, index, sum, word.generation, word.step});
   std::byte head[kFrameHeaderBytes];
   encode_header(
       {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
@@ -299,9 +322,11 @@ Status ReplicaReceiver::on_open(const Frame& frame) {
   PAWL_ASSIGN(const OpenMessage open, message_in<OpenMessage>(frame));
   open_ = false;
   step_ = open.step;
-  const ArenaSpec spec = spec_of(open.shape, options_.job, options_.seat, ArenaKind::replica);
   if (open.generation != options_.generation) return Error{Code::stale, "a step of another generation"};
-  if (!arena_ || arena_->arena.spec().layout_digest != spec.layout_digest) {
+  if (!arena_ || shape_of(arena_->arena.spec()) != open.shape) {
+    PAWL_ASSIGN(std::string layout, layout_of(open.shape));
+    PAWL_ASSIGN(const ArenaSpec spec,
+                spec_of(open.shape, std::move(layout), options_.job, options_.seat, ArenaKind::replica));
     auto arena = options_.arena_for(spec);
     if (!arena && arena.error().code == Code::stale) return std::move(arena).error();  // the generation is over
     if (!arena) {  // said, and tried again when the sender asks again: it takes its time
@@ -309,8 +334,21 @@ Status ReplicaReceiver::on_open(const Frame& frame) {
       return send_frame(*stream_, frame_of(LaterMessage{arena.error().what}));
     }
     arena_ = *arena;
+    layout_.clear();
   }
   return open_slot(open);
+}
+
+// From the arena that is here, of an earlier stream or generation; else the sender is asked, once.
+Result<std::string> ReplicaReceiver::layout_of(const ArenaShape& shape) {
+  if (is_named_by(shape, layout_)) return layout_;
+  if (const ArenaHandle held = options_.held(); held && is_named_by(shape, held->arena.spec().layout))
+    return held->arena.spec().layout;
+  PAWL_TRY(send_frame(*stream_, frame_of(LayoutWantedMessage{shape.layout_digest})));
+  PAWL_ASSIGN(const Frame frame, receive_frame(*stream_));
+  PAWL_ASSIGN(LayoutTextMessage told, message_in<LayoutTextMessage>(frame));
+  layout_ = std::move(told.layout);
+  return layout_;
 }
 
 Status ReplicaReceiver::open_slot(const OpenMessage& open) {
@@ -342,6 +380,7 @@ Status ReplicaReceiver::on_bucket(FrameHeader header) {
   (void)decode(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields), bucket);  // it is as long
   const std::uint32_t index = bucket.index;
   const std::uint32_t sum = bucket.crc32c;
+  if (bucket.extent != 0) return Error{Code::corrupt, text("bucket ", index, ": extent is ", bucket.extent, ", not 0")};
   if (!open_ || index >= slot_.buckets().size())
     return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
   if (bucket.generation != options_.generation || bucket.step != step_)

@@ -2,7 +2,8 @@
 //
 // Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
 // and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
-// again; later: the holder can't take anything now, and says why). A stream belongs to one generation; ending it (end())
+// again; later: the holder can't take anything now, and says why). The text of the layout goes over the wire only if the
+// holder asks for it: steps name it by its digest. A stream belongs to one generation; ending it (end())
 // never waits. The daemon counts live workers and restores nothing while one of an older generation still runs.
 #pragma once
 
@@ -73,6 +74,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   void run();
   [[nodiscard]] Status serve_connection(Stream& stream);
   [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
+  [[nodiscard]] Result<Frame> answer_to(const OpenMessage& open, Stream& stream);
   [[nodiscard]] Status send_step(Stream& stream, const Slot& slot, SlotWord word);
   [[nodiscard]] Status send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index);
   [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word);
@@ -100,6 +102,8 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
     Seat seat;
     std::string job;
     StreamContext context;
+    // On the stream's thread: the replica arena that is there; nullptr: none.
+    std::function<ArenaHandle()> held;
     // On the stream's thread, until it succeeds: the replica arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
   };
@@ -112,6 +116,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   void run();
   [[nodiscard]] Status serve();
   [[nodiscard]] Status on_open(const Frame& frame);
+  [[nodiscard]] Result<std::string> layout_of(const ArenaShape& shape);
   [[nodiscard]] Status open_slot(const OpenMessage& open);
   [[nodiscard]] Status on_bucket(FrameHeader header);
   [[nodiscard]] Status on_seal(const Frame& frame);
@@ -121,6 +126,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   std::atomic<bool> ended_{false};
   std::atomic<bool> finished_{false};
   ArenaHandle arena_;
+  std::string layout_;  // the text that the sender was asked for, until there is an arena with it
   Slot slot_;
   bool open_ = false;
   Step step_;
@@ -128,6 +134,8 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
 
 // An arena's shape as it travels, and back: whose the arena is, the receiver knows.
 [[nodiscard]] ArenaShape shape_of(const ArenaSpec& spec);
-[[nodiscard]] ArenaSpec spec_of(const ArenaShape& shape, const std::string& job, Seat seat, ArenaKind kind);
+// `layout` is the text that the shape names. Fails: `corrupt` if it isn't, or the shape is one of a later version.
+[[nodiscard]] Result<ArenaSpec> spec_of(const ArenaShape& shape, std::string layout, const std::string& job, Seat seat,
+                                        ArenaKind kind);
 
 }  // namespace pawl::job

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "job/daemon/test_wire.h"
+#include "job/layout/seat_layout.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -18,6 +19,21 @@ ArenaSpec arena_of_two_shelves() {
   ArenaSpec spec = test_arena(ArenaKind::own, kSeat);
   spec.shelf_count = 2;
   return spec;
+}
+
+std::string layout_of_ten_thousand() {
+  LayoutBuilder builder(8);
+  EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 8}}}));
+  for (int i = 0; i < 10'000; ++i) {
+    LayoutEntry entry;
+    entry.name = text("model.layers.", i / 30, ".mlp.experts.", i % 30, ".up_proj.weight");
+    entry.role = "exp_avg";
+    entry.shape = {4096, 1024};
+    entry.box = whole_box(entry.shape);
+    entry.mesh = 0;
+    EXPECT_TRUE(builder.add(entry));
+  }
+  return text_of(*builder.build());
 }
 
 // --- Sender
@@ -110,6 +126,47 @@ TEST_F(Sends, AStepIsOpenedThenItsBucketsInOrderThenSealed) {
   EXPECT_TRUE(is_acknowledged_here_alone());
   EXPECT_EQ(streams.sent.value(), kTestPayloadBytes);
   EXPECT_TRUE(holder.is_quiet());  // what is held is not sent again
+}
+
+TEST_F(Sends, ALayoutIsToldToWhoAsksForIt) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  for (int i = 0; i < 2; ++i) {
+    expect_open(holder, Step(11));
+    holder.say(LayoutWantedMessage{arena->arena.spec().layout_digest});
+    EXPECT_EQ(holder.next<LayoutTextMessage>().layout, "layout 5");
+    holder.say(BusyMessage{});
+  }
+  take(holder, Step(11));
+}
+
+TEST_F(Sends, WhoAsksForAnotherLayoutGetsNone) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(LayoutWantedMessage{9});
+  EXPECT_TRUE(holder.is_closed());
+  PeerEnd again = welcome();
+  take(again, Step(11));
+}
+
+// What a step costs beside its buckets must not depend on the number of tensors.
+TEST_F(Sends, AStepNamesALayoutOfTenThousandTensorsInAFewBytes) {
+  ArenaSpec spec = arena_of_two_shelves();
+  spec.layout = layout_of_ten_thousand();
+  spec.layout_digest = digest_of(spec.layout);
+  arena = *memory.arena_for(spec);
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  const Frame open = *receive_frame(holder.fd(), Deadline::in(kTestPatience));
+  EXPECT_TRUE(is<OpenMessage>(open));
+  EXPECT_GT(spec.layout.size(), 1'000'000u);
+  EXPECT_LT(kFrameHeaderBytes + open.payload.size(), 100u);
+  holder.say(LayoutWantedMessage{spec.layout_digest});
+  EXPECT_EQ(holder.next<LayoutTextMessage>().layout, spec.layout);
 }
 
 TEST_F(Sends, BucketsGoWhileTheCaptureStillRuns) {
@@ -308,6 +365,7 @@ class Receives : public testing::Test {
                                        .seat = kSeat,
                                        .job = "test",
                                        .context = streams.context,
+                                       .held = [this] { return memory.find(ArenaKind::replica, kSeat); },
                                        .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
                                          if (refusals > 0 && refusals-- > 0) return Error{Code::full, "no room"};
                                          return memory.arena_for(spec);
@@ -318,7 +376,9 @@ class Receives : public testing::Test {
     streams.wait_until_ended();
   }
   void open(Step step, Generation generation = kGeneration) {
-    sender.say(OpenMessage{generation, step, 64 * step.value, shape_of(test_arena(ArenaKind::own, kSeat))});
+    const ArenaSpec arena = test_arena(ArenaKind::own, kSeat);
+    if (!std::exchange(has_layout, true)) return say_first_open(sender, generation, step, arena);
+    sender.say(OpenMessage{generation, step, 64 * step.value, shape_of(arena)});
   }
   void bucket(Step step, std::uint32_t index) { sender.say_bucket(index, bytes_of(step, index), kGeneration, step); }
   static std::vector<std::byte> bytes_of(Step step, std::uint32_t index) {
@@ -349,6 +409,7 @@ class Receives : public testing::Test {
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
   std::atomic<int> refusals{0};
+  bool has_layout = false;
   PeerEnd sender{Fd()};
   std::shared_ptr<ReplicaReceiver> receiver;
 };
@@ -445,7 +506,68 @@ TEST_F(Receives, AnAbandonedStepLeavesAnEmptySlot) {
   EXPECT_EQ(words()[0].step, Step(12));  // in the very slot
 }
 
+TEST_F(Receives, ALayoutIsAskedForOnce) {
+  refusals = 2;
+  for (int i = 0; i < 3; ++i) {
+    open(Step(11));  // asks for it the first time only, though there is no arena yet
+    if (i < 2) sender.next<LaterMessage>();
+  }
+  sender.next<OpenedMessage>();
+  send(Step(11));
+  send(Step(12));
+}
+
+TEST_F(Receives, ALayoutThatIsHereFromBeforeIsNotAskedFor) {
+  has_layout = true;
+  const ArenaHandle before = *memory.arena_for(test_arena(ArenaKind::replica, kSeat));
+  send(Step(11));
+  EXPECT_EQ(memory.find(ArenaKind::replica, kSeat), before);
+}
+
+TEST_F(Receives, AnotherLayoutThanTheOneThatWasNamedEndsTheLink) {
+  const ArenaSpec arena = test_arena(ArenaKind::own, kSeat);
+  sender.say(OpenMessage{kGeneration, Step(11), 0, shape_of(arena)});
+  sender.next<LayoutWantedMessage>();
+  sender.say(LayoutTextMessage{"layout 6"});
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_TRUE(words().empty());
+}
+
+TEST_F(Receives, AnotherMessageInPlaceOfTheLayoutEndsTheLink) {
+  sender.say(OpenMessage{kGeneration, Step(11), 0, shape_of(test_arena(ArenaKind::own, kSeat))});
+  sender.next<LayoutWantedMessage>();
+  sender.say(SealMessage{Step(11)});
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, AnotherLayoutInTheSameStreamReplacesTheArena) {
+  send(Step(11));
+  const ArenaSpec other = test_arena(ArenaKind::own, kSeat, 6);
+  say_first_open(sender, kGeneration, Step(12), other);
+  sender.next<OpenedMessage>();
+  EXPECT_EQ(memory.find(ArenaKind::replica, kSeat)->arena.spec().layout, "layout 6");
+}
+
+TEST_F(Receives, AStepOfAPlanEndsTheLink) {
+  ArenaShape shape = shape_of(test_arena(ArenaKind::own, kSeat));
+  shape.plan_digest = 7;
+  sender.say(OpenMessage{kGeneration, Step(11), 0, shape});
+  sender.next<LayoutWantedMessage>();
+  sender.say(LayoutTextMessage{"layout 5"});
+  EXPECT_TRUE(sender.is_closed());
+  EXPECT_TRUE(words().empty());
+}
+
+TEST_F(Receives, ABucketOfAnotherExtentEndsTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  const auto bytes = bytes_of(Step(11), 0);
+  sender.say_bucket({1, 0, crc32c(bytes), kGeneration, Step(11)}, bytes);
+  EXPECT_TRUE(sender.is_closed());
+}
+
 TEST_F(Receives, AStepOfAnotherGenerationEndsTheLink) {
+  has_layout = true;  // it is not even asked for
   open(Step(11), Generation(2));
   EXPECT_TRUE(sender.is_closed());
   EXPECT_TRUE(words().empty());

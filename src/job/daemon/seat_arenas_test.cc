@@ -53,7 +53,7 @@ TEST_F(ArenasOfSeats, AnotherLayoutReplacesAnArenaWithoutASnapshot) {
   open_step((*first)->arena.slot(0), Generation(1), Step(7));
   const auto second = own(other);
   ASSERT_TRUE(second);
-  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0))->arena.spec().layout_digest, 6u);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0))->arena.spec().layout, "layout 6");
 }
 
 TEST_F(ArenasOfSeats, AnotherLayoutMustNotReplaceASnapshot) {
@@ -122,7 +122,7 @@ TEST_F(ArenasOfSeats, WhoAsksForAnotherLayoutMeanwhileGetsThatOne) {
   arenas.own(spec, [&](Result<ArenaHandle> arena) { first = *arena; });
   arenas.own(other, [&](Result<ArenaHandle> arena) { second = *arena; });
   EXPECT_TRUE(posted.run_until([&] { return first && second; }));
-  EXPECT_EQ(second->arena.spec().layout_digest, 6U);
+  EXPECT_EQ(second->arena.spec().layout, "layout 6");
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), second);
 }
 

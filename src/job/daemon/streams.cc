@@ -92,15 +92,15 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
   if (!connection->is_open()) return;  // the welcome found it closed
-  receivers_[hello.seat] =
-      ReplicaReceiver::start({.stream = connection->release(),
-                              .generation = context_.mirror.generation(),
-                              .seat = hello.seat,
-                              .job = context_.job,
-                              .context = stream_,
-                              .arena_for = [this, generation = context_.mirror.generation()](const ArenaSpec& spec) {
-                                return arenas_.replica_from_thread(spec, generation);
-                              }});
+  receivers_[hello.seat] = ReplicaReceiver::start(
+      {.stream = connection->release(),
+       .generation = context_.mirror.generation(),
+       .seat = hello.seat,
+       .job = context_.job,
+       .context = stream_,
+       .held = [this, seat = hello.seat] { return arenas_.find_from_thread(ArenaKind::replica, seat); },
+       .arena_for = [this, generation = context_.mirror.generation()](
+                        const ArenaSpec& spec) { return arenas_.replica_from_thread(spec, generation); }});
 }
 
 void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {

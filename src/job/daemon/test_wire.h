@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/digest.h"
 #include "base/text.h"
 #include "env/environment.h"
 #include "job/daemon/loop.h"
@@ -54,7 +55,10 @@ class PeerEnd {
   // A bucket as a sender sends it; `sum` is that of the bytes if it is not given.
   void say_bucket(std::uint32_t index, std::span<const std::byte> bytes, Generation generation, Step step,
                   std::optional<std::uint32_t> sum = {}) {
-    Frame frame = frame_of(BucketMessage{index, sum.value_or(crc32c(bytes)), generation, step});
+    say_bucket({0, index, sum.value_or(crc32c(bytes)), generation, step}, bytes);
+  }
+  void say_bucket(const BucketMessage& fields, std::span<const std::byte> bytes) {
+    Frame frame = frame_of(fields);
     frame.payload.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     EXPECT_TRUE(send_frame(fd_.get(), frame, Deadline::in(kTestPatience)).has_value());
   }
@@ -308,15 +312,15 @@ inline constexpr std::uint64_t kTestPayloadBytes = 10'000;
   return index + 1 < kTestBuckets ? 4096 : kTestPayloadBytes - 2 * std::size_t{4096};
 }
 
-inline ArenaSpec test_arena(ArenaKind kind, Seat seat, std::uint64_t layout_digest = 5) {
+inline ArenaSpec test_arena(ArenaKind kind, Seat seat, int layout = 5) {
   ArenaSpec spec;
   spec.job = "test";
   spec.seat = seat;
   spec.kind = kind;
   spec.payload_bytes = spec.stable_bytes = kTestPayloadBytes;
   spec.bucket_bytes = 4096;
-  spec.layout = text("layout ", layout_digest);
-  spec.layout_digest = layout_digest;
+  spec.layout = text("layout ", layout);
+  spec.layout_digest = digest_of(spec.layout);
   spec.shelf_count = kind == ArenaKind::own ? 1 : 0;  // as in a job with one replica
   return spec;
 }
@@ -358,9 +362,17 @@ inline void capture_step(const Slot& slot, Generation generation, Step step) {
   ASSERT_TRUE(slot.try_seal(generation, step));
 }
 
+// What a sender says to a holder that has never had the layout of this arena: the step's opening, and that layout.
+inline void say_first_open(PeerEnd& holder, Generation generation, Step step, const ArenaSpec& arena) {
+  holder.say(OpenMessage{generation, step, 64 * step.value, shape_of(arena)});
+  EXPECT_EQ(holder.next<LayoutWantedMessage>().layout_digest, arena.layout_digest);
+  holder.say(LayoutTextMessage{arena.layout});
+}
+
 // What the source of a fetch sends: the begin of the slot, and its buckets.
 inline void say_slot_begin(PeerEnd& asker, Generation generation, Step step, Seat seat) {
-  asker.say(SlotBeginMessage{generation, step, 64 * step.value, shape_of(test_arena(ArenaKind::replica, seat))});
+  const ArenaSpec arena = test_arena(ArenaKind::replica, seat);
+  asker.say(SlotBeginMessage{generation, step, 64 * step.value, shape_of(arena), arena.layout});
 }
 inline void say_slot_bucket(PeerEnd& asker, Step step, std::uint32_t index, bool damaged = false) {
   auto bytes = bucket_bytes(step, index, test_bucket_bytes(index));

@@ -61,7 +61,7 @@ class FieldReader {
   void skip_rest() {
     if (in_.ok()) (void)in_.rest();
   }
-  [[nodiscard]] bool done() const { return in_.done(); }
+  [[nodiscard]] bool done() const { return is_exact_ && in_.done(); }
 
  private:
   template <class Field>
@@ -76,7 +76,9 @@ class FieldReader {
     } else if constexpr (std::same_as<Field, std::string>) {
       field = in_.str();
     } else if constexpr (std::same_as<Field, bool>) {
-      field = in_.u8() == 1;
+      const std::uint8_t told = in_.u8();
+      field = told == 1;
+      is_exact_ = is_exact_ && told <= 1;
     } else if constexpr (std::integral<Field> && sizeof(Field) == 4) {
       field = static_cast<Field>(in_.u32());
     } else if constexpr (std::integral<Field> && sizeof(Field) == 8) {
@@ -86,6 +88,7 @@ class FieldReader {
     }
   }
   Reader in_;
+  bool is_exact_ = true;  // no other bytes mean the same
 };
 
 bool is_valid(const RendezvousRequest& request) {
@@ -233,7 +236,7 @@ void fields(F& f, PeerValueMessage& m) {
 }
 template <class F>
 void fields(F& f, ArenaShape& m) {
-  f(m.slot_count, m.payload_bytes, m.stable_bytes, m.bucket_bytes, m.layout_digest, m.layout);
+  f(m.slot_count, m.payload_bytes, m.stable_bytes, m.bucket_bytes, m.plan_digest, m.layout_digest, m.layout_bytes);
 }
 template <class F>
 void fields(F& f, OpenMessage& m) {
@@ -248,12 +251,20 @@ void fields(F& f, LaterMessage& m) {
   f(m.why);
 }
 template <class F>
+void fields(F& f, LayoutWantedMessage& m) {
+  f(m.layout_digest);
+}
+template <class F>
+void fields(F& f, LayoutTextMessage& m) {
+  f(m.layout);
+}
+template <class F>
 void fields(F& f, HeldMessage& m) {
   f(m.step);
 }
 template <class F>
 void fields(F& f, BucketMessage& m) {
-  f(m.index, m.crc32c, m.generation, m.step);
+  f(m.extent, m.index, m.crc32c, m.generation, m.step);
 }
 template <class F>
 void fields(F& f, BucketBadMessage& m) {
@@ -273,7 +284,7 @@ void fields(F& f, FetchMessage& m) {
 }
 template <class F>
 void fields(F& f, SlotBeginMessage& m) {
-  f(m.generation, m.step, m.samples, m.shape);
+  f(m.generation, m.step, m.samples, m.shape, m.layout);
 }
 template <class F>
 void fields(F& f, QuestionMessage& m) {
@@ -348,6 +359,8 @@ PAWL_MESSAGE(OpenMessage)
 PAWL_MESSAGE(OpenedMessage)
 PAWL_MESSAGE(BusyMessage)
 PAWL_MESSAGE(LaterMessage)
+PAWL_MESSAGE(LayoutWantedMessage)
+PAWL_MESSAGE(LayoutTextMessage)
 PAWL_MESSAGE(HeldMessage)
 PAWL_MESSAGE(BucketMessage)
 PAWL_MESSAGE(BucketBadMessage)

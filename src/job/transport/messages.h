@@ -76,9 +76,12 @@ enum class MessageKind : std::uint16_t {
   seal = 66,
   abandon = 67,
   later = 68,
+  layout_wanted = 69,
   // purpose fetch
   fetch = 70,
   slot_begin = 71,
+  // purpose data
+  layout_text = 72,
 
   // anyone -> pawld, and back
   question = 100,
@@ -236,7 +239,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 3;
+inline constexpr std::uint32_t kPeerWireVersion = 4;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -312,16 +315,17 @@ struct PeerValueMessage {
 };
 
 // data: one step after the other. Receivers land bytes in their final place and verify them there.
-struct ArenaShape {  // of an arena (job/snapshot/arena.h), without whose it is
+struct ArenaShape {  // of an arena (job/snapshot/arena.h), without whose it is and the text of its layout
   std::uint32_t slot_count = 2;
   std::uint64_t payload_bytes = 0;
   std::uint64_t stable_bytes = 0;
   std::uint32_t bucket_bytes = 0;
-  std::uint64_t layout_digest = 0;
-  std::string layout;
+  std::uint64_t plan_digest = 0;    // by which the step is spread; 0: there are no plans yet, any other is refused
+  std::uint64_t layout_digest = 0;  // of the layout's text, and how long that is
+  std::uint64_t layout_bytes = 0;
   bool operator==(const ArenaShape&) const = default;
 };
-struct OpenMessage {  // Answer: opened, busy or later (ask again), or held
+struct OpenMessage {  // Answer: opened, busy or later (ask again), or held; before one of these layout_wanted
   static constexpr MessageKind kKind = MessageKind::open;
   Generation generation;
   Step step;
@@ -338,16 +342,25 @@ struct LaterMessage {  // the holder can't take any step now
   static constexpr MessageKind kKind = MessageKind::later;
   std::string why;
 };
+struct LayoutWantedMessage {  // the holder has never had that layout's text. Answer: layout_text
+  static constexpr MessageKind kKind = MessageKind::layout_wanted;
+  std::uint64_t layout_digest = 0;
+};
+struct LayoutTextMessage {  // no answer of its own: that of the open follows
+  static constexpr MessageKind kKind = MessageKind::layout_text;
+  std::string layout;
+};
 struct HeldMessage {  // acknowledgement: the slot lies verified and sealed in the holder's memory
   static constexpr MessageKind kKind = MessageKind::held;
   Step step;
 };
 struct BucketMessage {  // the bucket's bytes follow these fields in the frame's payload
   static constexpr MessageKind kKind = MessageKind::bucket;
-  static constexpr std::size_t kFieldsBytes = 24;
+  static constexpr std::size_t kFieldsBytes = 28;
+  std::uint32_t extent = 0;  // of the slot's extents: 0, until there are more than one
   std::uint32_t index = 0;
   std::uint32_t crc32c = 0;  // of those bytes
-  Generation generation;     // whose bucket it is: another than that of the open step is refused
+  Generation generation;     // of the extent: another than that of the open step is refused
   Step step;
 };
 struct BucketBadMessage {  // the bytes that arrived do not have that sum
@@ -379,6 +392,7 @@ struct SlotBeginMessage {  // then, outside frames, every bucket in order: its C
   Step step;
   std::uint64_t samples = 0;
   ArenaShape shape;
+  std::string layout;  // its text
 };
 
 // --- Anyone -> pawld, and back. The payload is the JSON itself.

@@ -43,8 +43,9 @@ void expect_wire(int kind, const std::string& bytes, const Message& message) {
 const RendezvousRequest kRequest{RendezvousOp::add, 3, 4, "k", "v", "e", -1, 5};
 const std::string kRequestBytes =
     "04 0300000000000000 0400000000000000 010000006b 0100000076 0100000065 ffffffffffffffff 05000000";
-const ArenaShape kShape{2, 7, 5, 4096, 6, "ab"};
-const std::string kShapeBytes = "02000000 0700000000000000 0500000000000000 00100000 0600000000000000 02000000 6162";
+const ArenaShape kShape{2, 7, 5, 4096, 8, 6, 9};
+const std::string kShapeBytes =
+    "02000000 0700000000000000 0500000000000000 00100000 0800000000000000 0600000000000000 0900000000000000";
 
 TEST(Messages, OfATrainer) {
   expect_wire(1, "02000000 01000000 0200000000000000 0300000000000000 04000000",
@@ -87,7 +88,7 @@ TEST(Messages, BetweenDaemons) {
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
   expect_wire(40,
-              "03000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "04000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
@@ -107,15 +108,18 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(61, "", OpenedMessage{});
   expect_wire(62, "", BusyMessage{});
   expect_wire(63, "0100000000000000", HeldMessage{Step(1)});
-  expect_wire(64, "01000000 02000000 0300000000000000 0400000000000000", BucketMessage{1, 2, Generation(3), Step(4)});
+  expect_wire(64, "05000000 01000000 02000000 0300000000000000 0400000000000000",
+              BucketMessage{5, 1, 2, Generation(3), Step(4)});
   EXPECT_EQ(encode(BucketMessage{}).size(), BucketMessage::kFieldsBytes);
   expect_wire(65, "01000000", BucketBadMessage{1});
   expect_wire(66, "0100000000000000", SealMessage{Step(1)});
   expect_wire(67, "0100000000000000", AbandonMessage{Step(1)});
   expect_wire(68, "0100000077", LaterMessage{"w"});
+  expect_wire(69, "0100000000000000", LayoutWantedMessage{1});
+  expect_wire(72, "020000006162", LayoutTextMessage{"ab"});
   expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01",
               FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
-  expect_wire(71, numbers + kShapeBytes, SlotBeginMessage{Generation(1), Step(2), 3, kShape});
+  expect_wire(71, numbers + kShapeBytes + "020000006162", SlotBeginMessage{Generation(1), Step(2), 3, kShape, "ab"});
 }
 
 TEST(Messages, AQuestionIsItsJson) {
@@ -132,6 +136,14 @@ TEST(Messages, OfAHelloInAnotherVersionOnlyTheVersionCounts) {
   EXPECT_TRUE(decode(Writer().u32(7).str("whatever").take(), hello));
   EXPECT_EQ(hello.version, 7U);
   EXPECT_FALSE(decode("ab", hello));
+}
+
+TEST(Messages, ATruthIsZeroOrOne) {
+  FetchMessage out;
+  std::string bytes = encode(FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
+  EXPECT_TRUE(decode(bytes, out));
+  bytes.back() = 2;
+  EXPECT_FALSE(decode(bytes, out));
 }
 
 TEST(Messages, RefusesAnUnknownOperationAndAnotherKind) {
