@@ -422,7 +422,6 @@ double restore_plan_ms(std::uint32_t nodes) {
   input.evicted = evicted;
   input.committed = kCommitted;
   input.seats = job.state.seats;
-  input.seats_per_node = kSeatsPerNode;
   double least = 1e18;
   for (int i = 0; i < 3; ++i) {
     const double begun = cpu_ms();
@@ -436,11 +435,11 @@ double restore_plan_ms(std::uint32_t nodes) {
 
 // The protection of a whole job: who holds whose copies, asked for each seat and each position.
 double placement_ms(std::uint32_t nodes) {
-  const RingOptions ring{nodes * kSeatsPerNode, kSeatsPerNode, 1};
+  const Ring ring(std::vector<std::uint32_t>(nodes, kSeatsPerNode), 1);
   const double begun = cpu_ms();
   std::uint64_t sum = 0;
-  for (std::uint32_t seat = 0; seat < ring.seat_count; ++seat) sum += holder_positions(Seat(seat), ring).front();
-  for (std::uint32_t position = 0; position < nodes; ++position) sum += wards_of(position, ring).size();
+  for (std::uint32_t seat = 0; seat < ring.seat_count(); ++seat) sum += ring.holders_of(Seat(seat)).front();
+  for (std::uint32_t position = 0; position < nodes; ++position) sum += ring.wards_of(position).size();
   if (sum == 0) give_up("an empty placement");
   return cpu_ms() - begun;
 }

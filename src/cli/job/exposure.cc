@@ -126,7 +126,6 @@ int command_exposure(const ExposureOptions& options) {
                         view->state->evicted,
                         view->state->committed,
                         view->state->seats,
-                        view->spec.seats_per_node,
                         view->spec.replica_count};
   std::vector<Case> cases;
   if (!options.dead_nodes.empty()) {

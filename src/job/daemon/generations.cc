@@ -194,7 +194,7 @@ void Generations::begin_running() {
 // Only its seats' and its wards' arenas are kept.
 void Generations::drop_other_arenas() {
   const JobMirror& mirror = parts_.context.mirror;
-  parts_.memory.drop_all_but(mirror.own_seats(), wards_of(mirror.my_position(), mirror.ring()));
+  parts_.memory.drop_all_but(mirror.own_seats(), mirror.ring().wards_of(mirror.my_position()));
 }
 
 void Generations::tidy_keys() {

@@ -55,6 +55,7 @@ JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Dur
   }
   if (change.phase) state_since_ = now;
   roster_ = Roster(*state_);
+  learn_ring();
   own_seats_ = seats_of(*state_, self_);
   reports.expect(*state_, roster_);
   return change;
@@ -188,23 +189,24 @@ const Source* JobMirror::source_of(Seat seat) const {
   return state_ && seat.value < state_->sources.size() ? &state_->sources[seat.value] : nullptr;
 }
 
-RingOptions JobMirror::ring() const {
-  return {spec_.node_count * spec_.seats_per_node, spec_.seats_per_node, spec_.replica_count};
+void JobMirror::learn_ring() {
+  const bool formed = state_ && !state_->seats.empty();
+  ring_ = formed ? ring_of(state_->seats, spec_.replica_count) : ring_of(spec_);
+  registrations_.seats_per_node_max = ring_.seats_per_node_max();
 }
 
 std::uint32_t JobMirror::shelf_count(Seat seat) const {
-  return static_cast<std::uint32_t>(holder_positions(seat, ring()).size());
+  return static_cast<std::uint32_t>(ring_.holders_of(seat).size());
 }
 
 std::optional<std::uint32_t> JobMirror::position_of(NodeId node) const {
   const auto seat = roster_.lowest_seat_of(node);
-  return seat ? std::optional(ring_position(*seat, ring())) : std::nullopt;
+  return seat ? std::optional(ring_.position_of(*seat)) : std::nullopt;
 }
 
 std::optional<NodeId> JobMirror::node_at(std::uint32_t position) const {
-  const std::size_t seat = std::size_t{position} * spec_.seats_per_node;
-  if (!state_ || seat >= state_->seats.size()) return std::nullopt;
-  return state_->seats[seat].life.node;
+  if (!state_ || state_->seats.empty() || position >= ring_.position_count()) return std::nullopt;
+  return state_->seats[ring_.first_seat(position).value].life.node;
 }
 
 std::vector<Accusation> JobMirror::accusations() const {

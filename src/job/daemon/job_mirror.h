@@ -56,7 +56,7 @@ class JobMirror {
   Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
   void set_spec(const JobSpec& spec) {
     spec_ = spec;
-    registrations_.seats_per_node = spec.seats_per_node;
+    learn_ring();
   }
 
   void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
@@ -87,8 +87,9 @@ class JobMirror {
   [[nodiscard]] bool is_member() const { return !own_seats_.empty(); }
   [[nodiscard]] const std::vector<Seat>& own_seats() const { return own_seats_; }  // ascending
   [[nodiscard]] const Source* source_of(Seat seat) const;
-  // The ring, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the root.
-  [[nodiscard]] RingOptions ring() const;
+  // The ring of the generation's topology, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the
+  // root. Before anybody has a seat, that of the first generation.
+  [[nodiscard]] const Ring& ring() const { return ring_; }
   [[nodiscard]] std::uint32_t shelf_count(Seat seat) const;  // arenas on other nodes that get this seat's state
   [[nodiscard]] std::optional<std::uint32_t> position_of(NodeId node) const;
   [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
@@ -100,12 +101,14 @@ class JobMirror {
 
  private:
   void apply_record(const std::string& key, const std::string* value, Change& change);
+  void learn_ring();
 
   const NodeLife self_;
   const JobKeys keys_;
   JobSpec spec_;
   std::optional<JobState> state_;
   Roster roster_;
+  Ring ring_;
   std::vector<Seat> own_seats_;
   mutable Links links_;  // as of these:
   mutable std::pair<Revision, std::uint64_t> links_of_{-1, 0};

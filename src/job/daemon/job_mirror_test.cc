@@ -78,6 +78,28 @@ TEST_F(Mirror, KnowsTheRingAndTheTree) {
   EXPECT_EQ(mirror.linked_members()[0].life, test_life(0));
 }
 
+// The ring is the topology's, whatever `pawl run` asked for; and another one in the next generation.
+TEST_F(Mirror, KnowsTheRingOfEachGeneration) {
+  EXPECT_EQ(mirror.ring().seat_count(), 3u) << "before anybody has a seat: three nodes with one each";
+  state.seats.insert(state.seats.begin() + 1, {Seat(1), test_life(0), "", 1});
+  state.seats.push_back({Seat(0), test_life(2), "", 1});
+  state.seats.push_back({Seat(0), test_life(2), "", 2});
+  for (std::uint32_t seat = 0; seat < 6; ++seat) state.seats[seat].seat = Seat(seat);
+  (void)put_state();
+  EXPECT_EQ(mirror.ring().seat_count(), 6u);
+  EXPECT_EQ(mirror.my_position(), 1u);
+  EXPECT_EQ(mirror.node_at(2), NodeId(2));
+  EXPECT_EQ(mirror.ring().wards_of(1), (std::vector<Seat>{Seat(0), Seat(1)}));
+  EXPECT_EQ(mirror.shelf_count(Seat(5)), 1u);
+  EXPECT_EQ(mirror.registrations().seats_per_node_max, 3u);
+  state.generation = Generation(3);
+  state.seats.erase(state.seats.begin() + 3, state.seats.end());  // node 2 has left
+  (void)put_state();
+  EXPECT_EQ(mirror.ring().seat_count(), 3u);
+  EXPECT_FALSE(mirror.node_at(2));
+  EXPECT_EQ(mirror.ring().wards_of(0), (std::vector<Seat>{Seat(2)}));
+}
+
 TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   state.phase = JobPhase::quiescing;
   (void)put_state();

@@ -71,7 +71,7 @@ void add_steps(Json& json, const Arena& arena) {
 Json seat_json(const JobMirror& mirror, Seat seat, const ArenaHandle& arena) {
   Json json{{"seat", seat.value}, {"sealed", 0}, {"held", 0}, {"holders", Json::array()}};
   if (arena) add_steps(json, arena->arena);
-  for (std::uint32_t position : holder_positions(seat, mirror.ring()))
+  for (std::uint32_t position : mirror.ring().holders_of(seat))
     if (const auto node = mirror.node_at(position)) json["holders"].push_back(node->value);
   return json;
 }

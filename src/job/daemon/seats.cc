@@ -267,10 +267,11 @@ Status Seats::check_room(const ArenaSpec& spec) {
   const NodeContext& context = parts_.context;
   const bool committed = context.mirror.has_state() && context.mirror.state().committed.value > 0;
   if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
-  const JobSpec& job = context.mirror.spec();
-  Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, job.seats_per_node, job.replica_count},
-                             bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
-                                 parts_.memory.ready_bytes());
+  const Ring& ring = context.mirror.ring();
+  Status room =
+      check_memory({Arena::size_bytes(spec), spec.slot_count, ring.seats_per_node_max(), ring.replica_count()},
+                   bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
+                       parts_.memory.ready_bytes());
   has_room_ = room.has_value();
   return room;
 }

@@ -19,12 +19,13 @@ SpareMemory::SpareMemory(NodeContext& context, Hooks hooks)
     : context_(context), hooks_(std::move(hooks)), changed_(context.environment->tasks.make_condition()) {}
 
 // Members alone know how large an arena is: nobody else has been told a layout. Any of them may die next, and
-// a node has as many seats as any other: so a spare plans for the largest arena. One that has room for smaller ones only is
+// a spare may get the seats of the node that has most: so it plans for these, and for the largest arena. One that has room for smaller ones only is
 // refused as a whole, for a seat that nobody can take over is worse than one spare less that was never sure.
 MemoryPlan SpareMemory::plan() const {
   const JobMirror& mirror = context_.mirror;
-  MemoryPlan plan{
-      .seats_per_node = mirror.spec().seats_per_node, .replica_count = mirror.spec().replica_count, .of_spare = true};
+  MemoryPlan plan{.seats_per_node = mirror.ring().seats_per_node_max(),
+                  .replica_count = mirror.ring().replica_count(),
+                  .of_spare = true};
   for (const auto& [node, record] : mirror.registrations().nodes)
     plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);
   return plan;

@@ -36,11 +36,11 @@ void Streams::start() {
 std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& member, const ArenaHandle& arena) {
   const JobMirror& mirror = context_.mirror;
   const std::uint32_t mine = mirror.my_position();
-  const std::vector<std::uint32_t> holders = holder_positions(member.seat, mirror.ring());
+  const std::vector<std::uint32_t> holders = mirror.ring().holders_of(member.seat);
   std::vector<std::shared_ptr<ReplicaSender>> senders;
   for (std::uint32_t i = 0; i < holders.size(); ++i) {
     if (holders[i] == mine) continue;
-    const Member& holder = mirror.state().seats[std::size_t{holders[i]} * mirror.spec().seats_per_node];
+    const Member& holder = mirror.state().seats[mirror.ring().first_seat(holders[i]).value];
     Hello hello = hooks_.hello(Purpose::data);
     hello.seat = member.seat;
     hello.expected = holder.life.incarnation;

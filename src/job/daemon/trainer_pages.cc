@@ -8,9 +8,8 @@ namespace pawl::job {
 
 void TrainerPages::write(TrainerProcess& trainer) {
   if (trainer.shared.page == nullptr) return;
-  const JobSpec& spec = context_.mirror.spec();
   const bool formed = context_.mirror.generation().value > 0;
-  trainer.shared.page->world.store(std::uint64_t{spec.node_count} * spec.seats_per_node);
+  trainer.shared.page->world.store(context_.mirror.ring().seat_count());
   trainer.shared.page->role.store(!formed ? PAWL_ROLE_UNKNOWN : trainer.seat ? PAWL_ROLE_SEATED : PAWL_ROLE_SPARE);
   trainer.shared.page->stop_step.store(context_.mirror.stop().stop_step.value, std::memory_order_release);
 }

@@ -53,22 +53,21 @@ void TrainerWatch::look_again() {
 }
 
 std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer) const {
-  const JobSpec& spec = context_.mirror.spec();
+  const Ring& ring = context_.mirror.ring();
   const Generation generation = context_.mirror.generation();
-  const std::uint32_t world = spec.node_count * spec.seats_per_node;
   // Before the job is formed: the nodes of the lowest ids will be its members, in order.
-  const std::uint32_t node = context_.self.node.value < spec.node_count ? context_.self.node.value : 0;
-  const Seat seat = trainer.seat.value_or(Seat(node * spec.seats_per_node + trainer.index));
-  const std::uint32_t group = seat.value / spec.seats_per_node;
+  const std::uint32_t node = context_.self.node.value < ring.position_count() ? context_.self.node.value : 0;
+  const Seat seat = trainer.seat.value_or(Seat(ring.first_seat(node).value + trainer.index));
+  const std::uint32_t group = trainer.seat ? ring.position_of(seat) : node;
   std::vector<std::string> environment = {
       text("RANK=", seat),
       text("LOCAL_RANK=", trainer.index),
-      text("WORLD_SIZE=", world),
-      text("LOCAL_WORLD_SIZE=", spec.seats_per_node),
+      text("WORLD_SIZE=", ring.seat_count()),
+      text("LOCAL_WORLD_SIZE=", ring.seats_at(group)),
       text("GROUP_RANK=", group),
-      text("GROUP_WORLD_SIZE=", spec.node_count),
+      text("GROUP_WORLD_SIZE=", ring.position_count()),
       text("ROLE_RANK=", seat),
-      text("ROLE_WORLD_SIZE=", world),
+      text("ROLE_WORLD_SIZE=", ring.seat_count()),
       "ROLE_NAME=default",
       "TORCHELASTIC_RUN_ID=" + context_.job,
       text("TORCHELASTIC_RESTART_COUNT=", generation.value > 0 ? generation.value - 1 : 0)};

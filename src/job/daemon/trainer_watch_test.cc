@@ -94,6 +94,33 @@ TEST(TrainerEnvironment, NodesHaveDifferentGroupRanksBeforeTheyHaveSeats) {
   EXPECT_EQ(environment[4], "GROUP_RANK=2");
 }
 
+// Two seats here, three on node 1.
+TEST(TrainerEnvironment, IsThatOfTheGenerationsTopology) {
+  TestNode node(2, 1);
+  node.state.seats.clear();
+  for (std::uint32_t seat = 0; seat < 5; ++seat)
+    node.state.seats.push_back({Seat(seat), test_life(seat < 2 ? 0 : 1), "", seat < 2 ? seat : seat - 2});
+  node.run_in(JobPhase::running);
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+  trainers.places()[0].seat = Seat(2);
+  std::vector<std::string> environment;
+  TrainerWatch watch{node.context,
+                     trainers,
+                     node.mover,
+                     {.spawn = [&](std::uint32_t, auto given) { environment.assign(given.begin(), given.end()); },
+                      .kill = [](std::uint32_t) {},
+                      .on_parked_changed = [] {},
+                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
+  watch.start_missing();
+  ASSERT_GT(environment.size(), 5u);
+  EXPECT_EQ(environment[0], "RANK=2");
+  EXPECT_EQ(environment[2], "WORLD_SIZE=5");
+  EXPECT_EQ(environment[3], "LOCAL_WORLD_SIZE=3");
+  EXPECT_EQ(environment[4], "GROUP_RANK=1");
+  EXPECT_EQ(environment[5], "GROUP_WORLD_SIZE=2");
+}
+
 TEST_F(TrainersWatched, ADeathInASeatIsReportedAfterTheGraceAndReplaced) {
   seat_in(JobPhase::running);
   trainer.process().shared.page->step.store(41);

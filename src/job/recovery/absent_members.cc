@@ -21,7 +21,7 @@ void Registrations::note(NodeId node, const NodeRecord* record, Duration now) {
   if (record != nullptr) {
     nodes[node] = *record;
     // Own arenas, and about as much of others'.
-    memory_bytes[node] = 2 * record->arena_bytes * seats_per_node;
+    memory_bytes[node] = 2 * record->arena_bytes * seats_per_node_max;
     arena_bytes_max = std::max(arena_bytes_max, record->arena_bytes);
     gone_since.erase(node);
   } else {

@@ -18,8 +18,8 @@ struct Registrations {
   std::map<NodeId, Duration> gone_since;         // and those that are not any more
   std::map<NodeId, std::uint64_t> memory_bytes;  // of these, too: about what their pawlds have
   std::uint64_t arena_bytes_max = 0;             // of a seat, as any of them ever said
-  std::uint32_t seats_per_node = 1;
-  std::uint64_t changes = 0;                                       // that were noted
+  std::uint32_t seats_per_node_max = 1;          // of the node that has most in the generation's topology
+  std::uint64_t changes = 0;                     // that were noted
   void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
   [[nodiscard]] bool has(NodeLife life) const;
   [[nodiscard]] std::vector<NodeRecord> records() const;

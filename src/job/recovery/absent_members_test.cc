@@ -47,7 +47,7 @@ class Absent : public testing::Test {
 
 TEST_F(Absent, ARegistrationIsKnownUntilItEndsAndItsMemoryAfterwards) {
   Registrations known;
-  known.seats_per_node = 4;
+  known.seats_per_node_max = 4;
   NodeRecord record;
   record.life = life(1);
   record.arena_bytes = std::uint64_t{1} << 30;

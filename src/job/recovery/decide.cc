@@ -99,9 +99,10 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
   next.generation = Generation(1);
   next.phase = JobPhase::restoring;
   next.leader = self;
-  for (std::uint32_t node = 0; node < spec.node_count; ++node) {
-    for (std::uint32_t local = 0; local < spec.seats_per_node; ++local) {
-      const Seat seat(node * spec.seats_per_node + local);
+  const Ring ring = ring_of(spec);
+  for (std::uint32_t node = 0; node < ring.position_count(); ++node) {
+    for (std::uint32_t local = 0; local < ring.seats_at(node); ++local) {
+      const Seat seat(ring.first_seat(node).value + local);
       next.seats.push_back({seat, able[node].life, able[node].address, local});
       next.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
     }

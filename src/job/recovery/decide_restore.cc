@@ -182,7 +182,6 @@ Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventorie
   input.committed = view.state.committed;  // and whoever knows of more, knows it whether he is read from or not
   for (const Inventory& inventory : reports.lingering) input.committed = std::max(input.committed, inventory.committed);
   input.seats = view.state.seats;
-  input.seats_per_node = view.spec.seats_per_node;
   input.replica_count = view.spec.replica_count;
   const std::vector<Unreached> unreached = unreached_sources(view.state);
   input.unreached = unreached;

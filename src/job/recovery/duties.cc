@@ -60,7 +60,7 @@ Duration report_patience(JobPhase phase, const JobSpec& spec, const Registration
   if (phase != JobPhase::restoring) return deadlines.inventory;
   // Each pawld knows better what its trainers are doing, and has patience with them (decide_returning): this is for
   // one that lives and does nothing.
-  const std::uint64_t bytes = registrations.arena_bytes_max * spec.seats_per_node;
+  const std::uint64_t bytes = registrations.arena_bytes_max * registrations.seats_per_node_max;
   return std::chrono::milliseconds(spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
 }
 

@@ -218,7 +218,7 @@ TEST_F(Leading, AMemberMayBeAsLongToBeReadyAsAStartAndTwoRestores) {
 // At 1 Gbit/s a node's 80 GiB alone take longer than a start and two restores.
 TEST_F(Leading, AMemberToWhichManyBytesComeMayTakeTheirTime) {
   const JobState state = state_of(JobPhase::restoring);
-  spec.seats_per_node = 4;
+  registrations.seats_per_node_max = 4;
   NodeRecord record;
   record.life = life(2);
   record.arena_bytes = std::uint64_t{20} << 30;

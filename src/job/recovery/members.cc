@@ -55,6 +55,19 @@ bool Roster::has_survivor(NodeId node) const {
   return false;
 }
 
+Ring ring_of(std::span<const Member> seats, std::uint32_t replica_count) {
+  std::vector<std::uint32_t> counts;
+  for (std::size_t seat = 0; seat < seats.size(); ++seat) {
+    if (seat == 0 || seats[seat].life != seats[seat - 1].life) counts.push_back(0);
+    ++counts.back();
+  }
+  return Ring(counts, replica_count);
+}
+
+Ring ring_of(const JobSpec& spec) {
+  return Ring(std::vector(spec.node_count, spec.seats_per_node), spec.replica_count);
+}
+
 std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
   std::vector<NodeLife> lives;
   std::set<NodeLife> known;

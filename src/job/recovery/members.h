@@ -9,6 +9,7 @@
 
 #include "base/contains.h"
 #include "job/membership/job_state.h"
+#include "job/redundancy/placement.h"
 
 namespace pawl::job {
 
@@ -40,6 +41,12 @@ class Roster {
   std::vector<NodeLife> survivors_;
   bool reads_from_evicted_ = false;
 };
+
+// The ring of a generation's topology: a position for each node, in the order of the seats. `seats`: index = seat; those of
+// a node follow each other.
+[[nodiscard]] Ring ring_of(std::span<const Member> seats, std::uint32_t replica_count);
+// That of the first generation, before anybody has a seat: what `pawl run` asked for.
+[[nodiscard]] Ring ring_of(const JobSpec& spec);
 
 // Each life once, in the order of its lowest seat.
 [[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);

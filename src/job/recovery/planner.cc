@@ -76,13 +76,12 @@ struct Promised {
 
 Promised promised_copies(const PlanInput& input) {
   if (input.seats.size() != input.seat_count) return {};
-  RingOptions ring{input.seat_count, input.seats_per_node, input.replica_count};
-  if (!check_ring(ring)) ring.replica_count = 0;
-  Promised promised{std::size_t{1} + ring.replica_count, {}};
+  const Ring ring = ring_of(input.seats, input.replica_count);
+  Promised promised{std::size_t{1} + ring.replica_count(), {}};
   for (std::uint32_t seat = 0; seat < input.seat_count; ++seat) {
     promised.at.push_back(input.seats[seat].life);
-    for (const std::uint32_t position : holder_positions(Seat(seat), ring))
-      promised.at.push_back(input.seats[position * ring.seats_per_node].life);
+    for (const std::uint32_t position : ring.holders_of(Seat(seat)))
+      promised.at.push_back(input.seats[ring.first_seat(position).value].life);
   }
   return promised;
 }

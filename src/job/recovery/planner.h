@@ -43,11 +43,9 @@ struct PlanInput {
   std::span<const LineageEntry> lineage;
   std::span<const Struck> struck;
   std::span<const NodeLife> evicted;
-  Step committed;                 // known to be committed besides what the inventories say
-  std::span<const Member> seats;  // who sat where, index = seat. Empty: no copies are promised
-  // The ring (job/redundancy/placement.h) by which the copies were promised. No ring of these numbers: own slots only.
-  std::uint32_t seats_per_node = 1;
-  std::uint32_t replica_count = 1;
+  Step committed;                            // known to be committed besides what the inventories say
+  std::span<const Member> seats;             // who sat where, index = seat. Empty: no copies are promised
+  std::uint32_t replica_count = 1;           // along their ring (job/redundancy/placement.h)
   std::span<const NodeLife> lingering = {};  // evicted, too, but they may be read from: not among `evicted`
   std::span<const Unreached> unreached = {};
 };

@@ -36,7 +36,16 @@ class Planner : public testing::Test {
       seats.push_back({Seat(node), life(node), "", 0});
     }
   }
-  PlanInput input() const { return {3, inventories, lineage, struck, evicted, committed, seats, 1, replica_count}; }
+  PlanInput input() const {
+    return {static_cast<std::uint32_t>(seats.size()),
+            inventories,
+            lineage,
+            struck,
+            evicted,
+            committed,
+            seats,
+            replica_count};
+  }
   Plan plan() const { return plan_restore(input()); }
   void lose(std::uint32_t node) {
     std::erase_if(inventories, [&](const Inventory& inventory) { return inventory.life == life(node); });
@@ -189,15 +198,37 @@ TEST_F(Planner, ASourceThatWasNotReachedComesAfterAllOthers) {
   EXPECT_EQ(taken({{Seat(2), life(0)}, {Seat(2), life(1)}}), life(0));
 }
 
-TEST_F(Planner, NumbersThatAreNoRingPromiseTheOwnSlotsOnly) {
+// More replicas than there are other nodes: a copy on each of these, and no more.
+TEST_F(Planner, OfTooFewNodesEveryOtherOnePromisesACopy) {
   replica_count = 3;
   seal_own_41();
+  EXPECT_EQ(plan().resume, Step(40));
+  seal_replica_41();
+  EXPECT_EQ(plan().resume, Step(41)) << "the second copies are missing of both steps";
+  at(1).items.push_back(item(2, kReplica, 40));
+  EXPECT_EQ(plan().resume, Step(40)) << "one of them is not";
+}
+
+// Seats 0, 1 and 2 are of one node, seat 3 of the next: the replicas of the first three lie there, its own lies here.
+TEST_F(Planner, ANodeMayHaveMoreSeatsThanAnother) {
+  seats.clear();
+  inventories.clear();
+  for (std::uint32_t seat = 0; seat < 4; ++seat) seats.push_back({Seat(seat), life(seat / 3), "", seat % 3});
+  for (std::uint32_t node = 0; node < 2; ++node)
+    inventories.push_back({life(node), Generation(2), Step(40), {}, {}, 0});
+  for (std::uint32_t seat = 0; seat < 4; ++seat) {
+    at(seat / 3).items.push_back(item(seat, kOwn, 40));
+    at(1 - seat / 3).items.push_back(item(seat, kReplica, 40));
+    at(seat / 3).items.push_back(item(seat, kOwn, 41));
+  }
+  for (std::uint32_t seat = 0; seat < 3; ++seat) at(1).items.push_back(item(seat, kReplica, 41));
+  EXPECT_EQ(plan().resume, Step(40)) << "the replica of seat 3 is missing at node 0";
+  at(0).items.push_back(item(3, kReplica, 41));
   EXPECT_EQ(plan().resume, Step(41));
-  PlanInput odd = input();
-  odd.seats_per_node = 0;
-  EXPECT_EQ(plan_restore(odd).resume, Step(41));
-  odd.seats_per_node = 2;
-  EXPECT_EQ(plan_restore(odd).resume, Step(41));
+  evicted = {life(0)};
+  EXPECT_EQ(plan().resume, Step(41));
+  EXPECT_EQ(plan().sources[2], (Source{Seat(2), kReplica, life(1), Generation(1), Step(41)}));
+  EXPECT_EQ(plan().single_copies, (std::vector<Seat>{Seat(0), Seat(1), Seat(2), Seat(3)}));
 }
 
 TEST_F(Planner, TakesTheReplicaOfADeadNode) {

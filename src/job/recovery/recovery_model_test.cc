@@ -81,6 +81,8 @@ struct Node {
   Step known;  // greatest step that it knows to be committed
 };
 
+constexpr std::uint32_t kSeatsPerNodeMax = 3;
+
 struct Options {
   std::uint32_t node_count = 2;
   std::uint32_t seats_per_node = 1;
@@ -102,6 +104,8 @@ class World {
     spec_.replica_count = options.replica_count;
     spec_.wait_for_spare = options.wait_for_spare;
     holder_deaths_left_ = options.replica_count;
+    for (std::uint32_t seat = 0; seat < options.node_count * options.seats_per_node; ++seat)
+      positions_.push_back(seat / options.seats_per_node);
     for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id)
       nodes_[{NodeId(id), Incarnation(1)}];
   }
@@ -110,6 +114,7 @@ class World {
     state_ = std::get<StateMove>(decide_forming({spec_, records(), 0}, {NodeId(0), Incarnation(1)})).next;
     run();
     for (std::uint32_t epoch = 0; epoch < options_.epochs && state_.phase == JobPhase::running; ++epoch) {
+      if (choices_.rarely(3)) change_topology();
       train();
       recover();
       if (testing::Test::HasFatalFailure()) return;
@@ -126,16 +131,21 @@ class World {
 
   const JobState& state() const { return state_; }
   std::uint64_t decisions() const { return decisions_; }
+  std::uint64_t topologies() const { return topologies_; }  // that were not the first one's
 
  private:
   // --- what is true
 
-  std::uint32_t seat_count() const { return options_.node_count * options_.seats_per_node; }
+  std::uint32_t seat_count() const { return static_cast<std::uint32_t>(positions_.size()); }
+  std::uint32_t first_seat_of(std::uint32_t position) const {
+    return static_cast<std::uint32_t>(std::ranges::find(positions_, position) - positions_.begin());
+  }
   std::vector<NodeLife> holders_of(Seat seat) const {
-    const std::uint32_t position = seat.value / options_.seats_per_node;
     std::vector<NodeLife> holders;
-    for (std::uint32_t i = 1; i <= options_.replica_count; ++i)
-      holders.push_back(state_.seats[(position + i) % options_.node_count * options_.seats_per_node].life);
+    for (std::uint32_t i = 1; i <= options_.replica_count; ++i) {
+      const std::uint32_t position = (positions_[seat.value] + i) % (positions_.back() + 1);
+      holders.push_back(state_.seats[first_seat_of(position)].life);
+    }
     return holders;
   }
   // On the line of steps that the job goes on with.
@@ -221,6 +231,43 @@ class World {
     for (const NodeLife& life : survivors_of(state_)) known = std::max(known, nodes_.at(life).known);
     for (const NodeLife& life : lingering_) known = std::max(known, nodes_.at(life).known);
     return known;
+  }
+
+  // As a job that shrinks, grows or is laid out anew: other seats on other nodes, any number at each, in a generation of its
+  // own that goes on from the same step. What `pawl run` asked for stays as it was.
+  void change_topology() {
+    std::vector<NodeLife> lives = lives_of(state_.seats);
+    for (const auto& [life, node] : nodes_)
+      if (node.alive && !contains(lives, life)) lives.push_back(life);
+    const auto least = options_.replica_count + 1;
+    lives.resize(least + choices_.pick(static_cast<std::uint32_t>(lives.size()) - least + 1));
+    ++topologies_;
+    state_.generation = state_.ran = state_.generation.next();
+    state_.lineage.push_back({state_.generation, state_.resume});
+    state_.departed.insert(state_.departed.end(), state_.evicted.begin(), state_.evicted.end());
+    state_.evicted.clear();
+    state_.sources.clear();
+    state_.restart.clear();
+    state_.attempts.clear();
+    state_.seats.clear();
+    positions_.clear();
+    for (std::uint32_t position = 0; position < lives.size(); ++position) {
+      for (std::uint32_t local = 0, count = 1 + choices_.pick(kSeatsPerNodeMax); local < count; ++local) {
+        const Seat seat(seat_count());
+        state_.seats.push_back({seat, lives[position], text("host", lives[position].node), local});
+        state_.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
+        positions_.push_back(position);
+      }
+    }
+    for (auto& [life, node] : nodes_) node.memory.clear();
+    for (std::uint32_t i = 0; i < seat_count() && state_.resume > Step(0); ++i) {
+      const Slots whole{Slot{history_[state_.resume.value - 1], state_.resume, SlotState::sealed}, Slot{}};
+      nodes_.at(state_.seats[i].life).memory[{Seat(i), SourceKind::own_arena}] = whole;
+      for (const NodeLife& holder : holders_of(Seat(i)))
+        nodes_.at(holder).memory[{Seat(i), SourceKind::replica}] = whole;
+    }
+    holder_deaths_left_ = options_.replica_count;
+    commit_owed_ = false;
   }
 
   // --- training: slots as the protocol may leave them
@@ -309,7 +356,7 @@ class World {
       NodeRecord record;
       record.life = life;
       record.address = text("host", life.node, ":", life.incarnation);
-      record.parked = lowest_seat_of(state_, life) ? 0 : options_.seats_per_node;
+      record.parked = lowest_seat_of(state_, life) ? 0 : kSeatsPerNodeMax;
       record.healthy = true;
       const auto known = std::find_if(out.begin(), out.end(),
                                       [&record](const NodeRecord& r) { return r.life.node == record.life.node; });
@@ -638,16 +685,16 @@ class World {
     for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
       const Member& member = next.seats[seat];
       ASSERT_EQ(member.seat, Seat(seat));
-      ASSERT_EQ(member.local_index, seat % options_.seats_per_node);
+      ASSERT_EQ(member.local_index, seat - first_seat_of(positions_[seat]));
       ASSERT_FALSE(contains(next.evicted, member.life)) << "an evicted life sits again";
-      positions[member.life].insert(seat / options_.seats_per_node);
+      positions[member.life].insert(positions_[seat]);
       if (member.life != state_.seats[seat].life) {
         ASSERT_TRUE(contains(state_.evicted, state_.seats[seat].life)) << "a survivor lost its seat";
         ASSERT_TRUE(std::any_of(view.nodes.begin(), view.nodes.end(),
                                 [&](const NodeRecord& r) { return r.life == member.life; }));
       }
     }
-    ASSERT_EQ(positions.size(), options_.node_count);
+    ASSERT_EQ(positions.size(), positions_.back() + 1);
     for (const auto& [life, held] : positions) {
       ASSERT_EQ(held.size(), 1u);
       ASSERT_TRUE(ids.insert(life.node).second);
@@ -698,6 +745,8 @@ class World {
   Choices& choices_;
   JobSpec spec_;
   JobState state_;
+  std::vector<std::uint32_t> positions_;  // by seat, in the generation's topology
+  std::uint64_t topologies_ = 0;
   std::map<NodeLife, Node> nodes_;
   std::vector<Generation> history_;  // [s-1]: the generation that computed step s
   Step committed_;                   // the fact
@@ -733,12 +782,15 @@ Options drawn(SeededChoices& choices) {
 
 TEST(RecoveryModel, WithinThePolicyEveryCommittedStepIsRecovered) {
   const std::uint64_t cases = cases_per_test(12000);
+  std::uint64_t topologies = 0;
   for (std::uint64_t seed = 1; seed <= cases; ++seed) {
     SeededChoices choices(seed);
     World world(drawn(choices), choices);
     ASSERT_NO_FATAL_FAILURE(world.live()) << "seed " << seed;
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    topologies += world.topologies();
   }
+  EXPECT_GT(topologies, cases / 10) << "the world must change between generations";
 }
 
 TEST(RecoveryModel, BeyondThePolicyItGoesBackOrRefusesByWhatIsReallyThere) {

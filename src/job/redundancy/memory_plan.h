@@ -13,7 +13,7 @@ namespace pawl::job {
 struct MemoryPlan {
   std::uint64_t arena_bytes = 0;  // of one seat: all its slots
   std::uint32_t slot_count = 2;
-  std::uint32_t seats_per_node = 1;
+  std::uint32_t seats_per_node = 1;  // of the node that has most
   std::uint32_t replica_count = 0;
   bool of_spare = false;  // asked by a node that waits for seats, for the words of the refusal
 };

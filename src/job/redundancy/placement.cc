@@ -1,47 +1,34 @@
 #include "job/redundancy/placement.h"
 
-#include "base/text.h"
+#include <algorithm>
 
 namespace pawl::job {
-namespace {
 
-std::uint32_t node_count(const RingOptions& options) {
-  return options.seat_count / options.seats_per_node;
-}
-
-}  // namespace
-
-Status check_ring(const RingOptions& options) {
-  if (options.seat_count == 0 || options.seats_per_node == 0 || options.seat_count % options.seats_per_node != 0) {
-    return Error{Code::invalid, text(options.seat_count, " seats do not fill whole nodes of ", options.seats_per_node)};
+Ring::Ring(std::span<const std::uint32_t> seat_counts, std::uint32_t replica_count)
+    : replica_count_(
+          std::min(replica_count, seat_counts.empty() ? 0 : static_cast<std::uint32_t>(seat_counts.size() - 1))) {
+  for (const std::uint32_t count : seat_counts) {
+    first_seats_.push_back(first_seats_.back() + count);
+    seats_per_node_max_ = std::max(seats_per_node_max_, count);
   }
-  if (options.replica_count >= node_count(options)) {
-    return Error{Code::full, text(options.replica_count, " replicas need ", std::uint64_t{options.replica_count} + 1,
-                                  " failure domains, there are ", node_count(options))};
-  }
-  return {};
 }
 
-std::uint32_t ring_position(Seat seat, const RingOptions& options) {
-  return seat.value / options.seats_per_node;
+std::uint32_t Ring::position_of(Seat seat) const {
+  const auto behind = std::ranges::upper_bound(first_seats_, seat.value);
+  return static_cast<std::uint32_t>(behind - first_seats_.begin()) - 1;
 }
 
-std::vector<std::uint32_t> holder_positions(Seat seat, const RingOptions& options) {
+std::vector<std::uint32_t> Ring::holders_of(Seat seat) const {
   std::vector<std::uint32_t> positions;
-  for (std::uint32_t i = 1; i <= options.replica_count; ++i) {
-    positions.push_back((ring_position(seat, options) + i) % node_count(options));
-  }
+  for (std::uint32_t i = 1; i <= replica_count_; ++i) positions.push_back((position_of(seat) + i) % position_count());
   return positions;
 }
 
-std::vector<Seat> wards_of(std::uint32_t position, const RingOptions& options) {
-  const std::uint32_t nodes = node_count(options);
+std::vector<Seat> Ring::wards_of(std::uint32_t position) const {
   std::vector<Seat> wards;
-  for (std::uint32_t i = 1; i <= options.replica_count; ++i) {
-    const std::uint32_t owner = (position + nodes - i) % nodes;
-    for (std::uint32_t local = 0; local < options.seats_per_node; ++local) {
-      wards.push_back(Seat(owner * options.seats_per_node + local));
-    }
+  for (std::uint32_t i = 1; i <= replica_count_; ++i) {
+    const std::uint32_t owner = (position + position_count() - i) % position_count();
+    for (std::uint32_t seat = first_seats_[owner]; seat < first_seats_[owner + 1]; ++seat) wards.emplace_back(seat);
   }
   return wards;
 }

@@ -4,63 +4,93 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <numeric>
 #include <set>
 
 namespace pawl::job {
 namespace {
 
-TEST(Ring, NeedsWholeNodesAndEnoughDomains) {
-  EXPECT_TRUE(check_ring({4, 1, 1}));
-  EXPECT_TRUE(check_ring({4, 2, 1}));
-  EXPECT_TRUE(check_ring({1, 1, 0}));
-  EXPECT_EQ(check_ring({0, 1, 0}).error().code, Code::invalid);
-  EXPECT_EQ(check_ring({4, 0, 0}).error().code, Code::invalid);
-  EXPECT_EQ(check_ring({4, 3, 1}).error().code, Code::invalid);
-  EXPECT_EQ(check_ring({4, 4, 1}).error().code, Code::full);
-  EXPECT_EQ(check_ring({4, 1, 4}).error().code, Code::full);
-  EXPECT_EQ(check_ring({4, 1, 0xFFFFFFFF}).error().code, Code::full);
+using SeatCounts = std::vector<std::uint32_t>;
+
+TEST(ARing, MayBeEmpty) {
+  const Ring ring;
+  EXPECT_EQ(ring.seat_count(), 0u);
+  EXPECT_EQ(ring.position_count(), 0u);
+  EXPECT_EQ(Ring(SeatCounts(), 1).replica_count(), 0u);
 }
 
-TEST(Ring, TheNextPositionsHold) {
-  const RingOptions options{8, 2, 2};
-  EXPECT_EQ(ring_position(Seat(5), options), 2u);
-  EXPECT_EQ(holder_positions(Seat(5), options), (std::vector<std::uint32_t>{3, 0}));
-  EXPECT_EQ(wards_of(0, options), (std::vector<Seat>{Seat(6), Seat(7), Seat(4), Seat(5)}));
-  EXPECT_TRUE(holder_positions(Seat(5), {8, 2, 0}).empty());
+TEST(ARing, TheNextPositionsHold) {
+  const Ring ring(SeatCounts{2, 2, 2, 2}, 2);
+  EXPECT_EQ(ring.position_of(Seat(5)), 2u);
+  EXPECT_EQ(ring.holders_of(Seat(5)), (std::vector<std::uint32_t>{3, 0}));
+  EXPECT_EQ(ring.wards_of(0), (std::vector<Seat>{Seat(6), Seat(7), Seat(4), Seat(5)}));
+  EXPECT_TRUE(Ring(SeatCounts{2, 2, 2, 2}, 0).holders_of(Seat(5)).empty());
 }
 
-// For every small job: k distinct holders, never the owner's domain; wards are the inverse; equal load; and after any k
-// losses every seat is left with a copy.
-TEST(Ring, KeepsEverySeatThroughAnyKLosses) {
-  for (std::uint32_t nodes = 1; nodes <= 7; ++nodes) {
-    for (std::uint32_t each = 1; each <= 3; ++each) {
-      for (std::uint32_t k = 0; k < nodes && k <= 3; ++k) {
-        const RingOptions options{nodes * each, each, k};
-        ASSERT_TRUE(check_ring(options));
-        std::vector<std::set<std::uint32_t>> places(options.seat_count);
-        for (std::uint32_t seat = 0; seat < options.seat_count; ++seat) {
-          const auto holders = holder_positions(Seat(seat), options);
-          places[seat] = {holders.begin(), holders.end()};
-          ASSERT_EQ(places[seat].size(), k);
-          ASSERT_FALSE(places[seat].contains(ring_position(Seat(seat), options)));
-          places[seat].insert(ring_position(Seat(seat), options));
-        }
-        for (std::uint32_t position = 0; position < nodes; ++position) {
-          const std::vector<Seat> wards = wards_of(position, options);
-          ASSERT_EQ(wards.size(), k * each);
-          for (std::uint32_t seat = 0; seat < options.seat_count; ++seat) {
-            const auto holders = holder_positions(Seat(seat), options);
-            ASSERT_EQ(std::ranges::count(wards, Seat(seat)), std::ranges::count(holders, position));
-          }
-        }
-        for (std::uint32_t dead = 0; dead < 1u << nodes; ++dead) {
-          if (std::popcount(dead) > static_cast<int>(k)) continue;
-          for (const auto& held : places) {
-            ASSERT_TRUE(std::ranges::any_of(held, [&](std::uint32_t p) { return (dead >> p & 1) == 0; }));
-          }
-        }
-      }
-    }
+TEST(ARing, MayHaveMoreSeatsAtOnePositionThanAtAnother) {
+  const Ring ring(SeatCounts{1, 3, 2}, 1);
+  EXPECT_EQ(ring.seat_count(), 6u);
+  EXPECT_EQ(ring.seats_per_node_max(), 3u);
+  EXPECT_EQ(ring.position_of(Seat(0)), 0u);
+  EXPECT_EQ(ring.position_of(Seat(3)), 1u);
+  EXPECT_EQ(ring.position_of(Seat(4)), 2u);
+  EXPECT_EQ(ring.first_seat(2), Seat(4));
+  EXPECT_EQ(ring.seats_at(1), 3u);
+  EXPECT_EQ(ring.wards_of(2), (std::vector<Seat>{Seat(1), Seat(2), Seat(3)}));
+  EXPECT_EQ(ring.wards_of(0), (std::vector<Seat>{Seat(4), Seat(5)}));
+}
+
+TEST(ARing, OfFewNodesHasAsManyReplicasAsItCan) {
+  const Ring ring(SeatCounts{1, 1, 1}, 5);
+  EXPECT_EQ(ring.replica_count(), 2u);
+  EXPECT_EQ(ring.holders_of(Seat(1)), (std::vector<std::uint32_t>{2, 0}));
+  EXPECT_TRUE(Ring(SeatCounts{4}, 1).holders_of(Seat(1)).empty());
+}
+
+void for_each_way(std::uint32_t positions, SeatCounts& counts, const std::function<void()>& act) {
+  if (counts.size() == positions) return act();
+  for (std::uint32_t count = 1; count <= 3; ++count) {
+    counts.push_back(count);
+    for_each_way(positions, counts, act);
+    counts.pop_back();
+  }
+}
+
+void expect_sound(const Ring& ring, const SeatCounts& counts, std::uint32_t k) {
+  const auto nodes = static_cast<std::uint32_t>(counts.size());
+  ASSERT_EQ(ring.seat_count(), std::accumulate(counts.begin(), counts.end(), 0u));
+  std::vector<std::set<std::uint32_t>> places(ring.seat_count());
+  for (std::uint32_t seat = 0; seat < ring.seat_count(); ++seat) {
+    const std::uint32_t own = ring.position_of(Seat(seat));
+    ASSERT_LE(ring.first_seat(own), Seat(seat));
+    ASSERT_LT(seat, ring.first_seat(own).value + counts[own]);
+    const auto holders = ring.holders_of(Seat(seat));
+    places[seat] = {holders.begin(), holders.end()};
+    ASSERT_EQ(places[seat].size(), k);
+    ASSERT_FALSE(places[seat].contains(own));
+    places[seat].insert(own);
+  }
+  for (std::uint32_t position = 0; position < nodes; ++position) {
+    const std::vector<Seat> wards = ring.wards_of(position);
+    for (std::uint32_t seat = 0; seat < ring.seat_count(); ++seat)
+      ASSERT_EQ(std::ranges::count(wards, Seat(seat)), std::ranges::count(ring.holders_of(Seat(seat)), position));
+  }
+  for (std::uint32_t dead = 0; dead < 1u << nodes; ++dead) {
+    if (std::popcount(dead) > static_cast<int>(k)) continue;
+    for (const auto& held : places)
+      ASSERT_TRUE(std::ranges::any_of(held, [&](std::uint32_t p) { return (dead >> p & 1) == 0; }));
+  }
+}
+
+// For every small job: k distinct holders, never the owner's domain; wards are the inverse; and after any k losses every
+// seat is left with a copy.
+TEST(ARing, KeepsEverySeatThroughAnyKLosses) {
+  for (std::uint32_t nodes = 1; nodes <= 5; ++nodes) {
+    SeatCounts counts;
+    for_each_way(nodes, counts, [&] {
+      for (std::uint32_t k = 0; k < nodes && k <= 3; ++k) expect_sound(Ring(counts, k), counts, k);
+    });
   }
 }
 

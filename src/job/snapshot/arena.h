@@ -94,7 +94,7 @@ class Slot {
   [[nodiscard]] Status seal_frozen(Generation generation, Step step) const;
 
   // Whether a shelf has verified and acknowledged the step that `of` names, which was this slot's word (the slot may be
-  // reopened between two looks at it). `shelf` counts those that the seat feeds: the i-th of holder_positions
+  // reopened between two looks at it). `shelf` counts those that the seat feeds: the i-th of Ring::holders_of
   // (job/redundancy/placement.h).
   [[nodiscard]] bool acknowledged(SlotWord of, std::uint32_t shelf) const;
   [[nodiscard]] bool acknowledged_by_all(SlotWord of) const;  // true of a sealed one whose seat feeds none
