@@ -203,6 +203,7 @@ void Generations::tidy_keys() {
   const Generation named = mirror.topology ? mirror.topology->generation : Generation(0);
   parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation(), named](Control& control) {
     erase_topologies_before(control, keys.topologies(), named);
+    (void)control.erase_prefix(keys.reports(generation));  // most of all: so that they need not be listed below
     erase_up_to(control, keys.all_reports(), generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
     erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));

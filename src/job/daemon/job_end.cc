@@ -46,16 +46,18 @@ void JobEnd::propose_stop(Step step) {
 void JobEnd::consider_finish() {
   if (!context_.is_running()) return;
   const JobMirror& mirror = context_.mirror;
-  const EndedSeats seats = ended_seats(mirror.finishes(), mirror.generation());
+  const std::vector<SeatStep> ended = mirror.finishes().earliest(mirror.generation());
   for (TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat || trainer.shared.page == nullptr || trainer.seated != mirror.generation()) continue;
-    const Decision apart = decide_apart(mirror.state(), seats.ended,
-                                        {*trainer.seat, Step(trainer.shared.page->step.load())}, context_.self);
+    const Decision apart =
+        decide_apart(mirror.state(), ended, {*trainer.seat, Step(trainer.shared.page->step.load())}, context_.self);
     if (const StateMove* move = std::get_if<StateMove>(&apart)) return mover_.move(move->next, move->why);
     if (trainer.line.waits_for(MessageKind::finish)) put_finish(trainer);
   }
-  if (!mirror.is_root()) return;
-  const Decision decision = decide_finished(mirror.state(), seats.finished, context_.self);
+  const std::size_t finished = mirror.finishes().finished_count(mirror.generation());
+  if (!mirror.is_root() || finished < mirror.state().seats.size()) return;
+  const Decision decision =
+      decide_finished(mirror.state(), mirror.finishes().finished_seats(mirror.generation()), context_.self);
   if (const StateMove* move = std::get_if<StateMove>(&decision)) mover_.move(move->next, move->why);
 }
 
@@ -64,8 +66,7 @@ void JobEnd::put_finish(TrainerProcess& trainer) {
   const Seat seat = *trainer.seat;
   const SeatFinish finish{context_.mirror.generation(), trainer.last_steps.last,
                           progress_().committed >= trainer.last_steps.commit_first};
-  const auto& told = context_.mirror.finishes();
-  if (const auto found = told.find(seat); found != told.end() && found->second == finish) return;
+  if (const SeatFinish* told = context_.mirror.finishes().of(seat); told != nullptr && *told == finish) return;
   context_.mirror.note_finish(seat, finish);
   const Json value{
       {"generation", finish.generation.value}, {"step", finish.step.value}, {"committed", finish.committed}};

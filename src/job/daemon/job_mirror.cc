@@ -128,7 +128,7 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
     const json record = json::parse(*value, nullptr, false);
     const SeatFinish finish{Generation(number_in(record, "generation")), Step(number_in(record, "step")),
                             flag_in(record, "committed")};
-    if (finish.generation.value > 0) finishes_[seat] = finish;
+    if (finish.generation.value > 0) finishes_.note(seat, finish);
   } else if (id_after(keys_.exits(), key, seat)) {
     if (const auto end = trainer_end_in(seat, *value)) note_end(*end);
   }

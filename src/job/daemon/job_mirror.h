@@ -61,8 +61,8 @@ class JobMirror {
 
   void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
   void forget_own_stop_ack() { stop_.told.erase(self_.node); }
-  void note_finish(Seat seat, const SeatFinish& finish) { finishes_[seat] = finish; }
-  void forget_finish(Seat seat) { finishes_.erase(seat); }
+  void note_finish(Seat seat, const SeatFinish& finish) { finishes_.note(seat, finish); }
+  void forget_finish(Seat seat) { finishes_.forget(seat); }
   void note_end(const TrainerEnd& end) { ends_.insert_or_assign(end.seat, end); }
 
   [[nodiscard]] const JobKeys& keys() const { return keys_; }
@@ -78,7 +78,7 @@ class JobMirror {
   [[nodiscard]] const Registrations& registrations() const { return registrations_; }
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
   [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
-  [[nodiscard]] const std::map<Seat, SeatFinish>& finishes() const { return finishes_; }
+  [[nodiscard]] const Finishes& finishes() const { return finishes_; }
   [[nodiscard]] const StopView& stop() const { return stop_; }
   [[nodiscard]] std::vector<Accusation> accusations() const;  // of the state's generation
   // When anything last changed from which a recovery could go on.
@@ -117,7 +117,7 @@ class JobMirror {
   Registrations registrations_;
   std::map<std::string, Accusation> accusations_;  // by key
   Duration news_at_{};
-  std::map<Seat, SeatFinish> finishes_;
+  Finishes finishes_;
   std::map<Seat, TrainerEnd> ends_;
   StopView stop_;
 };

@@ -176,7 +176,7 @@ TEST_F(Mirror, AListingIsTheWholeTruth) {
   EXPECT_TRUE(mirror.registrations().has(test_life(1)));
   for (const std::uint32_t gone : {0u, 7u, 2u})  // 2: a member that this node has never seen
     EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(gone)), 40s) << gone;
-  EXPECT_TRUE(mirror.finishes().empty());
+  EXPECT_EQ(mirror.finishes().size(), 0u);
   EXPECT_TRUE(mirror.ends().empty());
   (void)mirror.apply_all({{}, 61}, 50s);
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(0)), 40s);
@@ -217,7 +217,7 @@ TEST_F(Mirror, ReadsStopsFinishesAndExits) {
   (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
   (void)put(keys.finish(Seat(0)), "no JSON");
   ASSERT_EQ(mirror.finishes().size(), 1u);
-  EXPECT_EQ(mirror.finishes().at(Seat(2)), (SeatFinish{Generation(2), Step(9), true}));
+  EXPECT_EQ(*mirror.finishes().of(Seat(2)), (SeatFinish{Generation(2), Step(9), true}));
   mirror.note_finish(Seat(1), {Generation(2), Step(9), false});
   EXPECT_EQ(mirror.finishes().size(), 2u);
   mirror.forget_finish(Seat(1));

@@ -1,7 +1,10 @@
 // The end of a job: the step after which it stops, and who has finished. What one daemon does about them. Pure.
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "job/recovery/decide.h"
@@ -29,11 +32,26 @@ struct StopDuties {
 };
 [[nodiscard]] StopDuties decide_stop(const JobState& state, const StopView& view, NodeLife self);
 
-// The seats that have ended their steps in this generation, and of those the ones whose last window is committed.
-struct EndedSeats {
-  std::vector<SeatStep> ended;
-  std::vector<Seat> finished;
+// Who waits for the end, as an index: every node asks it at each key that comes, while all of thousands of seats end.
+class Finishes {
+ public:
+  void note(Seat seat, const SeatFinish& finish);
+  void forget(Seat seat);
+  void clear();
+  [[nodiscard]] const SeatFinish* of(Seat seat) const;  // nullptr: the seat has told nothing
+  [[nodiscard]] std::size_t size() const { return by_seat_.size(); }
+  // The two that ended with the least steps in this generation: one of them is another seat than the one that asks.
+  [[nodiscard]] std::vector<SeatStep> earliest(Generation generation) const;
+  [[nodiscard]] std::size_t finished_count(Generation generation) const;        // seats whose last window is committed
+  [[nodiscard]] std::vector<Seat> finished_seats(Generation generation) const;  // these; linear in all
+
+ private:
+  struct Ended {
+    std::set<std::pair<Step, Seat>> by_step;
+    std::size_t finished = 0;
+  };
+  std::map<Seat, SeatFinish> by_seat_;
+  std::map<Generation, Ended> by_generation_;
 };
-[[nodiscard]] EndedSeats ended_seats(const std::map<Seat, SeatFinish>& finishes, Generation generation);
 
 }  // namespace pawl::job
