@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "job/membership/inventory.h"
 #include "job/membership/job_state.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
@@ -17,6 +18,13 @@ void check(pawl::Result<Record> (*parse)(std::string_view), std::string_view jso
   if (!again || !(*again == *record)) std::abort();
 }
 
+void check_inventory(std::string_view record) {
+  const pawl::Result<pawl::job::Inventory> inventory = pawl::job::parse_inventory(record);
+  if (!inventory) return;
+  const auto again = pawl::job::parse_inventory(pawl::job::to_text(*inventory));
+  if (!again || !(*again == *inventory)) std::abort();
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
@@ -25,7 +33,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   check(&pawl::job::parse_topology, json);
   check(&pawl::job::parse_job_spec, json);
   check(&pawl::job::parse_node_record, json);
-  check(&pawl::job::parse_inventory, json);
+  check_inventory(json);
   check(&pawl::job::parse_accusation, json);
   check(&pawl::job::parse_fault_report, json);
   return 0;

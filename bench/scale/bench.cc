@@ -37,7 +37,7 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t kSeatsPerNode = 8;
 constexpr std::uint32_t kSpares = 2;
-constexpr Step kCommitted(40);
+constexpr Step kCommitted(123'456);
 
 double cpu_ms() {
   timespec now{};
@@ -65,6 +65,11 @@ NodeLife life_of(std::uint32_t node) {
   return {NodeId(node), Incarnation(1'700'000'000'000'000'000u + node)};
 }
 
+// No two seats' are alike, as where a model is sharded.
+std::uint64_t layout_of(Seat seat) {
+  return (seat.value + 1) * 0x9e3779b97f4a7c15u;
+}
+
 std::string address_of(std::uint32_t node) {
   return text("10.", node >> 16, ".", node >> 8 & 255, ".", node & 255, ":41234");
 }
@@ -85,10 +90,8 @@ struct Job {
       for (std::uint32_t local = 0; local < kSeatsPerNode; ++local) {
         const Seat seat(node * kSeatsPerNode + local);
         state.seats.push_back({seat, life_of(node), address_of(node), local});
-        state.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
       }
     }
-    state.plan_digest = digest_of(state.sources, state.resume);
   }
   [[nodiscard]] NodeLife victim() const { return life_of(5); }
   [[nodiscard]] NodeLife leader() const { return life_of(6); }  // beside it on the ring: the first to know
@@ -118,9 +121,10 @@ struct Job {
       const Seat own(node * kSeatsPerNode + local);
       const Seat ward((node + nodes - 1) % nodes * kSeatsPerNode + local);
       for (const std::uint64_t step : {kCommitted.value, kCommitted.value + 1}) {
-        inventory.items.push_back({own, SourceKind::own_arena, Generation(1), Step(step), SlotState::sealed, 77});
+        inventory.items.push_back(
+            {own, SourceKind::own_arena, Generation(1), Step(step), SlotState::sealed, layout_of(own)});
         const SlotState state = step == kCommitted.value ? SlotState::sealed : SlotState::dirty;
-        inventory.items.push_back({ward, SourceKind::replica, Generation(1), Step(step), state, 77});
+        inventory.items.push_back({ward, SourceKind::replica, Generation(1), Step(step), state, layout_of(ward)});
       }
       inventory.trainers_alive.push_back(own);
     }
@@ -381,7 +385,7 @@ Row recover(std::uint32_t nodes, double seconds) {
   note_state();
   phase.puts(alive.size(), [&](std::size_t i) {
     control.put(job.keys.event(1'700'000'000'000'000'000u + i, NodeId(alive[i])), job.frozen(alive[i]));
-    control.put(job.keys.inventory(Generation(2), NodeId(alive[i])), to_json(job.inventory(alive[i])));
+    control.put(job.keys.inventory(Generation(2), NodeId(alive[i])), to_text(job.inventory(alive[i])));
   });
   expect(leader, JobPhase::restoring, Generation(2));
   if (leader.mirror().state().resume != kCommitted) give_up("it resumes from another step than the committed one");

@@ -81,7 +81,7 @@ Result<Holdings> look(const JobAccess& access) {
       found.silent.push_back(text("node ", node.record.life.node, " was not asked: ", node.why_not));
       continue;
     }
-    Result<Inventory> inventory = parse_inventory(node.answer.dump());
+    Result<Inventory> inventory = parse_inventory(string_in(node.answer, "inventory"));
     if (!inventory) return std::move(inventory).error().within(text("node ", node.record.life.node));
     found.committed = std::max(found.committed, inventory->committed);
     found.inventories.push_back(std::move(inventory).value());

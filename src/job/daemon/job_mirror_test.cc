@@ -106,8 +106,8 @@ TEST_F(Mirror, KeepsReportsOfTheStatesGenerationOnly) {
   Inventory inventory;
   inventory.life = test_life(0);
   inventory.generation = Generation(2);
-  (void)put(keys.inventory(Generation(2), NodeId(0)), to_json(inventory));
-  (void)put(keys.inventory(Generation(1), NodeId(2)), to_json(inventory));
+  (void)put(keys.inventory(Generation(2), NodeId(0)), to_text(inventory));
+  (void)put(keys.inventory(Generation(1), NodeId(2)), to_text(inventory));
   (void)put(keys.ready(Generation(2), NodeId(2)), ready_record(test_life(2)));
   (void)put(keys.ready(Generation(1), NodeId(0)), ready_record(test_life(0)));
   (void)put(keys.fault(Generation(2), Seat(1)), to_json(FaultReport{Seat(1), "2"}));
@@ -274,10 +274,10 @@ TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
   Inventory inventory;
   inventory.generation = state.generation;
   inventory.life = test_life(0, 7);
-  (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
+  (void)put(keys.inventory(state.generation, NodeId(0)), to_text(inventory));
   EXPECT_EQ(mirror.reports.awaited().size(), 2u) << "another life's";
   inventory.life = test_life(0);
-  (void)put(keys.inventory(state.generation, NodeId(0)), to_json(inventory));
+  (void)put(keys.inventory(state.generation, NodeId(0)), to_text(inventory));
   EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(1), test_life(1)}}));
   inventory.life = test_life(1);
   mirror.reports.note(inventory);

@@ -17,6 +17,7 @@
 #include "env/fd.h"
 #include "env/shared_memory.h"
 #include "job/daemon/spare_memory.h"
+#include "job/membership/inventory.h"
 #include "job/membership/job_state.h"
 #include "job/redundancy/progress.h"
 #include "job/snapshot/arena.h"

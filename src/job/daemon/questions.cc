@@ -116,7 +116,7 @@ std::string Questions::inventory_json() const {
   inventory.generation = parts_.context.mirror.generation();
   inventory.committed = hooks_.progress().committed;
   inventory.items = parts_.memory.inventory();
-  return to_json(inventory);
+  return Json{{"inventory", to_text(inventory)}}.dump();
 }
 
 std::string Questions::status_json() const {

@@ -103,7 +103,7 @@ TEST_F(Asked, StatusOfAMemberNamesWhatIsExposed) {
 }
 
 TEST_F(Asked, InventoryIsTheMemorys) {
-  const auto inventory = parse_inventory(questions.answer(R"({"ask":"inventory"})", true));
+  const auto inventory = parse_inventory(ask(R"({"ask":"inventory"})")["inventory"].get<std::string>());
   ASSERT_TRUE(inventory);
   EXPECT_EQ(inventory->committed, Step(3));
 }

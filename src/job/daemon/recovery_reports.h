@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "job/membership/inventory.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/members.h"
 

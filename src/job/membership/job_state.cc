@@ -48,7 +48,8 @@ const char* text_of(Enum value) {
   return index < kNames<Enum>.size() ? kNames<Enum>[index] : "?";
 }
 
-// Each record's fields, once for both directions: `io(name, member)`.
+// Each record's fields, once for both directions: `io(name, member)`; io.unless_default leaves out a value that is as in a
+// new record.
 template <class Record, class Plain>
 concept Is = std::same_as<std::remove_const_t<Record>, Plain>;
 
@@ -59,10 +60,6 @@ void fields(Io& io, Record& r) {
   io("test_hooks", r.test_hooks), io("gate_off", r.gate_off), io("deadline_ms", r.deadline_ms);
   io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
 }
-template <class Io, Is<NodeLife> Record>
-void fields(Io& io, Record& r) {
-  io("node", r.node), io("incarnation", r.incarnation);
-}
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {
   io("life", r.life), io("address", r.address), io("lifeline", r.lifeline), io("local_path", r.local_path);
@@ -71,6 +68,10 @@ void fields(Io& io, Record& r) {
   io("arena_bytes", r.arena_bytes);
 }
 // Rows of a table, as lists without names: neighbouring seats that are alike share one.
+struct TopologyName {
+  Generation generation;
+  std::uint64_t digest = 0;
+};
 struct SeatRow {  // `seats` seats on one node, in consecutive places there
   NodeLife life;
   std::string address;
@@ -80,9 +81,6 @@ struct SeatRow {  // `seats` seats on one node, in consecutive places there
 struct MovedRow {  // of the seats from `first` on
   Seat first;
   SeatRow row;
-};
-struct LifeRow {
-  NodeLife life;
 };
 struct SourceRow {  // of the next `seats` seats. `from`: none is the node where each of them sits
   std::uint32_t seats = 0;
@@ -95,6 +93,14 @@ struct SeatRange {
   Seat first;
   std::uint32_t seats = 0;
 };
+template <class Io, Is<NodeLife> Row>
+void columns(Io& io, Row& r) {
+  io(r.node), io(r.incarnation);
+}
+template <class Io, Is<TopologyName> Row>
+void columns(Io& io, Row& r) {
+  io(r.generation), io(r.digest);
+}
 template <class Io, Is<SeatRow> Row>
 void columns(Io& io, Row& r) {
   io(r.life.node), io(r.life.incarnation), io(r.address), io(r.first_index), io(r.seats);
@@ -102,10 +108,6 @@ void columns(Io& io, Row& r) {
 template <class Io, Is<MovedRow> Row>
 void columns(Io& io, Row& r) {
   io(r.first), columns(io, r.row);
-}
-template <class Io, Is<LifeRow> Row>
-void columns(Io& io, Row& r) {
-  io(r.life.node), io(r.life.incarnation);
 }
 template <class Io, Is<LineageEntry> Row>
 void columns(Io& io, Row& r) {
@@ -120,69 +122,58 @@ void columns(Io& io, Row& r) {
   io(r.first), io(r.seats);
 }
 template <class Type>
-concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, MovedRow> || std::same_as<Type, LifeRow> ||
-    std::same_as<Type, LineageEntry> || std::same_as<Type, SourceRow> || std::same_as<Type, SeatRange>;
+concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, MovedRow> || std::same_as<Type, NodeLife> ||
+    std::same_as<Type, TopologyName> || std::same_as<Type, LineageEntry> || std::same_as<Type, SourceRow> ||
+    std::same_as<Type, SeatRange>;
 
-struct TopologyName {
-  Generation generation;
-  std::uint64_t digest = 0;
-};
 struct TopologyRecord {
   Generation generation;
   std::vector<SeatRow> seats;
 };
-// JobState as it is written: what may be long is in rows, and empty in `state`.
-struct JobRecord {
-  JobState state;
+// JobState as it is written: what may be long is in rows. Of `state` itself that is not looked at.
+template <class State>
+struct JobRecordOf {
+  State state;
   std::optional<TopologyName> topology;
   std::vector<SeatRow> seats;   // without a topology: all
   std::vector<MovedRow> moved;  // with one: what is another's there, ascending
-  std::vector<LifeRow> departed;
   std::vector<SourceRow> sources;
   std::vector<SeatRange> restart;
 };
+using JobRecord = JobRecordOf<JobState>;             // what is read
+using JobRecordView = JobRecordOf<const JobState&>;  // what is written: a state of many seats is not copied for it
 template <class Io, Is<Struck> Record>
 void fields(Io& io, Record& r) {
   io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
 }
 template <class Io, Is<Cause> Record>
 void fields(Io& io, Record& r) {
-  io("kind", r.kind), io("node", r.node), io("seat", r.seat), io("detail", r.detail);
-  io("detected_wall_ms", r.detected_wall_ms);
+  io("kind", r.kind), io.unless_default("node", r.node), io.unless_default("seat", r.seat);
+  io.unless_default("detail", r.detail), io.unless_default("detected_wall_ms", r.detected_wall_ms);
 }
 template <class Io, Is<Attempt> Record>
 void fields(Io& io, Record& r) {
-  io("kind", r.kind), io("seat", r.seat), io("resume", r.resume), io("count", r.count);
-}
-template <class Io, Is<TopologyName> Record>
-void fields(Io& io, Record& r) {
-  io("generation", r.generation), io("digest", r.digest);
+  io("kind", r.kind), io.unless_default("seat", r.seat), io("resume", r.resume), io("count", r.count);
 }
 template <class Io, Is<TopologyRecord> Record>
 void fields(Io& io, Record& r) {
   io("generation", r.generation), io("seats", r.seats);
 }
-template <class Io, Is<JobRecord> Record>
-void fields(Io& io, Record& r) {
+template <class Io, class Record>
+requires(Is<Record, JobRecord> || Is<Record, JobRecordView>) void fields(Io& io, Record& r) {
   auto& s = r.state;
-  io("generation", s.generation), io("phase", s.phase), io("leader", s.leader), io("topology", r.topology);
-  io("seats", r.seats), io("moved", r.moved), io("evicted", s.evicted), io("departed", r.departed),
-      io("struck", s.struck), io("lineage", s.lineage);
-  io("ran", s.ran), io("committed", s.committed), io("resume", s.resume), io("sources", r.sources);
-  io("restart", r.restart), io("plan_digest", s.plan_digest), io("cold", s.cold), io("causes", s.causes);
-  io("attempts", s.attempts), io("waiting", s.waiting), io("verdict", s.verdict);
+  io("generation", s.generation), io("phase", s.phase), io("leader", s.leader);
+  io.unless_default("topology", r.topology), io.unless_default("seats", r.seats), io.unless_default("moved", r.moved);
+  io.unless_default("evicted", s.evicted), io.unless_default("departed", s.departed),
+      io.unless_default("struck", s.struck);
+  io.unless_default("lineage", s.lineage), io.unless_default("ran", s.ran), io.unless_default("committed", s.committed);
+  io.unless_default("resume", s.resume), io.unless_default("sources", r.sources),
+      io.unless_default("restart", r.restart);
+  io.unless_default("plan_digest", s.plan_digest), io.unless_default("cold", s.cold),
+      io.unless_default("causes", s.causes);
+  io.unless_default("attempts", s.attempts), io.unless_default("waiting", s.waiting);
+  io.unless_default("verdict", s.verdict);
 }
-template <class Io, Is<InventoryItem> Record>
-void fields(Io& io, Record& r) {
-  io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
-  io("state", r.state), io("layout_digest", r.layout_digest);
-}
-template <class Io, Is<Inventory> Record>
-void fields(Io& io, Record& r) {
-  io("life", r.life), io("generation", r.generation), io("committed", r.committed), io("items", r.items);
-  io("trainers_alive", r.trainers_alive), io("frozen_wall_ms", r.frozen_wall_ms);
-}
-
 template <class Io, Is<Accusation> Record>
 void fields(Io& io, Record& r) {
   io("victim", r.victim), io("accuser", r.accuser);
@@ -197,6 +188,23 @@ struct Writer {
   template <class Value>
   void operator()(const char* name, const Value& value) {
     object[name] = encode(value);
+  }
+  template <class Value>
+  void unless_default(const char* name, const Value& value) {
+    if (!is_default(value)) (*this)(name, value);
+  }
+
+  template <class Value>
+  static bool is_default(const Value& value) {
+    return value == Value{};
+  }
+  template <class Value>
+  static bool is_default(const std::vector<Value>& values) {
+    return values.empty();
+  }
+  template <class Value>
+  static bool is_default(const std::optional<Value>& value) {
+    return !value;
   }
 
   static json encode(const std::string& value) { return value; }
@@ -255,6 +263,10 @@ class Reader {
       decode(*found, value);
     }
     path_.resize(length);
+  }
+  template <class Value>
+  void unless_default(const char* name, Value& value) {
+    if (object_->contains(name)) (*this)(name, value);
   }
 
   template <class Record>
@@ -432,7 +444,6 @@ void check(Reader& reader, const JobRecord& record) {
     if (lineage[i].generation <= lineage[i - 1].generation)
       reader.fail(text("lineage[", i, "].generation: not later than the one before"));
 }
-void check(Reader&, const Inventory&) {}
 void check(Reader&, const Accusation&) {}
 void check(Reader&, const FaultReport&) {}
 
@@ -475,15 +486,9 @@ std::vector<MovedRow> moved_since(const std::vector<Member>& before, const std::
   return moved;
 }
 
-// Without its seats.
-JobRecord record_of(const JobState& state) {
-  JobRecord record;
-  record.state = state;
-  record.state.seats.clear();
-  record.state.departed.clear();
-  record.state.sources.clear();
-  record.state.restart.clear();
-  for (const NodeLife& life : state.departed) record.departed.push_back({life});
+// Without its seats. Refers to `state`.
+JobRecordView record_of(const JobState& state) {
+  JobRecordView record{state, {}, {}, {}, {}, {}};
   for (std::size_t i = 0; i < state.sources.size(); ++i) {
     const Source& source = state.sources[i];
     const bool own = i < state.seats.size() && source.from == state.seats[i].life;
@@ -513,7 +518,6 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
     for (std::uint32_t i = 0; i < moved.row.seats; ++i)
       state.seats[moved.first.value + i] = {Seat(moved.first.value + i), moved.row.life, moved.row.address,
                                             moved.row.first_index + i};
-  for (const LifeRow& row : record.departed) state.departed.push_back(row.life);
   for (const SourceRow& row : record.sources) {
     for (std::uint32_t i = 0; i < row.seats; ++i) {
       const Seat seat(static_cast<std::uint32_t>(state.sources.size()));
@@ -555,15 +559,12 @@ std::string to_json(const NodeRecord& record) {
   return write(record);
 }
 std::string to_json(const JobState& state) {
-  JobRecord record = record_of(state);
+  JobRecordView record = record_of(state);
   record.seats = rows_of(state.seats);
   return write(record);
 }
 std::string to_json(const Topology& topology) {
   return write(TopologyRecord{topology.generation, rows_of(topology.seats)});
-}
-std::string to_json(const Inventory& inventory) {
-  return write(inventory);
 }
 std::string to_json(const Accusation& accusation) {
   return write(accusation);
@@ -620,7 +621,7 @@ Result<Topology> parse_topology(std::string_view json) {
   return make_topology(record.generation, seats_of(record.seats));
 }
 WrittenState write_state(const JobState& state, const Topology* known, std::size_t rows_max) {
-  JobRecord record = record_of(state);
+  JobRecordView record = record_of(state);
   record.seats = rows_of(state.seats);
   if (record.seats.size() <= rows_max) return {write(record)};
   record.seats.clear();
@@ -636,8 +637,19 @@ WrittenState write_state(const JobState& state, const Topology* known, std::size
   written.state = write(record);
   return written;
 }
-Result<Inventory> parse_inventory(std::string_view json) {
-  return read<Inventory>("inventory", json);
+Status check_records_of(const JobSpec& spec, std::size_t address_bytes) {
+  TopologyRecord record{Generation(kGenerationMax), {}};
+  for (std::uint32_t node = 0; node < spec.node_count; ++node)
+    record.seats.push_back({{NodeId(node), Incarnation(std::numeric_limits<std::int64_t>::max())},
+                            std::string(address_bytes, 'x'),
+                            0,
+                            spec.seats_per_node});
+  const std::size_t bytes = write(record).size();
+  if (bytes <= kRecordBytesMax) return {};
+  const std::size_t each = bytes / spec.node_count + 1;
+  return Error{Code::full, text(spec.node_count, " nodes are too many: the record of who sits where would have ", bytes,
+                                " bytes, ", each, " a node, and at most ", kRecordBytesMax,
+                                " are possible: use at most ", kRecordBytesMax / each, " nodes")};
 }
 Result<Accusation> parse_accusation(std::string_view json) {
   return read<Accusation>("accusation", json);

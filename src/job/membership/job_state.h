@@ -3,8 +3,9 @@
 // Everything lives under /pawl/<job>/ in the control (etcd's protocol); docs/protocol.md lists the keys and who writes
 // them. The state moves only by compare-and-swap: forming -> restoring -> running -> quiescing -> restoring -> running;
 // a further death opens a further generation from any of the last three. Any daemon may carry it on.
-// Pure: who decides what is in job/recovery. Parsing refuses what it does not know (Code::corrupt, naming the field): a
-// missing or unknown field, another type, a number out of range, text beyond kRecordBytesMax. It never aborts.
+// Pure: who decides what is in job/recovery. What a daemon's memory holds: inventory.h. Parsing refuses what it does not
+// know (Code::corrupt, naming the field): a missing or unknown field, another type, a number out of range, text beyond
+// kRecordBytesMax. It never aborts.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -146,7 +147,7 @@ struct JobState {
   Generation ran;                     // the last generation that reached `running`; 0: none has, nothing was trained
   Step committed;                     // greatest step known to be committed at the last decision; R once it runs
   Step resume;                        // R; meaningful from `restoring` on
-  std::vector<Source> sources;        // one a seat, from `restoring` on
+  std::vector<Source> sources;        // one a seat, while it is `restoring`
   std::vector<Seat> restart;          // seats whose trainer process must be (or was) started anew on its node
   std::uint64_t plan_digest = 0;
   bool cold = false;              // every trainer starts anew from step 0: a death before the first commit
@@ -155,28 +156,6 @@ struct JobState {
   std::string waiting;            // for what, if the decision waits ("a spare for seat 2")
   std::string verdict;            // of finished and failed, a sentence; else which committed steps are redone, if any
   bool operator==(const JobState&) const = default;
-};
-
-// What one daemon's frozen memory holds.
-struct InventoryItem {
-  Seat seat;
-  SourceKind kind = SourceKind::nothing;  // own_arena or replica
-  Generation slot_generation;
-  Step step;
-  SlotState state = SlotState::empty;  // dirty slots are listed too, for the record; never a source
-  std::uint64_t layout_digest = 0;
-  bool operator==(const InventoryItem&) const = default;
-};
-
-// reports/<generation>/inventory/<node>
-struct Inventory {
-  NodeLife life;
-  Generation generation;
-  Step committed;  // greatest step this daemon knew to be committed
-  std::vector<InventoryItem> items;
-  std::vector<Seat> trainers_alive;  // seats here whose trainer process lives
-  std::uint64_t frozen_wall_ms = 0;
-  bool operator==(const Inventory&) const = default;
 };
 
 // suspect/<generation>/<victim>/<accuser>: the accuser hears nothing of the victim, which is erased when it does again.
@@ -218,6 +197,10 @@ inline constexpr std::size_t kMovedRowsMax = 8;  // so many nodes' seats a state
 // Fails: `stale` if it names another topology than `known`: read both again; else as parse_job_state.
 [[nodiscard]] Result<JobState> read_state(std::string_view json, const Topology* known);
 
+// Whether such a job can write who sits where, if its nodes' addresses have so many bytes each.
+// Fails: `full`, with the arithmetic. Cost: linear in the nodes.
+[[nodiscard]] Status check_records_of(const JobSpec& spec, std::size_t address_bytes);
+
 inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 inline constexpr std::uint32_t kSeatsMax = std::uint32_t{1} << 18;  // of a job
 inline constexpr std::size_t kAddressBytesMax = 260;                // of a member: a name of 253 characters and a port
@@ -226,14 +209,12 @@ inline constexpr std::size_t kAddressBytesMax = 260;                // of a memb
 [[nodiscard]] std::string to_json(const NodeRecord&);
 [[nodiscard]] std::string to_json(const JobState&);  // with all its seats
 [[nodiscard]] std::string to_json(const Topology&);
-[[nodiscard]] std::string to_json(const Inventory&);
 [[nodiscard]] std::string to_json(const Accusation&);
 [[nodiscard]] std::string to_json(const FaultReport&);
 [[nodiscard]] Result<JobSpec> parse_job_spec(std::string_view json);
 [[nodiscard]] Result<NodeRecord> parse_node_record(std::string_view json);
 [[nodiscard]] Result<JobState> parse_job_state(std::string_view json);  // of one that names no topology
 [[nodiscard]] Result<Topology> parse_topology(std::string_view json);
-[[nodiscard]] Result<Inventory> parse_inventory(std::string_view json);
 [[nodiscard]] Result<Accusation> parse_accusation(std::string_view json);
 [[nodiscard]] Result<FaultReport> parse_fault_report(std::string_view json);
 

@@ -141,6 +141,8 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
   next.leader = self;
   next.ran = state.generation;
   next.committed = state.resume;
+  next.sources.clear();
+  next.plan_digest = 0;
   next.struck.clear();
   next.restart.clear();
   next.waiting.clear();

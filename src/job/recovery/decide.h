@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "job/membership/inventory.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/classes.h"
 #include "job/recovery/lineage.h"
@@ -107,7 +108,7 @@ struct TrainerEnd {
 };
 inline constexpr std::uint32_t kSameEndsMax = 2;
 
-// All members ready -> running. Clears struck, restart and waiting; evicted and causes stay until the next fault.
+// All members ready -> running. Clears sources, struck, restart and waiting; evicted and causes stay until the next fault.
 // `ends`: where several trainers ended by themselves in one recovery, the script is to blame more likely than their
 // nodes. It may go on twice without a new committed step; then StateMove to failed.
 [[nodiscard]] Decision decide_running(const JobState& state, std::span<const NodeLife> ready, NodeLife self,

@@ -246,6 +246,7 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
     }
   }
   count_suspects_from(next, view.state);
+  std::erase_if(next.attempts, [&next](const Attempt& past) { return brought_progress(next, past); });
   append_lineage(next.lineage, {next.generation, next.resume});
   next.plan_digest = digest_of(next.sources, next.resume);
   next.waiting.clear();

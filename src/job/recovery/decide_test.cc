@@ -209,6 +209,8 @@ TEST_F(Recovery, ADeadNodesSeatGoesToTheSpare) {
   EXPECT_EQ(wait.late, std::vector{life(3)});
   run();
   EXPECT_EQ(state.phase, JobPhase::running);
+  EXPECT_TRUE(state.sources.empty()) << "all have what they read";
+  EXPECT_EQ(state.plan_digest, 0u);
   EXPECT_EQ(state.ran, Generation(2));
   EXPECT_EQ(state.committed, Step(40));
   EXPECT_EQ(state.evicted.size(), 1u);  // for status, until the next fault

@@ -54,7 +54,7 @@ class Roster {
 [[nodiscard]] bool is_survivor(const JobState& state, NodeLife life);
 [[nodiscard]] std::vector<Seat> seats_of(const JobState& state, NodeLife life);  // ascending
 [[nodiscard]] std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life);
-// A step was committed between that recovery and the last one. Such an attempt no longer counts, and is erased by the next.
+// A step was committed between that recovery and the last one. Such an attempt no longer counts, and is erased.
 [[nodiscard]] bool brought_progress(const JobState& state, const Attempt& attempt);
 
 [[nodiscard]] std::string numbers_of(const std::vector<NodeLife>& lives);  // "2,3"

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "job/membership/inventory.h"
 #include "job/membership/job_state.h"
 
 namespace pawl::job {
