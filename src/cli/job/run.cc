@@ -222,6 +222,8 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
   PAWL_ASSIGN(const Address checked, Address::parse(listen));
   if (checked.host == "0.0.0.0" || checked.host == "::")
     return usage(text("--listen ", listen, ": use the address at which the other nodes reach this machine"));
+  if (Status fits = check_records_of(plan.spec, listen.size()); !fits)
+    return usage(text("--nnodes ", plan.spec.node_count, ": ", fits.error().what));
   PAWL_ASSIGN(plan.directory, make_job_directory(options.job));
   if (Status stored = store_token(plan); !stored) return std::move(stored).error();
   plan.endpoints = plan.own_endpoints = options.control;

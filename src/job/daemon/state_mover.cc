@@ -53,6 +53,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   }
   if (!read) {
     log_error("state_unwritable", "why", read.error().what);
+    if (!mirror.has_state() && next.phase != JobPhase::failed) return refuse_to_form(next, read.error().what);
     return pause();
   }
   moving_ = true;
@@ -62,6 +63,19 @@ void StateMover::move(const JobState& next, const std::string& why) {
         if (swap && swap->won && topology) context_.mirror.topology = topology;
         on_swapped(next, why, swap);
       });
+}
+
+// Whoever waits for the job is told why it can't begin.
+void StateMover::refuse_to_form(const JobState& formed, const std::string& why) {
+  std::size_t address_bytes = 0;
+  for (const Member& member : formed.seats) address_bytes = std::max(address_bytes, member.address.size());
+  const Status fits = check_records_of(context_.mirror.spec(), address_bytes);
+  JobState refused;
+  refused.generation = formed.generation;
+  refused.phase = JobPhase::failed;
+  refused.leader = context_.self;
+  refused.verdict = text("cannot begin: ", fits ? why : fits.error().what);
+  move(refused, refused.verdict);
 }
 
 void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {

@@ -50,6 +50,7 @@ class StateMover {
   [[nodiscard]] std::string waits_for() const;
 
  private:
+  void refuse_to_form(const JobState& formed, const std::string& why);
   void tell_fault(Cause& cause);
   void tell_once(Cause cause);
   void push_unfit();

@@ -85,6 +85,28 @@ TEST_F(Moves, AStateThatOthersCouldNotReadIsNotWritten) {
   EXPECT_EQ(node.control.swaps.size(), 1u);
 }
 
+// Not in the first recovery: nobody has trained anything by then.
+TEST_F(Moves, AJobThatIsTooLargeForItsRecordsEndsBeforeItBegins) {
+  constexpr std::uint32_t kNodes = 4000;
+  JobSpec spec = node.context.mirror.spec();
+  spec.node_count = kNodes;
+  node.context.mirror.set_spec(spec);
+  for (std::uint32_t id = 0; id < kNodes; ++id) {
+    NodeRecord record{test_life(id), std::string(kAddressBytesMax, 'x'), "", "", 1, 1, 2, true, 0};
+    const std::string value = to_json(record);
+    (void)node.context.mirror.apply(node.context.mirror.keys().node(NodeId(id)), &value, ++node.revision,
+                                    node.clock.now());
+  }
+  node.mover.consider_forming();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_TRUE(node.control.swaps[0].beside.empty());
+  EXPECT_EQ(asked().phase, JobPhase::failed);
+  EXPECT_TRUE(asked().seats.empty());
+  EXPECT_NE(asked().verdict.find("cannot begin: 4000 nodes are too many: the record of who sits where would have"),
+            std::string::npos)
+      << asked().verdict;
+}
+
 TEST_F(Moves, AFaultIsSaidOnceAndOpensAGeneration) {
   node.run_in(JobPhase::running);
   node.mover.report(node_lost(1));
