@@ -98,22 +98,34 @@ Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json
   return answer;
 }
 
-Result<JobState> read_job_state(Control& control, const JobKeys& keys) {
+Status StateReader::learn_topology_of(const KeyValue& state) {
+  const auto named = topology_named_by(state.value);
+  if (!named || (topology_ && topology_->generation == *named)) return {};
+  const Result<KeyValue> there = control_.get(keys_.topology(*named));
+  if (!there && there.error().code != Code::not_found) return there.error();
+  if (!there) return {};  // the state that names it is not the newest any more
+  PAWL_ASSIGN(topology_, parse_topology(there->value));
+  return {};
+}
+
+Result<JobState> StateReader::read(std::optional<KeyValue> there) {
   Result<JobState> read = Error{Code::not_found, ""};
   for (int i = 0; i < kReadsMax; ++i) {
-    PAWL_ASSIGN(const KeyValue state, control.get(keys.state()));
-    std::optional<Topology> topology;
-    if (const auto named = topology_named_by(state.value)) {
-      const Result<KeyValue> there = control.get(keys.topology(*named));
-      if (!there && there.error().code != Code::not_found) return there.error();
-      if (there) {
-        PAWL_ASSIGN(topology, parse_topology(there->value));
-      }
+    if (!there) {
+      PAWL_ASSIGN(there, control_.get(keys_.state()));
     }
-    read = read_state(state.value, topology ? &*topology : nullptr);
-    if (read || read.error().code != Code::stale) break;  // stale: the state has moved between the two
+    PAWL_TRY(learn_topology_of(*there));
+    read = read_state(there->value, topology_ ? &*topology_ : nullptr);
+    revision_ = there->mod_revision;
+    if (read || read.error().code != Code::stale) break;
+    there.reset();      // the state has moved between the two
+    topology_.reset();  // or the job is another one of this name
   }
   return read;
+}
+
+Result<JobState> read_job_state(Control& control, const JobKeys& keys) {
+  return StateReader(control, keys).read();
 }
 
 Result<JobView> read_job(const JobAccess& access) {

@@ -3,12 +3,14 @@
 // The daemons are asked all at once, each within a deadline: one that is stopped is told by its silence.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json_access.h"
 #include "base/result.h"
 #include "cli/job/run_directory.h"
+#include "job/control/control.h"
 #include "job/membership/job_state.h"
 
 namespace pawl::job {
@@ -31,8 +33,24 @@ struct JobView {
 // Fails: `unreachable`, `timeout`; `invalid` with the daemon's own sentence.
 [[nodiscard]] Result<json> ask_daemon(const NodeRecord& record, const std::string& token, json question);
 
-// The job's state, with its topology where it has one. Fails: `not_found` if the job has none yet; as Control.
-[[nodiscard]] Result<JobState> read_job_state(Control& control, const JobKeys& keys);
+// The job's state, again and again. The topology that it names is large and seldom another one: it is kept. One thread.
+class StateReader {
+ public:
+  StateReader(Control& control, const JobKeys& keys) : control_(control), keys_(keys) {}
+  // `there`: the state's key, as a watch has told it; none: it is read. Fails: `not_found` if the job has no state yet;
+  // `corrupt`, `stale` if it can't be read; as Control.
+  [[nodiscard]] Result<JobState> read(std::optional<KeyValue> there = {});
+  [[nodiscard]] Revision revision() const { return revision_; }  // of what was read last
+
+ private:
+  Status learn_topology_of(const KeyValue& state);
+
+  Control& control_;
+  const JobKeys keys_;
+  std::optional<Topology> topology_;
+  Revision revision_ = 0;
+};
+[[nodiscard]] Result<JobState> read_job_state(Control& control, const JobKeys& keys);  // once
 
 // From the control alone: no daemon is asked. Fails: `not_found` if the control knows no such job; as Control.
 [[nodiscard]] Result<JobView> read_job(const JobAccess& access);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include "base/text.h"
 #include "cli/job/commands.h"
@@ -91,10 +92,13 @@ class Launcher {
   std::vector<Node> nodes_;
 
   int interrupts_ = 0;
-  bool job_ended_ = false;  // a keeper was told so, or the state says so
+  bool job_ended_ = false;    // a keeper was told so, or the state says so
+  bool failed_here_ = false;  // a node of this machine says so of the job, or of what its trainers did after it
   bool broken_ = false;
   std::optional<Duration> stop_at_;  // when patience ends: SIGTERM, later SIGKILL
   RecoveryTally tally_;
+  std::shared_ptr<const JobState> described_;
+  std::string description_;  // of that; empty: there is none yet
   std::string said_state_;
   Duration said_at_{};
   Duration began_{};
@@ -124,7 +128,9 @@ Status Launcher::begin() {
   PAWL_ASSIGN(control_, connect_control(plan_.own_endpoints, {.token = plan_.token}));
   for (Node& node : nodes_) PAWL_TRY(start_keeper(node));
   write_record();
-  watch_ = std::make_unique<JobWatch>(*control_, plan_.spec.job);
+  std::vector<NodeId> own;
+  for (const NodePlan& node : plan_.nodes) own.push_back(node.node);
+  watch_ = std::make_unique<JobWatch>(*control_, plan_.spec.job, own);
   return {};
 }
 
@@ -229,6 +235,7 @@ void Launcher::on_keeper_exit(Node& node) {
   const Exit exit = found ? **found : Exit{.known = false};
   node.running = false;
   const bool stopping = interrupts_ > 0 || job_ended_ || broken_;
+  if (!exit.by_signal && exit.number == kExitFailed && interrupts_ == 0 && !broken_) failed_here_ = true;
   if (exit.by_signal && !stopping) {
     const bool again = plan_.restart_dead_nodes;
     say(text("node ", node.plan->node, " died (", exit.describe(), ")", again ? "; starting it again as a spare" : ""));
@@ -340,7 +347,7 @@ std::string describe(const JobState& state, bool nodes_return) {
   return line;
 }
 
-std::string what_is_missing(const JobSeen& seen, const JobSpec& spec) {
+std::string what_is_missing(const JobSeen& seen, const JobSpec& spec, bool sees_all) {
   std::vector<NodeId> registered = seen.registered;
   std::sort(registered.begin(), registered.end());  // keys come in the order of their texts: 10 before 2
   const std::string there = nodes_text(registered);
@@ -348,6 +355,7 @@ std::string what_is_missing(const JobSeen& seen, const JobSpec& spec) {
     const auto& [node, why] = *seen.unhealthy.begin();
     return text("waiting for sound nodes: node ", node, " gets no seat: ", why);
   }
+  if (!sees_all) return "waiting for nodes and their trainers; `pawl run` of node 0 names those that have registered";
   if (seen.registered.size() >= spec.node_count)
     return text("waiting for trainers: nodes ", there, " are ready, their trainers have not all called pawl yet");
   return text("waiting for nodes: ", seen.registered.size(), " of ", spec.node_count, " have registered",
@@ -358,7 +366,9 @@ void Launcher::tell_people() {
   if (!watch_) return;
   const JobSeen seen = watch_->seen();
   const Duration now = clock_.now();
-  const std::string state = seen.state ? describe(*seen.state, plan_.restart_dead_nodes) : "";
+  if (std::exchange(described_, seen.state) != seen.state)
+    description_ = seen.state ? describe(*seen.state, plan_.restart_dead_nodes) : "";
+  const std::string& state = description_;
   const bool ended = seen.state && (seen.state->phase == JobPhase::finished || seen.state->phase == JobPhase::failed);
   if (ended && !job_ended_) {
     job_ended_ = true;
@@ -376,7 +386,7 @@ void Launcher::tell_people() {
   if (!seen.answered && !seen.why_not.empty())
     say(text("control ", plan_.own_endpoints, ": ", seen.why_not));
   else if (!seen.state || seen.state->phase == JobPhase::forming)
-    say(what_is_missing(seen, plan_.spec));
+    say(what_is_missing(seen, plan_.spec, watch_->reads_all()));
   else if (!seen.state->waiting.empty())
     say(state);
 }
@@ -437,7 +447,7 @@ int Launcher::conclude() {
     const std::string state = last.state ? describe(*last.state, plan_.restart_dead_nodes) : "";
     if (!state.empty() && state != said_state_) say(state);
     if (last.state && last.state->phase == JobPhase::finished)
-      code = tally_.failed_after_all() ? kExitFailed : kExitOk;
+      code = tally_.failed_after_all() || failed_here_ ? kExitFailed : kExitOk;
     else if (!last.state || last.state->phase != JobPhase::failed)
       say("every node on this machine has ended, but the job has not; look for an error in the nodes' logs");
   }

@@ -109,7 +109,8 @@ void Generations::end_with_job() {
                                    [](const TrainerProcess& trainer) { return trainer.pid == 0 || trainer.finished; });
   view.in_state_for = context.clock->now() - context.mirror.state_since();
   if (standing_of(state, context.mirror.roster(), view) == Standing::leaving) return;  // trainers leave on their own
-  hooks_.end_job(state.phase == JobPhase::finished ? 0 : 1);
+  const bool sound = state.phase == JobPhase::finished && !parts_.watch.failed_after_all();
+  hooks_.end_job(sound ? 0 : 1);
 }
 
 void Generations::end_copies() {

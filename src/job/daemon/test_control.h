@@ -51,6 +51,11 @@ class MemoryControl {
     std::lock_guard lock(mutex_);
     return listed(prefix).size();
   }
+  [[nodiscard]] int gets(const std::string& key) const {
+    std::lock_guard lock(mutex_);
+    const auto found = gets_.find(key);
+    return found != gets_.end() ? found->second : 0;
+  }
   [[nodiscard]] int lists() const { return counted(lists_); }
   [[nodiscard]] int writes() const { return counted(writes_); }
   // Each listing waits for this before it answers (what it answers is as of then).
@@ -109,6 +114,7 @@ class MemoryControl {
     explicit Line(MemoryControl& all) : all_(all) {}
     Result<KeyValue> get(std::string_view key) override {
       std::lock_guard lock(all_.mutex_);
+      ++all_.gets_[std::string(key)];
       const auto found = all_.keys_.find(std::string(key));
       if (found == all_.keys_.end()) return Error{Code::not_found, std::string(key)};
       return found->second;
@@ -188,6 +194,7 @@ class MemoryControl {
   };
   std::map<Watch*, Told> watches_;
   bool watches_held_ = false;
+  std::map<std::string, int> gets_;  // by key
   int lists_ = 0;
   int lists_to_fail_ = 0;
   int writes_ = 0;

@@ -155,7 +155,7 @@ void TrainerWatch::note_end(TrainerProcess& trainer, const std::string& how, con
   trainer.killed_why.clear();
   if (!hooks_.tell || !trainer.seat || !had_seat) return;
   Json fields{{"seat", trainer.seat->value}, {"how", trainer.ended}};
-  if (context_.mirror.is_in(JobPhase::finished)) fields["after_all"] = true;
+  if (context_.mirror.is_in(JobPhase::finished)) fields["after_all"] = failed_after_all_ = true;
   hooks_.tell("trainer_ended", fields.dump(-1, ' ', false, kReplaceBadText));
 }
 

@@ -40,6 +40,8 @@ class TrainerWatch {
   [[nodiscard]] std::uint32_t parked() const { return parked_; }  // any thread
   void on_seated(TrainerProcess& trainer);
   void on_running() { restore_exits_.clear(); }
+  // A trainer of this node has ended by a failure after the job's last step.
+  [[nodiscard]] bool failed_after_all() const { return failed_after_all_; }
   void note_layout_refusal(const std::string& why) { layout_refusal_ = why; }
 
  private:
@@ -65,9 +67,10 @@ class TrainerWatch {
   Trainers& trainers_;
   StateMover& mover_;
   Hooks hooks_;
-  bool looks_again_ = false;                       // soon, whether processes that outlive their commands have ended
-  std::map<std::uint32_t, int> early_exits_;       // local index -> exits soon, and without a seat
-  std::map<std::uint32_t, int> restore_exits_;     // local index -> exits in its seat, since the job last ran
+  bool looks_again_ = false;                    // soon, whether processes that outlive their commands have ended
+  std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
+  std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
+  bool failed_after_all_ = false;
   std::string layout_refusal_;                     // why the last layout was refused for want of memory
   std::optional<std::vector<FailureSign>> signs_;  // users', once they have been read
   std::map<std::uint32_t, bool> shown_;            // local index -> as the keeper was told last

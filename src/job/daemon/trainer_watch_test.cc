@@ -333,6 +333,7 @@ TEST_F(TrainersWatched, WhatFailsAfterTheLastStepIsTold) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_NE(told[0].find("OSError: [Errno 28] No space left on device"), std::string::npos) << told[0];
   EXPECT_NE(told[0].find("\"after_all\":true"), std::string::npos) << told[0];
+  EXPECT_TRUE(watch.failed_after_all());
 }
 
 TEST_F(TrainersWatched, AHangIsReported) {
