@@ -55,7 +55,7 @@ void Generations::follow() {
   if (context.is_evicted()) {
     context.want_reports();
     view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.reports.inventories(),
-                                    context.mirror.registrations().records(), context.orders.cordoned()},
+                                    context.mirror.records_of_others(), context.orders.cordoned()},
                                    context.self);
   }
   switch (standing_of(state, context.mirror.roster(), view)) {
@@ -203,8 +203,8 @@ void Generations::tidy_keys() {
   // No state names an older topology than the one before it did.
   const Generation named = mirror.topology ? mirror.topology->generation : Generation(0);
   parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation(), named](Control& control) {
-    erase_topologies_before(control, keys.topologies(), named);
     (void)control.erase_prefix(keys.reports(generation));  // most of all: so that they need not be listed below
+    erase_topologies_before(control, keys.topologies(), named);
     erase_up_to(control, keys.all_reports(), generation);
     erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
     erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));

@@ -40,14 +40,14 @@ std::string ready_record(NodeLife life) {
   return json{{"incarnation", life.incarnation.value}}.dump();
 }
 
-JobMirror::Change JobMirror::learn(const JobState& state, Revision revision, Duration now) {
+JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration now) {
   if (revision <= state_revision_) return {};
   Change change;
   change.state = true;
   change.generation = !state_ || state.generation != state_->generation;
   change.phase = change.generation || state.phase != state_->phase;
   state_revision_ = revision;
-  state_ = state;
+  state_ = std::move(state);
   news_at_ = now;
   if (change.generation) {
     accusations_.clear();
@@ -72,9 +72,9 @@ void JobMirror::apply_reports(const Listing& listing, Duration now) {
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
   Change change;
   if (key == keys_.state()) {
-    if (value == nullptr) return change;
+    if (value == nullptr || revision <= state_revision_) return change;
     auto state = read_state(*value, topology ? &*topology : nullptr);
-    if (state) return learn(*state, revision, now);
+    if (state) return learn(std::move(*state), revision, now);
     change.unread = state.error().code == Code::stale;
     if (!change.unread) change.refused = state.error().what;
     return change;
@@ -172,6 +172,13 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   all.nodes = true;
   news_at_ = now;
   return all;
+}
+
+std::vector<NodeRecord> JobMirror::records_of_others() const {
+  std::vector<NodeRecord> others;
+  for (const auto& [node, record] : registrations_.nodes)
+    if (!roster_.is_survivor(record.life)) others.push_back(record);
+  return others;
 }
 
 std::vector<TrainerEnd> JobMirror::ends() const {

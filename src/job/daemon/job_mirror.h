@@ -53,7 +53,7 @@ class JobMirror {
   Change apply_all(const Listing& listing, Duration now);
   // The same of what has been reported in the state's generation (JobKeys::reports).
   void apply_reports(const Listing& listing, Duration now);
-  Change learn(const JobState& state, Revision revision, Duration now);  // older revisions change nothing
+  Change learn(JobState state, Revision revision, Duration now);  // older revisions change nothing
   void set_spec(const JobSpec& spec) {
     spec_ = spec;
     learn_ring();
@@ -76,6 +76,8 @@ class JobMirror {
   [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
   [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
   [[nodiscard]] const Registrations& registrations() const { return registrations_; }
+  // Of all nodes but those that are surviving members: spares, and whoever was evicted and still lives.
+  [[nodiscard]] std::vector<NodeRecord> records_of_others() const;
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
   [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
   [[nodiscard]] const Finishes& finishes() const { return finishes_; }

@@ -141,6 +141,20 @@ TEST_F(Mirror, FollowsRegistrations) {
   EXPECT_EQ(mirror.registrations().gone_since.count(NodeId(2)), 0u);
 }
 
+TEST_F(Mirror, NamesWhoIsRegisteredAndNoSurvivingMember) {
+  state.evicted = {state.seats[1].life};
+  (void)mirror.learn(state, ++revision, 10s);
+  const NodeLife spare{NodeId(70), Incarnation(1)};
+  for (const NodeLife& life : {state.seats[0].life, state.seats[1].life, spare}) {
+    NodeRecord record;
+    record.life = life;
+    (void)put(keys.node(life.node), to_json(record));
+  }
+  std::vector<NodeLife> others;
+  for (const NodeRecord& record : mirror.records_of_others()) others.push_back(record.life);
+  EXPECT_EQ(others, (std::vector{state.seats[1].life, spare}));
+}
+
 TEST_F(Mirror, KeepsAccusationsOfTheStatesGenerationUntilTheyAreErased) {
   (void)put_state();
   const Accusation accusation{test_life(2), test_life(0)};

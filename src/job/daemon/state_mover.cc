@@ -244,7 +244,7 @@ SpareProbes::Answers StateMover::probed_spares() const {
   const JobMirror& mirror = context_.mirror;
   if (!handlers_.probe || !mirror.is_in(JobPhase::quiescing)) return {};
   const std::vector<NodeRecord> spares =
-      spares_of(mirror.state(), mirror.registrations().records(), context_.orders.cordoned());
+      spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned());
   return spares.empty() ? SpareProbes::Answers{} : handlers_.probe(spares);
 }
 
@@ -315,7 +315,7 @@ void StateMover::lead() {
   if (!has_heard_of_all(in_state_for)) return;
   const SpareProbes::Answers probed = probed_spares();
   if (const auto lead =
-          decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.registrations().records(),
+          decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.records_of_others(),
                        mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
                        absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
                       context_.self, context_.deadlines))

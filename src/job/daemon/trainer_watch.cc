@@ -211,7 +211,7 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
     const JobMirror& mirror = context_.mirror;
     // Who can't be replaced is not named: all roll back in place for as long as that is tried.
     const bool has_spare =
-        !spares_of(mirror.state(), mirror.registrations().records(), context_.orders.cordoned()).empty();
+        !spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned()).empty();
     const std::optional<NodeLife> suspect = has_spare ? name_suspect(mirror.state(), mirror.faults) : std::nullopt;
     mover_.report({FaultKind::communication, suspect, seat, what, 0});
   });

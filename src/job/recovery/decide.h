@@ -64,10 +64,10 @@ using Decision = std::variant<Wait, StateMove>;
 [[nodiscard]] std::string wait_for_reports(JobPhase phase, std::span<const NodeLife> missing);
 
 struct QuiescingView {
-  JobSpec spec;
-  JobState state;
+  const JobSpec& spec;
+  const JobState& state;               // not copied: it may have 100,000 seats
   std::vector<Inventory> inventories;  // of state.generation; of lingering nodes, too
-  std::vector<NodeRecord> nodes;       // all that are registered: spares among them
+  std::vector<NodeRecord> nodes;       // that are registered: spares among them. Surviving members may be left out
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
   std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
   bool lingering_late = false;         // who lingers has had the time to report

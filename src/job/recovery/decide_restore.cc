@@ -231,7 +231,7 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
   JobState next = view.state;
   next.phase = JobPhase::restoring;
   next.leader = self;
-  next.seats = seating.seats;
+  next.seats = std::move(seating.seats);
   next.resume = plan.resume;
   next.committed = plan.committed;
   next.sources = plan.sources;

@@ -790,7 +790,7 @@ TEST_F(Lingering, AfterItsTimeItIsWaitedForOnlyIfNothingElseIsLeft) {
     inventories[0].items.push_back({Seat(seat), seat == 0 ? SourceKind::own_arena : SourceKind::replica, Generation(1),
                                     Step(39), SlotState::sealed, 7});
   view.inventories = inventories;
-  view.state.committed = Step(40);
+  state.committed = Step(40);
   view.lingering_late = false;
   EXPECT_FALSE(waits(decide_restore(view, life(0))).without_deadline);
   view.lingering_late = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "job/recovery/absent_members.h"
 #include "job/recovery/members.h"
@@ -50,9 +51,8 @@ Duration enough_nodes_since(const FormingView& view, Duration since, Duration no
 }
 
 // In this generation: so it is there, whatever has become of its lease meanwhile.
-static bool has_reported(const LeadView& view, NodeLife life) {
-  return std::any_of(view.inventories.begin(), view.inventories.end(),
-                     [life](const Inventory& inventory) { return inventory.life == life; });
+static bool has_reported(const std::vector<Inventory>& inventories, NodeLife life) {
+  return std::ranges::any_of(inventories, [life](const Inventory& inventory) { return inventory.life == life; });
 }
 
 Duration report_patience(JobPhase phase, const JobSpec& spec, const Registrations& registrations,
@@ -64,15 +64,20 @@ Duration report_patience(JobPhase phase, const JobSpec& spec, const Registration
   return std::chrono::milliseconds(spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
 }
 
-std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines) {
+std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& deadlines) {
   const JobState& state = view.state;
   Lead lead;
   const Duration patience = report_patience(state.phase, view.spec, view.registrations, deadlines);
   const bool lingering_late = std::ranges::all_of(state.evicted, [&](NodeLife life) {
     return view.in_state_for > patience + view.registrations.time_to_end(life.node);
   });
-  const QuiescingView quiescing{view.spec,     state,       view.inventories, view.nodes,
-                                view.cordoned, view.silent, lingering_late};
+  const QuiescingView quiescing{view.spec,
+                                state,
+                                std::move(view.inventories),
+                                std::move(view.nodes),
+                                std::move(view.cordoned),
+                                std::move(view.silent),
+                                lingering_late};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {
@@ -85,7 +90,7 @@ std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadl
   std::vector<NodeLife> late = wait->late;
   std::erase_if(late, [&](NodeLife life) {
     const bool in_time = view.in_state_for <= patience + view.registrations.time_to_end(life.node);
-    return in_time && (!contains(view.absent, life) || has_reported(view, life));
+    return in_time && (!contains(view.absent, life) || has_reported(quiescing.inventories, life));
   });
   if (late.empty() || !leaves_quorum(state, view.registrations, late)) return lead;
   if (state.phase == JobPhase::quiescing && !can_restore_without(quiescing, late)) {

@@ -70,7 +70,7 @@ struct LeadView {
   const JobSpec& spec;
   const JobState& state;
   std::vector<Inventory> inventories;  // of the state's generation
-  std::vector<NodeRecord> nodes;
+  std::vector<NodeRecord> nodes;       // that are no surviving members: as in QuiescingView
   std::vector<NodeLife> ready;
   std::vector<TrainerEnd> ends;
   Duration in_state_for{};
@@ -89,7 +89,7 @@ struct Lead {
                                        const Deadlines& deadlines);
 // nullopt: in this phase nobody leads. Of a recovery's members that are absent none becomes ready: they are late at once.
 // Nobody is late if not half of the members would be left (leaves_quorum).
-[[nodiscard]] std::optional<Lead> decide_lead(const LeadView& view, NodeLife self, const Deadlines& deadlines);
+[[nodiscard]] std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& deadlines);
 
 // Who leads: whoever the state names; and where it stands still, its members in turn, each `Deadlines::leader` later.
 // Its moves are the same as the leader's, and the compare-and-swap takes one: a leader that is only slow loses nothing,

@@ -70,10 +70,13 @@ Ring ring_of(const JobSpec& spec) {
 
 std::vector<NodeLife> lives_of(const std::vector<Member>& seats) {
   std::vector<NodeLife> lives;
-  std::set<NodeLife> known;
   for (const Member& member : seats)
-    if ((lives.empty() || lives.back() != member.life) && known.insert(member.life).second)
-      lives.push_back(member.life);
+    if (lives.empty() || lives.back() != member.life) lives.push_back(member.life);
+  std::vector<NodeLife> sorted = lives;
+  std::ranges::sort(sorted);
+  if (std::ranges::adjacent_find(sorted) == sorted.end()) return lives;  // the seats of each lie together, as usual
+  std::set<NodeLife> known;
+  std::erase_if(lives, [&known](NodeLife life) { return !known.insert(life).second; });
   return lives;
 }
 
