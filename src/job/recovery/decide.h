@@ -89,6 +89,9 @@ struct QuiescingView {
 // Whether this life, which the recovery has evicted, lingers: what it holds may still be needed, so it stays frozen and
 // lets others read until the job runs. Not if the recovery waits for a spare, can do without it, and gets that spare only
 // when this node begins anew; nor if nobody is there any more who could need it. Of quiescing and restoring.
+// It can do without whom the members don't need together with those that linger and stay for longer than he does: drained
+// ones first, then by id. No two count on each other, so what is needed stays, whoever of them has seen how much: of those
+// that go, the one that would have stayed longest counts only on such as don't go, and what is frozen does not change.
 [[nodiscard]] bool must_linger(const QuiescingView& view, NodeLife evicted);
 // Of a state in `restoring`: sources that are yet to be read, of lives that it has evicted and that are gone. Nobody has
 // links to those, so nobody else notices.

@@ -168,6 +168,7 @@ std::vector<Unreached> unreached_sources(const JobState& state) {
 struct Reports {
   std::vector<Inventory> members;
   std::vector<Inventory> lingering;
+  Step committed = {};  // known besides
 };
 
 Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventories, const Reports& reports,
@@ -179,7 +180,8 @@ Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventorie
   input.struck = view.state.struck;
   input.evicted = evicted;
   input.lingering = lingering;
-  input.committed = view.state.committed;  // and whoever knows of more, knows it whether he is read from or not
+  // Whoever knows of more, knows it whether he is read from or not.
+  input.committed = std::max(view.state.committed, reports.committed);
   for (const Inventory& inventory : reports.lingering) input.committed = std::max(input.committed, inventory.committed);
   input.seats = view.state.seats;
   input.replica_count = view.spec.replica_count;
@@ -254,6 +256,17 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
   return next;
 }
 
+// Who of two that linger stays for longer. A drained one gets no seat, so it is of no use elsewhere. All agree: who drains
+// is known before a recovery begins.
+bool stays_longer(const JobState& state, NodeLife one, NodeLife other) {
+  const auto is_drained = [&state](NodeLife life) {
+    return std::ranges::any_of(
+        state.causes, [life](const Cause& cause) { return cause.kind == FaultKind::drain && cause.node == life; });
+  };
+  const bool drained = is_drained(one);
+  return drained != is_drained(other) ? drained : one < other;
+}
+
 }  // namespace
 
 bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late) {
@@ -274,9 +287,16 @@ bool must_linger(const QuiescingView& view, NodeLife evicted) {
         return !contains(state.evicted, node.life) && !contains(state.departed, node.life);
       });
   if (!anybody) return false;
-  const Reports members{valid_inventories(view), {}};
-  if (!missing_of(state, members.members).empty()) return true;
-  const bool enough = is_enough(best_plan(view, members, state.evicted), is_anybody_there(view, members));
+  Reports others{valid_inventories(view), lingering_inventories(view)};
+  // Any of them may know of a step that nobody else knows to be committed.
+  if (!missing_of(state, others.members).empty() || !unheard_of(view, others.lingering).empty() ||
+      !is_registered(view, evicted))
+    return true;
+  for (const Inventory& inventory : others.lingering)
+    others.committed = std::max(others.committed, inventory.committed);
+  std::erase_if(others.lingering,
+                [&](const Inventory& inventory) { return !stays_longer(state, inventory.life, evicted); });
+  const bool enough = is_enough(best_plan(view, others, state.evicted), is_anybody_there(view, others));
   return !enough || seat_spares(view).unseated.empty();
 }
 

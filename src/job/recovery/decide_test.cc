@@ -834,7 +834,32 @@ TEST_F(Lingering, ItMakesWayWhereASpareIsMissingAndTheMembersHoldEverything) {
   const auto lingers = [&] { return must_linger({spec, state, inventories, nodes, cordoned}, life(2)); };
   EXPECT_TRUE(lingers());
   nodes.pop_back();
+  EXPECT_TRUE(lingers());  // it has not reported
+  inventories.push_back(of_node_2);
   EXPECT_FALSE(lingers());
+  inventories.back().committed = Step(41);
+  EXPECT_TRUE(lingers());  // nobody else knows of this one
+}
+
+// Both hold what the members lack. If each counted on the other, both would go.
+TEST_F(Lingering, OfTwoThatHoldTheSameOneStays) {
+  Inventory of_node_1 = of_node_2;
+  of_node_1.life = life(1);
+  nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};
+  inventories.push_back(of_node_2);
+  const auto lingers = [&](std::uint32_t node) {
+    return must_linger({spec, state, inventories, nodes, cordoned}, life(node));
+  };
+  EXPECT_TRUE(lingers(2));  // of node 1 nothing has been heard
+  inventories.push_back(of_node_1);
+  EXPECT_TRUE(lingers(1));
+  EXPECT_FALSE(lingers(2));
+  // A drained one gets no seat: the other one can be the spare.
+  state.causes.push_back({FaultKind::drain, life(2), std::nullopt, "drained", 0});
+  EXPECT_FALSE(lingers(1));
+  EXPECT_TRUE(lingers(2));
+  inventories.back().generation = Generation(state.generation.value - 1);
+  EXPECT_TRUE(lingers(2));
 }
 
 TEST_F(Lingering, ItDoesNotWaitForNobody) {
