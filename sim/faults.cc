@@ -248,7 +248,6 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::outage:
         all_may_be_late(fault.length);
-        blame_where_links_come_late(fault.length);
         cut_all(1);
         heal(fault.length, [this] { cut_all(-1); });
         away(cluster_.control.downs, fault.length);
@@ -386,14 +385,6 @@ class Injector : public std::enable_shared_from_this<Injector> {
     change(1);
     blame_the_unreachable(fault.length);
     heal(fault.length, [change] { change(-1); });
-  }
-
-  // After an outage links are made anew, and who has not been heard for the whole deadline by then is silent. In a longer
-  // one nobody hears anybody for that long, and all begin to count anew.
-  void blame_where_links_come_late(Duration length) {
-    const Duration silence = std::chrono::milliseconds(cluster_.options.deadline_ms);
-    if (length <= silence / 2 || length > silence) return;
-    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i) blame(i, length);
   }
 
   // A machine without the control is as good as dead to those who have it if none of them has its data either. Whose

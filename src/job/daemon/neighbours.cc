@@ -9,6 +9,12 @@ namespace pawl::job {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+constexpr Duration kDialPatienceMin = 200ms;
+
+}  // namespace
+
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
     : loop_(loop),
       self_(std::move(self)),
@@ -65,12 +71,14 @@ void Neighbours::tick() {
     Link& link = found->second;
     if (link.state == State::up) link.connection->send(frame_of(BeatMessage{handlers_.generation()}));
     const Duration tried_for = now - link.attempted;
-    // A connect was swallowed. A greeting may just be slow: a pawld that restarts finds it waiting. But whoever was cut
-    // off in the midst of a connection may hear from it long after the cut is healed.
-    const bool swallowed =
-        link.state == State::connecting && tried_for > std::max<Duration>(deadlines_.silence / 4, 200ms);
-    const bool silent = now - link.heard > deadlines_.silence && tried_for > deadlines_.silence;
-    if (swallowed || silent) drop(link);
+    // Whatever was sent may have been lost. A greeting may just be slow: a pawld that restarts finds all of them waiting.
+    const Duration silent_for = now - link.heard;
+    if (std::min(silent_for, tried_for) > dial_patience()) {
+      if (link.connection && silent_for <= deadlines_.silence)
+        dial_beside(link);
+      else
+        drop(link);
+    }
     if (link.state == State::down) connect(link);
   }
   lifelines_.tick();
@@ -92,8 +100,38 @@ void Neighbours::connected(NodeId node, Result<std::unique_ptr<Stream>> stream) 
   Link& link = found->second;
   link.dial.reset();
   if (!stream) return broken(node, stream.error());
+  greet(link, std::move(*stream));
+}
+
+// Well below the deadline for silence, for a link that was cut for most of it.
+Duration Neighbours::dial_patience() const {
+  return std::max<Duration>(deadlines_.silence / 8, kDialPatienceMin);
+}
+
+// In place of an earlier one that did not get there.
+void Neighbours::dial_beside(Link& link) {
+  const auto address = Address::parse(link.address);
+  if (!address) return;  // it has been connected to
+  link.attempted = loop_.environment().clock.now();
+  link.beside = Dial::start(loop_, *address, [this, node = link.life.node](Result<std::unique_ptr<Stream>> stream) {
+    connected_beside(node, std::move(stream));
+  });
+}
+
+void Neighbours::connected_beside(NodeId node, Result<std::unique_ptr<Stream>> stream) {
+  auto found = links_.find(node);
+  if (found == links_.end() || !found->second.beside) return;
+  Link& link = found->second;
+  if (!stream) return broken(node, stream.error());
+  if (link.heard > link.attempted) return link.beside.reset();  // the first one was only slow
+  drop(link);
+  greet(link, std::move(*stream));
+}
+
+void Neighbours::greet(Link& link, std::unique_ptr<Stream> stream) {
+  const NodeId node = link.life.node;
   link.state = State::greeting;
-  link.connection = Connection::make(loop_, std::move(*stream),
+  link.connection = Connection::make(loop_, std::move(stream),
                                      {.on_frame = [this, node](Frame& frame) { on_frame(node, frame); },
                                       .on_close = [this, node](const Error& error) { broken(node, error); }});
   Hello hello = self_;
@@ -156,6 +194,7 @@ void Neighbours::hear(Link& link) {
 
 void Neighbours::drop(Link& link) {
   link.dial.reset();
+  link.beside.reset();
   if (link.connection) link.connection->close();
   link.connection.reset();
   link.state = State::down;

@@ -5,7 +5,9 @@
 // pawld still holds. Refused: the node is dead (its keeper owns the listening socket). Another incarnation or job answers: the life we knew is over. It rejects
 // this pawld's token or version: it lives, and either may be the one that is wrong. Accepted or swallowed but silent: its
 // pawld restarts, or the node is stopped, or it or this one is cut off. In these cases the link is tried again for ever,
-// and what a silence means is weighed elsewhere (job/recovery/suspicion.h). Incoming links: peer_listener.h; they only
+// and what a silence means is weighed elsewhere (job/recovery/suspicion.h). TCP sends again after pauses that double, so a
+// connection that was cut may be silent for as long again once the cut is healed: soon after the last word another one is
+// made beside it. Incoming links: peer_listener.h; they only
 // answer.
 #pragma once
 
@@ -65,10 +67,15 @@ class Neighbours {
     Duration heard{};  // steady clock
     Duration heard_boottime{};
     Duration attempted{};
-    std::string rejected;  // why, as it said last
+    std::unique_ptr<Dial> beside;  // while its connection says nothing: another one
+    std::string rejected;          // why, as it said last
   };
   void connect(Link& link);
   void connected(NodeId node, Result<std::unique_ptr<Stream>> stream);
+  void dial_beside(Link& link);
+  void connected_beside(NodeId node, Result<std::unique_ptr<Stream>> stream);
+  void greet(Link& link, std::unique_ptr<Stream> stream);
+  [[nodiscard]] Duration dial_patience() const;
   void on_frame(NodeId node, Frame& frame);
   void broken(NodeId node, const Error& error);
   void refused(Link& link, const PeerRefusedMessage& answer);

@@ -169,33 +169,40 @@ TEST_F(Links, ANodeWhoseKeeperHasDiedIsLostWhileItsLinkStillStands) {
   EXPECT_FALSE(world.network.has_waiting());
 }
 
-TEST_F(Links, SilenceIsNoProofAndTheLinkIsTriedAgain) {
+// A connection that was cut may not tell when the cut is healed, and TCP tries it again after pauses that double.
+TEST_F(Links, SilenceIsNoProofAndTheLinkIsTriedAgainWellWithinTheDeadline) {
   want({member(1)});
   PeerEnd first = welcome();
   const auto silent_for = [this] {
     return world.clock.now() - loop.run([this] { return neighbours->contacts()[0].heard; });
   };
   const Duration silence = derive_deadlines(kBudget).silence;
-  world.clock.skip(silence * 2 / 3);
+  world.clock.skip(silence / 9);
   tick();
   first.say(BeatBackMessage{});
   (void)first.next<BeatMessage>();
-  EXPECT_TRUE(loop.eventually([&] { return neighbours->view()[0].silent_for < 5s; }));
-  world.clock.skip(silence * 2 / 3);
+  EXPECT_TRUE(loop.eventually([&] { return neighbours->view()[0].silent_for < 1s; }));
+  world.clock.skip(silence / 9);
   tick();
   EXPECT_TRUE(is_up(1));
-  world.clock.skip(silence * 2 / 3);
+  EXPECT_FALSE(world.network.has_waiting());
+  world.clock.skip(silence / 9);
   tick();
-  EXPECT_GT(silent_for(), silence);
-  EXPECT_FALSE(is_up(1));
-  EXPECT_EQ(lost_count(), 0u);
-  for (int beats = 0; beats < 2; ++beats) (void)first.next<BeatMessage>();
-  EXPECT_TRUE(first.is_closed());  // a connection that was cut may not tell when the cut is healed
   PeerEnd second = world.network.accept();
   (void)second.next<Hello>();
-  second.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  for (int beats = 0; beats < 2; ++beats) (void)first.next<BeatMessage>();
+  EXPECT_TRUE(first.is_closed());
+  EXPECT_FALSE(is_up(1));
+  EXPECT_GT(silent_for(), silence / 5);
+  world.clock.skip(silence);
+  tick();
+  PeerEnd third = world.network.accept();
+  (void)third.next<Hello>();
+  EXPECT_TRUE(second.is_closed());
+  EXPECT_EQ(lost_count(), 0u);
+  third.say(WelcomeMessage{NodeId(1), Incarnation(6)});
   EXPECT_TRUE(loop.eventually([this] { return neighbours->is_up(NodeId(1)); }));
-  EXPECT_LT(silent_for(), 5s);
+  EXPECT_LT(silent_for(), 1s);
 }
 
 TEST_F(Links, WhoeverRefusesUsIsAnotherLife) {
