@@ -154,16 +154,21 @@ Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat
       if (broken_since == Duration::zero()) broken_since = scheduler.now();
       if (scheduler.now() - broken_since >= failing) return Exchanged::failed;
     }
-    scheduler.wait(mine.waiting, scheduler.now() + 20ms);
+    scheduler.wait(mine.waiting, scheduler.now() + 20ms * (1 + world() / 64));
   }
 }
 
+// Between neighbours, or between any two.
 bool Cluster::is_exchange_open(const Exchange& one) {
-  for (const auto& [a, from] : one.arrived)
-    for (const auto& [b, to] : one.arrived) {
-      const bool next = (a + 1) % world() == b || (b + 1) % world() == a;
-      if ((next || !options.ring_exchange) && !machines.wires().is_open(from, to)) return false;
-    }
+  Wires& wires = machines.wires();
+  const auto is_open = [&wires](std::uint32_t a, std::uint32_t b) {
+    return wires.is_open(a, b) && wires.is_open(b, a);
+  };
+  for (const auto& [seat, machine] : one.arrived) {
+    if (options.ring_exchange && !is_open(machine, one.arrived.at((seat + 1) % world()))) return false;
+    for (const auto& [other, there] : one.arrived)
+      if (!options.ring_exchange && !is_open(machine, there)) return false;
+  }
   return true;
 }
 
@@ -262,15 +267,15 @@ void Cluster::check_told() {
 // Of each seat somebody holds the greatest step that anybody knows to be committed, or a later one of the same.
 void Cluster::check_committed() {
   if (committed_.value == 0 || !state_ || state_->phase == JobPhase::finished) return;
+  std::vector<Step> newest(world());  // that is held of each seat
+  for (const KeptArena& kept : arenas_)
+    for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+      const std::uint32_t seat = kept.arena.spec().seat.value;
+      const job::SlotWord word = kept.arena.slot(i).word();
+      if (word.state == SlotState::sealed && seat < world()) newest[seat] = std::max(newest[seat], word.step);
+    }
   for (std::uint32_t seat = 0; seat < world(); ++seat) {
-    const bool held = std::any_of(arenas_.begin(), arenas_.end(), [&](const KeptArena& kept) {
-      if (kept.arena.spec().seat.value != seat) return false;
-      for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
-        const job::SlotWord word = kept.arena.slot(i).word();
-        if (word.state == SlotState::sealed && word.step >= committed_) return true;
-      }
-      return false;
-    });
+    const bool held = newest[seat] >= committed_;
     if (held) {
       missing_since_.erase(seat);
       continue;

@@ -28,16 +28,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kProcessorSecondsMax = 60;
-constexpr unsigned kRealSecondsMax = 1200;  // on a machine that may be busy with other things
-constexpr Duration kPatience = 150s;        // virtual, for each fault and for the end
+constexpr unsigned kProcessorSecondsMax = 60;  // and one more for each node of a large job
+constexpr unsigned kRealSecondsMax = 1200;     // on a machine that may be busy with other things
+constexpr std::uint32_t kNodesOfASeed = 5;     // about
+constexpr Duration kPatience = 150s;           // virtual, for each fault and for the end
 
 struct Arguments {
   std::uint64_t first = 1;
   std::uint64_t seeds = 200;
   std::uint64_t seconds = 0;  // real: until then, however many seeds that is
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
-  bool one = false;  // a single seed, with its log
+  std::uint32_t nodes = 0;  // members of a large job; 0: as many as each seed draws
+  bool one = false;         // a single seed, with its log
   bool quiet = false;
   bool verbose = false;  // its log with what is for debugging, too
   bool gate_off = false;
@@ -80,8 +82,22 @@ ClusterOptions draw_options(std::uint64_t seed) {
   return options;
 }
 
+// Messages and events a second grow with the nodes, so these beat and step less often.
+ClusterOptions large(ClusterOptions options, std::uint32_t nodes) {
+  options.members = nodes;
+  options.seats_per_node = 1;
+  options.replicas = std::min(options.replicas, nodes - 1);
+  options.bytes_a_second = 1e9;
+  options.deadline_ms = std::max<std::uint64_t>(options.deadline_ms, 10 * nodes);
+  options.step = std::max<Duration>(options.step, std::chrono::milliseconds(nodes));
+  options.ring_exchange = nodes > 3;
+  options.state_rows_max = job::kMovedRowsMax;
+  return options;
+}
+
 ClusterOptions options_of(const Arguments& arguments, std::uint64_t seed) {
-  if (arguments.scenario == nullptr) return draw_options(seed);
+  if (arguments.scenario == nullptr)
+    return arguments.nodes > 0 ? large(draw_options(seed), arguments.nodes) : draw_options(seed);
   ClusterOptions options = arguments.scenario->options;
   options.seed = seed;
   return options;
@@ -91,6 +107,14 @@ ClusterOptions options_of(const Arguments& arguments, std::uint64_t seed) {
 bool draws_drain(const Arguments& arguments, std::uint64_t seed) {
   if (arguments.gate_off || arguments.no_drain || arguments.scenario != nullptr) return false;
   return arguments.drain || (seed * 0x9e3779b97f4a7c15ull) >> 62 == 0;
+}
+
+// Each segment of each simulated process has a few.
+void more_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // Empty: all is well.
@@ -120,7 +144,7 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
 }
 
 std::vector<InjectedFault> all_faults_of(const Arguments& arguments, std::uint64_t seed) {
-  return arguments.scenario != nullptr ? arguments.scenario->faults : draw_faults(seed, draw_options(seed));
+  return arguments.scenario != nullptr ? arguments.scenario->faults : draw_faults(seed, options_of(arguments, seed));
 }
 
 std::vector<InjectedFault> faults_of(const Arguments& arguments, std::uint64_t seed,
@@ -131,6 +155,10 @@ std::vector<InjectedFault> faults_of(const Arguments& arguments, std::uint64_t s
   for (const std::size_t i : *keep)
     if (i < all.size()) kept.push_back(all[i]);
   return kept;
+}
+
+unsigned processor_seconds_max(const Arguments& arguments) {
+  return kProcessorSecondsMax + arguments.nodes;
 }
 
 // In a process of its own: a simulated cluster leaks what its killed processes had, and may crash.
@@ -148,7 +176,7 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
   if (pid == 0) {
     close(ends[0]);
     alarm(kRealSecondsMax);
-    const itimerval most{{}, {kProcessorSecondsMax, 0}};
+    const itimerval most{{}, {processor_seconds_max(arguments), 0}};
     (void)setitimer(ITIMER_PROF, &most, nullptr);
     log_through(&print_line, arguments.verbose ? LogLevel::debug : arguments.one ? LogLevel::info : LogLevel::error);
     if (!arguments.one) {
@@ -180,7 +208,7 @@ std::string result_of(const Child& child) {
   waitpid(child.pid, &status, 0);
   if (!WIFSIGNALED(status)) return result;
   const int signal = WTERMSIG(status);
-  if (signal == SIGPROF) return text("not done after ", kProcessorSecondsMax, " seconds of a processor");
+  if (signal == SIGPROF) return "not done after many seconds of a processor";
   if (signal == SIGALRM) return text("not done after ", kRealSecondsMax, " real seconds");
   return text("crashed: ", strsignal(signal));
 }
@@ -231,8 +259,9 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
                 static_cast<unsigned long long>(seed));
     return;
   }
-  std::printf("  again, with its log: build/bin/sim --seed %llu --faults %s%s\n", static_cast<unsigned long long>(seed),
-              text_of_list(keep).c_str(),
+  const std::string nodes = arguments.nodes > 0 ? text(" --nodes ", arguments.nodes) : "";
+  std::printf("  again, with its log: build/bin/sim --seed %llu%s --faults %s%s\n",
+              static_cast<unsigned long long>(seed), nodes.c_str(), text_of_list(keep).c_str(),
               arguments.gate_off             ? " --gate-off"
               : draws_drain(arguments, seed) ? " --drain"
                                              : " --no-drain");
@@ -305,13 +334,15 @@ int run_scenarios(Arguments arguments) {
 }
 
 const char* const kUsage =
-    "sim [--seeds N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain|--no-drain] [--quiet]\n"
+    "sim [--seeds N] [--nodes N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain|--no-drain] "
+    "[--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
     "    of every fourth seed an operator drains a node, too (--drain: of each, --no-drain: of none); of every fourth "
     "of "
     "these\n"
     "    nothing else happens, and no step is done again\n"
     "    --expect TEXT: failures that do not say this do not count\n"
+    "    --nodes N: large jobs, of so many nodes each, and as many fewer seeds\n"
     "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--verbose]\n"
     "    one of them again, with its log\n"
     "sim --scenarios|--scenario NAME [--seeds N | --seed N]\n"
@@ -340,6 +371,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
     } else if (name == "--seed") {
       good = number(arguments.first);
       arguments.one = true;
+    } else if (name == "--nodes") {
+      good = number(arguments.nodes) && arguments.nodes >= 2;
     } else if (name == "--gate-off") {
       arguments.gate_off = true;
     } else if (name == "--drain") {
@@ -388,6 +421,10 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, arguments)) {
     std::fputs(kUsage, stderr);
     return 2;
+  }
+  if (arguments.nodes > 0) {
+    arguments.seeds = std::max<std::uint64_t>(1, arguments.seeds * kNodesOfASeed / arguments.nodes);
+    more_descriptors();
   }
   if (arguments.all_scenarios) return run_scenarios(arguments);
   if (!arguments.one) return run_many(arguments);

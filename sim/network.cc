@@ -51,7 +51,9 @@ Thing* Wires::find(int handle) {
 
 void Wires::changed(Thing& thing) {
   scheduler_.notify(thing.waiting);
-  if (thing.poller != nullptr) scheduler_.notify(thing.poller->waiting);
+  if (thing.poller == nullptr) return;
+  thing.poller->changed.insert(thing.handle);
+  scheduler_.notify(thing.poller->waiting);
 }
 
 std::shared_ptr<Port> Wires::open_port(std::uint32_t machine, const std::string& address) {
@@ -442,16 +444,19 @@ class WirePoller final : public Poller {
     if (thing == nullptr || !state_->watched.emplace(handle, PollerState::Watched{key, interest}).second)
       return Error{Code::io, text("poll handle ", handle, ": none, or there already")};
     thing->poller = state_;
+    state_->changed.insert(handle);
     return {};
   }
   Status modify(int handle, std::uint64_t key, Interest interest) override {
     const auto found = state_->watched.find(handle);
     if (found == state_->watched.end()) return Error{Code::io, text("poll handle ", handle, ": not there")};
     found->second = {key, interest};
+    state_->changed.insert(handle);
     return {};
   }
   void remove(int handle) override {
     state_->watched.erase(handle);
+    state_->changed.erase(handle);
     if (Thing* thing = wires_.find(handle)) thing->poller = nullptr;
   }
   Status wait(Duration timeout, std::vector<Ready>& ready) override {
@@ -476,14 +481,16 @@ class WirePoller final : public Poller {
  private:
   void look(std::vector<Ready>& ready) const {
     ready.clear();
-    for (const auto& [handle, watched] : state_->watched) {
-      const Thing* thing = wires_.find(handle);
-      if (thing == nullptr) continue;
-      Ready now = thing->ready();
+    for (auto it = state_->changed.begin(); it != state_->changed.end();) {
+      const Thing* thing = wires_.find(*it);
+      Ready now = thing != nullptr ? thing->ready() : Ready{};
+      const PollerState::Watched& watched = state_->watched.at(*it);
       now.key = watched.key;
       now.readable = (now.readable && watched.interest.read) || now.hung_up;
       now.writable = now.writable && watched.interest.write;
-      if (now.readable || now.writable) ready.push_back(now);
+      const bool is_ready = now.readable || now.writable;
+      if (is_ready) ready.push_back(now);
+      it = is_ready ? std::next(it) : state_->changed.erase(it);
     }
   }
   Wires& wires_;

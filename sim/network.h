@@ -89,6 +89,7 @@ struct PollerState {
     Interest interest;
   };
   std::map<int, Watched> watched;
+  std::set<int> changed;  // of these: since they were last seen to be not ready
   bool woken = false;
 };
 
