@@ -34,12 +34,21 @@ Error error_of(const grpc::Status& status, const char* what) {
   return {code, text("control ", what, ": ", status.error_message())};
 }
 
-// A watch with a task of its own. It resumes from the next revision after any absence.
+WatchKind kind_of(const std::string& prefix) {
+  return prefix.find(":reports/") == std::string::npos ? WatchKind::keys : WatchKind::reports;
+}
+
+// A watch with a task of its own. It resumes from the next revision after any absence, or from a listing, if what came
+// meanwhile was compacted.
 class ModelWatch final : public job::Watch {
  public:
   ModelWatch(ControlServerModel& server, Machines& machines, Process& client, std::string prefix, Revision from,
              std::function<void(const WatchEvent&)> on_event)
-      : server_(server), machines_(machines), client_(client), tasks_(machines.scheduler(), client) {
+      : server_(server),
+        machines_(machines),
+        client_(client),
+        kind_(kind_of(prefix)),
+        tasks_(machines.scheduler(), client) {
     task_ = tasks_.start("watch", [this, prefix = std::move(prefix), from, on_event = std::move(on_event)] {
       run(prefix, from, on_event);
     });
@@ -55,19 +64,20 @@ class ModelWatch final : public job::Watch {
     Scheduler& scheduler = machines_.scheduler();
     Revision next = from == 0 ? server_.keys.revision() + 1 : from;
     while (!ended_) {
-      if (server_.keys.revision() < next || !server_.reachable(client_.machine) || server_.stops > 0) {
+      const Revision through = server_.keys.revision();
+      if (through < next || !is_served()) {
         // Data may have been lost: then revisions are made anew, and what we wait for never comes.
-        if (server_.reachable(client_.machine) && server_.keys.revision() + 1 < next) {
-          next = server_.keys.revision() + 1;
+        if (is_served() && through + 1 < next) {
+          next = through + 1;
           on_event({WatchEvent::Kind::resync, {}, next - 1});
         }
         scheduler.wait(server_.changed, scheduler.now() + 1s);
         continue;
       }
       scheduler.sleep(scheduler.between(50us, 400us));
-      if (!server_.reachable(client_.machine) || server_.stops > 0) continue;
-      const job::EventSlice slice =
-          server_.keys.events({prefix, end_of_prefix(prefix), next, server_.keys.revision()}, 1 << 20);
+      be_late();
+      if (ended_ || !is_served()) continue;
+      const job::EventSlice slice = server_.keys.events({prefix, end_of_prefix(prefix), next, through}, 1 << 20);
       if (slice.compacted) {
         next = server_.keys.revision() + 1;
         on_event({WatchEvent::Kind::resync, {}, next - 1});
@@ -83,9 +93,21 @@ class ModelWatch final : public job::Watch {
       next = slice.next;
     }
   }
+  [[nodiscard]] bool is_served() const {
+    return server_.reachable(client_.machine) && server_.stops == 0 &&
+           server_.trouble(client_.machine, kind_).losses == 0;
+  }
+  // Whoever destroys the watch waits for no trouble.
+  void be_late() {
+    const Duration until = machines_.scheduler().now() + server_.trouble(client_.machine, kind_).late;
+    while (!ended_ && machines_.scheduler().wait(server_.changed, until)) {
+    }
+  }
+
   ControlServerModel& server_;
   Machines& machines_;
   Process& client_;
+  const WatchKind kind_;
   ProcessTasks tasks_;
   bool ended_ = false;
   std::unique_ptr<Task> task_;
@@ -287,7 +309,15 @@ class ModelControl final : public job::Control {
 
 }  // namespace
 
-ControlServerModel::ControlServerModel(Machines& machines) : cuts(machines.count(), 0), machines_(machines) {}
+ControlServerModel::ControlServerModel(Machines& machines)
+    : cuts(machines.count(), 0), watches(machines.count()), machines_(machines) {}
+
+void ControlServerModel::compact() {
+  etcdserverpb::CompactionRequest request;
+  job::KeyValues::Log log;
+  request.set_revision(keys.revision());
+  (void)keys.compact(request, &log);
+}
 
 void ControlServerModel::touch() {
   machines_.scheduler().notify(changed);

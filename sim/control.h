@@ -2,15 +2,27 @@
 // reach it over paths that may be cut, slow, or lose an answer.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "job/control/control.h"
 #include "job/control/key_values.h"
 #include "machine.h"
 
 namespace pawl::sim {
+
+// What a node watches. Each is a stream of its own, and may be late or lost alone.
+enum class WatchKind : unsigned char { keys, reports };
+inline constexpr std::size_t kWatchKinds = 2;
+
+// What faults do to one watch of a machine, whichever process of it watches.
+struct WatchTrouble {
+  Duration late{};  // each change is told so much later, at least
+  int losses = 0;   // as many faults last: its stream is lost, and begun anew after them
+};
 
 class ControlServerModel {
  public:
@@ -22,8 +34,10 @@ class ControlServerModel {
   // As many faults last: nobody serves, and calls fail when their deadline passes; it takes calls and answers none.
   int downs = 0;
   int stops = 0;
-  Duration disk = std::chrono::microseconds(300);  // of each change
-  std::vector<int> cuts;                           // by machine: it can't reach the control
+  Duration disk = std::chrono::microseconds(300);              // of each change
+  std::vector<int> cuts;                                       // by machine: it can't reach the control
+  std::vector<std::array<WatchTrouble, kWatchKinds>> watches;  // by machine
+  void compact();  // the history up to now is dropped: a watch that is behind has to list
 
   job::KeyValues keys;
   WaitQueue changed;  // a revision was made, or a path has changed
@@ -31,6 +45,9 @@ class ControlServerModel {
 
   void touch();  // after any change of the above
   [[nodiscard]] bool reachable(std::uint32_t machine) const { return downs == 0 && cuts[machine] == 0; }
+  [[nodiscard]] const WatchTrouble& trouble(std::uint32_t machine, WatchKind kind) const {
+    return watches[machine][static_cast<std::size_t>(kind)];
+  }
   [[nodiscard]] job::KeyValues::Time time() const { return job::KeyValues::Time(machines_.scheduler().now()); }
   void expire();
 

@@ -15,36 +15,22 @@ using namespace std::chrono_literals;
 namespace {
 
 const char* name_of(FaultType type) {
-  static const char* const names[kFaultTypes] = {"kill_trainer",
-                                                 "stop_trainer",
-                                                 "kill_pawld",
-                                                 "stop_pawld",
-                                                 "kill_node",
-                                                 "power_off",
-                                                 "pause_node",
-                                                 "cut_data",
-                                                 "cut_data_out",
-                                                 "cut_control",
-                                                 "control_down",
-                                                 "control_stopped",
-                                                 "slow_control",
-                                                 "slow_network",
-                                                 "no_memory",
-                                                 "wall_jump",
-                                                 "flip_bits",
-                                                 "flip_on_wire",
-                                                 "kill_two_nodes",
-                                                 "outage",
-                                                 "pause_all",
-                                                 "cut_link",
-                                                 "kill_trainer_and_pawld",
-                                                 "must_be_well",
-                                                 "must_run"};
+  static const char* const names[kFaultTypes] = {
+      "kill_trainer", "stop_trainer",    "kill_pawld",   "stop_pawld",     "kill_node",
+      "power_off",    "pause_node",      "cut_data",     "cut_data_out",   "cut_control",
+      "control_down", "control_stopped", "slow_control", "slow_network",   "no_memory",
+      "wall_jump",    "flip_bits",       "flip_on_wire", "kill_two_nodes", "outage",
+      "pause_all",    "cut_link",        "late_watch",   "lost_watch",     "kill_trainer_and_pawld",
+      "drain_node",   "must_be_well",    "must_run"};
   return names[static_cast<unsigned>(type)];
 }
 
 constexpr Duration kCommitsWithin = 4s;  // while a link is cut: what is known takes a detour
 constexpr Duration kGivenUpAfter = 5s;   // a killed trainer that has not died by then: its node goes, too
+
+bool strikes(const InjectedFault& fault, std::uint32_t machine) {
+  return machine < kMaskedMachines && (fault.mask >> machine & 1) != 0;
+}
 
 // A node may lose its memory by it.
 bool costs_memory(const InjectedFault& fault) {
@@ -66,6 +52,22 @@ bool costs_memory(const InjectedFault& fault) {
   }
 }
 
+void give_drain_order(Cluster& cluster, job::NodeLife leaving) {
+  const job::JobKeys keys(cluster.job);
+  const std::string nothing = "{}";
+  const std::string order = text("{\"incarnation\":", leaving.incarnation, "}");
+  log_warn("sim_drain", "node", leaving.node);
+  cluster.may_be_evicted_until[leaving.node.value] = Duration::max();
+  cluster.order(keys.cordon(leaving.node), &nothing);
+  cluster.order(keys.drain(leaving.node), &order);
+}
+
+void take_drain_order_back(Cluster& cluster, NodeId node) {
+  const job::JobKeys keys(cluster.job);
+  cluster.order(keys.drain(node), nullptr);
+  cluster.order(keys.cordon(node), nullptr);
+}
+
 class Drainer : public std::enable_shared_from_this<Drainer> {
  public:
   Drainer(Cluster& cluster, std::function<void()> on_end)
@@ -83,12 +85,7 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     if (!cluster_.is_well()) return later(20ms, [this] { give_order(); });
     const std::vector<job::Member>& seats = cluster_.state()->seats;
     leaving_ = seats[random_() % seats.size()].life;
-    const std::string nothing = "{}";
-    const std::string order = text("{\"incarnation\":", leaving_.incarnation, "}");
-    log_warn("sim_drain", "node", leaving_.node);
-    cluster_.may_be_evicted_until[leaving_.node.value] = Duration::max();
-    cluster_.order(keys_.cordon(leaving_.node), &nothing);
-    cluster_.order(keys_.drain(leaving_.node), &order);
+    give_drain_order(cluster_, leaving_);
     kills_ward_ = cluster_.options.nothing_else && cluster_.options.replicas == 1 && random_() % 2 == 0;
     wait(cluster_.scheduler.now() + 1s + Duration(static_cast<std::int64_t>(random_() % 40'000'000'000)));
   }
@@ -99,8 +96,7 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     const bool seated = std::ranges::any_of(state.seats, [&](const auto& member) { return member.life == leaving_; });
     if (seated && cluster_.scheduler.now() < until)
       return later(kills_ward_ ? 1ms : 50ms, [this, until] { wait(until); });
-    cluster_.order(keys_.drain(leaving_.node), nullptr);
-    cluster_.order(keys_.cordon(leaving_.node), nullptr);
+    take_drain_order_back(cluster_, leaving_.node);
     on_end_();
   }
   // The node of which only the leaving one has a copy.
@@ -122,7 +118,6 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
   std::function<void()> on_end_;
   std::mt19937_64 random_;
   bool kills_ward_ = false;
-  const job::JobKeys keys_{cluster_.job};
   job::NodeLife leaving_;
 };
 
@@ -216,7 +211,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::kill_two_nodes:
         for (std::uint32_t i = 0; i < machines.count(); ++i)
-          if ((fault.mask >> i & 1) != 0) {
+          if (strikes(fault, i)) {
             InjectedFault one = fault;
             one.type = FaultType::kill_node;
             one.machine = i;
@@ -263,16 +258,16 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::cut_control:
         for (std::uint32_t i = 0; i < machines.count(); ++i)
-          if ((fault.mask >> i & 1) != 0) {
+          if (strikes(fault, i)) {
             ++cluster_.control.cuts[i];
             Duration& late = cluster_.may_be_late_until[i];
             late = std::max(late, scheduler.now() + fault.length + 2s);
           }
         cluster_.control.touch();
         blame_the_unreachable(fault.length);
-        heal(fault.length, [this, mask = fault.mask] {
+        heal(fault.length, [this, fault] {
           for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
-            if ((mask >> i & 1) != 0) --cluster_.control.cuts[i];
+            if (strikes(fault, i)) --cluster_.control.cuts[i];
           cluster_.control.touch();
         });
         break;
@@ -281,6 +276,13 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::control_stopped:
         away(cluster_.control.stops, fault.length);
+        break;
+      case FaultType::late_watch:
+      case FaultType::lost_watch:
+        trouble_watches(fault);
+        break;
+      case FaultType::drain_node:
+        order_drain({NodeId(fault.machine), Incarnation(node->incarnation())}, fault.length);
         break;
       case FaultType::slow_control:
         cluster_.control.disk = fault.more;
@@ -317,6 +319,32 @@ class Injector : public std::enable_shared_from_this<Injector> {
           machines.kill(*trainer, "killed by SIGKILL");
         break;
     }
+  }
+
+  // Nobody is to be replaced for it: what a watch does not tell can be listed.
+  void trouble_watches(const InjectedFault& fault) {
+    const auto change = [this, fault](int by) {
+      for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
+        for (std::size_t kind = 0; kind < kWatchKinds; ++kind) {
+          if (!strikes(fault, i) || (fault.turns >> kind & 1) == 0) continue;
+          WatchTrouble& trouble = cluster_.control.watches[i][kind];
+          if (fault.type == FaultType::lost_watch)
+            trouble.losses += by;
+          else
+            trouble.late += by * fault.more;
+        }
+    };
+    change(1);
+    heal(fault.length, [this, fault, change] {
+      if (fault.type == FaultType::lost_watch && (fault.turns & kCompacted) != 0) cluster_.control.compact();
+      change(-1);
+      cluster_.control.touch();
+    });
+  }
+
+  void order_drain(job::NodeLife leaving, Duration length) {
+    give_drain_order(cluster_, leaving);
+    heal(length, [this, node = leaving.node] { take_drain_order_back(cluster_, node); });
   }
 
   void stop(Node& node, Duration length) {
@@ -374,14 +402,14 @@ class Injector : public std::enable_shared_from_this<Injector> {
       Wires& wires = cluster_.machines.wires();
       for (std::uint32_t a = 0; a < cluster_.machines.count(); ++a)
         for (std::uint32_t b = 0; b < cluster_.machines.count(); ++b) {
-          const bool from_in = (fault.mask >> a & 1) != 0;
-          const bool to_in = (fault.mask >> b & 1) != 0;
+          const bool from_in = strikes(fault, a);
+          const bool to_in = strikes(fault, b);
           const bool cut = fault.type == FaultType::cut_data ? from_in != to_in : from_in && !to_in;
           if (cut) wires.path(a, b).cuts += by;
         }
     };
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
-      if ((fault.mask >> i & 1) != 0) blame(i, fault.length);
+      if (strikes(fault, i)) blame(i, fault.length);
     change(1);
     blame_the_unreachable(fault.length);
     heal(fault.length, [change] { change(-1); });
@@ -407,7 +435,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   void cut_link(const InjectedFault& fault) {
     std::vector<std::uint32_t> ends;
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
-      if ((fault.mask >> i & 1) != 0) ends.push_back(i);
+      if (strikes(fault, i)) ends.push_back(i);
     const Duration restore = job::derive_deadlines(std::chrono::milliseconds(cluster_.options.deadline_ms)).restore;
     if (cluster_.options.members == 2 || fault.length > restore)  // one end may need what the other has
       for (const std::uint32_t i : ends) blame(i, fault.length);
@@ -519,18 +547,19 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const auto between = [&](Duration least, Duration most) {
     return least + Duration(static_cast<std::int64_t>(below(static_cast<std::uint64_t>((most - least).count()) + 1)));
   };
-  const std::uint32_t machines = options.members + options.spares;
+  const std::uint32_t all = options.members + options.spares;
+  const std::uint32_t machines = std::min(all, kMaskedMachines - 1);
   const Duration silence = std::chrono::milliseconds(options.deadline_ms);
   std::vector<InjectedFault> faults;
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 3));  // the last three are not drawn
-    fault.machine = static_cast<std::uint32_t>(below(machines));
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 4));  // the last four are not drawn
+    fault.machine = static_cast<std::uint32_t>(below(all));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;
     fault.length = below(2) == 0 ? between(10ms, silence / 2) : between(10ms, silence * 4);
-    fault.mask = 1u << fault.machine;
+    fault.mask = 1u << fault.machine % machines;
     fault.turns = static_cast<std::uint32_t>(below(2) == 0 ? below(40) : below(2000));
     if (fault.type == FaultType::kill_two_nodes && options.replicas < 2) fault.type = FaultType::kill_node;
     if (fault.type == FaultType::kill_node && options.replicas >= 2 && fault.turns % 2 == 0)
@@ -556,6 +585,14 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
         break;
       case FaultType::cut_control:
         fault.mask = static_cast<std::uint32_t>(below((1u << machines) - 1) + 1);
+        break;
+      case FaultType::late_watch:
+      case FaultType::lost_watch:
+        if (below(3) == 0) fault.mask = static_cast<std::uint32_t>(below((1u << machines) - 1) + 1);
+        fault.turns = static_cast<std::uint32_t>(1 + below(2 * kCompacted - 1));
+        if (fault.turns == kCompacted) fault.turns = 2 * kCompacted - 1;
+        fault.length = below(3) == 0 ? between(1s, 20s) : fault.length;
+        fault.more = below(2) == 0 ? between(1ms, 300ms) : between(300ms, 5s);
         break;
       case FaultType::slow_control:
         fault.more = between(1ms, 300ms);

@@ -25,27 +25,33 @@ enum class FaultType : unsigned char {
   control_stopped,  // takes calls, answers none
   slow_control,     // each change takes `more`
   slow_network,
-  no_memory,               // on one machine
-  wall_jump,               // of one machine's wall clock
-  flip_bits,               // in the newest sealed slot of its own arena; then its trainer is killed
-  flip_on_wire,            // one bit of what travels between machines, `turns` times
-  kill_two_nodes,          // of a job with two replicas: those in `mask`
-  outage,                  // the switch is away that carries all data and the control: nobody hears anybody
-  pause_all,               // every node is stopped, then continued, as a suspended job is
-  cut_link,                // between the two machines in `mask`, both ways; each hears all others
+  no_memory,       // on one machine
+  wall_jump,       // of one machine's wall clock
+  flip_bits,       // in the newest sealed slot of its own arena; then its trainer is killed
+  flip_on_wire,    // one bit of what travels between machines, `turns` times
+  kill_two_nodes,  // of a job with two replicas: those in `mask`
+  outage,          // the switch is away that carries all data and the control: nobody hears anybody
+  pause_all,       // every node is stopped, then continued, as a suspended job is
+  cut_link,        // between the two machines in `mask`, both ways; each hears all others
+  late_watch,      // of the machines in `mask`: the watches in `turns` (by WatchKind) tell each change `more` later
+  lost_watch,      // they tell nothing, and are begun anew; what came meanwhile was compacted, if `turns` says so
   kill_trainer_and_pawld,  // the pawld as above, at one of the next await points
+  drain_node,              // only of scenarios: as `pawl node drain` would, and after `length` it may have seats again
   // Nothing is done, only of scenarios: by then
   must_be_well,  // the job runs and commits
   must_run,
 };
-inline constexpr unsigned kFaultTypes = 25;
+inline constexpr unsigned kFaultTypes = 28;
+inline constexpr std::uint32_t kCompacted = 1u << kWatchKinds;  // in `turns` of lost_watch
+
+inline constexpr std::uint32_t kMaskedMachines = 32;  // of a large job the first ones only
 
 struct InjectedFault {
   FaultType type = FaultType::kill_trainer;
   Duration after{};        // since the one before
   bool when_well = false;  // and not before the job runs and commits
   std::uint32_t machine = 0;
-  std::uint32_t mask = 0;
+  std::uint32_t mask = 0;  // machines, a bit each
   Duration length{};
   Duration more{};
   std::uint32_t turns = 0;

@@ -34,6 +34,19 @@ InjectedFault when_well(FaultType type, std::uint32_t mask, Duration length) {
   return fault;
 }
 
+InjectedFault drained(std::uint32_t machine, Duration length) {
+  return when_well(FaultType::drain_node, machines({machine}), length);
+}
+
+constexpr std::uint32_t kKeys = 1u << static_cast<unsigned>(WatchKind::keys);
+constexpr std::uint32_t kReports = 1u << static_cast<unsigned>(WatchKind::reports);
+
+InjectedFault watches(InjectedFault fault, std::uint32_t which, Duration late = {}) {
+  fault.turns = which;
+  fault.more = late;
+  return fault;
+}
+
 InjectedFault later(Duration after, FaultType type, std::uint32_t machine, Duration length = {}) {
   InjectedFault fault;
   fault.type = type;
@@ -91,6 +104,46 @@ std::span<const Scenario> scenarios() {
          return options;
        }(),
        {when_well(cut_link, machines({2, 5}), 300s), later(100ms, kill_node, 1, 400s), later(45s, must_run, 0)}},
+      {"drained-and-cut-off",
+       "a member and the spare lose the control while a node is drained: the member is late, evicted, and has copies "
+       "that the "
+       "drained one has, too. It is the spare that the job waits for",
+       [] {
+         ClusterOptions options = cluster(3, 1);
+         options.deadline_ms = 1000;
+         return options;
+       }(),
+       {drained(1, 60s), later(30ms, cut_control, 2, 3200ms), later(40s, must_be_well, 0)}},
+      {"reports-late",
+       "the reports reach whoever leads 10 s late, through a whole recovery: they are there to be listed",
+       cluster(5, 1),
+       {watches(when_well(late_watch, machines({0, 1, 2, 3, 4, 5}), 60s), kReports, 10s),
+        later(100ms, kill_node, 1, 90s), later(30s, must_be_well, 0)}},
+      {"reports-lost",
+       "no watch of the reports tells anything through a whole recovery",
+       cluster(5, 1),
+       {watches(when_well(lost_watch, machines({0, 1, 2, 3, 4, 5}), 60s), kReports), later(100ms, kill_node, 1, 90s),
+        later(30s, must_be_well, 0)}},
+      {"keys-late",
+       "one member hears of the job's keys 3 s late, through a whole recovery: no reason to replace it",
+       cluster(5, 1),
+       {watches(when_well(late_watch, machines({3}), 60s), kKeys, 3s), later(100ms, kill_node, 1, 90s),
+        later(40s, must_be_well, 0)}},
+      {"keys-compacted",
+       "the watches of two members are lost through a whole recovery, and what they missed was compacted",
+       cluster(5, 1),
+       {watches(when_well(lost_watch, machines({2, 3}), 6s), kKeys | kReports | kCompacted),
+        later(100ms, kill_node, 1, 90s), later(40s, must_be_well, 0)}},
+      {"report-unseen",
+       "a member reports when the watch of the one that leads tells nothing any more",
+       cluster(5, 1),
+       {when_well(cut_control, machines({3}), 2s), later(1900ms, kill_trainer, 1),
+        watches(later(60ms, lost_watch, 1, 30s), kReports), later(20s, must_be_well, 0)}},
+      {"back-unseen",
+       "a member loses its registration and registers again, which the watches of the one that leads next do not tell",
+       cluster(5, 1),
+       {when_well(cut_control, machines({3}), 9s), watches(later(8900ms, lost_watch, 1, 30s), kKeys | kReports),
+        later(4s, kill_trainer, 1), later(20s, must_be_well, 0)}},
   };
   return *all;
 }

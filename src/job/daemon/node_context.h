@@ -39,6 +39,12 @@ struct HeardReports {
   bool list_anew = false;  // once more, as soon as this node has taken its next step
 };
 
+// The keys that every node watches, read as a whole: what a watch tells may come late.
+struct ListedKeys {
+  Duration as_of{};        // when the last listing that came began; Pawld writes it
+  bool list_anew = false;  // once more, as soon as this node has taken its next step
+};
+
 struct NodeContext {
   NodeContext(NodeLife life, std::string job_name, const Environment& world)
       : self(life),
@@ -59,6 +65,7 @@ struct NodeContext {
   Deadlines deadlines{};
   std::size_t state_rows_max = kMovedRowsMax;  // of write_state
   HeardReports heard;
+  ListedKeys listed;
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts

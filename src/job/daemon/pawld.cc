@@ -170,11 +170,16 @@ void Pawld::joined(const Listing& listing) {
   start_neighbours();
   ready_ = true;
   take(listing);
-  watches_.keys =
-      std::make_unique<KeyWatch>(*loop_, *session_, context_.mirror.keys().root, listing.revision,
-                                 KeyWatch::Handlers{.on_listing = [this](const Listing& all) { take(all); },
-                                                    .on_event = [this](const WatchEvent& event) { on_key(event); },
-                                                    .on_listed = [this] { drive(); }});
+  watches_.keys = std::make_unique<KeyWatch>(
+      *loop_, *session_, context_.mirror.keys().root, listing.revision,
+      KeyWatch::Handlers{.on_listing =
+                             [this](const Listing& all) {
+                               take(all);
+                               context_.listed.as_of = watches_.keys_begun;
+                             },
+                         .on_event = [this](const WatchEvent& event) { on_key(event); },
+                         .on_listed = [this] { drive(); },
+                         .on_listing_begun = [this] { watches_.keys_begun = context_.clock->now(); }});
   parts_->peers.open();
   parts_->trainers.open();
   parts_->watch.start_missing();
@@ -298,6 +303,26 @@ void Pawld::on_beat(NodeId node, Generation generation) {
   });
 }
 
+// In a recovery nobody's beat tells of its next step. If that is long in coming, the watch may stand still.
+void Pawld::check_state() {
+  const JobMirror& mirror = context_.mirror;
+  if (!mirror.is_in(JobPhase::quiescing) && !mirror.is_in(JobPhase::restoring)) return;
+  const Duration now = context_.clock->now();
+  const Duration silence = context_.deadlines.silence;
+  if (state_check_.of != mirror.state_revision()) state_check_ = {mirror.state_revision(), now + silence, silence};
+  if (now < state_check_.due) return;
+  state_check_.pause = 2 * state_check_.pause;  // many wait at once
+  state_check_.due = now + state_check_.pause;
+  session_->call<KeyValue>([key = mirror.keys().state()](Control& control) { return control.get(key); },
+                           [this](const Result<KeyValue>& state) {
+                             const Revision known = context_.mirror.state_revision();
+                             if (!state || state->mod_revision <= known || context_.ending) return;
+                             log_warn("watch_behind", "state", known, "control", state->mod_revision);
+                             context_.listed.list_anew = true;
+                             drive();
+                           });
+}
+
 void Pawld::take(const Listing& listing) {
   context_.orders.apply_all(listing);
   on_change(context_.mirror.apply_all(listing, context_.clock->now()));
@@ -359,7 +384,14 @@ void Pawld::tell_control_lost() {
 
 void Pawld::drive() {
   drive_parts();
-  if (ready_ && !context_.ending) follow_reports();
+  if (!ready_ || context_.ending) return;
+  follow_keys();
+  follow_reports();
+}
+
+void Pawld::follow_keys() {
+  if (!std::exchange(context_.listed.list_anew, false) || !watches_.keys) return;
+  watches_.keys->list_later(Duration::zero(), [] { return true; });
 }
 
 void Pawld::follow_reports() {
@@ -429,6 +461,7 @@ void Pawld::tick() {
   count_turns();
   neighbours_->tick();
   fence_if_cut_off();
+  check_state();
   parts_->watch.check();
   parts_->spare_memory.consider(
       {static_cast<std::uint32_t>(parts_->memory.arenas().size()), parts_->memory.own_bytes_max()});

@@ -65,6 +65,8 @@ class Pawld {
   void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
   void drive_parts();
+  void check_state();
+  void follow_keys();
   void follow_reports();
   void drive_soon(Duration delay);
   void drive_once_for_all();  // after all that has come by now
@@ -86,11 +88,18 @@ class Pawld {
   std::unique_ptr<ControlCalls> control_calls_;
   struct Watches {
     std::unique_ptr<KeyWatch> keys;
+    Duration keys_begun{};              // their last listing
     std::unique_ptr<KeyWatch> reports;  // of this generation; 0: none
     Generation reports_of;
     Duration reports_begun{};  // their last listing
   };
   Watches watches_;
+  struct StateCheck {
+    Revision of = -1;  // the state's
+    Duration due{};
+    Duration pause{};
+  };
+  StateCheck state_check_;
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Parts> parts_;
   int exit_code_ = 0;

@@ -190,7 +190,9 @@ void StateMover::push_causes() {
     causes.push_back(pending.cause);
     struck.insert(struck.end(), pending.struck.begin(), pending.struck.end());
   }
-  for (Cause& cause : convicted(suspicion(), context_.deadlines)) {
+  std::vector<Cause> silent = convicted(suspicion(), context_.deadlines);
+  if (!silent.empty() && !is_confirmed(silent_, silent)) silent.clear();
+  for (Cause& cause : silent) {
     cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
     causes.push_back(std::move(cause));
   }
@@ -231,7 +233,7 @@ bool StateMover::strike_gone_sources() {
   for (const Struck& source : struck)
     causes.push_back({FaultKind::corrupt_source, source.at, source.seat,
                       text("node ", source.at.node, ", which was evicted and had the only copy, is gone"), 0});
-  if (causes.empty()) return false;
+  if (causes.empty() || !is_confirmed(gone_, causes)) return false;
   for (Cause& cause : causes) cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
   const Decision decision = open_generation(state, causes, context_.self, struck);
   const StateMove* next = std::get_if<StateMove>(&decision);
@@ -270,9 +272,26 @@ bool StateMover::has_heard_of_all(Duration in_state_for) {
   const JobMirror& mirror = context_.mirror;
   const Duration patience =
       report_patience(mirror.state().phase, mirror.spec(), mirror.registrations(), context_.deadlines);
-  if (in_state_for <= patience || context_.heard.as_of >= context_.clock->now() - (in_state_for - patience))
-    return true;
+  return in_state_for <= patience || has_reports_of(context_.clock->now() - (in_state_for - patience));
+}
+
+bool StateMover::has_reports_of(Duration moment) {
+  if (context_.heard.as_of >= moment) return true;
   context_.heard.list_anew = true;
+  return false;
+}
+
+// Who has come back may be registered, and nobody may accuse him any more, and a watch that stands still does not tell it. So
+// nobody is given up before the keys have been listed once more after that was first due; lately, if a swap has failed since.
+bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes) {
+  std::vector<NodeLife> lives;
+  for (const Cause& cause : causes) lives.push_back(*cause.node);
+  const Generation generation = context_.mirror.generation();
+  const Duration now = context_.clock->now();
+  if (charge.lives != lives || charge.generation != generation || now - charge.since > context_.deadlines.silence)
+    charge = {std::move(lives), generation, now};
+  if (context_.listed.as_of >= charge.since) return true;
+  context_.listed.list_anew = true;
   return false;
 }
 
@@ -341,6 +360,8 @@ void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
     return move(waiting, "waiting for " + wait.what);
   }
   if (lead.late.empty()) return;
+  const bool registered = is_confirmed(late_, lead.late);
+  if (!has_reports_of(late_.since) || !registered) return;
   for (const Cause& late : lead.late) tell_once(late);
   const Decision decision = open_generation(state, lead.late, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&decision)) move(next->next, next->why);

@@ -71,6 +71,15 @@ class StateMover {
   [[nodiscard]] SuspicionView suspicion() const;
   [[nodiscard]] std::vector<NodeLife> absent(std::vector<NodeLife> lives) const;
   [[nodiscard]] Duration attentive_for(Duration since) const;
+  [[nodiscard]] bool has_reports_of(Duration moment);
+
+  // Who is to be given up for what this node does not hear of them.
+  struct Charge {
+    std::vector<NodeLife> lives;
+    Generation generation;
+    Duration since{};  // this was first due
+  };
+  [[nodiscard]] bool is_confirmed(Charge& charge, std::span<const Cause> causes);
 
   struct PendingCause {
     Cause cause;
@@ -89,7 +98,8 @@ class StateMover {
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
   std::vector<NodeId> beating_;
-  std::set<NodeLife> told_;  // events about what is not kept, of the generation told_in_
+  Charge silent_, late_, gone_;  // of push_causes, lead and strike_gone_sources
+  std::set<NodeLife> told_;      // events about what is not kept, of the generation told_in_
   Generation told_in_;
   Generation told_away_;
   Generation told_unfit_;

@@ -264,6 +264,33 @@ TEST_F(Moves, SilenceIsSaidAndWithdrawnAndEvictsOnlyIfOthersSayItToo) {
   EXPECT_EQ(asked().evicted, std::vector<NodeLife>{test_life(2)});
 }
 
+// A watch that stands still does not tell that somebody is back.
+TEST_F(Moves, NobodyIsGivenUpBeforeTheKeysAreListedOnceMore) {
+  TestNode leader(3, 0);
+  leader.register_nodes(3);
+  leader.run_in(JobPhase::running);
+  leader.live(10s);
+  const auto of = [&leader](NodeLife accuser) {
+    const JobMirror& mirror = leader.context.mirror;
+    const std::string value = to_json(Accusation{test_life(2), accuser});
+    (void)leader.context.mirror.apply(mirror.keys().accusation(mirror.generation(), NodeId(2), accuser.node), &value,
+                                      ++leader.revision, leader.clock.now());
+  };
+  of(test_life(0));
+  of(test_life(1));
+  const std::vector<Contact> contacts{{test_life(1), leader.clock.now(), {}, false},
+                                      {test_life(2), leader.clock.now() - 4s, {}, false}};
+  leader.mover.check_members(contacts);
+  leader.context.listed.as_of = leader.clock.now() - 1ms;
+  leader.mover.drive();
+  EXPECT_TRUE(leader.control.swaps.empty());
+  EXPECT_TRUE(leader.context.listed.list_anew);
+  leader.context.listed.as_of = leader.clock.now();
+  leader.mover.drive();
+  ASSERT_EQ(leader.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
+}
+
 // The control was stopped for 10 s, and a pawld began anew meanwhile, which it can't before the control is back.
 TEST_F(Moves, AfterAControlThatWasAwayNobodyIsAccusedAtOnce) {
   node.register_nodes(3);
@@ -322,6 +349,11 @@ TEST_F(Moves, WhoIsLateIsListedOnceMoreBeforeItIsGivenUp) {
   EXPECT_TRUE(leader.control.swaps.empty());
   EXPECT_TRUE(leader.context.heard.list_anew);
   leader.context.heard.as_of = leader.clock.now();
+  leader.context.listed.as_of = leader.clock.now() - 1ms;
+  leader.mover.drive();
+  EXPECT_TRUE(leader.control.swaps.empty());
+  EXPECT_TRUE(leader.context.listed.list_anew);
+  leader.context.listed.as_of = leader.clock.now();
   leader.mover.drive();
   ASSERT_EQ(leader.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
