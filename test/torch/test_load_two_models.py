@@ -235,6 +235,21 @@ class GanTest(Case):
         dcp.save(source.states(), checkpoint_id=self.path, no_dist=True)
         self.assert_loaded(source, Pair(2, *self.SHAPES))
 
+    def test_given_roots_are_kept_as_of_torch_save(self):
+        torch.manual_seed(1)
+        model = chain(4, 4, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        step(model, optimizer)
+        state = {"net": model.state_dict(), "optim": optimizer.state_dict()}
+        torch.save(state, self.path)
+        folder = os.path.join(self.directory, "dcp")
+        dcp.save(state, checkpoint_id=folder, no_dist=True)
+        for root in ("", "net."):
+            given = self.file_of([f"{root}{name}" for name, _ in model.named_parameters()])
+            expected = self.names(self.path, parameter_names_file=given)
+            self.assertEqual({f"{root}{name}" for name, _ in model.named_parameters()}, set(expected))
+            self.assertEqual(expected, self.names(folder, parameter_names_file=given))
+
     def test_named_groups_of_two_of_one_kind(self):
         keys = ("left", "right", "first", "second")
         source = Pair(1, (4, 4, 4), (4, 4, 4), keys).trained()

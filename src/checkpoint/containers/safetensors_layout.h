@@ -46,6 +46,9 @@ inline constexpr std::uint64_t kHeaderUnit = 8;  // a header's bytes are a multi
 
 // Under the metadata key "pawl.type.<name>": what a tensor that the format can't hold really is: "complex128 [3,2]".
 inline constexpr std::string_view kTrueTypeKey = "pawl.type.";
+// In the metadata of a file whose keys all end in a role, and what it says.
+inline constexpr std::string_view kKeysKey = "pawl.keys";
+inline constexpr std::string_view kKeysWithRoles = "<name>/<role>";
 // Gives a tensor back what that says; whether it was one that fits.
 bool take_true_type(StoredTensor& tensor, std::string_view value);
 

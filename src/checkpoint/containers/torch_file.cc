@@ -8,9 +8,9 @@
 
 #include "base/text.h"
 #include "checkpoint/containers/damaged.h"
-#include "checkpoint/containers/dict_keys.h"
 #include "checkpoint/containers/foreign_file.h"
 #include "checkpoint/containers/torch_program.h"
+#include "checkpoint/containers/value_parts.h"
 #include "checkpoint/reshape/cast.h"
 #include "checkpoint/reshape/stored_file.h"
 
@@ -210,14 +210,12 @@ class TorchReader {
   Status enter(Value value);
   void find_tensor_keys(Value value);
   void note_unreached();
-  using Child = std::pair<PathStep, Value>;
   struct Frame {  // a value on the way down
     Value value;
-    std::vector<Child> children;
+    std::vector<ValuePart> children;
     std::size_t next = 0;
   };
-  Status children_of(Value value, std::vector<Child>& out);
-  Status add_state(Value state, std::vector<Child>& out);
+  Status children_of(Value value, std::vector<ValuePart>& out);
   Status take_copy_of(Value value, const TorchTensor& tensor);
 
   [[nodiscard]] const Pickle& pickle() const { return file_.pickle_; }
@@ -232,10 +230,10 @@ class TorchReader {
   std::unordered_map<std::string, std::uint32_t> storage_by_key_;
   std::unordered_map<Value, std::uint32_t> storage_of_;
   std::unordered_map<Value, TorchTensor> tensor_of_;
-  std::unordered_map<Value, std::vector<Child>> parts_of_;  // of tensors made of tensors
-  std::vector<bool> interesting_;                           // a tensor lies in or below it
-  std::vector<Frame> stack_;                                // of the walk
-  std::vector<PathStep> path_;                              // to its topmost value
+  std::unordered_map<Value, std::vector<ValuePart>> parts_of_;  // of tensors made of tensors
+  std::vector<bool> interesting_;                               // a tensor lies in or below it
+  std::vector<Frame> stack_;                                    // of the walk
+  std::vector<PathStep> path_;                                  // to its topmost value
   std::vector<bool> on_path_;
   std::unordered_set<Value> reached_;         // tensors
   std::map<Value, std::string> tensor_keys_;  // tensors that are keys: of which dict
@@ -468,8 +466,8 @@ Status TorchReader::add_tensor(Value value) {
     PAWL_TRY(build(value, pickle().symbol(arguments[0]), pickle().items(arguments[2]), tensor, is_tensor));
     const PickleSymbol& class_ = pickle().symbol(arguments[1]);
     tensor.class_name = text(class_.module, '.', class_.name);
-    std::vector<Child> parts = std::move(parts_of_[value]);
-    PAWL_TRY(add_state(arguments[3], parts));
+    std::vector<ValuePart> parts = std::move(parts_of_[value]);
+    PAWL_TRY(add_state_parts(pickle(), arguments[3], file_.copies_, parts));
     parts_of_[value] = std::move(parts);
   } else {
     PAWL_TRY(build(value, function, arguments, tensor, is_tensor));
@@ -487,7 +485,7 @@ Status TorchReader::take_copy_of(Value value, const TorchTensor& tensor) {
   std::uint64_t bytes = sizeof tensor + tensor.class_name.size() + tensor.layout.size() +
                         (tensor.shape.size() + tensor.strides.size()) * sizeof tensor.shape[0];
   if (const auto parts = parts_of_.find(value); parts != parts_of_.end())
-    for (const Child& part : parts->second) bytes += sizeof part + part.first.text.size();
+    for (const ValuePart& part : parts->second) bytes += sizeof part + part.step.text.size();
   return file_.copies_.take(bytes);
 }
 
@@ -519,7 +517,7 @@ Status TorchReader::build(Value value, const PickleSymbol& function, std::span<c
     out.value = value;
     out.is_parameter = true;
     out.requires_grad = flag(1);
-    if (arguments.size() > 3) PAWL_TRY(add_state(arguments[3], parts_of_[value]));
+    if (arguments.size() > 3) PAWL_TRY(add_state_parts(pickle(), arguments[3], file_.copies_, parts_of_[value]));
     return {};
   }
   if (utils && function.name == "_rebuild_device_tensor_from_cpu_tensor") {
@@ -630,61 +628,9 @@ Status check_inside(const TorchTensor& tensor, const TorchStorage& storage) {
   return {};
 }
 
-// A state is a dict of attributes, or a pair of two (with and without slots). What a class of its own makes of anything
-// else only the class knows: the parts are called state_0, state_1, ...
-Status TorchReader::add_state(Value state, std::vector<Child>& out) {
-  const std::span<const Value> items = pickle().items(state);
-  const auto is_attributes = [&](Value half) {
-    return pickle().is(half, PickleKind::dict) || pickle().is(half, PickleKind::none);
-  };
-  if (state == kNothing) return {};
-  if (pickle().is(state, PickleKind::tuple) && items.size() == 2 && is_attributes(items[0]) &&
-      is_attributes(items[1])) {
-    for (const Value half : items)
-      if (pickle().is(half, PickleKind::dict)) PAWL_TRY(add_state(half, out));
-    return {};
-  }
-  if (!pickle().is(state, PickleKind::dict)) {
-    const bool many = pickle().is(state, PickleKind::tuple) || pickle().is(state, PickleKind::list);
-    for (std::size_t i = 0; many && i < items.size(); ++i)
-      out.emplace_back(PathStep{PathStep::Kind::attribute, text("state_", i)}, items[i]);
-    if (!many) out.emplace_back(PathStep{PathStep::Kind::attribute, "state"}, state);
-    return {};
-  }
-  PAWL_ASSIGN(KeySteps steps, steps_of_keys(pickle(), items, file_.copies_));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (steps[i]) out.emplace_back(PathStep{PathStep::Kind::attribute, std::move(steps[i]->text)}, items[2 * i + 1]);
-  return {};
-}
-
-Status TorchReader::children_of(Value value, std::vector<Child>& out) {
-  const PickleKind kind = pickle().kind(value);
-  if (tensor_of_.contains(value)) {
-    if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) out = parts->second;
-    return {};
-  }
-  const std::span<const Value> items = pickle().items(value);
-  const Pickle::Object object = pickle().object(value);
-  if (kind == PickleKind::dict || (kind == PickleKind::object && object.holds_pairs)) {
-    PAWL_ASSIGN(KeySteps steps, steps_of_keys(pickle(), items, file_.copies_));
-    for (std::size_t i = 0; i < steps.size(); ++i)
-      if (steps[i]) out.emplace_back(std::move(*steps[i]), items[2 * i + 1]);
-  } else {
-    for (std::size_t i = 0; i < items.size(); ++i) out.emplace_back(PathStep{PathStep::Kind::index, text(i)}, items[i]);
-  }
-  if (kind != PickleKind::object) return {};
-  PAWL_TRY(add_state(object.state, out));
-  // Python 2 calls it with a list of the pairs that it holds.
-  if (object.holds_pairs && pickle().class_of(value).is("collections", "OrderedDict")) return {};
-  // What a call was given: a deque's list, a defaultdict's factory, the fields of a named tuple.
-  const std::span<const Value> arguments = pickle().items(object.arguments);
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (pickle().is(arguments[i], PickleKind::list) && arguments.size() <= 2 && i == 0) {
-      PAWL_TRY(children_of(arguments[i], out));
-    } else {
-      out.emplace_back(PathStep{PathStep::Kind::index, text(i)}, arguments[i]);
-    }
-  }
+Status TorchReader::children_of(Value value, std::vector<ValuePart>& out) {
+  if (!tensor_of_.contains(value)) return add_parts(pickle(), value, file_.copies_, out);
+  if (const auto parts = parts_of_.find(value); parts != parts_of_.end()) out = parts->second;
   return {};
 }
 

@@ -57,7 +57,7 @@ Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
 Result<CheckpointView> open_proven(const std::string& path, const ReadOptions& options) {
   Result<CheckpointView> view = open_checkpoint(path, options);
   if (!view) return view;
-  take_roles_from_keys(*view);
+  PAWL_TRY(take_roles_from_keys(*view));
   PAWL_TRY(take_true_types(*view));
   take_out_quantised(*view);
   PAWL_ASSIGN(const std::vector<std::uint64_t> sizes, file_sizes_of(*view));

@@ -185,6 +185,16 @@ std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value li
   return groups;
 }
 
+std::optional<std::string> oversized_group(const Pickle& pickle, Pickle::Value list) {
+  const std::span<const Pickle::Value> groups = pickle.items(list);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (const std::size_t items = pickle.items(groups[g]).size(); items > Pickle::kRecordItemsMax)
+      return text("param_groups[", g, "] has ", items / 2, " entries, and of a group at most ",
+                  Pickle::kRecordItemsMax / 2,
+                  " are read: save it with fewer, or convert the weights alone (--roles weight)");
+  return std::nullopt;
+}
+
 std::vector<std::optional<std::size_t>> groups_of_numbers(const Pickle& pickle, Pickle::Value list, std::size_t count) {
   std::vector<std::optional<std::size_t>> out(count);
   std::vector<bool> seen(count, false);

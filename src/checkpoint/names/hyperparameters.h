@@ -40,6 +40,9 @@ void add_hyperparameter(HyperGroup& group, std::string_view key, double value);
 [[nodiscard]] std::vector<HyperGroup> read_hyper_groups(const Pickle& pickle, Pickle::Value list,
                                                         const TensorNumber& number = {});
 
+// Of such a list: why a group of it is not read, where it has more entries than records have (Pickle::kRecordItemsMax).
+[[nodiscard]] std::optional<std::string> oversized_group(const Pickle& pickle, Pickle::Value list);
+
 // Groups that were told parameter by parameter ("param_groups.<name>.lr"): neighbours that say the same are one.
 [[nodiscard]] std::vector<HyperGroup> joined_groups(std::vector<HyperGroup> of_parameters);
 

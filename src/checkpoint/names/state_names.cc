@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kGroupsMax = 256;
 constexpr int kPartsMax = 32;  // of a key, from its front: in these a parameter's name has to begin
 
-constexpr std::array<std::string_view, 34> kOptimizerWords = {"step",
+constexpr std::array<std::string_view, 35> kOptimizerWords = {"step",
                                                               "exp_avg",
                                                               "exp_avg_sq",
                                                               "max_exp_avg_sq",
@@ -46,6 +46,7 @@ constexpr std::array<std::string_view, 34> kOptimizerWords = {"step",
                                                               "row_var",
                                                               "col_var",
                                                               "variance",
+                                                              "RMS",
                                                               "momentum",
                                                               "moment1",
                                                               "moment2",
@@ -136,17 +137,6 @@ std::optional<OptimizerKey> flattened_key(const std::vector<std::string>& path) 
                       std::string(step.substr(dot + 1))};
 }
 
-// What leads to an optimizer's param_groups, if the key is one of them.
-std::optional<std::string> groups_root(const std::vector<std::string>& path) {
-  const std::span<const std::string> steps(path);
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    if (path[i] == "param_groups" || path[i].starts_with("param_groups.")) return stored_name(steps.first(i));
-    if (path.size() != 1) continue;
-    if (const std::size_t at = path[i].find(".param_groups."); at != std::string::npos) return path[i].substr(0, at);
-  }
-  return std::nullopt;
-}
-
 struct Group {  // one optimizer
   std::string root;
   std::vector<std::size_t> keys = {};
@@ -181,6 +171,8 @@ class Namer {
  private:
   void find_schedulers();
   void find_groups();
+  [[nodiscard]] std::unordered_set<std::string> names_of_others() const;
+  [[nodiscard]] bool is_of(const Group& group, const std::unordered_set<std::string>& others) const;
   void match_models();
   void vote(std::size_t key, std::string_view name);
   void trust_words();
@@ -237,11 +229,30 @@ void Namer::find_schedulers() {
   }
   for (std::size_t i = 0; i < keys_.size() && !roots.empty(); ++i) {
     const std::span<const std::string> path(keys_[i].path);
-    if (!may_be_number(keys_[i]) || nested_key(keys_[i].path) || flattened_key(keys_[i].path)) continue;
+    if (!may_be_number(keys_[i]) || optimizer_key(keys_[i].path)) continue;
     if (groups_root(keys_[i].path)) continue;
     for (std::size_t steps = 1; steps < path.size() && !is_hyperparameter_[i]; ++steps)
       is_hyperparameter_[i] = roots.contains(stored_name(path.first(steps)));
   }
+}
+
+// All that no optimizer keeps: with and without the first step, which may lead to a model.
+std::unordered_set<std::string> Namer::names_of_others() const {
+  std::unordered_set<std::string> out;
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    const std::span<const std::string> path(keys_[i].path);
+    if (!keys_[i].is_tensor || optimizer_[i] || is_hyperparameter_[i]) continue;
+    out.insert(stored_name(path));
+    if (path.size() > 1) out.insert(stored_name(path.subspan(1)));
+  }
+  return out;
+}
+
+// Whether its parameters are all tensors elsewhere, by whole names: then its words may be any.
+bool Namer::is_of(const Group& group, const std::unordered_set<std::string>& others) const {
+  return std::ranges::all_of(group.keys, [&](std::size_t key) {
+    return nested_key(keys_[key].path) && others.contains(optimizer_[key]->parameter);
+  });
 }
 
 void Namer::find_groups() {
@@ -257,8 +268,7 @@ void Namer::find_groups() {
       with_groups.insert(std::move(*root));
       continue;
     }
-    optimizer_[i] = nested_key(keys_[i].path);
-    if (!optimizer_[i]) optimizer_[i] = flattened_key(keys_[i].path);
+    optimizer_[i] = optimizer_key(keys_[i].path);
     if (!optimizer_[i]) continue;
     const auto [found, is_new] = by_root.emplace(optimizer_[i]->root, groups_.size());
     if (is_new) groups_.push_back({.root = optimizer_[i]->root});
@@ -266,8 +276,11 @@ void Namer::find_groups() {
     group.keys.push_back(i);
     group.words += is_optimizer_word(optimizer_[i]->role) ? 1 : 0;
   }
+  std::optional<std::unordered_set<std::string>> others;
   std::erase_if(groups_, [&](const Group& group) {
-    return group.words * 2 <= group.keys.size() && !with_groups.contains(group.root);
+    if (group.words * 2 > group.keys.size() || with_groups.contains(group.root)) return false;
+    if (!others) others = names_of_others();
+    return !is_of(group, *others);
   });
   if (groups_.size() > kGroupsMax) {
     out_.notes.push_back(text(groups_.size(), " optimizers in one state: all names are as stored"));
@@ -473,13 +486,20 @@ void Namer::drop_module_prefix(const std::vector<std::size_t>& keys) {
   for (const std::size_t key : keys) out_.names[key].name.erase(0, kPrefix.size());
 }
 
-// Whether a tensor that no optimizer keeps lies outside all models that are known.
+// Whether a tensor that no optimizer keeps, and that may be a numbered parameter, lies outside all models that are known.
 bool Namer::has_other_model() const {
+  std::set<Shape> numbered;
+  for (const Group& group : groups_)
+    for (const std::size_t key : group.keys)
+      if (group.is_indexed && has_parameter_shape(optimizer_[key]->role) && keys_[key].shape != nullptr)
+        numbered.insert(*keys_[key].shape);
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     if (!keys_[i].is_tensor || group_of_[i] != groups_.size() || is_hyperparameter_[i]) continue;
     const std::string name = without_wrappers(stored(i));
     const auto has = [&](const std::string& root) { return root.empty() || name.starts_with(root + "."); };
-    if (std::ranges::none_of(model_roots_, has)) return true;
+    const Shape* shape = keys_[i].shape;
+    const bool may_be_numbered = numbered.empty() || shape == nullptr || numbered.contains(*shape);
+    if (may_be_numbered && std::ranges::none_of(model_roots_, has)) return true;
   }
   return false;
 }
@@ -537,14 +557,28 @@ StateNames Namer::run() {
 
 }  // namespace
 
+std::optional<OptimizerKey> optimizer_key(const std::vector<std::string>& path) {
+  std::optional<OptimizerKey> found = nested_key(path);
+  return found ? found : flattened_key(path);
+}
+
+std::optional<std::string> groups_root(const std::vector<std::string>& path) {
+  const std::span<const std::string> steps(path);
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (path[i] == "param_groups" || path[i].starts_with("param_groups.")) return stored_name(steps.first(i));
+    if (path.size() != 1) continue;
+    if (const std::size_t at = path[i].find(".param_groups."); at != std::string::npos) return path[i].substr(0, at);
+  }
+  return std::nullopt;
+}
+
 Status tell_models(const ParameterNames& given, std::span<StateKey> keys) {
   for (const ParameterNames& each : given.optimizers) {
     if (each.optimizer.empty()) continue;
     std::vector<std::pair<StateKey*, std::string>> its;  // and the parameter
     bool any_key = false;
     for (StateKey& key : keys) {
-      std::optional<OptimizerKey> found = nested_key(key.path);
-      if (!found) found = flattened_key(key.path);
+      std::optional<OptimizerKey> found = optimizer_key(key.path);
       any_key = any_key || groups_root(key.path) == each.optimizer || (found && found->root == each.optimizer);
       if (found && found->root == each.optimizer && !is_number(found->parameter))
         its.emplace_back(&key, std::move(found->parameter));

@@ -66,6 +66,11 @@ struct StateNameOptions {
 // state is named. Fails: `not_found` where there is no such optimizer, or no tensor lies under the model.
 [[nodiscard]] Status tell_models(const ParameterNames& given, std::span<StateKey> keys);
 
+// A key of an optimizer's state by its form alone, nested or flattened; and what leads to the optimizer whose
+// hyperparameters a key is one of. Nothing: it has another form.
+[[nodiscard]] std::optional<OptimizerKey> optimizer_key(const std::vector<std::string>& path);
+[[nodiscard]] std::optional<std::string> groups_root(const std::vector<std::string>& path);
+
 // The steps, joined by dots: "model.layers.0.weight".
 [[nodiscard]] std::string stored_name(std::span<const std::string> path);
 // Whether that is a word that optimizers of torch, DeepSpeed or Megatron keep state under: "exp_avg",

@@ -47,6 +47,28 @@ TEST(StateNames, AStateMayLieDeeperAndBeFlattened) {
             (Names{"encoder.state.weight/weight", "encoder.state.weight/step"}));
 }
 
+TEST(StateNames, AStateOfTheModelsParametersNeedsNoKnownWords) {
+  EXPECT_EQ(
+      named({{"model", "w.weight"}, {"optim", "state", "w.weight", "d"}, {"optim", "state", "w.weight", "old.0"}}),
+      (Names{"w.weight/weight", "w.weight/d", "w.weight/old.0"}));
+  EXPECT_EQ(named({{"w.weight"}, {"optim", "state", "w.weight", "d"}}), (Names{"w.weight/weight", "w.weight/d"}));
+  EXPECT_EQ(named({{"model", "w.weight"}, {"more", "state", "other", "d"}}),
+            (Names{"model.w.weight/weight", "more.state.other.d/weight"}));
+  EXPECT_EQ(named({{"model", "state.0.weight"}, {"model", "0"}}),  // flat: a module may be called so
+            (Names{"model.state.0.weight/weight", "model.0/weight"}));
+}
+
+TEST(StateNames, ATensorThatIsNoParameterLeavesShortNames) {
+  const Shape matrix = {4, 4}, random = {5056};
+  std::vector<StateKey> keys = {{{"model", "w"}, true, &matrix},
+                                {{"named", "state", "w", "exp_avg"}, true, &matrix},
+                                {{"numbered", "state", "0", "exp_avg"}, true, &matrix},
+                                {{"rng_state"}, true, &random}};
+  EXPECT_EQ(name_states(keys).names[0].name, "w");
+  keys.push_back({{"other", "w"}, true, &matrix});  // whose the numbers are is to be told from these
+  EXPECT_EQ(name_states(keys).names[0].name, "model.w");
+}
+
 TEST(StateNames, WithoutProofKeysStayAsStored) {
   EXPECT_EQ(named({{"model", "w"}, {"model", "b"}}), (Names{"model.w/weight", "model.b/weight"}));
   EXPECT_EQ(named({{"model.layers.0.weight"}}), (Names{"model.layers.0.weight/weight"}));

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
-#include "checkpoint/formats/dcp/dcp_optimizers.h"
 #include "checkpoint/names/hyperparameters.h"
 #include "checkpoint/names/state_names.h"
 
@@ -115,7 +114,7 @@ bool is_group_of(const GroupKey& key, const std::set<std::string>& groups) {
 
 }  // namespace
 
-void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, Files& files, CheckpointView& view) {
+void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, DcpObjects& objects, CheckpointView& view) {
   std::set<std::string> groups;  // "<root>/<number>" of those that say their parameters
   for (const DcpObject& object : checkpoint.objects)
     if (const std::optional<GroupKey> key = group_key(path_or_key(object.path, object.key));
@@ -126,7 +125,7 @@ void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, File
     std::optional<GroupKey> key = group_key(path_or_key(object.path, object.key));
     if (!key) continue;
     key->is_flat = key->is_flat && !is_group_of(*key, groups);
-    if (const std::optional<Pickle> pickle = read_object(checkpoint, object.place, files))
+    if (const std::optional<Pickle> pickle = objects.read(object, view))
       add_object(*key, *pickle, optimizers[key->root]);
   }
   for (const auto& [path, value] : found.numbers) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/formats/dcp/dcp.h"
+#include "checkpoint/formats/dcp/dcp_objects.h"
 #include "checkpoint/view/checkpoint_view.h"
-#include "env/files.h"
 
 namespace pawl::checkpoint {
 
@@ -23,6 +23,6 @@ struct DcpFound {
 };
 
 // Sets the view's values, where there are any that are understood; appends notes. The view has its tensors' names.
-void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, Files& files, CheckpointView& view);
+void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, DcpObjects& objects, CheckpointView& view);
 
 }  // namespace pawl::checkpoint

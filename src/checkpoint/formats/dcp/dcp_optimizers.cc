@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -12,17 +11,14 @@
 #include "base/text.h"
 #include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
-#include "checkpoint/containers/torch_file.h"
+#include "checkpoint/formats/torch/parameter_state.h"
 #include "checkpoint/formats/torch/rank_files_join.h"
 #include "checkpoint/names/module_name.h"
 #include "checkpoint/names/parameter_order.h"
-#include "checkpoint/reshape/stored_file.h"
-#include "env/byte_source.h"
 
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::uint64_t kObjectBytesMax = 64 << 20;
 constexpr std::string_view kGroups = "param_groups";
 
 using Path = std::vector<std::string>;
@@ -85,12 +81,13 @@ GroupObjects group_objects(const DcpCheckpoint& checkpoint) {
 }
 
 Result<std::vector<TorchOptimizer::Group>> groups_of(const DcpCheckpoint& checkpoint, const Path& root,
-                                                     const GroupObjects& objects, Files& files) {
+                                                     const GroupObjects& told, DcpObjects& objects,
+                                                     CheckpointView& view) {
   Groups groups;
-  const auto found = objects.find(root);
-  if (found == objects.end()) return std::vector<TorchOptimizer::Group>();
+  const auto found = told.find(root);
+  if (found == told.end()) return std::vector<TorchOptimizer::Group>();
   for (const DcpObject* object : found->second) {
-    const std::optional<Pickle> pickle = read_object(checkpoint, object->place, files);
+    const std::optional<Pickle> pickle = objects.read(*object, view);
     if (!pickle) continue;
     Status added = add_groups(*pickle, std::span(object->path).subspan(root.size()), groups);
     if (!added)
@@ -109,26 +106,8 @@ std::vector<PathStep> steps_of(const Path& path) {
 
 }  // namespace
 
-std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files) {
-  const Result<std::unique_ptr<ByteSource>> file = open_bytes(checkpoint.files[place.file], files);
-  if (!file || place.length_bytes > kObjectBytesMax) return std::nullopt;
-  Result<RangeBytes> item = RangeBytes::open(**file, place.offset_bytes, place.length_bytes);
-  if (!item) return std::nullopt;
-  if (place.transforms.empty()) {
-    Result<TorchFile> content = TorchFile::read(*item);
-    if (!content) return std::nullopt;
-    return content->pickle();
-  }
-  const Result<ZstdEnds> all = zstd_ends(*item, kObjectBytesMax, kObjectBytesMax);
-  if (!all) return std::nullopt;
-  MemoryBytes memory(all->head);
-  Result<TorchFile> content = TorchFile::read(memory);
-  if (!content) return std::nullopt;
-  return content->pickle();
-}
-
-Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::optional<ParameterNames>& given,
-                                Files& files, std::vector<StateKey>& keys, CheckpointView& view) {
+Result<bool> name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::optional<ParameterNames>& given,
+                                      DcpObjects& objects, std::vector<StateKey>& keys, CheckpointView& view) {
   std::set<Path> roots;
   std::vector<std::optional<Path>> root_of(checkpoint.tensors.size());
   for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
@@ -138,12 +117,12 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::opti
   // The state as one file of one rank would have it.
   Join join;
   TorchState& state = join.ranks.emplace_back().state;
-  const GroupObjects objects = group_objects(checkpoint);
+  const GroupObjects told = group_objects(checkpoint);
   for (const Path& root : roots) {
-    PAWL_ASSIGN(std::vector<TorchOptimizer::Group> groups, groups_of(checkpoint, root, objects, files));
+    PAWL_ASSIGN(std::vector<TorchOptimizer::Group> groups, groups_of(checkpoint, root, told, objects, view));
     if (!groups.empty()) state.optimizers.push_back({steps_of(root), std::move(groups), true});
   }
-  if (state.optimizers.empty()) return {};
+  if (state.optimizers.empty()) return false;
   std::vector<std::size_t> order(checkpoint.tensors.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return checkpoint.tensors[i].order; });
@@ -167,7 +146,42 @@ Status name_numbered_parameters(const DcpCheckpoint& checkpoint, const std::opti
       key.path[step] = item.path[step].text;
     key.model = item.model;
   }
-  return {};
+  return join.keeps_roots;
+}
+
+void take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view) {
+  std::set<std::string> roots;  // of optimizers
+  for (const DcpObject& object : checkpoint.objects)
+    if (std::optional<std::string> root = groups_root(path_or_key(object.path, object.key)))
+      roots.insert(std::move(*root));
+  std::set<std::string> taken;
+  for (const DcpObject& object : checkpoint.objects) {
+    const Path path = path_or_key(object.path, object.key);
+    const std::optional<OptimizerKey> key = optimizer_key(path);
+    if (!key || groups_root(path) || !roots.contains(key->root)) continue;
+    const std::optional<Pickle> pickle = objects.read(object, view);
+    if (!pickle) continue;
+    std::optional<StateNumbers> numbers = state_numbers(*pickle, pickle->root(), key->role);
+    if (!numbers) {
+      if (!pickle->is(pickle->root(), PickleKind::none) && !is_state_text(*pickle, pickle->root()))
+        view.unsupported.push_back(text(object.key, " is ", pickle->describe(pickle->root()),
+                                        "; of a parameter's state tensors and numbers are read"));
+      continue;
+    }
+    taken.insert(object.key);
+    StoredTensor& tensor = view.tensors.emplace_back();
+    tensor.name = object.key;
+    tensor.type = numbers->type;
+    tensor.shape = numbers->shape;
+    tensor.pieces.push_back(whole_piece(numbers->shape, static_cast<std::uint32_t>(view.files.size()), 0));
+    view.files.push_back({.path = text(checkpoint.files[object.place.file], ": ", object.key),
+                          .codec = StoredFile::Codec::content,
+                          .content = std::move(numbers->elements)});
+    checkpoint.tensors.push_back({object.key, object.path, tensor.type, tensor.shape, {}});
+    checkpoint.tensors.back().order = static_cast<std::uint32_t>(checkpoint.tensors.size());
+  }
+  std::erase_if(view.objects, [&](const std::string& object) { return taken.contains(object); });
+  std::erase_if(checkpoint.objects, [&](const DcpObject& object) { return taken.contains(object.key); });
 }
 
 }  // namespace pawl::checkpoint

@@ -9,22 +9,23 @@
 #include <vector>
 
 #include "base/result.h"
-#include "checkpoint/containers/pickle.h"
 #include "checkpoint/formats/dcp/dcp.h"
+#include "checkpoint/formats/dcp/dcp_objects.h"
 #include "checkpoint/names/parameter_order.h"
 #include "checkpoint/names/state_names.h"
 #include "checkpoint/view/checkpoint_view.h"
-#include "env/files.h"
 
 namespace pawl::checkpoint {
 
 // `keys`: of the checkpoint's tensors, in their order. Puts a parameter's name where its number was; what can't be told
-// stays, and `view` says why. Fails: `invalid` where the names that were given don't fit; as files do.
-[[nodiscard]] Status name_numbered_parameters(const DcpCheckpoint& checkpoint,
-                                              const std::optional<ParameterNames>& given, Files& files,
-                                              std::vector<StateKey>& keys, CheckpointView& view);
+// stays, and `view` says why. True: names were given with what leads to their model. Fails: `invalid` where the names
+// that were given don't fit; as files do.
+[[nodiscard]] Result<bool> name_numbered_parameters(const DcpCheckpoint& checkpoint,
+                                                    const std::optional<ParameterNames>& given, DcpObjects& objects,
+                                                    std::vector<StateKey>& keys, CheckpointView& view);
 
-// An object's pickle; nothing where it can't be read.
-[[nodiscard]] std::optional<Pickle> read_object(const DcpCheckpoint& checkpoint, const DcpPlace& place, Files& files);
+// Numbers that an optimizer keeps beside tensors are objects of the tree: they become tensors of the checkpoint and of
+// `view`, whose tensors stand where the checkpoint's do. What has no form is `unsupported`.
+void take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view);
 
 }  // namespace pawl::checkpoint

@@ -391,7 +391,7 @@ bool has_state_dicts(std::span<const StateKey> keys) {
 
 // Names and roles for what view has under its keys. Hyperparameters that are tensors become objects, and numbers of what
 // is returned. Takes the paths of the checkpoint's tensors.
-Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files,
+Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files, DcpObjects& objects,
                               CheckpointView& view) {
   std::vector<StateKey> keys;
   keys.reserve(checkpoint.tensors.size() + checkpoint.objects.size());
@@ -402,7 +402,7 @@ Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& opti
   if (given) {
     PAWL_TRY(tell_models(*given, keys));
   }
-  const StateNameOptions how{.trust_model_words = has_state_dicts(keys)};
+  StateNameOptions how{.trust_model_words = has_state_dicts(keys)};
   StateNames names = name_states(keys, how);
   std::vector<std::optional<OptimizerKey>> stored;  // of each tensor: as its key is stored
   std::vector<bool> numbered;
@@ -412,7 +412,7 @@ Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& opti
     numbered.push_back(stored.back() && parse_number(stored.back()->parameter, number));
   }
   if (names.is_indexed) {
-    PAWL_TRY(name_numbered_parameters(checkpoint, given, files, keys, view));
+    PAWL_ASSIGN(how.keep_roots, name_numbered_parameters(checkpoint, given, objects, keys, view));
     names = name_states(keys, how);
   }
   view.notes.insert(view.notes.end(), names.notes.begin(), names.notes.end());
@@ -439,8 +439,10 @@ Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& opti
 
 Result<CheckpointView> named(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
-  PAWL_ASSIGN(const DcpFound found, name_tensors(checkpoint, options, files, view));
-  add_dcp_groups(checkpoint, found, files, view);
+  DcpObjects objects(checkpoint, files);
+  take_state_numbers(checkpoint, objects, view);
+  PAWL_ASSIGN(const DcpFound found, name_tensors(checkpoint, options, files, objects, view));
+  add_dcp_groups(checkpoint, found, objects, view);
   return view;
 }
 

@@ -18,11 +18,11 @@ namespace {
 
 // A file of the plan's tensors [first, end), which get their places in it.
 Result<PlannedFile> plan_file(const CheckpointView& view, OutputPlan& plan, std::size_t first, std::size_t end,
-                              std::string name) {
+                              std::string name, SafetensorsMetadata metadata = {{"format", "pt"}}) {
   std::vector<SafetensorsTensor> entries;
   for (std::size_t i = first; i < end; ++i)
     entries.push_back({plan.tensors[i].key, plan.tensors[i].type, view.tensors[plan.tensors[i].tensor].shape});
-  PAWL_ASSIGN(SafetensorsLayout layout, lay_out_safetensors(entries, {{"format", "pt"}}));
+  PAWL_ASSIGN(SafetensorsLayout layout, lay_out_safetensors(entries, std::move(metadata)));
   const auto number = static_cast<std::uint32_t>(plan.files.size());
   for (std::size_t i = first; i < end; ++i) {
     plan.tensors[i].file = number;
@@ -45,6 +45,17 @@ Status check_keys_differ(const OutputPlan& plan) {
   return Error{Code::invalid, text("safetensors: ", twice.sentence())};
 }
 
+// The last slash of a key is the one before its role.
+Status check_roles(const CheckpointView& view, const OutputPlan& plan) {
+  FirstFew with_slash;
+  for (const PlannedTensor& tensor : plan.tensors)
+    if (const std::string& role = view.tensors[tensor.tensor].role; role.find('/') != std::string::npos)
+      with_slash.add(text("the role ", role, " of ", view.tensors[tensor.tensor].name, " has a slash"));
+  if (!with_slash.any()) return {};
+  return Error{Code::invalid,
+               text("safetensors: ", with_slash.sentence(), ": use --to pawl or dcp, or --roles without it")};
+}
+
 Status plan_index(OutputPlan& plan, const std::vector<std::uint32_t>& file_of) {
   std::vector<std::string> names;
   for (const PlannedTensor& tensor : plan.tensors) names.push_back(tensor.key);
@@ -61,22 +72,33 @@ Status plan_index(OutputPlan& plan, const std::vector<std::uint32_t>& file_of) {
 
 }  // namespace
 
-void take_roles_from_keys(CheckpointView& view) {
+Status take_roles_from_keys(CheckpointView& view, Files& files) {
   static constexpr std::array<std::string_view, 6> kRoles = {"weight",     "master", "exp_avg",
                                                              "exp_avg_sq", "step",   "buffer"};
-  if (view.format != "safetensors" || view.tensors.empty()) return;
+  if (view.format != "safetensors" || view.tensors.empty()) return {};
   const auto role_of = [](const StoredTensor& tensor) -> std::string_view {
     const std::size_t slash = tensor.name.rfind('/');
     if (slash == std::string::npos || tensor.role != "weight") return {};
-    const std::string_view role = std::string_view(tensor.name).substr(slash + 1);
-    return std::ranges::find(kRoles, role) != kRoles.end() || is_optimizer_word(role) ? role : std::string_view();
+    return std::string_view(tensor.name).substr(slash + 1);
   };
-  for (const StoredTensor& tensor : view.tensors)
-    if (role_of(tensor).empty()) return;
+  bool are_known = true;
+  for (const StoredTensor& tensor : view.tensors) {
+    const std::string_view role = role_of(tensor);
+    if (role.empty()) return {};
+    are_known = are_known && (std::ranges::find(kRoles, role) != kRoles.end() || is_optimizer_word(role));
+  }
+  if (!are_known) {  // only a conversion's file may have others
+    if (view.files.size() != 1) return {};
+    PAWL_ASSIGN(const SafetensorsFile file, open_safetensors(view.files[0].path, files));
+    if (std::ranges::none_of(file.metadata,
+                             [](const auto& each) { return each.first == kKeysKey && each.second == kKeysWithRoles; }))
+      return {};
+  }
   for (StoredTensor& tensor : view.tensors) {
     tensor.role = std::string(role_of(tensor));
     tensor.name.resize(tensor.name.size() - tensor.role.size() - 1);
   }
+  return {};
 }
 
 Status take_true_types(CheckpointView& view, Files& files) {
@@ -133,7 +155,9 @@ Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptio
   note_ties(view, plan);
   for (PlannedTensor& tensor : plan.tensors)
     tensor.key = role_key(view.tensors[tensor.tensor].name, view.tensors[tensor.tensor].role);
-  PAWL_ASSIGN(PlannedFile file, plan_file(view, plan, 0, plan.tensors.size(), options.file_name));
+  PAWL_TRY(check_roles(view, plan));
+  PAWL_ASSIGN(PlannedFile file, plan_file(view, plan, 0, plan.tensors.size(), options.file_name,
+                                          {{"format", "pt"}, {std::string(kKeysKey), std::string(kKeysWithRoles)}}));
   plan.files.push_back(std::move(file));
   return plan;
 }

@@ -18,15 +18,16 @@
 
 namespace pawl::checkpoint {
 
-// One file, keys <name>/<role>. Fails: `not_found` where no tensor has a role, or there is none; as
-// lay_out_safetensors.
+// One file, keys <name>/<role>. Fails: `not_found` where no tensor has a role, or there is none; `invalid` where a role
+// has a slash; as lay_out_safetensors.
 [[nodiscard]] Result<OutputPlan> plan_safetensors(const CheckpointView& view, const WriteOptions& options);
 
 // --- The other way: what a conversion (or anybody who follows it) wrote is understood again.
 
-// A view of one safetensors file whose keys all end in a role (weight, master, exp_avg, exp_avg_sq, step, buffer, or an
-// optimizer's word; checkpoint/names/state_names.h) gets these roles. Any other view stays as it is. Pure.
-void take_roles_from_keys(CheckpointView& view);
+// A view of one safetensors file whose keys all end in a role (weight, master, exp_avg, exp_avg_sq, step, buffer, an
+// optimizer's word; checkpoint/names/state_names.h; where the file's metadata say that they do (kKeysKey), any) gets
+// these roles. Any other view stays as it is. Reads at most the header. Fails as open_safetensors.
+[[nodiscard]] Status take_roles_from_keys(CheckpointView& view, Files& files = real_files());
 // Tensors that metadata of the view's files say to be of a type that the format lacks get it back, where sizes agree.
 // Reads headers. Fails as open_safetensors.
 [[nodiscard]] Status take_true_types(CheckpointView& view, Files& files = real_files());

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
-#include "checkpoint/containers/dict_keys.h"
+#include "checkpoint/formats/torch/parameter_state.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -15,7 +15,6 @@ namespace {
 using Value = Pickle::Value;
 constexpr std::size_t kOptimizersMax = 64;
 constexpr std::uint32_t kDepthMax = 8;
-constexpr std::uint32_t kStateDepthMax = 4;  // of dicts below one parameter's state
 constexpr std::size_t kKeyBytesMax = 4096;
 constexpr int kPartsMax = 32;  // of a name, from its front: another's may begin there
 
@@ -40,12 +39,6 @@ Value pairs_of(const Pickle& pickle, Value value, PathStep::Kind& kind) {
   kind = PathStep::Kind::attribute;
   const Value state = pickle.object(value).state;
   return pickle.is(value, PickleKind::object) && pickle.is(state, PickleKind::dict) ? state : kNothing;
-}
-
-bool has_items(const Pickle& pickle, Value value) {
-  PathStep::Kind kind{};
-  const Value pairs = pairs_of(pickle, value, kind);
-  return !pickle.items(pairs == kNothing ? value : pairs).empty();
 }
 
 bool has_flat_groups(const Pickle& pickle, Value dict) {
@@ -165,45 +158,6 @@ Result<std::vector<std::string>> names_of(const std::vector<const TorchTensor*>&
   return names;
 }
 
-// Tensors below one parameter's state, in dicts, lists and attributes of objects.
-Status add_states(const Pickle& pickle, const TensorsByValue& by_value, Value value, std::vector<PathStep> path,
-                  CopyBudget& copies, HeldParameters& out) {
-  struct Below {
-    Value value;
-    std::vector<PathStep> path;
-    std::uint32_t depth;
-  };
-  std::vector<Below> todo = {{value, std::move(path), 0}};
-  while (!todo.empty()) {
-    const Below top = std::move(todo.back());
-    todo.pop_back();
-    if (by_value.contains(top.value)) {
-      out.states.push_back({top.value, top.path});
-      continue;
-    }
-    if (top.depth == kStateDepthMax) continue;
-    PathStep::Kind kind{};
-    const Value pairs = pairs_of(pickle, top.value, kind);
-    const bool has_keys = pairs != kNothing;
-    const std::span<const Value> items = pickle.items(has_keys ? pairs : top.value);
-    const std::size_t stride = has_keys ? 2 : 1;
-    KeySteps keys;
-    if (has_keys) {
-      PAWL_ASSIGN(keys, steps_of_keys(pickle, items, copies));
-    }
-    for (std::size_t i = items.size() / stride; i-- > 0;) {  // backwards: what is pushed last comes next
-      const Value item = items[i * stride + stride - 1];
-      if ((has_keys && !keys[i]) || !(by_value.contains(item) || has_items(pickle, item))) continue;
-      PAWL_TRY(copies.take(sizeof(Below) + bytes_of(top.path)));
-      Below below{item, top.path, top.depth + 1};
-      below.path.push_back(has_keys ? PathStep{kind, keys[i]->text} : PathStep{PathStep::Kind::index, text(i)});
-      if (has_keys && keys[i]->text.size() > kKeyBytesMax) below.path.back().text.resize(kKeyBytesMax);
-      todo.push_back(std::move(below));
-    }
-  }
-  return {};
-}
-
 // The tensors that the groups hold. None if they hold anything else.
 Result<std::vector<const TorchTensor*>> parameters_in(const Pickle& pickle, const FoundOptimizer& optimizer,
                                                       const TensorsByValue& by_value, CopyBudget& copies) {
@@ -220,10 +174,16 @@ Result<std::vector<const TorchTensor*>> parameters_in(const Pickle& pickle, cons
   return out;
 }
 
-// What the state has of each parameter that is a key of it.
+// The tensors that the state has of each parameter that is a key of it.
 Status find_states(const Pickle& pickle, const FoundOptimizer& optimizer, const TensorsByValue& by_value,
-                   CopyBudget& copies, HeldParameters& out) {
+                   ParameterState& of_parameter, CopyBudget& copies, HeldParameters& out) {
   const std::span<const Value> items = pickle.items(optimizer.state);
+  const auto add = [&](Value value, const std::vector<PathStep>& path) -> Status {
+    if (!by_value.contains(value)) return {};
+    PAWL_TRY(copies.take(sizeof(HeldParameters::State) + bytes_of(path)));
+    out.states.push_back({value, path});
+    return {};
+  };
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     const auto number = out.number_of.find(items[i]);
     if (number == out.number_of.end()) continue;
@@ -231,7 +191,7 @@ Status find_states(const Pickle& pickle, const FoundOptimizer& optimizer, const 
     path.push_back({optimizer.kind, "state"});
     path.push_back({PathStep::Kind::index, text(number->second)});
     PAWL_TRY(copies.take(bytes_of(path)));
-    PAWL_TRY(add_states(pickle, by_value, items[i + 1], std::move(path), copies, out));
+    PAWL_TRY(of_parameter.walk(items[i + 1], std::move(path), add));
   }
   return {};
 }
@@ -262,8 +222,13 @@ std::vector<FoundOptimizer> find_optimizers(const Pickle& pickle) {
     const bool is_nested = is_state(pickle, found.state) && pickle.is(found.param_groups, PickleKind::list);
     if (is_nested || (found.kind == PathStep::Kind::key && has_flat_groups(pickle, pairs))) {
       std::optional<std::vector<PathStep>> path = path_to(pickle, places, at);
-      if (path && is_nested) out.push_back({std::move(*path), found.kind, found.state, found.param_groups, kNothing});
-      if (path && !is_nested) out.push_back({std::move(*path), found.kind, kNothing, kNothing, pairs});
+      if (path && is_nested) {
+        found.path = std::move(*path);
+        found.value = place.value;
+        out.push_back(std::move(found));
+      } else if (path) {
+        out.push_back({.path = std::move(*path), .kind = found.kind, .flat = pairs});
+      }
       if (is_nested || !path) continue;  // what lies below a flat one may be another
     }
     if (place.depth >= kDepthMax) continue;
@@ -295,6 +260,7 @@ Result<std::vector<std::optional<HeldParameters>>> held_parameters(const TorchFi
                                                                    const TensorsByValue& by_value, CopyBudget& copies) {
   std::vector<std::optional<HeldParameters>> out;
   std::optional<ModelNames> model;
+  ParameterState of_parameter(file.pickle(), by_value, optimizers, copies);
   for (const FoundOptimizer& optimizer : optimizers) {
     std::optional<HeldParameters>& held = out.emplace_back();
     PAWL_ASSIGN(const std::vector<const TorchTensor*> parameters,
@@ -311,7 +277,7 @@ Result<std::vector<std::optional<HeldParameters>>> held_parameters(const TorchFi
       held->parameters.back().path.push_back({optimizer.kind, "parameters"});
       held->parameters.back().path.push_back({PathStep::Kind::index, text(i)});
     }
-    PAWL_TRY(find_states(file.pickle(), optimizer, by_value, copies, *held));
+    PAWL_TRY(find_states(file.pickle(), optimizer, by_value, of_parameter, copies, *held));
   }
   return out;
 }

@@ -28,6 +28,7 @@ struct FoundOptimizer {
   PathStep::Kind kind = PathStep::Kind::key;      // of the steps "state" and "param_groups" below it
   Pickle::Value state = Pickle::kNothing;         // a dict, or an object with pairs
   Pickle::Value param_groups = Pickle::kNothing;  // a list
+  Pickle::Value value = Pickle::kNothing;         // what has these two
   Pickle::Value flat = Pickle::kNothing;          // a dict with keys "param_groups.<name>.<word>", instead of these two
 
   [[nodiscard]] bool is_flat() const { return flat != Pickle::kNothing; }

@@ -1,15 +1,15 @@
 #include "checkpoint/formats/torch/torch_state.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/text.h"
 #include "checkpoint/containers/dict_keys.h"
+#include "checkpoint/formats/torch/parameter_state.h"
 #include "checkpoint/formats/torch/torch_optimizers.h"
 #include "checkpoint/formats/torch/torch_state_shards.h"
 
@@ -24,9 +24,7 @@ constexpr std::uint64_t kRepeatedBytesAlways = 64 << 20;
 // the file has and this.
 constexpr std::uint64_t kValuesBytesMax = 64 << 20;
 constexpr std::size_t kKeyBytesMax = 4096;
-constexpr std::size_t kEntriesMax = 512;  // of a parameter's state
-// Numbers of a parameter's state: of all optimizers, NAdam and ASGD.
-constexpr std::array<std::string_view, 4> kNumbers = {"step", "mu_product", "mu", "eta"};
+constexpr std::size_t kTextsMax = 16;  // in a note
 
 bool starts_with(const std::vector<PathStep>& path, const std::vector<PathStep>& head) {
   return path.size() >= head.size() && std::equal(head.begin(), head.end(), path.begin());
@@ -59,14 +57,16 @@ class StateReader {
   Status refuse_megatron() const;
   Status read_top();
   Status find_held();
-  Status read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held);
+  Status read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held,
+                        ParameterState& of_parameter);
   Status read_group(Value group, const std::optional<HeldParameters>& held, std::size_t& next,
                     TorchOptimizer::Group& out);
   void read_flat_optimizer(const FoundOptimizer& found);
   [[nodiscard]] std::optional<double> tensor_number(Value value);
-  Status read_numbers_of(Value parameter_state, std::vector<PathStep>& path);
-  Status read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held);
-  void add_number(std::vector<PathStep> path, double number);
+  Status read_numbers(Value state, const TorchOptimizer& optimizer, const std::optional<HeldParameters>& held,
+                      ParameterState& of_parameter);
+  Status read_value_of_state(Value value, const std::vector<PathStep>& path, std::size_t depth);
+  void note_texts();
   Status read_tensors();
   Status read_held(const HeldParameters::State& held, bool is_parameter);
   [[nodiscard]] bool is_elsewhere(const TorchTensor& tensor) const;
@@ -92,19 +92,22 @@ class StateReader {
   std::unordered_set<Value> defaults_;                     // tensors among what optimizers that are objects default to
   std::vector<std::uint32_t> file_of_;                     // of each storage
   std::unordered_set<std::uint32_t> proven_;               // storages
+  std::set<std::string> texts_;                            // names of texts in parameters' states
 };
 
 Result<TorchState> StateReader::read() {
   PAWL_TRY(refuse_megatron());
   PAWL_TRY(find_held());
   PAWL_TRY(read_tensors());
+  ParameterState of_parameter(pickle(), by_value_, optimizers_, copies_);
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
     if (optimizers_[i].is_flat()) {
       read_flat_optimizer(optimizers_[i]);
     } else {
-      PAWL_TRY(read_optimizer(optimizers_[i], held_[i]));
+      PAWL_TRY(read_optimizer(optimizers_[i], held_[i], of_parameter));
     }
   }
+  note_texts();
   PAWL_TRY(read_top());
   return std::move(out_);
 }
@@ -186,12 +189,15 @@ Status StateReader::read_group(Value group, const std::optional<HeldParameters>&
   return {};
 }
 
-Status StateReader::read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held) {
+Status StateReader::read_optimizer(const FoundOptimizer& found, const std::optional<HeldParameters>& held,
+                                   ParameterState& of_parameter) {
   TorchOptimizer optimizer;
   optimizer.path = found.path;
   std::size_t next = 0;
   bool any = false;
   bool all_numbers = true;
+  if (const std::optional<std::string> why = oversized_group(pickle(), found.param_groups))
+    out_.problems.push_back(text(kOfOptimizerState, ": ", name_of(found.path), ": ", *why));
   std::vector<HyperGroup> hyperparameters =
       read_hyper_groups(pickle(), found.param_groups, [this](Value value) { return tensor_number(value); });
   for (const Value group : pickle().items(found.param_groups)) {
@@ -205,7 +211,7 @@ Status StateReader::read_optimizer(const FoundOptimizer& found, const std::optio
     optimizer.groups.push_back(std::move(out));
   }
   optimizer.is_indexed = any && all_numbers;
-  PAWL_TRY(read_numbers(found.state, optimizer, held));
+  PAWL_TRY(read_numbers(found.state, optimizer, held, of_parameter));
   out_.optimizers.push_back(std::move(optimizer));
   return {};
 }
@@ -254,10 +260,9 @@ std::optional<double> StateReader::tensor_number(Value value) {
   return *number;
 }
 
-// torch's own optimizers keep these as float32 tensors; older ones, and others', as numbers, of which torch's load makes
-// such tensors, too. What else is a number in a parameter's state has no form here, and is named.
+// What of a parameter's state is no tensor: numbers, as tensors of their own.
 Status StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
-                                 const std::optional<HeldParameters>& held) {
+                                 const std::optional<HeldParameters>& held, ParameterState& of_parameter) {
   const std::span<const Value> items = pickle().items(state);
   PAWL_ASSIGN(const KeySteps keys, steps_of_keys(pickle(), items, copies_));
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -267,45 +272,51 @@ Status StateReader::read_numbers(Value state, const TorchOptimizer& optimizer,
     std::vector<PathStep> path = optimizer.path;
     path.push_back({PathStep::Kind::key, "state"});
     path.push_back(is_held ? PathStep{PathStep::Kind::index, text(held->number_of.at(parameter))} : *keys[i]);
-    PAWL_TRY(read_numbers_of(items[2 * i + 1], path));
+    const std::string label = name_of(path);
+    const std::size_t depth = path.size();
+    Status read = of_parameter.walk(items[2 * i + 1], std::move(path), [&](Value value, const auto& below) {
+      return read_value_of_state(value, below, depth);
+    });
+    if (!read) return std::move(read).error().within(label);
   }
   return {};
 }
 
-Status StateReader::read_numbers_of(Value parameter_state, std::vector<PathStep>& path) {
-  const std::span<const Value> items = pickle().items(parameter_state);
-  if (!pickle().holds_pairs(parameter_state)) return {};
-  for (std::size_t i = 0; i + 1 < std::min(items.size(), 2 * kEntriesMax); i += 2) {
-    const std::string_view word = pickle().text(items[i]);
-    const std::optional<std::int64_t> whole = pickle().integer(items[i + 1]);
-    if (!pickle().is(items[i], PickleKind::string) || word.size() > kKeyBytesMax) continue;
-    if (pickle().is(items[i + 1], PickleKind::boolean) || (!whole && !pickle().is(items[i + 1], PickleKind::real)))
-      continue;
-    path.push_back({PathStep::Kind::key, std::string(word)});
-    PAWL_TRY(copies_.take(2 * bytes_of(path) + sizeof(TorchPart) + sizeof(StoredFile) + sizeof(StoredPiece)));
-    if (std::ranges::find(kNumbers, word) != kNumbers.end())
-      add_number(path, whole ? static_cast<double>(*whole) : pickle().real(items[i + 1]));
-    else
-      out_.unsupported.push_back(text(
-          name_of(path),
-          " is a Python number; of a parameter's state tensors are read, and the numbers step, mu_product, mu, eta"));
-    path.pop_back();
+Status StateReader::read_value_of_state(Value value, const std::vector<PathStep>& path, std::size_t depth) {
+  if (by_value_.contains(value) || pickle().is(value, PickleKind::none)) return {};
+  PAWL_TRY(copies_.take(2 * bytes_of(path) + sizeof(TorchPart) + sizeof(StoredFile) + sizeof(StoredPiece)));
+  PAWL_TRY(copies_.take(pickle().items(value).size(), sizeof(std::uint64_t)));
+  if (is_state_text(pickle(), value)) {
+    if (texts_.size() < kTextsMax)
+      texts_.insert(name_of({path.begin() + static_cast<std::ptrdiff_t>(depth), path.end()}));
+    return {};
   }
-  return {};
-}
-
-void StateReader::add_number(std::vector<PathStep> path, double number) {
-  const float value = static_cast<float>(number);
-  static_assert(std::endian::native == std::endian::little);
+  const bool is_own = path.size() == depth + 1;
+  std::optional<StateNumbers> numbers = state_numbers(pickle(), value, is_own ? path.back().text : std::string_view());
+  if (!numbers) {
+    out_.unsupported.push_back(
+        text(name_of(path), " is ", pickle().describe(value), "; of a parameter's state tensors and numbers are read"));
+    return {};
+  }
   StoredFile file;
   file.path = text(out_.path, accessor_of(path));
   file.codec = StoredFile::Codec::content;
-  file.content.assign(reinterpret_cast<const char*>(&value), sizeof value);
+  file.content = std::move(numbers->elements);
   TorchPart part;
-  part.path = std::move(path);
-  part.pieces.push_back(whole_piece({}, static_cast<std::uint32_t>(out_.files.size()), 0));
+  part.path = path;
+  part.type = numbers->type;
+  part.pieces.push_back(whole_piece(numbers->shape, static_cast<std::uint32_t>(out_.files.size()), 0));
+  part.shape = std::move(numbers->shape);
   out_.files.push_back(std::move(file));
   out_.parts.push_back(std::move(part));
+  return {};
+}
+
+void StateReader::note_texts() {
+  std::string names;
+  for (const std::string& name : texts_) append_text(names, text(names.empty() ? "" : ", ", name));
+  if (!names.empty())
+    out_.notes.push_back(text("the optimizer keeps texts in its parameters' state, which are left out: ", names));
 }
 
 Status StateReader::read_tensors() {
