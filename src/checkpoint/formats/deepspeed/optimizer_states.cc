@@ -31,6 +31,11 @@ std::optional<double> loss_scale_of(const ShardFile& file, Value scaler) {
 Status read_group_state(const ShardFile& file, Value dict, std::size_t group, OptimizerStates& out) {
   const Pickle& pickle = file.pickle();
   const std::span<const Value> pairs = pickle.items(dict);
+  if (const std::optional<std::string> form = unread_form(file, dict); form && !pickle.holds_pairs(dict)) {
+    PAWL_TRY(file.take_copies(1, file.path().size() + form->size() + kSentenceBytes));
+    out.unsupported.push_back(text(file.path(), ": the state of group ", group, ' ', *form, "; dicts are read"));
+    return {};
+  }
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     if (!pickle.is(pairs[i], PickleKind::string)) continue;
     PAWL_TRY(file.take_copies(1, sizeof(out.groups[0].states[0]) + 2 * pickle.text(pairs[i]).size()));
@@ -66,6 +71,7 @@ Status read_torch_form(const ShardFile& file, Value dict, OptimizerStates& out) 
     PAWL_TRY(read_group_state(file, pairs[i + 1], *index, out));
   }
   const Value list = pickle.find(dict, "param_groups");
+  if (const std::optional<std::string> why = oversized_group(pickle, list)) return file.damaged(*why);
   Status fault;
   out.hyperparameters = read_hyper_groups(pickle, list, file.numbers(fault));
   PAWL_TRY(fault);

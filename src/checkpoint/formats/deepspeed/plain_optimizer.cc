@@ -14,12 +14,13 @@ namespace {
 using Value = Pickle::Value;
 
 using States = std::unordered_map<std::uint64_t, Value>;
-constexpr std::size_t kStateItemsMax = 64;  // of one parameter's state: words and what they name
 
-// What one parameter's state has. Many may share a dict; a larger one than optimizers keep is no state.
-std::span<const Value> words_of(const Pickle& pickle, Value state) {
-  const std::span<const Value> pairs = pickle.items(state);
-  return pairs.size() <= kStateItemsMax ? pairs : std::span<const Value>();
+// What the state of parameter `number` has: words, and what they name. Fails: `full` where many share a large dict.
+Result<std::span<const Value>> words_of(const ShardFile& file, Value state, std::uint64_t number) {
+  const std::span<const Value> pairs = file.pickle().items(state);
+  if (Status fits = file.take_copies(pairs.size(), 1); !fits)
+    return std::move(fits).error().within(text("the state of the optimizer's parameter ", number));
+  return pairs;
 }
 
 States states_by_number(const Pickle& pickle, Value dict) {
@@ -31,14 +32,14 @@ States states_by_number(const Pickle& pickle, Value dict) {
 }
 
 // The shape that all tensors of a number's state have; single numbers, as the step, have none.
-std::optional<Shape> shape_of_state(const ShardFile& file, Value state) {
+Result<std::optional<Shape>> shape_of_state(const ShardFile& file, Value state, std::uint64_t number) {
   std::optional<Shape> out;
-  const std::span<const Value> pairs = words_of(file.pickle(), state);
+  PAWL_ASSIGN(const std::span<const Value> pairs, words_of(file, state, number));
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const TorchTensor* tensor = file.tensor(pairs[i + 1]);
     if (tensor == nullptr || file.pickle().text(pairs[i]) == "step") continue;
     if (tensor->shape.empty() && !has_parameter_shape(file.pickle().text(pairs[i]))) continue;
-    if (out && *out != tensor->shape) return std::nullopt;
+    if (out && *out != tensor->shape) return std::optional<Shape>();
     out = tensor->shape;
   }
   return out;
@@ -112,10 +113,12 @@ Result<NameIndices> Adder::deal(const std::vector<std::size_t>& groups, const st
     for (std::size_t i = 0; i < group.numbers.size(); ++i) {
       const TorchTensor* master = i < group.masters.size() ? file_.tensor(group.masters[i]) : nullptr;
       const auto state = states_.find(group.numbers[i]);
-      if (master != nullptr)
-        out.emplace_back(master->shape);
-      else
-        out.push_back(state == states_.end() ? std::nullopt : shape_of_state(file_, state->second));
+      std::optional<Shape>& shape = out.emplace_back();
+      if (master != nullptr) {
+        shape = master->shape;
+      } else if (state != states_.end()) {
+        PAWL_ASSIGN(shape, shape_of_state(file_, state->second, group.numbers[i]));
+      }
     }
   }
   if (!is_given) return name_by_shape(names, indexed);
@@ -167,7 +170,8 @@ Status Adder::add_number(const PlainOptimizer::Group& group, std::size_t index, 
   }
   const auto state = states_.find(group.numbers[index]);
   if (state == states_.end()) return {};
-  const std::span<const Value> pairs = words_of(file_.pickle(), state->second);
+  if (!file_.pickle().holds_pairs(state->second)) return leave_out(state->second, "the state", stored_as);
+  PAWL_ASSIGN(const std::span<const Value> pairs, words_of(file_, state->second, group.numbers[index]));
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const std::string word(file_.pickle().text(pairs[i]));
     if (word == "step") {
@@ -242,8 +246,11 @@ Status Adder::add_fused(const std::vector<std::size_t>& groups, const std::vecto
     for (const NamedShape& name : sections[g]) {
       told_[groups[g]].parameters.push_back(model_name(name.name));
       PAWL_TRY(add_part(group.flat_master, "master", name, at));
-      const std::span<const Value> pairs =
-          state == states_.end() ? std::span<const Value>() : words_of(file_.pickle(), state->second);
+      std::span<const Value> pairs;
+      if (state != states_.end()) {
+        if (!file_.pickle().holds_pairs(state->second)) PAWL_TRY(leave_out(state->second, "the state", name.name));
+        PAWL_ASSIGN(pairs, words_of(file_, state->second, group.numbers[0]));
+      }
       for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
         const std::string word(file_.pickle().text(pairs[i]));
         if (word == "step") {
@@ -280,6 +287,7 @@ Result<PlainOptimizer> read_plain_optimizer(const ShardFile& file, Value optimiz
   if (const Value scale = pickle.find(optimizer, "cur_scale"); pickle.is(scale, PickleKind::real))
     out.loss_scale = pickle.real(scale);
   const std::span<const Value> listed = pickle.items(groups);
+  if (const std::optional<std::string> why = oversized_group(pickle, groups)) return file.damaged(*why);
   Status fault;
   std::vector<HyperGroup> hyperparameters = read_hyper_groups(pickle, groups, file.numbers(fault));
   PAWL_TRY(fault);
