@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from data import Batches
 
@@ -94,17 +95,22 @@ def is_rehearsal(step: int) -> bool:
 
 
 def held(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> Iterator[tuple[str, str, Tensor]]:
+    """Of shards, what this rank has."""
     names = {}
-    for name, parameter in model.module.named_parameters():
+    for name, parameter in getattr(model, "module", model).named_parameters():
         names[parameter] = name
-        yield name, "weight", parameter
-    for parameter, state in optimizer.optim.state.items():  # of this rank's shard
+        yield name, "weight", own(parameter)
+    for parameter, state in getattr(optimizer, "optim", optimizer).state.items():
         for role, value in sorted(state.items()):
-            yield names[parameter], role, torch.as_tensor(value)
+            yield names[parameter], role, own(torch.as_tensor(value))
     for index, group in enumerate(optimizer.param_groups):
         yield f"group{index}", "lr", torch.tensor(group["lr"], dtype=torch.float64)
     yield "scheduler", "last_epoch", torch.tensor(scheduler.last_epoch)
     yield "scaler", "scale", torch.tensor(scaler.get_scale(), dtype=torch.float64)
+
+
+def own(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def digest(data: bytes) -> str:

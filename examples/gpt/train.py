@@ -1,4 +1,5 @@
-"""Trains a GPT over bytes, data-parallel, with the optimizer's state sharded over the ranks (ZeRO-1).
+"""Trains a GPT over bytes, data-parallel, with the optimizer's state sharded over the ranks (ZeRO-1), or weights and
+gradients as well (FSDP2), if need be by several replicas of shards (HSDP).
 
     torchrun --nproc-per-node 4 examples/gpt/train.py                    # plain PyTorch
     pawl run --nnodes 4 --spares 1 --standalone examples/gpt/train.py    # protected: now kill a node
@@ -10,10 +11,13 @@ import math
 import sys
 import time
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
@@ -31,6 +35,8 @@ except ImportError:  # pawl
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE|DIR", help="text; default: the Python standard library's sources")
+    parser.add_argument("--parallel", choices=("ddp", "fsdp2", "hsdp"), default="ddp",
+                        help="DDP with ZeRO-1, FSDP2, or two shards with a replica for every two ranks")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="of weights, samples and dropout")
     parser.add_argument("--batch", type=int, default=4, help="samples per rank and step")
@@ -46,12 +52,27 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_optimizer(model: nn.Module, learning_rate: float) -> ZeroRedundancyOptimizer:
+def parallel(model: GPT, how: str) -> nn.Module:
+    """The model, spread over the ranks."""
+    if how == "ddp":
+        return DistributedDataParallel(model)
+    world = dist.get_world_size()
+    shape, names = ((world,), ("shard",)) if how == "fsdp2" else ((world // 2, 2), ("replicate", "shard"))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def make_optimizer(model: nn.Module, how: str, learning_rate: float) -> torch.optim.Optimizer:
     """AdamW; matrices decay, biases and norms do not."""
     parameters = list(model.parameters())
     groups = [{"params": [one for one in parameters if one.dim() >= 2], "weight_decay": 0.1},
               {"params": [one for one in parameters if one.dim() < 2], "weight_decay": 0.0}]
-    return ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, lr=learning_rate, betas=(0.9, 0.95))
+    options: dict[str, Any] = {"lr": learning_rate, "betas": (0.9, 0.95)}
+    if how == "ddp":
+        return ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, **options)
+    return torch.optim.AdamW(groups, **options)
 
 
 def main() -> None:
@@ -69,9 +90,9 @@ def main() -> None:
     record = Record(options.record)
 
     torch.manual_seed(options.seed)
-    model = DistributedDataParallel(GPT(options.layers, options.width, options.heads, options.context))
+    model = parallel(GPT(options.layers, options.width, options.heads, options.context), options.parallel)
     torch.manual_seed(options.seed * 1_000_003 + rank + 1)  # dropout is each rank's own
-    optimizer = make_optimizer(model, options.learning_rate)
+    optimizer = make_optimizer(model, options.parallel, options.learning_rate)
     scheduler = LambdaLR(optimizer, lambda step: min((step + 1) / options.warm_up,
                                                      0.5 + 0.5 * math.cos(math.pi * min(1.0, step / options.steps))))
     scaler = torch.amp.GradScaler("cpu")

@@ -51,6 +51,19 @@ class Placement(enum.IntEnum):
     UNIQUE = 1
 
 
+class Region(Protocol):
+    """Which box of a tensor a rank holds, in elements."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def begin(self) -> Sequence[int]: ...
+
+    @property
+    def size(self) -> Sequence[int]: ...
+
+
 class Lifetime(enum.IntEnum):
     """When a tensor changes (pawl_lifetime)."""
 
@@ -303,10 +316,14 @@ class Trainer:
         return mesh.value
 
     def tensor_add(self, name: str, role: str, dtype: int, shape: Sequence[int], data: int, *, mesh: int,
-                   placement: Placement, lifetime: Lifetime) -> int:
-        """`data` is an address; the memory stays the caller's and must stay where it is."""
-        tensor = _Tensor(name=name.encode(), role=role.encode(), dtype=dtype, dimension_count=len(shape),
-                         shape=_integers(shape), mesh=mesh, placement=int(placement), lifetime=int(lifetime),
+                   placement: Placement, lifetime: Lifetime, region: Region | None = None) -> int:
+        """`data` is an address; the memory stays the caller's and must stay where it is. `shape` is what lies there;
+        `region` says which box of a larger tensor that is."""
+        begin, size = (region.begin, region.size) if region is not None else ((0,) * len(shape), shape)
+        whole = region.shape if region is not None else shape
+        tensor = _Tensor(name=name.encode(), role=role.encode(), dtype=dtype, dimension_count=len(whole),
+                         shape=_integers(whole), begin=_integers(begin), size=_integers(size), mesh=mesh,
+                         placement=int(placement), lifetime=int(lifetime),
                          data=data or None)
         index = ctypes.c_uint32()
         self._check(self._library.pawl_tensor_add(self._handle, ctypes.byref(tensor), ctypes.byref(index)))

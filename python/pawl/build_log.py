@@ -135,7 +135,7 @@ class BuildLog:
 
 
 def _lies_in(address: int, held: list[Held]) -> bool:
-    return any(each.address <= address < each.address + each.tensor.nbytes for each in held)
+    return any(each.address <= address < each.address + each.memory.nbytes for each in held)
 
 
 def _compare(saved: dict[str, list[str]]) -> None:

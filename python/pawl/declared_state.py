@@ -7,7 +7,7 @@ before the first step. The training thread's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pawl import script_exit, volatile_state
 from pawl.errors import Refused
@@ -56,6 +56,7 @@ class DeclaredState:
     def check_unchanged(self) -> None:
         """While no window is open: tensors that were replaced are told to libpawl, anything else is an error."""
         assert self._unchanged is not None
+        self._protected.reshard()
         change = self._unchanged.first_change()
         if change is not None:
             raise Refused(f"the model or its optimizer changed after it was protected: {change}")
@@ -69,16 +70,20 @@ class DeclaredState:
 
     def _declare(self) -> None:
         self._protected.refuse_hooks()  # of hooks that came later
+        self._protected.reshard()
         self.held = self._protected.held()
         self._protected.declared(self.held)
-        mesh = self._trainer.mesh_add("data", [("dp", self._protected.world)])
+        meshes: dict[Any, int] = {None: self._trainer.mesh_add("data", [("dp", self._protected.world)])}
         for held in self.held:
-            view = storage_order(held.tensor)
-            number = dtype_number(held.tensor)
+            view = storage_order(held.memory)
+            number = dtype_number(held.memory)
             assert view is not None and number is not None  # what has none is refused before
+            axes = held.region.axes if held.region is not None else None
+            if axes is not None and axes not in meshes:
+                meshes[axes] = self._trainer.mesh_add(f"shards{len(meshes)}", axes)
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
-                                                  mesh=mesh,
-                                                  placement=held.placement, lifetime=held.lifetime)
+                                                  region=held.region, mesh=meshes[axes], placement=held.placement,
+                                                  lifetime=held.lifetime)
         self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)

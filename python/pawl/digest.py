@@ -11,6 +11,8 @@ import struct
 import sys
 from typing import Any
 
+from pawl import sharded
+
 DEPTH_MAX = 12      # deeper than that only the type counts
 ELEMENTS_MAX = 20000  # of one container; of longer ones the ends and the length count
 ENDS = 200
@@ -83,7 +85,7 @@ def _feed_tensor(hasher: Any, tensor: Any) -> None:
 def _memory(tensor: Any) -> Any:
     """The elements in logical order, as a buffer that is read before anything else happens."""
     import torch
-    plain = tensor.detach()
+    plain = sharded.memory_of(tensor.detach())
     if plain.layout != torch.strided:
         plain = plain.to_dense()
     plain = plain.cpu().contiguous()

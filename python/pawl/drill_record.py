@@ -116,7 +116,7 @@ class Recorder:
         """By name. Names come only when they are others than before."""
         from pawl.digest import digest_of_tensor
         held = self.protected.held()
-        found: dict[str, Any] = {"tensors": "".join(digest_of_tensor(each.tensor) for each in held)}
+        found: dict[str, Any] = {"tensors": "".join(digest_of_tensor(each.memory) for each in held)}
         names = [f"{each.name} ({each.role})" for each in held]
         if names != self._names:
             found["names"] = self._names = names

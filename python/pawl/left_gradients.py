@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pawl import sharded
+
 
 @dataclass
 class Left:
@@ -24,6 +26,7 @@ class Left:
     parameter: Any
     stepped: bool  # the parameter's optimizer had stepped in that block, before the gradient came
     step: int      # the block's
+    gradient: Any = None  # weakly
     blocks: int = 0  # so many more have passed it by
     carries: bool | None = None  # the next block adds to what such blocks leave; None: not known yet
 
@@ -34,7 +37,7 @@ class LeftGradients:
 
     def __init__(self) -> None:
         self.on_carried: Callable[[Left], None] = lambda _: None
-        self._used: dict[int, tuple[Any, int]] = {}  # gradients that have done their work, or are zero
+        self._used: dict[int, tuple[Any, tuple[int, int]]] = {}  # gradients that have done their work, or are zero
         self._stepped: set[int] = set()              # parameters whose optimizers stepped in this block
         self._pending: dict[int, Left] = {}
         self._carries: dict[tuple[int, bool], bool] = {}  # what the next block did, for each parameter and `stepped`
@@ -81,12 +84,13 @@ class LeftGradients:
         self._stepped.clear()
 
     def _note_used(self, parameter: Any) -> None:
-        self._used[id(parameter)] = (weakref.ref(parameter.grad), parameter.grad._version)
+        self._used[id(parameter)] = (weakref.ref(parameter.grad), sharded.writes_of(parameter.grad))
 
     def _is_used(self, parameter: Any) -> bool:
-        used, version = self._used.get(id(parameter), (None, 0))
+        used, writes = self._used.get(id(parameter), (None, (0, 0)))
         gradient = parameter.grad
-        return used is not None and gradient is not None and used() is gradient and gradient._version == version
+        return (used is not None and gradient is not None and used() is gradient and
+                sharded.writes_of(gradient) == writes)
 
     def _has_left(self, parameter: Any) -> bool:
         if parameter.grad is None or self._is_used(parameter):
@@ -100,7 +104,8 @@ class LeftGradients:
         key = id(parameter)
         left = self._pending.get(key)
         if left is None:
-            left = self._pending[key] = Left(name, parameter, key in self._stepped, step)
+            left = self._pending[key] = Left(name, parameter, key in self._stepped, step,
+                                              weakref.ref(parameter.grad))
             if key not in self._hooked and parameter.requires_grad:
                 self._hooked.add(key)
                 parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
@@ -116,7 +121,8 @@ class LeftGradients:
         if left is None:
             return
         kind, gradient = (key, left.stepped), left.parameter.grad
-        if gradient is None or not holds_something(gradient):
+        dropped = sharded.is_dtensor(left.parameter) and left.gradient() is not gradient  # FSDP2 calls no hook
+        if gradient is None or dropped or not holds_something(gradient):
             self._carries.setdefault(kind, False)
             return
         thought = self._carries.get(kind)
@@ -135,7 +141,7 @@ def holds_something(gradient: Any) -> bool:
     """Whether it is not all zeros."""
     import torch
     try:
-        values = gradient.detach()
+        values = sharded.memory_of(gradient.detach())
         if values.layout is not torch.strided:
             values = values.coalesce().values() if values.layout is torch.sparse_coo else values.values()
         return bool(values.any())

@@ -2,7 +2,8 @@
 
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
-owns the partition; buffers are each rank's own. What can't be protected yet is rejected with an error that explains
+owns the partition, and what FSDP2 has sharded is unique to each rank, with its region (sharded.py); buffers are each
+rank's own. What can't be protected yet is rejected with an error that explains
 why, at protect() where possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has
 its place in the layout all the same. Nothing here talks to libpawl.
 """
@@ -11,12 +12,12 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import loaders, made_ddp, reducers, volatile_state
+from pawl import loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -42,8 +43,14 @@ class Held:
     optimizer: torch.optim.Optimizer | None = None  # whose state it is; that may put another tensor in its place,
     parameter: torch.Tensor | None = None           # for this parameter
     key: Any = None                                 # under this key
+    region: sharded.Region | None = None            # of a shard
     address: int = 0
     index: int = -1  # libpawl's
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """What this rank holds of it."""
+        return sharded.memory_of(self.tensor)
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Protected:
     _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
     gradients: LeftGradients = field(default_factory=LeftGradients)
     late_buffers: list[LateBuffers] = field(default_factory=list)  # of each module
+    sharded: list[Any] = field(default_factory=list)  # modules of FSDP2 in those
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """`things` in any order, each by its type. Fails: Refused, naming the first that can't be protected."""
@@ -100,9 +108,14 @@ class Protected:
             return
         refuse_sharded(module)
         prefix = f"module{len(self.modules)}." if self.modules else ""
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            refuse_unprotectable(prefix + name, tensor)
+        shards = sharded.modules_in(module)
+        if shards:
+            sharded.refuse_unprovable(prefix, wrapper, module, self.world)
+        known = {id(each) for each in sharded.parameters_of(shards)}
+        for name, tensor in [*_named_parameters(module, shards), *module.named_buffers()]:
+            refuse_unprotectable(prefix + name, tensor, known)
         self.modules.append((prefix, module))
+        self.sharded += shards
         self.wrappers.append(wrapper)
         self.parts.append(modes_part(prefix + "modes", wrapper))
         self.late_buffers.append(LateBuffers(module))
@@ -175,7 +188,7 @@ class Protected:
         """Each once, also where it is tied; those that only an optimizer knows get a name by their place in it."""
         seen: set[int] = set()
         for prefix, module in self.modules:
-            for name, parameter in module.named_parameters():
+            for name, parameter in _named_parameters(module, self.sharded):
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield prefix + name, parameter
@@ -185,7 +198,13 @@ class Protected:
                     seen.add(id(parameter))
                     yield f"optimizer{number}.parameter{place}", parameter
 
+    def reshard(self) -> None:
+        """Between steps: modules have their shards as parameters, and gather them anew from what is restored."""
+        sharded.reshard(self.sharded)
+
     def drop_gradients(self) -> None:
+        """And whatever else a step has left that was cut short."""
+        sharded.reset(self.sharded)
         for _, parameter in self.parameters():
             parameter.grad = None
         self.gradients.forget()
@@ -252,7 +271,9 @@ class Protected:
 
     def carried_gradient(self, step: int = 0) -> Left | None:
         """The first gradient that the block of `step` has left, and to which the next block adds, or may."""
-        return self.gradients.first(self._trained_names or self._trained(), step)
+        found = self.gradients.first(self._trained_names or self._trained(), step)
+        kept = sharded.kept_gradient(self.sharded)  # that the next exchange adds to, whatever the optimizer does
+        return found if kept is None else Left(kept, None, stepped=False, step=step, carries=True)
 
     def gradients_part(self) -> volatile_state.Part:
         """Which parameters have a gradient. Its values don't count any more when a window opens, but an optimizer
@@ -282,7 +303,7 @@ class Protected:
         """All that a restore puts back."""
         tensors = [tensor for part in self.parts for tensor in part.tensors()]
         buffers = [buffer for _, module in self.modules for buffer in module.buffers()]
-        return tensors + buffers + [tensor for _, tensor in self.stable()]
+        return tensors + buffers + [sharded.memory_of(tensor) for _, tensor in self.stable()]
 
     def refuse_unready(self) -> None:
         """Before the first step: something is protected, with its optimizers. Fails: Refused.
@@ -292,31 +313,51 @@ class Protected:
         if not self.modules and not self.optimizers:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         self.refuse_hooks()
+        self._refuse_sharded_since()
         self._refuse_lone_schedulers()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
-            loose = [(prefix + name, each) for name, each in module.named_parameters()
+            loose = [(prefix + name, each) for name, each in _named_parameters(module, self.sharded)
                      if each.requires_grad and id(each) not in trained]
             if not loose:
                 continue
-            if not self.optimizers or wrapper is not module or any(id(each) in trained for each in module.parameters()):
-                raise Refused(no_optimizer(loose[0][0], len(loose) - 1))
+            if (not self.optimizers or wrapper is not module or sharded.modules_in(module) or
+                    any(id(each) in trained for each in module.parameters())):
+                late = "; an optimizer that was made before fully_shard() has the parameters as they were then"
+                raise Refused(no_optimizer(loose[0][0], len(loose) - 1) + (late if sharded.modules_in(module) else ""))
             for name, parameter in loose:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._see_trained, name))
+
+    def _refuse_sharded_since(self) -> None:
+        """Modules that were sharded after they were protected have other parameters now."""
+        for prefix, module in self.modules:
+            late = next((each for each in sharded.modules_in(module) if not any(each is one for one in self.sharded)),
+                        None)
+            if late is not None:
+                raise Refused(f"fully_shard() was called on a {type(late).__name__} of {prefix or 'the model'} after "
+                              f"job.protect(), which knows its parameters as they were before: first fully_shard(), "
+                              f"then the optimizer, then job.protect()")
 
     def _see_trained(self, name: str, _parameter: Any) -> None:
         self.trained_without = self.trained_without or name
 
     def held(self) -> list[Held]:
         """Every tensor, as it is now. Fails: Refused, naming the first that can't be protected."""
-        found = [Held(name, "weight", parameter, Placement.REPLICATE, Lifetime.STABLE)
+        self._refuse_sharded_since()
+        found = [Held(name, "weight", parameter, _placement_of(parameter), Lifetime.STABLE)
                  for name, parameter in self.parameters()]
         found += self._held_buffers()
         for number, optimizer in enumerate(self.optimizers):
             found += self._held_by(number, optimizer)
+        known = {id(each) for each in sharded.parameters_of(self.sharded)}
         for held in found:
-            refuse_unprotectable(f"{held.name} ({held.role})", held.tensor)
-            held.address = held.tensor.data_ptr()
+            name = f"{held.name} ({held.role})"
+            if held.parameter is not None and id(held.parameter) in known:
+                sharded.refuse_state(name, held.parameter, held.tensor)
+                known.add(id(held.tensor))
+            refuse_unprotectable(name, held.tensor, known)
+            held.region = sharded.region_of(name, held.tensor)
+            held.address = held.memory.data_ptr()
         return found
 
     def declared(self, held: list[Held]) -> None:
@@ -342,7 +383,6 @@ class Protected:
         inner = volatile_state.inner_optimizer(optimizer)
         places = [(group, place, p) for group in inner.param_groups for place, p in enumerate(group["params"])]
         earlier = {id(p) for other in self.optimizers[:number] for group in other.param_groups for p in group["params"]}
-        placement = Placement.UNIQUE if is_zero(optimizer) else Placement.REPLICATE
         found = []
         for group, place, parameter in places:
             name = names[id(parameter)]
@@ -352,6 +392,7 @@ class Protected:
             for key, value in values.items():
                 role = f"{key}.{number}" if id(parameter) in earlier else str(key)
                 if isinstance(value, torch.Tensor):
+                    placement = Placement.UNIQUE if is_zero(optimizer) else _placement_of(value)
                     found.append(Held(name, role, value, placement, Lifetime.STABLE, optimizer, parameter, key))
                 elif isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
                     raise Refused(f"{name} ({role}): {type(inner).__name__} keeps a list of tensors, which can't be "
@@ -496,7 +537,7 @@ class Unchanged:
                 changed = [key for key in {**before, **table} if table.get(key) is not before.get(key)]
                 return f"{path}.{changed[0]}".lstrip(".") + " was added, removed or replaced"
         for held, shape in self._fixed:
-            if held.tensor.data_ptr() != held.address or tuple(held.tensor.shape) != shape:
+            if held.memory.data_ptr() != held.address or tuple(held.tensor.shape) != shape:
                 return f"{held.name}: its memory was replaced (shape {list(shape)} then, {list(held.tensor.shape)} now)"
         for optimizer, parameters in self._parameters:
             now = volatile_state.inner_optimizer(optimizer).state
@@ -528,17 +569,18 @@ class Unchanged:
 
 
 def _take_place(held: Held, value: Any) -> list[Held]:
-    if value is held.tensor and value.data_ptr() == held.address:
+    if value is held.tensor and held.memory.data_ptr() == held.address:
         return []
     _refuse_another_kind(held, value)
-    held.tensor, held.address = value, value.data_ptr()
+    held.tensor, held.address = value, sharded.memory_of(value).data_ptr()
     return [held]
 
 
 def _refuse_another_kind(held: Held, value: Any) -> None:
     before = held.tensor
     same = getattr(value, "shape", None) == before.shape and value.dtype == before.dtype
-    if not same or value.stride() != before.stride():
+    if (not same or value.stride() != before.stride() or
+            sharded.region_of(f"{held.name} ({held.role})", value) != held.region):
         raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was "
                       f"protected")
 
@@ -573,11 +615,16 @@ def storage_order(tensor: torch.Tensor) -> torch.Tensor | None:
     return view if view.is_contiguous() else None
 
 
-def refuse_unprotectable(name: str, tensor: torch.Tensor) -> None:
+def refuse_unprotectable(name: str, tensor: torch.Tensor, shards: Container[int] = ()) -> None:
+    """`shards`: ids of the DTensors that FSDP2 has made, or that belong to such."""
     import torch
-    if type(tensor).__name__ == "DTensor":
-        raise Refused(f"{name} is a DTensor: FSDP2 and tensor parallelism can't be protected yet: use DDP, with "
-                      f"ZeroRedundancyOptimizer or without")
+    if sharded.is_dtensor(tensor) and id(tensor) not in shards:
+        raise Refused(f"{name} is a DTensor that FSDP2 has not made: tensor parallelism can't be protected yet: use "
+                      f"fully_shard(), or DDP, with ZeroRedundancyOptimizer or without")
+    tensor = sharded.memory_of(tensor)
+    if sharded.is_other_kind(tensor):
+        raise Refused(f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes pawl doesn't know: it can't "
+                      f"be protected")
     if tensor.device.type != "cpu":
         raise Refused(f"{name} lies on {tensor.device}: pawl captures from host memory only for now: keep the model on "
                       f"the CPU, or start without pawl")
@@ -614,14 +661,25 @@ def unwrapped(module: Any, world: int) -> torch.nn.Module:
             return module
 
 
+def _named_parameters(module: torch.nn.Module, shards: list[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Shards, also where a step has gathered them."""
+    gathered = sharded.gathered(shards)
+    for name, parameter in module.named_parameters():
+        yield name, gathered.get(id(parameter), parameter)
+
+
+def _placement_of(tensor: torch.Tensor) -> Placement:
+    return Placement.UNIQUE if sharded.is_dtensor(tensor) else Placement.REPLICATE
+
+
 def refuse_sharded(module: torch.nn.Module) -> None:
-    """FSDP of both kinds: their shards have placements that pawl doesn't declare yet."""
+    """FSDP1, whose flat parameters have places that pawl doesn't declare, and pipelines."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
-    kinds = tuple(getattr(fsdp, name) for name in ("FullyShardedDataParallel", "FSDPModule") if hasattr(fsdp, name))
+    first = getattr(fsdp, "FullyShardedDataParallel", None)
     for path, each in module.named_modules():
-        if kinds and isinstance(each, kinds):
-            raise Refused(f"{path or type(module).__name__} is sharded by FSDP, which can't be protected yet: use DDP "
-                          f"with ZeroRedundancyOptimizer")
+        if first is not None and isinstance(each, first):
+            raise Refused(f"{path or type(module).__name__} is sharded by FSDP1 (FullyShardedDataParallel), which "
+                          f"can't be protected: use FSDP2, torch.distributed.fsdp.fully_shard()")
         if type(each).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"{path or type(module).__name__} is a pipeline stage, which can't be protected yet")
 

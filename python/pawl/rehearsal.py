@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import drill_record, groups, script_exit, second_step
+from pawl import drill_record, groups, script_exit, second_step, sharded
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -228,6 +228,7 @@ def _end_loopback() -> None:
     from pawl import groups
     if dist.is_initialized():
         dist.destroy_process_group()
+    sharded.forget_meshes()
     groups.set_loopback(False)
     gc.collect()
 

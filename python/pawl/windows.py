@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pawl._library import Lifetime
 from pawl.errors import PawlError
 from pawl.protect import Held, counts_writes
+from pawl.sharded import writes_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,17 +31,17 @@ class Sentinel:
 
     def __init__(self) -> None:
         self._watched: list[tuple[str, torch.Tensor]] = []
-        self._versions: list[int] = []
+        self._versions: list[tuple[int, int]] = []
 
     def begin(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Each step: of tensors that count their writes (counts_writes)."""
         self._watched = tensors
-        self._versions = [tensor._version for _, tensor in tensors]
+        self._versions = [writes_of(tensor) for _, tensor in tensors]
 
     def end(self) -> str | None:
         """The first that was written since begin(); afterwards nothing is watched."""
         written = next((name for (name, tensor), version in zip(self._watched, self._versions, strict=True)
-                        if tensor._version != version), None)
+                        if writes_of(tensor) != version), None)
         self._watched, self._versions = [], []
         return written
 

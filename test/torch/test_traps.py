@@ -1,69 +1,14 @@
 """Habits of ordinary scripts that a careless recovery gets wrong (traps/): a trainer dies, and the result has the bits
-of the plain run, or pawl refuses before the first step and says why. Never anything else."""
-import hashlib
-import json
+of the plain run, or pawl refuses before the first step and says why."""
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import torch  # noqa: E402
-import torch_job  # noqa: E402
-from torch_job import END_S, HERE, JobTest, harness  # noqa: E402
-
-TRAPS = os.path.join(HERE, "traps")
+from trap_job import TrapTest, harness  # noqa: E402
 
 
-def results(folder):
-    found = {}
-    for seat in (0, 1):
-        with open(os.path.join(folder, f"result.{seat}.json"), encoding="utf-8") as file:
-            found[seat] = json.load(file)
-    return found
-
-
-class TrapTest(JobTest):
-    def plain(self, name):
-        """The script in plain PyTorch, undisturbed; once for each version of it."""
-        key = hashlib.sha256(torch.__version__.encode())
-        for path in ("trap", name):
-            with open(os.path.join(TRAPS, path + ".py"), "rb") as file:
-                key.update(file.read())
-
-        def run(folder):
-            torch_job.run_plain(os.path.join(TRAPS, name + ".py"), folder, 2, {}, TRAP_FOLDER=folder)
-        kept = f"trap-{name}-{key.hexdigest()[:16]}"
-        harness.made_once(kept, run)
-        return results(os.path.join(harness.CACHE, kept))
-
-    def killed(self, name, kill="1:9", code=0, spares=0):
-        """(results, what was said) of the script under pawl; that seat's trainer dies in that step."""
-        with tempfile.TemporaryDirectory(prefix="pawl-trap-") as folder, self.job(
-                nodes=2, spares=spares, command=[os.path.join(TRAPS, name + ".py")], wait=False, hooks=False,
-                environment={**torch_job.environment(), "TRAP_FOLDER": folder, "TRAP_KILL": kill}) as job:
-            self.assertEqual(code, job.wait_end(END_S), job.output())
-            said = job.output() + job.logs(400)
-            died = len([name for name in os.listdir(folder) if name.startswith("died")])
-            self.assertEqual(kill.count(":"), died, said)
-            return results(folder) if code == 0 else None, said
-
-    def equal(self, name, *words, kill="1:9", spares=0):
-        """The result is that of the plain run, and these words were said on the way."""
-        found, said = self.killed(name, kill, spares=spares)
-        expected = self.plain(name)
-        for seat, each in expected.items():
-            differing = [key for key in {**each, **found[seat]} if each.get(key) != found[seat].get(key)]
-            self.assertEqual([], differing, f"seat {seat} differs\n{said}")
-        self.assert_says(said, *words)
-        return said
-
-    def refused(self, name, *words):
-        """Before anything is lost, with these words and no traceback."""
-        _, said = self.killed(name, kill="", code=1)
-        self.assert_says(said, *words)
-        self.assertNotIn("Traceback", said)
-
+class HabitTest(TrapTest):
     def test_a_scaler_that_is_switched_off(self):
         self.equal("disabled_scaler")
 
@@ -182,6 +127,9 @@ class TrapTest(JobTest):
 
     def test_what_each_rank_got_of_its_own_before_the_first_step(self):
         self.refused("build_scatter", "scatter", "a result of its own", "all_gather")
+
+    def test_shards_of_all_sizes(self):
+        self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
 
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")

@@ -5,6 +5,7 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+PARALLEL = ("ddp", "fsdp2", "hsdp")
 
 
 class TrainerMissing(Exception):
@@ -16,6 +17,7 @@ class Charlm:
 
     name = "cpp"
     title = "charlm"
+    parallel = PARALLEL[:1]
     defaults = {"steps": 400, "batch": 64, "width": 512}
     environment = {}        # added to a job under pawl
     plain_environment = {}  # added to the undisturbed run
@@ -50,6 +52,7 @@ class Gpt:
 
     name = "gpt"
     title = "gpt"
+    parallel = PARALLEL
     defaults = {"steps": 400, "batch": 4, "width": 96}
     start_timeout_s = 300.0
     starting = "each trainer loads PyTorch, the spare rehearses"
@@ -69,7 +72,7 @@ class Gpt:
                 raise TrainerMissing(f"{self.environment[key]} is not there; `make build` makes it where PyTorch is")
 
     def flags(self, options):
-        return [*shared_flags(options), "--width", str(options.width)]
+        return [*shared_flags(options), "--width", str(options.width), "--parallel", options.parallel]
 
     def with_pawl(self, options):
         return [self.script, *self.flags(options)]

@@ -99,6 +99,7 @@ def result(**found):
 
 
 def digest(value):
+    value = getattr(value, "_local_tensor", value)  # of a DTensor, this rank's part
     if isinstance(value, torch.Tensor):
         value = (str(value.dtype), value.detach().flatten().view(-1).tolist())
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,242 @@
+"""What FSDP2 (fully_shard) has made of a model: its shards, where each lies, and what a step that was cut short leaves.
+
+Between steps a module of FSDP2 has shards as parameters, DTensors, which pawl knows; a step puts gathered ones in their
+place for a while, and gathers the root's no more before the next backward, so that what is restored would not be seen.
+reshard() puts the shards back. All that is private to torch about FSDP2 is here, from torch 2.6 on. No communication,
+but for what torch waits for in reset(). The training thread's.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pawl.errors import Refused
+
+
+@dataclass(frozen=True)
+class Region:
+    """Which box of a tensor this rank holds, in elements, and the mesh that the tensor lies on."""
+
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+    axes: tuple[tuple[str, int], ...]
+
+
+# Tensors ----------------------------------------------------------------------------------------------------------
+
+def is_dtensor(tensor: Any) -> bool:
+    return type(tensor).__name__ == "DTensor" and hasattr(tensor, "device_mesh")
+
+
+def is_other_kind(tensor: Any) -> bool:
+    """A subclass with ways of its own, whose elements may lie anywhere (quantized ones, for example)."""
+    import torch
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def memory_of(tensor: Any) -> Any:
+    """What this rank holds: of a DTensor its local tensor, else the tensor itself."""
+    return tensor._local_tensor if is_dtensor(tensor) else tensor
+
+
+def writes_of(tensor: Any) -> tuple[int, int]:
+    """Torch's counts of the writes in place: by whoever has the tensor, and by whoever has its local one."""
+    return tensor._version, memory_of(tensor)._version
+
+
+def region_of(name: str, tensor: Any) -> Region | None:
+    """Of a DTensor. Fails: Refused, by name, where it can't be said for sure."""
+    if not is_dtensor(tensor):
+        return None
+    from pawl.torch.placement import place
+    placed = place(name, tensor)
+    if placed is None:
+        raise Refused(f"{name} lies on a mesh that this rank isn't in, so it can't be protected")
+    shape, box, _ = placed
+    return Region(shape, box.begin, box.size, _axes(tensor.device_mesh))
+
+
+def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
+    names = mesh.mesh_dim_names or [f"axis{axis}" for axis in range(mesh.ndim)]
+    return tuple((str(name), int(mesh.size(axis))) for axis, name in enumerate(names))
+
+
+def forget_meshes() -> None:
+    """What torch keeps of meshes by their sizes would lead the next ones of this process to groups that are gone. Of
+    the calling thread."""
+    dtensor = sys.modules.get("torch.distributed.tensor")
+    if dtensor is None:
+        return
+    propagator = dtensor.DTensor._op_dispatcher.sharding_propagator
+    clear = getattr(propagator.propagate_op_sharding, "cache_clear", None)
+    if clear is not None:
+        clear()
+    import torch
+    native = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if native is not None:
+        native()
+
+
+# Modules ----------------------------------------------------------------------------------------------------------
+
+def modules_in(module: Any) -> list[Any]:
+    """Those that fully_shard() was called on, outer ones first."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return [each for each in module.modules() if isinstance(each, kind)] if kind is not None else []
+
+
+def reshard(modules: list[Any]) -> None:
+    for module in modules:
+        module.reshard()
+
+
+def reset(modules: list[Any]) -> None:
+    """After a step that was lost, perhaps by an exception amid of it: nothing of it is left, gradients included."""
+    for module in modules:
+        state = module._get_fsdp_state()
+        if state._is_root:
+            _reset_root(module, state)
+    for group in _groups(modules):
+        group._partial_reduce_output = None
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter._unsharded_param.grad = None
+    reshard(modules)
+
+
+def _reset_root(module: Any, state: Any) -> None:
+    if hasattr(module, "reset_iter_state"):
+        module.reset_iter_state()
+        return
+    import torch
+    context, communication = state._state_ctx, state._comm_ctx  # before torch 2.13 nobody else does it
+    idle = type(state._training_state).IDLE
+    for each in context.all_states:
+        each._modules_to_run_forward.clear()
+        each._training_state = idle
+        for group in _groups_of(each):
+            work = getattr(group._all_gather_result, "all_gather_work", None)
+            if isinstance(work, torch.distributed.Work):
+                work.wait()
+            group._all_gather_result = group._post_reduce_event = group._all_reduce_state = None
+            group._reshard_after_forward_event = None
+            group._post_forward_indices.clear()
+            group._training_state = idle
+    for name in ("all_gather_state", "reduce_scatter_state"):
+        if hasattr(communication, name):
+            setattr(communication, name, None)
+    communication.post_forward_order.clear()
+    context.iter_forward_root, context.post_backward_final_callback_queued = None, False
+
+
+def gathered(modules: list[Any]) -> dict[int, Any]:
+    """The shard of each gathered parameter, by the latter's id."""
+    found = {}
+    for parameter in _parameters(modules):
+        for name in ("_unsharded_param", "_sharded_post_forward_param"):
+            if getattr(parameter, name, None) is not None:
+                found[id(getattr(parameter, name))] = parameter.sharded_param
+    return found
+
+
+def parameters_of(modules: list[Any]) -> list[Any]:
+    """All shards."""
+    return [each.sharded_param for each in _parameters(modules)]
+
+
+def kept_gradient(modules: list[Any]) -> str | None:
+    """A parameter for which FSDP2 keeps a gradient that it has not exchanged yet (set_requires_gradient_sync(False), or
+    set_requires_all_reduce(False)): the next exchange adds it, and no optimizer has seen it."""
+    for group in _groups(modules):
+        for parameter in group.fsdp_params:
+            kept = (parameter.unsharded_accumulated_grad, group._partial_reduce_output,
+                    getattr(getattr(parameter, "_unsharded_param", None), "grad", None))
+            if any(each is not None for each in kept):
+                return _name_of(parameter)
+    return None
+
+
+def _name_of(parameter: Any) -> str:
+    return str(parameter._param_fqn or parameter._module_info.param_name)
+
+
+def _groups_of(state: Any) -> list[Any]:
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # older torch has one at most
+        groups = [state._fsdp_param_group]
+    return [each for each in groups if each is not None]
+
+
+def _groups(modules: list[Any]) -> Iterator[Any]:
+    for module in modules:
+        yield from _groups_of(module._get_fsdp_state())
+
+
+def _parameters(modules: list[Any]) -> Iterator[Any]:
+    for group in _groups(modules):
+        yield from group.fsdp_params
+
+
+# What can't be protected ------------------------------------------------------------------------------------------
+
+def refuse_unprovable(prefix: str, wrapper: Any, module: Any, world: int) -> None:
+    """Of a module with such in it, as it was handed over and unwrapped. Fails: Refused, by name."""
+    shards = modules_in(module)
+    _refuse_mixtures(wrapper, module)
+    for group in _groups(shards):
+        _refuse_group(prefix, group, world)
+    known = {id(each) for each in parameters_of(shards)} | gathered(shards).keys()
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in known and not is_dtensor(parameter) and parameter.requires_grad:
+            raise Refused(f"{prefix}{name} is trained, and FSDP2 has not sharded it, as it has others: each rank would "
+                          f"train its own. Call fully_shard() on the whole model, too, after its parts, and don't "
+                          f"ignore it")
+
+
+def _refuse_mixtures(wrapper: Any, module: Any) -> None:
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+    outside, inside = wrapper, list(module.named_modules())
+    while outside is not module:
+        if isinstance(outside, (DistributedDataParallel, DataParallel)):
+            raise Refused(f"{type(outside).__name__} around modules of FSDP2 can't be protected: FSDP2 exchanges "
+                          f"gradients itself; for replicas give fully_shard() a mesh of two dimensions (HSDP)")
+        if hasattr(outside, "_orig_mod"):
+            raise Refused("a model of FSDP2 that torch.compile() was given can't be protected yet: leave it uncompiled")
+        outside = outside.module
+    for path, each in inside:
+        if isinstance(each, (DistributedDataParallel, DataParallel)):
+            raise Refused(f"{path} is wrapped in {type(each).__name__} inside of a model of FSDP2, which can't be "
+                          f"protected: use fully_shard() for all of it")
+        compiled = vars(each).get("_compiled_call_impl")
+        if hasattr(each, "_orig_mod") or (compiled is not None and not type(compiled).__module__.startswith("pawl.")):
+            raise Refused(f"{path or 'the model'}: a module of FSDP2 that is compiled can't be protected yet: leave it "
+                          f"uncompiled")
+
+
+def _refuse_group(prefix: str, group: Any, world: int) -> None:
+    about = prefix + (_name_of(group.fsdp_params[0]) if group.fsdp_params else "a module of FSDP2")
+    info = group.mesh_info
+    if not hasattr(info, "shard_mesh_size"):
+        raise Refused(f"{about} lies whole on each rank, as replicate() has it, which can't be protected yet: use "
+                      f"fully_shard(), or DDP")
+    if any(getattr(each, "is_dtensor", False) for each in group.fsdp_params):
+        raise Refused(f"{about} was a DTensor before fully_shard(): tensor parallelism can't be protected yet")
+    if info.mesh.mesh.flatten().tolist() != list(range(world)):
+        raise Refused(f"{about} is sharded over a mesh of {info.mesh.size()} of {world} ranks, or in another order: "
+                      f"pawl protects meshes over all ranks, in their order, as init_device_mesh() makes them")
+    if group._all_reduce_hook is not None:
+        raise Refused(f"{about} has a hook by set_all_reduce_hook(), whose state pawl doesn't know: leave it out")
+
+
+def refuse_state(name: str, parameter: Any, value: Any) -> None:
+    """Of a shard's optimizer state: it lies as the shard does, or is a number, which all ranks have alike."""
+    if is_dtensor(value):
+        if value.device_mesh != parameter.device_mesh:
+            raise Refused(f"{name} lies on another mesh than its parameter: it can't be protected yet")
+    elif value.dim() > 0:
+        raise Refused(f"{name} is a plain tensor of {list(value.shape)}, while its parameter is a shard of FSDP2: pawl "
+                      f"can't tell which part of it each rank has; use an optimizer whose state is like its parameters")

@@ -1,0 +1,45 @@
+"""FSDP2 and HSDP, for the lane "long": a campaign of each, mixtures with what FSDP2 offers, and what is refused. Deaths
+under FSDP2 that every run of the tests sees are in test_traps.py."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from campaign import Campaign, harness  # noqa: E402
+from trap_job import TrapTest  # noqa: E402
+
+# FSDP2 exchanges nothing after the optimizer's step.
+IN_A_STEP = [
+    ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
+    ("allreduce", "node", 3), ("aside", "trainer", 0), ("update", "node", 1), ("compute", "trainer", 2),
+]
+
+
+class ShardCampaignTest(Campaign):
+    def test_fsdp2(self):
+        self.campaign(IN_A_STEP, parallel="fsdp2")
+
+    def test_hsdp(self):
+        self.campaign(IN_A_STEP, parallel="hsdp")
+
+
+class ShardTrapTest(TrapTest):
+    def test_replicas_of_shards_and_an_exception_in_backward(self):
+        self.equal("hsdp", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)
+
+    def test_shards_whose_gradients_are_added_up(self):
+        self.equal("fsdp2_accumulation", "gradients are added up over several steps", kill="1:6,0:11")
+
+    def test_what_fsdp2_can_not_be_mixed_with(self):
+        for form, words in {
+                "fsdp1": ("FSDP1", "fully_shard()"), "ddp inside": ("body is wrapped in DistributedDataParallel",),
+                "half a mesh": ("a mesh of 1 of 2 ranks",), "unsharded root": ("head.weight is trained",),
+                "tensor parallel": ("head.weight is a DTensor", "tensor parallelism"),
+                "other kind": ("head.weight is a TwoTensor",), "compiled": ("that is compiled",),
+                "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",)}.items():
+            with self.subTest(form=form):
+                self.refused("fsdp2_refused", *words, TRAP_FORM=form)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,53 @@
+"""What FSDP2 is mixed with, and what was sharded otherwise than pawl can protect it: TRAP_FORM says which."""
+import os
+
+import torch
+import trap
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import pawl
+
+
+def made():
+    """The model, and its optimizer."""
+    model = trap.Net()
+    if form == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    elif form == "ddp inside":
+        model.body = DistributedDataParallel(model.body)
+        fully_shard(model.head)
+    elif form == "half a mesh":
+        fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "shards"))["shards"])
+    elif form == "unsharded root":
+        fully_shard(model.body)
+    elif form == "tensor parallel":
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+        parallelize_module(model, init_device_mesh("cpu", (2,)), {"head": ColwiseParallel()})
+    elif form == "other kind":
+        from torch.testing._internal.two_tensor import TwoTensor
+        weight = model.head.weight.detach()
+        model.head.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
+    elif form == "compiled":
+        fully_shard(model)
+        model.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if form == "optimizer before":
+        fully_shard(model)
+    return model, optimizer
+
+
+form = os.environ["TRAP_FORM"]
+job = pawl.init()
+inputs, labels = trap.data()
+model, optimizer = made()
+job.protect(model, optimizer)
+if form == "sharded later":
+    fully_shard(model)
+for step in job.steps(trap.STEPS):
+    with step:
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
