@@ -83,7 +83,7 @@ void Imports::start(const Source& source) {
   };
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
-  auto arena_for = [this, generation, shelf_count = context_.mirror.shelf_count(source.seat)](ArenaSpec spec) {
+  auto arena_for = [this, generation, shelf_count = context_.mirror.ring().replica_count()](ArenaSpec spec) {
     spec.shelf_count = shelf_count;
     return arenas_.own_from_thread(spec, generation);
   };

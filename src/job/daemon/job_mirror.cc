@@ -202,10 +202,6 @@ void JobMirror::learn_ring() {
   registrations_.seats_per_node_max = ring_.seats_per_node_max();
 }
 
-std::uint32_t JobMirror::shelf_count(Seat seat) const {
-  return static_cast<std::uint32_t>(ring_.holders_of(seat).size());
-}
-
 std::optional<std::uint32_t> JobMirror::position_of(NodeId node) const {
   const auto seat = roster_.lowest_seat_of(node);
   return seat ? std::optional(ring_.position_of(*seat)) : std::nullopt;

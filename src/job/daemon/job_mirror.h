@@ -92,7 +92,6 @@ class JobMirror {
   // The ring of the generation's topology, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the
   // root. Before anybody has a seat, that of the first generation.
   [[nodiscard]] const Ring& ring() const { return ring_; }
-  [[nodiscard]] std::uint32_t shelf_count(Seat seat) const;  // arenas on other nodes that get this seat's state
   [[nodiscard]] std::optional<std::uint32_t> position_of(NodeId node) const;
   [[nodiscard]] std::optional<NodeId> node_at(std::uint32_t position) const;
   [[nodiscard]] std::uint32_t my_position() const { return position_of(self_.node).value_or(0); }

@@ -90,7 +90,6 @@ TEST_F(Mirror, KnowsTheRingOfEachGeneration) {
   EXPECT_EQ(mirror.my_position(), 1u);
   EXPECT_EQ(mirror.node_at(2), NodeId(2));
   EXPECT_EQ(mirror.ring().wards_of(1), (std::vector<Seat>{Seat(0), Seat(1)}));
-  EXPECT_EQ(mirror.shelf_count(Seat(5)), 1u);
   EXPECT_EQ(mirror.registrations().seats_per_node_max, 3u);
   state.generation = Generation(3);
   state.seats.erase(state.seats.begin() + 3, state.seats.end());  // node 2 has left

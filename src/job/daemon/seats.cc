@@ -203,7 +203,7 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.layout_digest = declared.layout_digest;
   spec.layout = std::move(declared.layout);
   spec.seat = *trainer.seat;
-  spec.shelf_count = parts_.context.mirror.shelf_count(spec.seat);
+  spec.shelf_count = parts_.context.mirror.ring().replica_count();
   if (awaits_snapshot(spec)) {
     late_layouts_[trainer.index] = {std::move(spec), frame.id};
     return;

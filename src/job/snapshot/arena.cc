@@ -60,6 +60,14 @@ constexpr std::uint64_t kBucketCountMax = std::uint64_t{1} << 30;
 constexpr std::uint32_t kBucketBytesMin = 4 << 10;
 constexpr std::uint32_t kBucketBytesMax = 16 << 20;
 
+struct ArenaParts {            // what a slot is divided into, and by what
+  std::uint32_t extent_count;  // lines in each slot's table of extents
+  std::uint32_t buffer_count;  // of the pool of units, behind the slots
+  std::uint64_t buffer_bytes;
+  std::uint64_t pool_offset;
+  std::uint64_t plan_digest;  // of the plan for which the segment was made: shelf_count is of it
+};
+
 struct ArenaHeader {
   std::uint64_t magic;
   std::uint32_t version;
@@ -78,11 +86,7 @@ struct ArenaHeader {
   std::uint32_t layout_crc32c;
   std::uint32_t shelf_count;
   char job[64];
-  std::uint32_t extent_count;  // lines in each slot's table of extents
-  std::uint32_t buffer_count;  // of the pool of units, behind the slots
-  std::uint64_t buffer_bytes;
-  std::uint64_t pool_offset;
-  std::uint64_t plan_digest;    // of the plan for which the segment was made: shelf_count is of it
+  ArenaParts parts;
   std::uint32_t header_crc32c;  // of all bytes before it
 };
 
@@ -107,11 +111,11 @@ static_assert(offsetof(ArenaHeader, segment_bytes) == 80);
 static_assert(offsetof(ArenaHeader, layout_crc32c) == 88);
 static_assert(offsetof(ArenaHeader, job) == 96);
 static_assert(offsetof(ArenaHeader, shelf_count) == 92);
-static_assert(offsetof(ArenaHeader, extent_count) == 160);
-static_assert(offsetof(ArenaHeader, buffer_count) == 164);
-static_assert(offsetof(ArenaHeader, buffer_bytes) == 168);
-static_assert(offsetof(ArenaHeader, pool_offset) == 176);
-static_assert(offsetof(ArenaHeader, plan_digest) == 184);
+static_assert(offsetof(ArenaHeader, parts.extent_count) == 160);
+static_assert(offsetof(ArenaHeader, parts.buffer_count) == 164);
+static_assert(offsetof(ArenaHeader, parts.buffer_bytes) == 168);
+static_assert(offsetof(ArenaHeader, parts.pool_offset) == 176);
+static_assert(offsetof(ArenaHeader, parts.plan_digest) == 184);
 static_assert(offsetof(ArenaHeader, header_crc32c) == 192);
 static_assert(sizeof(ArenaHeader) <= kPage);
 static_assert(offsetof(SlotHeader, word) == 0);
@@ -206,12 +210,12 @@ Error not_zero(std::string_view field, std::uint64_t value) {
 }
 
 Status check_unused(const ArenaHeader& header) {
-  if (header.extent_count != kExtentCount)
-    return corrupt(text("arena: extent_count is ", header.extent_count, ", not ", kExtentCount));
-  if (header.buffer_count != 0) return not_zero("arena: buffer_count", header.buffer_count);
-  if (header.buffer_bytes != 0) return not_zero("arena: buffer_bytes", header.buffer_bytes);
-  if (header.pool_offset != 0) return not_zero("arena: pool_offset", header.pool_offset);
-  if (header.plan_digest != 0) return not_zero("arena: plan_digest", header.plan_digest);
+  if (header.parts.extent_count != kExtentCount)
+    return corrupt(text("arena: extent_count is ", header.parts.extent_count, ", not ", kExtentCount));
+  if (header.parts.buffer_count != 0) return not_zero("arena: buffer_count", header.parts.buffer_count);
+  if (header.parts.buffer_bytes != 0) return not_zero("arena: buffer_bytes", header.parts.buffer_bytes);
+  if (header.parts.pool_offset != 0) return not_zero("arena: pool_offset", header.parts.pool_offset);
+  if (header.parts.plan_digest != 0) return not_zero("arena: plan_digest", header.parts.plan_digest);
   return {};
 }
 
@@ -621,7 +625,7 @@ Result<Arena> Arena::format(std::span<std::byte> memory, const ArenaSpec& spec) 
   header.segment_bytes = size_bytes(spec);
   header.layout_crc32c = crc_of(spec.layout.data(), spec.layout.size());
   header.shelf_count = spec.shelf_count;
-  header.extent_count = kExtentCount;
+  header.parts.extent_count = kExtentCount;
   std::memcpy(header.job, spec.job.data(), spec.job.size());
   header.magic = kMagic;
   header.header_crc32c = crc_of(&header, offsetof(ArenaHeader, header_crc32c));
