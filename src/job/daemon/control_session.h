@@ -33,6 +33,14 @@ class ControlSession {
       loop_.post([result, then] { then(std::move(*result)); });
     });
   }
+  // As call, for answers that grow with the job: how long one takes says nothing of the control.
+  template <class T>
+  void call_untimed(std::function<Result<T>(Control&)> work, std::function<void(Result<T>)> then) {
+    enqueue([this, work = std::move(work), then = std::move(then)] {
+      auto result = std::make_shared<Result<T>>(work(*control_));
+      loop_.post([result, then] { then(std::move(*result)); });
+    });
+  }
   // As call, and nobody cares about the answer.
   void tell(std::function<void(Control&)> work);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/digest.h"
 #include "base/text.h"
 #include "job/daemon/test_control.h"
 #include "job/daemon/test_node.h"
@@ -40,7 +41,13 @@ class OneNode : public testing::Test {
     message.payload_bytes = message.stable_bytes = 4096;
     message.bucket_bytes = 4096;
     message.layout = "a layout";
-    message.layout_digest = 9;
+    message.layout_digest = digest_of(message.layout);
+    return message;
+  }
+  LayoutMessage other_layout() {
+    LayoutMessage message = layout();
+    message.layout = "another layout";
+    message.layout_digest = digest_of(message.layout);
     return message;
   }
   static void capture_slot(const Slot& slot, Step step) {
@@ -213,8 +220,7 @@ TEST_F(OneNode, AColdRestartKillsAllAndEmptiesTheirArenas) {
   follow(JobPhase::restoring);
   EXPECT_EQ(killed, 1);
   EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), arena);
-  LayoutMessage other = layout();
-  other.layout_digest = 10;
+  const LayoutMessage other = other_layout();
   ask(other);  // the new process may declare another one
   EXPECT_TRUE(answer<ArenaMessage>());
   EXPECT_NE(memory.find(ArenaKind::own, Seat(0)), arena);
@@ -283,8 +289,7 @@ TEST_F(OneNode, AnotherLayoutMayNotReplaceASnapshot) {
   run();
   const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
   capture_slot(arena->arena.slot(0), Step(1));
-  LayoutMessage other = layout();
-  other.layout_digest = 10;
+  const LayoutMessage other = other_layout();
   ask(other);
   const auto refused = answer<RefusedMessage>();
   ASSERT_TRUE(refused);

@@ -89,7 +89,10 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
     return change;
   }
   if (key.starts_with(keys_.all_progress())) return change;
-  if (key.rfind(keys_.all_accusations(), 0) != 0) news_at_ = now;
+  if (key.rfind(keys_.all_accusations(), 0) != 0) {
+    news_at_ = now;
+    newest_ = std::max(newest_, revision);
+  }
   if (NodeId node; id_after(keys_.nodes(), key, node)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
     registrations_.note(node, record ? &*record : nullptr, now);
@@ -136,6 +139,7 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
 
 JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
+  const auto [news_at, newest] = std::pair(news_at_, newest_);
   const KeyValue* state = nullptr;
   // The newest topology: what a state names is never older than what one before it named.
   const KeyValue* named = nullptr;
@@ -170,7 +174,8 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
     for (const NodeLife& life : state_->evicted) note_if_gone(life.node);
   }
   all.nodes = true;
-  news_at_ = now;
+  // One that brings nothing new is no news: whoever takes a turn to lead lists, and goes on with it.
+  if (newest_ == newest && !all.state && !all.lost) news_at_ = news_at;
   return all;
 }
 

@@ -118,6 +118,7 @@ class JobMirror {
   Registrations registrations_;
   std::map<std::string, Accusation> accusations_;  // by key
   Duration news_at_{};
+  Revision newest_ = 0;  // of what news_at_ counts
   Finishes finishes_;
   std::map<Seat, TrainerEnd> ends_;
   StopView stop_;

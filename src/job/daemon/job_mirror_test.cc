@@ -308,6 +308,7 @@ TEST_F(Mirror, KnowsWhoseReportsAreMissing) {
   EXPECT_EQ(mirror.reports.awaited(), (Awaited{{Seat(0), test_life(0)}, {Seat(1), test_life(1)}}));
   (void)mirror.apply_all({{{keys.state(), to_json(state), revision, 1, 0}}, revision}, 12s);
   EXPECT_EQ(mirror.reports.awaited().size(), 2u) << "reports are listed by themselves";
+  EXPECT_LT(mirror.news_at(), 12s) << "a listing that brings nothing is no news: a leader's turn would never come";
   const Duration news_at = mirror.news_at();
   mirror.apply_reports(
       {{{keys.ready(state.generation, NodeId(0)), ready_record(test_life(0)), revision, 1, 0}}, revision}, 15s);

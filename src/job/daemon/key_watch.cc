@@ -41,10 +41,10 @@ void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
 // What comes meanwhile is told after that.
 void KeyWatch::list() {
   if (handlers_.on_listing_begun) handlers_.on_listing_begun();
-  session_.call<Listing>([root = root_](Control& control) { return control.list(root); },
-                         [this, alive = std::weak_ptr(alive_)](const Result<Listing>& listing) {
-                           if (!alive.expired()) on_answer(listing);
-                         });
+  session_.call_untimed<Listing>([root = root_](Control& control) { return control.list(root); },
+                                 [this, alive = std::weak_ptr(alive_)](const Result<Listing>& listing) {
+                                   if (!alive.expired()) on_answer(listing);
+                                 });
 }
 
 void KeyWatch::on_answer(const Result<Listing>& listing) {

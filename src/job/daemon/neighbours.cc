@@ -99,8 +99,9 @@ void Neighbours::connected(NodeId node, Result<std::unique_ptr<Stream>> stream) 
   if (found == links_.end() || found->second.state != State::connecting) return;
   Link& link = found->second;
   link.dial.reset();
-  if (!stream) return broken(node, stream.error());
-  greet(link, std::move(*stream));
+  if (!stream) return unconnected(link, stream.error());
+  link.state = State::greeting;
+  link.connection = greet(link, std::move(*stream));
 }
 
 // Well below the deadline for silence, for a link that was cut for most of it.
@@ -112,38 +113,53 @@ Duration Neighbours::dial_patience() const {
 void Neighbours::dial_beside(Link& link) {
   const auto address = Address::parse(link.address);
   if (!address) return;  // it has been connected to
+  drop_beside(link);
   link.attempted = loop_.environment().clock.now();
-  link.beside = Dial::start(loop_, *address, [this, node = link.life.node](Result<std::unique_ptr<Stream>> stream) {
-    connected_beside(node, std::move(stream));
-  });
+  link.dial_beside =
+      Dial::start(loop_, *address, [this, node = link.life.node](Result<std::unique_ptr<Stream>> stream) {
+        connected_beside(node, std::move(stream));
+      });
 }
 
 void Neighbours::connected_beside(NodeId node, Result<std::unique_ptr<Stream>> stream) {
   auto found = links_.find(node);
-  if (found == links_.end() || !found->second.beside) return;
+  if (found == links_.end() || !found->second.dial_beside) return;
   Link& link = found->second;
-  if (!stream) return broken(node, stream.error());
-  if (link.heard > link.attempted) return link.beside.reset();  // the first one was only slow
-  drop(link);
-  greet(link, std::move(*stream));
+  link.dial_beside.reset();
+  if (!stream && is_refused(stream.error())) return unconnected(link, stream.error());
+  if (!stream || link.heard > link.attempted) return;  // the next tick tries again; the first one was only slow
+  link.beside = greet(link, std::move(*stream));
 }
 
-void Neighbours::greet(Link& link, std::unique_ptr<Stream> stream) {
+std::shared_ptr<Connection> Neighbours::greet(const Link& link, std::unique_ptr<Stream> stream) {
   const NodeId node = link.life.node;
-  link.state = State::greeting;
-  link.connection = Connection::make(loop_, std::move(stream),
-                                     {.on_frame = [this, node](Frame& frame) { on_frame(node, frame); },
-                                      .on_close = [this, node](const Error& error) { broken(node, error); }});
+  auto weak = std::make_shared<std::weak_ptr<Connection>>();
+  auto connection =
+      Connection::make(loop_, std::move(stream),
+                       {.on_frame = [this, node, weak](Frame& frame) { on_frame(node, weak->lock(), frame); },
+                        .on_close = [this, node, weak](const Error& error) { broken(node, weak->lock(), error); }});
+  *weak = connection;
   Hello hello = self_;
   hello.expected = link.life.incarnation;
   hello.generation = handlers_.generation();
-  link.connection->send(frame_of(hello));
+  connection->send(frame_of(hello));
+  return connection;
 }
 
-void Neighbours::on_frame(NodeId node, Frame& frame) {
+// The peer has answered on it, or closed the first one for it.
+void Neighbours::use_beside(Link& link) {
+  if (link.connection) link.connection->close();
+  link.connection = std::move(link.beside);
+  link.state = State::greeting;
+  drop_beside(link);
+}
+
+void Neighbours::on_frame(NodeId node, const std::shared_ptr<Connection>& from, Frame& frame) {
   auto found = links_.find(node);
-  if (found == links_.end()) return;
+  if (found == links_.end() || !from) return;
   Link& link = found->second;
+  if (from == link.beside) use_beside(link);
+  if (from != link.connection) return;
   hear(link);
   if (link.state == State::greeting) {
     if (is<WelcomeMessage>(frame)) {
@@ -167,17 +183,23 @@ void Neighbours::refused(Link& link, const PeerRefusedMessage& answer) {
     log_error("link_rejected", "by", life.node, "why", answer.why);
 }
 
-void Neighbours::broken(NodeId node, const Error& error) {
+void Neighbours::broken(NodeId node, const std::shared_ptr<Connection>& connection, const Error& error) {
   auto found = links_.find(node);
-  if (found == links_.end() || found->second.state == State::dead) return;
+  if (found == links_.end() || found->second.state == State::dead || !connection) return;
   Link& link = found->second;
+  if (connection == link.beside) return link.beside.reset();
+  if (connection != link.connection) return;
   const bool was_up = link.state == State::up;
+  if (was_up) log_info("link_broken", "to", node, "why", error.what);
+  if (link.beside) return use_beside(link);
   drop(link);
   if (is_refused(error)) return lose(link, "its address refuses connections");
-  if (was_up) {
-    log_info("link_broken", "to", node, "why", error.what);
-    connect(link);  // at once: refused or not tells whether the node or only its pawld has died
-  }
+  if (was_up) connect(link);  // at once: refused or not tells whether the node or only its pawld has died
+}
+
+void Neighbours::unconnected(Link& link, const Error& error) {
+  drop(link);
+  if (is_refused(error)) lose(link, "its address refuses connections");
 }
 
 void Neighbours::lose(Link& link, const std::string& proof) {
@@ -194,10 +216,16 @@ void Neighbours::hear(Link& link) {
 
 void Neighbours::drop(Link& link) {
   link.dial.reset();
-  link.beside.reset();
+  drop_beside(link);
   if (link.connection) link.connection->close();
   link.connection.reset();
   link.state = State::down;
+}
+
+void Neighbours::drop_beside(Link& link) {
+  link.dial_beside.reset();
+  if (link.beside) link.beside->close();
+  link.beside.reset();
 }
 
 bool Neighbours::is_up(NodeId node) const {

@@ -67,17 +67,23 @@ class Neighbours {
     Duration heard{};  // steady clock
     Duration heard_boottime{};
     Duration attempted{};
-    std::unique_ptr<Dial> beside;  // while its connection says nothing: another one
-    std::string rejected;          // why, as it said last
+    // While the connection says nothing, another one; it takes the first one's place when the peer answers on it. The first
+    // one stays until then: the peer may only be slow.
+    std::unique_ptr<Dial> dial_beside;
+    std::shared_ptr<Connection> beside;
+    std::string rejected;  // why, as it said last
   };
   void connect(Link& link);
   void connected(NodeId node, Result<std::unique_ptr<Stream>> stream);
   void dial_beside(Link& link);
   void connected_beside(NodeId node, Result<std::unique_ptr<Stream>> stream);
-  void greet(Link& link, std::unique_ptr<Stream> stream);
+  void use_beside(Link& link);
+  void drop_beside(Link& link);
+  [[nodiscard]] std::shared_ptr<Connection> greet(const Link& link, std::unique_ptr<Stream> stream);
   [[nodiscard]] Duration dial_patience() const;
-  void on_frame(NodeId node, Frame& frame);
-  void broken(NodeId node, const Error& error);
+  void on_frame(NodeId node, const std::shared_ptr<Connection>& from, Frame& frame);
+  void broken(NodeId node, const std::shared_ptr<Connection>& connection, const Error& error);
+  void unconnected(Link& link, const Error& error);
   void refused(Link& link, const PeerRefusedMessage& answer);
   void lose(Link& link, const std::string& proof);
   void hear(Link& link);

@@ -190,19 +190,62 @@ TEST_F(Links, SilenceIsNoProofAndTheLinkIsTriedAgainWellWithinTheDeadline) {
   tick();
   PeerEnd second = world.network.accept();
   (void)second.next<Hello>();
-  for (int beats = 0; beats < 2; ++beats) (void)first.next<BeatMessage>();
-  EXPECT_TRUE(first.is_closed());
-  EXPECT_FALSE(is_up(1));
+  EXPECT_TRUE(is_up(1));  // the first connection stays: the peer may only be slow
   EXPECT_GT(silent_for(), silence / 5);
   world.clock.skip(silence);
   tick();
   PeerEnd third = world.network.accept();
   (void)third.next<Hello>();
+  for (int beats = 0; beats < 3; ++beats) (void)first.next<BeatMessage>();
+  EXPECT_TRUE(first.is_closed());
   EXPECT_TRUE(second.is_closed());
+  EXPECT_FALSE(is_up(1));
   EXPECT_EQ(lost_count(), 0u);
   third.say(WelcomeMessage{NodeId(1), Incarnation(6)});
   EXPECT_TRUE(loop.eventually([this] { return neighbours->is_up(NodeId(1)); }));
   EXPECT_LT(silent_for(), 1s);
+}
+
+// Were each connection dropped for the next, nothing would ever be heard of a peer that takes longer to answer than that.
+TEST_F(Links, ASlowPeerIsHeardOnTheFirstConnectionThatItAnswers) {
+  want({member(1)});
+  PeerEnd first = welcome();
+  const auto heard = [this] { return loop.run([this] { return neighbours->contacts()[0].heard; }); };
+  const Duration silence = derive_deadlines(kBudget).silence;
+  const Duration before = heard();
+  const auto dialled_again = [&] {
+    world.clock.skip(silence / 7);
+    tick();
+    PeerEnd peer = world.network.accept();
+    (void)peer.next<Hello>();
+    (void)first.next<BeatMessage>();
+    return peer;
+  };
+  PeerEnd second = dialled_again();
+  PeerEnd third = dialled_again();
+  EXPECT_TRUE(second.is_closed());  // it did not get there, or was as slow
+  first.say(BeatBackMessage{});
+  EXPECT_TRUE(loop.eventually([&] { return neighbours->contacts()[0].heard > before; }));
+  EXPECT_TRUE(is_up(1));
+  EXPECT_EQ(loop.run([this] { return up.size(); }), 1u);
+  third.say(WelcomeMessage{NodeId(1), Incarnation(6)});  // for which the peer closes the first
+  EXPECT_TRUE(loop.eventually([this] { return up.size() == 2; }));
+  EXPECT_TRUE(is_up(1));
+  EXPECT_TRUE(first.is_closed());
+}
+
+TEST_F(Links, WhenThePeerClosesTheFirstConnectionTheOneBesideItIsUsed) {
+  want({member(1)});
+  std::optional<PeerEnd> first = welcome();
+  world.clock.skip(derive_deadlines(kBudget).silence / 7);
+  tick();
+  PeerEnd second = world.network.accept();
+  (void)second.next<Hello>();
+  first.reset();
+  EXPECT_TRUE(loop.eventually([this] { return !neighbours->is_up(NodeId(1)); }));
+  EXPECT_FALSE(world.network.has_waiting());
+  second.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  EXPECT_TRUE(loop.eventually([this] { return neighbours->is_up(NodeId(1)); }));
 }
 
 TEST_F(Links, WhoeverRefusesUsIsAnotherLife) {

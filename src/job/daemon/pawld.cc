@@ -316,10 +316,15 @@ void Pawld::check_state() {
   session_->call<KeyValue>([key = mirror.keys().state()](Control& control) { return control.get(key); },
                            [this](const Result<KeyValue>& state) {
                              const Revision known = context_.mirror.state_revision();
-                             if (!state || state->mod_revision <= known || context_.ending) return;
-                             log_warn("watch_behind", "state", known, "control", state->mod_revision);
-                             context_.listed.list_anew = true;
-                             drive();
+                             if (!state || state->mod_revision <= known || context_.ending || !watches_.keys) return;
+                             // It may be on its way here, as it is to all: they must not all list at once.
+                             watches_.keys->list_later(context_.deadlines.silence / 4,
+                                                       [this, there = state->mod_revision] {
+                                                         const Revision here = context_.mirror.state_revision();
+                                                         if (context_.ending || there <= here) return false;
+                                                         log_warn("watch_behind", "state", here, "control", there);
+                                                         return true;
+                                                       });
                            });
 }
 

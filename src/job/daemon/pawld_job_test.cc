@@ -50,7 +50,7 @@ class PawldInAJob : public OnePawld {
     page->nonce = 55;
     trainer->say(JoinMessage{}, 2);
   }
-  void declare(std::uint32_t world) { trainer->say(declaration_of(test_layout(5, 0, world), 5), 3); }
+  void declare(std::uint32_t world) { trainer->say(declaration_of(test_layout(5, 0, world)), 3); }
   void take_arena() {
     const auto granted = trainer->next_as<ArenaMessage>();
     ASSERT_EQ(trainer->fds.size(), 4u);
@@ -262,7 +262,7 @@ TEST_F(PawldInAJob, ATrainerWithoutProgressHangs) {
 
 TEST_F(PawldInAJob, AnotherLayoutGetsAnotherArenaInPlaceOfTheFirst) {
   run_alone();
-  trainer->say(declaration_of(test_layout(6, 0, 1), 6), 5);
+  trainer->say(declaration_of(test_layout(6, 0, 1)), 5);
   (void)trainer->next_as<ArenaMessage>();
   EXPECT_EQ(keeper_end->next<DropSegment>().name, "own.0");
   EXPECT_EQ(keeper_end->next<HoldSegment>().name, "own.0");

@@ -101,11 +101,12 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
   if (hello.purpose == Purpose::fetch) return handlers_.on_fetch(connection);
   // What an older link of that node still brings is older than what it has said already: a report that came late over a
   // slow network would undo a later one.
-  std::erase_if(connections_, [&](const auto& known) {
-    const bool older = known.second.node == hello.node && known.first != connection;
-    if (older) known.first->close();
-    return older;
-  });
+  std::weak_ptr<Connection>& link = links_[hello.node];
+  if (const ConnectionHandle older = link.lock(); older && older != connection) {
+    older->close();
+    connections_.erase(older);
+  }
+  link = connection;
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
   connections_[connection] = {hello.node, context_.clock->now()};
 }

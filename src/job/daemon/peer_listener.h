@@ -64,6 +64,7 @@ class PeerListener {
     Duration heard{};
   };
   std::map<ConnectionHandle, Peer> connections_;
+  std::map<NodeId, std::weak_ptr<Connection>> links_;  // the newest of each node
 };
 
 }  // namespace pawl::job

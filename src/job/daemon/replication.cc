@@ -5,6 +5,7 @@
 #include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -170,11 +171,17 @@ bool ReplicaSender::still_there(const Slot& slot, SlotWord word) const {
          now.state != SlotState::empty;
 }
 
-void ReplicaSender::note_held(const Slot& slot, SlotWord word) {
-  if (!still_there(slot, word)) return;
+Status ReplicaSender::note_held(const Slot& slot, SlotWord word) {
+  if (!still_there(slot, word)) return {};
+  if (!slot.acknowledge(word.generation, word.step, options_.holder_index)) {
+    if (!still_there(slot, word)) return {};
+    const std::uint32_t shelves = options_.arena->arena.spec().shelf_count;
+    return Error{Code::broken,
+                 text("the arena has ", shelves, " shelves, and none for holder ", options_.holder_index)};
+  }
   set_obstacle("");
-  slot.acknowledge(word.generation, word.step, options_.holder_index);
   options_.on_held(word.step);
+  return {};
 }
 
 // It asks for the layout's text first where it has never had it.
@@ -197,7 +204,7 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
     PAWL_ASSIGN(const Frame answer, answer_to({word.generation, word.step, *samples, shape}, stream));
     if (is<OpenedMessage>(answer)) return true;
     if (is<HeldMessage>(answer)) {
-      note_held(slot, word);
+      PAWL_TRY(note_held(slot, word));
       return false;
     }
     if (is<BusyMessage>(answer)) {
@@ -263,8 +270,7 @@ Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word)
     return {};
   }
   if (!is<HeldMessage>(answer)) return unexpected_message(answer);
-  note_held(slot, word);
-  return {};
+  return note_held(slot, word);
 }
 
 // --- Receiver

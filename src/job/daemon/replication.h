@@ -79,7 +79,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] Status send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index);
   [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word);
   [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
-  void note_held(const Slot& slot, SlotWord word);
+  [[nodiscard]] Status note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
   void wait_notice(Duration at_most);
 

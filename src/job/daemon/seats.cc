@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/digest.h"
 #include "base/log.h"
 #include "job/layout/seat_layout.h"
 #include "job/redundancy/memory_plan.h"
@@ -194,6 +195,9 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   if (!decode(frame.payload, declared) || !trainer.seat)
     return parts_.trainers.answer(trainer, MessageKind::layout,
                                   RefusedMessage{kInvalidStatus, "a layout before a seat"});
+  if (declared.layout_digest != digest_of(declared.layout))  // holders would refuse each step of it
+    return parts_.trainers.answer(trainer, MessageKind::layout,
+                                  RefusedMessage{kInvalidStatus, "the layout's digest is not that of its text"});
   ArenaSpec spec;
   spec.job = parts_.context.job;
   spec.kind = ArenaKind::own;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/digest.h"
 #include "job/daemon/test_layout.h"
 #include "job/daemon/test_node.h"
 #include "job/daemon/test_wire.h"
@@ -34,7 +35,7 @@ class TwoSeats : public testing::Test {
     seats.on_request(trainer.process(), trainer.asks(message, id));
   }
   void declare(TestTrainer& trainer, std::uint64_t rows, std::uint64_t capacity = 0) {
-    ask(trainer, declaration_of(test_layout(rows, capacity), rows + capacity));
+    ask(trainer, declaration_of(test_layout(rows, capacity)));
   }
   static void capture(const Slot& slot, Step step) {
     ASSERT_TRUE(slot.try_open(slot.word(), Generation(1), step, 0));
@@ -145,11 +146,17 @@ TEST_F(TwoSeats, ALayoutThatCanNotBeReadIsRefused) {
   message.payload_bytes = message.stable_bytes = 4096;
   message.bucket_bytes = 4096;
   message.layout = "no layout";
+  message.layout_digest = digest_of(message.layout);
   declare(first, 5);
   ask(second, message);
-  const auto refused = answer<RefusedMessage>(second);
+  auto refused = answer<RefusedMessage>(second);
   ASSERT_TRUE(refused);
   EXPECT_NE(refused->why.find("this seat's layout"), std::string::npos) << refused->why;
+  ++message.layout_digest;
+  ask(second, message);
+  refused = answer<RefusedMessage>(second);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("the layout's digest"), std::string::npos) << refused->why;
 }
 
 TEST_F(TwoSeats, ARestoredSnapshotBringsItsLayoutWithIt) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/digest.h"
 #include "job/layout/seat_layout.h"
 #include "job/transport/messages.h"
 
@@ -28,13 +29,13 @@ inline SeatLayout test_layout(std::uint64_t rows, std::uint64_t capacity = 0, st
   return *builder.build();
 }
 
-inline LayoutMessage declaration_of(const SeatLayout& layout, std::uint64_t digest) {
+inline LayoutMessage declaration_of(const SeatLayout& layout) {
   LayoutMessage message;
   message.payload_bytes = layout.payload_bytes;
   message.stable_bytes = layout.stable_bytes;
   message.bucket_bytes = 4096;
   message.layout = text_of(layout);
-  message.layout_digest = digest;
+  message.layout_digest = digest_of(message.layout);
   return message;
 }
 

@@ -57,8 +57,9 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
   const Generation generation = context_.mirror.generation();
   // Before the job is formed: the nodes of the lowest ids will be its members, in order.
   const std::uint32_t node = context_.self.node.value < ring.position_count() ? context_.self.node.value : 0;
-  const Seat seat = trainer.seat.value_or(Seat(ring.first_seat(node).value + trainer.index));
-  const std::uint32_t group = trainer.seat ? ring.position_of(seat) : node;
+  const bool seated = trainer.seat && trainer.seat->value < ring.seat_count();
+  const Seat seat = seated ? *trainer.seat : Seat(ring.first_seat(node).value + trainer.index);
+  const std::uint32_t group = seated ? ring.position_of(seat) : node;
   std::vector<std::string> environment = {
       text("RANK=", seat),
       text("LOCAL_RANK=", trainer.index),
@@ -210,8 +211,7 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
     if (!context_.mirror.is_in(JobPhase::running) && !context_.mirror.is_in(JobPhase::restoring)) return;
     const JobMirror& mirror = context_.mirror;
     // Who can't be replaced is not named: all roll back in place for as long as that is tried.
-    const bool has_spare =
-        !spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned()).empty();
+    const bool has_spare = !spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned()).empty();
     const std::optional<NodeLife> suspect = has_spare ? name_suspect(mirror.state(), mirror.faults) : std::nullopt;
     mover_.report({FaultKind::communication, suspect, seat, what, 0});
   });
