@@ -53,6 +53,13 @@ struct Output {  // the trainers' lines, on their way to our standard output
   std::string backlog;
 };
 
+struct Said {  // of the job's state, to people
+  std::shared_ptr<const JobState> described;
+  std::string description;  // of that; empty: there is none yet
+  std::string state;        // what was said last, and when anything was
+  Duration at{};
+};
+
 class Launcher {
  public:
   explicit Launcher(const LaunchPlan& plan) : plan_(plan) {}
@@ -97,15 +104,12 @@ class Launcher {
   bool broken_ = false;
   std::optional<Duration> stop_at_;  // when patience ends: SIGTERM, later SIGKILL
   RecoveryTally tally_;
-  std::shared_ptr<const JobState> described_;
-  std::string description_;  // of that; empty: there is none yet
-  std::string said_state_;
-  Duration said_at_{};
+  Said said_;
   Duration began_{};
 };
 
 Status Launcher::begin() {
-  began_ = said_at_ = clock_.now();
+  began_ = said_.at = clock_.now();
   std::string path(4096, '\0');
   const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
   self_ = size > 0 ? path.substr(0, static_cast<std::size_t>(size)) : "/proc/self/exe";
@@ -366,23 +370,23 @@ void Launcher::tell_people() {
   if (!watch_) return;
   const JobSeen seen = watch_->seen();
   const Duration now = clock_.now();
-  if (std::exchange(described_, seen.state) != seen.state)
-    description_ = seen.state ? describe(*seen.state, plan_.restart_dead_nodes) : "";
-  const std::string& state = description_;
+  if (std::exchange(said_.described, seen.state) != seen.state)
+    said_.description = seen.state ? describe(*seen.state, plan_.restart_dead_nodes) : "";
+  const std::string& state = said_.description;
   const bool ended = seen.state && (seen.state->phase == JobPhase::finished || seen.state->phase == JobPhase::failed);
   if (ended && !job_ended_) {
     job_ended_ = true;
     for (Node& node : nodes_) node.restart_at.reset();
     stop_at_ = now + end_patience(seen.state->phase == JobPhase::finished);
   }
-  if (!state.empty() && state != said_state_) {
+  if (!state.empty() && state != said_.state) {
     say(state);
-    said_state_ = state;
-    said_at_ = now;
+    said_.state = state;
+    said_.at = now;
   }
   tell_of_recoveries();
-  if (now - said_at_ < kSayEvery || job_ended_ || interrupts_ > 0) return;
-  said_at_ = now;
+  if (now - said_.at < kSayEvery || job_ended_ || interrupts_ > 0) return;
+  said_.at = now;
   if (!seen.answered && !seen.why_not.empty())
     say(text("control ", plan_.own_endpoints, ": ", seen.why_not));
   else if (!seen.state || seen.state->phase == JobPhase::forming)
@@ -445,7 +449,7 @@ int Launcher::conclude() {
   } else if (watch_) {
     const JobSeen last = watch_->look();
     const std::string state = last.state ? describe(*last.state, plan_.restart_dead_nodes) : "";
-    if (!state.empty() && state != said_state_) say(state);
+    if (!state.empty() && state != said_.state) say(state);
     if (last.state && last.state->phase == JobPhase::finished)
       code = tally_.failed_after_all() || failed_here_ ? kExitFailed : kExitOk;
     else if (!last.state || last.state->phase != JobPhase::failed)

@@ -333,11 +333,10 @@ void StateMover::lead() {
   }
   if (!has_heard_of_all(in_state_for)) return;
   const SpareProbes::Answers probed = probed_spares();
-  if (const auto lead =
-          decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.records_of_others(),
-                       mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
-                       absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
-                      context_.self, context_.deadlines))
+  if (const auto lead = decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.records_of_others(),
+                                     mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
+                                     absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
+                                    context_.self, context_.deadlines))
     act_on(*lead, probed.pending);
 }
 
