@@ -34,6 +34,13 @@ InjectedFault when_well(FaultType type, std::uint32_t mask, Duration length) {
   return fault;
 }
 
+InjectedFault cut_off_from_news(Duration after, std::uint32_t mask, Duration length) {
+  InjectedFault fault = when_well(FaultType::lost_watch, mask, length);
+  fault.when_well = false;
+  fault.after = after;
+  return fault;
+}
+
 InjectedFault drained(std::uint32_t machine, Duration length) {
   return when_well(FaultType::drain_node, machines({machine}), length);
 }
@@ -140,10 +147,12 @@ std::span<const Scenario> scenarios() {
        {when_well(cut_control, machines({3}), 2s), later(1900ms, kill_trainer, 1),
         watches(later(60ms, lost_watch, 1, 30s), kReports), later(20s, must_be_well, 0)}},
       {"back-unseen",
-       "a member loses its registration and registers again, which the watches of the one that leads next do not tell",
+       "a member loses its registration and registers again, which the watches of the one that leads next do not tell; "
+       "its own do not tell it of the recovery",
        cluster(5, 1),
-       {when_well(cut_control, machines({3}), 9s), watches(later(8900ms, lost_watch, 1, 30s), kKeys | kReports),
-        later(4s, kill_trainer, 1), later(20s, must_be_well, 0)}},
+       {when_well(cut_control, machines({3}), 9s),
+        watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports), later(4s, kill_trainer, 1),
+        later(20s, must_be_well, 0)}},
   };
   return *all;
 }
