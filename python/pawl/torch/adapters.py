@@ -6,7 +6,7 @@ as "lora_A.weight". PEFT itself is asked for the names, so that every kind of ad
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class Adapter:
         self._trained = trained  # live names
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], model: Any, names: Callable[[], Collection[str]]) -> Adapter | None:
+    def of(cls, path: str | os.PathLike[str], model: Any, names: Callable[[], Set[str]]) -> Adapter | None:
         """None where the checkpoint is no adapter's, or the model has none. `names`: those of the checkpoint, asked for
         where PEFT's own file is not beside it, as of what was converted."""
         modules = [each for each in listed(model) if isinstance(each, torch.nn.Module)]  # others layout_of() refuses
@@ -39,15 +39,15 @@ class Adapter:
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         has_config = any(os.path.exists(os.path.join(os.fspath(path), below, _CONFIG)) for below in ("", name))
         known = None if has_config else names()
-        if known is not None and not trained.isdisjoint(known):
-            return None  # it has the live names
         import peft
         tensors = module.state_dict(keep_vars=True)
         saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=name,
                                                save_embedding_layers=False)
-        if known is not None and not all(stored in known for stored in saved):
-            return None
-        return cls({_name_of(tensor, tensors): stored for stored, tensor in saved.items()}, trained)
+        stored_names = {_name_of(tensor, tensors): stored for stored, tensor in saved.items()}
+        renamed = {live for live, stored in stored_names.items() if live != stored}  # trained biases below keep theirs
+        if known is not None and not (saved and renamed.isdisjoint(known) and known >= set(saved)):
+            return None  # it has the live names, or is no adapter's
+        return cls(stored_names, trained)
 
     def rename(self, name: str) -> str:
         """As the checkpoint has it; names of the model below stay."""

@@ -6,6 +6,7 @@ same losses.
 Needs the environment of tools/setup-peers and a built pawl: run by tools/test-long, or by hand as
   PAWL=build/bin/pawl PYTHONPATH=python "$(tools/setup-peers --python)" -B test/torch/peers/test_training_folders.py
 """
+import inspect
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ except ImportError as error:
     sys.exit(77)
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from accelerate.utils import fsdp_utils  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 import pawl.torch  # noqa: E402
@@ -171,6 +173,69 @@ class TrainingFolders(unittest.TestCase):
                 self.assertTrue(torch.equal(stored[f"{key}/weight"], parameter), name)
                 self.assertTrue(torch.equal(stored[f"{key}/exp_avg"], optimizer.state[parameter]["exp_avg"]), name)
 
+    def test_lora_with_all_biases(self):
+        """The adapter's file has the biases of the model below it, too: they are trained."""
+        def made(seed):
+            torch.manual_seed(seed)
+            base = transformers.AutoModelForCausalLM.from_config(
+                transformers.LlamaConfig(**generate.SIZES, attention_bias=True, mlp_bias=True))
+            return peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], bias="all",
+                                                             task_type="CAUSAL_LM", init_lora_weights=False))
+
+        def fresh():
+            model = made(7)
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    torch.nn.init.ones_(parameter)
+            return model
+
+        checkpoint, report = self.check_trainer(made(7), fresh(), "transformers Trainer with PEFT",
+                                                generate.adapter_name)
+        self.assertIn("the model below it stay", " ".join(report.notes))
+        expected = load_file(checkpoint / "adapter_model.safetensors")
+        self.assertTrue(any(name.endswith("q_proj.base_layer.bias") for name in expected), list(expected))
+        for form in ("pawl", "dcp"):
+            self.pawl("convert", checkpoint, self.folder / form, "--to", form, "--param-names",
+                      self.folder / "names.json")
+            follows = generate.trainer_of(self.folder / f"from {form}", fresh())
+            follows.create_optimizer()
+            pawl.torch.load(self.folder / form, follows.model, follows.optimizer)
+            for name, parameter in follows.model.named_parameters():
+                if parameter.requires_grad:
+                    self.assertTrue(torch.equal(expected[generate.adapter_name(name)], parameter), f"{form} {name}")
+
+    def test_adafactor(self):
+        """Its state has Python numbers beside tensors, and words of its own."""
+        trainer = generate.trainer_of(self.folder / "run", generate.language_model(), optim="adafactor")
+        trainer.train()
+        checkpoint, names = self.folder / "run" / "checkpoint-3", self.folder / "names.json"
+        optimizer = generate.optimizer_of(trainer)
+        generate.write_names(names, optimizer, trainer.model)
+        for form in ("pawl", "dcp", "safetensors"):
+            made = self.folder / f"{form}.out"
+            self.pawl("convert", checkpoint, made, "--to", form, "--param-names", names)
+            self.pawl("diff", checkpoint, made, "--param-names", names)
+            self.pawl("convert", made, self.folder / "again.safetensors", "--to", "safetensors", "--overwrite")
+            found = load_file(self.folder / "again.safetensors")
+            for name, parameter in trainer.model.named_parameters():
+                for word, value in optimizer.state[parameter].items():
+                    if value is not None:
+                        self.assertEqual(float(torch.as_tensor(value).sum()), float(found[f"{name}/{word}"].sum()),
+                                         f"{form} {name} {word}")
+        for source in (checkpoint, self.folder / "pawl.out", self.folder / "dcp.out"):
+            torch.manual_seed(11)
+            fresh = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**generate.SIZES))
+            follows = generate.trainer_of(self.folder / "again", fresh, optim="adafactor")
+            follows.create_optimizer()
+            pawl.torch.load(source, follows.model, follows.optimizer)
+            for (name, mine), twin in zip(trainer.model.named_parameters(), follows.model.parameters(), strict=True):
+                self.assertTrue(torch.equal(mine, twin), name)
+                state = generate.optimizer_of(follows).state[twin]
+                for word, value in optimizer.state[mine].items():
+                    if value is not None:
+                        self.assertEqual(type(value), type(state[word]), word)
+                        self.assertTrue(torch.equal(torch.as_tensor(value), torch.as_tensor(state[word])), word)
+
     def test_other_kinds_of_adapters(self):
         lora = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
         for name, config, called in (
@@ -238,6 +303,8 @@ class TrainingFolders(unittest.TestCase):
     def test_accelerate_fsdp2_in_two_files(self):
         self.check_fsdp2("FULL_STATE_DICT")
 
+    @unittest.skipUnless("use_dcp" in inspect.signature(fsdp_utils.save_fsdp_model).parameters,
+                         "this Accelerate does not write files of ranks")
     def test_accelerate_fsdp2_in_files_of_ranks(self):
         self.check_fsdp2("SHARDED_STATE_DICT", True)
         (self.folder / "state" / "optimizer_0_rank1.bin").unlink()
