@@ -234,6 +234,7 @@ def blocked(me: Rank) -> None:
     {"allreduce": lambda: dist.all_reduce(kept),
      "broadcast": lambda: dist.broadcast(received, src=0),
      "allgather": lambda: dist.all_gather(gathered, kept),
+     "reduce_scatter": lambda: dist.reduce_scatter_tensor(received, torch.ones(4 * me.world)),
      "recv": lambda: dist.recv(received, src=0),
      "recv_any": lambda: dist.recv(received),
      "barrier": lambda: dist.barrier(),

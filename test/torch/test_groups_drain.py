@@ -60,6 +60,11 @@ class BlockedTest(unittest.TestCase):
             self.assertEqual([ZEROS] * 3, one["gathered"])
             self.assertEqual(SEVENS, one["kept"])
 
+    def test_reduce_scatter_of_a_tensor_and_killed(self) -> None:
+        """As FSDP2 exchanges gradients. gloo's work never says that it is complete."""
+        for one in self.drained("reduce_scatter", "kill"):
+            self.assertEqual(ZEROS, one["received"])
+
     def test_receive_from_anyone_and_stopped(self) -> None:
         """Whose sockets are shut down is not enough here: it is aborted."""
         for one in self.drained("recv_any", "stop"):
