@@ -34,6 +34,7 @@ class CapturedSteps:
     def begin(self, number: int, first_done: int) -> None:
         """The loop comes for step `number`; the state of the step before is captured from here on, so that whatever the
         loop does now is done again after a loss."""
+        self._protected.reshard()
         if not self._state.sealed:
             if number - first_done == STEPS_BEFORE_SEAL:
                 self.watch()

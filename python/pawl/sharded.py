@@ -129,6 +129,7 @@ def _reset_root(module: Any, state: Any) -> None:
     for name in ("all_gather_state", "reduce_scatter_state"):
         if hasattr(communication, name):
             setattr(communication, name, None)
+    getattr(communication, "reduce_scatter_states", []).clear()
     communication.post_forward_order.clear()
     context.iter_forward_root, context.post_backward_final_callback_queued = None, False
 
@@ -186,6 +187,7 @@ def _parameters(modules: list[Any]) -> Iterator[Any]:
 def refuse_unprovable(prefix: str, wrapper: Any, module: Any, world: int) -> None:
     """Of a module with such in it, as it was handed over and unwrapped. Fails: Refused, by name."""
     shards = modules_in(module)
+    _refuse_old_torch()
     _refuse_mixtures(wrapper, module)
     for group in _groups(shards):
         _refuse_group(prefix, group, world)
@@ -195,6 +197,13 @@ def refuse_unprovable(prefix: str, wrapper: Any, module: Any, world: int) -> Non
             raise Refused(f"{prefix}{name} is trained, and FSDP2 has not sharded it, as it has others: each rank would "
                           f"train its own. Call fully_shard() on the whole model, too, after its parts, and don't "
                           f"ignore it")
+
+
+def _refuse_old_torch() -> None:
+    import torch
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        raise Refused(f"FSDP2 of PyTorch {torch.__version__} can't compute on CPUs, and pawl captures from host memory "
+                      f"only for now: use a newer PyTorch (2.8 is tested)")
 
 
 def _refuse_mixtures(wrapper: Any, module: Any) -> None:
@@ -228,7 +237,7 @@ def _refuse_group(prefix: str, group: Any, world: int) -> None:
     if info.mesh.mesh.flatten().tolist() != list(range(world)):
         raise Refused(f"{about} is sharded over a mesh of {info.mesh.size()} of {world} ranks, or in another order: "
                       f"pawl protects meshes over all ranks, in their order, as init_device_mesh() makes them")
-    if group._all_reduce_hook is not None:
+    if getattr(group, "_all_reduce_hook", None) is not None:
         raise Refused(f"{about} has a hook by set_all_reduce_hook(), whose state pawl doesn't know: leave it out")
 
 

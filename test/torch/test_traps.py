@@ -5,6 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import torch  # noqa: E402
 from trap_job import TrapTest, harness  # noqa: E402
 
 
@@ -129,7 +130,11 @@ class HabitTest(TrapTest):
         self.refused("build_scatter", "scatter", "a result of its own", "all_gather")
 
     def test_shards_of_all_sizes(self):
-        self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
+        if not hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6
+            self.refused("fsdp2", "can't compute on CPUs", "use a newer PyTorch")
+            return
+        said = self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
+        self.assertNotIn("starts cold", said)
 
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")
