@@ -25,11 +25,11 @@ void JobEnd::consider_stop() {
 
 void JobEnd::acknowledge_stop() {
   JobMirror& mirror = context_.mirror;
-  mirror.note_own_stop_ack();
+  mirror.note_own_stop_ack(true);
   context_.control->put(mirror.keys().stop_ack(mirror.generation(), context_.self.node), "{}",
                         [this](const Status& put) {
                           if (put) return;
-                          context_.mirror.forget_own_stop_ack();
+                          context_.mirror.note_own_stop_ack(false);
                           context_.drive_soon(20ms);
                         });
 }

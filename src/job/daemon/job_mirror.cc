@@ -48,7 +48,7 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
   change.phase = change.generation || state.phase != state_->phase;
   state_revision_ = revision;
   state_ = std::move(state);
-  news_at_ = now;
+  news_.at = now;
   if (change.generation) {
     accusations_.clear();
     faults.clear();
@@ -63,10 +63,10 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
 
 // When they came is not known, so whoever takes a turn to lead goes on with it.
 void JobMirror::apply_reports(const Listing& listing, Duration now) {
-  const Duration news_at = news_at_;
+  const Duration news_at = news_.at;
   reports.clear();
   for (const KeyValue& kv : listing.kvs) (void)apply(kv.key, &kv.value, kv.mod_revision, now);
-  news_at_ = news_at;
+  news_.at = news_at;
 }
 
 JobMirror::Change JobMirror::apply(const std::string& key, const std::string* value, Revision revision, Duration now) {
@@ -90,8 +90,8 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   }
   if (key.starts_with(keys_.all_progress())) return change;
   if (key.rfind(keys_.all_accusations(), 0) != 0) {
-    news_at_ = now;
-    newest_ = std::max(newest_, revision);
+    news_.at = now;
+    news_.newest = std::max(news_.newest, revision);
   }
   if (NodeId node; id_after(keys_.nodes(), key, node)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
@@ -139,7 +139,7 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
 
 JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
-  const auto [news_at, newest] = std::pair(news_at_, newest_);
+  const News before = news_;
   const KeyValue* state = nullptr;
   // The newest topology: what a state names is never older than what one before it named.
   const KeyValue* named = nullptr;
@@ -175,7 +175,7 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   }
   all.nodes = true;
   // One that brings nothing new is no news: whoever takes a turn to lead lists, and goes on with it.
-  if (newest_ == newest && !all.state && !all.lost) news_at_ = news_at;
+  if (news_.newest == before.newest && !all.state && !all.lost) news_.at = before.at;
   return all;
 }
 

@@ -59,8 +59,10 @@ class JobMirror {
     learn_ring();
   }
 
-  void note_own_stop_ack() { stop_.told[self_.node] = generation(); }
-  void forget_own_stop_ack() { stop_.told.erase(self_.node); }
+  void note_own_stop_ack(bool told) {  // false: it could not be told
+    stop_.told.erase(self_.node);
+    if (told) stop_.told[self_.node] = generation();
+  }
   void note_finish(Seat seat, const SeatFinish& finish) { finishes_.note(seat, finish); }
   void forget_finish(Seat seat) { finishes_.forget(seat); }
   void note_end(const TrainerEnd& end) { ends_.insert_or_assign(end.seat, end); }
@@ -84,7 +86,7 @@ class JobMirror {
   [[nodiscard]] const StopView& stop() const { return stop_; }
   [[nodiscard]] std::vector<Accusation> accusations() const;  // of the state's generation
   // When anything last changed from which a recovery could go on.
-  [[nodiscard]] Duration news_at() const { return news_at_; }
+  [[nodiscard]] Duration news_at() const { return news_.at; }
 
   [[nodiscard]] bool is_member() const { return !own_seats_.empty(); }
   [[nodiscard]] const std::vector<Seat>& own_seats() const { return own_seats_; }  // ascending
@@ -117,8 +119,11 @@ class JobMirror {
   Duration state_since_{};
   Registrations registrations_;
   std::map<std::string, Accusation> accusations_;  // by key
-  Duration news_at_{};
-  Revision newest_ = 0;  // of what news_at_ counts
+  struct News {
+    Duration at{};
+    Revision newest = 0;  // of what counts as news
+  };
+  News news_;
   Finishes finishes_;
   std::map<Seat, TrainerEnd> ends_;
   StopView stop_;

@@ -223,9 +223,9 @@ TEST_F(Mirror, ReadsStopsFinishesAndExits) {
   EXPECT_EQ(mirror.stop().stop_step, Step(9));
   (void)put(keys.stop_ack(Generation(2), NodeId(0)), "{}");
   EXPECT_EQ(mirror.stop().told.at(NodeId(0)), Generation(2));
-  mirror.note_own_stop_ack();
+  mirror.note_own_stop_ack(true);
   EXPECT_EQ(mirror.stop().told.at(NodeId(1)), Generation(2));
-  mirror.forget_own_stop_ack();
+  mirror.note_own_stop_ack(false);
   EXPECT_EQ(mirror.stop().told.count(NodeId(1)), 0u);
   (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
   (void)put(keys.finish(Seat(0)), "no JSON");

@@ -438,19 +438,19 @@ void Pawld::drive_parts() {
 }
 
 void Pawld::drive_soon(Duration delay) {
-  if (drive_planned_) return;
-  drive_planned_ = true;
+  if (drives_.planned) return;
+  drives_.planned = true;
   loop_->after(delay, [this] {
-    drive_planned_ = false;
+    drives_.planned = false;
     drive();
   });
 }
 
 // The nodes of a large job all say something at once, and a drive looks at all that they have said.
 void Pawld::drive_once_for_all() {
-  if (std::exchange(drive_posted_, true)) return;
+  if (std::exchange(drives_.posted, true)) return;
   loop_->post([this] {
-    drive_posted_ = false;
+    drives_.posted = false;
     drive();
   });
 }

@@ -104,8 +104,11 @@ class Pawld {
   std::unique_ptr<Parts> parts_;
   int exit_code_ = 0;
   bool ready_ = false;  // spec, state and nodes are known
-  bool drive_planned_ = false;
-  bool drive_posted_ = false;
+  struct Drives {
+    bool planned = false;
+    bool posted = false;
+  };
+  Drives drives_;
   bool registration_check_planned_ = false;
   std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;

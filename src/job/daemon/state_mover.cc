@@ -436,7 +436,7 @@ void StateMover::take_over_orphan() {
   orphaned_since_ = orphaned.since;
   if (orphaned.move) return move(orphaned.move->next, orphaned.move->why);
   if (orphaned.unproven.empty() || attentive_for(orphaned.since) < context_.deadlines.lease) return;
-  if (std::exchange(told_away_, mirror.generation()) == mirror.generation()) return;
+  if (std::exchange(told_in_generation_.away, mirror.generation()) == mirror.generation()) return;
   const std::string nodes = numbers_of(orphaned.unproven);
   log_warn("members_away", "nodes", nodes);
   events_.tell("members_away",
@@ -475,7 +475,8 @@ void StateMover::push_unfit() {
   if (is_fetched_from()) return;
   const std::string why = std::exchange(unfit_, {});
   if (Cause* cause = std::get_if<Cause>(&decision)) return report(std::move(*cause));
-  if (std::exchange(told_unfit_, mirror.generation()) != mirror.generation()) log_error("spare_unfit", "why", why);
+  if (std::exchange(told_in_generation_.unfit, mirror.generation()) != mirror.generation())
+    log_error("spare_unfit", "why", why);
 }
 
 }  // namespace pawl::job

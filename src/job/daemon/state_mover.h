@@ -101,8 +101,10 @@ class StateMover {
   Charge silent_, late_, gone_;  // of push_causes, lead and strike_gone_sources
   std::set<NodeLife> told_;      // events about what is not kept, of the generation told_in_
   Generation told_in_;
-  Generation told_away_;
-  Generation told_unfit_;
+  struct Told {
+    Generation away, unfit;
+  };
+  Told told_in_generation_;
   std::map<NodeLife, Duration> spoken_at_;  // when this node last accused it, or withdrew that
   bool moving_ = false;                     // a compare-and-swap is under way
   Duration pause_{};                        // after the last swap that did not help
