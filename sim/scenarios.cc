@@ -153,6 +153,14 @@ std::span<const Scenario> scenarios() {
        {when_well(cut_control, machines({3}), 9s),
         watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports), later(4s, kill_trainer, 1),
         later(20s, must_be_well, 0)}},
+      {"leader-without-control",
+       "whoever leads a recovery loses only the control, for as long as it takes: others hear it, and take over",
+       [] {
+         ClusterOptions options = cluster(5, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(kill_node, machines({3}), 400s), later(2ms, cut_control, 4, 300s), later(200s, must_run, 0)}},
   };
   return *all;
 }

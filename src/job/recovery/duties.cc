@@ -1,6 +1,7 @@
 #include "job/recovery/duties.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -92,6 +93,10 @@ std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& d
     const bool in_time = view.in_state_for <= patience + view.registrations.time_to_end(life.node);
     return in_time && (!contains(view.absent, life) || has_reported(quiescing.inventories, life));
   });
+  // Trainers meet at the rendezvous, so the others may only wait for those that are absent.
+  const auto is_absent = [&](NodeLife life) { return contains(view.absent, life); };
+  if (state.phase == JobPhase::restoring && std::ranges::any_of(late, is_absent))
+    std::erase_if(late, std::not_fn(is_absent));
   if (late.empty() || !leaves_quorum(state, view.registrations, late)) return lead;
   if (state.phase == JobPhase::quiescing && !can_restore_without(quiescing, late)) {
     lead.decision = Wait{wait->what + ", which has the only copies", {}, true};

@@ -178,6 +178,16 @@ TEST_F(Leading, AMemberWithoutTheControlIsNotWaitedForInARecovery) {
   EXPECT_TRUE(lead(state, 10s, {life(0), life(1)})->late.empty());
 }
 
+// Its trainer waits at the rendezvous for the trainers of the absent one.
+TEST_F(Leading, WhoMayOnlyWaitForAnAbsentOneIsNotLate) {
+  const JobState state = state_of(JobPhase::restoring, 4);
+  registrations.nodes.erase(NodeId(1));
+  absent = {life(1)};
+  const auto first = lead(state, 1h, {life(0), life(3)});
+  ASSERT_EQ(first->late.size(), 1u);
+  EXPECT_EQ(first->late[0].node, life(1));
+}
+
 TEST_F(Leading, WhoHasReportedIsNotAbsentWhateverItsLease) {
   registrations.nodes.erase(NodeId(1));
   absent = {life(1)};
