@@ -175,12 +175,13 @@ Result<std::size_t> Wires::send(End& end, std::span<const std::byte> bytes, std:
     damage_from_ = 0;
   }
   const Path& way = path(end.machine, other->machine);
-  const Duration travel =
-      end.local ? Duration(2us)
-                : scheduler_.between(way.latency, way.latency + way.jitter) +
-                      Duration(static_cast<std::int64_t>(1e9 * static_cast<double>(count) / bytes_a_second_));
+  // Pieces are under way at the same time, in order: only their bytes go one after another.
+  const Duration latency = end.local ? Duration(2us) : scheduler_.between(way.latency, way.latency + way.jitter);
+  const Duration bytes_take =
+      end.local ? Duration::zero()
+                : Duration(static_cast<std::int64_t>(1e9 * static_cast<double>(count) / bytes_a_second_));
   const Duration before = end.under_way.empty() ? scheduler_.now() : end.under_way.back().due;
-  piece.due = std::max(before, scheduler_.now()) + travel;
+  piece.due = std::max(before, scheduler_.now() + latency) + bytes_take;
   end.under_way_bytes += count;
   end.under_way.push_back(std::move(piece));
   move(std::static_pointer_cast<End>(end.shared_from_this()));
