@@ -118,6 +118,8 @@ class Protected:
         self.sharded += shards
         self.wrappers.append(wrapper)
         self.parts.append(modes_part(prefix + "modes", wrapper))
+        if shards:
+            self.parts.append(_switches_part(prefix + "switches", shards))
         self.late_buffers.append(LateBuffers(module))
         self.parts.append(self.late_buffers[-1].part(prefix + "late_buffers"))
         if any(type(each).get_extra_state is not _module_type().get_extra_state for each in module.modules()):
@@ -722,6 +724,13 @@ def modes_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
 def _module_type() -> Any:
     import torch
     return torch.nn.Module
+def _switches_part(name: str, shards: list[Any]) -> volatile_state.Part:
+    """How FSDP2 exchanges gradients, and when it gathers: a step that was lost may have left it as no other rank has
+    it."""
+    return volatile_state.Part(name, lambda: sharded.switches(shards),
+                               lambda saved: sharded.put_switches_back(shards, saved))
+
+
 
 
 def _extra_state_part(name: str, module: torch.nn.Module) -> volatile_state.Part:

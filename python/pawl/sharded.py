@@ -141,6 +141,29 @@ def gathered(modules: list[Any]) -> dict[int, Any]:
         for name in ("_unsharded_param", "_sharded_post_forward_param"):
             if getattr(parameter, name, None) is not None:
                 found[id(getattr(parameter, name))] = parameter.sharded_param
+# What a script may switch between two backward passes, for each group of parameters that is exchanged together.
+_SWITCHES = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "gradient_divide_factor",
+             "force_sum_reduction_for_comms", "reduce_scatter_unused_params", "unshard_in_backward")
+
+
+def switches(modules: list[Any]) -> dict[str, Any]:
+    """As set_requires_gradient_sync() and its like have set them, all of which each rank must have alike."""
+    return {"groups": [[getattr(group, name, None) for name in _SWITCHES] for group in _groups(modules)],
+            "stays_gathered": [group.post_forward_mesh_info is None for group in _groups(modules)],
+            "last_backward": [module._get_fsdp_state()._state_ctx.is_last_backward for module in modules]}
+
+
+def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
+    for group, values, stays in zip(_groups(modules), saved["groups"], saved["stays_gathered"], strict=True):
+        for name, value in zip(_SWITCHES, values, strict=True):
+            if hasattr(group, name):
+                setattr(group, name, value)
+        if stays != (group.post_forward_mesh_info is None):
+            group.post_forward_mesh_info = None if stays else group.mesh_info
+    for module, value in zip(modules, saved["last_backward"], strict=True):
+        module._get_fsdp_state()._state_ctx.is_last_backward = value
+
+
     return found
 
 
