@@ -108,7 +108,11 @@ class LeftGradients:
                                               weakref.ref(parameter.grad))
             if key not in self._hooked and parameter.requires_grad:
                 self._hooked.add(key)
-                parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
+                if sharded.is_dtensor(parameter):  # FSDP2 calls those hooks alone
+                    parameter.register_post_accumulate_grad_hook(
+                        functools.partial(_after_it_came, weakref.ref(self), key))
+                else:
+                    parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
         else:
             left.blocks += 1
         left.carries = self._carries.get((key, left.stepped))
@@ -116,12 +120,13 @@ class LeftGradients:
             left.carries = True  # nobody would see it
         return left
 
-    def _decide(self, key: int) -> None:
+    def _decide(self, key: int, came: bool = False) -> None:
+        """`came`: the next gradient is there already. FSDP2 adds it to the one that it finds."""
         left = self._pending.pop(key, None)
         if left is None:
             return
         kind, gradient = (key, left.stepped), left.parameter.grad
-        dropped = sharded.is_dtensor(left.parameter) and left.gradient() is not gradient  # FSDP2 calls no hook
+        dropped = came and left.gradient() is not gradient
         if gradient is None or dropped or not holds_something(gradient):
             self._carries.setdefault(kind, False)
             return
@@ -135,6 +140,12 @@ def _before_it_is_added(left: Any, key: int, _gradient: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had."""
     if left() is not None:
         left()._decide(key)
+
+
+def _after_it_came(left: Any, key: int, _parameter: Any) -> None:
+    """A hook of torch: the parameter has the gradient that it had, with the new one added, or else the new one."""
+    if left() is not None:
+        left()._decide(key, came=True)
 
 
 def holds_something(gradient: Any) -> bool:
