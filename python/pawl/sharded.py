@@ -95,10 +95,8 @@ def reshard(modules: list[Any]) -> None:
 
 def reset(modules: list[Any]) -> None:
     """After a step that was lost, perhaps by an exception amid of it: nothing of it is left, gradients included."""
-    for module in modules:
-        state = module._get_fsdp_state()
-        if state._is_root:
-            _reset_root(module, state)
+    for root in _roots(modules):
+        _reset_root(root)
     for group in _groups(modules):
         group._partial_reduce_output = None
         for parameter in group.fsdp_params:
@@ -108,9 +106,15 @@ def reset(modules: list[Any]) -> None:
     reshard(modules)
 
 
-def _reset_root(module: Any, state: Any) -> None:
-    if hasattr(module, "reset_iter_state"):
-        module.reset_iter_state()
+def _roots(modules: list[Any]) -> list[Any]:
+    """The states of the outermost modules, which the first step finds; those may be around the ones given here."""
+    contexts = {id(context): context for context in (each._get_fsdp_state()._state_ctx for each in modules)}
+    return [context.all_states[0] for context in contexts.values() if context.all_states]
+
+
+def _reset_root(state: Any) -> None:
+    if hasattr(state, "_reset_iter_state"):
+        state._reset_iter_state()
         return
     import torch
     context, communication = state._state_ctx, state._comm_ctx  # before torch 2.13 nobody else does it

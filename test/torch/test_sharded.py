@@ -28,6 +28,10 @@ class ShardTrapTest(TrapTest):
         said = self.equal("hsdp", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)
         self.assertNotIn("starts cold", said)
 
+    def test_parts_whose_root_is_not_protected(self):
+        self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
+                   kill="1:6,0:10")
+
     def test_shards_whose_gradients_are_added_up(self):
         self.equal("fsdp2_accumulation", "gradients are added up over several steps", kill="1:6,0:11")
 
