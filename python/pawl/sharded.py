@@ -78,6 +78,9 @@ def forget_meshes() -> None:
     native = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if native is not None:
         native()
+    known = getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None)
+    for name in ("root_to_flatten_mapping", "flatten_name_to_root_dims", "child_to_root_mapping"):  # until torch 2.8
+        getattr(known, name, {}).clear()
 
 
 # Modules ----------------------------------------------------------------------------------------------------------
