@@ -331,14 +331,17 @@ class Protected:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._see_trained, name))
 
     def _refuse_sharded_since(self) -> None:
-        """Modules that were sharded after they were protected have other parameters now."""
-        for prefix, module in self.modules:
+        """Modules that were sharded after they were protected have other parameters now; and what can't be mixed with
+        FSDP2 may have come since."""
+        for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
             late = next((each for each in sharded.modules_in(module) if not any(each is one for one in self.sharded)),
                         None)
             if late is not None:
                 raise Refused(f"fully_shard() was called on a {type(late).__name__} of {prefix or 'the model'} after "
                               f"job.protect(), which knows its parameters as they were before: first fully_shard(), "
                               f"then the optimizer, then job.protect()")
+            if sharded.modules_in(module):
+                sharded.refuse_unprovable(prefix, wrapper, module, self.world)
 
     def _see_trained(self, name: str, _parameter: Any) -> None:
         self.trained_without = self.trained_without or name
@@ -721,9 +724,6 @@ def modes_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
     return volatile_state.Part(name, save, load)
 
 
-def _module_type() -> Any:
-    import torch
-    return torch.nn.Module
 def _switches_part(name: str, shards: list[Any]) -> volatile_state.Part:
     """How FSDP2 exchanges gradients, and when it gathers: a step that was lost may have left it as no other rank has
     it."""
@@ -731,6 +731,9 @@ def _switches_part(name: str, shards: list[Any]) -> volatile_state.Part:
                                lambda saved: sharded.put_switches_back(shards, saved))
 
 
+def _module_type() -> Any:
+    import torch
+    return torch.nn.Module
 
 
 def _extra_state_part(name: str, module: torch.nn.Module) -> volatile_state.Part:

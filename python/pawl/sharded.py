@@ -141,13 +141,6 @@ def _reset_root(state: Any) -> None:
     context.iter_forward_root, context.post_backward_final_callback_queued = None, False
 
 
-def gathered(modules: list[Any]) -> dict[int, Any]:
-    """The shard of each gathered parameter, by the latter's id."""
-    found = {}
-    for parameter in _parameters(modules):
-        for name in ("_unsharded_param", "_sharded_post_forward_param"):
-            if getattr(parameter, name, None) is not None:
-                found[id(getattr(parameter, name))] = parameter.sharded_param
 # What a script may switch between two backward passes, for each group of parameters that is exchanged together.
 _SWITCHES = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "gradient_divide_factor",
              "force_sum_reduction_for_comms", "reduce_scatter_unused_params", "unshard_in_backward")
@@ -171,6 +164,13 @@ def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
         module._get_fsdp_state()._state_ctx.is_last_backward = value
 
 
+def gathered(modules: list[Any]) -> dict[int, Any]:
+    """The shard of each gathered parameter, by the latter's id."""
+    found = {}
+    for parameter in _parameters(modules):
+        for name in ("_unsharded_param", "_sharded_post_forward_param"):
+            if getattr(parameter, name, None) is not None:
+                found[id(getattr(parameter, name))] = parameter.sharded_param
     return found
 
 
@@ -269,6 +269,11 @@ def _refuse_group(prefix: str, group: Any, world: int) -> None:
                       f"pawl protects meshes over all ranks, in their order, as init_device_mesh() makes them")
     if getattr(group, "_all_reduce_hook", None) is not None:
         raise Refused(f"{about} has a hook by set_all_reduce_hook(), whose state pawl doesn't know: leave it out")
+    for name in ("_all_gather_comm", "_reduce_scatter_comm"):
+        own = getattr(group, name, None)
+        if own is not None and not type(own).__module__.startswith("torch."):
+            raise Refused(f"{about} is exchanged by a {type(own).__name__}, whose state pawl doesn't know: leave out "
+                          f"set_custom_all_gather() and set_custom_reduce_scatter()")
 
 
 def refuse_state(name: str, parameter: Any, value: Any) -> None:

@@ -41,7 +41,11 @@ class ShardTrapTest(TrapTest):
                 "half a mesh": ("a mesh of 1 of 2 ranks",), "unsharded root": ("head.weight is trained",),
                 "tensor parallel": ("head.weight is a DTensor", "tensor parallelism"),
                 "other kind": ("head.weight is a TwoTensor",), "compiled": ("that is compiled",),
-                "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",)}.items():
+                "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",),
+                "compiled later": ("that is compiled",), "hook later": ("set_all_reduce_hook()",),
+                "own gather later": ("an OwnGather", "set_custom_all_gather()"),
+                "gather on commit": ("on_commit", "job.aside()"), "barrier on commit": ("on_commit", "job.aside()"),
+                }.items():
             with self.subTest(form=form):
                 self.refused("fsdp2_refused", *words, TRAP_FORM=form)
 

@@ -1,6 +1,6 @@
-"""Two parts of a model are protected, and the module around them, which is FSDP2's root, is not. Gradients are exchanged
-after the second of two halves, which a switch says; there one rank's step breaks off in its backward when a peer has
-gone. They are added up over two blocks, and then divided into other tensors."""
+"""Two parts of a model are protected, and the module around them, FSDP2's root, is not. Gradients are exchanged after
+the second of two halves, which a switch says; there one rank's step breaks off in its backward when a peer has gone.
+They are added up over two blocks, and then divided into other tensors."""
 import torch
 import torch.distributed as dist
 import trap

@@ -1,7 +1,9 @@
-"""What FSDP2 is mixed with, and what was sharded otherwise than pawl can protect it: TRAP_FORM says which."""
+"""What FSDP2 is mixed with, or what was sharded otherwise than pawl can protect it, or what is exchanged where seats
+aren't in step: TRAP_FORM says which."""
 import os
 
 import torch
+import torch.distributed as dist
 import trap
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,13 +33,30 @@ def made():
         from torch.testing._internal.two_tensor import TwoTensor
         weight = model.head.weight.detach()
         model.head.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
-    elif form == "compiled":
+    elif form in ("compiled", "compiled later", "hook later", "own gather later", "gather on commit"):
         fully_shard(model)
-        model.compile()
+        if form == "compiled":
+            model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if form == "optimizer before":
         fully_shard(model)
     return model, optimizer
+
+
+def mix_later(model):
+    if form == "sharded later":
+        fully_shard(model)
+    elif form == "compiled later":
+        model.compile()
+    elif form == "hook later":
+        model.set_all_reduce_hook(lambda gradient: None)
+    elif form == "own gather later":
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
+        model.set_custom_all_gather(type("OwnGather", (DefaultAllGather,), {"__module__": "own"})())
+    elif form == "gather on commit":
+        job.on_commit(lambda number: model.head.weight.full_tensor())
+    elif form == "barrier on commit":
+        job.on_commit(lambda number: dist.barrier())
 
 
 form = os.environ["TRAP_FORM"]
@@ -45,8 +64,7 @@ job = pawl.init()
 inputs, labels = trap.data()
 model, optimizer = made()
 job.protect(model, optimizer)
-if form == "sharded later":
-    fully_shard(model)
+mix_later(model)
 for step in job.steps(trap.STEPS):
     with step:
         nn.functional.cross_entropy(model(inputs), labels).backward()
