@@ -272,7 +272,7 @@ def _refuse_group(prefix: str, group: Any, world: int) -> None:
     for name in ("_all_gather_comm", "_reduce_scatter_comm"):
         own = getattr(group, name, None)
         if own is not None and not type(own).__module__.startswith("torch."):
-            raise Refused(f"{about} is exchanged by a {type(own).__name__}, whose state pawl doesn't know: leave out "
+            raise Refused(f"{about} is exchanged by {type(own).__name__}, whose state pawl doesn't know: leave out "
                           f"set_custom_all_gather() and set_custom_reduce_scatter()")
 
 

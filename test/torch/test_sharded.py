@@ -43,7 +43,7 @@ class ShardTrapTest(TrapTest):
                 "other kind": ("head.weight is a TwoTensor",), "compiled": ("that is compiled",),
                 "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",),
                 "compiled later": ("that is compiled",), "hook later": ("set_all_reduce_hook()",),
-                "own gather later": ("an OwnGather", "set_custom_all_gather()"),
+                "own gather later": ("exchanged by OwnGather", "set_custom_all_gather()"),
                 "gather on commit": ("on_commit", "job.aside()"), "barrier on commit": ("on_commit", "job.aside()"),
                 }.items():
             with self.subTest(form=form):
