@@ -64,7 +64,7 @@ def parallel(model: GPT, how: str) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def make_optimizer(model: nn.Module, how: str, learning_rate: float) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, learning_rate: float, how: str = "ddp") -> torch.optim.Optimizer:
     """AdamW; matrices decay, biases and norms do not."""
     parameters = list(model.parameters())
     groups = [{"params": [one for one in parameters if one.dim() >= 2], "weight_decay": 0.1},
@@ -92,7 +92,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     model = parallel(GPT(options.layers, options.width, options.heads, options.context), options.parallel)
     torch.manual_seed(options.seed * 1_000_003 + rank + 1)  # dropout is each rank's own
-    optimizer = make_optimizer(model, options.parallel, options.learning_rate)
+    optimizer = make_optimizer(model, options.learning_rate, options.parallel)
     scheduler = LambdaLR(optimizer, lambda step: min((step + 1) / options.warm_up,
                                                      0.5 + 0.5 * math.cos(math.pi * min(1.0, step / options.steps))))
     scaler = torch.amp.GradScaler("cpu")

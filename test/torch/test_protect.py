@@ -475,9 +475,8 @@ class RefusedTest(unittest.TestCase):
 
     def test_sharded_models(self):
         with one_process_group():
-            from torch.distributed.fsdp import fully_shard
-            model = fully_shard(small())
-            self.refuse("FSDP", model)
+            from torch.distributed.fsdp import FullyShardedDataParallel
+            self.refuse("FSDP1", FullyShardedDataParallel(small(), device_id=torch.device("cpu")))
             from torch.distributed.tensor import DeviceMesh, Replicate, distribute_tensor
             plain = nn.Linear(2, 2)
             plain.weight = nn.Parameter(distribute_tensor(plain.weight.data, DeviceMesh("cpu", [0]), [Replicate()]))

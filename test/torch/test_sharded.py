@@ -30,7 +30,7 @@ class ShardTrapTest(TrapTest):
 
     def test_parts_whose_root_is_not_protected(self):
         self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
-                   kill="1:6,0:10")
+                   kill="1:7,0:11")
 
     def test_shards_whose_gradients_are_added_up(self):
         self.equal("fsdp2_accumulation", "gradients are added up over several steps", kill="1:6,0:11")
