@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/contains.h"
+#include "base/text.h"
 
 namespace pawl::checkpoint {
 
@@ -25,6 +26,13 @@ bool is_number_list(const Pickle& pickle, Value value) {
   return !items.empty() && std::ranges::all_of(items, [&](Value item) {
     return pickle.is(item, PickleKind::integer) || pickle.is(item, PickleKind::real);
   });
+}
+
+// The tuple that a torch.Size is; other values themselves.
+Value without_size(const Pickle& pickle, Value value) {
+  if (!pickle.class_of(value).is("torch", "Size")) return value;
+  const std::span<const Value> arguments = pickle.items(pickle.object(value).arguments);
+  return arguments.size() == 1 && pickle.is(arguments[0], PickleKind::tuple) ? arguments[0] : value;
 }
 
 double real_of(const Pickle& pickle, Value number) {
@@ -47,18 +55,27 @@ bool ParameterState::may_have_parts(Value value) const {
          pickle_.is(value, PickleKind::dict) || pickle_.is(value, PickleKind::object);
 }
 
-// Of a call by itself only who is called knows what it gives, unless it was given a container. A set has no order.
-bool ParameterState::is_whole(Value value) const {
-  if (by_value_.contains(value) || !may_have_parts(value) || is_number_list(pickle_, value)) return true;
-  if (!pickle_.is(value, PickleKind::object)) return false;
+// Of a call by itself only who is called knows what it gives, unless it was given a container, or nothing but classes: an
+// empty defaultdict's factory. A set has no order. Many states may share a value, so each look at its items is paid for.
+Result<bool> ParameterState::is_whole(Value value) {
+  if (by_value_.contains(value) || !may_have_parts(value)) return true;
+  if (!pickle_.is(value, PickleKind::object)) {
+    PAWL_TRY(copies_.take(pickle_.items(value).size(), sizeof(Value)));
+    return is_number_list(pickle_, value);
+  }
   const PickleSymbol& what = pickle_.class_of(value);
   if (what.module.starts_with("numpy") || what.is("builtins", "set") || what.is("builtins", "frozenset")) return true;
   const Pickle::Object object = pickle_.object(value);
+  if (object.call != Pickle::Call::reduce || object.state != kNothing || !pickle_.items(value).empty()) return false;
   const std::span<const Value> arguments = pickle_.items(object.arguments);
-  return object.call == Pickle::Call::reduce && object.state == kNothing && pickle_.items(value).empty() &&
-         !arguments.empty() && std::ranges::none_of(arguments, [&](Value argument) {
-           return may_have_parts(argument) && !pickle_.is(argument, PickleKind::object);
-         });
+  PAWL_TRY(copies_.take(arguments.size(), sizeof(Value)));
+  const auto is_container = [&](Value argument) {
+    return may_have_parts(argument) && !pickle_.is(argument, PickleKind::object);
+  };
+  const auto says_nothing = [&](Value argument) {
+    return pickle_.is(argument, PickleKind::global) || pickle_.is(argument, PickleKind::none);
+  };
+  return std::ranges::none_of(arguments, is_container) && !std::ranges::all_of(arguments, says_nothing);
 }
 
 // What is called has its numbers and texts for itself: a deque's length, a defaultdict's factory.
@@ -66,6 +83,7 @@ Status ParameterState::enter(Value value) {
   is_closed_[value] = true;
   Frame& frame = stack_.emplace_back(Frame{value, {}});
   PAWL_TRY(add_parts(pickle_, value, copies_, frame.parts));
+  PAWL_TRY(copies_.take(frame.parts.size(), sizeof(ValuePart)));
   const Pickle::Object object = pickle_.object(value);
   if (object.callable != kNothing && object.call == Pickle::Call::reduce) {
     const std::span<const Value> given = pickle_.items(object.arguments);
@@ -73,14 +91,12 @@ Status ParameterState::enter(Value value) {
     std::erase_if(frame.parts,
                   [&](const ValuePart& part) { return !may_have_parts(part.value) && arguments.contains(part.value); });
   }
-  return copies_.take(frame.parts.size(), sizeof(ValuePart));
+  return {};
 }
 
 Status ParameterState::walk(Value state, std::vector<PathStep> path, const Visit& visit) {
   stack_.clear();
-  if (is_whole(state)) return visit(state, path);
-  if (is_closed_[state]) return {};
-  PAWL_TRY(enter(state));
+  PAWL_TRY(visit_or_enter(state, path, visit));
   while (!stack_.empty()) {
     Frame& top = stack_.back();
     if (top.next == top.parts.size()) {
@@ -91,15 +107,18 @@ Status ParameterState::walk(Value state, std::vector<PathStep> path, const Visit
     }
     auto& [step, value] = top.parts[top.next++];
     path.push_back(std::move(step));
-    if (is_whole(value)) {
-      PAWL_TRY(visit(value, path));
-    } else if (!is_closed_[value]) {
-      PAWL_TRY(enter(value));
-      continue;
-    }
-    path.pop_back();
+    const std::size_t depth = stack_.size();
+    PAWL_TRY(visit_or_enter(value, path, visit));
+    if (stack_.size() == depth) path.pop_back();
   }
   return {};
+}
+
+Status ParameterState::visit_or_enter(Value value, const std::vector<PathStep>& path, const Visit& visit) {
+  value = without_size(pickle_, value);
+  if (is_closed_[value]) return {};
+  PAWL_ASSIGN(const bool whole, is_whole(value));
+  return whole ? visit(value, path) : enter(value);
 }
 
 std::optional<StateNumbers> state_numbers(const Pickle& pickle, Value value, std::string_view word) {
@@ -111,8 +130,9 @@ std::optional<StateNumbers> state_numbers(const Pickle& pickle, Value value, std
   StateNumbers out;
   if (has(PickleKind::boolean)) {
     out.type = ElementType::boolean;
-  } else if (!is_list && contains(kFloatWords, word) && std::abs(real_of(pickle, value)) <= kFloatIntegersMax &&
-             (has(PickleKind::integer) || has(PickleKind::real))) {
+  } else if (!is_list && contains(kFloatWords, word) &&
+             (has(PickleKind::real) ||
+              (has(PickleKind::integer) && std::abs(real_of(pickle, value)) <= kFloatIntegersMax))) {
     out.type = ElementType::float32;
   } else if (!has(PickleKind::real)) {
     if (!has(PickleKind::integer)) return std::nullopt;
@@ -128,6 +148,10 @@ std::optional<StateNumbers> state_numbers(const Pickle& pickle, Value value, std
     if (out.type == ElementType::float32) append(static_cast<float>(real_of(pickle, number)));
   }
   return out;
+}
+
+std::string no_form(std::string_view name, const Pickle& pickle, Value value) {
+  return text(name, " is ", pickle.describe(value), "; of a parameter's state tensors and numbers are read");
 }
 
 bool is_state_text(const Pickle& pickle, Value value) {

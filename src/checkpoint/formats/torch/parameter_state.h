@@ -26,8 +26,8 @@ class ParameterState {
   ParameterState(const Pickle& pickle, const TensorsByValue& by_value, std::span<const FoundOptimizer> optimizers,
                  CopyBudget& copies);
 
-  // A tensor, a list or tuple of numbers, or what has no parts that could be tensors or numbers: a number, None, a text,
-  // an object that only its class can make. With the path to it, good during the call.
+  // A tensor, a list or tuple of numbers (torch.Size is one), or what has no parts that could be tensors or numbers: a
+  // number, None, a text, an object that only its class can make. With the path to it, good during the call.
   using Visit = std::function<Status(Pickle::Value value, const std::vector<PathStep>& path)>;
   // Visits all of a state. `path` leads to it. Fails: as `visit`; `full` where states share more than `copies` has left.
   [[nodiscard]] Status walk(Pickle::Value state, std::vector<PathStep> path, const Visit& visit);
@@ -38,8 +38,9 @@ class ParameterState {
     std::vector<ValuePart> parts;
     std::size_t next = 0;
   };
+  Status visit_or_enter(Pickle::Value value, const std::vector<PathStep>& path, const Visit& visit);
   Status enter(Pickle::Value value);
-  [[nodiscard]] bool is_whole(Pickle::Value value) const;
+  [[nodiscard]] Result<bool> is_whole(Pickle::Value value);
   [[nodiscard]] bool may_have_parts(Pickle::Value value) const;
 
   const Pickle& pickle_;
@@ -59,6 +60,8 @@ struct StateNumbers {
 // "step", "mu_product", "mu" and "eta" torch keeps float32 tensors, and makes them of older optimizers' numbers: so here.
 [[nodiscard]] std::optional<StateNumbers> state_numbers(const Pickle& pickle, Pickle::Value value,
                                                         std::string_view word);
+// Why a conversion refuses a value that is none of these.
+[[nodiscard]] std::string no_form(std::string_view name, const Pickle& pickle, Pickle::Value value);
 // Whether it is a text, or what stands for one: a dtype, a device. There are no tensors of those.
 [[nodiscard]] bool is_state_text(const Pickle& pickle, Pickle::Value value);
 

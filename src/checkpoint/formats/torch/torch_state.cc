@@ -294,8 +294,7 @@ Status StateReader::read_value_of_state(Value value, const std::vector<PathStep>
   const bool is_own = path.size() == depth + 1;
   std::optional<StateNumbers> numbers = state_numbers(pickle(), value, is_own ? path.back().text : std::string_view());
   if (!numbers) {
-    out_.unsupported.push_back(
-        text(name_of(path), " is ", pickle().describe(value), "; of a parameter's state tensors and numbers are read"));
+    out_.unsupported.push_back(no_form(name_of(path), pickle(), value));
     return {};
   }
   StoredFile file;
