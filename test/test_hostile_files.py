@@ -150,6 +150,54 @@ def sharded_tensors(count):
     return FILLER + remembered(whole, OTHER) + b"](" + one * count + b"e"
 
 
+def optimizer_of(states, parameters=()):
+    """Each state with its key."""
+    group = dict_of([(text("params"), b"](" + b"".join(parameters) + b"e")])
+    return dict_of([(text("model"), tensor()), (text("optimizer"), dict_of([
+        (text("state"), b"}(" + b"".join(states) + b"u"), (text("param_groups"), b"](" + group + b"e")]))])
+
+
+def zstd(runs):
+    """A frame of pairs of bytes and how often they come: a run of one byte takes four bytes for 128 KiB."""
+    size = sum(len(content) * times for content, times in runs)
+    out = [b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", size)]
+    for content, times in runs:
+        assert times == 1 or len(content) == 1
+        for at in range(0, times, 128 << 10):
+            length = len(content) if times == 1 else min(128 << 10, times - at)
+            out.append(struct.pack("<I", (times > 1) << 1 | length << 3)[:3] + content)
+    return b"".join(out) + b"\x01\x00\x00"
+
+
+def packed_numbers(count):
+    """A stream of torch.save: a list of one integer so many times."""
+    head = pickled(b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19") + pickled(b"M\xe9\x03") + pickled(
+        dict_of([(text("little_endian"), b"\x88")]))
+    return zstd([(head + b"\x80\x02](K\x01", 1), (b"2", count - 1), (b"e." + pickled(b"]"), 1)])
+
+
+def dcp_objects(count, stored_bytes):
+    """The metadata of an optimizer whose parameters keep an object each, one after another in one file."""
+    module = "torch.distributed.checkpoint."
+    keys = [f"optim.state.{i}.losses" for i in range(count)] + ["optim.param_groups"]
+    paths = [tuple_of(text("optim"), text("state"), number(i), text("losses")) for i in range(count)]
+    paths.append(tuple_of(text("optim"), text("param_groups")))
+
+    def place(at):
+        return made(module + "filesystem", "_StorageInfo", {
+            "relative_path": text("__0_0.distcp"), "offset": number(at * stored_bytes), "length": number(stored_bytes),
+            "transform_descriptors": b"](" + text("zstd") + b"e"})
+
+    def index(key):
+        return made(module + "metadata", "MetadataIndex", {"fqn": text(key), "offset": b"N", "index": b"N"})
+
+    entry_of_all = remembered(named(module + "metadata", "BytesStorageMetadata") + b")\x81", OTHER)
+    return entry_of_all + made(module + "metadata", "Metadata", {
+        "state_dict_metadata": dict_of([(text(key), get(OTHER)) for key in keys]),
+        "planner_data": dict_of([(text(key), path) for key, path in zip(keys, paths)]),
+        "storage_data": dict_of([(index(key), place(at)) for at, key in enumerate(keys)])})
+
+
 def pickles():
     """Name and object. In each a value of 256 KiB is named 20,000 times, or what takes as much."""
     key, one = get(KEY), get(TENSOR)
@@ -174,6 +222,11 @@ def pickles():
         "optimizer"), dict_of([(text("state"), state), (text("param_groups"), b"](" + dict_of(
             [(text("params"), b"](" + one + b"e")]) + b"e")]))])
     yield "the shards of many tensors", sharded_tensors(20_000)
+    numbers = remembered(b"](" + b"K\x01" * (8 * LONG) + b"e", OTHER)
+    shared = dict_of([(text("losses"), get(OTHER))])
+    parameters = b"".join(remembered(tensor(), OTHER + 1 + i) for i in range(MANY))
+    yield "numbers of many parameters that are held", numbers + parameters + optimizer_of(
+        (get(OTHER + 1 + i) + shared for i in range(MANY)), (get(OTHER + 1 + i) for i in range(MANY)))
 
 
 def resident_bytes(pid):
@@ -249,6 +302,16 @@ class HostileFilesTest(unittest.TestCase):
         with open(self.path(".metadata"), "wb") as out:
             out.write(pickled(dcp_metadata(MANY)))
         self.rejects(self.folder, ".metadata: tensor k", SHARED)
+
+    def test_objects_that_unpack_to_many_numbers(self):
+        for numbers, count in ((16 << 20, 8), (3 << 20, 60)):  # large ones, and many
+            with self.subTest(count=count):
+                packed = packed_numbers(numbers)
+                with open(self.path("__0_0.distcp"), "wb") as out:
+                    out.write(packed * (count + 1))
+                with open(self.path(".metadata"), "wb") as out:
+                    out.write(pickled(dcp_objects(count, len(packed))))
+                self.rejects(self.folder, "__0_0.distcp: object optim.state.", SHARED)
 
     def test_groups_of_one_dict(self):
         os.mkdir(self.path("global_step1"))

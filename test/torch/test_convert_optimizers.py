@@ -204,6 +204,32 @@ class HomeMadeOptimizers(Case):
             with self.subTest(whole=whole):
                 self.check(self.save(model, optimizer, whole), *([] if whole else ["--param-names", self.names]))
 
+    def test_what_is_empty_gives_nothing(self):
+        """As do objects of a class that has no state; torch.Size is the tuple that it is."""
+        self.check_both(
+            lambda _, number, parameter: {
+                "exp_avg": torch.full_like(parameter, number),
+                "factory": collections.defaultdict(list),
+                "queue": collections.deque(maxlen=5),
+                "bare": Attributes(),
+                "nested": [[], (), {}, [None]],
+                "shape": parameter.shape,
+                "scalar_shape": torch.Size(()),
+            }
+        )
+
+    def test_an_object_without_state_in_protocol_0(self):
+        """copyreg._reconstructor(class, object, None)."""
+        model = nn.Sequential(nn.Linear(3, 4))
+        state = {"exp_avg": torch.zeros(4, 3), "bare": Attributes()}
+        torch.save(
+            {"model": model.state_dict(), "optimizer": {"state": {0: state}, "param_groups": [{"params": [0, 1]}]}},
+            self.path,
+            pickle_protocol=0,
+        )
+        code, said = self.pawl("convert", self.path, self.names, "--to", "safetensors")
+        self.assertEqual(0, code, said)
+
     def test_a_state_that_is_an_object(self):
         self.check_both(
             lambda _, number, parameter: Attributes(
@@ -313,10 +339,71 @@ class HomeMadeOptimizers(Case):
         out = os.path.join(self.directory, "out.safetensors")
         code, said = self.pawl("convert", self.path, out, "--to", "safetensors")
         self.assertNotEqual(0, code, said)
-        self.assertIn("optimizer.state.0.weight.pair is a tuple of 2", said)
+        self.assertIn("optimizer.state.0.weight.pair.0 is a tensor inside an object", said)
         code, said = self.pawl("convert", self.path, out, "--to", "safetensors", "--skip-unsupported")
         self.assertEqual(4, code, said)
         self.assertIn("0.weight/exp_avg", tensors_of(out))
+
+    def test_containers_in_dcp_folders(self):
+        """Lists that are empty, of None, or nested, are each one object of a DCP tree."""
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+        states = {
+            name: {
+                "step": 3,
+                "exp_avg": torch.full_like(parameter, 0.5),
+                "old_dirs": [],
+                "empty": (),
+                "al": [None, None],
+                "pairs": [[1, 2], [3]],
+                "mixed": [None, 0.5],
+                "table": {"count": 7, "deep": [[0.25], True]},
+                "size": torch.Size((2, 3)),
+                "factory": collections.defaultdict(list),
+            }
+            for name, parameter in model.named_parameters()
+        }
+        nested = {"state": states, "param_groups": [{"params": list(states), "lr": 0.5}]}
+        flat = {f"state.{name}.{word}": value for name, state in states.items() for word, value in state.items()} | {
+            f"param_groups.{name}.lr": 0.5 for name in states
+        }
+        flat = {key: value for key, value in flat.items() if not key.endswith(".table")}  # torch makes a path of it
+        numbered = {
+            "state": dict(enumerate(states.values())),
+            "param_groups": [{"params": list(range(len(states))), "lr": 0.5}],
+        }
+        for form, optimizer in (("nested", nested), ("flat", flat), ("numbered", numbered)):
+            with self.subTest(form):
+                self.path = os.path.join(self.directory, form)
+                dcp.save({"model": model.state_dict(), "optimizer": optimizer}, checkpoint_id=self.path, no_dist=True)
+                left_out = {"table"} if form == "flat" else set()
+                self.check(
+                    {name: {word: each[word] for word in each.keys() - left_out} for name, each in states.items()}
+                )
+
+    def test_lbfgs_in_dcp_folders(self):
+        """Keyed by number; in the first step its lists are empty, and then they have tensors, or None."""
+        for steps in (1, 3):
+            with self.subTest(steps=steps):
+                model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+                optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=steps)
+
+                def closure(model=model, optimizer=optimizer):
+                    optimizer.zero_grad()
+                    loss = model(torch.ones(2, 3)).square().sum()
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+                self.path = os.path.join(self.directory, "state.pt")
+                states = self.save(model, optimizer)
+                self.path = os.path.join(self.directory, f"dcp{steps}")
+                dcp.save(
+                    {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                    checkpoint_id=self.path,
+                    no_dist=True,
+                )
+                self.check(states, "--param-names", self.names)
 
     def test_many_entries(self):
         """More than the 64 and 512 that were read once."""

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
+#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/names/hyperparameters.h"
 #include "checkpoint/names/state_names.h"
 
@@ -125,8 +126,8 @@ void add_dcp_groups(const DcpCheckpoint& checkpoint, const DcpFound& found, DcpO
     std::optional<GroupKey> key = group_key(path_or_key(object.path, object.key));
     if (!key) continue;
     key->is_flat = key->is_flat && !is_group_of(*key, groups);
-    if (const std::optional<Pickle> pickle = objects.read(object, view))
-      add_object(*key, *pickle, optimizers[key->root]);
+    if (const std::optional<TorchFile> content = objects.read(object, view))
+      add_object(*key, content->pickle(), optimizers[key->root]);
   }
   for (const auto& [path, value] : found.numbers) {
     std::optional<GroupKey> key = group_key(path);

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/reshape/stored_file.h"
 
 namespace pawl::checkpoint {
@@ -18,27 +17,23 @@ Result<ByteSource*> DcpObjects::source(std::uint32_t file) {
   return sources_[file].get();
 }
 
-Result<Pickle> DcpObjects::read_at(const DcpPlace& place) {
+Result<TorchFile> DcpObjects::read_at(const DcpPlace& place) {
   PAWL_ASSIGN(ByteSource* const file, source(place.file));
   if (place.length_bytes > kObjectBytesMax)
     return Error{Code::full, text("it has ", place.length_bytes, " bytes; at most ", kObjectBytesMax, " are read")};
   PAWL_ASSIGN(RangeBytes item, RangeBytes::open(*file, place.offset_bytes, place.length_bytes));
-  if (place.transforms.empty()) {
-    PAWL_ASSIGN(const TorchFile content, TorchFile::read(item));
-    return content.pickle();
-  }
+  if (place.transforms.empty()) return TorchFile::read(item);
   PAWL_ASSIGN(const ZstdEnds all, zstd_ends(item, kObjectBytesMax, kObjectBytesMax));
   MemoryBytes memory(all.head);
-  PAWL_ASSIGN(const TorchFile content, TorchFile::read(memory));
-  return content.pickle();
+  return TorchFile::read(memory);
 }
 
-std::optional<Pickle> DcpObjects::read(const DcpObject& object, CheckpointView& view) {
-  Result<Pickle> pickle = read_at(object.place);
-  if (pickle) return std::move(*pickle);
+std::optional<TorchFile> DcpObjects::read(const DcpObject& object, CheckpointView& view) {
+  Result<TorchFile> content = read_at(object.place);
+  if (content) return std::move(*content);
   if (told_.insert(object.key).second)
     view.problems.push_back(text(kOfOptimizerState, ": ", checkpoint_.files[object.place.file], ": object ", object.key,
-                                 ": ", pickle.error().what));
+                                 ": ", content.error().what));
   return std::nullopt;
 }
 

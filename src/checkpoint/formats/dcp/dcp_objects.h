@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "checkpoint/containers/pickle.h"
+#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/dcp/dcp.h"
 #include "checkpoint/view/checkpoint_view.h"
 #include "env/byte_source.h"
@@ -21,12 +21,12 @@ class DcpObjects {
   // Both outlive this.
   DcpObjects(const DcpCheckpoint& checkpoint, Files& files) : checkpoint_(checkpoint), files_(files) {}
 
-  // The pickle of an object that an optimizer keeps. What can't be read is one of the view's problems, and nothing here.
-  [[nodiscard]] std::optional<Pickle> read(const DcpObject& object, CheckpointView& view);
+  // An object that an optimizer keeps. What can't be read is one of the view's problems, and nothing here.
+  [[nodiscard]] std::optional<TorchFile> read(const DcpObject& object, CheckpointView& view);
 
  private:
   [[nodiscard]] Result<ByteSource*> source(std::uint32_t file);
-  [[nodiscard]] Result<Pickle> read_at(const DcpPlace& place);  // Fails: also `full` for more than 64 MiB
+  [[nodiscard]] Result<TorchFile> read_at(const DcpPlace& place);  // Fails: also `full` for more than 64 MiB
 
   const DcpCheckpoint& checkpoint_;
   Files& files_;

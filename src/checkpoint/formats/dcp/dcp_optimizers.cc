@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "checkpoint/containers/copy_budget.h"
 #include "checkpoint/containers/pickle.h"
+#include "checkpoint/containers/torch_file.h"
 #include "checkpoint/formats/torch/parameter_state.h"
 #include "checkpoint/formats/torch/rank_files_join.h"
 #include "checkpoint/names/module_name.h"
@@ -23,11 +24,12 @@ constexpr std::string_view kGroups = "param_groups";
 
 using Path = std::vector<std::string>;
 
-// What leads to the optimizer of which this is a numbered parameter's state.
+// What leads to the optimizer of which this is a numbered parameter's state, however deep it lies in that.
 std::optional<Path> numbered_root(const Path& path) {
-  const std::size_t size = path.size();
-  if (size < 3 || path[size - 3] != "state" || !is_number(path[size - 2])) return std::nullopt;
-  return Path(path.begin(), path.end() - 3);
+  for (std::size_t i = path.size() < 3 ? 0 : path.size() - 2; i-- > 0;)  // as optimizer_key has it
+    if (path[i] == "state" && is_number(path[i + 1]))
+      return Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i));
+  return std::nullopt;
 }
 
 Result<std::vector<std::string>> strings_of(const Pickle& pickle, Pickle::Value list, CopyBudget& copies) {
@@ -87,9 +89,9 @@ Result<std::vector<TorchOptimizer::Group>> groups_of(const DcpCheckpoint& checkp
   const auto found = told.find(root);
   if (found == told.end()) return std::vector<TorchOptimizer::Group>();
   for (const DcpObject* object : found->second) {
-    const std::optional<Pickle> pickle = objects.read(*object, view);
-    if (!pickle) continue;
-    Status added = add_groups(*pickle, std::span(object->path).subspan(root.size()), groups);
+    const std::optional<TorchFile> content = objects.read(*object, view);
+    if (!content) continue;
+    Status added = add_groups(content->pickle(), std::span(object->path).subspan(root.size()), groups);
     if (!added)
       return std::move(added).error().within(text(checkpoint.files[object->place.file], ": object ", object->key));
   }
@@ -103,6 +105,81 @@ std::vector<PathStep> steps_of(const Path& path) {
   for (const std::string& step : path) out.push_back({PathStep::Kind::key, step});
   return out;
 }
+
+// Where a part of a parameter's state lies. Of a flattened key its parameter is told first: it ends at the last dot.
+Path path_of_part(const DcpObject& object, const OptimizerKey& key, const std::vector<PathStep>& below) {
+  Path path = object.path;
+  if (below.empty()) return path;
+  if (std::ranges::find(path, "state") == path.end()) {
+    path = {"state", key.parameter, key.role};
+    if (!key.root.empty()) path.insert(path.begin(), key.root);
+  }
+  for (const PathStep& step : below) path.push_back(step.text);
+  return path;
+}
+
+std::string name_below(const DcpObject& object, const std::vector<PathStep>& below) {
+  return below.empty() ? object.key : text(object.key, ".", name_of(below));
+}
+
+// Takes the numbers of the objects that optimizers keep of parameters.
+class NumberTaker {
+ public:
+  NumberTaker(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view)
+      : checkpoint_(checkpoint), objects_(objects), view_(view) {
+    for (const DcpObject& object : checkpoint.objects) copies_.add_source(object.place.length_bytes);
+  }
+
+  Status take(const DcpObject& object, const OptimizerKey& key) {
+    const std::optional<TorchFile> content = objects_.read(object, view_);
+    if (!content) return {};
+    const Pickle& pickle = content->pickle();
+    PAWL_TRY(copies_.take(pickle.source_bytes()));  // many packed ones could keep a reader busy for days
+    TensorsByValue tensors;
+    for (const TorchTensor& tensor : content->tensors()) tensors.emplace(tensor.value, &tensor);
+    const auto add = [&](Pickle::Value value, const std::vector<PathStep>& below) -> Status {
+      if (!tensors.contains(value)) return take_value(object, key, pickle, value, below);
+      PAWL_TRY(copies_.take(object.key.size() + bytes_of(below)));
+      view_.unsupported.push_back(
+          text(name_below(object, below), " is a tensor inside an object, and of such objects numbers are read"));
+      return {};
+    };
+    return ParameterState(pickle, tensors, {}, copies_).walk(pickle.root(), {}, add);
+  }
+  [[nodiscard]] const std::set<std::string>& taken() const { return taken_; }  // keys of objects
+
+ private:
+  Status take_value(const DcpObject& object, const OptimizerKey& key, const Pickle& pickle, Pickle::Value value,
+                    const std::vector<PathStep>& below) {
+    if (pickle.is(value, PickleKind::none) || is_state_text(pickle, value)) return {};
+    PAWL_TRY(copies_.take(2 * (object.key.size() + bytes_of(below)) + sizeof(StoredTensor) + sizeof(DcpTensor)));
+    PAWL_TRY(copies_.take(pickle.items(value).size(), sizeof(std::uint64_t)));
+    const std::string name = name_below(object, below);
+    std::optional<StateNumbers> numbers = state_numbers(pickle, value, below.empty() ? key.role : std::string_view());
+    if (!numbers) {
+      view_.unsupported.push_back(no_form(name, pickle, value));
+      return {};
+    }
+    taken_.insert(object.key);
+    StoredTensor& tensor = view_.tensors.emplace_back();
+    tensor.name = name;
+    tensor.type = numbers->type;
+    tensor.shape = numbers->shape;
+    tensor.pieces.push_back(whole_piece(numbers->shape, static_cast<std::uint32_t>(view_.files.size()), 0));
+    view_.files.push_back({.path = text(checkpoint_.files[object.place.file], ": ", name),
+                           .codec = StoredFile::Codec::content,
+                           .content = std::move(numbers->elements)});
+    checkpoint_.tensors.push_back({name, path_of_part(object, key, below), tensor.type, tensor.shape, {}});
+    checkpoint_.tensors.back().order = static_cast<std::uint32_t>(checkpoint_.tensors.size());
+    return {};
+  }
+
+  DcpCheckpoint& checkpoint_;
+  DcpObjects& objects_;
+  CheckpointView& view_;
+  CopyBudget copies_;
+  std::set<std::string> taken_;
+};
 
 }  // namespace
 
@@ -149,39 +226,24 @@ Result<bool> name_numbered_parameters(const DcpCheckpoint& checkpoint, const std
   return join.keeps_roots;
 }
 
-void take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view) {
+Status take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view) {
   std::set<std::string> roots;  // of optimizers
   for (const DcpObject& object : checkpoint.objects)
     if (std::optional<std::string> root = groups_root(path_or_key(object.path, object.key)))
       roots.insert(std::move(*root));
-  std::set<std::string> taken;
+  NumberTaker taker(checkpoint, objects, view);
   for (const DcpObject& object : checkpoint.objects) {
     const Path path = path_or_key(object.path, object.key);
     const std::optional<OptimizerKey> key = optimizer_key(path);
     if (!key || groups_root(path) || !roots.contains(key->root)) continue;
-    const std::optional<Pickle> pickle = objects.read(object, view);
-    if (!pickle) continue;
-    std::optional<StateNumbers> numbers = state_numbers(*pickle, pickle->root(), key->role);
-    if (!numbers) {
-      if (!pickle->is(pickle->root(), PickleKind::none) && !is_state_text(*pickle, pickle->root()))
-        view.unsupported.push_back(text(object.key, " is ", pickle->describe(pickle->root()),
-                                        "; of a parameter's state tensors and numbers are read"));
-      continue;
-    }
-    taken.insert(object.key);
-    StoredTensor& tensor = view.tensors.emplace_back();
-    tensor.name = object.key;
-    tensor.type = numbers->type;
-    tensor.shape = numbers->shape;
-    tensor.pieces.push_back(whole_piece(numbers->shape, static_cast<std::uint32_t>(view.files.size()), 0));
-    view.files.push_back({.path = text(checkpoint.files[object.place.file], ": ", object.key),
-                          .codec = StoredFile::Codec::content,
-                          .content = std::move(numbers->elements)});
-    checkpoint.tensors.push_back({object.key, object.path, tensor.type, tensor.shape, {}});
-    checkpoint.tensors.back().order = static_cast<std::uint32_t>(checkpoint.tensors.size());
+    Status taken = taker.take(object, *key);
+    if (!taken)
+      return std::move(taken).error().within(text(checkpoint.files[object.place.file], ": object ", object.key));
   }
+  const std::set<std::string>& taken = taker.taken();
   std::erase_if(view.objects, [&](const std::string& object) { return taken.contains(object); });
   std::erase_if(checkpoint.objects, [&](const DcpObject& object) { return taken.contains(object.key); });
+  return {};
 }
 
 }  // namespace pawl::checkpoint

@@ -25,7 +25,8 @@ namespace pawl::checkpoint {
                                                     std::vector<StateKey>& keys, CheckpointView& view);
 
 // Numbers that an optimizer keeps beside tensors are objects of the tree: they become tensors of the checkpoint and of
-// `view`, whose tensors stand where the checkpoint's do. What has no form is `unsupported`.
-void take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view);
+// `view`, whose tensors stand where the checkpoint's do. What has no form is `unsupported`. Fails: `full` where objects
+// unpack to far more than is stored, or share far more than they say.
+[[nodiscard]] Status take_state_numbers(DcpCheckpoint& checkpoint, DcpObjects& objects, CheckpointView& view);
 
 }  // namespace pawl::checkpoint

@@ -440,7 +440,7 @@ Result<DcpFound> name_tensors(DcpCheckpoint& checkpoint, const ReadOptions& opti
 Result<CheckpointView> named(DcpCheckpoint& checkpoint, const ReadOptions& options, Files& files) {
   PAWL_ASSIGN(CheckpointView view, located(checkpoint, files));
   DcpObjects objects(checkpoint, files);
-  take_state_numbers(checkpoint, objects, view);
+  PAWL_TRY(take_state_numbers(checkpoint, objects, view));
   PAWL_ASSIGN(const DcpFound found, name_tensors(checkpoint, options, files, objects, view));
   add_dcp_groups(checkpoint, found, objects, view);
   return view;
