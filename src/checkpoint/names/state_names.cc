@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -180,6 +181,7 @@ class Namer {
   enum class Caution : std::uint8_t { none, with_roots, with_wrappers, with_both, as_stored };
   void assign(Caution caution);
   void drop_module_prefix(const std::vector<std::size_t>& keys);
+  [[nodiscard]] std::optional<std::set<Shape>> numbered_shapes() const;
   [[nodiscard]] bool has_other_model() const;
   [[nodiscard]] bool is_unique() const;
   void make_unique();
@@ -486,19 +488,32 @@ void Namer::drop_module_prefix(const std::vector<std::size_t>& keys) {
   for (const std::size_t key : keys) out_.names[key].name.erase(0, kPrefix.size());
 }
 
+// The shapes of all numbered parameters; nothing unless the state of each tells its own.
+std::optional<std::set<Shape>> Namer::numbered_shapes() const {
+  std::map<std::pair<const Group*, std::string_view>, const Shape*> shape_of;
+  for (const Group& group : groups_)
+    for (const std::size_t key : group.keys) {
+      if (!group.is_indexed) break;
+      const Shape*& shape = shape_of[{&group, optimizer_[key]->parameter}];
+      if (has_parameter_shape(optimizer_[key]->role) && keys_[key].shape != nullptr) shape = keys_[key].shape;
+    }
+  std::set<Shape> shapes;
+  for (const auto& [parameter, shape] : shape_of) {
+    if (shape == nullptr) return std::nullopt;
+    shapes.insert(*shape);
+  }
+  return shapes;
+}
+
 // Whether a tensor that no optimizer keeps, and that may be a numbered parameter, lies outside all models that are known.
 bool Namer::has_other_model() const {
-  std::set<Shape> numbered;
-  for (const Group& group : groups_)
-    for (const std::size_t key : group.keys)
-      if (group.is_indexed && has_parameter_shape(optimizer_[key]->role) && keys_[key].shape != nullptr)
-        numbered.insert(*keys_[key].shape);
+  const std::optional<std::set<Shape>> numbered = numbered_shapes();
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     if (!keys_[i].is_tensor || group_of_[i] != groups_.size() || is_hyperparameter_[i]) continue;
     const std::string name = without_wrappers(stored(i));
     const auto has = [&](const std::string& root) { return root.empty() || name.starts_with(root + "."); };
     const Shape* shape = keys_[i].shape;
-    const bool may_be_numbered = numbered.empty() || shape == nullptr || numbered.contains(*shape);
+    const bool may_be_numbered = !numbered || shape == nullptr || numbered->contains(*shape);
     if (may_be_numbered && std::ranges::none_of(model_roots_, has)) return true;
   }
   return false;

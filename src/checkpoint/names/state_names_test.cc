@@ -69,6 +69,18 @@ TEST(StateNames, ATensorThatIsNoParameterLeavesShortNames) {
   EXPECT_EQ(name_states(keys).names[0].name, "model.w");
 }
 
+TEST(StateNames, WhereANumberedParameterHasNoKnownShapeATensorOfAnyShapeMayBeIt) {
+  const Shape matrix = {4, 4}, row = {4};
+  std::vector<StateKey> keys = {{{"model", "w"}, true, &matrix},
+                                {{"named", "state", "w", "exp_avg"}, true, &matrix},
+                                {{"numbered", "state", "0", "exp_avg"}, true, &matrix},
+                                {{"numbered", "param_groups"}, false},
+                                {{"other", "b"}, true, &row}};
+  EXPECT_EQ(name_states(keys).names[0].name, "w");
+  keys.push_back({{"numbered", "state", "1", "own"}, true, &row});
+  EXPECT_EQ(name_states(keys).names[0].name, "model.w");
+}
+
 TEST(StateNames, WithoutProofKeysStayAsStored) {
   EXPECT_EQ(named({{"model", "w"}, {"model", "b"}}), (Names{"model.w/weight", "model.b/weight"}));
   EXPECT_EQ(named({{"model.layers.0.weight"}}), (Names{"model.layers.0.weight/weight"}));
