@@ -39,6 +39,8 @@ class Adapter:
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         has_config = any(os.path.exists(os.path.join(os.fspath(path), below, _CONFIG)) for below in ("", name))
         known = None if has_config else names()
+        if known is not None and any(f".{name}." in each and each in known for each, _ in module.named_parameters()):
+            return None  # it has the live names
         import peft
         tensors = module.state_dict(keep_vars=True)
         saved = peft.get_peft_model_state_dict(module, state_dict=tensors, adapter_name=name,
@@ -46,7 +48,7 @@ class Adapter:
         stored_names = {_name_of(tensor, tensors): stored for stored, tensor in saved.items()}
         renamed = {live for live, stored in stored_names.items() if live != stored}  # trained biases below keep theirs
         if known is not None and not (saved and renamed.isdisjoint(known) and known >= set(saved)):
-            return None  # it has the live names, or is no adapter's
+            return None  # likewise, or it is no adapter's
         return cls(stored_names, trained)
 
     def rename(self, name: str) -> str:

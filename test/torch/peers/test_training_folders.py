@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -235,6 +236,17 @@ class TrainingFolders(unittest.TestCase):
                     if value is not None:
                         self.assertEqual(type(value), type(state[word]), word)
                         self.assertTrue(torch.equal(torch.as_tensor(value), torch.as_tensor(state[word])), word)
+
+    def test_peft_is_not_asked_where_names_are_the_live_ones(self):
+        """It gathers the model's whole state."""
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+        models = [peft.get_peft_model(generate.language_model(), config) for _ in range(2)]
+        torch.save(models[0].state_dict(), self.folder / "live.pt")
+        with unittest.mock.patch.object(peft, "get_peft_model_state_dict", side_effect=AssertionError("it was asked")):
+            pawl.torch.load(self.folder / "live.pt", models[1])
+        twins = models[1].state_dict()
+        for name, tensor in models[0].state_dict().items():
+            self.assertTrue(torch.equal(tensor, twins[name]), name)
 
     def test_other_kinds_of_adapters(self):
         lora = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
