@@ -160,6 +160,15 @@ class NumbersTest(unittest.TestCase):
         pawl.torch.load(self.path, *loaded)
         self.assertEqual(expected, moments(*loaded))
 
+        for count in ((1 << 24) + 1, float((1 << 24) + 2), (1 << 24) + 4.5):
+            for each in state["optimizer"]["state"].values():
+                each["step"] = count
+            torch.save(state, self.path)
+            by_torch, by_pawl = training_of(2), training_of(2)
+            by_torch[1].load_state_dict(state["optimizer"])
+            pawl.torch.load(self.path, *by_pawl)
+            self.assertEqual(moments(*by_torch), moments(*by_pawl), count)
+
         for each in state["optimizer"]["state"].values():
             each["tempo"] = 0.5
         torch.save(state, self.path)

@@ -214,7 +214,7 @@ def _inner_hint(names: list[str], stored: Iterable[str]) -> str:
 
 def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[str, Any]
                ) -> list[tuple[Match, torch.Tensor]]:
-    """Numbers as the training has them; they have to be the same numbers."""
+    """Numbers as the training has them; they have to be the same numbers, but for a step that float32 doesn't have."""
     if not numbers:
         return []
     stored = [torch.empty(each.piece.box.size, dtype=staging_type(each)) for each in numbers]
@@ -223,10 +223,15 @@ def _converted(checkpoint: Checkpoint, numbers: Sequence[Match], access: dict[st
     wanted = [memory.to(each.piece.tensor.dtype) for each, memory in zip(numbers, stored, strict=True)]
     faults = [f"{each.piece}: {memory.item()} can't be represented as {each.piece.dtype}"
               for each, memory, value in zip(numbers, stored, wanted, strict=True)
-              if not torch.equal(value.to(torch.float64), memory.to(torch.float64))]
+              if not _is_rounded(each) and not torch.equal(value.to(torch.float64), memory.to(torch.float64))]
     if faults:
         raise Refused(first_of(faults))
     return list(zip(numbers, wanted, strict=True))
+
+
+def _is_rounded(match: Match) -> bool:
+    """Optimizers count in float32: torch's own load rounds an integer step beyond 2^24 to it."""
+    return match.piece.role == "step" and match.piece.dtype == "float32" and match.source.dtype == "int64"
 
 
 def unused_tensors(plan: LoadPlan, used: Sequence[int], with_optimizer: bool) -> list[str]:
