@@ -194,7 +194,7 @@ def dcp_objects(count, stored_bytes):
     entry_of_all = remembered(named(module + "metadata", "BytesStorageMetadata") + b")\x81", OTHER)
     return entry_of_all + made(module + "metadata", "Metadata", {
         "state_dict_metadata": dict_of([(text(key), get(OTHER)) for key in keys]),
-        "planner_data": dict_of([(text(key), path) for key, path in zip(keys, paths)]),
+        "planner_data": dict_of([(text(key), path) for key, path in zip(keys, paths, strict=True)]),
         "storage_data": dict_of([(index(key), place(at)) for at, key in enumerate(keys)])})
 
 
