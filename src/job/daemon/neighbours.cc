@@ -74,7 +74,7 @@ void Neighbours::tick() {
     // Whatever was sent may have been lost. A greeting may just be slow: a pawld that restarts finds all of them waiting.
     const Duration silent_for = now - link.heard;
     if (std::min(silent_for, tried_for) > dial_patience()) {
-      if (link.connection && silent_for <= deadlines_.silence)
+      if (link.connection && now - std::max(link.heard, link.connected) <= deadlines_.silence)
         dial_beside(link);
       else
         drop(link);
@@ -101,6 +101,7 @@ void Neighbours::connected(NodeId node, Result<std::unique_ptr<Stream>> stream) 
   link.dial.reset();
   if (!stream) return unconnected(link, stream.error());
   link.state = State::greeting;
+  link.connected = loop_.environment().clock.now();
   link.connection = greet(link, std::move(*stream));
 }
 
@@ -150,6 +151,7 @@ std::shared_ptr<Connection> Neighbours::greet(const Link& link, std::unique_ptr<
 void Neighbours::use_beside(Link& link) {
   if (link.connection) link.connection->close();
   link.connection = std::move(link.beside);
+  link.connected = loop_.environment().clock.now();
   link.state = State::greeting;
   drop_beside(link);
 }

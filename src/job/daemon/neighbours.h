@@ -67,6 +67,7 @@ class Neighbours {
     Duration heard{};  // steady clock
     Duration heard_boottime{};
     Duration attempted{};
+    Duration connected{};  // since when its connection is that of this link
     // While the connection says nothing, another one; it takes the first one's place when the peer answers on it. The first
     // one stays until then: the peer may only be slow.
     std::unique_ptr<Dial> dial_beside;
