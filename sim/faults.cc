@@ -26,7 +26,8 @@ const char* name_of(FaultType type) {
 }
 
 constexpr Duration kCommitsWithin = 4s;  // while a link is cut: what is known takes a detour
-constexpr Duration kGivenUpAfter = 5s;   // a killed trainer that has not died by then: its node goes, too
+constexpr Duration kGreetingTakes = 50ms;
+constexpr Duration kGivenUpAfter = 5s;  // a killed trainer that has not died by then: its node goes, too
 
 bool strikes(const InjectedFault& fault, std::uint32_t machine) {
   return machine < kMaskedMachines && (fault.mask >> machine & 1) != 0;
@@ -243,6 +244,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::outage:
         all_may_be_late(fault.length);
+        blame_a_long_outage(fault.length);
         cut_all(1);
         heal(fault.length, [this] { cut_all(-1); });
         away(cluster_.control.downs, fault.length);
@@ -481,6 +483,13 @@ class Injector : public std::enable_shared_from_this<Injector> {
   // way has deadlines.
   void all_may_be_late(Duration length) {
     for (Duration& until : cluster_.may_be_late_until) until = std::max(until, cluster_.scheduler.now() + length + 2s);
+  }
+
+  // After it links have to be made anew before the deadline for silence, which their own deadline and a greeting take.
+  void blame_a_long_outage(Duration length) {
+    const job::Deadlines deadlines = job::derive_deadlines(std::chrono::milliseconds(cluster_.options.deadline_ms));
+    if (length + deadlines.redial + kGreetingTakes <= deadlines.silence) return;
+    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i) blame(i, length);
   }
 
   void away(int& faults, Duration length) {

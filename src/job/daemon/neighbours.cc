@@ -7,14 +7,6 @@
 
 namespace pawl::job {
 
-using namespace std::chrono_literals;
-
-namespace {
-
-constexpr Duration kDialPatienceMin = 200ms;
-
-}  // namespace
-
 Neighbours::Neighbours(Loop& loop, Hello self, Deadlines deadlines, Handlers handlers)
     : loop_(loop),
       self_(std::move(self)),
@@ -73,7 +65,7 @@ void Neighbours::tick() {
     const Duration tried_for = now - link.attempted;
     // Whatever was sent may have been lost. A greeting may just be slow: a pawld that restarts finds all of them waiting.
     const Duration silent_for = now - link.heard;
-    if (std::min(silent_for, tried_for) > dial_patience()) {
+    if (std::min(silent_for, tried_for) > deadlines_.redial) {
       if (link.connection && now - std::max(link.heard, link.connected) <= deadlines_.silence)
         dial_beside(link);
       else
@@ -103,11 +95,6 @@ void Neighbours::connected(NodeId node, Result<std::unique_ptr<Stream>> stream) 
   link.state = State::greeting;
   link.connected = loop_.environment().clock.now();
   link.connection = greet(link, std::move(*stream));
-}
-
-// Well below the deadline for silence, for a link that was cut for most of it.
-Duration Neighbours::dial_patience() const {
-  return std::max<Duration>(deadlines_.silence / 8, kDialPatienceMin);
 }
 
 // In place of an earlier one that did not get there.

@@ -81,7 +81,6 @@ class Neighbours {
   void use_beside(Link& link);
   void drop_beside(Link& link);
   [[nodiscard]] std::shared_ptr<Connection> greet(const Link& link, std::unique_ptr<Stream> stream);
-  [[nodiscard]] Duration dial_patience() const;
   void on_frame(NodeId node, const std::shared_ptr<Connection>& from, Frame& frame);
   void broken(NodeId node, const std::shared_ptr<Connection>& connection, const Error& error);
   void unconnected(Link& link, const Error& error);

@@ -33,6 +33,7 @@ Deadlines derive_deadlines(Duration budget) {
   Deadlines deadlines;
   deadlines.heartbeat_interval = std::clamp<Duration>(whole / 60, milliseconds(10), seconds(1));
   deadlines.silence = whole;
+  deadlines.redial = std::max<Duration>(whole / 8, milliseconds(200));
   deadlines.communication_grace = std::min<Duration>(whole / 10, seconds(10));
   deadlines.trainer_exit_grace = std::clamp<Duration>(whole / 150, milliseconds(10), milliseconds(500));
   deadlines.inventory = std::max<Duration>(whole, kControlRetry);

@@ -18,6 +18,9 @@ struct Deadlines {
   Duration heartbeat_interval;   // 1/60    50 ms  between neighbours
   Duration silence;              // 1       3 s    no word from an accepting neighbour: pawld restarts within this, or
                                  //                the node is silent
+  Duration redial;               // 1/8     375 ms nothing was heard on a link: another is made beside it. At least
+                                 //                200 ms. What cuts all links for less than silence - redial evicts
+                                 //                nobody
   Duration communication_grace;  // 1/10    300 ms a collective failed: how long a death may take to show before rolling
                                  //                back in place
   Duration trainer_exit_grace;   // 1/150   20 ms  a trainer died: how long the rest of its node may take to die with it

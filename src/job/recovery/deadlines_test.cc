@@ -16,6 +16,7 @@ TEST(Deadlines, OfTheDefaultBudget) {
   const Deadlines d = derive_deadlines(seconds(3));
   EXPECT_EQ(d.heartbeat_interval, milliseconds(50));
   EXPECT_EQ(d.silence, seconds(3));
+  EXPECT_EQ(d.redial, milliseconds(375));
   EXPECT_EQ(d.communication_grace, milliseconds(300));
   EXPECT_EQ(d.trainer_exit_grace, milliseconds(20));
   EXPECT_EQ(d.inventory, seconds(3));
@@ -34,6 +35,7 @@ TEST(Deadlines, TheirOrderHoldsForEveryBudget) {
     const Deadlines d = derive_deadlines(budget);
     EXPECT_GT(d.heartbeat_interval.count(), 0);
     EXPECT_LE(d.heartbeat_interval * 10, d.silence);
+    EXPECT_LE(d.redial * 2, d.silence);
     EXPECT_LT(d.silence, d.lease);
     EXPECT_EQ(d.lease % seconds(1), Duration(0));
     EXPECT_LT(d.lease / 4, d.absence);
