@@ -343,6 +343,11 @@ PAWL_API pawl_status pawl_rendezvous_set(pawl_trainer* trainer, const char* key,
 /* Waits for the key. PAWL_TIMEOUT: it was not there in time. */
 PAWL_API pawl_status pawl_rendezvous_get(pawl_trainer* trainer, const char* key, void* value, size_t* size,
                                          uint32_t timeout_ms);
+/* Waits for `count` keys, and asks for up to 256 of them at once: gloo's mesh has each rank read a key of every other.
+ * sizes[i]: the length of the value of keys[i]. `values`: the values, one after another; *size: their capacity on entry,
+ * their length on return. PAWL_TIMEOUT: not all were there in time. */
+PAWL_API pawl_status pawl_rendezvous_get_all(pawl_trainer* trainer, const char* const* keys, size_t count, void* values,
+                                             size_t* size, size_t* sizes, uint32_t timeout_ms);
 /* Doesn't wait: PAWL_TIMEOUT if the key is not there. */
 PAWL_API pawl_status pawl_rendezvous_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size);
 /* Adds `amount` to the value, a decimal number (0 if the key is not there). *sum may be NULL. PAWL_INVALID: the value

@@ -318,6 +318,23 @@ class Trainer {
       return pawl_rendezvous_get(handle_, key.c_str(), buffer, size, timeout_ms);
     });
   }
+  // Waits for all of them. `values` becomes as long as `keys`.
+  Status rendezvous_get_all(const std::vector<std::string>& keys, std::vector<std::string>* values,
+                            std::chrono::milliseconds timeout) {
+    const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
+    std::vector<const char*> names;
+    for (const std::string& key : keys) names.push_back(key.c_str());
+    std::vector<std::size_t> sizes(keys.size());
+    std::string all;
+    const Status got = value_of(&all, kValueBytes, [&](char* buffer, std::size_t* size) {
+      return pawl_rendezvous_get_all(handle_, names.data(), names.size(), buffer, size, sizes.data(), timeout_ms);
+    });
+    values->clear();
+    std::size_t at = 0;
+    for (std::size_t i = 0; got == Status::ok && i < sizes.size(); at += sizes[i], ++i)
+      values->push_back(all.substr(at, sizes[i]));
+    return got;
+  }
   // Doesn't wait: `timeout` if the key is not there.
   Status rendezvous_try_get(const std::string& key, std::string* value) {
     return value_of(value, kValueBytes, [&](char* buffer, std::size_t* size) {

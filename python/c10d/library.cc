@@ -34,6 +34,7 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   find(library, "pawl_error", found.error);
   find(library, "pawl_rendezvous_set", found.rendezvous_set);
   find(library, "pawl_rendezvous_get", found.rendezvous_get);
+  find(library, "pawl_rendezvous_get_all", found.rendezvous_get_all);
   find(library, "pawl_rendezvous_try_get", found.rendezvous_try_get);
   find(library, "pawl_rendezvous_add", found.rendezvous_add);
   find(library, "pawl_rendezvous_compare_set", found.rendezvous_compare_set);
@@ -47,6 +48,7 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   required(functions_.error, "pawl_error");
   required(functions_.rendezvous_set, "pawl_rendezvous_set");  // at once, not in the middle of making a group
   required(functions_.rendezvous_get, "pawl_rendezvous_get");
+  required(functions_.rendezvous_get_all, "pawl_rendezvous_get_all");
   trainer_ = reinterpret_cast<pawl_trainer*>(handle);
 }
 
@@ -99,6 +101,17 @@ Answer Library::rendezvous_get(const std::string& key, void* value, std::size_t&
   if (trainer_ == nullptr) return Answer::unreachable;
   return Answer(
       required(functions_.rendezvous_get, "pawl_rendezvous_get")(trainer_, key.c_str(), value, &size, timeout_ms));
+}
+
+Answer Library::rendezvous_get_all(const std::vector<std::string>& keys, void* values, std::size_t& size,
+                                   std::vector<std::size_t>& sizes, std::uint32_t timeout_ms) const {
+  std::vector<const char*> names;
+  for (const std::string& key : keys) names.push_back(key.c_str());
+  sizes.resize(keys.size());
+  std::shared_lock lock(mutex_);
+  if (trainer_ == nullptr) return Answer::unreachable;
+  return Answer(required(functions_.rendezvous_get_all, "pawl_rendezvous_get_all")(
+      trainer_, names.data(), names.size(), values, &size, sizes.data(), timeout_ms));
 }
 
 Answer Library::rendezvous_try_get(const std::string& key, void* value, std::size_t& size) const {

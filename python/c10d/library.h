@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <shared_mutex>
 #include <string>
+#include <vector>
 
 struct pawl_trainer;
 
@@ -45,6 +46,8 @@ class Library {
   [[nodiscard]] Answer rendezvous_set(const std::string& key, const void* value, std::size_t size) const;
   [[nodiscard]] Answer rendezvous_get(const std::string& key, void* value, std::size_t& size,
                                       std::uint32_t timeout_ms) const;
+  [[nodiscard]] Answer rendezvous_get_all(const std::vector<std::string>& keys, void* values, std::size_t& size,
+                                          std::vector<std::size_t>& sizes, std::uint32_t timeout_ms) const;
   [[nodiscard]] Answer rendezvous_try_get(const std::string& key, void* value, std::size_t& size) const;
   [[nodiscard]] Answer rendezvous_add(const std::string& key, std::int64_t amount, std::int64_t& sum) const;
   [[nodiscard]] Answer rendezvous_compare_set(const std::string& key, const void* expected, std::size_t expected_size,
@@ -65,6 +68,8 @@ class Library {
     const char* (*error)(const pawl_trainer*) = nullptr;
     int (*rendezvous_set)(pawl_trainer*, const char*, const void*, std::size_t) = nullptr;
     int (*rendezvous_get)(pawl_trainer*, const char*, void*, std::size_t*, std::uint32_t) = nullptr;
+    int (*rendezvous_get_all)(pawl_trainer*, const char* const*, std::size_t, void*, std::size_t*, std::size_t*,
+                              std::uint32_t) = nullptr;
     int (*rendezvous_try_get)(pawl_trainer*, const char*, void*, std::size_t*) = nullptr;
     int (*rendezvous_add)(pawl_trainer*, const char*, std::int64_t, std::int64_t*) = nullptr;
     int (*rendezvous_compare_set)(pawl_trainer*, const char*, const void*, std::size_t, const void*, std::size_t, void*,

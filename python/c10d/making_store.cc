@@ -16,6 +16,11 @@ MakingStore::Bytes MakingStore::get(const std::string& key) {
   return below_->get(key);
 }
 
+std::vector<MakingStore::Bytes> MakingStore::multiGet(const std::vector<std::string>& keys) {
+  wait(keys);
+  return below_->multiGet(keys);
+}
+
 void MakingStore::wait(const std::vector<std::string>& keys) {
   for (;;) {
     const Clock::time_point began = Clock::now();

@@ -31,6 +31,12 @@ class MakingStore final : public ::c10d::Store {
   std::int64_t getNumKeys() override { return below_->getNumKeys(); }
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override { wait(keys); }
+  bool hasExtendedApi() const override { return below_->hasExtendedApi(); }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override {
+    below_->multiSet(keys, values);
+  }
+  void append(const std::string& key, const Bytes& value) override { below_->append(key, value); }
 
  private:
   const StorePointer below_;

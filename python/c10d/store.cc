@@ -46,6 +46,23 @@ std::pair<Answer, Bytes> read_value(Read read, std::size_t likely_size = 0) {
   }
 }
 
+std::vector<Bytes> split(const Bytes& all, const std::vector<std::size_t>& sizes) {
+  std::vector<Bytes> values;
+  auto at = all.begin();
+  for (const std::size_t size : sizes) {
+    values.emplace_back(at, at + static_cast<std::ptrdiff_t>(size));
+    at += static_cast<std::ptrdiff_t>(size);
+  }
+  return values;
+}
+
+[[noreturn]] void fail_late(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  const std::string which =
+      keys.size() == 1 ? keys.front() : std::to_string(keys.size()) + " keys, the first of them " + keys.front();
+  C10_THROW_ERROR(DistStoreError, "pawl: store get of " + which + ": no rank has set it within " +
+                                      std::to_string(timeout.count()) + " ms");
+}
+
 }  // namespace
 
 void LocalKeys::set(const std::string& key, Bytes value) {
@@ -117,7 +134,7 @@ Bytes PawlStore::compareSet(const std::string& key, const Bytes& expected, const
 }
 
 Bytes PawlStore::get(const std::string& key) {
-  return wait_for(key, timeout_);
+  return wait_for({key}, timeout_).front();
 }
 
 std::int64_t PawlStore::add(const std::string& key, std::int64_t amount) {
@@ -154,29 +171,58 @@ std::int64_t PawlStore::getNumKeys() {
 }
 
 void PawlStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  const Clock::time_point until = Clock::now() + timeout;
-  for (const std::string& key : keys) {
-    wait_for(key, std::max(std::chrono::milliseconds(0),
-                           std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now())));
+  wait_for(keys, timeout);
+}
+
+std::vector<Bytes> PawlStore::multiGet(const std::vector<std::string>& keys) {
+  return wait_for(keys, timeout_);
+}
+
+void PawlStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
+  if (keys.size() != values.size())
+    C10_THROW_ERROR(DistStoreError, "pawl: store multi-set: a value for each key, please");
+  for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
+}
+
+void PawlStore::append(const std::string& key, const Bytes& value) {
+  for (Bytes before;;) {
+    Bytes after = before;
+    after.insert(after.end(), value.begin(), value.end());
+    Bytes there = compareSet(key, before, after);
+    if (there == after) return;
+    before = std::move(there);
   }
 }
 
-Bytes PawlStore::wait_for(const std::string& key, std::chrono::milliseconds timeout) {
+std::vector<Bytes> PawlStore::wait_for(const Keys& keys, std::chrono::milliseconds timeout) {
+  if (keys.empty()) return {};
+  return in_loopback() ? wait_in_loopback(keys, timeout) : wait_in_job(keys, timeout);
+}
+
+std::vector<Bytes> PawlStore::wait_in_loopback(const Keys& keys, std::chrono::milliseconds timeout) {
   const Clock::time_point until = Clock::now() + timeout;
-  if (in_loopback()) {
-    if (auto value = local_->get(key, until)) return *value;
+  std::vector<Bytes> values;
+  for (const std::string& key : keys) {
+    auto value = local_->get(key, until);
+    if (!value) fail_late(keys, timeout);
+    values.push_back(std::move(*value));
   }
-  while (!in_loopback()) {
+  return values;
+}
+
+std::vector<Bytes> PawlStore::wait_in_job(const Keys& keys, std::chrono::milliseconds timeout) {
+  const Clock::time_point until = Clock::now() + timeout;
+  std::vector<std::size_t> sizes;
+  for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
     const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kStoreSlice).count());
-    auto [answer, value] = read_value(
-        [&](void* buffer, std::size_t& size) { return Library::loaded().rendezvous_get(key, buffer, size, slice); });
-    if (answer == Answer::ok) return value;
-    if (answer != Answer::timeout) fail("get", key, answer);
-    if (left <= kStoreSlice) break;
+    const auto [answer, all] = read_value([&](void* buffer, std::size_t& size) {
+      return Library::loaded().rendezvous_get_all(keys, buffer, size, sizes, slice);
+    });
+    if (answer == Answer::ok) return split(all, sizes);
+    if (answer != Answer::timeout) fail("get", keys.front(), answer);
+    if (left <= kStoreSlice) fail_late(keys, timeout);
   }
-  C10_THROW_ERROR(DistStoreError, "pawl: store get of " + key + ": no rank has set it within " +
-                                      std::to_string(timeout.count()) + " ms");
 }
 
 }  // namespace pawl

@@ -56,9 +56,17 @@ class PawlStore final : public ::c10d::Store {
   std::int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  // gloo reads the keys of all ranks by it, if GLOO_ENABLE_STORE_V2_API is set: one request, not one a rank.
+  bool hasExtendedApi() const override { return true; }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override;
+  void append(const std::string& key, const Bytes& value) override;
 
  private:
-  Bytes wait_for(const std::string& key, std::chrono::milliseconds timeout);
+  using Keys = std::vector<std::string>;
+  std::vector<Bytes> wait_for(const Keys& keys, std::chrono::milliseconds timeout);
+  std::vector<Bytes> wait_in_loopback(const Keys& keys, std::chrono::milliseconds timeout);
+  std::vector<Bytes> wait_in_job(const Keys& keys, std::chrono::milliseconds timeout);
 
   std::shared_ptr<LocalKeys> local_;
 };

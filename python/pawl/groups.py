@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -52,6 +53,8 @@ def register() -> None:
     import torch.distributed as dist
 
     keep_default_group()
+    # gloo's mesh: each rank reads what all others have set, with one request (PyTorch 2.7 and later), not one a rank.
+    os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
     c10d = _extension.load()
     nccl = _make_nccl if _has_nccl() else None
     c10d.set_makers(_make_device, _make_gloo, nccl)

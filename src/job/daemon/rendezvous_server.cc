@@ -85,7 +85,7 @@ void RendezvousServer::serve(RendezvousRequest request, OnAnswer on_answer) {
   const std::string key = request.key;
   if (const auto answer = store_.apply(request)) {
     on_answer(*answer);
-  } else if (request.op == RendezvousOp::get) {
+  } else if (!changes_something(request.op)) {
     (void)wait(std::move(request), std::move(on_answer));
     return;
   }
@@ -99,9 +99,23 @@ void RendezvousServer::answer_waiting(const std::string& key) {
     ids.push_back(one->second);
   std::vector<Wait> answered;
   for (const std::uint64_t id : ids)
-    if (const auto wait = waits_.find(id); store_.apply(wait->second.request)) answered.push_back(take(wait));
+    if (const auto wait = waits_.find(id); is_complete(id, wait->second)) answered.push_back(take(wait));
   for (const Wait& wait : answered)
     if (const auto answer = store_.apply(wait.request)) wait.on_answer(*answer);
+}
+
+// Of several keys it goes on to wait for the next one that is missing.
+bool RendezvousServer::is_complete(std::uint64_t id, Wait& wait) {
+  by_key_.erase({wait.keys[wait.missing], id});
+  for (; wait.missing < wait.keys.size(); ++wait.missing)
+    if (!store_.has(wait.keys[wait.missing])) break;
+  if (wait.missing == wait.keys.size()) {
+    wait.missing = 0;
+    if (store_.apply(wait.request)) return true;
+    while (store_.has(wait.keys[wait.missing])) ++wait.missing;  // erased meanwhile
+  }
+  by_key_.emplace(wait.keys[wait.missing], id);
+  return false;
 }
 
 std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answer, bool passed) {
@@ -118,10 +132,12 @@ std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answ
       (void)take(waits_.find(std::get<2>(*earlier)));
   const Duration until = request.wait_ms == 0 ? Duration::max() : now + std::chrono::milliseconds(request.wait_ms);
   const std::uint64_t id = next_id_++;
-  by_key_.emplace(request.key, id);
+  std::vector<std::string> keys{request.key};
+  if (request.op == RendezvousOp::get_all) (void)unpack(request.value, keys);  // what was decoded can be unpacked
+  by_key_.emplace(keys.front(), id);
   by_request_.emplace(request.client, request.number, id);
   by_end_.emplace(until, id);
-  waits_.emplace(id, Wait{std::move(request), std::move(on_answer), until, passed});
+  waits_.emplace(id, Wait{std::move(request), std::move(on_answer), std::move(keys), 0, until, passed});
   return id;
 }
 
@@ -129,7 +145,7 @@ RendezvousServer::Wait RendezvousServer::take(Waits::iterator found) {
   const std::uint64_t id = found->first;
   Wait wait = std::move(found->second);
   waits_.erase(found);
-  by_key_.erase({wait.request.key, id});
+  by_key_.erase({wait.keys[wait.missing], id});
   by_request_.erase({wait.request.client, wait.request.number, id});
   by_end_.erase({wait.until, id});
   return wait;

@@ -59,6 +59,8 @@ class RendezvousServer {
   struct Wait {
     RendezvousRequest request;
     OnAnswer on_answer;
+    std::vector<std::string> keys;  // looked for; all before `missing` have been there
+    std::size_t missing = 0;
     Duration until{};     // nobody waits any longer
     bool passed = false;  // for another node: only to the root itself, or it could go round in circles
   };
@@ -72,6 +74,7 @@ class RendezvousServer {
   void answer_waiting(const std::string& key);
   std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer, bool passed = false);
   Wait take(Waits::iterator found);
+  [[nodiscard]] bool is_complete(std::uint64_t id, Wait& wait);
   void send(std::uint64_t id, const Wait& wait);
 
   Clock& clock_;
@@ -80,7 +83,8 @@ class RendezvousServer {
   RendezvousStore store_;  // at the root: of the whole job
   Generation entered_;
   Waits waits_;  // by id. At the root: gets; elsewhere: what the root has not answered
-  // The same by what is looked for: all ranks wait here at once, and each of their keys is put once.
+  // The same by what is looked for, of several keys the one that is missing: all ranks wait here at once, and each of
+  // their keys is put once.
   std::set<std::pair<std::string, std::uint64_t>> by_key_;
   std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> by_request_;  // client, number, id
   std::set<std::pair<Duration, std::uint64_t>> by_end_;

@@ -67,6 +67,27 @@ TEST_F(Rendezvous, TheRootAnswersAndLetsAGetWaitForItsKey) {
   EXPECT_EQ(server.waiting_count(), 0u);
 }
 
+TEST_F(Rendezvous, WhoAsksForManyKeysWaitsForTheLastOfThem) {
+  server.enter();
+  const auto set = [this](const std::string& key) {
+    server.ask(asks(RendezvousOp::set, key, "of " + key), [](const RendezvousAnswer&) {});
+  };
+  set("b");
+  server.ask(asks(RendezvousOp::get_all, "a", pack(std::vector<std::string>{"a", "b", "c"})), into(answers));
+  set("c");
+  EXPECT_TRUE(answers.empty());
+  server.ask(asks(RendezvousOp::erase, "b"), [](const RendezvousAnswer&) {});
+  set("a");  // waits for b from now on
+  EXPECT_TRUE(answers.empty());
+  EXPECT_EQ(server.waiting_count(), 1u);
+  server.ask(asks(RendezvousOp::erase, "a"), [](const RendezvousAnswer&) {});
+  set("b");
+  EXPECT_TRUE(answers.empty());
+  set("a");
+  EXPECT_EQ(answers, std::vector<std::string>{pack(std::vector<std::string>{"of a", "of b", "of c"})});
+  EXPECT_EQ(server.waiting_count(), 0u);
+}
+
 TEST_F(Rendezvous, AnAnswerMayAskAgainAtOnce) {
   server.enter();
   server.ask(asks(RendezvousOp::get, "a"), [&](const RendezvousAnswer& first) {

@@ -23,12 +23,7 @@ bool RendezvousStore::is_new_change(const RendezvousRequest& request) const {
 }
 
 std::optional<RendezvousAnswer> RendezvousStore::apply(const RendezvousRequest& request) {
-  if (!changes_something(request.op)) {
-    const auto found = values_.find(request.key);
-    if (found != values_.end()) return RendezvousAnswer{true, found->second, {}};
-    if (request.op == RendezvousOp::try_get) return RendezvousAnswer{false, {}, {}};
-    return std::nullopt;
-  }
+  if (!changes_something(request.op)) return read(request);
   if (is_new_change(request)) {
     RendezvousAnswer answer = carry_out(request);
     if (request.client != 0) last_[request.client] = {request.number, answer};
@@ -37,6 +32,28 @@ std::optional<RendezvousAnswer> RendezvousStore::apply(const RendezvousRequest& 
   const Last& last = last_.at(request.client);
   if (request.number == last.number) return last.answer;
   return std::nullopt;
+}
+
+std::optional<RendezvousAnswer> RendezvousStore::read(const RendezvousRequest& request) const {
+  if (request.op == RendezvousOp::get_all) return read_all(request);
+  const auto found = values_.find(request.key);
+  if (found != values_.end()) return RendezvousAnswer{true, found->second, {}};
+  if (request.op == RendezvousOp::try_get) return RendezvousAnswer{false, {}, {}};
+  return std::nullopt;
+}
+
+std::optional<RendezvousAnswer> RendezvousStore::read_all(const RendezvousRequest& request) const {
+  std::vector<std::string> keys;
+  if (!unpack(request.value, keys)) return refused("keys that can't be read");
+  std::vector<std::string> values;
+  std::size_t bytes = 0;
+  for (const std::string& key : keys) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return std::nullopt;
+    bytes += found->second.size();
+    if (values.empty() || bytes <= kValuesBytesMax) values.push_back(found->second);
+  }
+  return RendezvousAnswer{true, pack(values), {}};
 }
 
 RendezvousAnswer RendezvousStore::carry_out(const RendezvousRequest& request) {
@@ -52,6 +69,7 @@ RendezvousAnswer RendezvousStore::carry_out(const RendezvousRequest& request) {
       return {values_.erase(request.key) > 0, {}, {}};
     case RendezvousOp::get:
     case RendezvousOp::try_get:
+    case RendezvousOp::get_all:
       break;
   }
   return refused("no such operation");

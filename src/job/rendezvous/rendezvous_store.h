@@ -21,8 +21,9 @@ namespace pawl::job {
 
 class RendezvousStore {
  public:
-  // nullopt: a get of a key that is not there yet; or a repetition whose client has long gone on.
+  // nullopt: a get of a key, or a get_all of keys, not all of which are there yet; or a repetition whose client has long gone on.
   [[nodiscard]] std::optional<RendezvousAnswer> apply(const RendezvousRequest& request);
+  [[nodiscard]] bool has(const std::string& key) const { return values_.count(key) > 0; }
   // Whether apply() would do something that it has not done before.
   [[nodiscard]] bool is_new_change(const RendezvousRequest& request) const;
 
@@ -38,6 +39,8 @@ class RendezvousStore {
     RendezvousAnswer answer;
   };
   [[nodiscard]] RendezvousAnswer carry_out(const RendezvousRequest& request);
+  [[nodiscard]] std::optional<RendezvousAnswer> read(const RendezvousRequest& request) const;
+  [[nodiscard]] std::optional<RendezvousAnswer> read_all(const RendezvousRequest& request) const;
   [[nodiscard]] RendezvousAnswer add(const RendezvousRequest& request);
   [[nodiscard]] RendezvousAnswer compare_set(const RendezvousRequest& request);
 

@@ -56,6 +56,37 @@ TEST(RendezvousStore, SetsGetsAndErases) {
   EXPECT_FALSE(client.ask(request(RendezvousOp::erase, "k")).found);
 }
 
+std::vector<std::string> values_in(const std::optional<RendezvousAnswer>& answer) {
+  std::vector<std::string> values;
+  EXPECT_TRUE(answer && unpack(answer->value, values));
+  return values;
+}
+
+TEST(RendezvousStore, ReadsManyKeysOnceAllAreThere) {
+  RendezvousStore store;
+  Client client(store, 1);
+  const RendezvousRequest all = request(RendezvousOp::get_all, "a", pack(std::vector<std::string>{"a", "b", "a"}));
+  (void)client.ask(request(RendezvousOp::set, "a", "1"));
+  EXPECT_FALSE(store.is_new_change(all));
+  EXPECT_FALSE(store.apply(all));
+  (void)client.ask(request(RendezvousOp::set, "b", std::string("\0", 1)));
+  EXPECT_EQ(values_in(store.apply(all)), (std::vector<std::string>{"1", std::string("\0", 1), "1"}));
+  EXPECT_FALSE(store.apply(request(RendezvousOp::get_all, "a", "no keys"))->refused.empty());
+}
+
+TEST(RendezvousStore, OfManyLargeValuesTheFirstOnesAreRead) {
+  RendezvousStore store;
+  Client client(store, 1);
+  const std::string large(kValuesBytesMax / 2, 'v');
+  for (const char* key : {"a", "b", "c"}) (void)client.ask(request(RendezvousOp::set, key, large));
+  const auto ask = [&](std::vector<std::string> keys) {
+    return values_in(store.apply(request(RendezvousOp::get_all, keys[0], pack(keys))));
+  };
+  EXPECT_EQ(ask({"a", "b", "c"}).size(), 2u);
+  (void)client.ask(request(RendezvousOp::set, "a", large + large + large));
+  EXPECT_EQ(ask({"a", "b", "c"}).size(), 1u);
+}
+
 TEST(RendezvousStore, AddsDecimalTextAndRefusesWhatIsNone) {
   RendezvousStore store;
   Client client(store, 1);

@@ -12,11 +12,14 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/c_status.h"
 #include "base/c_struct.h"
+#include "base/check.h"
 #include "base/text.h"
 #include "job/trainer/trainer.h"
 #include "job/trainer/without_pawl.h"
@@ -224,6 +227,20 @@ bool is_place(const void* value, const size_t* size) {
 
 std::string bytes_of(const void* value, size_t size) {
   return {static_cast<const char*>(value), size};
+}
+
+constexpr size_t kKeysAtOnce = 256;
+
+// The values of the first of these keys, one at least.
+Result<std::vector<std::string>> ask_for_all(pawl_trainer* trainer, std::span<const std::string> keys,
+                                             pawl::Deadline deadline) {
+  RendezvousRequest request = request_of(RendezvousOp::get_all, keys.front().c_str());
+  request.value = pawl::job::pack(keys);
+  PAWL_ASSIGN(const RendezvousAnswer answer, ask_rendezvous(trainer, std::move(request), deadline));
+  std::vector<std::string> values;
+  PAWL_ENSURE(pawl::job::unpack(answer.value, values) && !values.empty() && values.size() <= keys.size(),
+              "pawld's answer makes no sense");
+  return values;
 }
 
 }  // namespace
@@ -452,6 +469,26 @@ pawl_status pawl_rendezvous_get(pawl_trainer* trainer, const char* key, void* va
   const Result<RendezvousAnswer> got = ask_rendezvous(trainer, request_of(RendezvousOp::get, key),
                                                       pawl::Deadline::in(std::chrono::milliseconds(timeout_ms)));
   return got ? put_value(trainer, key, got->value, value, size) : failed_anywhere(trainer, got.error());
+}
+
+pawl_status pawl_rendezvous_get_all(pawl_trainer* trainer, const char* const* keys, size_t count, void* values,
+                                    size_t* size, size_t* sizes, uint32_t timeout_ms) {
+  const bool sound = keys != nullptr && sizes != nullptr && count > 0 && is_place(values, size) &&
+                     std::all_of(keys, keys + count, [](const char* key) { return key != nullptr; });
+  const pawl_status entered = enter_rendezvous(trainer, sound);
+  if (entered != PAWL_OK) return entered;
+  const auto deadline = pawl::Deadline::in(std::chrono::milliseconds(timeout_ms));
+  std::string found;
+  for (size_t at = 0; at < count;) {
+    const std::vector<std::string> wanted(keys + at, keys + std::min(count, at + kKeysAtOnce));
+    const Result<std::vector<std::string>> got = ask_for_all(trainer, wanted, deadline);
+    if (!got) return failed_anywhere(trainer, got.error());
+    for (const std::string& value : *got) {
+      sizes[at++] = value.size();
+      found += value;
+    }
+  }
+  return put_value(trainer, keys[0], found, values, size);
 }
 
 pawl_status pawl_rendezvous_try_get(pawl_trainer* trainer, const char* key, void* value, size_t* size) {

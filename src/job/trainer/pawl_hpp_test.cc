@@ -40,6 +40,9 @@ TEST_F(PawlHpp, ValuesOfAnyLengthAreRead) {
     EXPECT_EQ(trainer.rendezvous_get("key", &found, std::chrono::seconds(5)), Status::ok);
     EXPECT_TRUE(found == value) << size;
     found = "old";
+    std::vector<std::string> all;
+    EXPECT_EQ(trainer.rendezvous_get_all({"key", "key"}, &all, std::chrono::seconds(5)), Status::ok);
+    EXPECT_EQ(all, (std::vector<std::string>{value, value}));
     EXPECT_EQ(trainer.rendezvous_try_get("key", &found), Status::ok);
     EXPECT_TRUE(found == value) << size;
   }
@@ -48,6 +51,9 @@ TEST_F(PawlHpp, ValuesOfAnyLengthAreRead) {
   EXPECT_EQ(trainer.rendezvous_try_get("nothing", &found), Status::timeout);
   EXPECT_EQ(found, "");
   EXPECT_EQ(trainer.rendezvous_get("nothing", &found, std::chrono::milliseconds(1)), Status::timeout);
+  std::vector<std::string> all;
+  EXPECT_EQ(trainer.rendezvous_get_all({"key", "nothing"}, &all, std::chrono::milliseconds(1)), Status::timeout);
+  EXPECT_TRUE(all.empty());
 }
 
 TEST_F(PawlHpp, CompareSetReadsValuesOfAnyLengthAndSetsOnce) {

@@ -439,9 +439,15 @@ Result<RendezvousAnswer> Trainer::rendezvous(RendezvousRequest request, Deadline
     if (!seat_) return Error{Code::invalid, "no seat yet: pawl_recover_join comes first"};
     message.generation = Generation(seat_->generation);
     request.key = text(seat_->rendezvous_prefix, '/', request.key);
+    if (request.op == RendezvousOp::get_all) {
+      std::vector<std::string> keys;
+      PAWL_ENSURE(unpack(request.value, keys), "keys that can't be read");
+      for (std::string& each : keys) each = text(seat_->rendezvous_prefix, '/', each);
+      request.value = pack(keys);
+    }
   }
   const std::string key = request.key;
-  if (request.op == RendezvousOp::get) {
+  if (request.op == RendezvousOp::get || request.op == RendezvousOp::get_all) {
     const auto left = std::chrono::ceil<milliseconds>(deadline.left()).count();
     request.wait_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 1, UINT32_MAX));
   }

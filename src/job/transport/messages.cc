@@ -6,6 +6,23 @@
 #include "base/text.h"
 
 namespace pawl::job {
+
+std::string pack(std::span<const std::string> strings) {
+  Writer out;
+  out.u32(static_cast<std::uint32_t>(strings.size()));
+  for (const std::string& each : strings) out.str(each);
+  return out.take();
+}
+
+bool unpack(std::string_view packed, std::vector<std::string>& strings) {
+  Reader in(packed);
+  const std::uint32_t count = in.u32();
+  strings.clear();
+  if (count > kKeysMax) return false;
+  for (std::uint32_t i = 0; i < count && in.ok(); ++i) strings.push_back(in.str());
+  return in.done();
+}
+
 namespace {
 
 template <class Field>
@@ -92,6 +109,10 @@ class FieldReader {
 };
 
 bool is_valid(const RendezvousRequest& request) {
+  if (request.op == RendezvousOp::get_all) {
+    std::vector<std::string> keys;
+    return unpack(request.value, keys) && !keys.empty();
+  }
   return request.op >= RendezvousOp::set && request.op <= RendezvousOp::erase;
 }
 bool is_valid(const RendezvousMessage& message) {

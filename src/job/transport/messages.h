@@ -18,8 +18,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -98,10 +100,17 @@ enum class RendezvousOp : std::uint8_t {
   compare_set = 5,  // `value` where it has `expected`, or is not there and `expected` is empty; answers what is there
                     // now (`expected`, where the key is not there)
   erase = 6,        // found: it was there
+  get_all = 7,      // `value`: keys, packed. Once all are there: their values, packed; of the first ones only, at least
+                    // of one, where all come to more than kValuesBytesMax
 };
 [[nodiscard]] constexpr bool changes_something(RendezvousOp op) {
-  return op != RendezvousOp::get && op != RendezvousOp::try_get;
+  return op != RendezvousOp::get && op != RendezvousOp::try_get && op != RendezvousOp::get_all;
 }
+inline constexpr std::size_t kKeysMax = 4096;  // of one get_all
+inline constexpr std::size_t kValuesBytesMax = std::size_t{8} << 20;
+// Several strings as one. unpack: false where it is none of pack, or more than kKeysMax.
+[[nodiscard]] std::string pack(std::span<const std::string> strings);
+[[nodiscard]] bool unpack(std::string_view packed, std::vector<std::string>& strings);
 
 struct RendezvousRequest {
   RendezvousOp op = RendezvousOp::get;
@@ -111,7 +120,7 @@ struct RendezvousRequest {
   std::string value;
   std::string expected;
   std::int64_t amount = 0;
-  std::uint32_t wait_ms = 0;  // get: nobody waits for the answer any longer. 0: for ever
+  std::uint32_t wait_ms = 0;  // get, get_all: nobody waits for the answer any longer. 0: for ever
   bool operator==(const RendezvousRequest&) const = default;
 };
 

@@ -148,7 +148,7 @@ TEST(Messages, ATruthIsZeroOrOne) {
 
 TEST(Messages, RefusesAnUnknownOperationAndAnotherKind) {
   RendezvousRequest wrong = kRequest;
-  wrong.op = static_cast<RendezvousOp>(7);
+  wrong.op = static_cast<RendezvousOp>(8);
   RendezvousMessage out;
   EXPECT_FALSE(decode(encode(RendezvousMessage{Generation(1), wrong}), out));
   EXPECT_EQ(message_in<SealMessage>(frame_of(HeldMessage{Step(1)})).error().code, Code::corrupt);
