@@ -76,10 +76,7 @@ TEST_F(TrainersWatched, StartsWhatIsMissingOnce) {
   EXPECT_EQ(spawned.size(), 1u);
 }
 
-TEST(TrainerEnvironment, NodesHaveDifferentGroupRanksBeforeTheyHaveSeats) {
-  TestNode node(3, 2);
-  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
-  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+std::vector<std::string> environment_of_the_first(TestNode& node, Trainers& trainers) {
   std::vector<std::string> environment;
   TrainerWatch watch{node.context,
                      trainers,
@@ -89,6 +86,14 @@ TEST(TrainerEnvironment, NodesHaveDifferentGroupRanksBeforeTheyHaveSeats) {
                       .on_parked_changed = [] {},
                       .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
   watch.start_missing();
+  return environment;
+}
+
+TEST(TrainerEnvironment, NodesHaveDifferentGroupRanksBeforeTheyHaveSeats) {
+  TestNode node(3, 2);
+  std::unique_ptr<Loop> loop = *Loop::make(real_environment());
+  Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
+  const std::vector<std::string> environment = environment_of_the_first(node, trainers);
   ASSERT_GT(environment.size(), 4u);
   EXPECT_EQ(environment[0], "RANK=2");
   EXPECT_EQ(environment[4], "GROUP_RANK=2");
@@ -104,15 +109,7 @@ TEST(TrainerEnvironment, IsThatOfTheGenerationsTopology) {
   std::unique_ptr<Loop> loop = *Loop::make(real_environment());
   Trainers trainers{*loop, 1, "test", nullptr, no_handlers()};
   trainers.places()[0].seat = Seat(2);
-  std::vector<std::string> environment;
-  TrainerWatch watch{node.context,
-                     trainers,
-                     node.mover,
-                     {.spawn = [&](std::uint32_t, auto given) { environment.assign(given.begin(), given.end()); },
-                      .kill = [](std::uint32_t) {},
-                      .on_parked_changed = [] {},
-                      .state_of = [](std::uint64_t) { return Result<char>('R'); }}};
-  watch.start_missing();
+  const std::vector<std::string> environment = environment_of_the_first(node, trainers);
   ASSERT_GT(environment.size(), 5u);
   EXPECT_EQ(environment[0], "RANK=2");
   EXPECT_EQ(environment[2], "WORLD_SIZE=5");
