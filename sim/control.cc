@@ -7,6 +7,7 @@
 namespace pawl::sim {
 
 using namespace std::chrono_literals;
+using job::KeyTally;
 using job::KeyValue;
 using job::LeaseId;
 using job::Listing;
@@ -140,6 +141,21 @@ class ModelControl final : public job::Control {
     for (const auto& kv : response.kvs()) listing.kvs.push_back(from_wire(kv));
     PAWL_TRY(answer());
     return listing;
+  }
+  Result<KeyTally> tally(std::string_view prefix) override {
+    etcdserverpb::RangeRequest request;
+    etcdserverpb::RangeResponse response;
+    request.set_key(std::string(prefix));
+    request.set_range_end(end_of_prefix(std::string(prefix)));
+    request.set_sort_target(etcdserverpb::RangeRequest::MOD);
+    request.set_sort_order(etcdserverpb::RangeRequest::DESCEND);
+    request.set_limit(1);
+    request.set_keys_only(true);
+    PAWL_TRY(reach(false));
+    PAWL_TRY(done(server_.keys.range(request, &response), "tally"));
+    PAWL_TRY(answer());
+    const Revision newest = response.kvs_size() > 0 ? response.kvs(0).mod_revision() : 0;
+    return KeyTally{static_cast<std::uint64_t>(response.count()), newest};
   }
   Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease) override {
     etcdserverpb::PutRequest request;

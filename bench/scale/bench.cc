@@ -412,6 +412,37 @@ Row recover(std::uint32_t nodes, double seconds) {
   return row;
 }
 
+// What the control sends while the root falls silent, until it is evicted.
+struct Silence {
+  std::uint32_t nodes = 0;
+  double accusers = 0;
+  double told_bytes = 0;    // each word, to all
+  double asked_bytes = 0;   // by those who convict it, before they write that down
+  double listed_bytes = 0;  // if they listed all keys for that
+};
+
+constexpr double kTallyBytes = 110;  // an answer with one key and without its value
+
+Silence fall_silent(std::uint32_t nodes) {
+  const Job job(nodes);
+  Registrations registrations;
+  double listing = static_cast<double>(write_state(job.state, nullptr).state.size());
+  for (std::uint32_t node = 0; node < nodes + kSpares; ++node) {
+    const NodeRecord record = job.record(node);
+    registrations.note(NodeId(node), &record, 0s);
+    listing += static_cast<double>(job.keys.node(NodeId(node)).size() + to_json(record).size());
+  }
+  const NodeLife root = life_of(0);
+  SuspicionView view{job.state, registrations, {}, {}, job.other(), 0s, 1000s};
+  const std::vector<NodeLife> accusers = witnesses_of(view, root, derive_deadlines(3s));
+  double words = 0;
+  for (const NodeLife& accuser : accusers)
+    words += static_cast<double>(job.keys.accusation(Generation(1), root.node, accuser.node).size() +
+                                 to_json(Accusation{root, accuser}).size());
+  const auto count = static_cast<double>(accusers.size());
+  return {nodes, count, words * (nodes + kSpares), count * kTallyBytes, count * (listing + words)};
+}
+
 // plan_restore as the leader asks it, where one node of `nodes` died. Milliseconds of CPU, the least of three.
 double restore_plan_ms(std::uint32_t nodes) {
   const Job job(nodes);
@@ -481,6 +512,20 @@ void print_recoveries(const std::vector<Row>& rows) {
               exponent(rows, [](const Row& r) { return r.tick_ms; }));
 }
 
+void print_silences(const std::vector<Silence>& rows) {
+  std::printf(
+      "\nThe root falls silent. The control sends, in kB:\n| nodes | accusers | their words to all | what they ask "
+      "before "
+      "the eviction | if they listed all keys for it |\n|---|---|---|---|---|\n");
+  for (const Silence& row : rows)
+    std::printf("| %u | %.0f | %.4g | %.3g | %.4g |\n", row.nodes, row.accusers, row.told_bytes / 1e3,
+                row.asked_bytes / 1e3, row.listed_bytes / 1e3);
+  std::printf("| n^ | %.2f | %.2f | %.2f | %.2f |\n", exponent(rows, [](const Silence& r) { return r.accusers; }),
+              exponent(rows, [](const Silence& r) { return r.told_bytes; }),
+              exponent(rows, [](const Silence& r) { return r.asked_bytes; }),
+              exponent(rows, [](const Silence& r) { return r.listed_bytes; }));
+}
+
 std::vector<std::uint32_t> numbers_in(std::string_view list) {
   std::vector<std::uint32_t> numbers;
   while (!list.empty()) {
@@ -509,6 +554,9 @@ int run(int count, char** arguments) {
   std::vector<Row> rows;
   for (const std::uint32_t nodes : sizes) rows.push_back(recover(nodes, seconds));
   print_recoveries(rows);
+  std::vector<Silence> silences;
+  for (const std::uint32_t nodes : sizes) silences.push_back(fall_silent(nodes));
+  print_silences(silences);
   std::printf("\nplan_restore, one node dead, CPU: ");
   for (const std::uint32_t nodes : {1250u, 12'500u})
     std::printf("%u seats %.1f ms; ", nodes * kSeatsPerNode, restore_plan_ms(nodes));

@@ -85,6 +85,19 @@ class EtcdControl final : public Control {
     return listing;
   }
 
+  Result<KeyTally> tally(std::string_view prefix) override {
+    RangeRequest request;
+    RangeResponse response;
+    fill_prefix(prefix, &request);
+    request.set_sort_target(RangeRequest::MOD);
+    request.set_sort_order(RangeRequest::DESCEND);
+    request.set_limit(1);
+    request.set_keys_only(true);
+    PAWL_TRY(call("tally", &KV::Stub::Range, request, &response));
+    const Revision newest = response.kvs_size() > 0 ? response.kvs(0).mod_revision() : 0;
+    return KeyTally{static_cast<std::uint64_t>(response.count()), newest};
+  }
+
   Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease) override {
     PutRequest request;
     PutResponse response;

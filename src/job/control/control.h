@@ -41,6 +41,14 @@ struct Listing {
   Revision revision = 0;      // of all keys: watch from revision + 1 to miss nothing
 };
 
+// Two listings of the same keys that have these in common are equal: no key of the later one was put after the newest, and
+// of the earlier one's none is gone, or there would be fewer.
+struct KeyTally {
+  std::uint64_t count = 0;  // of keys
+  Revision newest = 0;      // the greatest mod_revision of them; 0: there are none
+  bool operator==(const KeyTally&) const = default;
+};
+
 struct Swapped {
   bool won = false;
   Revision revision = 0;            // of all keys after it; if won, the key's mod_revision
@@ -103,6 +111,8 @@ class Control {
   // `not_found` if there is no such key.
   virtual Result<KeyValue> get(std::string_view key) = 0;
   virtual Result<Listing> list(std::string_view prefix) = 0;
+  // Of what `list` would answer: the same few bytes, however many there are.
+  virtual Result<KeyTally> tally(std::string_view prefix) = 0;
 
   // `not_found` if the lease is gone.
   virtual Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease = 0) = 0;

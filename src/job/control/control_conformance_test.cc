@@ -56,6 +56,18 @@ TEST_P(ControlConformance, ListsAPrefixInOrder) {
   EXPECT_TRUE(control_->list(root_)->kvs.empty());
 }
 
+TEST_P(ControlConformance, TellsHowManyAPrefixHasAndWhichIsNewest) {
+  EXPECT_EQ(*control_->tally(root_), KeyTally());
+  for (const char* name : {"a", "c", "b"}) ASSERT_TRUE(control_->put(key(name), name));
+  const Revision newest = *control_->put(key("a"), "again");
+  EXPECT_EQ(*control_->tally(root_), (KeyTally{3, newest}));
+  EXPECT_EQ(control_->tally(key("c"))->count, 1u);
+  ASSERT_TRUE(control_->erase(key("c")));
+  EXPECT_EQ(*control_->tally(root_), (KeyTally{2, newest}));
+  EXPECT_EQ(*control_->erase_prefix(root_), 2);
+  EXPECT_EQ(*control_->tally(root_), KeyTally());
+}
+
 TEST_P(ControlConformance, CompareAndSwapHasOneWinner) {
   const auto made = control_->compare_and_swap(key("state"), 0, "one");
   ASSERT_TRUE(made) << made.error().what;

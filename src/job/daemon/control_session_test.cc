@@ -36,6 +36,7 @@ class TroubledControl final : public Control {
     if (trouble_.lists_away-- > 0) return Error{Code::unreachable, "away"};
     return listing;
   }
+  Result<KeyTally> tally(std::string_view prefix) override { return sound_->tally(prefix); }
   Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease) override {
     if (trouble_.put_finds_no_lease.exchange(false)) return Error{Code::not_found, "no such lease"};
     trouble_.put_with = lease;
@@ -165,9 +166,10 @@ TEST_F(Session, WhileTheControlIsAwayTheLeaseIsKept) {
 class Keys : public Session {
  protected:
   void watch(Revision known) {
+    const Listing listing{{{"job/a", "1", known}}, known};
     loop.run([&] {
       keys = std::make_unique<KeyWatch>(
-          loop.loop(), *session, "job/", known,
+          loop.loop(), *session, "job/", listing,
           KeyWatch::Handlers{
               .on_listing = [this](const Listing& listing) { told.push_back(text("list ", listing.kvs.size())); },
               .on_event = [this](const WatchEvent& event) { told.push_back(text("event ", event.kv.value)); },
@@ -176,6 +178,9 @@ class Keys : public Session {
   }
   ~Keys() override {
     loop.run([this] { keys.reset(); });
+  }
+  void confirm(Duration patience) {
+    loop.run([&] { keys->confirm(patience, [this](Duration) { told.emplace_back("confirmed"); }); });
   }
   bool tells(const std::vector<std::string>& expected) {
     return loop.eventually([&] { return told.size() >= expected.size(); }) &&
@@ -214,6 +219,48 @@ TEST_F(Keys, AListingIsReadLaterOnlyIfItIsStillNeededAndOnce) {
   EXPECT_EQ(control.lists(), 0);
   loop.run([&] { keys->list_later(1ms, [&] { return ++asked > 1; }); });
   EXPECT_TRUE(tells({"list 1", "listed"}));
+}
+
+TEST_F(Keys, WhatIsToldIsConfirmedWithoutAListing) {
+  watch(control.put("job/a", "1"));
+  control.put("job/b", "2");
+  control.put("job/b", "3");
+  control.erase("job/a");
+  ASSERT_TRUE(tells({"event 2", "event 3", "event "}));
+  confirm(20s);
+  EXPECT_TRUE(tells({"event 2", "event 3", "event ", "confirmed"}));
+  EXPECT_EQ(control.lists(), 0);
+}
+
+TEST_F(Keys, WhatAWatchDoesNotTellIsListed) {
+  watch(control.put("job/a", "1"));
+  control.hold_watches();
+  control.put("job/a", "2");  // as many keys as before
+  confirm(1ms);
+  EXPECT_TRUE(tells({"list 1", "listed"}));
+  confirm(20s);
+  EXPECT_TRUE(tells({"list 1", "listed", "confirmed"}));
+  control.erase("job/a");  // nothing is newer than before
+  confirm(1ms);
+  EXPECT_TRUE(tells({"list 1", "listed", "confirmed", "list 0", "listed"}));
+}
+
+// The answer overtakes the events of what it counts; and more comes later.
+TEST_F(Keys, WhatIsOnItsWayIsAwaitedAndNotListed) {
+  const Revision known = control.put("job/a", "1");
+  watch(known);
+  control.hold_watches();
+  const Revision second = control.put("job/b", "2");
+  confirm(20s);
+  std::atomic<bool> answered = false;  // answers come in order
+  loop.run([&] {
+    session->call<KeyValue>([](Control& line) { return line.get("job/a"); }, [&](const auto&) { answered = true; });
+  });
+  ASSERT_TRUE(loop.eventually([&] { return answered.load(); }));
+  control.tell_held({WatchEvent::Kind::put, {"job/b", "2", second}, second});
+  control.tell_held({WatchEvent::Kind::put, {"job/c", "3", second + 1}, second + 1});
+  EXPECT_TRUE(tells({"event 2", "confirmed", "event 3"}));
+  EXPECT_EQ(control.lists(), 0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "job/daemon/key_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -9,10 +10,21 @@ namespace {
 
 constexpr Duration kListPause = std::chrono::milliseconds(100);
 
+std::map<std::string, Revision> keys_of(const Listing& listing) {
+  std::map<std::string, Revision> keys;
+  for (const KeyValue& kv : listing.kvs) keys.emplace_hint(keys.end(), kv.key, kv.mod_revision);
+  return keys;
+}
+
 }  // namespace
 
-KeyWatch::KeyWatch(Loop& loop, ControlSession& session, std::string root, Revision known, Handlers handlers)
-    : loop_(loop), session_(session), root_(std::move(root)), handlers_(std::move(handlers)), known_(known) {
+KeyWatch::KeyWatch(Loop& loop, ControlSession& session, std::string root, const Listing& known, Handlers handlers)
+    : loop_(loop),
+      session_(session),
+      root_(std::move(root)),
+      handlers_(std::move(handlers)),
+      known_(known.revision),
+      there_(keys_of(known)) {
   watch_ = session_.watch(root_, known_ + 1, [this, alive = std::weak_ptr(alive_)](const WatchEvent& event) {
     if (!alive.expired()) on_event(event);
   });
@@ -25,7 +37,16 @@ void KeyWatch::on_event(const WatchEvent& event) {
     return;
   }
   if (listing_) return missed_.push_back(event);
-  if (event.revision > known_) handlers_.on_event(event);  // else the watch is behind the last listing
+  if (event.revision > known_) tell(event);  // else the watch is behind the last listing
+}
+
+void KeyWatch::tell(const WatchEvent& event) {
+  if (event.kind == WatchEvent::Kind::put)
+    there_.insert_or_assign(event.kv.key, event.revision);
+  else
+    there_.erase(event.kv.key);
+  handlers_.on_event(event);
+  consider_confirmed();
 }
 
 void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
@@ -38,8 +59,41 @@ void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
   });
 }
 
+void KeyWatch::confirm(Duration patience, std::function<void(Duration begun)> then) {
+  if (listing_ || confirmation_) return;
+  confirmation_ = {loop_.environment().clock.now(), std::nullopt, std::move(then)};
+  session_.call<KeyTally>([root = root_](Control& control) { return control.tally(root); },
+                          [this, patience, alive = std::weak_ptr(alive_)](const Result<KeyTally>& tally) {
+                            if (alive.expired() || !confirmation_) return;
+                            if (!tally) return confirmation_.reset();  // whoever needs it asks again
+                            on_tally(*tally, patience);
+                          });
+}
+
+void KeyWatch::on_tally(const KeyTally& tally, Duration patience) {
+  confirmation_->tally = tally;
+  consider_confirmed();
+  if (confirmation_) list_later(patience, [this] { return confirmation_.has_value(); });
+}
+
+void KeyWatch::consider_confirmed() {
+  if (listing_ || !confirmation_ || !confirmation_->tally || !has_all_of(*confirmation_->tally)) return;
+  const Confirmation confirmed = *std::exchange(confirmation_, std::nullopt);
+  confirmed.then(confirmed.begun);
+}
+
+// Events come in the order of revisions, so when the last one before the answer has come it is so, whatever comes later. Of
+// puts of one revision the last may be missing yet: that is a state (StateMover::move), and a swap of an older one loses.
+bool KeyWatch::has_all_of(const KeyTally& tally) const {
+  if (there_.size() != tally.count) return false;
+  Revision newest = 0;
+  for (const auto& [key, revision] : there_) newest = std::max(newest, revision);
+  return newest == tally.newest;
+}
+
 // What comes meanwhile is told after that.
 void KeyWatch::list() {
+  confirmation_.reset();
   if (handlers_.on_listing_begun) handlers_.on_listing_begun();
   session_.call_untimed<Listing>([root = root_](Control& control) { return control.list(root); },
                                  [this, alive = std::weak_ptr(alive_)](const Result<Listing>& listing) {
@@ -56,6 +110,7 @@ void KeyWatch::on_answer(const Result<Listing>& listing) {
     return;
   }
   known_ = listing->revision;
+  there_ = keys_of(*listing);
   handlers_.on_listing(*listing);
   if (std::exchange(list_once_more_, false)) return list();
   listing_ = false;

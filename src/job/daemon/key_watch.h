@@ -5,7 +5,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,16 +23,25 @@ class KeyWatch {
     std::function<void()> on_listed;                  // after a listing and what came meanwhile
     std::function<void()> on_listing_begun = {};
   };
-  // May be destroyed on the loop, but in no handler of its own. `known`: what the keys below `root` were read as before; they are watched from then on.
-  KeyWatch(Loop& loop, ControlSession& session, std::string root, Revision known, Handlers handlers);
+  // May be destroyed on the loop, but in no handler of its own. `known`: what the keys below `root` were read as before;
+  // they are watched from then on.
+  KeyWatch(Loop& loop, ControlSession& session, std::string root, const Listing& known, Handlers handlers);
 
   // Reads them anew after `patience`, unless `is_needed` is false by then. One such wait at a time: else nothing.
   void list_later(Duration patience, std::function<bool()> is_needed);
+  // Whether what was told is all that stands in the control: asks it for a few bytes, however many keys there are, and waits
+  // for what is on its way here. Then `then(when this began)`; or lists, if it does not come within `patience`. One at a
+  // time: else nothing. Nothing comes of it while the control is away.
+  void confirm(Duration patience, std::function<void(Duration begun)> then);
 
  private:
   void on_event(const WatchEvent& event);
   void list();
   void on_answer(const Result<Listing>& listing);
+  void tell(const WatchEvent& event);
+  void on_tally(const KeyTally& tally, Duration patience);
+  void consider_confirmed();
+  [[nodiscard]] bool has_all_of(const KeyTally& tally) const;
 
   Loop& loop_;
   ControlSession& session_;
@@ -40,7 +51,14 @@ class KeyWatch {
   bool listing_ = false;
   bool list_once_more_ = false;
   bool list_planned_ = false;
-  std::vector<WatchEvent> missed_;  // that came during a listing
+  std::vector<WatchEvent> missed_;         // that came during a listing
+  std::map<std::string, Revision> there_;  // as told: each key, when it was last put
+  struct Confirmation {
+    Duration begun{};
+    std::optional<KeyTally> tally;  // of what stood in the control; none: it has not answered yet
+    std::function<void(Duration)> then;
+  };
+  std::optional<Confirmation> confirmation_;
   std::unique_ptr<Watch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // what comes later finds nobody
 };

@@ -39,10 +39,10 @@ struct HeardReports {
   bool list_anew = false;  // once more, as soon as this node has taken its next step
 };
 
-// The keys that every node watches, read as a whole: what a watch tells may come late.
-struct ListedKeys {
-  Duration as_of{};        // when the last listing that came began; Pawld writes it
-  bool list_anew = false;  // once more, as soon as this node has taken its next step
+// The keys that every node watches: what a watch tells may come late.
+struct KnownKeys {
+  Duration as_of{};       // this node knows all that stood there by then, or something newer; Pawld writes it
+  bool ask_anew = false;  // once more, as soon as this node has taken its next step
 };
 
 struct NodeContext {
@@ -65,7 +65,7 @@ struct NodeContext {
   Deadlines deadlines{};
   std::size_t state_rows_max = kMovedRowsMax;  // of write_state
   HeardReports heard;
-  ListedKeys listed;
+  KnownKeys known_keys;
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts

@@ -171,11 +171,11 @@ void Pawld::joined(const Listing& listing) {
   ready_ = true;
   take(listing);
   watches_.keys = std::make_unique<KeyWatch>(
-      *loop_, *session_, context_.mirror.keys().root, listing.revision,
+      *loop_, *session_, context_.mirror.keys().root, listing,
       KeyWatch::Handlers{.on_listing =
                              [this](const Listing& all) {
                                take(all);
-                               context_.listed.as_of = watches_.keys_begun;
+                               context_.known_keys.as_of = watches_.keys_begun;
                              },
                          .on_event = [this](const WatchEvent& event) { on_key(event); },
                          .on_listed = [this] { drive(); },
@@ -395,8 +395,11 @@ void Pawld::drive() {
 }
 
 void Pawld::follow_keys() {
-  if (!std::exchange(context_.listed.list_anew, false) || !watches_.keys) return;
-  watches_.keys->list_later(Duration::zero(), [] { return true; });
+  if (!std::exchange(context_.known_keys.ask_anew, false) || !watches_.keys) return;
+  watches_.keys->confirm(context_.deadlines.silence / 4, [this](Duration begun) {
+    context_.known_keys.as_of = begun;
+    drive_once_for_all();
+  });
 }
 
 void Pawld::follow_reports() {
@@ -412,7 +415,7 @@ void Pawld::follow_reports() {
   watches_.reports.reset();
   if (!wanted) return;
   watches_.reports = std::make_unique<KeyWatch>(
-      *loop_, *session_, mirror.keys().reports(watches_.reports_of), mirror.state_revision(),
+      *loop_, *session_, mirror.keys().reports(watches_.reports_of), Listing{{}, mirror.state_revision()},
       KeyWatch::Handlers{.on_listing =
                              [this](const Listing& all) {
                                if (watches_.reports_of != context_.mirror.generation()) return;

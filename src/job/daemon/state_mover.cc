@@ -282,7 +282,7 @@ bool StateMover::has_reports_of(Duration moment) {
 }
 
 // Who has come back may be registered, and nobody may accuse him any more, and a watch that stands still does not tell it. So
-// nobody is given up before the keys have been listed once more after that was first due; lately, if a swap has failed since.
+// nobody is given up before this node knows all that stood there after that was first due; lately, if a swap has failed since.
 bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes) {
   std::vector<NodeLife> lives;
   for (const Cause& cause : causes) lives.push_back(*cause.node);
@@ -290,8 +290,8 @@ bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes) {
   const Duration now = context_.clock->now();
   if (charge.lives != lives || charge.generation != generation || now - charge.since > context_.deadlines.silence)
     charge = {std::move(lives), generation, now};
-  if (context_.listed.as_of >= charge.since) return true;
-  context_.listed.list_anew = true;
+  if (context_.known_keys.as_of >= charge.since) return true;
+  context_.known_keys.ask_anew = true;
   return false;
 }
 

@@ -265,7 +265,7 @@ TEST_F(Moves, SilenceIsSaidAndWithdrawnAndEvictsOnlyIfOthersSayItToo) {
 }
 
 // A watch that stands still does not tell that somebody is back.
-TEST_F(Moves, NobodyIsGivenUpBeforeTheKeysAreListedOnceMore) {
+TEST_F(Moves, NobodyIsGivenUpBeforeTheKeysAreKnownAnew) {
   TestNode leader(3, 0);
   leader.register_nodes(3);
   leader.run_in(JobPhase::running);
@@ -281,11 +281,11 @@ TEST_F(Moves, NobodyIsGivenUpBeforeTheKeysAreListedOnceMore) {
   const std::vector<Contact> contacts{{test_life(1), leader.clock.now(), {}, false},
                                       {test_life(2), leader.clock.now() - 4s, {}, false}};
   leader.mover.check_members(contacts);
-  leader.context.listed.as_of = leader.clock.now() - 1ms;
+  leader.context.known_keys.as_of = leader.clock.now() - 1ms;
   leader.mover.drive();
   EXPECT_TRUE(leader.control.swaps.empty());
-  EXPECT_TRUE(leader.context.listed.list_anew);
-  leader.context.listed.as_of = leader.clock.now();
+  EXPECT_TRUE(leader.context.known_keys.ask_anew);
+  leader.context.known_keys.as_of = leader.clock.now();
   leader.mover.drive();
   ASSERT_EQ(leader.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
@@ -349,11 +349,11 @@ TEST_F(Moves, WhoIsLateIsListedOnceMoreBeforeItIsGivenUp) {
   EXPECT_TRUE(leader.control.swaps.empty());
   EXPECT_TRUE(leader.context.heard.list_anew);
   leader.context.heard.as_of = leader.clock.now();
-  leader.context.listed.as_of = leader.clock.now() - 1ms;
+  leader.context.known_keys.as_of = leader.clock.now() - 1ms;
   leader.mover.drive();
   EXPECT_TRUE(leader.control.swaps.empty());
-  EXPECT_TRUE(leader.context.listed.list_anew);
-  leader.context.listed.as_of = leader.clock.now();
+  EXPECT_TRUE(leader.context.known_keys.ask_anew);
+  leader.context.known_keys.as_of = leader.clock.now();
   leader.mover.drive();
   ASSERT_EQ(leader.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});

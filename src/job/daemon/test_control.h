@@ -37,6 +37,11 @@ class MemoryControl {
     std::lock_guard lock(mutex_);
     watches_held_ = true;
   }
+  // One of what they would have told, later.
+  void tell_held(const WatchEvent& event) {
+    std::lock_guard lock(mutex_);
+    for (const auto& [watch, told] : watches_) told.tell(event);
+  }
   // As if the control could not be reached.
   void fail_next_lists(int count) {
     std::lock_guard lock(mutex_);
@@ -128,6 +133,15 @@ class MemoryControl {
         return Error{Code::unreachable, "the test fails this listing"};
       }
       return Listing{all_.listed(prefix), all_.revision_};
+    }
+    Result<KeyTally> tally(std::string_view prefix) override {
+      std::lock_guard lock(all_.mutex_);
+      KeyTally tally;
+      for (const KeyValue& kv : all_.listed(prefix)) {
+        ++tally.count;
+        tally.newest = std::max(tally.newest, kv.mod_revision);
+      }
+      return tally;
     }
     Result<Revision> put(std::string_view key, std::string_view value, LeaseId) override {
       std::lock_guard lock(all_.mutex_);

@@ -143,7 +143,7 @@ struct TestNode {
   JobMirror::Change learn() {
     context.heard.known = state.generation;
     context.heard.as_of = Duration::max();
-    context.listed.as_of = Duration::max();
+    context.known_keys.as_of = Duration::max();
     return context.mirror.learn(state, ++revision, clock.now());
   }
   void learn(JobPhase phase) {

@@ -11,6 +11,8 @@ namespace pawl::job {
 namespace {
 
 constexpr std::size_t kFewMembers = 2;  // so few need a third to tell whose cable is cut
+// Of the root's besides those beside it, as of anybody: what n say would be told to n.
+constexpr std::uint64_t kSpreadWitnesses = 16;
 
 bool is_bystander(const JobState& state, NodeLife life) {
   return !is_evicted(state, life) && std::ranges::none_of(state.seats, [&](const Member& member) {
@@ -48,6 +50,11 @@ bool is_orphaned_to(const JobState& state, const Registrations& registrations, N
          std::ranges::none_of(state.seats, [&](const Member& member) {
            return !is_evicted(state, member.life) && registrations.has(member.life);
          });
+}
+
+// Of `count` positions, whether one of the kSpreadWitnesses that lie evenly over all is at this one; of a small job each is.
+bool is_spread_witness(std::uint64_t position, std::uint64_t count) {
+  return count <= kSpreadWitnesses || position * kSpreadWitnesses % count < kSpreadWitnesses;
 }
 
 // When this node last heard of it or, if that is later, began to listen.
@@ -116,7 +123,10 @@ std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim, c
   const auto victims_position = position_in(places, victim);
   std::vector<NodeLife> witnesses;
   if (!victims_position || !view.attentive_since) return witnesses;
-  for (const std::uint32_t i : linking_positions(*victims_position, static_cast<std::uint32_t>(places.size()))) {
+  const auto count = static_cast<std::uint32_t>(places.size());
+  const std::vector<std::uint32_t> beside = linked_positions(*victims_position, count);
+  for (const std::uint32_t i : linking_positions(*victims_position, count)) {
+    if (*victims_position == 0 && !contains(beside, i) && !is_spread_witness(i, count)) continue;
     const NodeLife life = places[i].life;
     if (life != victim && !is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines))
       witnesses.push_back(life);

@@ -5,9 +5,10 @@
 // a member accuses it, by a key that all see and that is erased when the member is heard again. A member is *convicted*
 // when more than half of its witnesses accuse it, and the members that are then left and registered are at least half.
 //
-// The witnesses of a member are the nodes that keep a link to it and are not absent themselves (is_absent): the members
+// The witnesses of a member are nodes that keep a link to it and are not absent themselves (is_absent): the members
 // beside it on the ring and in the tree; where only two are left, also the lowest registered spare, so that three can
-// tell whose cable is cut. In a recovery the survivors close up, so that nobody is left without witnesses.
+// tell whose cable is cut. In a recovery the survivors close up, so that nobody is left without witnesses. To the root all
+// keep a link, and all see each word against it: in a large job only some bear witness, evenly spread over all.
 // A node accuses only
 //   (1) after it was awake and answered by the control for the deadline for silence, and heard nothing in that time, and as
 //       long besides as a killed pawld of the accused may take to give its memory back (time_to_end); and

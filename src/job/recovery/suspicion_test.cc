@@ -96,6 +96,23 @@ TEST_F(Suspect, TheLowestSpareIsTheThirdOfAJobOfTwo) {
   EXPECT_EQ(watched(3), lives({0, 1}));
 }
 
+TEST_F(Suspect, ManyHearNothingOfASilentRootAndAsManySayItAsOfASmallOne) {
+  for (const std::uint32_t members : {10u, 100u, 500u}) {
+    begin(members);
+    accusations.clear();
+    std::size_t convicting = 0;
+    for (std::uint32_t node = 1; node < members; ++node)
+      if (!accused(node, {0}).empty()) accusations.push_back({life(0), life(node)});
+    EXPECT_GE(accusations.size(), std::min(members - 1, 16u)) << members;
+    EXPECT_LE(accusations.size(), 19u) << "each word is told to all";
+    const auto lower =
+        std::ranges::count_if(accusations, [&](const auto& word) { return word.accuser.node.value < members / 2; });
+    EXPECT_NEAR(static_cast<double>(lower), static_cast<double>(accusations.size()) / 2, 1) << "from everywhere";
+    for (std::uint32_t node = 1; node < members; ++node) convicting += convicted(seen_by(node, {0}), deadlines).size();
+    EXPECT_EQ(convicting, accusations.size());
+  }
+}
+
 TEST_F(Suspect, InARecoveryTheSurvivorsCloseUp) {
   begin(9);
   EXPECT_EQ(watched(5), lives({0, 2, 4, 6, 7}));
