@@ -54,9 +54,10 @@ void Generations::follow() {
   StandingView view{.self = context.self, .was_member = context.followed.was_member};
   if (context.is_evicted()) {
     context.want_reports();
-    view.must_linger = must_linger({context.mirror.spec(), state, context.mirror.reports.inventories(),
-                                    context.mirror.records_of_others(), context.orders.cordoned()},
-                                   context.self);
+    QuiescingView quiescing{context.mirror.spec(), state, context.mirror.reports.inventories(),
+                            context.mirror.records_of_others(), context.orders.cordoned()};
+    quiescing.lingering_late = are_others_late();
+    view.must_linger = must_linger(quiescing, context.self);
   }
   switch (standing_of(state, context.mirror.roster(), view)) {
     case Standing::lingering:
@@ -82,6 +83,21 @@ void Generations::follow() {
     parts_.seats.answer_waiting();
   }
   if (duties.begin_running) begin_running();
+}
+
+// Who was evicted, too, and lives has had the time to report: known from a listing that began when it was over.
+bool Generations::are_others_late() {
+  NodeContext& context = parts_.context;
+  const Duration now = context.clock->now();
+  const auto attentive = context.attention.since(now, context.deadlines);
+  if (!attentive || !context.mirror.is_in(JobPhase::quiescing)) return false;
+  const Duration due = std::max(context.mirror.state_since(), *attentive) +
+                       lingering_patience(context.mirror.state(), context.mirror.spec(), context.mirror.registrations(),
+                                          context.deadlines);
+  if (now <= due) return false;
+  if (context.heard.as_of >= due) return true;
+  context.heard.list_anew = true;
+  return false;
 }
 
 // The rule for every source: frozen first, then reported. Whoever wrote here is gone, or can't seal any more.

@@ -54,6 +54,7 @@ class Generations {
  private:
   void end_with_job();
   void linger();
+  [[nodiscard]] bool are_others_late();
   void freeze();
   void put_inventory();
   void begin_restore();

@@ -404,6 +404,32 @@ TEST_F(OneNode, AnEvictedNodeKeepsWhatItHoldsUntilTheJobRuns) {
   EXPECT_TRUE(node.context.ending);
 }
 
+// The job waits for a spare that this node could be.
+TEST_F(OneNode, AnEvictedNodeDoesNotWaitForEverForAnothersReport) {
+  run();
+  node.register_nodes(3);
+  node.state.generation = Generation(2);
+  node.state.seats.push_back({Seat(1), test_life(1), "host1", 0});
+  node.state.evicted = {test_life(0), test_life(2)};
+  follow(JobPhase::quiescing);
+  Inventory of_node_1;
+  of_node_1.life = test_life(1);
+  of_node_1.generation = Generation(2);
+  node.context.mirror.reports.note(of_node_1);
+  node.context.heard.as_of = node.clock.now();
+  node.live(node.context.deadlines.inventory);
+  generations.follow();
+  EXPECT_EQ(reset, "");
+  EXPECT_FALSE(node.context.heard.list_anew);
+  node.live(1s);
+  generations.follow();
+  EXPECT_EQ(reset, "");
+  EXPECT_TRUE(node.context.heard.list_anew) << "it may have come meanwhile";
+  node.context.heard.as_of = node.clock.now();
+  generations.follow();
+  EXPECT_EQ(reset, "evicted in generation 2");
+}
+
 TEST_F(OneNode, EndsWithAFailedJobAndIsResetWhenEvicted) {
   run();
   follow(JobPhase::failed);

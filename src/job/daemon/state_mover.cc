@@ -352,10 +352,11 @@ void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
   }
   const Wait& wait = std::get<Wait>(lead.decision);
   waits_for_ = wait.what;
-  if (wait.without_deadline && state.waiting != wait.what) {
+  if (wait.without_deadline && (state.waiting != wait.what || state.committed < wait.committed)) {
     JobState waiting = state;
     waiting.waiting = wait.what;
-    events_.tell("spare_waiting", Json{{"what", wait.what}}.dump());
+    waiting.committed = std::max(state.committed, wait.committed);
+    if (state.waiting != wait.what) events_.tell("spare_waiting", Json{{"what", wait.what}}.dump());
     return move(waiting, "waiting for " + wait.what);
   }
   if (lead.late.empty()) return;

@@ -448,6 +448,24 @@ TEST_F(Moves, ASpareThatDoesNotAnswerGetsSeatsOnlyIfNoOtherIsLeft) {
   EXPECT_EQ(asked().seats[1].life, test_life(2));  // silent, as the other is; test_cuts reads what is said then
 }
 
+// So that who knows it may begin anew, and be the spare.
+TEST_F(Moves, WhoWaitsForASpareWritesWhatIsKnownToBeCommitted) {
+  node.register_nodes(2);
+  node.state.evicted = {test_life(1)};
+  node.state.lineage = {{Generation(1), Step(0)}};
+  node.state.ran = Generation(1);
+  node.run_in(JobPhase::quiescing);
+  Inventory own{test_life(0), node.state.generation, Step(2), {}, {Seat(0)}, 0};
+  own.items = {{Seat(0), SourceKind::own_arena, Generation(1), Step(3), SlotState::sealed, 7},
+               {Seat(1), SourceKind::replica, Generation(1), Step(3), SlotState::sealed, 7}};
+  node.context.mirror.reports.note(own);
+  node.context.mirror.reports.note({test_life(1), node.state.generation, Step(3), {}, {}, 0});
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().waiting, "a spare for seat 1");
+  EXPECT_EQ(asked().committed, Step(3));
+}
+
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
   node.run_in(JobPhase::restoring);
   node.mover.give_up_node("its trainers end");

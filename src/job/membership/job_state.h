@@ -145,7 +145,7 @@ struct JobState {
   std::vector<Struck> struck;      // since the last `running`
   std::vector<LineageEntry> lineage;  // generations and steps both grow; the last entry is the last decision's
   Generation ran;                     // the last generation that reached `running`; 0: none has, nothing was trained
-  Step committed;                     // greatest step known to be committed at the last decision; R once it runs
+  Step committed;                     // greatest step known to be committed at the last move; R once it runs
   Step resume;                        // R; meaningful from `restoring` on
   std::vector<Source> sources;        // one a seat, while it is `restoring`
   std::vector<Seat> restart;          // seats whose trainer process must be (or was) started anew on its node

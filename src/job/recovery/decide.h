@@ -32,6 +32,7 @@ struct Wait {
   std::string what;               // a named wait: "2 of 4 nodes", "inventory of node 3", "a spare for seat 2"
   std::vector<NodeLife> late;     // whom it waits for: evicted if the deadline passes
   bool without_deadline = false;  // e.g. for a spare
+  Step committed = Step(0);       // known by now. Written into the state with `what`, so that who knows it may go
 };
 struct StateMove {
   JobState next;  // to be written by compare-and-swap
@@ -70,7 +71,7 @@ struct QuiescingView {
   std::vector<NodeRecord> nodes;       // that are registered: spares among them. Surviving members may be left out
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
   std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
-  bool lingering_late = false;         // who lingers has had the time to report
+  bool lingering_late = false;         // who lingers has had the time to report (duties.h)
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
@@ -89,6 +90,8 @@ struct QuiescingView {
 // Whether this life, which the recovery has evicted, lingers: what it holds may still be needed, so it stays frozen and
 // lets others read until the job runs. Not if the recovery waits for a spare, can do without it, and gets that spare only
 // when this node begins anew; nor if nobody is there any more who could need it. Of quiescing and restoring.
+// It goes only when the state says all that it knew to be committed, and has nothing that another who lingers may lack: of him it
+// waits for the report, but not for ever (`lingering_late`): a daemon may keep its lease and do nothing else.
 // It can do without whom the members don't need together with those that linger and stay for longer than he does: drained
 // ones first, then by id. No two count on each other, so what is needed stays, whoever of them has seen how much: of those
 // that go, the one that would have stayed longest counts only on such as don't go, and what is frozen does not change.

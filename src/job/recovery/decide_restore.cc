@@ -168,8 +168,16 @@ std::vector<Unreached> unreached_sources(const JobState& state) {
 struct Reports {
   std::vector<Inventory> members;
   std::vector<Inventory> lingering;
-  Step committed = {};  // known besides
+  Step committed = {};  // as any who was evicted knew, also one who has gone or begun anew since
 };
+
+Reports reports_of(const QuiescingView& view) {
+  Reports reports{valid_inventories(view), lingering_inventories(view)};
+  for (const Inventory& inventory : view.inventories)
+    if (inventory.generation == view.state.generation && contains(view.state.evicted, inventory.life))
+      reports.committed = std::max(reports.committed, inventory.committed);
+  return reports;
+}
 
 Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventories, const Reports& reports,
              std::span<const NodeLife> evicted, std::span<const NodeLife> lingering) {
@@ -182,7 +190,6 @@ Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventorie
   input.lingering = lingering;
   // Whoever knows of more, knows it whether he is read from or not.
   input.committed = std::max(view.state.committed, reports.committed);
-  for (const Inventory& inventory : reports.lingering) input.committed = std::max(input.committed, inventory.committed);
   input.seats = view.state.seats;
   input.replica_count = view.spec.replica_count;
   const std::vector<Unreached> unreached = unreached_sources(view.state);
@@ -272,7 +279,7 @@ bool stays_longer(const JobState& state, NodeLife one, NodeLife other) {
 bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late) {
   std::vector<NodeLife> evicted = view.state.evicted;
   evicted.insert(evicted.end(), late.begin(), late.end());
-  Reports reports{valid_inventories(view), lingering_inventories(view)};
+  Reports reports = reports_of(view);
   std::erase_if(reports.members, [&late](const Inventory& inventory) { return contains(late, inventory.life); });
   return !is_beyond_recovery(best_plan(view, reports, evicted), is_anybody_there(view, reports));
 }
@@ -287,13 +294,13 @@ bool must_linger(const QuiescingView& view, NodeLife evicted) {
         return !contains(state.evicted, node.life) && !contains(state.departed, node.life);
       });
   if (!anybody) return false;
-  Reports others{valid_inventories(view), lingering_inventories(view)};
+  Reports others = reports_of(view);
+  const auto own = std::ranges::find(others.lingering, evicted, &Inventory::life);
+  if (own == others.lingering.end()) return true;
+  // What it knows to be committed is not reported in a further generation, when it has begun anew.
+  if (state.committed < own->committed || !missing_of(state, others.members).empty()) return true;
   // Any of them may know of a step that nobody else knows to be committed.
-  if (!missing_of(state, others.members).empty() || !unheard_of(view, others.lingering).empty() ||
-      !is_registered(view, evicted))
-    return true;
-  for (const Inventory& inventory : others.lingering)
-    others.committed = std::max(others.committed, inventory.committed);
+  if (!view.lingering_late && !unheard_of(view, others.lingering).empty()) return true;
   std::erase_if(others.lingering,
                 [&](const Inventory& inventory) { return !stays_longer(state, inventory.life, evicted); });
   const bool enough = is_enough(best_plan(view, others, state.evicted), is_anybody_there(view, others));
@@ -318,7 +325,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
   if (state.phase != JobPhase::quiescing)
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
-  const Reports reports{valid_inventories(view), lingering_inventories(view)};
+  const Reports reports = reports_of(view);
   if (std::vector<NodeLife> late = missing_of(state, reports.members); !late.empty()) {
     std::string what = wait_for_reports(state.phase, late);
     return Wait{std::move(what), std::move(late), false};
@@ -343,7 +350,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     std::string what = text("a spare for seat ", numbers_of(seating.unseated));
     if (const std::vector<NodeLife> barred = cordoned_spares(view); !barred.empty())
       what += text(" (node ", numbers_of(barred), " is cordoned; `pawl node uncordon` lets it take seats)");
-    if (view.spec.wait_for_spare) return Wait{what, {}, true};
+    if (view.spec.wait_for_spare) return Wait{what, {}, true, plan.committed};
     std::string verdict =
         text("cannot go on: no healthy node is free to be ", what,
              ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");

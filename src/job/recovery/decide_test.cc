@@ -680,7 +680,7 @@ TEST_F(Recovery, InventoriesOfOthersAndOfOtherGenerationsDoNotCount) {
   report(40, 40);
   inventories[0].generation = Generation(1);
   inventories.push_back({life(2, 9), state.generation, Step(99), {}, {}, 0});
-  inventories.push_back({life(1), state.generation, Step(99), {}, {}, 0});
+  inventories.push_back({life(1), Generation(1), Step(99), {}, {}, 0});
   EXPECT_EQ(waits(restore()).late, std::vector{life(0)});
   inventories[0].generation = state.generation;
   EXPECT_EQ(moved(restore()).committed, Step(40));
@@ -836,8 +836,9 @@ TEST_F(Lingering, ItMakesWayWhereASpareIsMissingAndTheMembersHoldEverything) {
   nodes.pop_back();
   EXPECT_TRUE(lingers());  // it has not reported
   inventories.push_back(of_node_2);
+  state.committed = of_node_2.committed;
   EXPECT_FALSE(lingers());
-  inventories.back().committed = Step(41);
+  inventories.back().committed = state.committed = Step(41);
   EXPECT_TRUE(lingers());  // nobody else knows of this one
 }
 
@@ -846,6 +847,7 @@ TEST_F(Lingering, OfTwoThatHoldTheSameOneStays) {
   Inventory of_node_1 = of_node_2;
   of_node_1.life = life(1);
   nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};
+  state.committed = of_node_2.committed;
   inventories.push_back(of_node_2);
   const auto lingers = [&](std::uint32_t node) {
     return must_linger({spec, state, inventories, nodes, cordoned}, life(node));
@@ -860,6 +862,59 @@ TEST_F(Lingering, OfTwoThatHoldTheSameOneStays) {
   EXPECT_TRUE(lingers(2));
   inventories.back().generation = Generation(state.generation.value - 1);
   EXPECT_TRUE(lingers(2));
+}
+
+// A daemon that keeps its lease and does nothing else: the job would wait for a spare, and the spare for its report.
+TEST_F(Lingering, ItDoesNotWaitForEverForAnothersReport) {
+  for (Inventory& inventory : inventories)
+    inventory.items.push_back({Seat(1), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+  nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};  // a spare too few
+  state.committed = Step(40);
+  inventories.push_back(of_node_2);
+  QuiescingView view{spec, state, inventories, nodes, cordoned};
+  EXPECT_TRUE(must_linger(view, life(2)));
+  view.lingering_late = true;
+  EXPECT_FALSE(must_linger(view, life(2)));
+  view.inventories.erase(view.inventories.begin());
+  EXPECT_TRUE(must_linger(view, life(2))) << "of a survivor who is late the leader decides";
+  view.inventories = {inventories[0]};
+  EXPECT_TRUE(must_linger(view, life(2))) << "without its own report nobody knows what it knows";
+}
+
+// Step 40 is whole, and 39 is kept as well besides: whoever does not know that 40 was committed goes back to 39.
+TEST_F(Lingering, WhatItKnewToBeCommittedIsNotForgottenWhenItHasBegunAnew) {
+  for (Inventory& inventory : inventories)
+    inventory.items.push_back({Seat(1), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+  for (std::uint32_t seat = 0; seat < 3; ++seat)
+    for (Inventory& inventory : inventories)
+      inventory.items.push_back({Seat(seat), SourceKind::replica, Generation(1), Step(39), SlotState::sealed, 7});
+  for (Inventory& inventory : inventories) inventory.committed = Step(38);
+  state.committed = Step(38);
+  of_node_2.committed = Step(41);  // lost with it, but for its word
+  inventories.push_back(of_node_2);
+  forget(life(2));
+  const JobState next = moved(restore());
+  EXPECT_EQ(next.committed, Step(41));
+  EXPECT_TRUE(has(next.verdict, "step")) << "that committed steps are redone is said: " << next.verdict;
+}
+
+// The next generation does not hear of it any more: before it goes its word stands in the state.
+TEST_F(Lingering, ItGoesWhenTheStateSaysWhatItKnewToBeCommitted) {
+  for (Inventory& inventory : inventories) {
+    inventory.items.push_back({Seat(1), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+    inventory.committed = Step(39);
+  }
+  state.committed = Step(39);
+  of_node_2.committed = Step(40);
+  inventories.push_back(of_node_2);
+  nodes.pop_back();  // a spare too few
+  const auto lingers = [&] { return must_linger({spec, state, inventories, nodes, cordoned}, life(2)); };
+  EXPECT_TRUE(lingers());
+  const Wait wait = waits(restore());
+  EXPECT_TRUE(wait.without_deadline);
+  EXPECT_EQ(wait.committed, Step(40));
+  state.committed = wait.committed;
+  EXPECT_FALSE(lingers());
 }
 
 TEST_F(Lingering, ItDoesNotWaitForNobody) {

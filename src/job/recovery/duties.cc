@@ -65,13 +65,18 @@ Duration report_patience(JobPhase phase, const JobSpec& spec, const Registration
   return std::chrono::milliseconds(spec.start_ms) + 2 * deadlines.restore + time_to_move(bytes);
 }
 
+Duration lingering_patience(const JobState& state, const JobSpec& spec, const Registrations& registrations,
+                            const Deadlines& deadlines) {
+  Duration ending{};
+  for (const NodeLife& life : state.evicted) ending = std::max(ending, registrations.time_to_end(life.node));
+  return report_patience(state.phase, spec, registrations, deadlines) + ending;
+}
+
 std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& deadlines) {
   const JobState& state = view.state;
   Lead lead;
   const Duration patience = report_patience(state.phase, view.spec, view.registrations, deadlines);
-  const bool lingering_late = std::ranges::all_of(state.evicted, [&](NodeLife life) {
-    return view.in_state_for > patience + view.registrations.time_to_end(life.node);
-  });
+  const bool lingering_late = view.in_state_for > lingering_patience(state, view.spec, view.registrations, deadlines);
   const QuiescingView quiescing{view.spec,
                                 state,
                                 std::move(view.inventories),

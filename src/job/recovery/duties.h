@@ -87,6 +87,9 @@ struct Lead {
 // Registrations::time_to_end says.
 [[nodiscard]] Duration report_patience(JobPhase phase, const JobSpec& spec, const Registrations& registrations,
                                        const Deadlines& deadlines);
+// In quiescing: how long whoever leads, and each who was evicted and lingers, waits for the reports of those that linger.
+[[nodiscard]] Duration lingering_patience(const JobState& state, const JobSpec& spec,
+                                          const Registrations& registrations, const Deadlines& deadlines);
 // nullopt: in this phase nobody leads. Of a recovery's members that are absent none becomes ready: they are late at once.
 // Nobody is late if not half of the members would be left (leaves_quorum).
 [[nodiscard]] std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& deadlines);

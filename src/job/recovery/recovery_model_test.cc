@@ -504,6 +504,7 @@ class World {
     ASSERT_TRUE(wait.without_deadline);
     ASSERT_TRUE(options_.wait_for_spare);
     ASSERT_NE(wait.what.find("a spare for seat"), std::string::npos) << wait.what;
+    state_.committed = std::max(state_.committed, wait.committed);  // as whoever leads writes it
     // Dead ones come back as new lives, with nothing, and so do those that nobody can need.
     for (const NodeLife& gone : state_.evicted) {
       const auto node = nodes_.find(gone);
