@@ -155,7 +155,7 @@ class ModelControl final : public job::Control {
     PAWL_TRY(done(server_.keys.range(request, &response), "tally"));
     PAWL_TRY(answer());
     const Revision newest = response.kvs_size() > 0 ? response.kvs(0).mod_revision() : 0;
-    return KeyTally{static_cast<std::uint64_t>(response.count()), newest};
+    return KeyTally{static_cast<std::uint64_t>(response.count()), newest, response.header().revision()};
   }
   Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease) override {
     etcdserverpb::PutRequest request;

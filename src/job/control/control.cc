@@ -95,7 +95,7 @@ class EtcdControl final : public Control {
     request.set_keys_only(true);
     PAWL_TRY(call("tally", &KV::Stub::Range, request, &response));
     const Revision newest = response.kvs_size() > 0 ? response.kvs(0).mod_revision() : 0;
-    return KeyTally{static_cast<std::uint64_t>(response.count()), newest};
+    return KeyTally{static_cast<std::uint64_t>(response.count()), newest, response.header().revision()};
   }
 
   Result<Revision> put(std::string_view key, std::string_view value, LeaseId lease) override {

@@ -41,12 +41,12 @@ struct Listing {
   Revision revision = 0;      // of all keys: watch from revision + 1 to miss nothing
 };
 
-// Two listings of the same keys that have these in common are equal: no key of the later one was put after the newest, and
-// of the earlier one's none is gone, or there would be fewer.
+// Two listings of the same keys that have `count` and `newest` in common are equal: no key of the later one was put after
+// the newest, and of the earlier one's none is gone, or there would be fewer.
 struct KeyTally {
   std::uint64_t count = 0;  // of keys
   Revision newest = 0;      // the greatest mod_revision of them; 0: there are none
-  bool operator==(const KeyTally&) const = default;
+  Revision revision = 0;    // of all keys, when it was read
 };
 
 struct Swapped {

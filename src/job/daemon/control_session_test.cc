@@ -182,6 +182,14 @@ class Keys : public Session {
   void confirm(Duration patience) {
     loop.run([&] { keys->confirm(patience, [this](Duration) { told.emplace_back("confirmed"); }); });
   }
+  // All that was asked before: answers come in order.
+  bool answered() {
+    std::atomic<bool> came = false;
+    loop.run([&] {
+      session->call<KeyValue>([](Control& line) { return line.get("job/a"); }, [&](const auto&) { came = true; });
+    });
+    return loop.eventually([&] { return came.load(); });
+  }
   bool tells(const std::vector<std::string>& expected) {
     return loop.eventually([&] { return told.size() >= expected.size(); }) &&
            loop.run([&] { return told == expected; });
@@ -245,6 +253,35 @@ TEST_F(Keys, WhatAWatchDoesNotTellIsListed) {
   EXPECT_TRUE(tells({"list 1", "listed", "confirmed", "list 0", "listed"}));
 }
 
+// Whoever planned a listing may not need it any more when it is due.
+TEST_F(Keys, WhatAWatchDoesNotTellIsListedWhateverElseWasPlanned) {
+  watch(control.put("job/a", "1"));
+  loop.run([&] { keys->list_later(1h, [] { return false; }); });
+  control.hold_watches();
+  control.put("job/a", "2");
+  confirm(1ms);
+  EXPECT_TRUE(tells({"list 1", "listed"}));
+}
+
+TEST_F(Keys, WhatWasToldLaterThanTheAnswerConfirmsIt) {
+  watch(control.put("job/a", "1"));
+  control.hold_watches();
+  const Revision second = control.put("job/b", "2");
+  confirm(20s);
+  ASSERT_TRUE(answered());
+  control.tell_held({WatchEvent::Kind::put, {"job/c", "3", second + 1}, second + 1});
+  EXPECT_TRUE(tells({"event 3", "confirmed"}));
+}
+
+TEST_F(Keys, WhereTheControlHasLostWhatWasToldTheKeysAreListed) {
+  const Revision known = control.put("job/a", "1");
+  watch(known);
+  control.tell_held({WatchEvent::Kind::put, {"job/b", "2", known + 7}, known + 7});
+  ASSERT_TRUE(tells({"event 2"}));
+  confirm(20s);
+  EXPECT_TRUE(tells({"event 2", "list 1", "listed"}));
+}
+
 // The answer overtakes the events of what it counts; and more comes later.
 TEST_F(Keys, WhatIsOnItsWayIsAwaitedAndNotListed) {
   const Revision known = control.put("job/a", "1");
@@ -252,11 +289,7 @@ TEST_F(Keys, WhatIsOnItsWayIsAwaitedAndNotListed) {
   control.hold_watches();
   const Revision second = control.put("job/b", "2");
   confirm(20s);
-  std::atomic<bool> answered = false;  // answers come in order
-  loop.run([&] {
-    session->call<KeyValue>([](Control& line) { return line.get("job/a"); }, [&](const auto&) { answered = true; });
-  });
-  ASSERT_TRUE(loop.eventually([&] { return answered.load(); }));
+  ASSERT_TRUE(answered());
   control.tell_held({WatchEvent::Kind::put, {"job/b", "2", second}, second});
   control.tell_held({WatchEvent::Kind::put, {"job/c", "3", second + 1}, second + 1});
   EXPECT_TRUE(tells({"event 2", "confirmed", "event 3"}));

@@ -56,8 +56,12 @@ void Generations::follow() {
     context.want_reports();
     QuiescingView quiescing{context.mirror.spec(), state, context.mirror.reports.inventories(),
                             context.mirror.records_of_others(), context.orders.cordoned()};
-    quiescing.lingering_late = are_others_late();
+    quiescing.lingering_late = true;
     view.must_linger = must_linger(quiescing, context.self);
+    if (!view.must_linger && !are_others_late()) {  // who must linger anyway need not know: to ask is to list all reports
+      quiescing.lingering_late = false;
+      view.must_linger = must_linger(quiescing, context.self);
+    }
   }
   switch (standing_of(state, context.mirror.roster(), view)) {
     case Standing::lingering:

@@ -24,6 +24,7 @@ KeyWatch::KeyWatch(Loop& loop, ControlSession& session, std::string root, const 
       root_(std::move(root)),
       handlers_(std::move(handlers)),
       known_(known.revision),
+      told_(known.revision),
       there_(keys_of(known)) {
   watch_ = session_.watch(root_, known_ + 1, [this, alive = std::weak_ptr(alive_)](const WatchEvent& event) {
     if (!alive.expired()) on_event(event);
@@ -41,6 +42,7 @@ void KeyWatch::on_event(const WatchEvent& event) {
 }
 
 void KeyWatch::tell(const WatchEvent& event) {
+  told_ = event.revision;
   if (event.kind == WatchEvent::Kind::put)
     there_.insert_or_assign(event.kv.key, event.revision);
   else
@@ -61,34 +63,43 @@ void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
 
 void KeyWatch::confirm(Duration patience, std::function<void(Duration begun)> then) {
   if (listing_ || confirmation_) return;
-  confirmation_ = {loop_.environment().clock.now(), std::nullopt, std::move(then)};
-  session_.call<KeyTally>([root = root_](Control& control) { return control.tally(root); },
-                          [this, patience, alive = std::weak_ptr(alive_)](const Result<KeyTally>& tally) {
-                            if (alive.expired() || !confirmation_) return;
-                            if (!tally) return confirmation_.reset();  // whoever needs it asks again
-                            on_tally(*tally, patience);
-                          });
+  confirmation_ = {loop_.environment().clock.now(), told_, std::nullopt, std::move(then)};
+  session_.call_untimed<KeyTally>([root = root_](Control& control) { return control.tally(root); },
+                                  [this, patience, alive = std::weak_ptr(alive_)](const Result<KeyTally>& tally) {
+                                    if (alive.expired() || !confirmation_) return;
+                                    if (!tally) return confirmation_.reset();  // whoever needs it asks again
+                                    on_tally(*tally, patience);
+                                  });
 }
 
 void KeyWatch::on_tally(const KeyTally& tally, Duration patience) {
   confirmation_->tally = tally;
   consider_confirmed();
-  if (confirmation_) list_later(patience, [this] { return confirmation_.has_value(); });
+  if (!confirmation_) return;
+  const bool lost_data = tally.revision < confirmation_->told;  // what was told before is not there any more
+  loop_.after(lost_data ? Duration::zero() : patience,
+              [this, alive = std::weak_ptr(alive_), begun = confirmation_->begun] {
+                if (alive.expired() || !confirmation_ || confirmation_->begun != begun) return;
+                if (!std::exchange(listing_, true)) list();
+              });
 }
 
 void KeyWatch::consider_confirmed() {
-  if (listing_ || !confirmation_ || !confirmation_->tally || !has_all_of(*confirmation_->tally)) return;
+  if (listing_ || !confirmation_ || !confirmation_->tally || !has_all_of(*confirmation_)) return;
   const Confirmation confirmed = *std::exchange(confirmation_, std::nullopt);
   confirmed.then(confirmed.begun);
 }
 
-// Events come in the order of revisions, so when the last one before the answer has come it is so, whatever comes later. Of
-// puts of one revision the last may be missing yet: that is a state (StateMover::move), and a swap of an older one loses.
-bool KeyWatch::has_all_of(const KeyTally& tally) const {
-  if (there_.size() != tally.count) return false;
+// Events come in the order of revisions. So when the last one before the answer has come it is as the answer says; and when
+// a later one has come, all before have. Of puts of one revision the last may be missing yet: that is a state
+// (StateMover::move), and a swap of an older one loses.
+bool KeyWatch::has_all_of(const Confirmation& asked) const {
+  if (asked.tally->revision < asked.told) return false;
+  if (told_ > asked.tally->revision) return true;
+  if (there_.size() != asked.tally->count) return false;
   Revision newest = 0;
   for (const auto& [key, revision] : there_) newest = std::max(newest, revision);
-  return newest == tally.newest;
+  return newest == asked.tally->newest;
 }
 
 // What comes meanwhile is told after that.
@@ -109,7 +120,7 @@ void KeyWatch::on_answer(const Result<Listing>& listing) {
     });
     return;
   }
-  known_ = listing->revision;
+  known_ = told_ = listing->revision;
   there_ = keys_of(*listing);
   handlers_.on_listing(*listing);
   if (std::exchange(list_once_more_, false)) return list();

@@ -41,13 +41,12 @@ class KeyWatch {
   void tell(const WatchEvent& event);
   void on_tally(const KeyTally& tally, Duration patience);
   void consider_confirmed();
-  [[nodiscard]] bool has_all_of(const KeyTally& tally) const;
-
   Loop& loop_;
   ControlSession& session_;
   const std::string root_;
   const Handlers handlers_;
-  Revision known_;
+  Revision known_;  // of the last listing
+  Revision told_;   // the newest that was told, by it or by an event since
   bool listing_ = false;
   bool list_once_more_ = false;
   bool list_planned_ = false;
@@ -55,9 +54,11 @@ class KeyWatch {
   std::map<std::string, Revision> there_;  // as told: each key, when it was last put
   struct Confirmation {
     Duration begun{};
+    Revision told = 0;              // by then
     std::optional<KeyTally> tally;  // of what stood in the control; none: it has not answered yet
     std::function<void(Duration)> then;
   };
+  [[nodiscard]] bool has_all_of(const Confirmation& asked) const;
   std::optional<Confirmation> confirmation_;
   std::unique_ptr<Watch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // what comes later finds nobody

@@ -136,7 +136,7 @@ class MemoryControl {
     }
     Result<KeyTally> tally(std::string_view prefix) override {
       std::lock_guard lock(all_.mutex_);
-      KeyTally tally;
+      KeyTally tally{0, 0, all_.revision_};
       for (const KeyValue& kv : all_.listed(prefix)) {
         ++tally.count;
         tally.newest = std::max(tally.newest, kv.mod_revision);
