@@ -15,11 +15,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        cut = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = cut.permute(2, 0, 3, 1, 4)
+        cut = self.query_key_value(x).view(batch, length, -1, 3, width // self.heads)  # by heads, so that ranks may share them
+        query, key, value = cut.permute(3, 0, 2, 1, 4)
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class Block(nn.Module):

@@ -1,5 +1,5 @@
 """Trains a GPT over bytes, data-parallel, with the optimizer's state sharded over the ranks (ZeRO-1), or weights and
-gradients as well (FSDP2), if need be by several replicas of shards (HSDP).
+gradients as well (FSDP2), if need be by several replicas of shards (HSDP), or with each layer cut over two ranks (TP).
 
     torchrun --nproc-per-node 4 examples/gpt/train.py                    # plain PyTorch
     pawl run --nnodes 4 --spares 1 --standalone examples/gpt/train.py    # protected: now kill a node
@@ -16,9 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -35,8 +37,8 @@ except ImportError:  # pawl
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE|DIR", help="text; default: the Python standard library's sources")
-    parser.add_argument("--parallel", choices=("ddp", "fsdp2", "hsdp"), default="ddp",
-                        help="DDP with ZeRO-1, FSDP2, or two shards with a replica for every two ranks")
+    parser.add_argument("--parallel", choices=("ddp", "ddp-zero1", "fsdp2", "hsdp", "tp-fsdp2"), default="ddp-zero1",
+                        help="DDP, DDP with ZeRO-1, FSDP2, two shards with a replica for every two ranks, or FSDP2 over pairs of ranks that share each layer")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="of weights, samples and dropout")
     parser.add_argument("--batch", type=int, default=4, help="samples per rank and step")
@@ -54,23 +56,39 @@ def parse() -> argparse.Namespace:
 
 def parallel(model: GPT, how: str) -> nn.Module:
     """The model, spread over the ranks."""
-    if how == "ddp":
+    if how in ("ddp", "ddp-zero1"):
         return DistributedDataParallel(model)
     world = dist.get_world_size()
-    shape, names = ((world,), ("shard",)) if how == "fsdp2" else ((world // 2, 2), ("replicate", "shard"))
+    shape, names = {"fsdp2": ((world,), ("shard",)), "hsdp": ((world // 2, 2), ("replicate", "shard")),
+                    "tp-fsdp2": ((world // 2, 2), ("shard", "tensor"))}[how]
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    if how == "tp-fsdp2":
+        cut_layers(model, mesh["tensor"])
+        mesh = mesh["shard"]
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def make_optimizer(model: nn.Module, learning_rate: float, how: str = "ddp") -> torch.optim.Optimizer:
+def cut_layers(model: GPT, mesh: DeviceMesh) -> None:
+    """Each rank has some heads and a part of the hidden features, and the rest whole."""
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"attention.query_key_value": ColwiseParallel(), "attention.out": RowwiseParallel(),
+                                         "hidden.0": ColwiseParallel(), "hidden.2": RowwiseParallel()})
+    parallelize_module(model, mesh, {"head": ColwiseParallel(output_layouts=Replicate())})
+    for module in model.modules():
+        if isinstance(module, (nn.LayerNorm, nn.Embedding)):  # so that all parameters lie on one mesh
+            distribute_module(module, mesh, input_fn=lambda _, inputs, mesh: tuple(DTensor.from_local(one, mesh) for one in inputs),
+                              output_fn=lambda _, output, mesh: output.to_local())
+
+
+def make_optimizer(model: nn.Module, learning_rate: float, how: str = "ddp-zero1") -> torch.optim.Optimizer:
     """AdamW; matrices decay, biases and norms do not."""
     parameters = list(model.parameters())
     groups = [{"params": [one for one in parameters if one.dim() >= 2], "weight_decay": 0.1},
               {"params": [one for one in parameters if one.dim() < 2], "weight_decay": 0.0}]
     options: dict[str, Any] = {"lr": learning_rate, "betas": (0.9, 0.95)}
-    if how == "ddp":
+    if how == "ddp-zero1":
         return ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, **options)
     return torch.optim.AdamW(groups, **options)
 
@@ -87,11 +105,12 @@ def main() -> None:
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    row, rows = (rank // 2, world // 2) if options.parallel == "tp-fsdp2" else (rank, world)  # who share layers share samples
     record = Record(options.record)
 
     torch.manual_seed(options.seed)
     model = parallel(GPT(options.layers, options.width, options.heads, options.context), options.parallel)
-    torch.manual_seed(options.seed * 1_000_003 + rank + 1)  # dropout is each rank's own
+    torch.manual_seed(options.seed * 1_000_003 + row + 1)  # dropout is each row's own
     optimizer = make_optimizer(model, options.learning_rate, options.parallel)
     scheduler = LambdaLR(optimizer, lambda step: min((step + 1) / options.warm_up,
                                                      0.5 + 0.5 * math.cos(math.pi * min(1.0, step / options.steps))))
@@ -103,7 +122,7 @@ def main() -> None:
     plain = (nullcontext(step) for step in range(1, options.steps + 1))
     for step in job.steps(options.steps) if job else plain:  # pawl
         with step as number:  # pawl
-            inputs, targets = batches.next(rank, world)
+            inputs, targets = batches.next(row, rows)
             optimizer.zero_grad()
             logits = model(inputs)
             loss = nn.functional.cross_entropy(logits.view(-1, BYTE_VALUES), targets.reshape(-1))

@@ -155,7 +155,7 @@ std::optional<BuildLog::Place> BuildLog::next(const std::string& group, const ch
     TORCH_CHECK(known.records.size() < kRecordsMax, "pawl: more than ", kRecordsMax,
                 " collectives before the first step: those of the training belong into its blocks");
     known.records.push_back({.kind = Kind::counted, .collective = collective, .value = {}});
-    if (results == Results::own) own_.push_back(std::string(collective) + " (" + text_of(place) + ")");
+    if (results == Results::own && !quiet_) own_.push_back(std::string(collective) + " (" + text_of(place) + ")");
   }
   return place;
 }

@@ -67,7 +67,27 @@ def register() -> None:
     if hasattr(dist.distributed_c10d, "_shutdown_backend"):
         _replace("_shutdown_backend", _managed_too)
     made_ddp.watch()
+    _see_meshes()
     atexit.register(c10d.close_generation)
+
+
+def _see_meshes() -> None:
+    """Who cuts a module's parameters needs a mesh first; DTensors take long to load, so not before."""
+    import torch.distributed.device_mesh as meshes
+
+    original = meshes.DeviceMesh.__init__
+
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        _quiet_distribution()
+        original(self, *args, **kwargs)
+
+    meshes.DeviceMesh.__init__ = make
+
+
+@functools.cache
+def _quiet_distribution() -> None:
+    _replace("distribute_module", _quiet, "torch.distributed.tensor._api")
 
 
 def _managed_too(original: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -358,7 +378,7 @@ def _managed_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quiet(original: Callable[..., Any]) -> Callable[..., Any]:
-    """DDP and FSDP give all ranks the module's state with it: a restore does that anyway."""
+    """DDP, FSDP and tensor parallelism give ranks the module's state with it: a restore does that anyway."""
     @functools.wraps(original)
     def spread(*args: Any, **kwargs: Any) -> Any:
         _extension.load().set_build_quiet(True)

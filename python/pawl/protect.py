@@ -2,17 +2,17 @@
 
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
-owns the partition, and what FSDP2 has sharded is unique to each rank, with its region (sharded.py); buffers are each
-rank's own. What can't be protected yet is rejected with an error that explains
-why, at protect() where possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has
-its place in the layout all the same. Nothing here talks to libpawl.
+owns the partition, and what FSDP2 or tensor parallelism has cut is unique to each rank, with its region (sharded.py);
+buffers are each rank's own. What can't be protected yet is rejected with an error that explains why, at protect() where
+possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has its place in the layout
+all the same. Nothing here talks to libpawl.
 """
 from __future__ import annotations
 
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -111,9 +111,8 @@ class Protected:
         shards = sharded.modules_in(module)
         if shards:
             sharded.refuse_unprovable(prefix, wrapper, module, self.world)
-        known = {id(each) for each in sharded.parameters_of(shards)}
         for name, tensor in [*_named_parameters(module, shards), *module.named_buffers()]:
-            refuse_unprotectable(prefix + name, tensor, known)
+            refuse_unprotectable(prefix + name, tensor, self.world)
         self.modules.append((prefix, module))
         self.sharded += shards
         self.wrappers.append(wrapper)
@@ -316,6 +315,7 @@ class Protected:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         self.refuse_hooks()
         self._refuse_sharded_since()
+        sharded.refuse_parts_of_ranks(self.parameters(), self.world)
         self._refuse_lone_schedulers()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
@@ -354,13 +354,11 @@ class Protected:
         found += self._held_buffers()
         for number, optimizer in enumerate(self.optimizers):
             found += self._held_by(number, optimizer)
-        known = {id(each) for each in sharded.parameters_of(self.sharded)}
         for held in found:
             name = f"{held.name} ({held.role})"
-            if held.parameter is not None and id(held.parameter) in known:
+            if held.parameter is not None and sharded.is_dtensor(held.parameter):
                 sharded.refuse_state(name, held.parameter, held.tensor)
-                known.add(id(held.tensor))
-            refuse_unprotectable(name, held.tensor, known)
+            refuse_unprotectable(name, held.tensor, self.world)
             held.region = sharded.region_of(name, held.tensor)
             held.address = held.memory.data_ptr()
         return found
@@ -620,12 +618,11 @@ def storage_order(tensor: torch.Tensor) -> torch.Tensor | None:
     return view if view.is_contiguous() else None
 
 
-def refuse_unprotectable(name: str, tensor: torch.Tensor, shards: Container[int] = ()) -> None:
-    """`shards`: ids of the DTensors that FSDP2 has made, or that belong to such."""
+def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
+    """`world`: ranks of the job."""
     import torch
-    if sharded.is_dtensor(tensor) and id(tensor) not in shards:
-        raise Refused(f"{name} is a DTensor that FSDP2 has not made: tensor parallelism can't be protected yet: use "
-                      f"fully_shard(), or DDP, with ZeroRedundancyOptimizer or without")
+    if sharded.is_dtensor(tensor):
+        sharded.refuse_mesh(name, tensor.device_mesh, world)
     tensor = sharded.memory_of(tensor)
     if sharded.is_other_kind(tensor):
         raise Refused(f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes pawl doesn't know: it can't "

@@ -1,14 +1,16 @@
-"""What FSDP2 (fully_shard) has made of a model: its shards, where each lies, and what a step that was cut short leaves.
+"""What FSDP2 (fully_shard) and tensor parallelism have made of a model: its shards, where each lies, and what a step
+that was cut short leaves.
 
-Between steps a module of FSDP2 has shards as parameters, DTensors, which pawl knows; a step puts gathered ones in their
-place for a while, and gathers the root's no more before the next backward, so that what is restored would not be seen.
-reshard() puts the shards back. All that is private to torch about FSDP2 is here, from torch 2.6 on. No communication,
-but for what torch waits for in reset(). The training thread's.
+A DTensor is state by its local tensor, and by the box of it that this rank has. Between steps a module of FSDP2 has
+shards as parameters, DTensors, which pawl knows; a step puts gathered ones in their place for a while, and gathers the
+root's no more before the next backward, so that what is restored would not be seen. reshard() puts the shards back.
+Tensor parallelism leaves nothing in modules. All that is private to torch about both is here, from torch 2.6 on. No
+communication, but for what torch waits for in reset(). The training thread's.
 """
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from pawl.errors import Refused
 
 @dataclass(frozen=True)
 class Region:
-    """Which box of a tensor this rank holds, in elements, and the mesh that the tensor lies on."""
+    """Which box of a tensor this rank holds, in elements, and the mesh of all ranks that the tensor's is cut from."""
 
     shape: tuple[int, ...]
     begin: tuple[int, ...]
@@ -56,7 +58,14 @@ def region_of(name: str, tensor: Any) -> Region | None:
     if placed is None:
         raise Refused(f"{name} lies on a mesh that this rank isn't in, so it can't be protected")
     shape, box, _ = placed
-    return Region(shape, box.begin, box.size, _axes(tensor.device_mesh))
+    return Region(shape, box.begin, box.size, _axes(_root_of(tensor.device_mesh)))
+
+
+def _root_of(mesh: Any) -> Any:
+    """What this mesh is a part of, or itself."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    return sys.modules["torch.distributed.device_mesh"]._mesh_resources.get_root_mesh(mesh)  # until torch 2.8
 
 
 def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
@@ -70,11 +79,13 @@ def forget_meshes() -> None:
     dtensor = sys.modules.get("torch.distributed.tensor")
     if dtensor is None:
         return
-    propagator = dtensor.DTensor._op_dispatcher.sharding_propagator
-    clear = getattr(propagator.propagate_op_sharding, "cache_clear", None)
-    if clear is not None:
-        clear()
     import torch
+    redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
+    for kept in (dtensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding,
+                 getattr(redistribute, "_gen_transform_infos", None)):
+        clear = getattr(kept, "cache_clear", None)
+        if clear is not None:
+            clear()
     native = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if native is not None:
         native()
@@ -262,11 +273,7 @@ def _refuse_group(prefix: str, group: Any, world: int) -> None:
     if not hasattr(info, "shard_mesh_size"):
         raise Refused(f"{about} lies whole on each rank, as replicate() has it, which can't be protected yet: use "
                       f"fully_shard(), or DDP")
-    if any(getattr(each, "is_dtensor", False) for each in group.fsdp_params):
-        raise Refused(f"{about} was a DTensor before fully_shard(): tensor parallelism can't be protected yet")
-    if info.mesh.mesh.flatten().tolist() != list(range(world)):
-        raise Refused(f"{about} is sharded over a mesh of {info.mesh.size()} of {world} ranks, or in another order: "
-                      f"pawl protects meshes over all ranks, in their order, as init_device_mesh() makes them")
+    refuse_mesh(about, info.mesh, world)
     if getattr(group, "_all_reduce_hook", None) is not None:
         raise Refused(f"{about} has a hook by set_all_reduce_hook(), whose state pawl doesn't know: leave it out")
     for name in ("_all_gather_comm", "_reduce_scatter_comm"):
@@ -276,11 +283,33 @@ def _refuse_group(prefix: str, group: Any, world: int) -> None:
                           f"set_custom_all_gather() and set_custom_reduce_scatter()")
 
 
+def refuse_mesh(name: str, mesh: Any, world: int) -> None:
+    """That what `name` says lies on. Fails: Refused, unless it is cut from a mesh of all ranks."""
+    root = _root_of(mesh)
+    if root.mesh.flatten().tolist() != list(range(world)):
+        raise Refused(f"{name} lies on a mesh of {root.size()} of {world} ranks, or in another order: pawl protects "
+                      f"meshes over all ranks, in their order, as init_device_mesh() makes them, and parts of these")
+
+
+def refuse_parts_of_ranks(parameters: Iterable[tuple[str, Any]], world: int) -> None:
+    """Of all protected parameters. Some may lie on one axis of a mesh, as a norm does that tensor parallelism has left
+    alone; if all do, nothing holds the other axes' ranks together. Fails: Refused, by name."""
+    first = None
+    for name, parameter in parameters:
+        if is_dtensor(parameter):
+            if parameter.device_mesh.size() == world:
+                return
+            first = first or (name, parameter.device_mesh)
+    if first is not None:
+        raise Refused(f"{first[0]} lies on a mesh of {first[1].size()} of {world} ranks, and no other parameter on all "
+                      f"of them: pawl protects one training of all ranks")
+
+
 def refuse_state(name: str, parameter: Any, value: Any) -> None:
     """Of a shard's optimizer state: it lies as the shard does, or is a number, which all ranks have alike."""
     if is_dtensor(value):
         if value.device_mesh != parameter.device_mesh:
             raise Refused(f"{name} lies on another mesh than its parameter: it can't be protected yet")
     elif value.dim() > 0:
-        raise Refused(f"{name} is a plain tensor of {list(value.shape)}, while its parameter is a shard of FSDP2: pawl "
+        raise Refused(f"{name} is a plain tensor of {list(value.shape)}, while its parameter is a shard: pawl "
                       f"can't tell which part of it each rank has; use an optimizer whose state is like its parameters")

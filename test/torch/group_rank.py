@@ -16,6 +16,7 @@ from datetime import timedelta
 import group_forms
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from pawl import groups
 
@@ -215,6 +216,21 @@ class Training:
                 time.sleep(600)
 
 
+# As DTensor exchanges, and waits: their results are new tensors.
+FUNCTIONAL = {
+    "functional all_reduce": lambda: functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).sum().item(),
+    "functional all_gather": lambda: functional.all_gather_tensor(torch.ones(4), 0, dist.group.WORLD).sum().item(),
+    "functional all_gather_coalesced": lambda: [one.sum().item() for one in functional.all_gather_into_tensor_coalesced(
+        [torch.ones(4), torch.ones(2)], dist.group.WORLD)],
+    "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(
+        torch.ones(4 * dist.get_world_size()), "sum", 0, dist.group.WORLD).sum().item(),
+    "functional reduce_scatter_coalesced": lambda: [
+        one.sum().item() for one in functional.reduce_scatter_tensor_coalesced(
+            [torch.ones(4 * dist.get_world_size())], "sum", [0], dist.group.WORLD)],
+    "functional all_to_all": lambda: functional.all_to_all_single(
+        torch.ones(dist.get_world_size()), None, None, dist.group.WORLD).sum().item()}
+
+
 def blocked(me: Rank) -> None:
     """Rank 0 stands still; the others wait for it in the collective that is named, then drain. What they see is
     said."""
@@ -239,7 +255,8 @@ def blocked(me: Rank) -> None:
      "recv_any": lambda: dist.recv(received),
      "barrier": lambda: dist.barrier(),
      "batch": lambda: [work.wait() for work in dist.batch_isend_irecv(
-         [dist.P2POp(dist.irecv, received, 0), dist.P2POp(dist.isend, kept, 0)])]}[str(me.options["collective"])]()
+         [dist.P2POp(dist.irecv, received, 0), dist.P2POp(dist.isend, kept, 0)])],
+     **FUNCTIONAL}[str(me.options["collective"])]()
     groups.wait_all()
     seconds = time.monotonic() - before
     objects: list = [None] * me.world

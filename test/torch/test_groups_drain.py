@@ -75,6 +75,13 @@ class BlockedTest(unittest.TestCase):
             self.assertEqual(ZEROS, one["received"])
             self.assertEqual(SEVENS, one["kept"])
 
+    def test_functional_collectives_and_killed(self) -> None:
+        """As tensor parallelism exchanges activations and gradients."""
+        for name in ("all_reduce", "all_gather", "all_gather_coalesced", "reduce_scatter", "reduce_scatter_coalesced",
+                     "all_to_all"):
+            with self.subTest(name=name):
+                self.drained(f"functional {name}", "kill")
+
 
 class SwapTest(unittest.TestCase):
     """A fresh process, built in loopback, takes the place of one that dies; all go on from the step before."""

@@ -1,5 +1,5 @@
-"""FSDP2 and HSDP, for the lane "long": a campaign of each, mixtures with what FSDP2 offers, and what is refused. Deaths
-under FSDP2 that every run of the tests sees are in test_traps.py."""
+"""FSDP2, HSDP, tensor parallelism and their mixtures, for the lane "long": a campaign of each, mixtures with what FSDP2
+offers, and what is refused. Deaths that every run of the tests sees are in test_traps.py."""
 import os
 import sys
 
@@ -22,11 +22,19 @@ class ShardCampaignTest(Campaign):
     def test_hsdp(self):
         self.campaign(IN_A_STEP, parallel="hsdp")
 
+    def test_layers_cut_over_pairs_of_ranks_within_fsdp2(self):
+        self.campaign(IN_A_STEP, parallel="tp-fsdp2")
+
 
 class ShardTrapTest(TrapTest):
     def test_replicas_of_shards_and_an_exception_in_backward(self):
         said = self.equal("hsdp", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)
         self.assertNotIn("starts cold", said)
+
+    def test_tensor_parallelism_within_fsdp2(self):
+        said = self.equal("tensor_parallel_shards", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)
+        self.assertNotIn("starts cold", said)
+        self.assertNotIn("Could not resolve the process group", said)  # what DTensor keeps from a spare's rehearsal
 
     def test_parts_whose_root_is_not_protected(self):
         self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
@@ -39,7 +47,9 @@ class ShardTrapTest(TrapTest):
         for form, words in {
                 "fsdp1": ("FSDP1", "fully_shard()"), "ddp inside": ("body is wrapped in DistributedDataParallel",),
                 "half a mesh": ("a mesh of 1 of 2 ranks",), "unsharded root": ("head.weight is trained",),
-                "tensor parallel": ("head.weight is a DTensor", "tensor parallelism"),
+                "tensor parallel": ("head.weight lies on a mesh of 1 of 2 ranks", "one training of all ranks"),
+                "other order": ("head.weight lies on a mesh of 2 of 2 ranks, or in another order",),
+                "mesh of its own": ("head.weight lies on a mesh of 1 of 2 ranks, or in another order",),
                 "other kind": ("head.weight is a TwoTensor",), "compiled": ("that is compiled",),
                 "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",),
                 "compiled later": ("that is compiled",), "hook later": ("set_all_reduce_hook()",),

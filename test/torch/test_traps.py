@@ -136,6 +136,10 @@ class HabitTest(TrapTest):
         said = self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
         self.assertNotIn("starts cold", said)
 
+    def test_layers_that_ranks_share(self):
+        said = self.equal("tensor_parallel", kill="1:6,0:10,1:13node", spares=1)
+        self.assertNotIn("starts cold", said)
+
     def test_a_model_without_its_optimizer(self):
         self.refused("no_optimizer", "is trainable, but no protected optimizer has it", "job.protect()")
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import trap
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,9 +26,13 @@ def made():
         fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "shards"))["shards"])
     elif form == "unsharded root":
         fully_shard(model.body)
-    elif form == "tensor parallel":
+    elif form in ("tensor parallel", "other order", "mesh of its own"):
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-        parallelize_module(model, init_device_mesh("cpu", (2,)), {"head": ColwiseParallel()})
+        if form == "tensor parallel":
+            mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))["tensor"]
+        else:
+            mesh = DeviceMesh("cpu", [1, 0] if form == "other order" else [0])
+        parallelize_module(model, mesh, {"head": ColwiseParallel()})
     elif form == "other kind":
         from torch.testing._internal.two_tensor import TwoTensor
         weight = model.head.weight.detach()
