@@ -36,7 +36,7 @@ struct SlotHeader {
 };
 
 // A line in the table of extents, which follows the header; the acknowledgements follow it. Written by the seal.
-struct Extent {
+struct SlotExtent {
   std::atomic<std::uint64_t> generation;  // of the version that these bytes are
   std::atomic<std::uint64_t> step;
   std::atomic<std::uint64_t> payload_offset;
@@ -136,15 +136,15 @@ static_assert(offsetof(SlotHeader, torn) == 144);
 static_assert(offsetof(SlotHeader, pin) == 152);
 static_assert(offsetof(SlotHeader, reserved) == 160);
 static_assert(sizeof(SlotHeader) == 256);
-static_assert(offsetof(Extent, generation) == 0);
-static_assert(offsetof(Extent, step) == 8);
-static_assert(offsetof(Extent, payload_offset) == 16);
-static_assert(offsetof(Extent, size_bytes) == 24);
-static_assert(offsetof(Extent, stream) == 32);
-static_assert(offsetof(Extent, stream_offset) == 40);
-static_assert(offsetof(Extent, unit) == 48);
-static_assert(offsetof(Extent, buffer) == 56);
-static_assert(sizeof(Extent) == 64);
+static_assert(offsetof(SlotExtent, generation) == 0);
+static_assert(offsetof(SlotExtent, step) == 8);
+static_assert(offsetof(SlotExtent, payload_offset) == 16);
+static_assert(offsetof(SlotExtent, size_bytes) == 24);
+static_assert(offsetof(SlotExtent, stream) == 32);
+static_assert(offsetof(SlotExtent, stream_offset) == 40);
+static_assert(offsetof(SlotExtent, unit) == 48);
+static_assert(offsetof(SlotExtent, buffer) == 56);
+static_assert(sizeof(SlotExtent) == 64);
 static_assert(offsetof(Bucket, ready) == 0 && offsetof(Bucket, crc32c) == 8 && sizeof(Bucket) == 16);
 
 constexpr std::uint64_t to_page(std::uint64_t bytes) {
@@ -156,7 +156,7 @@ std::uint64_t slot_offset_of(const ArenaSpec& spec) {
   return kPage + to_page(spec.layout.size());
 }
 std::uint64_t buckets_offset_of(const ArenaSpec& spec) {  // within a slot
-  return to_page(sizeof(SlotHeader) + kExtentCount * sizeof(Extent) +
+  return to_page(sizeof(SlotHeader) + kExtentCount * sizeof(SlotExtent) +
                  std::uint64_t{spec.shelf_count} * sizeof(std::atomic<std::uint64_t>));
 }
 std::uint64_t payload_offset_of(const ArenaSpec& spec) {  // within a slot
@@ -288,13 +288,13 @@ SealRecord read_seal(const SlotHeader& header) {
 struct ExtentRecord {
   std::uint64_t generation, step, payload_offset, size_bytes, stream, stream_offset, unit, buffer;
 };
-static_assert(sizeof(ExtentRecord) == sizeof(Extent));
+static_assert(sizeof(ExtentRecord) == sizeof(SlotExtent));
 
 std::uint32_t crc_of(const ExtentRecord& record) {
   return crc_of(&record, sizeof record);
 }
 
-ExtentRecord read_extent(const Extent& extent) {
+ExtentRecord read_extent(const SlotExtent& extent) {
   constexpr auto relaxed = std::memory_order_relaxed;
   return {extent.generation.load(relaxed), extent.step.load(relaxed),   extent.payload_offset.load(relaxed),
           extent.size_bytes.load(relaxed), extent.stream.load(relaxed), extent.stream_offset.load(relaxed),
@@ -306,7 +306,7 @@ ExtentRecord whole_payload(const ArenaSpec& spec, Generation generation, Step st
   return {generation.value, step.value, 0, spec.payload_bytes, 0, 0, 0, 0};
 }
 
-void write_extent(Extent& extent, const ExtentRecord& record) {
+void write_extent(SlotExtent& extent, const ExtentRecord& record) {
   constexpr auto relaxed = std::memory_order_relaxed;
   extent.generation.store(record.generation, relaxed);
   extent.step.store(record.step, relaxed);
@@ -318,7 +318,7 @@ void write_extent(Extent& extent, const ExtentRecord& record) {
   extent.buffer.store(record.buffer, relaxed);
 }
 
-void write_seal(SlotHeader& header, Extent& extent, const ArenaSpec& spec, Generation generation, Step step,
+void write_seal(SlotHeader& header, SlotExtent& extent, const ArenaSpec& spec, Generation generation, Step step,
                 std::uint32_t table) {
   constexpr auto relaxed = std::memory_order_relaxed;  // the word's release comes after
   const ExtentRecord whole = whole_payload(spec, generation, step);
@@ -357,8 +357,8 @@ std::span<Bucket> Slot::buckets() const {
   return {table, Arena::bucket_count(*spec_)};
 }
 
-Extent& Slot::extent() const {
-  return *reinterpret_cast<Extent*>(header_ + 1);
+SlotExtent& Slot::extent() const {
+  return *reinterpret_cast<SlotExtent*>(header_ + 1);
 }
 
 std::span<std::atomic<std::uint64_t>> Slot::acknowledgements() const {

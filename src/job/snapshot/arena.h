@@ -55,7 +55,7 @@ struct Bucket {
 };
 
 struct SlotHeader;  // arena.cc's; docs/format.md
-struct Extent;
+struct SlotExtent;
 
 // One slot of an Arena: a view, valid while the Arena or a copy of it lives.
 class Slot {
@@ -123,7 +123,7 @@ class Slot {
   Status check_unused() const;
   Status check_payload() const;
   Status prove(SlotWord before, Status found) const;
-  [[nodiscard]] Extent& extent() const;
+  [[nodiscard]] SlotExtent& extent() const;
   [[nodiscard]] std::span<std::atomic<std::uint64_t>> acknowledgements() const;
   SlotHeader* header_ = nullptr;
   std::byte* payload_ = nullptr;
