@@ -21,6 +21,9 @@ void Imports::begin() {
       imported_.insert(member.seat);
     } else if (source->kind == SourceKind::own_arena && source->from == context_.self) {
       strike(*source, "the step is not in the own arena any more");
+    } else if (!is_in_memory(source->kind)) {
+      mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
+                               ", from which this release can't restore"));
     } else {
       waiting_.push_back(*source);
     }
@@ -128,7 +131,7 @@ void Imports::finished(Generation generation, const Source& source, const Status
 void Imports::strike(const Source& source, const std::string& why) {
   mover_.report({FaultKind::corrupt_source, source.from, source.seat,
                  text(name_of(source.kind), " at node ", source.from.node, ": ", why), 0},
-                {{source.from, source.seat, source.kind, source.slot_generation, source.step}});
+                {{source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent}});
 }
 
 }  // namespace pawl::job

@@ -329,6 +329,19 @@ TEST_F(Restores, AStepThatIsNotInTheOwnArenaAnyMoreIsReported) {
             std::vector<Struck>({{test_life(0), Seat(0), SourceKind::own_arena, kSlotGeneration, kStep}}));
 }
 
+// A release that knows how to read it may have planned so.
+TEST_F(Restores, AStateInStorageIsRefused) {
+  begin(SourceKind::storage, {});
+  imports.start_waiting();
+  EXPECT_FALSE(imports.has(Seat(0)));
+  const std::optional<JobState> next = reported();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->causes.back().kind, FaultKind::node_lost);
+  EXPECT_EQ(next->causes.back().node, test_life(0));
+  EXPECT_NE(next->causes.back().detail.find("seat 0 is in storage"), std::string::npos);
+  EXPECT_TRUE(nothing_is_fetched());
+}
+
 TEST_F(Restores, ASlotThatProvedWrongIsEmptiedAndAnotherTakesItsPlace) {
   leave(SlotState::sealed);
   const Struck own{test_life(0), Seat(0), SourceKind::own_arena, kSlotGeneration, kStep};

@@ -197,8 +197,13 @@ std::optional<TrainerEnd> JobMirror::end_of(Seat seat) const {
   return found != ends_.end() ? std::optional(found->second) : std::nullopt;
 }
 
+std::span<const Source> JobMirror::sources_of(Seat seat) const {
+  return state_ ? job::sources_of(state_->sources, seat) : std::span<const Source>();
+}
+
 const Source* JobMirror::source_of(Seat seat) const {
-  return state_ && seat.value < state_->sources.size() ? &state_->sources[seat.value] : nullptr;
+  const std::span<const Source> sources = sources_of(seat);
+  return sources.empty() ? nullptr : &sources.front();
 }
 
 void JobMirror::learn_ring() {

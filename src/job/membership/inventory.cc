@@ -45,7 +45,7 @@ bool parse_digest(std::string_view digits, std::uint64_t& out) {
 using Slots = std::span<const InventoryItem>;
 
 bool are_alike(const InventoryItem& a, const InventoryItem& b) {
-  return a.slot_generation == b.slot_generation && a.step == b.step && a.state == b.state;
+  return a.slot_generation == b.slot_generation && a.step == b.step && a.state == b.state && a.extent == b.extent;
 }
 
 // The items from `from` on that are of one seat, kind and layout.
@@ -57,12 +57,19 @@ Slots arena_at(Slots items, std::size_t from) {
   return items.subspan(from, end - from);
 }
 
+// ":0-4096", ":8192-"; of a whole stream nothing.
+std::string words_of(Extent extent) {
+  if (extent.is_whole()) return "";
+  return text(':', extent.begin, '-', extent.end == kStreamEnd ? "" : text(extent.end));
+}
+
 // Arenas of consecutive seats that hold the same, but for their layouts.
 std::string row_of(const std::vector<Slots>& arenas) {
   const InventoryItem& first = arenas.front().front();
   std::string row = text('\n', name_of(first.kind), ' ', first.seat, '-', arenas.back().front().seat);
   for (const InventoryItem& slot : arenas.front())
-    row += text(' ', slot.slot_generation, '.', slot.step, slot.state == SlotState::dirty ? kDirty : "");
+    row += text(' ', slot.slot_generation, '.', slot.step, words_of(slot.extent),
+                slot.state == SlotState::dirty ? kDirty : "");
   row += " layout ";
   const bool one_layout =
       std::ranges::all_of(arenas, [&first](Slots slots) { return slots.front().layout_digest == first.layout_digest; });
@@ -122,9 +129,21 @@ bool parse_life(std::string_view word, NodeLife& out) {
   return parse_number(node, out.node.value) && parse_number(word, out.incarnation.value);
 }
 
+// One that is written: a part, and not nothing.
+bool parse_extent(std::string_view word, Extent& out) {
+  const std::size_t dash = word.find('-');
+  if (dash == std::string_view::npos || !parse_number(word.substr(0, dash), out.begin)) return false;
+  const std::string_view end = word.substr(dash + 1);
+  if (!end.empty() && (!parse_number(end, out.end) || out.end == kStreamEnd)) return false;
+  return !out.is_empty() && !out.is_whole();
+}
+
 bool parse_slot(std::string_view word, InventoryItem& out) {
   out.state = word.ends_with(kDirty) ? SlotState::dirty : SlotState::sealed;
   if (out.state == SlotState::dirty) word.remove_suffix(kDirty.size());
+  const std::size_t cut = word.find(':');
+  if (cut != std::string_view::npos && !parse_extent(word.substr(cut + 1), out.extent)) return false;
+  word = word.substr(0, cut);
   const std::string_view generation = take(word, '.');
   return parse_id(generation, out.slot_generation, kGenerationMax) && parse_id(word, out.step, kStepMax);
 }
@@ -161,7 +180,7 @@ Mistake read_slots(std::string_view& line, SourceKind kind, std::vector<Inventor
   while ((word = take(line, ' ')) != "layout") {
     InventoryItem slot;
     slot.kind = kind;
-    if (!parse_slot(word, slot)) return "a slot is not GENERATION.STEP";
+    if (!parse_slot(word, slot)) return "a slot is not GENERATION.STEP or a part of it";
     out.push_back(slot);
   }
   return out.empty() ? "has no slots" : "";

@@ -13,7 +13,7 @@ namespace {
 constexpr auto kOwn = SourceKind::own_arena;
 constexpr auto kReplica = SourceKind::replica;
 
-// Of everything that may be there one: seats in a row and apart, two layouts in one arena, one slot twice.
+// Of everything that may be there one: seats in a row and apart, two layouts in one arena, one slot twice, parts of streams.
 Inventory full_inventory() {
   Inventory inventory;
   inventory.life = {NodeId(4294967295), Incarnation(kHuge)};
@@ -25,6 +25,9 @@ Inventory full_inventory() {
                      {Seat(3), kReplica, Generation(3), Step(42), SlotState::dirty, 7},
                      {Seat(3), kReplica, Generation(3), Step(42), SlotState::dirty, 7},
                      {Seat(9), kReplica, Generation(kGenerationMax), Step(kStepMax), SlotState::sealed, 5},
+                     {Seat(10), kReplica, Generation(3), Step(41), SlotState::sealed, 5, {0, 4096}},
+                     {Seat(10), kReplica, Generation(3), Step(41), SlotState::sealed, 5, {8192, kStreamEnd}},
+                     {Seat(11), kReplica, Generation(3), Step(41), SlotState::dirty, 5, {0, kHuge - 1}},
                      {Seat(4294967295), kReplica, Generation(3), Step(41), SlotState::sealed, 5}};
   inventory.trainers_alive = {Seat(3), Seat(4), Seat(9)};
   inventory.frozen_wall_ms = kHuge;
@@ -73,11 +76,15 @@ TEST(Inventory, IsWrittenLikeThis) {
   inventory.frozen_wall_ms = 99;
   inventory.items.resize(3);
   EXPECT_EQ(to_text(inventory),
-            "inventory 1 12.17 generation 4 committed 41 frozen_ms 99\n"
+            "inventory 2 12.17 generation 4 committed 41 frozen_ms 99\n"
             "alive 3-4 9-9\n"
             "own_arena 2-2 0.0 layout AAAAAAAAAAB\n"
             "replica 2-3 3.41 layout P__________AAAAAAAAAAA\n"
             "end");
+  const Inventory full = full_inventory();
+  inventory.items = {full.items.begin() + 6, full.items.begin() + 9};
+  EXPECT_NE(to_text(inventory).find("replica 10-10 3.41:0-4096 3.41:8192- layout"), std::string::npos);
+  EXPECT_NE(to_text(inventory).find("replica 11-11 3.41:0-18446744073709551614.dirty layout"), std::string::npos);
 }
 
 TEST(Inventory, OfEightSeatsHas400BytesAtMost) {
@@ -100,8 +107,8 @@ TEST(Inventory, AMistakeIsNamedByItsLine) {
   const auto refused = [&](std::string_view from, std::string_view to, std::string_view why) {
     expect_corrupt(replaced(record, from, to), why);
   };
-  refused("inventory 1 ", "inventory 2 ", "line 1: of another version");
-  refused("inventory 1 ", "inventory ", "line 1: of another version");
+  refused("inventory 2 ", "inventory 1 ", "line 1: of another version");
+  refused("inventory 2 ", "inventory ", "line 1: of another version");
   refused("9998.", "9998:", "line 1: the node's life");
   refused("9998.", "4294967296.", "line 1: the node's life");
   refused("generation 12", "generation 2097152", "line 1: the generation");
@@ -124,6 +131,9 @@ TEST(Inventory, AMistakeIsNamedByItsLine) {
   refused("11.123456 11.123457.dirty", "11.123457.dirty 11.123456", "line 3: not in ascending order");
   refused(" 11.123456 11.123457.dirty", "", "line 3: has no slots");
   refused("layout ", "layout !", "line 3: the layouts");
+  for (const char* part : {":", ":1", ":0-", ":5-5", ":6-5", ":-5", ":0-18446744073709551615",
+                           ":0-18446744073709551616", ":0-1:2-3", ":0x1-2"})
+    refused(" 11.123456", text(" 11.123456", part), "line 3: a slot");
   refused("\nend", "", "has no end");
   refused("\nend", "\n\nend", "line 5: this version");
   refused("\nend", " \nend", "line 4: ends with a blank");
@@ -147,7 +157,7 @@ TEST(Inventory, DamagedTextNeverAborts) {
   int accepted = 0;
   for (int round = 0; round < 40000; ++round) {
     const std::string whole = to_text(round % 2 == 0 ? full_inventory() : usual_inventory());
-    const std::string changed = damaged(whole, random, "0123456789 .-\nA");
+    const std::string changed = damaged(whole, random, "0123456789 .:-\nA");
     const auto inventory = parse_inventory(changed);
     if (!inventory) {
       ASSERT_EQ(inventory.error().code, Code::corrupt) << "round " << round;

@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDepthMax = 16;
+constexpr std::size_t kSourcesMax = 64;  // of a seat
+constexpr std::uint64_t kAllSourcesMax = std::uint64_t{4} * kSeatsMax;
 
 // The texts of an enumeration, in the order of its values, which begin at 0.
 template <class Enum>
@@ -24,7 +26,7 @@ constexpr std::array<const char*, 0> kNames{};
 template <>
 constexpr std::array kNames<JobPhase>{"forming", "restoring", "running", "quiescing", "finished", "failed"};
 template <>
-constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica"};
+constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica", "storage"};
 template <>
 constexpr std::array kNames<FaultKind>{"none",
                                        "node_lost",
@@ -82,12 +84,17 @@ struct MovedRow {  // of the seats from `first` on
   Seat first;
   SeatRow row;
 };
-struct SourceRow {  // of the next `seats` seats. `from`: none is the node where each of them sits
-  std::uint32_t seats = 0;
+struct SourceCell {
   SourceKind kind = SourceKind::nothing;
-  std::optional<NodeLife> from;
+  std::optional<NodeLife> from;  // none: the node where each of the row's seats sits; of storage, nobody
+  Extent extent;
+  bool operator==(const SourceCell&) const = default;
+};
+struct SourceRow {  // of the next `seats` seats, of each all of these
+  std::uint32_t seats = 0;
   Generation slot_generation;
   Step step;
+  std::vector<SourceCell> sources;
 };
 struct SeatRange {
   Seat first;
@@ -115,7 +122,11 @@ void columns(Io& io, Row& r) {
 }
 template <class Io, Is<SourceRow> Row>
 void columns(Io& io, Row& r) {
-  io(r.seats), io(r.kind), io(r.from), io(r.slot_generation), io(r.step);
+  io(r.seats), io(r.slot_generation), io(r.step), io(r.sources);
+}
+template <class Io, Is<SourceCell> Row>
+void columns(Io& io, Row& r) {
+  io(r.kind), io(r.from), io.unless_whole(r.extent);
 }
 template <class Io, Is<SeatRange> Row>
 void columns(Io& io, Row& r) {
@@ -124,7 +135,7 @@ void columns(Io& io, Row& r) {
 template <class Type>
 concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, MovedRow> || std::same_as<Type, NodeLife> ||
     std::same_as<Type, TopologyName> || std::same_as<Type, LineageEntry> || std::same_as<Type, SourceRow> ||
-    std::same_as<Type, SeatRange>;
+    std::same_as<Type, SourceCell> || std::same_as<Type, SeatRange>;
 
 struct TopologyRecord {
   Generation generation;
@@ -145,6 +156,7 @@ using JobRecordView = JobRecordOf<const JobState&>;  // what is written: a state
 template <class Io, Is<Struck> Record>
 void fields(Io& io, Record& r) {
   io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
+  io.unless_default("extent", r.extent);
 }
 template <class Io, Is<Cause> Record>
 void fields(Io& io, Record& r) {
@@ -184,6 +196,17 @@ void fields(Io& io, Record& r) {
 }
 
 struct Writer {
+  struct ColumnWriter {
+    json& list;
+    template <class Value>
+    void operator()(const Value& value) {
+      list.push_back(encode(value));
+    }
+    void unless_whole(Extent extent) {  // the last column
+      if (!extent.is_whole()) (*this)(extent);
+    }
+  };
+
   json& object;
   template <class Value>
   void operator()(const char* name, const Value& value) {
@@ -231,9 +254,13 @@ struct Writer {
   template <IsRow Row>
   static json encode(const Row& row) {
     json list = json::array();
-    auto column = [&list](const auto& value) { list.push_back(encode(value)); };
+    ColumnWriter column{list};
     columns(column, row);
     return list;
+  }
+  // [begin, end], end null for the stream's.
+  static json encode(Extent extent) {
+    return json::array({extent.begin, extent.end == kStreamEnd ? json(nullptr) : json(extent.end)});
   }
   template <class Record>
   requires(std::is_class_v<Record> && !IsRow<Record>) static json encode(const Record& record) {
@@ -287,6 +314,22 @@ class Reader {
   [[nodiscard]] const std::string& mistake() const { return mistake_; }
 
  private:
+  struct ColumnReader {
+    Reader& reader;
+    const json& source;
+    std::size_t next = 0;
+    template <class Value>
+    void operator()(Value& value) {
+      const std::size_t length = reader.path_.size();
+      reader.path_ += text('[', next, ']');
+      if (next < source.size()) reader.decode(source[next], value);
+      reader.path_.resize(length);
+      ++next;
+    }
+    void unless_whole(Extent& extent) {
+      if (next < source.size()) (*this)(extent);
+    }
+  };
   void decode(const json& source, std::string& out) {
     if (const auto* value = source.get_ptr<const json::string_t*>()) {
       out = *value;
@@ -351,16 +394,16 @@ class Reader {
   template <IsRow Row>
   void decode(const json& source, Row& out) {
     if (!source.is_array()) return fail("not a list");
-    std::size_t next = 0;
-    auto column = [&](auto& value) {
-      const std::size_t length = path_.size();
-      path_ += text('[', next, ']');
-      if (next < source.size()) decode(source[next], value);
-      path_.resize(length);
-      ++next;
-    };
+    ColumnReader column{*this, source};
     columns(column, out);
-    if (next != source.size()) fail(text("has ", source.size(), " columns, not ", next));
+    if (column.next != source.size()) fail(text("has ", source.size(), " columns, not ", column.next));
+  }
+  void decode(const json& source, Extent& out) {
+    if (!source.is_array() || source.size() != 2) return fail("not an extent: begin and end");
+    decode(source[0], out.begin);
+    if (!source[1].is_null()) decode(source[1], out.end);
+    if (out.is_empty() || out.is_whole() || (!source[1].is_null() && out.end == kStreamEnd))
+      fail("no part of a stream");
   }
   template <class Record>
   requires(std::is_class_v<Record> && !IsRow<Record>) void decode(const json& source, Record& out) {
@@ -419,10 +462,29 @@ std::uint64_t check(Reader& reader, const std::vector<SeatRow>& rows) {
 void check(Reader& reader, const TopologyRecord& record) {
   (void)check(reader, record.seats);
 }
+// A seat's sources name the whole stream, and each place once in each extent.
+void check_sources(Reader& reader, const std::vector<SourceRow>& rows) {
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    all += std::uint64_t{rows[i].seats} * rows[i].sources.size();
+    if (rows[i].sources.size() > kSourcesMax || all > kAllSourcesMax)
+      return reader.fail(
+          text("sources[", i, "]: out of range (at most ", kSourcesMax, " of a seat, ", kAllSourcesMax, " in all)"));
+    Extents extents;
+    for (const SourceCell& source : rows[i].sources) {
+      if (source.kind == SourceKind::storage && source.from)
+        reader.fail(text("sources[", i, "]: storage is at no node"));
+      if (std::ranges::count(rows[i].sources, source) > 1) reader.fail(text("sources[", i, "]: one of them twice"));
+      extents.push_back(source.extent);
+    }
+    if (!holes_in(extents).empty()) reader.fail(text("sources[", i, "]: they don't have the whole stream"));
+  }
+}
 // Of the seats that a record has itself, or that its topology has.
 void check_seats(Reader& reader, const JobRecord& record, std::uint64_t seats) {
   if (seats_in(reader, "sources", record.sources) != seats && !record.sources.empty())
     reader.fail("sources: not one for each seat");
+  check_sources(reader, record.sources);
   (void)seats_in(reader, "restart", record.restart);
   for (std::size_t i = 0; i < record.restart.size(); ++i)
     if (std::uint64_t{record.restart[i].first.value} + record.restart[i].seats > seats)
@@ -486,20 +548,32 @@ std::vector<MovedRow> moved_since(const std::vector<Member>& before, const std::
   return moved;
 }
 
+// Of one seat.
+SourceRow row_of(const JobState& state, std::span<const Source> sources) {
+  SourceRow row{1, sources.front().slot_generation, sources.front().step, {}};
+  const std::size_t seat = sources.front().seat.value;
+  for (const Source& source : sources) {
+    const bool is_here = seat < state.seats.size() && source.from == state.seats[seat].life;
+    const bool is_nowhere = source.kind == SourceKind::storage;
+    row.sources.push_back(
+        {source.kind, is_here || is_nowhere ? std::nullopt : std::optional(source.from), source.extent});
+  }
+  return row;
+}
+
 // Without its seats. Refers to `state`.
 JobRecordView record_of(const JobState& state) {
   JobRecordView record{state, {}, {}, {}, {}, {}};
-  for (std::size_t i = 0; i < state.sources.size(); ++i) {
-    const Source& source = state.sources[i];
-    const bool own = i < state.seats.size() && source.from == state.seats[i].life;
-    const std::optional<NodeLife> from = own ? std::nullopt : std::optional(source.from);
+  const std::span<const Source> sources(state.sources);
+  for (std::size_t i = 0, end = 0; i < sources.size(); i = end) {
+    while (end < sources.size() && sources[end].seat == sources[i].seat) ++end;
+    SourceRow row = row_of(state, sources.subspan(i, end - i));
     SourceRow* const last = record.sources.empty() ? nullptr : &record.sources.back();
-    const bool alike = last != nullptr && last->kind == source.kind && last->from == from &&
-                       last->slot_generation == source.slot_generation && last->step == source.step;
-    if (alike)
+    if (last != nullptr && last->sources == row.sources && last->slot_generation == row.slot_generation &&
+        last->step == row.step)
       ++last->seats;
     else
-      record.sources.push_back({1, source.kind, from, source.slot_generation, source.step});
+      record.sources.push_back(std::move(row));
   }
   for (const Seat seat : state.restart) {
     SeatRange* const last = record.restart.empty() ? nullptr : &record.restart.back();
@@ -518,13 +592,14 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
     for (std::uint32_t i = 0; i < moved.row.seats; ++i)
       state.seats[moved.first.value + i] = {Seat(moved.first.value + i), moved.row.life, moved.row.address,
                                             moved.row.first_index + i};
-  for (const SourceRow& row : record.sources) {
-    for (std::uint32_t i = 0; i < row.seats; ++i) {
-      const Seat seat(static_cast<std::uint32_t>(state.sources.size()));
-      const NodeLife from = row.from.value_or(state.seats[seat.value].life);
-      state.sources.push_back({seat, row.kind, from, row.slot_generation, row.step});
-    }
-  }
+  Seat seat;
+  for (const SourceRow& row : record.sources)
+    for (std::uint32_t i = 0; i < row.seats; ++i, ++seat.value)
+      for (const SourceCell& source : row.sources) {
+        const NodeLife here = source.kind == SourceKind::storage ? NodeLife{} : state.seats[seat.value].life;
+        state.sources.push_back(
+            {seat, source.kind, source.from.value_or(here), row.slot_generation, row.step, source.extent});
+      }
   for (const SeatRange& range : record.restart)
     for (std::uint32_t i = 0; i < range.seats; ++i) state.restart.emplace_back(range.first.value + i);
   return state;
@@ -599,6 +674,10 @@ Result<JobState> read_state(std::string_view json, const Topology* known) {
 std::optional<Generation> topology_named_by(std::string_view json) {
   const auto record = read<JobRecord>("job state", json);
   return record && record->topology ? std::optional(record->topology->generation) : std::nullopt;
+}
+std::span<const Source> sources_of(std::span<const Source> sources, Seat seat) {
+  const auto found = std::ranges::equal_range(sources, seat, {}, &Source::seat);
+  return {found.begin(), found.end()};
 }
 Topology make_topology(Generation generation, std::vector<Member> seats) {
   std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a over whole words, and over the bytes of texts

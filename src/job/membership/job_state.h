@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,11 +19,12 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "job/layout/extent.h"
 #include "job/snapshot/slot_word.h"
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -73,25 +75,32 @@ struct Member {  // who sits where
 
 enum class JobPhase : std::uint8_t { forming, restoring, running, quiescing, finished, failed };
 
-enum class SourceKind : std::uint8_t { nothing, own_arena, replica };
+// Where a seat's state may lie: in a node's memory; or, without any node that lives, in storage, from which nothing is read
+// yet: whoever is to read it refuses.
+enum class SourceKind : std::uint8_t { nothing, own_arena, replica, storage };
+[[nodiscard]] constexpr bool is_in_memory(SourceKind kind) {
+  return kind == SourceKind::own_arena || kind == SourceKind::replica;
+}
 
-// Where a seat's state of the resume step is read from.
+// Where an extent of a seat's stream, its state of the resume step, is read from.
 struct Source {
   Seat seat;
   SourceKind kind = SourceKind::nothing;  // nothing: resume step 0
-  NodeLife from;
+  NodeLife from;                          // of storage: nobody
   Generation slot_generation;
   Step step;
+  Extent extent = {};
   bool operator==(const Source&) const = default;
 };
 
-// A source that proved wrong in use; never tried twice.
+// A source that proved wrong in use, in that extent; never tried twice.
 struct Struck {
   NodeLife at;
   Seat seat;
   SourceKind kind = SourceKind::nothing;
   Generation slot_generation;
   Step step;
+  Extent extent = {};
   bool operator==(const Struck&) const = default;
 };
 
@@ -147,8 +156,10 @@ struct JobState {
   Generation ran;                     // the last generation that reached `running`; 0: none has, nothing was trained
   Step committed;                     // greatest step known to be committed at the last move; R once it runs
   Step resume;                        // R; meaningful from `restoring` on
-  std::vector<Source> sources;        // one a seat, while it is `restoring`
-  std::vector<Seat> restart;          // seats whose trainer process must be (or was) started anew on its node
+  // While it is `restoring`: by seats, of each seat one or more, in order of preference, which have its whole stream
+  // together. All of a seat name the same generation and step: they fill one slot.
+  std::vector<Source> sources;
+  std::vector<Seat> restart;  // seats whose trainer process must be (or was) started anew on its node
   std::uint64_t plan_digest = 0;
   bool cold = false;              // every trainer starts anew from step 0: a death before the first commit
   std::vector<Cause> causes;      // of the last recovery, oldest first
@@ -157,6 +168,9 @@ struct JobState {
   std::string verdict;            // of finished and failed, a sentence; else which committed steps are redone, if any
   bool operator==(const JobState&) const = default;
 };
+
+// Those of a seat. Valid as long as `sources` is. Cost: O(log n).
+[[nodiscard]] std::span<const Source> sources_of(std::span<const Source> sources, Seat seat);
 
 // suspect/<generation>/<victim>/<accuser>: the accuser hears nothing of the victim, which is erased when it does again.
 struct Accusation {

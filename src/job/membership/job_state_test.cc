@@ -35,13 +35,16 @@ JobState full_state() {
   state.seats = {{Seat(0), life(0, 17), "10.77.0.10:7000", 0}, {Seat(1), life(4, 18), "host:\"1\"", 1}};
   state.evicted = {life(1, 9)};
   state.departed = {life(2, 3), life(1, 4)};
-  state.struck = {{life(0, 17), Seat(1), SourceKind::replica, Generation(2), Step(40)}};
+  state.struck = {{life(0, 17), Seat(1), SourceKind::replica, Generation(2), Step(40)},
+                  {life(4, 18), Seat(1), SourceKind::replica, Generation(2), Step(40), {4096, 8192}}};
   state.lineage = {{Generation(1), Step(0)}, {Generation(3), Step(40)}};
   state.ran = Generation(3);
   state.committed = Step(41);
   state.resume = Step(kStepMax);
   state.sources = {{Seat(0), SourceKind::own_arena, life(0, 17), Generation(2), Step(40)},
-                   {Seat(1), SourceKind::replica, life(0, 17), Generation(2), Step(40)}};
+                   {Seat(1), SourceKind::replica, life(0, 17), Generation(2), Step(40), {0, 8192}},
+                   {Seat(1), SourceKind::replica, life(4, 18), Generation(2), Step(40), {4096, kStreamEnd}},
+                   {Seat(1), SourceKind::storage, {}, Generation(2), Step(40)}};
   state.restart = {Seat(1)};
   state.plan_digest = kHuge;
   state.cold = true;
@@ -107,6 +110,18 @@ TEST(JobState, OfThousandsOfNodesOneRowEachIsWritten) {
   const std::string json = to_json(state);
   EXPECT_LT(json.size(), 600'000u);
   EXPECT_EQ(*parse_job_state(json), state);
+  JobState twice = state;  // seats 56 to 63 are at two more places, as with three replicas
+  for (std::uint32_t seat = 63; seat >= 56; --seat)
+    for (const std::uint32_t node : {10u, 9u})
+      twice.sources.insert(twice.sources.begin() + seat + 1,
+                           {Seat(seat), SourceKind::replica, life(node, 1), Generation(2), Step(40)});
+  EXPECT_LT(to_json(twice).size(), json.size() + 60);
+  EXPECT_EQ(*parse_job_state(to_json(twice)), twice);
+  const auto moved = sources_of(twice.sources, Seat(57));
+  ASSERT_EQ(moved.size(), 3u);
+  EXPECT_EQ(moved[1].from, life(9, 1));
+  EXPECT_EQ(sources_of(twice.sources, Seat(64)).size(), 1u);
+  EXPECT_TRUE(sources_of(twice.sources, Seat(80'000)).empty());
   JobState cold = state;
   for (const Member& member : cold.seats) cold.restart.push_back(member.seat);
   EXPECT_LT(to_json(cold).size(), json.size() + 30);
@@ -279,7 +294,23 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",1,262144]")), "seats: out of range (at most 262144");
   expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",262145,1]")), "seats[1]: out of range");
   expect_corrupt(parse_job_state(replaced(state, "10.77.0.10:7000", std::string(300, 'x'))), "seats[0]: out of range");
-  expect_corrupt(parse_job_state(replaced(state, "[1,\"own_arena\"", "[2,\"own_arena\"")), "sources: not one for each");
+  expect_corrupt(parse_job_state(replaced(state, "[1,2,40,[[\"own_arena\"", "[2,2,40,[[\"own_arena\"")),
+                 "sources: not one for each");
+  expect_corrupt(parse_job_state(replaced(state, "[\"storage\",null]", "[\"storage\",[4,18]]")),
+                 "storage is at no node");
+  expect_corrupt(parse_job_state(replaced(state, "[\"storage\",null]", "[\"tape\",null]")),
+                 "sources[1][3][2][0]: unknown: 'tape'");
+  const auto extent = [&](std::string_view from, std::string_view to, std::string_view why) {
+    expect_corrupt(parse_job_state(replaced(state, from, to)), why);
+  };
+  extent("[0,8192]]", "[0,0]]", "sources[1][3][0][2]: no part of a stream");
+  extent("[0,8192]]", "[0,null]]", "no part of a stream");  // the whole is not written
+  extent("[0,8192]]", "[0,18446744073709551615]]", "no part of a stream");
+  extent("[0,8192]]", "[0]]", "not an extent");
+  extent("[0,8192]]", "{}]", "not an extent");
+  extent("[0,8192]]", "[0,8192],1]", "has 4 columns, not 3");
+  extent(",[\"storage\",null]", ",[\"storage\",null],[\"storage\",null]", "sources[1]: one of them twice");
+  extent("[4096,8192]", "[8192,4096]", "struck[1].extent: no part of a stream");
   expect_corrupt(parse_job_state(replaced(state, "\"trainer_exit\"", "\"sulks\"")), "attempts[0].kind: unknown");
   expect_corrupt(parse_job_state(replaced(state, "\"restart\":[[1,1]]", "\"restart\":[[2,1]]")),
                  "restart[0]: out of range");
@@ -293,8 +324,17 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_state(replaced(state, "18446744073709551615", "18446744073709551616")), "leader[1]");
 
   JobState odd = full_state();
-  odd.sources.pop_back();
+  odd.sources.resize(1);
   expect_corrupt(parse_job_state(to_json(odd)), "sources: not one for each seat");
+  odd = full_state();
+  odd.sources.pop_back();
+  EXPECT_TRUE(parse_job_state(to_json(odd)));
+  odd.sources[1].extent.end = 4095;
+  expect_corrupt(parse_job_state(to_json(odd)), "sources[1]: they don't have the whole stream");
+  odd = large_state();
+  for (int i = 0; i < 64; ++i)
+    odd.sources.push_back({Seat(79'999), SourceKind::replica, life(9, 1), Generation(2), Step(40)});
+  expect_corrupt(parse_job_state(to_json(odd)), "at most 64 of a seat");
   odd = full_state();
   std::swap(odd.lineage[0], odd.lineage[1]);
   expect_corrupt(parse_job_state(to_json(odd)), "lineage[1].generation");

@@ -314,9 +314,17 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
   const auto is_read = [&](Seat seat) {
     return seat.value < state.seats.size() && contains(ready, state.seats[seat.value].life);
   };
+  if (gone.empty()) return struck;
+  const auto is_gone = [&](const Source& source) {
+    return contains(gone, source.from) && contains(state.evicted, source.from);
+  };
   for (const Source& source : state.sources) {
-    if (contains(gone, source.from) && contains(state.evicted, source.from) && !is_read(source.seat))
-      struck.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step});
+    if (!is_gone(source) || is_read(source.seat)) continue;
+    Extents left;  // a seat that can still read all of its stream elsewhere goes on
+    for (const Source& other : sources_of(state.sources, source.seat))
+      if (!is_gone(other)) left.push_back(other.extent);
+    if (!holes_in(left).empty())
+      struck.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent});
   }
   return struck;
 }

@@ -933,6 +933,13 @@ TEST_F(Lingering, WhatItHeldIsStruckOutWhenItIsGone) {
   EXPECT_EQ(gone_sources(state, {}, gone), struck);
   EXPECT_TRUE(gone_sources(state, {}, std::vector{life(1)}).empty());
   EXPECT_TRUE(gone_sources(state, std::vector{life(3)}, gone).empty());  // it has been read
+  JobState elsewhere = state;
+  const auto read = std::ranges::find(elsewhere.sources, life(2), &Source::from);
+  elsewhere.sources.insert(read + 1,
+                           {Seat(1), SourceKind::replica, life(0), Generation(1), Step(40), {4096, kStreamEnd}});
+  EXPECT_EQ(gone_sources(elsewhere, {}, gone), struck);
+  elsewhere.sources[2].extent = {};
+  EXPECT_TRUE(gone_sources(elsewhere, {}, gone).empty()) << "it can be read there";
   state.phase = JobPhase::running;
   EXPECT_TRUE(gone_sources(state, {}, gone).empty());
 }

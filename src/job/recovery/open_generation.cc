@@ -36,9 +36,9 @@ std::string describe(const Fault& fault) {
 
 // Who waits for its seat's state from there, as the state says; nobody: it reads from elsewhere by now.
 std::optional<NodeLife> importer_of(const JobState& state, const Cause& cause) {
-  if (state.phase != JobPhase::restoring || !cause.seat || cause.seat->value >= state.sources.size() ||
-      state.sources[cause.seat->value].from != cause.node)
-    return std::nullopt;
+  if (state.phase != JobPhase::restoring || !cause.seat || cause.seat->value >= state.seats.size()) return std::nullopt;
+  const auto is_read = [&cause](const Source& source) { return source.from == cause.node; };
+  if (std::ranges::none_of(sources_of(state.sources, *cause.seat), is_read)) return std::nullopt;
   return state.seats[cause.seat->value].life;
 }
 

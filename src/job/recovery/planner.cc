@@ -17,17 +17,42 @@ struct Candidate {
   NodeLife at;
   bool unreached = false;
   bool lingering = false;
+  bool whole = true;  // all of the seat's stream may be read there
   const InventoryItem* item = nullptr;
 };
+struct Part {
+  Candidate at;
+  Extent extent;  // what may be read there
+};
+using Parts = std::vector<Part>;
 
-bool is_struck(std::span<const Struck> struck, NodeLife at, const InventoryItem& item) {
-  return contains(struck, Struck{at, item.seat, item.kind, item.slot_generation, item.step});
+bool is_struck(const Struck& struck, NodeLife at, const InventoryItem& item) {
+  return struck.at == at && struck.seat == item.seat && struck.kind == item.kind &&
+         struck.slot_generation == item.slot_generation && struck.step == item.step;
 }
 
-bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
+bool is_usable(const PlanInput& input, const InventoryItem& item) {
   return item.state == SlotState::sealed && item.seat.value < input.seat_count && item.step > Step(0) &&
-         (item.kind == SourceKind::own_arena || item.kind == SourceKind::replica) &&
-         in_lineage(input.lineage, item.slot_generation, item.step) && !is_struck(input.struck, at, item);
+         is_in_memory(item.kind) && in_lineage(input.lineage, item.slot_generation, item.step);
+}
+
+// Calls `use` with each part of the item that is a source: most often all of it, in one.
+template <class Use>
+void for_sound_parts(const PlanInput& input, NodeLife at, const InventoryItem& item, Use use) {
+  if (!is_usable(input, item)) return;
+  if (input.struck.empty()) return use(item.extent);
+  Extents struck;
+  for (const Struck& one : input.struck)
+    if (is_struck(one, at, item)) struck.push_back(one.extent);
+  if (struck.empty()) return use(item.extent);
+  for (const Extent& part : without({&item.extent, 1}, struck)) use(part);
+}
+
+// Whatever of it: a part is enough.
+bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
+  bool any = false;
+  for_sound_parts(input, at, item, [&any](Extent) { any = true; });
+  return any;
 }
 
 // The nearer one; ties broken by ids only, so that every node plans the same. Two generations of one step in the
@@ -37,34 +62,81 @@ bool nearer(const Candidate& a, const Candidate& b) {
     return std::tuple(c.unreached, c.lingering, c.item->kind != SourceKind::own_arena, c.at,
                       ~c.item->slot_generation.value);
   };
-  return rank(a) < rank(b);
+  if (const auto order = rank(a) <=> rank(b); order != 0) return order < 0;
+  return a.item->layout_digest < b.item->layout_digest;
+}
+bool part_is_nearer(const Part& a, const Part& b) {
+  if (nearer(a.at, b.at)) return true;
+  return !nearer(b.at, a.at) && a.extent < b.extent;
+}
+
+// Only such can fill one slot together.
+bool belong_together(const InventoryItem& a, const InventoryItem& b) {
+  return a.slot_generation == b.slot_generation && a.layout_digest == b.layout_digest;
 }
 
 struct StepSources {
-  std::vector<Candidate> nearest;  // index = seat
-  std::uint32_t covered = 0;
+  // index = seat. The nearest whole copy; or, where there is none, the nearest of the parts that are whole together.
+  std::vector<Candidate> nearest;
+  std::map<Seat, Parts> parts = {};  // copies that are not whole
+  std::uint32_t covered = 0;         // seats that have a nearest
 };
 using Steps = std::map<Step, StepSources, std::greater<>>;
 
+Part part_at(const PlanInput& input, NodeLife at, const InventoryItem& item, Extent extent) {
+  return {{at, contains(input.unreached, Unreached{item.seat, at}), contains(input.lingering, at), extent.is_whole(),
+           &item},
+          extent};
+}
+
+// The nearest of those that have the whole stream together; none: no such do.
+std::optional<Candidate> nearest_together(Parts parts) {
+  std::ranges::sort(parts, part_is_nearer);
+  for (const Part& nearest : parts) {
+    Extents together;
+    for (const Part& part : parts)
+      if (belong_together(*part.at.item, *nearest.at.item)) together.push_back(part.extent);
+    if (holes_in(together).empty()) return nearest.at;
+  }
+  return std::nullopt;
+}
+
+void join_parts(StepSources& step) {
+  for (const auto& [seat, parts] : step.parts) {
+    Candidate& best = step.nearest[seat.value];
+    if (best.item != nullptr) continue;
+    const std::optional<Candidate> nearest = nearest_together(parts);
+    if (!nearest) continue;
+    best = *nearest;
+    ++step.covered;
+  }
+}
+
 std::string place_of(NodeLife at, SourceKind kind) {
   return text(kind == SourceKind::own_arena ? "own copy" : "replica", " at node ", at.node);
+}
+
+void add(StepSources& step, const Part& part) {
+  const Candidate& candidate = part.at;
+  const Seat seat = candidate.item->seat;
+  if (!candidate.whole) return step.parts[seat].push_back(part);
+  Candidate& best = step.nearest[seat.value];
+  if (best.item == nullptr) ++step.covered;
+  if (best.item == nullptr || nearer(candidate, best)) best = candidate;
 }
 
 Steps sound_sources(const PlanInput& input) {
   Steps steps;
   for (const Inventory& inventory : input.inventories) {
     if (contains(input.evicted, inventory.life)) continue;
-    for (const InventoryItem& item : inventory.items) {
-      if (!is_sound(input, inventory.life, item)) continue;
-      StepSources& step = steps[item.step];
-      step.nearest.resize(input.seat_count);
-      Candidate& best = step.nearest[item.seat.value];
-      if (best.item == nullptr) ++step.covered;
-      const Candidate candidate{inventory.life, contains(input.unreached, Unreached{item.seat, inventory.life}),
-                                contains(input.lingering, inventory.life), &item};
-      if (best.item == nullptr || nearer(candidate, best)) best = candidate;
-    }
+    for (const InventoryItem& item : inventory.items)
+      for_sound_parts(input, inventory.life, item, [&](Extent part) {
+        StepSources& step = steps[item.step];
+        step.nearest.resize(input.seat_count);
+        add(step, part_at(input, inventory.life, item, part));
+      });
   }
+  for (auto& [step, sources] : steps) join_parts(sources);
   return steps;
 }
 
@@ -86,44 +158,69 @@ Promised promised_copies(const PlanInput& input) {
   return promised;
 }
 
-using Copies = std::vector<bool>;  // index as in Promised::at
+// Of the promised copies what is not there; index as in Promised::at.
+struct Lacks {
+  std::vector<bool> all;                // nothing of it is there
+  std::map<std::size_t, Extents> some;  // only these bytes of it are missing
+};
 
-// Of the promised copies that did not die with their node, those that are not there at `step`.
-Copies lacking(const PlanInput& input, const Promised& promised, Step step) {
-  Copies lacking;
-  for (const NodeLife& life : promised.at) lacking.push_back(!contains(input.evicted, life));
-  if (promised.at.empty()) return lacking;
-  for (const Inventory& inventory : input.inventories) {
-    for (const InventoryItem& item : inventory.items) {
-      if (item.step != step || !is_sound(input, inventory.life, item)) continue;
-      const std::size_t own = item.seat.value * promised.each;
-      const bool is_own = item.kind == SourceKind::own_arena;
-      const std::size_t end = own + (is_own ? 1 : promised.each);
-      for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
-        if (promised.at[i] == inventory.life) lacking[i] = false;
-    }
-  }
-  return lacking;
+// Whether the item would be the i-th promised copy.
+template <class Use>
+void for_promised(const Promised& promised, NodeLife at, const InventoryItem& item, Use use) {
+  const std::size_t own = item.seat.value * promised.each;
+  const bool is_own = item.kind == SourceKind::own_arena;
+  const std::size_t end = own + (is_own ? 1 : promised.each);
+  for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
+    if (promised.at[i] == at) use(i);
 }
 
-bool is_within(const Copies& part, const Copies& all) {
-  for (std::size_t i = 0; i < part.size(); ++i)
-    if (part[i] && !all[i]) return false;
-  return true;
+// Of the promised copies that did not die with their node, what is not there at `step`.
+Lacks lacking(const PlanInput& input, const Promised& promised, Step step) {
+  Lacks lacks;
+  for (const NodeLife& life : promised.at) lacks.all.push_back(!contains(input.evicted, life));
+  if (promised.at.empty()) return lacks;
+  std::map<std::size_t, Extents> parts;
+  for (const Inventory& inventory : input.inventories)
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step) continue;
+      for_sound_parts(input, inventory.life, item, [&](Extent part) {
+        for_promised(promised, inventory.life, item, [&](std::size_t i) {
+          if (part.is_whole())
+            lacks.all[i] = false;
+          else
+            parts[i].push_back(part);
+        });
+      });
+    }
+  for (const auto& [i, there] : parts) {
+    if (!lacks.all[i]) continue;  // whole besides, or evicted
+    lacks.all[i] = false;
+    if (Extents holes = holes_in(there); !holes.empty()) lacks.some[i] = std::move(holes);
+  }
+  return lacks;
+}
+
+bool is_within(const Lacks& part, const Lacks& all) {
+  for (std::size_t i = 0; i < part.all.size(); ++i)
+    if (part.all[i] && !all.all[i]) return false;
+  return std::ranges::all_of(part.some, [&all](const auto& lack) {
+    const auto found = all.some.find(lack.first);
+    return all.all[lack.first] || (found != all.some.end() && covers(found->second, lack.second));
+  });
 }
 
 // The climb that planner.h describes. 0: nothing is whole, or nothing was committed and no later step is kept as well.
 Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
   const Promised promised = promised_copies(input);
-  std::optional<Copies> reached;
-  if (floor == Step(0)) reached.emplace(promised.at.size(), false);
+  std::optional<Lacks> reached;
+  if (floor == Step(0)) reached.emplace(Lacks{std::vector<bool>(promised.at.size(), false), {}});
   Step resume;
   Step greatest_whole;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (step->second.covered != input.seat_count) continue;
     greatest_whole = step->first;
     if (step->first < floor) continue;
-    Copies lacks = lacking(input, promised, step->first);
+    Lacks lacks = lacking(input, promised, step->first);
     if (reached && !is_within(lacks, *reached)) continue;
     resume = step->first;
     reached = std::move(lacks);
@@ -131,13 +228,20 @@ Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
   return reached ? resume : greatest_whole;
 }
 
-// Seats with one sound copy of `step` among all that the survivors hold.
-std::vector<Seat> single_copies(const PlanInput& input, Step step) {
+// Seats of whose stream some byte of `step` lies in one place only, among all that the survivors hold.
+std::vector<Seat> single_copies(const PlanInput& input, Step step, const StepSources& sources) {
   std::vector<std::uint32_t> copies(input.seat_count);
   for (const Inventory& inventory : input.inventories) {
     if (contains(input.evicted, inventory.life)) continue;
     for (const InventoryItem& item : inventory.items)
-      if (item.step == step && is_sound(input, inventory.life, item)) ++copies[item.seat.value];
+      if (item.step == step)
+        for_sound_parts(input, inventory.life, item,
+                        [&](Extent part) { copies[item.seat.value] += part.is_whole() ? 1 : 0; });
+  }
+  for (const auto& [seat, parts] : sources.parts) {
+    Extents extents;
+    for (const Part& part : parts) extents.push_back(part.extent);
+    copies[seat.value] += least_cover(extents);
   }
   std::vector<Seat> single;
   for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
@@ -163,19 +267,26 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
   bool dirty = false;
   std::optional<Generation> abandoned;
   std::vector<Step> sound;
+  Extents parts;
   for (const InventoryItem& item : inventory.items) {
     if (item.seat != seat || item.kind != kind) continue;
     any = true;
+    const auto is_of_it = [&](const Struck& one) { return is_struck(one, inventory.life, item); };
     if (is_sound(input, inventory.life, item)) {
-      sound.push_back(item.step);
+      if (item.step == step)
+        for_sound_parts(input, inventory.life, item, [&parts](Extent part) { parts.push_back(part); });
+      else
+        sound.push_back(item.step);
     } else if (item.step == step && item.state == SlotState::dirty) {
       dirty = true;
-    } else if (item.step == step && is_struck(input.struck, inventory.life, item)) {
+    } else if (item.step == step && std::ranges::any_of(input.struck, is_of_it)) {
       struck = true;
     } else if (item.step == step && item.state == SlotState::sealed) {
       abandoned = std::max(abandoned, std::optional(item.slot_generation));
     }
   }
+  if (!parts.empty() && !holes_in(parts).empty()) return text("has only ", to_text(joined_extents(parts)));
+  if (!parts.empty()) sound.push_back(step);
   if (struck) return "struck out";
   if (abandoned) return text("of an abandoned history, generation ", *abandoned);
   if (dirty) return "only partly written";
@@ -222,7 +333,7 @@ Step nearly_whole(const Steps& steps, Step committed) {
   Step best = committed;
   std::uint32_t covered = 0;
   for (const auto& [step, sources] : steps) {
-    if (step < committed || sources.covered < covered) continue;
+    if (step < committed || sources.covered == 0 || sources.covered < covered) continue;
     best = step;
     covered = sources.covered;
   }
@@ -240,11 +351,57 @@ std::vector<std::string> lost_at(const PlanInput& input, const Steps& steps, Ste
   return lost;
 }
 
-std::vector<Source> sources_of(const StepSources& step) {
+// Where a seat's state lies in its own arena, where the seat is, nothing else is ever read.
+bool needs_others(const PlanInput& input, const Candidate& nearest) {
+  const std::size_t seat = nearest.item->seat.value;
+  return nearest.item->kind != SourceKind::own_arena || !nearest.whole || seat >= input.seats.size() ||
+         input.seats[seat].life != nearest.at;
+}
+
+// Of the seats that need others, all from which the state can be read.
+std::map<Seat, Parts> all_sources(const PlanInput& input, Step step, const StepSources& chosen) {
+  std::map<Seat, Parts> all;
+  std::vector<bool> needs(input.seat_count);
+  for (const Candidate& nearest : chosen.nearest)
+    if (needs_others(input, nearest)) {
+      all[nearest.item->seat] = {};
+      needs[nearest.item->seat.value] = true;
+    }
+  if (all.empty()) return all;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items) {
+      if (item.step != step || item.seat.value >= input.seat_count || !needs[item.seat.value]) continue;
+      if (!belong_together(*chosen.nearest[item.seat.value].item, item)) continue;
+      for_sound_parts(input, inventory.life, item,
+                      [&](Extent extent) { all[item.seat].push_back(part_at(input, inventory.life, item, extent)); });
+    }
+  }
+  return all;
+}
+
+Source source_at(const Candidate& candidate, Extent extent) {
+  const InventoryItem& item = *candidate.item;
+  return {item.seat, item.kind, candidate.at, item.slot_generation, item.step, extent};
+}
+
+// By seats, of each the nearest first.
+std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSources& chosen) {
+  std::map<Seat, Parts> all = all_sources(input, step, chosen);
   std::vector<Source> sources;
-  for (const Candidate& candidate : step.nearest)
-    sources.push_back({candidate.item->seat, candidate.item->kind, candidate.at, candidate.item->slot_generation,
-                       candidate.item->step});
+  sources.reserve(chosen.nearest.size());
+  auto next = all.begin();  // by seats, as they are
+  for (const Candidate& nearest : chosen.nearest) {
+    if (next == all.end() || next->first != nearest.item->seat) {
+      sources.push_back(source_at(nearest, {}));
+      continue;
+    }
+    std::ranges::sort(next->second, part_is_nearer);
+    for (const Part& part : next->second)
+      if (const Source source = source_at(part.at, part.extent); sources.empty() || sources.back() != source)
+        sources.push_back(source);
+    ++next;
+  }
   return sources;
 }
 
@@ -279,8 +436,8 @@ Plan plan_restore(const PlanInput& input) {
   const Steps steps = sound_sources(input);  // the greatest first
   plan.resume = choose_resume(input, steps, floor);
   if (const auto chosen = steps.find(plan.resume); chosen != steps.end()) {
-    plan.sources = sources_of(chosen->second);
-    if (input.replica_count > 0) plan.single_copies = single_copies(input, plan.resume);
+    plan.sources = sources_of(input, plan.resume, chosen->second);
+    if (input.replica_count > 0) plan.single_copies = single_copies(input, plan.resume, chosen->second);
     plan.notes = other_layouts(input, plan.resume, chosen->second);
   }
   const bool nothing_ever = plan.committed == Step(0) && steps.empty();
@@ -331,6 +488,8 @@ std::uint64_t digest_of(std::span<const Source> sources, Step resume) {
     mix(source.from.incarnation.value);
     mix(source.slot_generation.value);
     mix(source.step.value);
+    mix(source.extent.begin);
+    mix(source.extent.end);
   }
   return digest;
 }

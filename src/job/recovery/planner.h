@@ -3,9 +3,10 @@
 // R becomes the committed step by decree, and the gate then gives up what is older. So R is not just the greatest step
 // that is whole, but the greatest that is also kept as well as what it replaces:
 //
-//   whole(X)    every seat has a source of X: sealed, of the lineage, not struck out, at a member that is not evicted.
+//   whole(X)    every seat has sources of X that have its whole stream together: sealed, of the lineage, not struck out,
+//               at members that are not evicted. Those of a seat are of one slot generation and one layout.
 //   lacking(X)  of the copies that the placement promises (the own slot, and k replicas along the ring), at members
-//               that are not evicted, those that are no source of X.
+//               that are not evicted, the bytes of which there are no sources of X there.
 //   floor       the greatest step that is known to be committed, or from which this recovery already decided to go on
 //               (the lineage's last entry: spares that it seated have nothing yet, and struck copies were found since).
 //
@@ -15,9 +16,10 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
-// Sources in order of nearness: own arena on a living member, then a replica, then those at lingering nodes (decide.h);
-// those that the seat's node could not reach come after all others. A seat's regions may later come from several places
-// (data-parallel paths, parity, storage): this is the one place that knows. Pure.
+// Sources in order of nearness: own arena on a living member, then replicas, then those at lingering nodes (decide.h);
+// those that the seat's node could not reach come after all others. A seat whose state lies in its own arena has that
+// one; any other has all, so that they can be read side by side, and one that fails is no reason to plan anew. This is
+// the one place that knows. Pure.
 // Why not simply the greatest whole step: docs/decisions/0004-resume-from-the-redundant-step.md.
 #pragma once
 
@@ -54,11 +56,11 @@ struct PlanInput {
 struct Plan {
   Step resume;                  // 0: no step; see `lost`
   Step committed;               // greatest step anybody knew to be committed; resume < committed: steps are redone
-  std::vector<Source> sources;  // one a seat when resume > 0
+  std::vector<Source> sources;  // when resume > 0, as in JobState: by seats, of each the nearest first
   // Why not `committed`, or not any: what the step from `committed` on that is nearly whole lacks, a sentence a seat,
   // "seat 2: no sealed copy of step 41 (own: node 2 evicted; replica at node 3: struck out)".
   std::vector<std::string> lost;
-  // Seats of which step `resume` lies in one place only, though the job keeps replicas: until the next commit (for a
+  // Seats of which step `resume`, or a part of it, lies in one place only, though the job keeps replicas: until the next commit (for a
   // seat that moves: until its spare has imported it) a death there loses it.
   std::vector<Seat> single_copies;
   std::vector<std::string> notes;  // odd, though no reason to stop: copies whose layout is not that of the chosen one

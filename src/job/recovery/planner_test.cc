@@ -311,6 +311,75 @@ TEST_F(Planner, StrikesAreExact) {
   EXPECT_EQ(plan().sources[2].kind, kReplica);
 }
 
+Source source(std::uint32_t seat, SourceKind kind, std::uint32_t at, Extent extent = {}) {
+  return {Seat(seat), kind, life(at), Generation(1), Step(40), extent};
+}
+
+// Whoever has to fetch its state may read from all places at once; whose state lies in its own arena has that one.
+TEST_F(Planner, ASeatWithoutItsOwnCopyHasAllSourcesTheNearestFirst) {
+  replica_count = 2;
+  lose(2);
+  at(1).items.push_back(item(2, kReplica, 40));
+  at(1).items.push_back(item(2, kReplica, 40, SlotState::sealed, 1, 9));  // another layout: they can't fill one slot
+  EXPECT_EQ(plan().sources,
+            (std::vector{source(0, kOwn, 0), source(1, kOwn, 1), source(2, kReplica, 0), source(2, kReplica, 1)}));
+  inventories.push_back({life(5), Generation(2), Step(40), {item(2, kOwn, 40)}, {}, 0});
+  PlanInput with = input();
+  const std::vector<NodeLife> lingering{life(5)};
+  with.lingering = lingering;
+  EXPECT_EQ(sources_of(plan_restore(with).sources, Seat(2)).back(), source(2, kOwn, 5));
+  const std::vector<Unreached> unreached{{Seat(2), life(0)}};
+  with.unreached = unreached;
+  EXPECT_EQ(sources_of(plan_restore(with).sources, Seat(2)).back(), source(2, kReplica, 0));
+}
+
+TEST_F(Planner, AStrikeTakesItsExtentAndTheRestIsRead) {
+  replica_count = 2;
+  lose(2);
+  struck.push_back({life(0), Seat(2), kReplica, Generation(1), Step(40), {4096, 8192}});
+  const Plan alone = plan();
+  EXPECT_EQ(alone.resume, Step(0));
+  ASSERT_EQ(alone.lost.size(), 1u);
+  EXPECT_EQ(alone.lost[0],
+            "seat 2: no sealed copy of step 40 (own: node 2 evicted; replica at node 0: has only bytes 0-4095, 8192-)");
+  at(1).items.push_back(item(2, kReplica, 40));
+  struck.push_back({life(1), Seat(2), kReplica, Generation(1), Step(40), {0, 4096}});
+  const Plan together = plan();
+  EXPECT_EQ(together.resume, Step(40));
+  EXPECT_EQ(together.single_copies, (std::vector{Seat(1), Seat(2)})) << "one byte of it is enough";
+  const std::vector<Source> sources(sources_of(together.sources, Seat(2)).begin(),
+                                    sources_of(together.sources, Seat(2)).end());
+  EXPECT_EQ(sources, (std::vector{source(2, kReplica, 0, {0, 4096}), source(2, kReplica, 0, {8192, kStreamEnd}),
+                                  source(2, kReplica, 1, {4096, kStreamEnd})}));
+  at(1).items.back().layout_digest = 9;
+  EXPECT_EQ(plan().resume, Step(0)) << "parts of two layouts are not one state";
+}
+
+TEST_F(Planner, AnInventoryMayListParts) {
+  lose(2);
+  at(0).items[1].extent = {0, 8192};
+  EXPECT_EQ(plan().resume, Step(0));
+  at(1).items.push_back(item(2, kReplica, 40));
+  at(1).items.back().extent = {8192, kStreamEnd};
+  EXPECT_EQ(plan().resume, Step(40));
+  EXPECT_EQ(plan().sources.size(), 4u);
+}
+
+// Otherwise a step of whose copies one lies there in part would be given up for one that has nothing there, and with the
+// other copy's death the state would be gone.
+TEST_F(Planner, APartOfACopyIsKeptBetterThanNothingOfIt) {
+  seal_own_41();
+  seal_replica_41();
+  struck.push_back({life(0), Seat(2), kReplica, Generation(1), Step(40), {0, 4096}});
+  EXPECT_EQ(plan().resume, Step(41));
+  struck.push_back({life(0), Seat(2), kReplica, Generation(1), Step(41), {0, 512}});
+  EXPECT_EQ(plan().resume, Step(41)) << "it lacks less";
+  struck.back().extent = {512, 8192};
+  EXPECT_EQ(plan().resume, Step(40)) << "it lacks other bytes";
+  struck.back().extent = {};
+  EXPECT_EQ(plan().resume, Step(40)) << "it lacks all";
+}
+
 TEST_F(Planner, AnotherLayoutIsMentionedAndTheOwnCopyPreferred) {
   at(0).items[1].layout_digest = 8;  // replica of seat 2
   const Plan p = plan();

@@ -67,12 +67,18 @@ class AllChoices : public Choices {
   std::size_t at_ = 0;
 };
 
+// A stream is two halves: each may rot, be struck out, and be read by itself.
+constexpr std::array kHalves{Extent{0, 4096}, Extent{4096, kStreamEnd}};
+using Half = std::size_t;  // index in kHalves
+
 struct Slot {
   Generation generation;
   Step step;
   SlotState state = SlotState::empty;
-  bool rotten = false;  // other bytes than were sealed: seen only by who reads them
+  std::array<bool, kHalves.size()> rotten{};  // other bytes than were sealed: seen only by who reads them
+  std::array<bool, kHalves.size()> lacks{};   // no bytes at all: its node knows that
 };
+constexpr std::array<std::array<bool, 2>, 4> kOfHalves{{{false, false}, {true, false}, {false, true}, {true, true}}};
 using Slots = std::array<Slot, 2>;
 struct Node {
   bool alive = true;
@@ -93,6 +99,7 @@ struct Options {
   bool within_policy = true;     // at most `replica_count` nodes that hold state die for each commit, nothing rots; as
                                  // long as fewer have died a recovery may be followed by another without a commit
   bool wait_for_spare = true;
+  bool halves_lack = false;  // of the replicas of seat 0, in every way
 };
 
 class World {
@@ -131,6 +138,7 @@ class World {
 
   const JobState& state() const { return state_; }
   std::uint64_t decisions() const { return decisions_; }
+  std::uint64_t joined() const { return joined_; }          // seats that were read from parts of copies
   std::uint64_t topologies() const { return topologies_; }  // that were not the first one's
 
  private:
@@ -153,15 +161,19 @@ class World {
     return slot.step > Step(0) && slot.step.value <= history_.size() &&
            history_[slot.step.value - 1] == slot.generation;
   }
-  bool struck(NodeLife at, Seat seat, SourceKind kind, const Slot& slot) const {
-    return contains(state_.struck, Struck{at, seat, kind, slot.generation, slot.step});
+  bool struck(NodeLife at, Seat seat, SourceKind kind, const Slot& slot, Half half) const {
+    return std::ranges::any_of(state_.struck, [&](const Struck& one) {
+      return one.at == at && one.seat == seat && one.kind == kind && one.slot_generation == slot.generation &&
+             one.step == slot.step && one.extent.overlaps(kHalves[half]);
+    });
   }
-  bool has_copy(Seat seat, Step step) const {
+  bool has_copy(Seat seat, Step step) const { return has_half(seat, step, 0) && has_half(seat, step, 1); }
+  bool has_half(Seat seat, Step step, Half half) const {
     for (const NodeLife& at : readable())
       for (const auto& [key, slots] : nodes_.at(at).memory)
         for (const Slot& slot : slots)
           if (key.first == seat && slot.step == step && slot.state == SlotState::sealed && valid(slot) &&
-              !struck(at, seat, key.second, slot))
+              !slot.lacks[half] && !struck(at, seat, key.second, slot, half))
             return true;
     return false;
   }
@@ -170,15 +182,17 @@ class World {
     for (std::uint32_t seat = 0; seat < seat_count(); ++seat) seats += has_copy(Seat(seat), step) ? 1 : 0;
     return seats;
   }
-  using Place = std::tuple<NodeLife, Seat, SourceKind>;
+  using Place = std::tuple<NodeLife, Seat, SourceKind, Half>;
   bool has(const Place& place, Step step) const {
     const NodeLife at = std::get<0>(place);
     const Seat seat = std::get<1>(place);
     const SourceKind kind = std::get<2>(place);
+    const Half half = std::get<3>(place);
     const auto memory = nodes_.at(at).memory.find({seat, kind});
     if (memory == nodes_.at(at).memory.end()) return false;
     return std::any_of(memory->second.begin(), memory->second.end(), [&](const Slot& slot) {
-      return slot.step == step && slot.state == SlotState::sealed && valid(slot) && !struck(at, seat, kind, slot);
+      return slot.step == step && slot.state == SlotState::sealed && valid(slot) && !slot.lacks[half] &&
+             !struck(at, seat, kind, slot, half);
     });
   }
   // The copies of `step` that survivors owe, by who sits where.
@@ -186,8 +200,10 @@ class World {
     std::set<Place> owed;
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
       const Seat seat(i);
-      owed.insert({state_.seats[i].life, seat, SourceKind::own_arena});
-      for (const NodeLife& holder : holders_of(seat)) owed.insert({holder, seat, SourceKind::replica});
+      for (Half half = 0; half < kHalves.size(); ++half) {
+        owed.insert({state_.seats[i].life, seat, SourceKind::own_arena, half});
+        for (const NodeLife& holder : holders_of(seat)) owed.insert({holder, seat, SourceKind::replica, half});
+      }
     }
     const std::vector<NodeLife> there = readable();
     std::erase_if(owed, [&](const Place& place) { return !contains(there, std::get<0>(place)) || has(place, step); });
@@ -300,7 +316,17 @@ class World {
       nodes_.at(member.life).known = Step(
           state_.resume.value + (choices_.exhaustive() ? lag : choices_.pick(static_cast<std::uint32_t>(lag) + 1)));
     }
-    if (!options_.within_policy) rot();
+    if (options_.halves_lack) {
+      lack_halves();
+    } else if (!options_.within_policy) {
+      rot();
+    }
+  }
+
+  void lack_halves() {
+    for (const NodeLife& holder : holders_of(Seat(0)))
+      nodes_.at(holder).memory[{Seat(0), SourceKind::replica}][0].lacks =
+          kOfHalves[choices_.pick(static_cast<std::uint32_t>(kOfHalves.size()))];
   }
 
   // Whether the slot pair ends with base+1 sealed. `may_seal`: what it is a copy of is sealed.
@@ -344,7 +370,8 @@ class World {
     for (auto& [life, node] : nodes_)
       for (auto& [key, slots] : node.memory)
         for (Slot& slot : slots)
-          if (slot.state == SlotState::sealed && choices_.rarely(12)) slot.rotten = true;
+          if (slot.state == SlotState::sealed && choices_.rarely(12))
+            slot.rotten = kOfHalves[1 + choices_.pick(static_cast<std::uint32_t>(kOfHalves.size()) - 1)];
   }
 
   // --- what the nodes tell
@@ -379,10 +406,17 @@ class World {
       Inventory inventory{life, state_.generation, node.known, {}, {}, 0};
       for (const auto& [key, slots] : node.memory)
         for (const Slot& slot : slots)
-          inventory.items.push_back({key.first, key.second, slot.generation, slot.step, slot.state, 7});
+          list(slot, {key.first, key.second, slot.generation, slot.step, slot.state, 7}, inventory.items);
       for (const Member& member : state_.seats)
         if (member.life == life) inventory.trainers_alive.push_back(member.seat);
       inventories_.push_back(inventory);
+    }
+  }
+  void list(const Slot& slot, InventoryItem item, std::vector<InventoryItem>& items) const {
+    if (slot.lacks == kOfHalves[0]) return items.push_back(item);
+    for (Half half = 0; half < kHalves.size(); ++half) {
+      item.extent = kHalves[half];
+      if (!slot.lacks[half]) items.push_back(item);
     }
   }
   bool reported(NodeLife life) const {
@@ -450,7 +484,7 @@ class World {
       const Seat seat(choices_.pick(seat_count()));
       const std::uint32_t kind = choices_.pick(3);
       if (kind == 2 && state_.phase == JobPhase::restoring)
-        fault({FaultKind::source_unreached, state_.sources[seat.value].from, seat, "", 0});
+        fault({FaultKind::source_unreached, sources_of(state_.sources, seat).front().from, seat, "", 0});
       else
         fault({kind == 0 ? FaultKind::trainer_stuck : FaultKind::communication, {}, seat, "", 0});
     }
@@ -538,10 +572,10 @@ class World {
     // Some have imported when the next thing happens, some have not.
     const std::uint32_t until = choices_.exhaustive() ? seat_count() : choices_.pick(seat_count() + 1);
     for (std::uint32_t seat = 0; seat < until; ++seat)
-      if (import(state_.sources[seat])) return;
+      if (import(Seat(seat))) return;
     if (disturb()) return;
     for (std::uint32_t seat = until; seat < seat_count(); ++seat)
-      if (import(state_.sources[seat])) return;
+      if (import(Seat(seat))) return;
     std::vector<NodeLife> ready;
     for (const NodeLife& life : lives_of(state_.seats))
       if (nodes_.at(life).alive) ready.push_back(life);
@@ -551,41 +585,59 @@ class World {
     run();
   }
 
-  // Reads a source as a daemon would. True: it failed, and a further generation is open.
-  bool import(const Source& source) {
-    if (source.kind == SourceKind::nothing) return false;
-    const NodeLife to = state_.seats[source.seat.value].life;
+  // Reads a seat's sources as a daemon would: each half from the first that has it. True: it can't be had, and a further
+  // generation is open.
+  bool import(Seat seat) {
+    const auto sources = sources_of(state_.sources, seat);
+    if (sources.front().kind == SourceKind::nothing) return false;
+    const NodeLife to = state_.seats[seat.value].life;
     if (!nodes_.at(to).alive) return false;
-    if (const Node& from = nodes_.at(source.from); !from.alive && !from.lingers) {
-      const bool was_evicted = contains(state_.evicted, source.from);
-      const std::vector<NodeLife> gone{source.from};
-      if (was_evicted) {
-        fault({FaultKind::corrupt_source, {}, source.seat, "", 0}, gone_sources(state_, {}, gone));
-      } else {
-        fault({FaultKind::node_lost, source.from, {}, "", 0});
-      }
-      return true;
-    }
-    Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
-    const Slot* found = nullptr;
-    for (const Slot& slot : there)
-      if (slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed)
-        found = &slot;
-    EXPECT_NE(found, nullptr) << "a source that does not exist";
-    if (found == nullptr) std::abort();
-    if (found->rotten) {
-      const Struck strike{source.from, source.seat, source.kind, source.slot_generation, source.step};
-      EXPECT_TRUE(tried_.insert({strike.at, strike.seat, strike.kind, strike.step}).second)
-          << "the same bad source twice";
-      fault({FaultKind::corrupt_source, {}, source.seat, "", 0}, {strike});
-      return true;
-    }
-    if (to == source.from && source.kind == SourceKind::own_arena) return false;
-    const Slot copy = *found;
-    Slots& own = nodes_.at(to).memory[{source.seat, SourceKind::own_arena}];
+    std::vector<Struck> strikes;
+    std::optional<Source> dead;
+    Slot copy{sources.front().slot_generation, sources.front().step, SlotState::sealed};
+    bool whole = true;
+    for (Half half = 0; half < kHalves.size(); ++half)
+      whole = std::ranges::any_of(sources, [&](const Source& source) { return read(source, half, strikes, dead); }) &&
+              whole;
+    if (!whole) return source_failed(seat, strikes, dead);
+    const Source& nearest = sources.front();
+    if (to == nearest.from && nearest.kind == SourceKind::own_arena && nearest.extent.is_whole() && strikes.empty())
+      return false;
+    Slots& own = nodes_.at(to).memory[{seat, SourceKind::own_arena}];
     const bool over_first = own[0].step == copy.step || own[1].state == SlotState::sealed;
     own[over_first ? 0 : 1] = copy;
     return false;
+  }
+  bool read(const Source& source, Half half, std::vector<Struck>& strikes, std::optional<Source>& dead) {
+    if (!source.extent.overlaps(kHalves[half])) return false;
+    if (const Node& from = nodes_.at(source.from); !from.alive && !from.lingers) {
+      dead = source;
+      return false;
+    }
+    const Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
+    const auto found = std::ranges::find_if(there, [&source](const Slot& slot) {
+      return slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed;
+    });
+    EXPECT_NE(found, there.end()) << "a source that does not exist";
+    if (found == there.end()) std::abort();
+    EXPECT_FALSE(found->lacks[half]) << "a part that does not exist";
+    if (!found->rotten[half]) return true;
+    strikes.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step, kHalves[half]});
+    return false;
+  }
+  bool source_failed(Seat seat, const std::vector<Struck>& strikes, const std::optional<Source>& dead) {
+    if (!strikes.empty()) {  // a daemon reports what the sources said, and then whatever else there is
+      for (const Struck& strike : strikes)
+        EXPECT_TRUE(tried_.insert({strike.at, strike.seat, strike.kind, strike.step, strike.extent}).second)
+            << "the same bad source twice";
+      fault({FaultKind::corrupt_source, {}, seat, "", 0}, strikes);
+    } else if (contains(state_.evicted, dead->from)) {
+      const std::vector<NodeLife> gone{dead->from};
+      fault({FaultKind::corrupt_source, {}, seat, "", 0}, gone_sources(state_, {}, gone));
+    } else {
+      fault({FaultKind::node_lost, dead->from, {}, "", 0});
+    }
+    return true;
   }
 
   void run() {
@@ -594,7 +646,8 @@ class World {
       node.lingers = false;
       for (auto& [key, slots] : node.memory)
         for (Slot& slot : slots)
-          if (slot.rotten || (!valid(slot) && choices_.pick(choices_.exhaustive() ? 1 : 2) == 0)) slot = {};
+          if (slot.rotten != kOfHalves[0] || (!valid(slot) && choices_.pick(choices_.exhaustive() ? 1 : 2) == 0))
+            slot = {};
       node.known = state_.resume;
     }
     for (auto node = nodes_.begin(); node != nodes_.end();)  // the dead, and what spares held by accident of the model
@@ -700,8 +753,16 @@ class World {
       ASSERT_EQ(held.size(), 1u);
       ASSERT_TRUE(ids.insert(life.node).second);
     }
-    ASSERT_EQ(next.sources.size(), seat_count());
-    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) check_source(next, next.sources[seat], Seat(seat));
+    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+      const auto sources = sources_of(next.sources, Seat(seat));
+      Extents extents;
+      for (const Source& source : sources) {
+        check_source(next, source, Seat(seat));
+        extents.push_back(source.extent);
+      }
+      ASSERT_TRUE(holes_in(extents).empty()) << "sources that don't have all";
+      if (std::ranges::none_of(extents, &Extent::is_whole)) ++joined_;
+    }
   }
 
   void check_source(const JobState& next, const Source& source, Seat seat) {
@@ -719,7 +780,9 @@ class World {
     });
     ASSERT_NE(slot, slots.end()) << "a source that is not sealed";
     ASSERT_TRUE(valid(*slot)) << "a source of an abandoned history";
-    ASSERT_FALSE(struck(source.from, seat, source.kind, *slot)) << "a struck source";
+    for (Half half = 0; half < kHalves.size(); ++half)
+      ASSERT_FALSE(source.extent.overlaps(kHalves[half]) && struck(source.from, seat, source.kind, *slot, half))
+          << "a struck source";
   }
 
   void check_failed(const JobState& next) {
@@ -755,7 +818,8 @@ class World {
   std::vector<NodeLife> holders_;
   std::vector<NodeLife> lingering_;  // those that have reported
   bool reads_lingering_ = false;
-  std::set<std::tuple<NodeLife, Seat, SourceKind, Step>> tried_;
+  std::set<std::tuple<NodeLife, Seat, SourceKind, Step, Extent>> tried_;
+  std::uint64_t joined_ = 0;
   std::uint32_t events_left_ = 0;
   std::int64_t holder_deaths_left_ = 0;
   bool commit_owed_ = false;  // as many have died since the last commit as the policy covers
@@ -818,13 +882,16 @@ TEST(RecoveryModel, BeyondThePolicyItGoesBackOrRefusesByWhatIsReallyThere) {
 void walk_all(Options options, std::uint64_t least) {
   AllChoices choices;
   std::uint64_t walks = 0;
+  std::uint64_t joined = 0;
   do {
     World world(options, choices);
     ASSERT_NO_FATAL_FAILURE(world.live()) << "choices " << choices.sequence();
     ASSERT_FALSE(testing::Test::HasFailure()) << "choices " << choices.sequence();
+    joined += world.joined();
     ++walks;
   } while (choices.advance());
   EXPECT_GE(walks, least);
+  EXPECT_EQ(joined > 0, options.halves_lack);
 }
 
 TEST(RecoveryModel, EveryWalkOfTwoNodesWithinThePolicy) {
@@ -855,6 +922,18 @@ TEST(RecoveryModel, EveryWalkOfTwoNodesBeyondThePolicy) {
   Options options;
   options.events_max = 2;
   options.within_policy = false;
+  walk_all(options, 5000);
+}
+
+// Nobody has all of a seat, and two together do.
+TEST(RecoveryModel, EveryWalkOfThreeNodesWhoseReplicasLackHalves) {
+  Options options;
+  options.node_count = 3;
+  options.replica_count = 2;
+  options.spare_count = 2;
+  options.events_max = 0;
+  options.within_policy = false;
+  options.halves_lack = true;
   walk_all(options, 5000);
 }
 
