@@ -49,19 +49,18 @@ class ModelWatch final : public job::Watch {
         machines_(machines),
         client_(client),
         kind_(kind_of(prefix)),
+        prefix_(std::move(prefix)),
         tasks_(machines.scheduler(), client) {
-    task_ = tasks_.start("watch", [this, prefix = std::move(prefix), from, on_event = std::move(on_event)] {
-      run(prefix, from, on_event);
-    });
+    task_ = tasks_.start("watch", [this, from, on_event = std::move(on_event)] { run(from, on_event); });
   }
   ~ModelWatch() override {
     ended_ = true;
-    machines_.scheduler().notify(server_.changed);
+    machines_.scheduler().notify(server_.watchers[prefix_]);
     task_->join();
   }
 
  private:
-  void run(const std::string& prefix, Revision from, const std::function<void(const WatchEvent&)>& on_event) {
+  void run(Revision from, const std::function<void(const WatchEvent&)>& on_event) {
     Scheduler& scheduler = machines_.scheduler();
     Revision next = from == 0 ? server_.keys.revision() + 1 : from;
     while (!ended_) {
@@ -72,13 +71,13 @@ class ModelWatch final : public job::Watch {
           next = through + 1;
           on_event({WatchEvent::Kind::resync, {}, next - 1});
         }
-        scheduler.wait(server_.changed, scheduler.now() + 1s);
+        scheduler.wait(server_.watchers[prefix_], scheduler.now() + 1s);
         continue;
       }
       scheduler.sleep(scheduler.between(50us, 400us));
       be_late();
       if (ended_ || !is_served()) continue;
-      const job::EventSlice slice = server_.keys.events({prefix, end_of_prefix(prefix), next, through}, 1 << 20);
+      const job::EventSlice slice = server_.keys.events({prefix_, end_of_prefix(prefix_), next, through}, 1 << 20);
       if (slice.compacted) {
         next = server_.keys.revision() + 1;
         on_event({WatchEvent::Kind::resync, {}, next - 1});
@@ -101,7 +100,7 @@ class ModelWatch final : public job::Watch {
   // Whoever destroys the watch waits for no trouble.
   void be_late() {
     const Duration until = machines_.scheduler().now() + server_.trouble(client_.machine, kind_).late;
-    while (!ended_ && machines_.scheduler().wait(server_.changed, until)) {
+    while (!ended_ && machines_.scheduler().wait(server_.watchers[prefix_], until)) {
     }
   }
 
@@ -109,6 +108,7 @@ class ModelWatch final : public job::Watch {
   Machines& machines_;
   Process& client_;
   const WatchKind kind_;
+  const std::string prefix_;
   ProcessTasks tasks_;
   bool ended_ = false;
   std::unique_ptr<Task> task_;
@@ -226,12 +226,14 @@ class ModelControl final : public job::Control {
     PAWL_TRY(done(server_.keys.txn(request, &response, &log_), "transaction"));
     job::Transacted transacted{response.succeeded(), server_.keys.revision(), {}};
     for (const job::KeyChange& change : changes)
-      if (transacted.won && change.kind == job::KeyChange::Kind::put) told(change.key, change.value);
+      if (transacted.won && change.kind == job::KeyChange::Kind::put)
+        told(change.key, change.value);
+      else if (transacted.won)
+        server_.touch(change.key);
     for (int i = 0; !transacted.won && i < response.responses_size(); ++i) {
       const auto& range = response.responses(i).response_range();
       transacted.current.push_back(range.kvs_size() > 0 ? std::optional(from_wire(range.kvs(0))) : std::nullopt);
     }
-    server_.touch();
     PAWL_TRY(answer());
     return transacted;
   }
@@ -242,7 +244,6 @@ class ModelControl final : public job::Control {
     request.set_id(static_cast<std::int64_t>(machines_.scheduler().random(std::uint64_t{1} << 60) + 1));
     PAWL_TRY(reach(true));
     PAWL_TRY(done(server_.keys.lease_grant(request, server_.time(), &response, &log_), "lease grant"));
-    server_.touch();
     PAWL_TRY(answer());
     return response.id();
   }
@@ -250,7 +251,6 @@ class ModelControl final : public job::Control {
     PAWL_TRY(reach(false));
     server_.expire();
     const std::int64_t left = server_.keys.lease_keep_alive(lease, server_.time());
-    server_.touch();
     PAWL_TRY(answer());
     if (left <= 0) return Error{Code::not_found, text("control lease renewal: lease ", lease, " is gone")};
     return std::chrono::seconds(left);
@@ -301,7 +301,7 @@ class ModelControl final : public job::Control {
     return error_of(status, what);
   }
   void told(const std::string& key, const std::string& value) {
-    server_.touch();
+    server_.touch(key);
     if (server_.on_put) server_.on_put(key, value);
   }
   Result<std::int64_t> erase_range(std::string key, std::string end) {
@@ -311,7 +311,10 @@ class ModelControl final : public job::Control {
     request.set_range_end(std::move(end));
     PAWL_TRY(reach(true));
     PAWL_TRY(done(server_.keys.delete_range(request, &response, &log_), "erase"));
-    server_.touch();
+    if (request.range_end().empty())
+      server_.touch(request.key());
+    else
+      server_.touch();
     PAWL_TRY(answer());
     return response.deleted();
   }
@@ -337,6 +340,13 @@ void ControlServerModel::compact() {
 
 void ControlServerModel::touch() {
   machines_.scheduler().notify(changed);
+  for (auto& [prefix, waiting] : watchers) machines_.scheduler().notify(waiting);
+}
+
+void ControlServerModel::touch(const std::string& key) {
+  machines_.scheduler().notify(changed);
+  for (auto& [prefix, waiting] : watchers)
+    if (key.starts_with(prefix)) machines_.scheduler().notify(waiting);
 }
 
 void ControlServerModel::expire() {

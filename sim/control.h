@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,10 +41,12 @@ class ControlServerModel {
   void compact();  // the history up to now is dropped: a watch that is behind has to list
 
   job::KeyValues keys;
-  WaitQueue changed;  // a revision was made, or a path has changed
+  WaitQueue changed;                                                             // a key, or a path
+  std::map<std::string, WaitQueue> watchers;                                     // by prefix: a key of these, or a path
   std::function<void(const std::string& key, const std::string& value)> on_put;  // as it becomes true
 
-  void touch();  // after any change of the above
+  void touch();                        // after any change of the above
+  void touch(const std::string& key);  // after a change of this key: of a thousand watches most watch others
   [[nodiscard]] bool reachable(std::uint32_t machine) const { return downs == 0 && cuts[machine] == 0; }
   [[nodiscard]] const WatchTrouble& trouble(std::uint32_t machine, WatchKind kind) const {
     return watches[machine][static_cast<std::size_t>(kind)];

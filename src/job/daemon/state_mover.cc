@@ -19,6 +19,7 @@ namespace {
 
 constexpr Duration kPauseMin = 20ms;
 constexpr Duration kPauseMax = 1s;
+constexpr std::size_t kFormersAtOnce = 4;
 constexpr std::size_t kSwapBytesMax = 1400 << 10;  // what etcd takes in one request, and what is around the values
 constexpr std::size_t kSeatsToldMax = 64;          // in an event, which must fit into a key
 
@@ -112,13 +113,35 @@ void StateMover::pause() {
   context_.drive_soon(pause);
 }
 
+// Who forms the job looks through all nodes, at each of their keys. So the lowest few that are registered do, and each
+// other one the more seldom the more are before it: should those stand still, it goes on without them.
+bool StateMover::is_due_to_form() {
+  const auto& nodes = context_.mirror.registrations().nodes;
+  if (nodes.size() < context_.mirror.spec().node_count) {
+    forming_.enough_nodes_since = Duration::zero();
+    return false;
+  }
+  std::size_t before = 0;
+  for (const auto& [node, record] : nodes) {
+    if (before == kFormersAtOnce) break;
+    if (node >= context_.self.node) return true;
+    ++before;
+  }
+  const Duration now = context_.clock->now();
+  if (now < forming_.looks_at) return false;
+  before = static_cast<std::size_t>(std::distance(nodes.begin(), nodes.lower_bound(context_.self.node)));
+  const Duration pause = context_.deadlines.heartbeat_interval * (before / kFormersAtOnce);
+  return std::exchange(forming_.looks_at, now + pause) != Duration::zero();
+}
+
 void StateMover::consider_forming() {
   if (!unfit_.empty()) return push_unfit();
+  if (!is_due_to_form()) return;
   FormingView view{context_.mirror.spec(), context_.mirror.registrations().records(), 0, context_.orders.cordoned()};
   const Duration now = context_.clock->now();
-  enough_nodes_since_ = enough_nodes_since(view, enough_nodes_since_, now);
-  if (enough_nodes_since_ > Duration::zero())
-    view.waited_ms = static_cast<std::uint64_t>((now - enough_nodes_since_) / 1ms);
+  forming_.enough_nodes_since = enough_nodes_since(view, forming_.enough_nodes_since, now);
+  if (forming_.enough_nodes_since > Duration::zero())
+    view.waited_ms = static_cast<std::uint64_t>((now - forming_.enough_nodes_since) / 1ms);
   const Decision decision = decide_forming(view, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&decision)) move(next->next, next->why);
 }

@@ -50,6 +50,7 @@ class StateMover {
   [[nodiscard]] std::string waits_for() const;
 
  private:
+  [[nodiscard]] bool is_due_to_form();
   void refuse_to_form(const JobState& formed, const std::string& why);
   void tell_fault(Cause& cause);
   void tell_once(Cause cause);
@@ -109,7 +110,11 @@ class StateMover {
   bool moving_ = false;                     // a compare-and-swap is under way
   Duration pause_{};                        // after the last swap that did not help
   Duration paused_until_{};
-  Duration enough_nodes_since_{};
+  struct Forming {
+    Duration enough_nodes_since{};
+    Duration looks_at{};  // not before; 0: has not looked yet
+  };
+  Forming forming_;
   Duration orphaned_since_{};
 };
 

@@ -466,6 +466,26 @@ TEST_F(Moves, WhoWaitsForASpareWritesWhatIsKnownToBeCommitted) {
   EXPECT_EQ(asked().committed, Step(3));
 }
 
+// Of a thousand nodes not all look through all, and write the same, when the last one registers.
+TEST_F(Moves, TheLowestFewFormTheJobAndOthersIfTheyDoNot) {
+  for (const std::uint32_t self : {3u, 4u, 9u}) {
+    TestNode one(10, self);
+    one.register_nodes(9);
+    one.mover.consider_forming();
+    EXPECT_TRUE(one.control.swaps.empty());
+    one.register_nodes(10);
+    one.mover.consider_forming();
+    EXPECT_EQ(one.control.swaps.size(), self < 4 ? 1u : 0u) << self;
+    const Duration beat = one.context.deadlines.heartbeat_interval;
+    one.live(beat * (self / 4) - 1ms);
+    if (self >= 4) one.mover.consider_forming();
+    EXPECT_EQ(one.control.swaps.size(), self < 4 ? 1u : 0u) << self;
+    one.live(1ms);
+    one.mover.consider_forming();
+    EXPECT_EQ(one.control.swaps.size(), 1u) << self;
+  }
+}
+
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {
   node.run_in(JobPhase::restoring);
   node.mover.give_up_node("its trainers end");
