@@ -292,14 +292,13 @@ class DamagedFetch : public DamagedWire {
     Status outcome;
     Source source{kSeat, SourceKind::replica, {}, kGeneration, kStep};
     auto fetch = Fetch::start({.hello = hello_for(Purpose::fetch),
-                               .address = relay.address(),
-                               .source = source,
+                               .sources = {{source, relay.address()}},
                                .context = context_,
                                .patience = 1min,
                                .arena_for = [&](const ArenaSpec& spec) { return to.arena_for(spec); },
                                .on_done =
-                                   [&](Status status, std::uint64_t) {
-                                     outcome = std::move(status);
+                                   [&](Fetched fetched) {
+                                     outcome = std::move(fetched.status);
                                      done = true;
                                    }});
     EXPECT_TRUE(wait_for([&] { return done.load(); }));

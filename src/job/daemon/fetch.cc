@@ -1,5 +1,8 @@
 #include "job/daemon/fetch.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/crc32c.h"
 #include "base/log.h"
 
@@ -66,19 +69,53 @@ bool find_filling(const Arena& arena, Generation generation, Step step, Slot& sl
                    [](const SlotWord& word) { return word.frozen && word.state != SlotState::empty; });
 }
 
+namespace {
+
+// Of these buckets those that are wrong where they lie, from the first to the last of them; nullopt: none is.
+std::optional<BucketsBadMessage> wrong_in(const Slot& slot, BucketRange range) {
+  std::optional<BucketsBadMessage> bad;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    if (crc32c(slot.bucket(i)) == slot.buckets()[i].crc32c) continue;
+    if (!bad) bad = BucketsBadMessage{i, 0, text("where it lies: bucket ", i, ": checksum differs")};
+    bad->count = i - bad->first + 1;
+  }
+  return bad;
+}
+
+// How many streams a slot of so many bytes is worth.
+std::size_t streams_for(std::uint64_t bytes) {
+  return bytes > kOneStreamBytesMax ? kFetchStreamsMax : 1;
+}
+
+FetchRanges ranges_of(const ArenaSpec& spec, const std::vector<FetchFromPlace>& sources) {
+  std::vector<Extents> offers;
+  for (const FetchFromPlace& place : sources) offers.push_back({place.source.extent});
+  const std::uint64_t most = std::max<std::uint64_t>(kRangeBytes / spec.bucket_bytes, 1);
+  return {{.bucket_count = Arena::bucket_count(spec),
+           .bucket_bytes = spec.bucket_bytes,
+           .range_max = static_cast<std::uint32_t>(most)},
+          std::move(offers)};
+}
+
+}  // namespace
+
+Fetch::Fetch(Options options)
+    : options_(std::move(options)),
+      changed_(options_.context.environment->tasks.make_condition()),
+      places_(options_.sources.size()) {}
+
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
-  (void)fetch->options_.context.environment->tasks.start("pawl-fetch", [fetch] {
-    Status status = fetch->run();
-    fetch->options_.on_done(std::move(status), fetch->state().received);
-  });
+  fetch->start_lane();
   return fetch;
 }
 
 void Fetch::end() {
   std::lock_guard lock(mutex_);
   ended_ = true;
-  if (stream_ != nullptr) stream_->shut_down();
+  for (const Lane& lane : lanes_)
+    if (lane.stream != nullptr) lane.stream->shut_down();
+  changed_->notify_all();
 }
 
 FetchState Fetch::state() const {
@@ -86,113 +123,358 @@ FetchState Fetch::state() const {
   return state_;
 }
 
-void Fetch::note(const std::function<void(FetchState&)>& change) {
+bool Fetch::is_open() const {
   std::lock_guard lock(mutex_);
-  change(state_);
-}
-
-Status Fetch::run() {
-  PAWL_ASSIGN(const Address address, Address::parse(options_.address));
-  int damaged = 0;
-  int failed = 0;
-  while (!ended_) {
-    note([](FetchState& state) { ++state.tries; });
-    Status tried = attempt(address);
-    if (tried || ended_) return tried ? std::move(tried) : Status(ended_error());
-    const Error& error = tried.error();
-    note([&error](FetchState& state) { state.failed = error.what; });
-    Duration pause = 10ms;
-    switch (error.code) {
-      case Code::unreachable:  // a source that restarts its pawld, or has not seen the generation yet, answers later
-      case Code::timeout:
-      case Code::stale:
-        break;
-      case Code::corrupt:
-        if (++damaged == kDamagedMax)
-          return Error{Code::io, "it comes damaged, and its source proves it right where it lies: " + error.what};
-        log_warn("fetch_again", "seat", options_.source.seat, "why", error.what);
-        prove_ = true;
-        break;
-      case Code::full:
-      case Code::io:
-        if (++failed == kFailedMax) return tried;
-        pause = kFailedPause;
-        break;
-      case Code::not_found:
-        return Error{Code::corrupt, error.what};
-      default:
-        return tried;
-    }
-    options_.context.environment->clock.sleep(pause);
-  }
-  return ended_error();
-}
-
-Status Fetch::attempt(const Address& address) {
-  const Environment& environment = *options_.context.environment;
-  PAWL_ASSIGN(const std::unique_ptr<Stream> stream,
-              environment.network.connect(address, Deadline::in(500ms, environment.clock)));
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_) return ended_error();
-    stream_ = stream.get();
-  }
-  Status received = receive_slot(*stream);
-  std::lock_guard lock(mutex_);
-  stream_ = nullptr;
-  return received;
+  return filling_.has_value();
 }
 
 Deadline Fetch::deadline(std::uint64_t bytes) const {
   return Deadline::in(options_.patience + time_to_move(bytes), options_.context.environment->clock);
 }
 
-Status Fetch::receive_slot(Stream& stream) {
-  const Source& source = options_.source;
-  const FetchFrom from = source.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
-  PAWL_TRY(send_frame(stream, frame_of(options_.hello), deadline()));
-  PAWL_ASSIGN(Frame welcome, receive_frame(stream, deadline()));
-  if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
-  const FetchMessage ask{source.seat, from, source.slot_generation, source.step, prove_};
-  PAWL_TRY(send_frame(stream, frame_of(ask), deadline()));
-  PAWL_ASSIGN(Frame answer, receive_frame(stream, deadline(prove_ ? state().total : 0)));
-  if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
-  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
-  if (begin.generation != source.slot_generation || begin.step != source.step)
-    return Error{Code::corrupt, text("step ", begin.step, " came, not step ", source.step)};
-  note([&begin](FetchState& state) { state.received = 0, state.total = begin.shape.payload_bytes; });
-  PAWL_ASSIGN(const ArenaSpec spec,
-              spec_of(begin.shape, begin.layout, options_.hello.job, source.seat, ArenaKind::own));
-  PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_) return ended_error();
-    options_.context.workers
-        ->begin();  // from here on, and not before, memory is touched: whoever ended us waits for that
-  }
-  Status filled = fill(slot_to_fill(arena->arena, begin.generation, begin.step), begin, stream);
-  options_.context.workers->finish();
-  return filled;
+// From here on, and not before, memory is touched: whoever ended us waits for that.
+bool Fetch::may_touch() {
+  std::lock_guard lock(mutex_);
+  if (ended_ || over_) return false;
+  options_.context.workers->begin();
+  return true;
 }
 
-Status Fetch::fill(const Slot& slot, const SlotBeginMessage& begin, Stream& stream) {
-  if (!slot.open_frozen(begin.generation, begin.step, begin.samples))
-    return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
-  if (options_.on_filling) options_.on_filling();
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
-    std::uint32_t sum = 0;
-    const Deadline by = deadline(slot.bucket(i).size());
-    PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
-    PAWL_TRY(stream.receive_all(slot.bucket(i), by));
-    if (crc32c(slot.bucket(i)) != sum) return Error{Code::corrupt, text("bucket ", i, ": checksum differs")};
-    slot.bucket_done(i, sum, begin.generation, begin.step);
-    note([size = slot.bucket(i).size()](FetchState& state) { state.received += size; });
+// --- Lanes
+
+void Fetch::start_lane() {
+  std::size_t lane = 0;
+  {
+    std::lock_guard lock(mutex_);
+    lane = lanes_.size();
+    lanes_.emplace_back();
+    ++running_;
   }
-  options_.context.bytes_received->add(state().received);
-  if (const Status sealed = slot.seal_frozen(begin.generation, begin.step); !sealed)
-    return Error{Code::broken, sealed.error().what};  // somebody else has written into it
+  (void)options_.context.environment->tasks.start("pawl-fetch", [fetch = shared_from_this(), lane] {
+    fetch->run_lane(lane);
+    fetch->lane_ended();
+  });
+}
+
+void Fetch::lane_ended() {
+  {
+    std::lock_guard lock(mutex_);
+    if (--running_ > 0) return;
+  }
+  finish(ended_error());  // unless it is over
+}
+
+void Fetch::run_lane(std::size_t lane) {
+  while (const std::optional<std::size_t> source = pick_source()) {
+    const Status tried = attempt(lane, *source);
+    {
+      std::lock_guard lock(mutex_);
+      --places_[*source].streams;
+    }
+    if (!tried && !judge(lane, *source, tried.error())) return;
+  }
+}
+
+// Of those that have something to give the one that failed least lately, then the one with the fewest streams.
+std::optional<std::size_t> Fetch::pick_source() {
+  std::lock_guard lock(mutex_);
+  std::optional<std::size_t> best;
+  const auto is_better = [&](const Place& a, const Place& b) {
+    return std::pair(a.failures, a.streams) < std::pair(b.failures, b.streams);
+  };
+  for (std::size_t i = 0; i < places_.size() && !over_ && !ended_; ++i) {
+    if (places_[i].failed || (filling_ && !filling_->ranges.may_give(i))) continue;
+    if (!best || is_better(places_[i], places_[*best])) best = i;
+  }
+  if (best) {
+    ++places_[*best].streams;
+    ++state_.tries;
+  }
+  return best;
+}
+
+Status Fetch::attempt(std::size_t lane, std::size_t source) {
+  const Environment& environment = *options_.context.environment;
+  PAWL_ASSIGN(const Address address, Address::parse(options_.sources[source].address));
+  PAWL_ASSIGN(const std::unique_ptr<Stream> stream,
+              environment.network.connect(address, Deadline::in(500ms, environment.clock)));
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || over_) return ended_error();
+    lanes_[lane].stream = stream.get();
+    lanes_[lane].source = source;
+  }
+  Status status = talk(*stream, lane, source);
+  std::lock_guard lock(mutex_);
+  lanes_[lane].stream = nullptr;
+  return status;
+}
+
+bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
+  bool only = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || over_) return false;
+    state_.failed = error.what;
+    ++places_[source].failures;
+    only = running_ == 1;
+  }
+  Duration pause = 10ms;
+  switch (error.code) {
+    case Code::unreachable:  // a source that restarts its pawld, or has not seen the generation yet, answers later
+    case Code::timeout:
+    case Code::stale:
+      break;
+    case Code::corrupt:
+      came_damaged(source, error);
+      break;
+    case Code::full:
+    case Code::io:
+      if (lane > 0 && !only) return false;  // then with fewer streams
+      if (++no_resources_ == kFailedMax) finish(error);
+      pause = kFailedPause;
+      break;
+    case Code::not_found:
+      strike(source, options_.sources[source].source.extent, error.what);
+      break;
+    case Code::broken:
+      finish(error);
+      break;
+    default:
+      give_up_source(source, error);
+  }
+  options_.context.environment->clock.sleep(pause);
+  return true;
+}
+
+void Fetch::came_damaged(std::size_t source, const Error& error) {
+  log_warn("fetch_again", "seat", first().seat, "why", error.what);
+  {
+    std::lock_guard lock(mutex_);
+    places_[source].prove = true;
+    if (++places_[source].damaged < kDamagedMax) return;
+  }
+  give_up_source(source, {Code::io, "it comes damaged, and its source proves it right where it lies: " + error.what});
+}
+
+void Fetch::give_up_source(std::size_t source, Error why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (filling_) filling_->ranges.withdraw(source, {});
+    places_[source].failed = std::move(why);
+  }
+  finish_if_lost();
+}
+
+void Fetch::strike(std::size_t source, Extent extent, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    Place& place = places_[source];
+    const Extent all = options_.sources[source].source.extent;
+    if (++place.struck > kStruckRangesMax) extent = all;
+    if (extent == all) place.failed = Error{Code::corrupt, why};
+    if (filling_) filling_->ranges.withdraw(source, extent);
+    struck_.push_back(struck_of(options_.sources[source].source, extent));
+    if (why_struck_.empty()) why_struck_ = why;
+    log_warn("fetch_struck", "seat", first().seat, "from", options_.sources[source].source.from.node, "what",
+             to_text({&extent, 1}), "why", why);
+  }
+  finish_if_lost();
+}
+
+// Under the mutex.
+Error Fetch::why_lost() const {
+  if (!struck_.empty()) return {Code::corrupt, why_struck_};
+  const auto failed = std::ranges::find_if(places_, [](const Place& place) { return place.failed.has_value(); });
+  return failed != places_.end() ? *failed->failed : Error{Code::io, "its sources don't have all of it"};
+}
+
+// What is missing can't come from anywhere any more.
+void Fetch::finish_if_lost() {
+  Status status;
+  {
+    std::lock_guard lock(mutex_);
+    const bool lost = filling_
+                          ? filling_->ranges.any_lost()
+                          : std::ranges::all_of(places_, [](const Place& place) { return place.failed.has_value(); });
+    if (!lost) return;
+    status = why_lost();
+  }
+  finish(std::move(status));
+}
+
+void Fetch::finish(Status status) {
+  Fetched fetched{std::move(status)};
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(over_, true)) return;
+    for (const Place& place : places_) fetched.bytes_from.push_back(place.bytes);
+    fetched.struck = struck_;
+    for (const Lane& lane : lanes_)
+      if (lane.stream != nullptr) lane.stream->shut_down();
+    changed_->notify_all();
+  }
+  if (ended_ && !fetched.status) fetched.status = ended_error();
+  options_.on_done(std::move(fetched));
+}
+
+// --- What is said on a connection
+
+Status Fetch::talk(Stream& stream, std::size_t lane, std::size_t source) {
+  Hello hello = options_.hello;
+  hello.expected = options_.sources[source].source.from.incarnation;
+  PAWL_TRY(send_frame(stream, frame_of(hello), deadline()));
+  PAWL_ASSIGN(Frame welcome, receive_frame(stream, deadline()));
+  if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
+  if (!is_open()) PAWL_TRY(open_slot(stream, source));
+  if (!may_touch()) return ended_error();
+  const Status received = receive_ranges(stream, lane, source);
+  options_.context.workers->finish();
+  return received;
+}
+
+Result<Frame> Fetch::ask(Stream& stream, std::size_t source, BucketRange range, bool prove) {
+  const Source& from = options_.sources[source].source;
+  const FetchFrom kind = from.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
+  const FetchMessage message{from.seat, kind, from.slot_generation, from.step, prove, range.first, range.count};
+  PAWL_TRY(send_frame(stream, frame_of(message), deadline()));
+  const std::uint64_t proven = std::uint64_t{range.count} * (filling_ ? filling_->shape.bucket_bytes : 0);
+  return receive_frame(stream, deadline(prove ? proven : 0));
+}
+
+Status Fetch::open_slot(Stream& stream, std::size_t source) {
+  PAWL_ASSIGN(Frame answer, ask(stream, source, {}, false));
+  if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
+  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
+  if (begin.generation != first().slot_generation || begin.step != first().step)
+    return Error{Code::corrupt, text("step ", begin.step, " came, not step ", first().step)};
+  PAWL_ASSIGN(const ArenaSpec spec,
+              spec_of(begin.shape, begin.layout, options_.hello.job, first().seat, ArenaKind::own));
+  {
+    std::lock_guard lock(mutex_);
+    state_.total = begin.shape.payload_bytes;
+  }
+  PAWL_ASSIGN(ArenaHandle arena, options_.arena_for(spec));
+  if (!may_touch()) return ended_error();
+  const Slot slot = slot_to_fill(arena->arena, begin.generation, begin.step);
+  const bool opened = slot.open_frozen(begin.generation, begin.step, begin.samples);
+  options_.context.workers->finish();
+  if (!opened) return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
+  {
+    std::lock_guard lock(mutex_);
+    FetchRanges ranges = ranges_of(spec, options_.sources);
+    for (std::size_t i = 0; i < places_.size(); ++i)
+      if (places_[i].failed) ranges.withdraw(i, {});
+    filling_.emplace(Filling{std::move(arena), slot, begin.shape, std::move(ranges)});
+  }
+  if (options_.on_filling) options_.on_filling();
+  finish_if_lost();
+  for (std::size_t lane = 1; lane < streams_for(begin.shape.payload_bytes); ++lane) start_lane();
   return {};
 }
+
+Status Fetch::receive_ranges(Stream& stream, std::size_t lane, std::size_t source) {
+  while (const std::optional<BucketRange> range = take(lane, source)) {
+    const Status received = receive_range(stream, lane, source, *range);
+    {
+      std::lock_guard lock(mutex_);
+      filling_->ranges.give_back(*range);
+      lanes_[lane].has_range = false;
+      changed_->notify_all();
+    }
+    if (!received) return received;
+  }
+  return {};
+}
+
+// nullopt: the source has nothing more to give, or it is over. Waits where others may give back what they have taken.
+std::optional<BucketRange> Fetch::take(std::size_t lane, std::size_t source) {
+  std::unique_lock lock(mutex_);
+  while (!over_ && !ended_ && filling_->ranges.may_give(source)) {
+    if (const std::optional<BucketRange> range = filling_->ranges.take(source)) {
+      lanes_[lane].has_range = true;
+      lanes_[lane].moved_at = options_.context.environment->clock.now();
+      return range;
+    }
+    changed_->wait_for(lock, options_.patience / 4);
+    hasten_others(source);
+  }
+  return std::nullopt;
+}
+
+// Under the mutex, of a lane that is free. Others at which nothing moves give back what they have taken.
+void Fetch::hasten_others(std::size_t source) {
+  const Duration now = options_.context.environment->clock.now();
+  const Duration most = options_.patience / 4 + time_to_move(filling_->shape.bucket_bytes);
+  for (Lane& lane : lanes_) {
+    if (!lane.has_range || lane.stream == nullptr || lane.source == source || now - lane.moved_at < most) continue;
+    lane.stream->shut_down();
+    lane.moved_at = now;
+  }
+}
+
+Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source, BucketRange range) {
+  bool prove = false;
+  {
+    std::lock_guard lock(mutex_);
+    prove = places_[source].prove;
+  }
+  PAWL_ASSIGN(Frame answer, ask(stream, source, range, prove));
+  if (is<BucketsBadMessage>(answer)) {
+    PAWL_ASSIGN(const BucketsBadMessage bad, message_in<BucketsBadMessage>(answer));
+    if (bad.count == 0 || bad.first < range.first || bad.first + std::uint64_t{bad.count} > range.first + range.count)
+      return Error{Code::corrupt, "the source names buckets that it was not asked for"};
+    strike(source, filling_->ranges.extent_of({bad.first, bad.count}), bad.why);
+    return {};
+  }
+  if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
+  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
+  if (begin.generation != first().slot_generation || begin.step != first().step)
+    return Error{Code::corrupt, text("step ", begin.step, " came, not step ", first().step)};
+  if (!(begin.shape == filling_->shape))
+    return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    PAWL_TRY(receive_bucket(stream, i));
+    bucket_done(lane, source, i);
+  }
+  std::unique_lock lock(mutex_);
+  places_[source].prove = false;
+  const bool whole = filling_->ranges.all_done() && !over_;
+  lock.unlock();
+  if (whole) seal();
+  return {};
+}
+
+Status Fetch::receive_bucket(Stream& stream, std::uint32_t index) {
+  const std::span<std::byte> bytes = filling_->slot.bucket(index);
+  std::uint32_t sum = 0;
+  const Deadline by = deadline(bytes.size());
+  PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
+  PAWL_TRY(stream.receive_all(bytes, by));
+  if (crc32c(bytes) != sum) return Error{Code::corrupt, text("bucket ", index, ": checksum differs")};
+  filling_->slot.bucket_done(index, sum, first().slot_generation, first().step);
+  return {};
+}
+
+void Fetch::bucket_done(std::size_t lane, std::size_t source, std::uint32_t index) {
+  const std::uint64_t size = filling_->slot.bucket(index).size();
+  options_.context.bytes_received->add(size);
+  std::lock_guard lock(mutex_);
+  filling_->ranges.done(index);
+  state_.received += size;
+  places_[source].bytes += size;
+  places_[source].failures = 0;
+  no_resources_ = 0;
+  lanes_[lane].moved_at = options_.context.environment->clock.now();
+}
+
+// No lane writes any more: each bucket is done, and nobody takes one that is.
+void Fetch::seal() {
+  const Status sealed = filling_->slot.seal_frozen(first().slot_generation, first().step);
+  finish(sealed ? Status() : Status(Error{Code::broken, sealed.error().what}));  // somebody else has written into it
+}
+
+// --- Who serves
 
 FetchServer::FetchServer(Options options) : options_(std::move(options)), stream_(std::move(options_.stream)) {}
 
@@ -213,31 +495,52 @@ void FetchServer::end() {
 }
 
 Status FetchServer::serve() {
-  Stream& stream = *stream_;
-  PAWL_ASSIGN(Frame frame, receive_frame(stream));
-  FetchMessage asked;
-  if (!is<FetchMessage>(frame) || !decode(frame.payload, asked)) return Error{Code::corrupt, "not a fetch"};
+  for (std::uint32_t answered = 0;; ++answered) {
+    Result<Frame> frame = receive_frame(*stream_);
+    if (!frame && answered > 0 && frame.error().code == Code::unreachable) return {};  // it has all that it wants
+    if (!frame) return frame.error();
+    FetchMessage asked;
+    if (!is<FetchMessage>(*frame) || !decode(frame->payload, asked)) return Error{Code::corrupt, "not a fetch"};
+    PAWL_TRY(answer(asked));
+  }
+}
+
+Status FetchServer::refuse(const Error& why) {
+  const bool dropped = why.code == Code::stale;  // not wrong: the recovery is over
+  return send_frame(*stream_,
+                    frame_of(PeerRefusedMessage{dropped ? PeerRefusal::stale : PeerRefusal::missing, why.what}));
+}
+
+Status FetchServer::answer(const FetchMessage& asked) {
   const ArenaKind kind = asked.from == FetchFrom::own ? ArenaKind::own : ArenaKind::replica;
-  const ArenaHandle arena = options_.find(kind, asked.seat);
+  const bool same = arena_ && arena_->arena.spec().kind == kind && arena_->arena.spec().seat == asked.seat;
+  if (!same) arena_ = options_.find(kind, asked.seat);
   Slot slot;
   std::uint32_t index = 0;
-  if (!arena || !find_sealed(arena->arena, asked.slot_generation, asked.step, slot, index))
-    return send_frame(stream,
-                      frame_of(PeerRefusedMessage{PeerRefusal::missing,
-                                                  text("no sealed slot of seat ", asked.seat, " step ", asked.step)}));
-  if (const Status found = asked.prove ? slot.verify() : slot.verify_header(); !found) {
-    const bool dropped = found.error().code == Code::stale;  // not wrong: the recovery is over
-    return send_frame(stream, frame_of(PeerRefusedMessage{dropped ? PeerRefusal::stale : PeerRefusal::missing,
-                                                          "where it lies: " + found.error().what}));
+  if (!arena_ || !find_sealed(arena_->arena, asked.slot_generation, asked.step, slot, index))
+    return refuse({Code::not_found, text("no sealed slot of seat ", asked.seat, " step ", asked.step)});
+  if (const Status found = slot.verify_header(); !found)
+    return refuse({found.error().code, "where it lies: " + found.error().what});
+  const BucketRange range{asked.first_bucket, asked.bucket_count};
+  if (std::uint64_t{range.first} + range.count > slot.buckets().size())
+    return Error{Code::corrupt,
+                 text("asked for bucket ", range.first, " and ", range.count, " more, of ", slot.buckets().size())};
+  if (const std::optional<BucketsBadMessage> bad = asked.prove ? wrong_in(slot, range) : std::nullopt) {
+    options_.on_wrong(kind, asked.seat, {asked.slot_generation, asked.step});
+    return send_frame(*stream_, frame_of(*bad));
   }
-  const ArenaSpec& spec = arena->arena.spec();
-  PAWL_TRY(send_frame(stream, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(),
-                                                        shape_of(spec), spec.layout})));
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
+  const ArenaSpec& spec = arena_->arena.spec();
+  const std::string layout = range.count == 0 ? spec.layout : "";  // who asks for buckets has it
+  PAWL_TRY(send_frame(
+      *stream_, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(), shape_of(spec), layout})));
+  return send_buckets(slot, range);
+}
+
+Status FetchServer::send_buckets(const Slot& slot, BucketRange range) {
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     const std::uint32_t sum = slot.buckets()[i].crc32c;
-    const auto bytes = slot.bucket(i);
-    PAWL_TRY(
-        stream.send_all({std::as_bytes(std::span(&sum, 1)), std::span<const std::byte>(bytes)}, Deadline::never()));
+    const std::span<const std::byte> bytes = slot.bucket(i);
+    PAWL_TRY(stream_->send_all({std::as_bytes(std::span(&sum, 1)), bytes}, Deadline::never()));
     options_.context.bytes_sent->add(bytes.size());
   }
   return {};

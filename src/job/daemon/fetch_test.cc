@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include "job/daemon/test_wire.h"
 
 namespace pawl::job {
@@ -24,14 +27,18 @@ class Fetches : public testing::Test {
     if (fetch) fetch->end();
     streams.wait_until_ended();
   }
-  void start(std::string address = "127.0.0.1:7", SourceKind kind = SourceKind::replica) {
+  static FetchFromPlace at(int port, Extent extent = {}) {
+    return {
+        {kSeat, SourceKind::replica, {NodeId(static_cast<std::uint32_t>(port)), {}}, kSlotGeneration, kStep, extent},
+        text("127.0.0.1:", port)};
+  }
+  void start(std::vector<FetchFromPlace> sources = {at(7)}) {
     Hello hello;
     hello.job = "test";
     hello.generation = kGeneration;
     hello.purpose = Purpose::fetch;
     fetch = Fetch::start({.hello = hello,
-                          .address = std::move(address),
-                          .source = {kSeat, kind, {}, kSlotGeneration, kStep},
+                          .sources = std::move(sources),
                           .context = streams.context,
                           .patience = patience,
                           .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
@@ -40,9 +47,10 @@ class Fetches : public testing::Test {
                             return memory.arena_for(spec);
                           },
                           .on_done =
-                              [this](Status status, std::uint64_t bytes) {
-                                outcome = std::move(status);
-                                fetched_bytes = bytes;
+                              [this](Fetched fetched) {
+                                outcome = fetched.status;
+                                for (const std::uint64_t bytes : fetched.bytes_from) fetched_bytes += bytes;
+                                result = std::move(fetched);
                                 ++done;
                               }});
   }
@@ -54,17 +62,29 @@ class Fetches : public testing::Test {
     EXPECT_EQ(source.next<Hello>().purpose, Purpose::fetch);
     return source;
   }
-  // Of a source that is asked for the slot.
-  PeerEnd welcome(bool prove = false) {
-    PeerEnd source = accept();
-    source.say(WelcomeMessage{NodeId(2), Incarnation(1)});
+  static void expect_asked(PeerEnd& source, BucketRange range, bool prove) {
     const auto asked = source.next<FetchMessage>();
     EXPECT_EQ(asked.prove, prove);
     EXPECT_EQ(asked.seat, kSeat);
     EXPECT_EQ(asked.from, FetchFrom::replica);
     EXPECT_EQ(asked.slot_generation, kSlotGeneration);
     EXPECT_EQ(asked.step, kStep);
+    EXPECT_EQ((BucketRange{asked.first_bucket, asked.bucket_count}), range);
+  }
+  // Of a source that is asked to begin; or, once the slot is open, for these buckets.
+  PeerEnd welcome(BucketRange range = {}, bool prove = false) {
+    PeerEnd source = accept();
+    source.say(WelcomeMessage{NodeId(2), Incarnation(1)});
+    expect_asked(source, range, prove);
     return source;
+  }
+  static void say_buckets(PeerEnd& source, BucketRange range) {
+    say_range_begin(source, kSlotGeneration, kStep, kSeat);
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) say_slot_bucket(source, kStep, i);
+  }
+  static void begin_slot(PeerEnd& source) {
+    say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+    (void)begin_range(source, kSlotGeneration, kStep, kSeat);
   }
   // The slot, once it is whole; as at `running`.
   std::optional<Slot> fetched() {
@@ -84,6 +104,7 @@ class Fetches : public testing::Test {
   Duration patience = 1min;
   Status outcome;
   std::uint64_t fetched_bytes = 0;
+  Fetched result;
   std::atomic<int> done{0};
   std::shared_ptr<Fetch> fetch;
 };
@@ -114,20 +135,20 @@ TEST_F(Fetches, ASourceThatIsNotThereYetOrNotFrozenYetIsAskedAgain) {
   EXPECT_EQ(streams.world.network.asked().size(), 5u);
 }
 
-TEST_F(Fetches, AnInterruptedSlotIsFetchedFromItsStart) {
+TEST_F(Fetches, OfAnInterruptedSlotTheRestIsFetched) {
   start();
   {
     PeerEnd first = welcome();
-    say_slot_begin(first, kSlotGeneration, kStep, kSeat);
+    begin_slot(first);
     say_slot_bucket(first, kStep, 0);
   }
-  PeerEnd second = welcome();
+  PeerEnd second = welcome({1, 2});
   EXPECT_EQ(done, 0);
   EXPECT_FALSE(fetched());
-  say_slot(second, kSlotGeneration, kStep, kSeat);
+  say_buckets(second, {1, 2});
   ASSERT_TRUE(is_done());
   EXPECT_TRUE(outcome.has_value());
-  EXPECT_EQ(fetched_bytes, kTestPayloadBytes);  // of the one that counts
+  EXPECT_EQ(fetched_bytes, kTestPayloadBytes);
   EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
 }
 
@@ -138,12 +159,12 @@ TEST_F(Fetches, AConnectionOnWhichNothingComesIsMadeAnew) {
   PeerEnd silent = streams.world.network.accept();
   PeerEnd mute = welcome();
   PeerEnd stuck = welcome();
-  say_slot_begin(stuck, kSlotGeneration, kStep, kSeat);
+  begin_slot(stuck);
   say_slot_bucket(stuck, kStep, 0);
-  PeerEnd source = welcome();
+  PeerEnd source = welcome({1, 2});
   (void)silent.next<Hello>();
   EXPECT_TRUE(silent.is_closed());
-  say_slot(source, kSlotGeneration, kStep, kSeat);
+  say_buckets(source, {1, 2});
   ASSERT_TRUE(is_done());
   EXPECT_TRUE(outcome.has_value());
   EXPECT_EQ(fetched_bytes, kTestPayloadBytes);
@@ -152,6 +173,7 @@ TEST_F(Fetches, AConnectionOnWhichNothingComesIsMadeAnew) {
 
 void say_damaged_slot(PeerEnd& source) {
   say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  (void)begin_range(source, kSlotGeneration, kStep, kSeat);
   say_slot_bucket(source, kStep, 0);
   say_slot_bucket(source, kStep, 1, true);
   EXPECT_TRUE(source.is_closed());
@@ -161,8 +183,9 @@ TEST_F(Fetches, ASourceThatFindsItsOwnBytesWrongIsStruckOut) {
   start();
   PeerEnd first = welcome();
   say_damaged_slot(first);
-  welcome(true).say(PeerRefusedMessage{PeerRefusal::missing, "where it lies: bucket 1: checksum differs"});
+  welcome({1, 2}, true).say(BucketsBadMessage{1, 1, "where it lies: bucket 1: checksum differs"});
   ASSERT_TRUE(is_done());
+  EXPECT_EQ(result.struck, std::vector{struck_of(at(7).source, {4096, 8192})});
   EXPECT_EQ(outcome.error().code, Code::corrupt);
   EXPECT_EQ(outcome.error().what, "where it lies: bucket 1: checksum differs");
   EXPECT_FALSE(fetched());
@@ -172,8 +195,13 @@ TEST_F(Fetches, WrongBytesAreNoFaultOfASourceThatProvesThemRight) {
   start();
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(done, 0);
-    PeerEnd source = welcome(i > 0);
-    say_damaged_slot(source);
+    PeerEnd source = i == 0 ? welcome() : welcome({1, 2}, true);
+    if (i == 0) {
+      say_damaged_slot(source);
+    } else {
+      say_range_begin(source, kSlotGeneration, kStep, kSeat);
+      say_slot_bucket(source, kStep, 1, true);
+    }
   }
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::io);
@@ -185,8 +213,8 @@ TEST_F(Fetches, WhatWasDamagedOnTheWayIsRightTheNextTime) {
   start();
   PeerEnd first = welcome();
   say_damaged_slot(first);
-  PeerEnd second = welcome(true);
-  say_slot(second, kSlotGeneration, kStep, kSeat);
+  PeerEnd second = welcome({1, 2}, true);
+  say_buckets(second, {1, 2});
   ASSERT_TRUE(is_done());
   EXPECT_TRUE(outcome.has_value());
   EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
@@ -198,6 +226,7 @@ TEST_F(Fetches, ASourceThatSaysItHasNoSuchSlotIsStruckOut) {
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::corrupt);
   EXPECT_EQ(outcome.error().what, "no sealed slot");
+  EXPECT_EQ(result.struck, std::vector{struck_of(at(7).source, {})});
 }
 
 TEST_F(Fetches, AnotherSlotThanWasAskedForIsNotTaken) {
@@ -271,7 +300,9 @@ TEST_F(Fetches, TooLittleMemoryForLongIsThisNodesFailure) {
 }
 
 TEST_F(Fetches, AnAddressThatIsNoneEndsIt) {
-  start("nowhere");
+  FetchFromPlace nowhere = at(7);
+  nowhere.address = "nowhere";
+  start({nowhere});
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::invalid);
 }
@@ -279,7 +310,7 @@ TEST_F(Fetches, AnAddressThatIsNoneEndsIt) {
 TEST_F(Fetches, EndsInTheMiddleOfASlot) {
   start();
   PeerEnd source = welcome();
-  say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  begin_slot(source);
   say_slot_bucket(source, kStep, 0);
   fetch->end();
   ASSERT_TRUE(is_done());
@@ -297,6 +328,228 @@ TEST_F(Fetches, EndsWhileNobodyAnswers) {
   EXPECT_EQ(outcome.error().code, Code::cancelled);
 }
 
+// --- From several
+
+TEST_F(Fetches, WhereTheNearestIsNotReachedTheNextIsAsked) {
+  streams.world.network.refuse_next(1);
+  start({at(7), at(8)});
+  PeerEnd source = welcome();
+  EXPECT_EQ(streams.world.network.asked().back(), (Address{"127.0.0.1", 8}));
+  say_slot(source, kSlotGeneration, kStep, kSeat);
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+  EXPECT_EQ(result.bytes_from, (std::vector<std::uint64_t>{0, kTestPayloadBytes}));
+}
+
+TEST_F(Fetches, TwoThatHaveAHalfEachFillOneSlot) {
+  start({at(7, {0, 4096}), at(8, {4096, kStreamEnd})});
+  PeerEnd first = welcome();
+  say_slot_begin(first, kSlotGeneration, kStep, kSeat);
+  expect_asked(first, {0, 1}, false);
+  say_buckets(first, {0, 1});
+  PeerEnd second = welcome({1, 2});
+  say_buckets(second, {1, 2});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+  EXPECT_EQ(result.bytes_from, (std::vector<std::uint64_t>{4096, kTestPayloadBytes - 4096}));
+}
+
+TEST_F(Fetches, WhatOneSourceHasWrongAnotherGives) {
+  start({at(7), at(8)});
+  PeerEnd first = welcome();
+  say_damaged_slot(first);
+  PeerEnd second = welcome({1, 2});  // of the other, which has not failed
+  second.hang_up();
+  PeerEnd again = welcome({1, 2}, true);
+  again.say(BucketsBadMessage{1, 1, "where it lies: bucket 1: checksum differs"});
+  expect_asked(again, {2, 1}, true);  // the rest of it is right
+  say_buckets(again, {2, 1});
+  PeerEnd other = welcome({1, 1});
+  say_buckets(other, {1, 1});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value());
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+  EXPECT_EQ(result.struck, std::vector{struck_of(at(7).source, {4096, 8192})});
+}
+
+TEST_F(Fetches, WhatAllHaveWrongIsLostAndAllAreStruckOutInIt) {
+  start({at(7), at(8)});
+  PeerEnd first = welcome();
+  say_slot_begin(first, kSlotGeneration, kStep, kSeat);
+  expect_asked(first, {0, 3}, false);
+  first.say(PeerRefusedMessage{PeerRefusal::missing, "gone"});
+  PeerEnd second = welcome({0, 3});
+  second.say(BucketsBadMessage{2, 1, "where it lies"});
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::corrupt);
+  EXPECT_EQ(result.struck, (std::vector{struck_of(at(7).source, {}), struck_of(at(8).source, {8192, kStreamEnd})}));
+}
+
+TEST_F(Fetches, BucketsThatWereNotAskedForAreNotStruckOut) {
+  start();
+  PeerEnd source = welcome();
+  say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  expect_asked(source, {0, 3}, false);
+  source.say(BucketsBadMessage{2, 0xffffffff, "all"});
+  EXPECT_TRUE(source.is_closed());
+  EXPECT_EQ(done, 0);
+}
+
+TEST_F(Fetches, OneOfAnotherLayoutIsPassedOver) {
+  start({at(7, {0, 4096}), at(8)});
+  PeerEnd first = welcome();
+  say_slot_begin(first, kSlotGeneration, kStep, kSeat);
+  expect_asked(first, {0, 1}, false);
+  say_buckets(first, {0, 1});
+  PeerEnd second = welcome({1, 2});
+  ArenaShape other = shape_of(test_arena(ArenaKind::replica, kSeat));
+  other.layout_digest ^= 1;
+  second.say(SlotBeginMessage{kSlotGeneration, kStep, 64 * kStep.value, other, ""});
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::invalid);
+  EXPECT_EQ(outcome.error().what, "node 8 has it in another layout");
+}
+
+// A slot for which several streams are worth while; its sources are the shipped ones.
+class ManyStreams : public Fetches {
+ protected:
+  static constexpr std::uint64_t kBytes = kOneStreamBytesMax + (std::uint64_t{5} << 20) + 100;
+  static ArenaSpec spec_of_many(ArenaKind kind) {
+    ArenaSpec spec = test_arena(kind, kSeat);
+    spec.payload_bytes = spec.stable_bytes = kBytes;
+    spec.bucket_bytes = 1 << 20;
+    return spec;
+  }
+  struct Holder {
+    Memory memory{real_shared_memory(), nobody_keeps()};
+    ArenaHandle arena = *memory.arena_for(spec_of_many(ArenaKind::replica));
+    std::vector<std::shared_ptr<FetchServer>> servers;
+    std::vector<PeerEnd> mutes;
+    int connections = 0;
+    bool dead = false;
+    bool mute = false;
+    Holder() {
+      const Slot slot = arena->arena.slot(0);
+      EXPECT_TRUE(slot.try_open({}, kSlotGeneration, kStep, 7));
+      for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
+        std::ranges::fill(slot.bucket(i), static_cast<std::byte>(i * 37 + 1));
+        slot.bucket_done(i, crc32c(slot.bucket(i)), kSlotGeneration, kStep);
+      }
+      EXPECT_TRUE(slot.try_seal(kSlotGeneration, kStep));
+      memory.freeze_all();
+    }
+    void damage(std::uint32_t bucket) { arena->arena.slot(0).bucket(bucket)[99] ^= std::byte{1}; }
+    void die() {
+      dead = true;
+      for (auto& server : servers) server->end();
+    }
+  };
+  ~ManyStreams() override {
+    fetch->end();
+    for (Holder& holder : holders) holder.die();
+    serve();
+  }
+  // Whoever has connected by now is served, by the holder of that port.
+  void serve() {
+    while (streams.world.network.has_waiting()) {
+      PeerEnd end = streams.world.network.accept();
+      Holder& holder = holders[static_cast<std::size_t>(streams.world.network.asked()[accepted++].port - 7)];
+      if (holder.dead) continue;
+      (void)end.next<Hello>();
+      end.say(WelcomeMessage{NodeId(2), Incarnation(1)});
+      ++holder.connections;
+      if (holder.mute) {
+        holder.mutes.push_back(std::move(end));
+        continue;
+      }
+      holder.servers.push_back(FetchServer::start({.stream = real_stream(end.release()),
+                                                   .context = streams.context,
+                                                   .find = [&holder](ArenaKind, Seat) { return holder.arena; },
+                                                   .on_wrong = [this](ArenaKind, Seat, SlotWord) { ++wrong; }}));
+    }
+  }
+  bool is_served() {
+    return eventually([&] {
+      serve();
+      return done > 0;
+    });
+  }
+  void expect_whole() {
+    ASSERT_TRUE(outcome.has_value()) << outcome.error().what;
+    const auto slot = fetched();
+    ASSERT_TRUE(slot);
+    EXPECT_TRUE(slot->verify());
+    for (std::uint32_t i = 0; i < slot->buckets().size(); ++i)
+      ASSERT_EQ(slot->bucket(i)[99], static_cast<std::byte>(i * 37 + 1));
+    EXPECT_EQ(fetched_bytes, kBytes);
+  }
+  std::array<Holder, 2> holders;
+  std::size_t accepted = 0;
+  std::atomic<int> wrong{0};
+};
+
+TEST_F(ManyStreams, GoToOneSourceSideBySide) {
+  start();
+  ASSERT_TRUE(is_served());
+  expect_whole();
+  EXPECT_GT(holders[0].connections, 1);
+  EXPECT_LE(holders[0].connections, static_cast<int>(kFetchStreamsMax));
+}
+
+TEST_F(ManyStreams, AreSharedByTwoSources) {
+  start({at(7), at(8)});
+  ASSERT_TRUE(is_served());
+  expect_whole();
+  EXPECT_GT(result.bytes_from[0], 0u);
+  EXPECT_GT(result.bytes_from[1], 0u);
+}
+
+TEST_F(ManyStreams, TwoThatHaveHalfWrongEachAreOneWholeTogether) {
+  for (std::uint32_t bucket = 0; bucket < 38; ++bucket) holders[bucket / 8 % 2].damage(bucket);
+  start({at(7), at(8)});
+  ASSERT_TRUE(is_served());
+  expect_whole();
+  EXPECT_FALSE(result.struck.empty());
+  EXPECT_EQ(wrong, static_cast<int>(result.struck.size()));
+}
+
+TEST_F(ManyStreams, OneThatDiesInTheMiddleIsNotMissed) {
+  start({at(7), at(8)});
+  ASSERT_TRUE(eventually([&] {
+    serve();
+    return fetch->state().received > 0;
+  }));
+  holders[1].die();
+  ASSERT_TRUE(is_served());
+  expect_whole();
+  EXPECT_TRUE(result.struck.empty());
+}
+
+// It has taken what it does not give: somebody faster takes it over.
+TEST_F(ManyStreams, OneAtWhichNothingMovesIsNotMissed) {
+  patience = 2s;
+  holders[1].mute = true;
+  start({at(7), at(8)});
+  ASSERT_TRUE(is_served());
+  expect_whole();
+  EXPECT_EQ(result.bytes_from[1], 0u);
+}
+
+TEST_F(ManyStreams, EndInTheMiddle) {
+  start({at(7), at(8)});
+  ASSERT_TRUE(eventually([&] {
+    serve();
+    return fetch->state().received > 0;
+  }));
+  fetch->end();
+  ASSERT_TRUE(is_served());
+  if (!outcome) {
+    EXPECT_EQ(outcome.error().code, Code::cancelled);
+    EXPECT_FALSE(fetched());
+  }
+}
+
 // --- Who serves
 
 class Serves : public testing::Test {
@@ -306,24 +559,32 @@ class Serves : public testing::Test {
     asker = PeerEnd(std::move(theirs));
     server = FetchServer::start({.stream = real_stream(std::move(ours)),
                                  .context = streams.context,
-                                 .find = [this](ArenaKind kind, Seat seat) { return memory.find(kind, seat); }});
+                                 .find = [this](ArenaKind kind, Seat seat) { return memory.find(kind, seat); },
+                                 .on_wrong =
+                                     [this](ArenaKind kind, Seat seat, SlotWord word) {
+                                       EXPECT_EQ(kind, ArenaKind::replica);
+                                       EXPECT_EQ(seat, kSeat);
+                                       EXPECT_EQ(word, (SlotWord{kSlotGeneration, kStep}));
+                                       ++wrong;
+                                     }});
   }
   ~Serves() override {
     server->end();
     streams.wait_until_ended();
   }
-  void ask(FetchFrom from = FetchFrom::replica, bool prove = false) {
-    asker.say(FetchMessage{kSeat, from, kSlotGeneration, kStep, prove});
+  void ask(FetchFrom from = FetchFrom::replica, bool prove = false, BucketRange range = {}) {
+    asker.say(FetchMessage{kSeat, from, kSlotGeneration, kStep, prove, range.first, range.count});
   }
 
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
   ArenaHandle arena = *memory.arena_for(test_arena(ArenaKind::replica, kSeat));
   PeerEnd asker{Fd()};
+  std::atomic<int> wrong{0};
   std::shared_ptr<FetchServer> server;
 };
 
-TEST_F(Serves, EveryBucketInOrderThenEnds) {
+TEST_F(Serves, TheLayoutThenTheBucketsThatAreAskedFor) {
   capture_step(arena->arena.slot(1), kSlotGeneration, kStep);
   memory.freeze_all();
   ask();
@@ -333,7 +594,9 @@ TEST_F(Serves, EveryBucketInOrderThenEnds) {
   EXPECT_EQ(begin.samples, 64 * kStep.value);
   EXPECT_EQ(begin.shape, shape_of(test_arena(ArenaKind::replica, kSeat)));
   EXPECT_EQ(begin.layout, "layout 5");
-  for (std::uint32_t i = 0; i < kTestBuckets; ++i) {
+  ask(FetchFrom::replica, false, {1, 2});
+  EXPECT_EQ(asker.next<SlotBeginMessage>().layout, "");
+  for (std::uint32_t i = 1; i < kTestBuckets; ++i) {
     std::uint32_t sum = 0;
     std::vector<std::byte> bytes(arena->arena.slot(1).bucket(i).size());
     ASSERT_TRUE(receive_all(asker.fd(), std::as_writable_bytes(std::span(&sum, 1)), Deadline::in(kTestPatience)));
@@ -341,14 +604,20 @@ TEST_F(Serves, EveryBucketInOrderThenEnds) {
     EXPECT_EQ(bytes, bucket_bytes(kStep, i, bytes.size()));
     EXPECT_EQ(sum, crc32c(bytes));
   }
-  EXPECT_TRUE(asker.is_closed());
-  EXPECT_EQ(streams.sent.value(), kTestPayloadBytes);
+  ask();
+  EXPECT_EQ(asker.next<SlotBeginMessage>().step, kStep);
+  EXPECT_EQ(streams.sent.value(), kTestPayloadBytes - 4096);
 }
 
 TEST_F(Serves, NoSlotThatIsNotSealedOrIsOfAnotherArena) {
   open_step(arena->arena.slot(0), kSlotGeneration, kStep);
   ask();
   EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
+}
+
+TEST_F(Serves, NoBucketsThatAreNotThere) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  ask(FetchFrom::replica, false, {2, 0xffffffff});
   EXPECT_TRUE(asker.is_closed());
 }
 
@@ -368,10 +637,14 @@ TEST_F(Serves, NoSlotWhoseTableIsDamaged) {
 TEST_F(Serves, WrongBytesAreItsOwnFaultOnlyIfTheyAreWrongWhereTheyLie) {
   capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
   arena->arena.slot(0).payload()[5000] ^= std::byte{1};
-  ask(FetchFrom::replica, true);
-  const auto refused = asker.next<PeerRefusedMessage>();
-  EXPECT_EQ(refused.refusal, PeerRefusal::missing);
-  EXPECT_NE(refused.why.find("bucket 1: checksum differs"), std::string::npos) << refused.why;
+  ask(FetchFrom::replica, true, {0, 3});
+  const auto bad = asker.next<BucketsBadMessage>();
+  EXPECT_EQ(bad.first, 1u);
+  EXPECT_EQ(bad.count, 1u);
+  EXPECT_EQ(bad.why, "where it lies: bucket 1: checksum differs");
+  EXPECT_EQ(wrong, 1);
+  ask(FetchFrom::replica, true, {2, 1});
+  EXPECT_EQ(asker.next<SlotBeginMessage>().step, kStep) << "what is right of it is sent";
 }
 
 TEST_F(Serves, WhatIsRightWhereItLiesIsSentAgain) {

@@ -1,5 +1,8 @@
 #include "job/daemon/imports.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -8,6 +11,16 @@ namespace pawl::job {
 
 using namespace std::chrono_literals;
 using Json = nlohmann::json;
+
+namespace {
+
+bool have_all(const std::vector<FetchFromPlace>& places) {
+  Extents extents;
+  for (const FetchFromPlace& place : places) extents.push_back(place.source.extent);
+  return holes_in(extents).empty();
+}
+
+}  // namespace
 
 void Imports::begin() {
   imported_.clear();
@@ -20,12 +33,12 @@ void Imports::begin() {
     if (source == nullptr || source->kind == SourceKind::nothing || arenas_.has(*source)) {
       imported_.insert(member.seat);
     } else if (source->kind == SourceKind::own_arena && source->from == context_.self) {
-      strike(*source, "the step is not in the own arena any more");
+      strike(*source, "the step is not in the own arena any more", {struck_of(*source, source->extent)});
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
                                ", from which this release can't restore"));
     } else {
-      waiting_.push_back(*source);
+      waiting_.push_back(member.seat);
     }
   }
 }
@@ -46,15 +59,24 @@ bool Imports::may_copy(Seat seat) {
 }
 
 void Imports::start_waiting() {
-  std::vector<Source> waiting;
-  for (const Source& source : waiting_) {
-    if (may_copy(source.seat) || !address_of(source.from)) {
-      waiting.push_back(source);
+  std::vector<Seat> waiting;
+  for (const Seat seat : waiting_) {
+    std::vector<FetchFromPlace> places = places_of(seat);
+    if (may_copy(seat) || !have_all(places)) {
+      waiting.push_back(seat);
     } else {
-      start(source);
+      start(std::move(places));
     }
   }
   waiting_.swap(waiting);
+}
+
+std::vector<FetchFromPlace> Imports::places_of(Seat seat) const {
+  std::vector<FetchFromPlace> places;
+  for (const Source& source : sources_of(context_.mirror.state().sources, seat))
+    if (const std::optional<std::string> address = is_in_memory(source.kind) ? address_of(source.from) : std::nullopt)
+      places.push_back({source, *address});
+  return places;
 }
 
 // A lingering node sits nowhere. Its registration names its address; the leader strikes out what it had if that is gone.
@@ -73,16 +95,13 @@ void Imports::end() {
   for (auto& fetch : fetches_) fetch->end();
 }
 
-void Imports::start(const Source& source) {
-  Hello hello = hello_(Purpose::fetch);
-  hello.expected = source.from.incarnation;
+void Imports::start(std::vector<FetchFromPlace> places) {
   const Generation generation = context_.mirror.generation();
-  const Duration began = context_.clock->now();
-  auto on_done = [this, generation, source, began](Status status, std::uint64_t bytes) {
+  const Seat seat = places.front().source.seat;
+  auto on_done = [this, generation, places, began = context_.clock->now()](Fetched fetched) {
     const Duration took = context_.clock->now() - began;
-    auto shared = std::make_shared<Status>(std::move(status));
-    context_.post(
-        [this, generation, source, shared, bytes, took] { finished(generation, source, *shared, bytes, took); });
+    auto shared = std::make_shared<Fetched>(std::move(fetched));
+    context_.post([this, generation, places, shared, took] { finished(generation, places, *shared, took); });
   };
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
@@ -90,12 +109,11 @@ void Imports::start(const Source& source) {
     spec.shelf_count = shelf_count;
     return arenas_.own_from_thread(spec, generation);
   };
-  auto on_filling = [this, generation, seat = source.seat] {
+  auto on_filling = [this, generation, seat] {
     context_.post([this, generation, seat] { began_filling(generation, seat); });
   };
-  fetches_.push_back(Fetch::start({.hello = hello,
-                                   .address = address_of(source.from).value_or(""),
-                                   .source = source,
+  fetches_.push_back(Fetch::start({.hello = hello_(Purpose::fetch),
+                                   .sources = std::move(places),
                                    .context = stream,
                                    .patience = context_.deadlines.fetch,
                                    .arena_for = arena_for,
@@ -108,30 +126,50 @@ void Imports::began_filling(Generation generation, Seat seat) {
   if (filling_.insert(seat).second) context_.drive();
 }
 
-void Imports::finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes,
+void Imports::finished(Generation generation, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
                        Duration took) {
   if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
-  if (status) {
-    imported_.insert(source.seat);
-    events_.tell("seat_restored", Json{{"seat", source.seat.value},
-                                       {"source", name_of(source.kind)},
-                                       {"from", source.from.node.value},
-                                       {"bytes", bytes},
-                                       {"ms", static_cast<double>(took / 1us) / 1000.0}}
-                                      .dump());
+  const Source& first = places.front().source;
+  if (fetched.status) {
+    imported_.insert(first.seat);
+    tell_restored(places, fetched, took);
     return context_.drive();
   }
-  const Error& error = status.error();
+  const Error& error = fetched.status.error();
   if (error.code == Code::cancelled) return;
-  log_error("import_failed", "seat", source.seat, "step", source.step, "from", source.from.node, "why", error.what);
-  if (error.code == Code::corrupt) return strike(source, error.what);
-  mover_.give_up_node(text("seat ", source.seat, " can't be restored here: ", error.what));
+  log_error("import_failed", "seat", first.seat, "step", first.step, "from", first.from.node, "why", error.what);
+  if (error.code != Code::corrupt)
+    return mover_.give_up_node(text("seat ", first.seat, " can't be restored here: ", error.what));
+  const auto struck = std::ranges::find(places, fetched.struck.front().at,
+                                        [](const FetchFromPlace& place) { return place.source.from; });
+  strike(struck->source, error.what, fetched.struck);
 }
 
-void Imports::strike(const Source& source, const std::string& why) {
+// `source` and `from` are those from where most of it came.
+void Imports::tell_restored(const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took) {
+  std::uint64_t bytes = 0;
+  std::size_t most = 0;
+  Json shares = Json::array();
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::uint64_t share = fetched.bytes_from[i];
+    bytes += share;
+    if (share > fetched.bytes_from[most]) most = i;
+    if (share > 0) shares.push_back({{"from", places[i].source.from.node.value}, {"bytes", share}});
+  }
+  const Source& source = places[most].source;
+  Json event{{"seat", source.seat.value},
+             {"source", name_of(source.kind)},
+             {"from", source.from.node.value},
+             {"bytes", bytes},
+             {"ms", static_cast<double>(took / 1us) / 1000.0}};
+  if (shares.size() > 1) event["shares"] = shares;
+  events_.tell("seat_restored", event.dump());
+}
+
+void Imports::strike(const Source& source, const std::string& why, std::vector<Struck> struck) {
   mover_.report({FaultKind::corrupt_source, source.from, source.seat,
                  text(name_of(source.kind), " at node ", source.from.node, ": ", why), 0},
-                {{source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent}});
+                std::move(struck));
 }
 
 }  // namespace pawl::job

@@ -1,8 +1,9 @@
 // Imports: how the state of this node's seats comes into its memory in a recovery.
 //
-// A seat whose own arena has the step needs nothing; another one is fetched from its source, once no copy thread of its
-// trainer can touch the arena (it has joined, or is gone). A source is reported, and never tried again, only if it says
-// itself that it hasn't the slot or not right; if this node can't fetch, it gives up its seats.
+// A seat whose own arena has the step needs nothing; another one is fetched from all its sources, once no copy thread of
+// its trainer can touch the arena (it has joined, or is gone). Sources are reported, and never tried again, only if they
+// say themselves that they haven't got what they should, and no other has it; if this node can't fetch, it gives up its
+// seats.
 //
 // A pawld may die anywhere in `restoring` and the next one finds (docs/protocol.md: slots outlive it, its tasks do not):
 //   slot here           trainer          `ready`   the next pawld
@@ -63,10 +64,13 @@ class Imports {
 
  private:
   [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
-  void start(const Source& source);
-  void strike(const Source& source, const std::string& why);
+  [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;      // all whose address is known
+  void start(std::vector<FetchFromPlace> places);
+  void strike(const Source& source, const std::string& why, std::vector<Struck> struck);
   void began_filling(Generation generation, Seat seat);
-  void finished(Generation generation, const Source& source, const Status& status, std::uint64_t bytes, Duration took);
+  void finished(Generation generation, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
+                Duration took);
+  void tell_restored(const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took);
 
   NodeContext& context_;
   Trainers& trainers_;
@@ -78,7 +82,7 @@ class Imports {
   Workers workers_;
   std::set<Seat> imported_;
   std::set<Seat> filling_;
-  std::vector<Source> waiting_;  // for their trainers to join, or an address
+  std::vector<Seat> waiting_;  // for their trainers to join, or for addresses
   std::vector<std::shared_ptr<Fetch>> fetches_;
 };
 

@@ -197,12 +197,8 @@ std::optional<TrainerEnd> JobMirror::end_of(Seat seat) const {
   return found != ends_.end() ? std::optional(found->second) : std::nullopt;
 }
 
-std::span<const Source> JobMirror::sources_of(Seat seat) const {
-  return state_ ? job::sources_of(state_->sources, seat) : std::span<const Source>();
-}
-
 const Source* JobMirror::source_of(Seat seat) const {
-  const std::span<const Source> sources = sources_of(seat);
+  const auto sources = state_ ? sources_of(state_->sources, seat) : std::span<const Source>();
   return sources.empty() ? nullptr : &sources.front();
 }
 

@@ -90,9 +90,8 @@ class JobMirror {
 
   [[nodiscard]] bool is_member() const { return !own_seats_.empty(); }
   [[nodiscard]] const std::vector<Seat>& own_seats() const { return own_seats_; }  // ascending
-  // Where the seat's state is read from, in order of preference; empty: this is no restoring.
-  [[nodiscard]] std::span<const Source> sources_of(Seat seat) const;
-  [[nodiscard]] const Source* source_of(Seat seat) const;  // the first of them; nullptr: none
+  // Of those from which the seat's state is read the first; nullptr: this is no restoring.
+  [[nodiscard]] const Source* source_of(Seat seat) const;
   // The ring of the generation's topology, which is also the tree: position p has the children 2p+1 and 2p+2, and 0 is the
   // root. Before anybody has a seat, that of the first generation.
   [[nodiscard]] const Ring& ring() const { return ring_; }

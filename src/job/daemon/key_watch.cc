@@ -8,7 +8,7 @@
 namespace pawl::job {
 namespace {
 
-constexpr Duration kListPause = std::chrono::milliseconds(100);
+constexpr Duration kRelistPause = std::chrono::milliseconds(100);
 
 std::map<std::string, Revision> keys_of(const Listing& listing) {
   std::map<std::string, Revision> keys;
@@ -115,7 +115,7 @@ void KeyWatch::list() {
 void KeyWatch::on_answer(const Result<Listing>& listing) {
   if (!listing) {
     log_warn("control_away", "why", listing.error().what);
-    loop_.after(kListPause, [this, alive = std::weak_ptr(alive_)] {
+    loop_.after(kRelistPause, [this, alive = std::weak_ptr(alive_)] {
       if (!alive.expired()) list();
     });
     return;

@@ -18,6 +18,10 @@ SourceKind source_kind(ArenaKind kind) {
   return kind == ArenaKind::own ? SourceKind::own_arena : SourceKind::replica;
 }
 
+ArenaKind arena_kind(SourceKind kind) {
+  return kind == SourceKind::replica ? ArenaKind::replica : ArenaKind::own;
+}
+
 void freeze(const Arena& arena) {
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) arena.slot(i).freeze();
 }
@@ -111,9 +115,11 @@ void Memory::freeze_all() {
 
 void Memory::empty_struck(std::span<const Struck> struck, NodeLife self) {
   for (const Struck& wrong : struck) {
-    const ArenaHandle held =
-        wrong.at == self ? find(wrong.kind == SourceKind::replica ? ArenaKind::replica : ArenaKind::own, wrong.seat)
-                         : nullptr;
+    if (wrong.at == self && !wrong.extent.is_whole()) {
+      note_wrong(arena_kind(wrong.kind), wrong.seat, {wrong.slot_generation, wrong.step});
+      continue;
+    }
+    const ArenaHandle held = wrong.at == self ? find(arena_kind(wrong.kind), wrong.seat) : nullptr;
     for (std::uint32_t i = 0; held && i < held->arena.slot_count(); ++i) {
       const Slot slot = held->arena.slot(i);
       const SlotWord word = slot.word();
@@ -122,18 +128,24 @@ void Memory::empty_struck(std::span<const Struck> struck, NodeLife self) {
   }
 }
 
+void Memory::note_wrong(ArenaKind kind, Seat seat, SlotWord word) {
+  wrong_.insert({{kind, seat}, word.generation, word.step});
+}
+
 void Memory::unfreeze_all(std::span<const LineageEntry> lineage, Generation running) {
   frozen_ = false;
   for (auto& [key, held] : arenas_)
     for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
       const Slot slot = held->arena.slot(i);
       const SlotWord word = slot.word();
-      slot.unfreeze(word.state == SlotState::sealed && in_lineage(lineage, word.generation, word.step));
+      const bool right = !wrong_.contains({key, word.generation, word.step});
+      slot.unfreeze(word.state == SlotState::sealed && right && in_lineage(lineage, word.generation, word.step));
       // Nobody writes an older generation's step any more. Left there, it would take the slot for good: the gate lets go
       // only of what is before the committed step.
       if (!word.frozen && word.state == SlotState::dirty && word.generation < running)
         (void)slot.try_abandon(word.generation, word.step);
     }
+  wrong_.clear();
 }
 
 std::vector<InventoryItem> Memory::inventory() const {

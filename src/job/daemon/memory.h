@@ -10,8 +10,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "env/fd.h"
@@ -63,9 +65,12 @@ class Memory {
   // From here to unfreeze_all every slot is frozen, those of arenas that come meanwhile too: no stream that has not seen
   // its end yet can open one of them.
   void freeze_all();
-  // What proved wrong here is nobody's source any more: frozen slots become empty (and stay frozen).
+  // What proved wrong here is nobody's source any more: frozen slots become empty (and stay frozen). One of which only a
+  // part did is emptied at `running`.
   void empty_struck(std::span<const Struck> struck, NodeLife self);
-  // At `running`: what is sealed and in the lineage stays, all else of generations before this one becomes empty.
+  // A part of what the frozen slot with this word's generation and step holds is wrong: others may still read the rest.
+  void note_wrong(ArenaKind kind, Seat seat, SlotWord word);
+  // At `running`: what is sealed, in the lineage and right stays, all else of generations before this one becomes empty.
   void unfreeze_all(std::span<const LineageEntry> lineage, Generation running);
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
   [[nodiscard]] std::uint64_t bytes() const;                                    // of arenas
@@ -83,6 +88,7 @@ class Memory {
   SpareMemory* const spare_;
   std::atomic<std::uint64_t> own_bytes_max_{0};
   bool frozen_ = false;
+  std::set<std::tuple<Key, Generation, Step>> wrong_;  // in a part
 };
 
 // What the slots of an own arena hold, each as of one instant: an acknowledgement of another step than its word's does

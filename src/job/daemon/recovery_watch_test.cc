@@ -186,6 +186,8 @@ TEST_F(RecoveryWatched, WhatHasComeIsCounted) {
   source.say(WelcomeMessage{NodeId(1), Incarnation(1)});
   (void)source.next<FetchMessage>();
   say_slot_begin(source, Generation(1), kResumeStep, Seat(0));
+  ASSERT_TRUE(posted.run_until([this] { return imports.fills(Seat(0)); }));
+  (void)begin_range(source, Generation(1), kResumeStep, Seat(0));
   say_slot_bucket(source, kResumeStep, 0);
   ASSERT_TRUE(posted.run_until([&] { return imports.fetch_of(Seat(0))->received > 0; }));
   watch.tick();

@@ -110,10 +110,14 @@ void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not frozen yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
   if (!connection->is_open()) return;  // the welcome found it closed
-  fetch_servers_.push_back(FetchServer::start(
-      {.stream = connection->release(), .context = stream_, .find = [this](ArenaKind kind, Seat seat) {
-         return arenas_.find_from_thread(kind, seat);
-       }}));
+  fetch_servers_.push_back(
+      FetchServer::start({.stream = connection->release(),
+                          .context = stream_,
+                          .find = [this](ArenaKind kind, Seat seat) { return arenas_.find_from_thread(kind, seat); },
+                          .on_wrong =
+                              [this](ArenaKind kind, Seat seat, SlotWord word) {
+                                context_.post([this, kind, seat, word] { memory_.note_wrong(kind, seat, word); });
+                              }}));
 }
 
 }  // namespace pawl::job

@@ -233,7 +233,9 @@ TEST_F(BulkTraffic, ASlotIsServedOnceItIsFrozen) {
   streams.adopt_fetch(link.connection);
   link.other_end.next<WelcomeMessage>();
   link.other_end.say(FetchMessage{Seat(2), FetchFrom::replica, Generation(1), Step(7)});
+  link.other_end.say(FetchMessage{Seat(2), FetchFrom::replica, Generation(1), Step(7), false, 0, kTestBuckets});
   EXPECT_TRUE(posted.run_until([this] { return streams.bytes_sent() > 0; }));
+  EXPECT_NE(link.other_end.next<SlotBeginMessage>().layout, "");
   EXPECT_EQ(link.other_end.next<SlotBeginMessage>().step, Step(7));
 }
 

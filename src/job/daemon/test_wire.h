@@ -100,6 +100,7 @@ class PeerEnd {
   }
   void hang_up() { fd_.reset(); }
   [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] Fd release() { return std::move(fd_); }
 
  private:
   Fd fd_;
@@ -369,10 +370,22 @@ inline void say_first_open(PeerEnd& holder, Generation generation, Step step, co
   holder.say(LayoutTextMessage{arena.layout});
 }
 
-// What the source of a fetch sends: the begin of the slot, and its buckets.
+// What the source of a fetch sends: the begin of the slot, with the layout; then that of a range that is asked for, and
+// its buckets.
 inline void say_slot_begin(PeerEnd& asker, Generation generation, Step step, Seat seat) {
   const ArenaSpec arena = test_arena(ArenaKind::replica, seat);
   asker.say(SlotBeginMessage{generation, step, 64 * step.value, shape_of(arena), arena.layout});
+}
+inline void say_range_begin(PeerEnd& asker, Generation generation, Step step, Seat seat) {
+  const ArenaSpec arena = test_arena(ArenaKind::replica, seat);
+  asker.say(SlotBeginMessage{generation, step, 64 * step.value, shape_of(arena), ""});
+}
+// What is asked for next, which begins.
+inline FetchMessage begin_range(PeerEnd& asker, Generation generation, Step step, Seat seat) {
+  const FetchMessage asked = asker.next<FetchMessage>();
+  EXPECT_GT(asked.bucket_count, 0u);
+  say_range_begin(asker, generation, step, seat);
+  return asked;
 }
 inline void say_slot_bucket(PeerEnd& asker, Step step, std::uint32_t index, bool damaged = false) {
   auto bytes = bucket_bytes(step, index, test_bucket_bytes(index));
@@ -383,7 +396,8 @@ inline void say_slot_bucket(PeerEnd& asker, Step step, std::uint32_t index, bool
 }
 inline void say_slot(PeerEnd& asker, Generation generation, Step step, Seat seat) {
   say_slot_begin(asker, generation, step, seat);
-  for (std::uint32_t i = 0; i < kTestBuckets; ++i) say_slot_bucket(asker, step, i);
+  const FetchMessage asked = begin_range(asker, generation, step, seat);
+  for (std::uint32_t i = 0; i < asked.bucket_count; ++i) say_slot_bucket(asker, step, asked.first_bucket + i);
 }
 
 // What streams share with a daemon, without one.

@@ -301,11 +301,15 @@ void fields(F& f, AbandonMessage& m) {
 }
 template <class F>
 void fields(F& f, FetchMessage& m) {
-  f(m.seat, m.from, m.slot_generation, m.step, m.prove);
+  f(m.seat, m.from, m.slot_generation, m.step, m.prove, m.first_bucket, m.bucket_count);
 }
 template <class F>
 void fields(F& f, SlotBeginMessage& m) {
   f(m.generation, m.step, m.samples, m.shape, m.layout);
+}
+template <class F>
+void fields(F& f, BucketsBadMessage& m) {
+  f(m.first, m.count, m.why);
 }
 template <class F>
 void fields(F& f, QuestionMessage& m) {
@@ -389,6 +393,7 @@ PAWL_MESSAGE(SealMessage)
 PAWL_MESSAGE(AbandonMessage)
 PAWL_MESSAGE(FetchMessage)
 PAWL_MESSAGE(SlotBeginMessage)
+PAWL_MESSAGE(BucketsBadMessage)
 PAWL_MESSAGE(QuestionMessage)
 PAWL_MESSAGE(AnswerMessage)
 #undef PAWL_MESSAGE

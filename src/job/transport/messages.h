@@ -82,6 +82,7 @@ enum class MessageKind : std::uint16_t {
   // purpose fetch
   fetch = 70,
   slot_begin = 71,
+  buckets_bad = 73,
   // purpose data
   layout_text = 72,
 
@@ -248,13 +249,13 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 4;
+inline constexpr std::uint32_t kPeerWireVersion = 5;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
                  // neighbour pair; requests go one way, answers come back on the same connection
   data = 2,      // the replica stream of one seat to one holder
-  fetch = 3,     // recovery: one slot of one seat
+  fetch = 3,     // recovery: ranges of buckets of one slot of one seat
   lifeline = 4,  // to a keeper's own address, and nowhere else: its end tells that the node is dead. Beats are answered
 };
 
@@ -387,21 +388,31 @@ struct AbandonMessage {  // the step is void
 
 // fetch
 enum class FetchFrom : std::uint8_t { own = 1, replica = 2 };
-struct FetchMessage {  // Answer: slot_begin or peer_refused
+// Answer: slot_begin, buckets_bad or peer_refused. Any number on one connection, one after another.
+struct FetchMessage {
   static constexpr MessageKind kKind = MessageKind::fetch;
   Seat seat;
   FetchFrom from = FetchFrom::own;
   Generation slot_generation;
   Step step;
-  bool prove = false;  // it came damaged: the source first proves every bucket where it lies
+  bool prove = false;  // it came damaged: the source first proves these buckets where they lie
+  std::uint32_t first_bucket = 0;
+  std::uint32_t bucket_count = 0;  // 0: only slot_begin, with the layout's text
 };
-struct SlotBeginMessage {  // then, outside frames, every bucket in order: its CRC32C (u32), its bytes
+// Then, outside frames, the buckets that were asked for, in order: of each its CRC32C (u32), its bytes.
+struct SlotBeginMessage {
   static constexpr MessageKind kKind = MessageKind::slot_begin;
   Generation generation;
   Step step;
   std::uint64_t samples = 0;
   ArenaShape shape;
-  std::string layout;  // its text
+  std::string layout;  // its text; empty where buckets follow
+};
+struct BucketsBadMessage {  // of those that were asked for: wrong where they lie, from the first such to the last
+  static constexpr MessageKind kKind = MessageKind::buckets_bad;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  std::string why;
 };
 
 // --- Anyone -> pawld, and back. The payload is the JSON itself.

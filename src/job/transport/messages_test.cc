@@ -117,8 +117,9 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(68, "0100000077", LaterMessage{"w"});
   expect_wire(69, "0100000000000000", LayoutWantedMessage{1});
   expect_wire(72, "020000006162", LayoutTextMessage{"ab"});
-  expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01",
-              FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
+  expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01 05000000 06000000",
+              FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true, 5, 6});
+  expect_wire(73, "01000000 02000000 0100000077", BucketsBadMessage{1, 2, "w"});
   expect_wire(71, numbers + kShapeBytes + "020000006162", SlotBeginMessage{Generation(1), Step(2), 3, kShape, "ab"});
 }
 
@@ -142,7 +143,7 @@ TEST(Messages, ATruthIsZeroOrOne) {
   FetchMessage out;
   std::string bytes = encode(FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
   EXPECT_TRUE(decode(bytes, out));
-  bytes.back() = 2;
+  bytes[bytes.size() - 9] = 2;
   EXPECT_FALSE(decode(bytes, out));
 }
 
