@@ -226,7 +226,7 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
     case Code::stale:
       break;
     case Code::corrupt:
-      came_damaged(source, error);
+      came_odd(source, error);
       break;
     case Code::full:
     case Code::io:
@@ -247,14 +247,30 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
   return true;
 }
 
-void Fetch::came_damaged(std::size_t source, const Error& error) {
+void Fetch::came_odd(std::size_t source, const Error& error) {
   log_warn("fetch_again", "seat", first().seat, "why", error.what);
   {
     std::lock_guard lock(mutex_);
-    places_[source].prove = true;
-    if (++places_[source].damaged < kDamagedMax) return;
+    if (++places_[source].odd < kDamagedMax) return;
+  }
+  give_up_source(source, {Code::io, error.what});
+}
+
+// Counted for itself: of a large slot several buckets may be damaged on the way.
+void Fetch::came_damaged(std::size_t source, std::uint32_t bucket, const Error& error) {
+  log_warn("fetch_again", "seat", first().seat, "why", error.what);
+  {
+    std::lock_guard lock(mutex_);
+    if (++places_[source].damaged[bucket] < kDamagedMax) return;
   }
   give_up_source(source, {Code::io, "it comes damaged, and its source proves it right where it lies: " + error.what});
+}
+
+bool Fetch::must_prove(std::size_t source, BucketRange range) const {
+  std::lock_guard lock(mutex_);
+  const auto& damaged = places_[source].damaged;
+  const auto bucket = damaged.lower_bound(range.first);
+  return bucket != damaged.end() && bucket->first < range.first + range.count;
 }
 
 void Fetch::give_up_source(std::size_t source, Error why) {
@@ -414,12 +430,7 @@ void Fetch::hasten_others(std::size_t source) {
 }
 
 Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source, BucketRange range) {
-  bool prove = false;
-  {
-    std::lock_guard lock(mutex_);
-    prove = places_[source].prove;
-  }
-  PAWL_ASSIGN(Frame answer, ask(stream, source, range, prove));
+  PAWL_ASSIGN(Frame answer, ask(stream, source, range, must_prove(source, range)));
   if (is<BucketsBadMessage>(answer)) {
     PAWL_ASSIGN(const BucketsBadMessage bad, message_in<BucketsBadMessage>(answer));
     if (bad.count == 0 || bad.first < range.first || bad.first + std::uint64_t{bad.count} > range.first + range.count)
@@ -434,12 +445,15 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
   if (!(begin.shape == filling_->shape))
     return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    PAWL_TRY(receive_bucket(stream, i));
+    if (const Status received = receive_bucket(stream, i); !received) {
+      if (received.error().code != Code::corrupt) return received;
+      came_damaged(source, i, received.error());
+      return Error{Code::stale, received.error().what};  // asked again, over another connection
+    }
     bucket_done(lane, source, i);
   }
   std::unique_lock lock(mutex_);
-  places_[source].prove = false;
-  const bool whole = filling_->ranges.all_done() && !over_;
+  const bool whole = filling_->ranges.all_done() && !over_ && !std::exchange(filling_->is_sealing, true);
   lock.unlock();
   if (whole) seal();
   return {};

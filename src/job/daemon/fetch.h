@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -69,12 +70,12 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
  private:
   struct Place {  // what is known of a source
     std::uint64_t bytes = 0;
-    std::uint32_t failures = 0;        // tries in a row that brought nothing
-    int damaged = 0;                   // ranges that came wrong
-    bool prove = false;                // ask it to prove what it has
-    std::size_t streams = 0;           // at it now
-    std::size_t struck = 0;            // ranges
-    std::optional<Error> failed = {};  // it is asked no more
+    std::uint32_t failures = 0;                 // tries in a row that brought nothing
+    int odd = 0;                                // answers that were none to what was asked
+    std::map<std::uint32_t, int> damaged = {};  // buckets that came wrong, how often: it has to prove them first
+    std::size_t streams = 0;                    // at it now
+    std::size_t struck = 0;                     // ranges
+    std::optional<Error> failed = {};           // it is asked no more
   };
   struct Lane {  // a task, and its connection
     Stream* stream = nullptr;
@@ -87,6 +88,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     Slot slot;
     ArenaShape shape;
     FetchRanges ranges;
+    bool is_sealing = false;  // by one of the lanes
   };
   explicit Fetch(Options options);
   [[nodiscard]] const Source& first() const { return options_.sources.front().source; }
@@ -107,7 +109,9 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   void seal();
   // What follows from how a try ended. False: this lane is not needed any more.
   [[nodiscard]] bool judge(std::size_t lane, std::size_t source, const Error& error);
-  void came_damaged(std::size_t source, const Error& error);
+  void came_odd(std::size_t source, const Error& error);
+  void came_damaged(std::size_t source, std::uint32_t bucket, const Error& error);
+  [[nodiscard]] bool must_prove(std::size_t source, BucketRange range) const;
   void strike(std::size_t source, Extent extent, const std::string& why);
   void give_up_source(std::size_t source, Error why);
   [[nodiscard]] Error why_lost() const;

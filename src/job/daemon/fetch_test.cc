@@ -514,6 +514,16 @@ TEST_F(ManyStreams, TwoThatHaveHalfWrongEachAreOneWholeTogether) {
   EXPECT_EQ(wrong, static_cast<int>(result.struck.size()));
 }
 
+// Whichever stream takes a range that came wrong asks for its proof.
+TEST_F(ManyStreams, WhatIsWrongWhereItLiesIsStruckOutWhoeverAsksForIt) {
+  for (const std::uint32_t bucket : {1u, 9u, 17u}) holders[0].damage(bucket);
+  start({at(7)});
+  ASSERT_TRUE(is_served());
+  ASSERT_FALSE(outcome.has_value());
+  EXPECT_EQ(outcome.error().code, Code::corrupt) << outcome.error().what;
+  EXPECT_FALSE(result.struck.empty());
+}
+
 TEST_F(ManyStreams, OneThatDiesInTheMiddleIsNotMissed) {
   start({at(7), at(8)});
   ASSERT_TRUE(eventually([&] {

@@ -30,17 +30,33 @@ void Imports::begin() {
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
     const Source* source = context_.mirror.source_of(member.seat);
-    if (source == nullptr || source->kind == SourceKind::nothing || arenas_.has(*source)) {
+    const bool is_here = source != nullptr && is_in_own_arena(*source) && source->extent.is_whole();
+    if (source == nullptr || source->kind == SourceKind::nothing || (is_here && arenas_.has(*source))) {
       imported_.insert(member.seat);
-    } else if (source->kind == SourceKind::own_arena && source->from == context_.self) {
+    } else if (is_here) {
       strike(*source, "the step is not in the own arena any more", {struck_of(*source, source->extent)});
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
                                ", from which this release can't restore"));
+    } else if (!can_be_fetched(member.seat)) {
+      mover_.give_up_node(text("parts of the state of seat ", member.seat,
+                               " are in storage or in its own arena, with which this release can't join others"));
     } else {
       waiting_.push_back(member.seat);
     }
   }
+}
+
+bool Imports::is_in_own_arena(const Source& source) const {
+  return source.kind == SourceKind::own_arena && source.from == context_.self;
+}
+
+// From other memory: a part in the own arena would be overwritten by what is fetched.
+bool Imports::can_be_fetched(Seat seat) const {
+  Extents extents;
+  for (const Source& source : sources_of(context_.mirror.state().sources, seat))
+    if (is_in_memory(source.kind) && !is_in_own_arena(source)) extents.push_back(source.extent);
+  return holes_in(extents).empty();
 }
 
 std::optional<FetchState> Imports::fetch_of(Seat seat) const {
@@ -74,8 +90,8 @@ void Imports::start_waiting() {
 std::vector<FetchFromPlace> Imports::places_of(Seat seat) const {
   std::vector<FetchFromPlace> places;
   for (const Source& source : sources_of(context_.mirror.state().sources, seat))
-    if (const std::optional<std::string> address = is_in_memory(source.kind) ? address_of(source.from) : std::nullopt)
-      places.push_back({source, *address});
+    if (is_in_memory(source.kind) && !is_in_own_arena(source))
+      if (const std::optional<std::string> address = address_of(source.from)) places.push_back({source, *address});
   return places;
 }
 

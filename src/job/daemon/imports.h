@@ -64,7 +64,9 @@ class Imports {
 
  private:
   [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
-  [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;      // all whose address is known
+  [[nodiscard]] bool is_in_own_arena(const Source& source) const;            // of a seat that sits here
+  [[nodiscard]] bool can_be_fetched(Seat seat) const;
+  [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;  // all whose address is known
   void start(std::vector<FetchFromPlace> places);
   void strike(const Source& source, const std::string& why, std::vector<Struck> struck);
   void began_filling(Generation generation, Seat seat);

@@ -17,7 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDepthMax = 16;
-constexpr std::size_t kSourcesMax = 64;  // of a seat
 constexpr std::uint64_t kAllSourcesMax = std::uint64_t{4} * kSeatsMax;
 
 // The texts of an enumeration, in the order of its values, which begin at 0.

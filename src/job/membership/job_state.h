@@ -169,6 +169,8 @@ struct JobState {
   bool operator==(const JobState&) const = default;
 };
 
+inline constexpr std::size_t kSourcesMax = 64;  // of a seat
+
 // Those of a seat. Valid as long as `sources` is. Cost: O(log n).
 [[nodiscard]] std::span<const Source> sources_of(std::span<const Source> sources, Seat seat);
 

@@ -385,6 +385,23 @@ Source source_at(const Candidate& candidate, Extent extent) {
   return {item.seat, item.kind, candidate.at, item.slot_generation, item.step, extent};
 }
 
+// Sorted parts that have the whole stream, and may be more than a state can name: those that are needed, then the nearest.
+void keep_what_is_needed(Parts& parts) {
+  if (parts.size() <= kSourcesMax) return;
+  Extents had;
+  const auto is_needed = [&had](const Part& part) {
+    if (covers(had, {&part.extent, 1})) return false;
+    had.push_back(part.extent);
+    return true;
+  };
+  Parts kept;
+  Parts others;
+  for (const Part& part : parts) (is_needed(part) ? kept : others).push_back(part);
+  for (std::size_t i = 0; i < others.size() && kept.size() < kSourcesMax; ++i) kept.push_back(others[i]);
+  std::ranges::sort(kept, part_is_nearer);
+  parts = std::move(kept);
+}
+
 // By seats, of each the nearest first.
 std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSources& chosen) {
   std::map<Seat, Parts> all = all_sources(input, step, chosen);
@@ -397,6 +414,7 @@ std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSour
       continue;
     }
     std::ranges::sort(next->second, part_is_nearer);
+    keep_what_is_needed(next->second);
     for (const Part& part : next->second)
       if (const Source source = source_at(part.at, part.extent); sources.empty() || sources.back() != source)
         sources.push_back(source);

@@ -209,6 +209,25 @@ TEST_F(Planner, OfTooFewNodesEveryOtherOnePromisesACopy) {
   EXPECT_EQ(plan().resume, Step(40)) << "one of them is not";
 }
 
+// A state names no more than that, or it could not be read.
+TEST_F(Planner, OfVeryManyPartsThoseAreNamedThatAreNeeded) {
+  lose(2);
+  const auto add = [this](std::uint32_t node, Extent extent) {
+    InventoryItem part = item(2, kReplica, 40);
+    part.extent = extent;
+    at(node).items.push_back(part);
+  };
+  at(0).items[1].extent = {0, 1000};
+  for (std::uint64_t i = 0; i < 100; ++i) add(0, {i, i + 1});
+  add(1, {900, kStreamEnd});
+  const std::vector<Source> sources = plan().sources;
+  const auto named = sources_of(sources, Seat(2));
+  EXPECT_EQ(named.size(), kSourcesMax);
+  Extents extents;
+  for (const Source& source : named) extents.push_back(source.extent);
+  EXPECT_TRUE(holes_in(extents).empty());
+}
+
 // Seats 0, 1 and 2 are of one node, seat 3 of the next: the replicas of the first three lie there, its own lies here.
 TEST_F(Planner, ANodeMayHaveMoreSeatsThanAnother) {
   seats.clear();
