@@ -287,7 +287,11 @@ void Fetch::strike(std::size_t source, Extent extent, const std::string& why) {
     std::lock_guard lock(mutex_);
     Place& place = places_[source];
     const Extent all = options_.sources[source].source.extent;
-    if (++place.struck > kStruckRangesMax) extent = all;
+    Extents struck{extent};
+    for (const Struck& one : struck_)
+      if (struck_of(options_.sources[source].source, one.extent) == one) struck.push_back(one.extent);
+    place.struck = joined_extents(std::move(struck)).size();
+    if (place.struck > kStruckRangesMax) extent = all;
     if (extent == all) place.failed = Error{Code::corrupt, why};
     if (filling_) filling_->ranges.withdraw(source, extent);
     struck_.push_back(struck_of(options_.sources[source].source, extent));
