@@ -8,8 +8,8 @@
 // Of a result above 64 KiB, and of any once 8 MiB are kept, only the digest is kept: the replay then finds out whether
 // loopback gives the same, and remembers where it doesn't. A result that each rank has for itself (a scatter, a
 // receive) can't be replayed, since the rank that had it is gone: its name is remembered, so that it can be refused.
-// Collectives that spread or cut a module's state (quiet) are only counted: protected state is restored afterwards. Those of
-// job.aside() (paused) are not even that: an evaluation may be left out, and its results are not kept.
+// Collectives that spread or cut a module's state (quiet) are only counted: protected state is restored afterwards.
+// Those of job.aside() (paused) are not even that: an evaluation may be left out, and its results are not kept.
 // Who shares a log comes to it only when its lost step has run out. So a replay doesn't wait for the log where the
 // results set nothing (quiet), or are only for a check of torch's that all ranks have the same (compared): they are
 // loopback's, and are proven when the log is there, at the latest by settle().

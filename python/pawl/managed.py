@@ -23,7 +23,16 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
-from pawl import data_position, drill_record, reducers, script_exit, script_frames, second_step, volatile_state
+from pawl import (
+    compiling,
+    data_position,
+    drill_record,
+    reducers,
+    script_exit,
+    script_frames,
+    second_step,
+    volatile_state,
+)
 from pawl._library import Phase, Seat, Trainer
 from pawl.captured_steps import CapturedSteps
 from pawl.commit_acts import CommitActs
@@ -209,6 +218,7 @@ class ManagedJob(Job):
     def _enter(self, step: Step) -> None:
         from pawl import groups
         self._member.build.end()
+        compiling.watch.see(self.alive)
         self._inside, self._updated, self.cut_short = step, False, False
         self._captured.enter_block()
         if step.rehearsal:
@@ -449,6 +459,7 @@ class ManagedJob(Job):
         from pawl import groups
         self._watch.close()
         self._loaders.close()
+        compiling.watch.close()
         groups.fail("this process ends")
         groups.close_generation()  # who waits for this rank in a collective is freed now
         if well:

@@ -311,6 +311,7 @@ class Protected:
 
         A parameter that is trained by nobody that pawl knows would be restored without its
         optimizer. A module of its own, such as an average of the weights, may have such; gradients give it away."""
+        from torch.optim.swa_utils import AveragedModel
         if not self.modules and not self.optimizers:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         self.refuse_hooks()
@@ -323,10 +324,11 @@ class Protected:
                      if each.requires_grad and id(each) not in trained]
             if not loose:
                 continue
-            if (not self.optimizers or wrapper is not module or sharded.modules_in(module) or
+            shards = [] if isinstance(module, AveragedModel) else sharded.modules_in(module)
+            if (not self.optimizers or wrapper is not module or shards or
                     any(id(each) in trained for each in module.parameters())):
                 late = "; an optimizer that was made before fully_shard() has the parameters as they were then"
-                raise Refused(no_optimizer(loose[0][0], len(loose) - 1) + (late if sharded.modules_in(module) else ""))
+                raise Refused(no_optimizer(loose[0][0], len(loose) - 1) + (late if shards else ""))
             for name, parameter in loose:
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._see_trained, name))
 

@@ -254,17 +254,11 @@ def _refuse_mixtures(wrapper: Any, module: Any) -> None:
         if isinstance(outside, (DistributedDataParallel, DataParallel)):
             raise Refused(f"{type(outside).__name__} around modules of FSDP2 can't be protected: FSDP2 exchanges "
                           f"gradients itself; for replicas give fully_shard() a mesh of two dimensions (HSDP)")
-        if hasattr(outside, "_orig_mod"):
-            raise Refused("a model of FSDP2 that torch.compile() was given can't be protected yet: leave it uncompiled")
-        outside = outside.module
+        outside = getattr(outside, "_orig_mod", None) or outside.module
     for path, each in inside:
         if isinstance(each, (DistributedDataParallel, DataParallel)):
             raise Refused(f"{path} is wrapped in {type(each).__name__} inside of a model of FSDP2, which can't be "
                           f"protected: use fully_shard() for all of it")
-        compiled = vars(each).get("_compiled_call_impl")
-        if hasattr(each, "_orig_mod") or (compiled is not None and not type(compiled).__module__.startswith("pawl.")):
-            raise Refused(f"{path or 'the model'}: a module of FSDP2 that is compiled can't be protected yet: leave it "
-                          f"uncompiled")
 
 
 def _refuse_group(prefix: str, group: Any, world: int) -> None:

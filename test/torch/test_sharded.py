@@ -43,6 +43,22 @@ class ShardTrapTest(TrapTest):
     def test_shards_whose_gradients_are_added_up(self):
         self.equal("fsdp2_accumulation", "gradients are added up over several steps", kill="1:6,0:11")
 
+    def test_what_is_compiled(self):
+        """Model and optimizer, under each parallelism."""
+        for name in ("compiled_ddp", "compiled_fsdp2", "compiled_tp"):
+            with self.subTest(name=name):
+                said = self.equal(name, kill="1:6,0:10,1:13node", spares=1)
+                self.assertNotIn("starts cold", said)
+
+    def test_a_compiler_that_takes_long(self):
+        self.assertNotIn("trainer_hang", self.equal("slow_compiler", kill="1:6"))
+
+    def test_adapters_several_optimizers_and_averages(self):
+        for name in ("lora_ddp", "lora_fsdp2"):
+            with self.subTest(name=name):
+                said = self.equal(name, kill="1:6,0:10,1:13node", spares=1)
+                self.assertNotIn("starts cold", said)
+
     def test_what_fsdp2_can_not_be_mixed_with(self):
         for form, words in {
                 "fsdp1": ("FSDP1", "fully_shard()"), "ddp inside": ("body is wrapped in DistributedDataParallel",),
@@ -50,9 +66,9 @@ class ShardTrapTest(TrapTest):
                 "tensor parallel": ("head.weight lies on a mesh of 1 of 2 ranks", "one training of all ranks"),
                 "other order": ("head.weight lies on a mesh of 2 of 2 ranks, or in another order",),
                 "mesh of its own": ("head.weight lies on a mesh of 1 of 2 ranks, or in another order",),
-                "other kind": ("head.weight is a TwoTensor",), "compiled": ("that is compiled",),
+                "other kind": ("head.weight is a TwoTensor",),
                 "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",),
-                "compiled later": ("that is compiled",), "hook later": ("set_all_reduce_hook()",),
+                "hook later": ("set_all_reduce_hook()",),
                 "own gather later": ("exchanged by OwnGather", "set_custom_all_gather()"),
                 "gather on commit": ("on_commit", "job.aside()"), "barrier on commit": ("on_commit", "job.aside()"),
                 }.items():

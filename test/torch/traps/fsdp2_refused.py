@@ -37,10 +37,8 @@ def made():
         from torch.testing._internal.two_tensor import TwoTensor
         weight = model.head.weight.detach()
         model.head.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
-    elif form in ("compiled", "compiled later", "hook later", "own gather later", "gather on commit"):
+    elif form in ("hook later", "own gather later", "gather on commit"):
         fully_shard(model)
-        if form == "compiled":
-            model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if form == "optimizer before":
         fully_shard(model)
@@ -50,8 +48,6 @@ def made():
 def mix_later(model):
     if form == "sharded later":
         fully_shard(model)
-    elif form == "compiled later":
-        model.compile()
     elif form == "hook later":
         model.set_all_reduce_hook(lambda gradient: None)
     elif form == "own gather later":
