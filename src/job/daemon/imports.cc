@@ -30,10 +30,11 @@ void Imports::begin() {
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
     const Source* source = context_.mirror.source_of(member.seat);
-    const bool is_here = source != nullptr && is_in_own_arena(*source) && source->extent.is_whole();
-    if (source == nullptr || source->kind == SourceKind::nothing || (is_here && arenas_.has(*source))) {
+    const bool is_own = source != nullptr && is_in_own_arena(*source);
+    const bool is_part = is_own && !source->extent.is_whole();
+    if (source == nullptr || source->kind == SourceKind::nothing || (arenas_.has(*source) && !is_part)) {
       imported_.insert(member.seat);
-    } else if (is_here) {
+    } else if (is_own && !is_part) {
       strike(*source, "the step is not in the own arena any more", {struck_of(*source, source->extent)});
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),

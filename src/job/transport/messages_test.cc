@@ -88,7 +88,7 @@ TEST(Messages, BetweenDaemons) {
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
   expect_wire(40,
-              "04000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "05000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
