@@ -171,6 +171,8 @@ void NodeKeeper::note_time(Duration now) {
   last_call_ = std::max(last, now);
   if (phase_ == Phase::serving && stalled > options_.silence)
     fence(text("the keeper did not run for ", stalled / milliseconds(1), " ms"), now);
+  // A machine that was suspended: pawld may not have run either, and what it said waits to be read.
+  if (stalled > options_.daemon_silence / 2) daemon_alive_until_ += stalled;
 }
 
 void NodeKeeper::was_busy(Duration spent) {

@@ -176,6 +176,18 @@ TEST_F(NodeKeeperTest, SilentPawldIsKilled) {
   EXPECT_EQ(node_.take(), Words{"kill daemon"});
 }
 
+// The machine was suspended, and pawld with it.
+TEST_F(NodeKeeperTest, WhileTheKeeperDidNotRunPawldIsNotSilent) {
+  pass(seconds(1), kAlive);
+  now_ += milliseconds(2000);  // of a silence of 3 s, so that nobody is fenced
+  keeper_.turn(now_);
+  EXPECT_EQ(node_.take(), Words{});
+  pass(milliseconds(1500));
+  EXPECT_EQ(node_.take(), Words{});
+  pass(milliseconds(1));
+  EXPECT_EQ(node_.take(), Words{"kill daemon"});
+}
+
 TEST_F(NodeKeeperTest, ANewLifeBeginsWhenTheMemoryOfTheLastIsThere) {
   say("hold own.1", 1);
   node_.take();
