@@ -1,6 +1,7 @@
 #include "store.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "generation.h"
 #include "interrupt.h"
@@ -12,8 +13,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Bytes = LocalKeys::Bytes;
 
-// libpawl takes one rendezvous call at a time: a wait is cut into slices, so that other threads' calls come in between.
+// A wait is cut into slices, so that what has happened meanwhile is seen: short ones at first.
 constexpr std::chrono::milliseconds kStoreSlice{100};
+constexpr std::chrono::milliseconds kStoreSliceMax{1600};
+constexpr std::size_t kKeysAtOnce = 256;
 constexpr std::size_t kUsualSize = 4096;
 
 bool in_loopback() {
@@ -54,6 +57,23 @@ std::vector<Bytes> split(const Bytes& all, const std::vector<std::size_t>& sizes
     at += static_cast<std::ptrdiff_t>(size);
   }
   return values;
+}
+
+// Whether they are there in time, with their values or without.
+std::pair<Answer, std::vector<Bytes>> ask_for(const std::vector<std::string>& keys, std::chrono::milliseconds slice,
+                                              Wanted wanted) {
+  std::vector<std::size_t> sizes;
+  const auto read = [&](void* buffer, std::size_t& size) {
+    return Library::loaded().rendezvous_get_all(keys, buffer, size, sizes, static_cast<std::uint32_t>(slice.count()));
+  };
+  if (wanted == Wanted::nothing) {
+    std::size_t size = 0;
+    const Answer answer = read(nullptr, size);
+    const bool too_large = answer == Answer::invalid && size > 0;  // and so there
+    return {too_large ? Answer::ok : answer, {}};
+  }
+  const auto [answer, all] = read_value(read, keys.size() * kUsualSize);
+  return {answer, answer == Answer::ok ? split(all, sizes) : std::vector<Bytes>()};
 }
 
 [[noreturn]] void fail_late(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
@@ -171,7 +191,7 @@ std::int64_t PawlStore::getNumKeys() {
 }
 
 void PawlStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  wait_for(keys, timeout);
+  wait_for(keys, timeout, Wanted::nothing);
 }
 
 std::vector<Bytes> PawlStore::multiGet(const std::vector<std::string>& keys) {
@@ -194,9 +214,9 @@ void PawlStore::append(const std::string& key, const Bytes& value) {
   }
 }
 
-std::vector<Bytes> PawlStore::wait_for(const Keys& keys, std::chrono::milliseconds timeout) {
+std::vector<Bytes> PawlStore::wait_for(const Keys& keys, std::chrono::milliseconds timeout, Wanted wanted) {
   if (keys.empty()) return {};
-  return in_loopback() ? wait_in_loopback(keys, timeout) : wait_in_job(keys, timeout);
+  return in_loopback() ? wait_in_loopback(keys, timeout) : wait_in_job(keys, timeout, wanted);
 }
 
 std::vector<Bytes> PawlStore::wait_in_loopback(const Keys& keys, std::chrono::milliseconds timeout) {
@@ -210,19 +230,22 @@ std::vector<Bytes> PawlStore::wait_in_loopback(const Keys& keys, std::chrono::mi
   return values;
 }
 
-std::vector<Bytes> PawlStore::wait_in_job(const Keys& keys, std::chrono::milliseconds timeout) {
+std::vector<Bytes> PawlStore::wait_in_job(const Keys& keys, std::chrono::milliseconds timeout, Wanted wanted) {
   const Clock::time_point until = Clock::now() + timeout;
-  std::vector<std::size_t> sizes;
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-    const auto slice = static_cast<std::uint32_t>(std::clamp(left, std::chrono::milliseconds(0), kStoreSlice).count());
-    const auto [answer, all] = read_value([&](void* buffer, std::size_t& size) {
-      return Library::loaded().rendezvous_get_all(keys, buffer, size, sizes, slice);
-    });
-    if (answer == Answer::ok) return split(all, sizes);
-    if (answer != Answer::timeout) fail("get", keys.front(), answer);
-    if (left <= kStoreSlice) fail_late(keys, timeout);
+  std::vector<Bytes> values;
+  for (std::size_t at = 0; at < keys.size(); at += kKeysAtOnce) {
+    const auto first = keys.begin() + static_cast<std::ptrdiff_t>(at);
+    const Keys some(first, first + static_cast<std::ptrdiff_t>(std::min(kKeysAtOnce, keys.size() - at)));
+    for (auto slice = kStoreSlice;; slice = std::min(2 * slice, kStoreSliceMax)) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+      auto [answer, found] = ask_for(some, std::clamp(left, std::chrono::milliseconds(0), slice), wanted);
+      std::move(found.begin(), found.end(), std::back_inserter(values));
+      if (answer == Answer::ok) break;
+      if (answer != Answer::timeout) fail("get", some.front(), answer);
+      if (left <= slice) fail_late(keys, timeout);
+    }
   }
+  return values;
 }
 
 }  // namespace pawl

@@ -4,7 +4,7 @@
 // Its contract is that of c10d::Store. A wait ends with an error when a recovery or a stop is pending, within
 // milliseconds; the open generation fails then, as libpawl would let it fail anyway. Keys are counted only in loopback.
 //
-// Threads: all calls from any thread; a waiting call keeps no other waiting for longer than a slice of its time.
+// Threads: all calls from any thread; a waiting call keeps no other waiting.
 // Errors: c10::DistStoreError with a sentence.
 #pragma once
 
@@ -37,6 +37,8 @@ class LocalKeys {
   std::map<std::string, Bytes> values_;
 };
 
+enum class Wanted { values, nothing };  // of a wait for keys
+
 class PawlStore final : public ::c10d::Store {
  public:
   using Bytes = LocalKeys::Bytes;
@@ -64,9 +66,9 @@ class PawlStore final : public ::c10d::Store {
 
  private:
   using Keys = std::vector<std::string>;
-  std::vector<Bytes> wait_for(const Keys& keys, std::chrono::milliseconds timeout);
+  std::vector<Bytes> wait_for(const Keys& keys, std::chrono::milliseconds timeout, Wanted wanted = Wanted::values);
   std::vector<Bytes> wait_in_loopback(const Keys& keys, std::chrono::milliseconds timeout);
-  std::vector<Bytes> wait_in_job(const Keys& keys, std::chrono::milliseconds timeout);
+  std::vector<Bytes> wait_in_job(const Keys& keys, std::chrono::milliseconds timeout, Wanted wanted);
 
   std::shared_ptr<LocalKeys> local_;
 };

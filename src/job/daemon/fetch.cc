@@ -231,7 +231,7 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
     case Code::full:
     case Code::io:
       if (lane > 0 && !only) return false;  // then with fewer streams
-      if (++no_resources_ == kFailedMax) finish(error);
+      if (has_failed_for_long()) finish(error);
       pause = kFailedPause;
       break;
     case Code::not_found:
@@ -245,6 +245,11 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
   }
   options_.context.environment->clock.sleep(pause);
   return true;
+}
+
+bool Fetch::has_failed_for_long() {
+  std::lock_guard lock(mutex_);
+  return ++no_resources_ == kFailedMax;
 }
 
 void Fetch::came_odd(std::size_t source, const Error& error) {
@@ -425,11 +430,13 @@ std::optional<BucketRange> Fetch::take(std::size_t lane, std::size_t source) {
 // Under the mutex, of a lane that is free. Others at which nothing moves give back what they have taken.
 void Fetch::hasten_others(std::size_t source) {
   const Duration now = options_.context.environment->clock.now();
-  const Duration most = options_.patience / 4 + time_to_move(filling_->shape.bucket_bytes);
+  const Duration once = options_.patience / 4 + time_to_move(filling_->shape.bucket_bytes);
+  const Duration most = once * (1 + filling_->hastened);  // or slow ones would take a bucket from each other for ever
   for (Lane& lane : lanes_) {
     if (!lane.has_range || lane.stream == nullptr || lane.source == source || now - lane.moved_at < most) continue;
     lane.stream->shut_down();
     lane.moved_at = now;
+    ++filling_->hastened;
   }
 }
 

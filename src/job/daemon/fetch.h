@@ -89,6 +89,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     ArenaShape shape;
     FetchRanges ranges;
     bool is_sealing = false;  // by one of the lanes
+    int hastened = 0;         // lanes that had to give back what they had taken
   };
   explicit Fetch(Options options);
   [[nodiscard]] const Source& first() const { return options_.sources.front().source; }
@@ -109,6 +110,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   void seal();
   // What follows from how a try ended. False: this lane is not needed any more.
   [[nodiscard]] bool judge(std::size_t lane, std::size_t source, const Error& error);
+  [[nodiscard]] bool has_failed_for_long();  // counts: no memory, no descriptor
   void came_odd(std::size_t source, const Error& error);
   void came_damaged(std::size_t source, std::uint32_t bucket, const Error& error);
   [[nodiscard]] bool must_prove(std::size_t source, BucketRange range) const;

@@ -104,15 +104,23 @@ void RendezvousServer::answer_waiting(const std::string& key) {
     if (const auto answer = store_.apply(wait.request)) wait.on_answer(*answer);
 }
 
+std::size_t RendezvousServer::first_missing(const std::vector<std::string>& keys) const {
+  std::size_t at = 0;
+  while (at < keys.size() && store_.has(keys[at])) ++at;
+  return at;
+}
+
 // Of several keys it goes on to wait for the next one that is missing.
 bool RendezvousServer::is_complete(std::uint64_t id, Wait& wait) {
   by_key_.erase({wait.keys[wait.missing], id});
   for (; wait.missing < wait.keys.size(); ++wait.missing)
     if (!store_.has(wait.keys[wait.missing])) break;
   if (wait.missing == wait.keys.size()) {
-    wait.missing = 0;
-    if (store_.apply(wait.request)) return true;
-    while (store_.has(wait.keys[wait.missing])) ++wait.missing;  // erased meanwhile
+    wait.missing = first_missing(wait.keys);  // one may have been erased meanwhile
+    if (wait.missing == wait.keys.size()) {
+      wait.missing = 0;
+      return true;
+    }
   }
   by_key_.emplace(wait.keys[wait.missing], id);
   return false;
@@ -133,11 +141,15 @@ std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answ
   const Duration until = request.wait_ms == 0 ? Duration::max() : now + std::chrono::milliseconds(request.wait_ms);
   const std::uint64_t id = next_id_++;
   std::vector<std::string> keys{request.key};
-  if (request.op == RendezvousOp::get_all) (void)unpack(request.value, keys);  // what was decoded can be unpacked
-  by_key_.emplace(keys.front(), id);
+  std::size_t missing = 0;
+  if (request.op == RendezvousOp::get_all && hooks_.is_root()) {
+    (void)unpack(request.value, keys);  // what was decoded can be unpacked
+    missing = first_missing(keys);      // there is one, or it would not wait
+  }
+  by_key_.emplace(keys[missing], id);
   by_request_.emplace(request.client, request.number, id);
   by_end_.emplace(until, id);
-  waits_.emplace(id, Wait{std::move(request), std::move(on_answer), std::move(keys), 0, until, passed});
+  waits_.emplace(id, Wait{std::move(request), std::move(on_answer), std::move(keys), missing, until, passed});
   return id;
 }
 

@@ -75,6 +75,7 @@ class RendezvousServer {
   std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer, bool passed = false);
   Wait take(Waits::iterator found);
   [[nodiscard]] bool is_complete(std::uint64_t id, Wait& wait);
+  [[nodiscard]] std::size_t first_missing(const std::vector<std::string>& keys) const;  // their number: none is
   void send(std::uint64_t id, const Wait& wait);
 
   Clock& clock_;

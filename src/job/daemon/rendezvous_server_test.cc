@@ -88,6 +88,15 @@ TEST_F(Rendezvous, WhoAsksForManyKeysWaitsForTheLastOfThem) {
   EXPECT_EQ(server.waiting_count(), 0u);
 }
 
+TEST_F(Rendezvous, WhoAsksForManyKeysMayFindTheFirstThere) {
+  server.enter();
+  server.ask(asks(RendezvousOp::set, "a", "1"), [](const RendezvousAnswer&) {});
+  server.ask(asks(RendezvousOp::get_all, "a", pack(std::vector<std::string>{"a", "b"})), into(answers));
+  EXPECT_TRUE(answers.empty());
+  server.ask(asks(RendezvousOp::set, "b", "2"), [](const RendezvousAnswer&) {});
+  EXPECT_EQ(answers, std::vector<std::string>{pack(std::vector<std::string>{"1", "2"})});
+}
+
 TEST_F(Rendezvous, AnAnswerMayAskAgainAtOnce) {
   server.enter();
   server.ask(asks(RendezvousOp::get, "a"), [&](const RendezvousAnswer& first) {
