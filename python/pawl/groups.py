@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pawl import _extension, made_ddp
+from pawl import _extension, cut_modules, made_ddp
 from pawl.errors import PawlError, Refused
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def _see_meshes() -> None:
 
 @functools.cache
 def _quiet_distribution() -> None:
-    _replace("distribute_module", _quiet, "torch.distributed.tensor._api")
+    _replace("distribute_module", lambda original: cut_modules.watched_module(_quiet(original)),
+             "torch.distributed.tensor._api")
+    _replace("distribute_tensor", cut_modules.watched_tensor, "torch.distributed.tensor._api")
 
 
 def _managed_too(original: Callable[[Any], None]) -> Callable[[Any], None]:

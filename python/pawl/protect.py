@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import loaders, made_ddp, reducers, sharded, volatile_state
+from pawl import cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -317,6 +317,8 @@ class Protected:
         self.refuse_hooks()
         self._refuse_sharded_since()
         sharded.refuse_parts_of_ranks(self.parameters(), self.world)
+        cut_modules.refuse_unprotected([*self.state_tensors(), *(each for _, each in self.parameters())],
+                                       sharded.gathered(self.sharded))
         self._refuse_lone_schedulers()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):

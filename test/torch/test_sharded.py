@@ -36,6 +36,14 @@ class ShardTrapTest(TrapTest):
         self.assertNotIn("starts cold", said)
         self.assertNotIn("Could not resolve the process group", said)  # what DTensor keeps from a spare's rehearsal
 
+    def test_teachers_that_ranks_share(self):
+        said = self.equal("cut_teacher", kill="1:6,0:10", spares=1)
+        self.assertNotIn("starts cold", said)
+        for form, name in {"unprotected": "0.bias", "copied": "0.bias"}.items():
+            with self.subTest(form=form):
+                self.refused("cut_teacher", f"Sequential.{name}, and 3 more, was cut over the ranks",
+                             "src_data_rank=None", TRAP_FORM=form)
+
     def test_parts_whose_root_is_not_protected(self):
         self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
                    kill="1:7,0:11")
