@@ -14,6 +14,14 @@ BEAT_S = 1.0
 COMPILE_MAX_S = 3600.0
 
 
+def forget() -> None:
+    """What is compiled. torch keeps ranks and groups in it as constants, and nothing shows that they have changed: who
+    gets a seat after its rehearsal compiles anew what an imported module defines."""
+    package = sys.modules.get("torch._dynamo")
+    if package is not None and hasattr(package, "__file__"):
+        package.reset()
+
+
 class CompileWatch:
     """Of the process, for its job. `see()` and `close()` are the training thread's."""
 

@@ -2,10 +2,9 @@
 
 A parked spare runs the whole script once inside its outer pawl.init(), as the last seat for the time being, with
 loopback groups, until the lazy state of the first steps exists. Then it unwinds out of steps() and stays parked, with
-everything imported, allocated and compiled. When it gets a seat, the outer init returns and the script runs for real,
-in the same process. The output of a rehearsal is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names. What it
-must not touch is rehearsal_guard.py's affair. A rehearsal can't hurt the job: if it fails, it says so, and the spare
-stays cold.
+everything imported. When it gets a seat, the outer init returns and the script runs for real, in the same process.
+The output of a rehearsal is dropped, or goes to the file that $PAWL_REHEARSAL_LOG names. What it must not touch is
+rehearsal_guard.py's affair. A rehearsal can't hurt the job: if it fails, it says so, and the spare stays cold.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import drill_record, groups, script_exit, second_step, sharded
+from pawl import compiling, drill_record, groups, script_exit, second_step, sharded
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -222,13 +221,15 @@ def set_master() -> None:
 
 
 def _end_loopback() -> None:
-    """Everything of the rehearsal goes: groups, model, optimizer. What was imported stays, which is the point."""
+    """Everything of the rehearsal goes: groups, model, optimizer, and what was compiled for its rank. What was imported
+    stays, which is the point."""
     import torch.distributed as dist
 
     from pawl import groups
     if dist.is_initialized():
         dist.destroy_process_group()
     sharded.forget_meshes()
+    compiling.forget()
     groups.set_loopback(False)
     gc.collect()
 

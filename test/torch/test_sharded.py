@@ -58,6 +58,12 @@ class ShardTrapTest(TrapTest):
                 said = self.equal(name, kill="1:6,0:10,1:13node", spares=1)
                 self.assertNotIn("starts cold", said)
 
+    def test_what_a_spare_has_compiled_as_another_rank(self):
+        """Of a model whose class lives as long as the process, as that of an imported module does."""
+        for name in ("compiled_import", "compiled_import_tp"):
+            with self.subTest(name=name):
+                self.assertNotIn("starts cold", self.equal(name, kill="0:6node", spares=1))
+
     def test_a_compiler_that_takes_long(self):
         self.assertNotIn("trainer_hang", self.equal("slow_compiler", kill="1:6"))
 
