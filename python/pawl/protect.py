@@ -277,16 +277,19 @@ class Protected:
         return found if kept is None else Left(kept, None, stepped=False, step=step, carries=True)
 
     def gradients_part(self) -> volatile_state.Part:
-        """Which parameters have a gradient. Its values don't count any more when a window opens, but an optimizer
-        passes by a parameter that has none, and not by one whose gradient is zero."""
-        import torch
+        """Which parameters have a gradient, and where it lies. Its values don't count any more when a window opens, but
+        an optimizer passes by a parameter that has none, and not by one whose gradient is zero."""
+        def save() -> dict[str, Any]:
+            there = [(place, each, each.grad) for place, (_, each) in enumerate(self._trained_names)
+                     if each.grad is not None]
+            placed = {place: sharded.placements_of(gradient, parameter) for place, parameter, gradient in there}
+            return {"there": "".join("01"[each.grad is not None] for _, each in self._trained_names),
+                    "placed": {str(place): words for place, words in placed.items() if words is not None}}
 
-        def save() -> str:
-            return "".join("01"[parameter.grad is not None] for _, parameter in self._trained_names)
-
-        def load(saved: str) -> None:
-            for (_, parameter), there in zip(self._trained_names, saved, strict=False):
-                parameter.grad = torch.zeros_like(parameter) if there == "1" else None
+        def load(saved: dict[str, Any]) -> None:
+            for place, ((_, parameter), there) in enumerate(zip(self._trained_names, saved["there"], strict=False)):
+                words = saved["placed"].get(str(place))
+                parameter.grad = sharded.zero_gradient(parameter, words) if there == "1" else None
         return volatile_state.Part("gradients", save, load)
 
     def _trained(self) -> list[tuple[str, torch.Tensor]]:

@@ -61,6 +61,31 @@ def region_of(name: str, tensor: Any) -> Region | None:
     return Region(shape, box.begin, box.size, _axes(_root_of(tensor.device_mesh)))
 
 
+def placements_of(gradient: Any, parameter: Any) -> list[str] | None:
+    """As words, where a gradient lies otherwise than its parameter: as parts of a sum that is not made yet."""
+    if not is_dtensor(gradient) or not is_dtensor(parameter) or gradient.placements == parameter.placements:
+        return None
+    return [_word_of(each) for each in gradient.placements]
+
+
+def _word_of(placement: Any) -> str:
+    kind = type(placement).__name__
+    if kind not in ("Partial", "Shard", "Replicate"):
+        raise Refused(f"a gradient is placed as {placement}, otherwise than its parameter: pawl can't bring that back")
+    return {"Partial": "partial {0.reduce_op}", "Shard": "shard {0.dim}"}.get(kind, "replicate").format(placement)
+
+
+def zero_gradient(parameter: Any, words: list[str] | None) -> Any:
+    """Like the parameter, or placed as the words of placements_of() say."""
+    import torch
+    if words is None:
+        return torch.zeros_like(parameter)
+    from torch.distributed.tensor import Partial, Replicate, Shard, zeros
+    kinds = {"partial": Partial, "shard": lambda axis: Shard(int(axis)), "replicate": Replicate}
+    placements = [kinds[kind](*rest) for kind, *rest in (word.split() for word in words)]
+    return zeros(parameter.shape, dtype=parameter.dtype, device_mesh=parameter.device_mesh, placements=placements)
+
+
 def _root_of(mesh: Any) -> Any:
     """What this mesh is a part of, or itself."""
     if hasattr(mesh, "_get_root_mesh"):

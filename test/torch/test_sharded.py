@@ -51,6 +51,9 @@ class ShardTrapTest(TrapTest):
     def test_shards_whose_gradients_are_added_up(self):
         self.equal("fsdp2_accumulation", "gradients are added up over several steps", kill="1:6,0:11")
 
+    def test_gradients_that_are_parts_of_a_sum(self):
+        self.equal("zeroed_gradients", kill="1:6,0:10", spares=1)
+
     def test_what_is_compiled(self):
         """Model and optimizer, under each parallelism."""
         for name in ("compiled_ddp", "compiled_fsdp2", "compiled_tp"):
