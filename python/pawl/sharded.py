@@ -279,7 +279,8 @@ def _refuse_mixtures(wrapper: Any, module: Any) -> None:
         if isinstance(outside, (DistributedDataParallel, DataParallel)):
             raise Refused(f"{type(outside).__name__} around modules of FSDP2 can't be protected: FSDP2 exchanges "
                           f"gradients itself; for replicas give fully_shard() a mesh of two dimensions (HSDP)")
-        outside = getattr(outside, "_orig_mod", None) or outside.module
+        compiled = getattr(outside, "_orig_mod", None)
+        outside = outside.module if compiled is None else compiled
     for path, each in inside:
         if isinstance(each, (DistributedDataParallel, DataParallel)):
             raise Refused(f"{path} is wrapped in {type(each).__name__} inside of a model of FSDP2, which can't be "

@@ -477,10 +477,11 @@ class RefusedTest(unittest.TestCase):
         with one_process_group():
             from torch.distributed.fsdp import FullyShardedDataParallel
             self.refuse("FSDP1", FullyShardedDataParallel(small(), device_id=torch.device("cpu")))
-            from torch.distributed.tensor import DeviceMesh, Replicate, distribute_tensor
+            from torch.distributed.tensor import DeviceMesh, DTensor, Partial
             plain = nn.Linear(2, 2)
-            plain.weight = nn.Parameter(distribute_tensor(plain.weight.data, DeviceMesh("cpu", [0]), [Replicate()]))
-            self.refuse("weight is a DTensor", plain)
+            part = DTensor.from_local(plain.weight.data, DeviceMesh("cpu", [0]), [Partial()])
+            plain.weight = nn.Parameter(part)
+            self.refuse("weight .weight. is a DTensor placed as P.*: no rank has its value", plain)
 
     def test_a_loader_with_workers_on_the_sampler(self):
         data = torch.utils.data.TensorDataset(torch.zeros(10, 1))
