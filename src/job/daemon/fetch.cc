@@ -353,7 +353,7 @@ Status Fetch::talk(Stream& stream, std::size_t lane, std::size_t source) {
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
   if (!is_open()) PAWL_TRY(open_slot(stream, source));
   if (!may_touch()) return ended_error();
-  const Status received = receive_ranges(stream, lane, source);
+  Status received = receive_ranges(stream, lane, source);
   options_.context.workers->finish();
   return received;
 }
@@ -400,7 +400,7 @@ Status Fetch::open_slot(Stream& stream, std::size_t source) {
 
 Status Fetch::receive_ranges(Stream& stream, std::size_t lane, std::size_t source) {
   while (const std::optional<BucketRange> range = take(lane, source)) {
-    const Status received = receive_range(stream, lane, source, *range);
+    Status received = receive_range(stream, lane, source, *range);
     {
       std::lock_guard lock(mutex_);
       filling_->ranges.give_back(*range);
@@ -456,7 +456,7 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
   if (!(begin.shape == filling_->shape))
     return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (const Status received = receive_bucket(stream, i); !received) {
+    if (Status received = receive_bucket(stream, i); !received) {
       if (received.error().code != Code::corrupt) return received;
       came_damaged(source, i, received.error());
       return Error{Code::stale, received.error().what};  // asked again, over another connection
