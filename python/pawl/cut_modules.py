@@ -52,14 +52,22 @@ def _mark(module: Any, exchanged: set[int]) -> None:
             _any = True
 
 
+def forget() -> None:
+    """What a rehearsal cut. torch may hold it for longer (FSDP2 and the compiler do), and nobody uses it: a script that
+    uses what it has cut and does not protect is refused in its first seat, long before it rehearses."""
+    global _any
+    if _any:
+        for each in _modules():
+            each.__dict__.pop(_MARK, None)
+    _any = False
+
+
 def refuse_unprotected(protected: Iterable[Any], gathered: dict[int, Any]) -> None:
     """`protected`: all tensors that a restore puts back; `gathered`: the shards of some, by the id of what FSDP2 has in
     their places now. Fails: Refused, by the first name that is not protected."""
     if not _any:
         return
-    gc.collect()
-    from torch.nn import Module
-    modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
+    modules = _modules()
     known = {_address(each) for each in protected}
     left = [(module, name) for module in modules if _MARK in module.__dict__ for name, tensor in _dtensors(module)
             if name in module.__dict__[_MARK] and not _is_known(gathered.get(id(tensor), tensor), known)]
@@ -70,6 +78,13 @@ def refuse_unprotected(protected: Iterable[Any], gathered: dict[int, Any]) -> No
         raise Refused(f"{first}{more} was cut over the ranks with values of another rank, and is not protected: a seat "
                       f"that is built anew after a loss could not get them. Give the module to job.protect(), or load "
                       f"its weights on every rank and cut it with parallelize_module(..., src_data_rank=None)")
+
+
+def _modules() -> list[Any]:
+    """All that live."""
+    gc.collect()
+    from torch.nn import Module
+    return [each for each in gc.get_objects() if issubclass(type(each), Module)]
 
 
 def _is_known(tensor: Any, known: set[int]) -> bool:

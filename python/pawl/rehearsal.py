@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import compiling, drill_record, groups, script_exit, second_step, sharded
+from pawl import compiling, cut_modules, drill_record, groups, script_exit, second_step, sharded
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -230,6 +230,7 @@ def _end_loopback() -> None:
         dist.destroy_process_group()
     sharded.forget_meshes()
     compiling.forget()
+    cut_modules.forget()
     groups.set_loopback(False)
     gc.collect()
 
