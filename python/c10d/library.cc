@@ -33,7 +33,6 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   find(library, "pawl_event_fd", found.event_fd);
   find(library, "pawl_error", found.error);
   find(library, "pawl_rendezvous_set", found.rendezvous_set);
-  find(library, "pawl_rendezvous_get", found.rendezvous_get);
   find(library, "pawl_rendezvous_get_all", found.rendezvous_get_all);
   find(library, "pawl_rendezvous_try_get", found.rendezvous_try_get);
   find(library, "pawl_rendezvous_add", found.rendezvous_add);
@@ -47,7 +46,6 @@ void Library::attach(const std::string& path, std::uintptr_t handle) {
   required(functions_.event_fd, "pawl_event_fd");
   required(functions_.error, "pawl_error");
   required(functions_.rendezvous_set, "pawl_rendezvous_set");  // at once, not in the middle of making a group
-  required(functions_.rendezvous_get, "pawl_rendezvous_get");
   required(functions_.rendezvous_get_all, "pawl_rendezvous_get_all");
   trainer_ = reinterpret_cast<pawl_trainer*>(handle);
 }
@@ -94,13 +92,6 @@ Answer Library::rendezvous_set(const std::string& key, const void* value, std::s
   std::shared_lock lock(mutex_);
   if (trainer_ == nullptr) return Answer::unreachable;
   return Answer(required(functions_.rendezvous_set, "pawl_rendezvous_set")(trainer_, key.c_str(), value, size));
-}
-
-Answer Library::rendezvous_get(const std::string& key, void* value, std::size_t& size, std::uint32_t timeout_ms) const {
-  std::shared_lock lock(mutex_);
-  if (trainer_ == nullptr) return Answer::unreachable;
-  return Answer(
-      required(functions_.rendezvous_get, "pawl_rendezvous_get")(trainer_, key.c_str(), value, &size, timeout_ms));
 }
 
 Answer Library::rendezvous_get_all(const std::vector<std::string>& keys, void* values, std::size_t& size,

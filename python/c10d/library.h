@@ -44,8 +44,6 @@ class Library {
   [[nodiscard]] std::string error() const;
 
   [[nodiscard]] Answer rendezvous_set(const std::string& key, const void* value, std::size_t size) const;
-  [[nodiscard]] Answer rendezvous_get(const std::string& key, void* value, std::size_t& size,
-                                      std::uint32_t timeout_ms) const;
   [[nodiscard]] Answer rendezvous_get_all(const std::vector<std::string>& keys, void* values, std::size_t& size,
                                           std::vector<std::size_t>& sizes, std::uint32_t timeout_ms) const;
   [[nodiscard]] Answer rendezvous_try_get(const std::string& key, void* value, std::size_t& size) const;
@@ -67,7 +65,6 @@ class Library {
     int (*event_fd)(const pawl_trainer*) = nullptr;
     const char* (*error)(const pawl_trainer*) = nullptr;
     int (*rendezvous_set)(pawl_trainer*, const char*, const void*, std::size_t) = nullptr;
-    int (*rendezvous_get)(pawl_trainer*, const char*, void*, std::size_t*, std::uint32_t) = nullptr;
     int (*rendezvous_get_all)(pawl_trainer*, const char* const*, std::size_t, void*, std::size_t*, std::size_t*,
                               std::uint32_t) = nullptr;
     int (*rendezvous_try_get)(pawl_trainer*, const char*, void*, std::size_t*) = nullptr;

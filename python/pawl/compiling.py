@@ -9,17 +9,24 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 BEAT_S = 1.0
 COMPILE_MAX_S = 3600.0
 
 
+def _compiler() -> Any:
+    """torch._dynamo, if the script has loaded it."""
+    package = sys.modules.get("torch._dynamo")
+    return package if hasattr(package, "__file__") else None
+
+
 def forget() -> None:
     """What is compiled. torch keeps ranks and groups in it as constants, and nothing shows that they have changed: who
     gets a seat after its rehearsal compiles anew what an imported module defines."""
-    package = sys.modules.get("torch._dynamo")
-    if package is not None and hasattr(package, "__file__"):
-        package.reset()
+    compiler = _compiler()
+    if compiler is not None:
+        compiler.reset()
 
 
 class CompileWatch:
@@ -33,8 +40,7 @@ class CompileWatch:
         """`alive` is called while torch._dynamo compiles, in another thread. Cheap: to be called whenever the script
         may have loaded the compiler, or reset it, which forgets who listens."""
         self._alive = alive
-        package = sys.modules.get("torch._dynamo")
-        if package is None or not hasattr(package, "__file__"):
+        if _compiler() is None:
             return
         from torch._dynamo.callback import callback_handler
         if self._begin not in callback_handler.start_callbacks:

@@ -367,12 +367,17 @@ Result<Frame> Fetch::ask(Stream& stream, std::size_t source, BucketRange range, 
   return receive_frame(stream, deadline(prove ? proven : 0));
 }
 
-Status Fetch::open_slot(Stream& stream, std::size_t source) {
-  PAWL_ASSIGN(Frame answer, ask(stream, source, {}, false));
+Result<SlotBeginMessage> Fetch::begin_in(const Frame& answer) const {
   if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
-  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
+  PAWL_ASSIGN(SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
   if (begin.generation != first().slot_generation || begin.step != first().step)
     return Error{Code::corrupt, text("step ", begin.step, " came, not step ", first().step)};
+  return begin;
+}
+
+Status Fetch::open_slot(Stream& stream, std::size_t source) {
+  PAWL_ASSIGN(Frame answer, ask(stream, source, {}, false));
+  PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
   PAWL_ASSIGN(const ArenaSpec spec,
               spec_of(begin.shape, begin.layout, options_.hello.job, first().seat, ArenaKind::own));
   {
@@ -449,10 +454,7 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
     strike(source, filling_->ranges.extent_of({bad.first, bad.count}), bad.why);
     return {};
   }
-  if (!is<SlotBeginMessage>(answer)) return refusal_of(answer);
-  PAWL_ASSIGN(const SlotBeginMessage begin, message_in<SlotBeginMessage>(answer));
-  if (begin.generation != first().slot_generation || begin.step != first().step)
-    return Error{Code::corrupt, text("step ", begin.step, " came, not step ", first().step)};
+  PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
   if (!(begin.shape == filling_->shape))
     return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {

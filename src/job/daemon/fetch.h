@@ -100,6 +100,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   [[nodiscard]] Status attempt(std::size_t lane, std::size_t source);
   [[nodiscard]] Status talk(Stream& stream, std::size_t lane, std::size_t source);
   [[nodiscard]] Result<Frame> ask(Stream& stream, std::size_t source, BucketRange range, bool prove);
+  [[nodiscard]] Result<SlotBeginMessage> begin_in(const Frame& answer) const;  // of the step that is fetched
   [[nodiscard]] Status open_slot(Stream& stream, std::size_t source);
   [[nodiscard]] Status receive_ranges(Stream& stream, std::size_t lane, std::size_t source);
   [[nodiscard]] Status receive_range(Stream& stream, std::size_t lane, std::size_t source, BucketRange range);

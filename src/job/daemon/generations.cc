@@ -58,8 +58,8 @@ void Generations::follow() {
                             context.mirror.records_of_others(), context.orders.cordoned()};
     quiescing.lingering_late = true;
     view.must_linger = must_linger(quiescing, context.self);
-    if (!view.must_linger &&
-        !are_others_late()) {  // who must linger anyway need not know: to ask is to list all reports
+    // Who must linger anyway need not know whether others are late: to ask is to list all reports.
+    if (!view.must_linger && !are_others_late()) {
       quiescing.lingering_late = false;
       view.must_linger = must_linger(quiescing, context.self);
     }

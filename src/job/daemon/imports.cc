@@ -52,11 +52,15 @@ bool Imports::is_in_own_arena(const Source& source) const {
   return source.kind == SourceKind::own_arena && source.from == context_.self;
 }
 
-// From other memory: a part in the own arena would be overwritten by what is fetched.
+// A part in the own arena would be overwritten by what is fetched.
+bool Imports::is_fetchable(const Source& source) const {
+  return is_in_memory(source.kind) && !is_in_own_arena(source);
+}
+
 bool Imports::can_be_fetched(Seat seat) const {
   Extents extents;
   for (const Source& source : sources_of(context_.mirror.state().sources, seat))
-    if (is_in_memory(source.kind) && !is_in_own_arena(source)) extents.push_back(source.extent);
+    if (is_fetchable(source)) extents.push_back(source.extent);
   return holes_in(extents).empty();
 }
 
@@ -91,7 +95,7 @@ void Imports::start_waiting() {
 std::vector<FetchFromPlace> Imports::places_of(Seat seat) const {
   std::vector<FetchFromPlace> places;
   for (const Source& source : sources_of(context_.mirror.state().sources, seat))
-    if (is_in_memory(source.kind) && !is_in_own_arena(source))
+    if (is_fetchable(source))
       if (const std::optional<std::string> address = address_of(source.from)) places.push_back({source, *address});
   return places;
 }

@@ -65,7 +65,8 @@ class Imports {
  private:
   [[nodiscard]] std::optional<std::string> address_of(NodeLife life) const;  // nullopt: it is not known just now
   [[nodiscard]] bool is_in_own_arena(const Source& source) const;            // of a seat that sits here
-  [[nodiscard]] bool can_be_fetched(Seat seat) const;
+  [[nodiscard]] bool is_fetchable(const Source& source) const;
+  [[nodiscard]] bool can_be_fetched(Seat seat) const;                    // all of its state
   [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;  // all whose address is known
   void start(std::vector<FetchFromPlace> places);
   void strike(const Source& source, const std::string& why, std::vector<Struck> struck);

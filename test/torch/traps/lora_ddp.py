@@ -11,24 +11,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pawl
 
-
-class Adapted(nn.Module):
-    def __init__(self, base):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.a, self.b = nn.Linear(base.in_features, 3, bias=False), nn.Linear(3, base.out_features, bias=False)
-        nn.init.zeros_(self.b.weight)
-
-    def forward(self, inputs):
-        return self.base(inputs) + self.b(self.a(inputs))
-
-
 torch.set_num_threads(1)
 job = pawl.init()
 torch.manual_seed(1)
 inputs, labels = trap.data()
 net = trap.Net()
-net.body[0], net.late = Adapted(net.body[0]), None
+net.body[0], net.late = trap.Adapted(net.body[0]), None
 model = DistributedDataParallel(net)
 average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 torch.manual_seed(job.rank)

@@ -47,6 +47,19 @@ class Crossed(nn.Module):
         return self.last(between(self.first(inputs)))
 
 
+class Adapted(nn.Module):
+    """A frozen layer with an adapter (LoRA)."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a, self.b = nn.Linear(base.in_features, 3, bias=False), nn.Linear(3, base.out_features, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, inputs):
+        return self.base(inputs) + self.b(self.a(inputs))
+
+
 class Number(int):
     """Of a step that is over."""
 
