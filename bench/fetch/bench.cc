@@ -76,7 +76,7 @@ Memory::Keeper nobody_keeps() {
 }
 
 struct Holder {
-  explicit Holder(std::uint64_t bytes, StreamContext context)
+  explicit Holder(std::uint64_t bytes, const StreamContext& context)
       : arena(*memory.arena_for(spec_of(ArenaKind::replica, bytes))) {
     const Slot slot = arena->arena.slot(0);
     if (!slot.try_open({}, kGeneration, kStep, 1)) give_up("a slot can't be opened");
@@ -103,7 +103,7 @@ double ms_since(Duration begun) {
   return static_cast<double>((real_clock().now() - begun) / 1us) / 1000.0;
 }
 
-double fetch_ms(std::vector<FetchFromPlace> places, Memory& to, StreamContext context) {
+double fetch_ms(std::vector<FetchFromPlace> places, Memory& to, const StreamContext& context) {
   std::atomic<bool> done{false};
   Hello hello;
   hello.job = "bench";
