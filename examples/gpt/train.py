@@ -1,5 +1,5 @@
 """Trains a GPT over bytes, data-parallel, with the optimizer's state sharded over the ranks (ZeRO-1), or weights and
-gradients as well (FSDP2), if need be by several replicas of shards (HSDP), or with each layer cut over two ranks (TP).
+gradients as well (FSDP2), if need be by several replicas of shards (HSDP), with each layer cut over two ranks (TP) or not.
 
     torchrun --nproc-per-node 4 examples/gpt/train.py                    # plain PyTorch
     pawl run --nnodes 4 --spares 1 --standalone examples/gpt/train.py    # protected: now kill a node
@@ -37,8 +37,9 @@ except ImportError:  # pawl
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE|DIR", help="text; default: the Python standard library's sources")
-    parser.add_argument("--parallel", choices=("ddp", "ddp-zero1", "fsdp2", "hsdp", "tp-fsdp2"), default="ddp-zero1",
-                        help="DDP, DDP with ZeRO-1, FSDP2, two shards with a replica for every two ranks, or FSDP2 over pairs of ranks that share each layer")
+    parser.add_argument("--parallel", choices=("ddp", "ddp-zero1", "fsdp2", "hsdp", "tp-fsdp2", "tp-hsdp"), default="ddp-zero1",
+                        help="DDP, DDP with ZeRO-1, FSDP2, HSDP (replicas of shards), or FSDP2 or HSDP over pairs of ranks that share each layer")
+    parser.add_argument("--shards", type=int, default=2, help="of each replica of HSDP")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="of weights, samples and dropout")
     parser.add_argument("--batch", type=int, default=4, help="samples per rank and step")
@@ -54,17 +55,18 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def parallel(model: GPT, how: str) -> nn.Module:
+def parallel(model: GPT, how: str, shards: int = 2) -> nn.Module:
     """The model, spread over the ranks."""
     if how in ("ddp", "ddp-zero1"):
         return DistributedDataParallel(model)
     world = dist.get_world_size()
-    shape, names = {"fsdp2": ((world,), ("shard",)), "hsdp": ((world // 2, 2), ("replicate", "shard")),
-                    "tp-fsdp2": ((world // 2, 2), ("shard", "tensor"))}[how]
+    shape, names = {"fsdp2": ((world,), ("shard",)), "hsdp": ((world // shards, shards), ("replicate", "shard")),
+                    "tp-fsdp2": ((world // 2, 2), ("shard", "tensor")),
+                    "tp-hsdp": ((world // shards // 2, shards, 2), ("replicate", "shard", "tensor"))}[how]
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    if how == "tp-fsdp2":
+    if names[-1] == "tensor":
         cut_layers(model, mesh["tensor"])
-        mesh = mesh["shard"]
+        mesh = mesh[names[:-1]]
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -105,11 +107,11 @@ def main() -> None:
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    row, rows = (rank // 2, world // 2) if options.parallel == "tp-fsdp2" else (rank, world)  # who share layers share samples
+    row, rows = (rank // 2, world // 2) if options.parallel.startswith("tp-") else (rank, world)  # who share layers share samples
     record = Record(options.record)
 
     torch.manual_seed(options.seed)
-    model = parallel(GPT(options.layers, options.width, options.heads, options.context), options.parallel)
+    model = parallel(GPT(options.layers, options.width, options.heads, options.context), options.parallel, options.shards)
     torch.manual_seed(options.seed * 1_000_003 + row + 1)  # dropout is each row's own
     optimizer = make_optimizer(model, options.learning_rate, options.parallel)
     scheduler = LambdaLR(optimizer, lambda step: min((step + 1) / options.warm_up,

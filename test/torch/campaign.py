@@ -15,11 +15,11 @@ IN_A_RECOVERY = [("frozen", "member"), ("import", "spare"), ("seated", "spare"),
 
 
 class Campaign(PacedTest):
-    def campaign(self, in_a_step, **options):
+    def campaign(self, in_a_step, nodes=4, **options):
         """A dozen deaths at least. `in_a_step`: the phase in which somebody dies; whether it is the whole node or the
         trainer alone; the seat."""
         self.deaths = 0
-        with self.paced(GPT, nodes=4, spares=2, steps=320, device_ms=5, **SMALL_GPT, **options) as job:
+        with self.paced(GPT, nodes=nodes, spares=2, steps=320, device_ms=5, **SMALL_GPT, **options) as job:
             for phase, what, seat in in_a_step:
                 with self.fault(phase, what, seat):
                     self.one_death(job, phase, what, seat)
@@ -31,6 +31,22 @@ class Campaign(PacedTest):
             with self.fault("after a swap", "node", 1):
                 self.right_after_a_swap(job, 1)
             self.assertGreaterEqual(self.deaths, 12)
+            self.finish_paced(job, recoveries=self.deaths)
+
+    def large_campaign(self, in_a_step, at_once, nodes=8, **options):
+        """Fewer deaths, among them two at once of the nodes of two seats that are next to each other on the ring, with
+        two replicas of each seat."""
+        self.deaths = 0
+        with self.paced(GPT, nodes=nodes, spares=2, steps=120, device_ms=5, flags=("--replicas", "2"), **SMALL_GPT,
+                        **options) as job:
+            for phase, what, seat in in_a_step:
+                with self.fault(phase, what, seat):
+                    self.one_death(job, phase, what, seat)
+            for phase, *seats in at_once:
+                with self.fault(phase, "nodes", seats):
+                    self.two_at_once(job, phase, seats)
+            with self.fault("import", "spare", 2):
+                self.two_deaths(job, "import", "spare", 2)
             self.finish_paced(job, recoveries=self.deaths)
 
     @contextlib.contextmanager
@@ -67,7 +83,7 @@ class Campaign(PacedTest):
     def two_deaths(self, job, phase, what, seat):
         """The second is no neighbour of the first on the ring, so that both at once are within the policy."""
         before = self.sound(job, 2)
-        other = (seat + 2) % 4
+        other = (seat + 2) % job.world
         candidates = jobs.spares(before) if what == "spare" else [job.node_of_seat(other)]
         self.unpace(job)
         for node in candidates:
@@ -85,6 +101,14 @@ class Campaign(PacedTest):
         self.deaths += 2
         self.runs_again(job, before, [seat] if what == "spare" else [seat, other])
 
+    def two_at_once(self, job, phase, seats):
+        """The nodes of both seats, the first of them parked in the phase."""
+        before = self.sound(job, 2)
+        self.hold_seat(job, seats[0], phase)
+        job.kill_node(*(job.node_of_seat(seat) for seat in seats))
+        self.deaths += 2
+        self.runs_again(job, before, seats)
+
     def right_after_a_swap(self, job, seat):
         """The moment that the job runs again somebody dies, whose state the newcomer does not hold, nor it the
         newcomer's."""
@@ -92,7 +116,7 @@ class Campaign(PacedTest):
         self.unpace(job)
         self.die(job, seat, whole_node=True)
         between = job.wait_running(jobs.generation(before), START_S)
-        self.die(job, (seat + 2) % 4, whole_node=True)
+        self.die(job, (seat + 2) % job.world, whole_node=True)
         self.deaths += 2
         self.assert_survivors(before, between, but=[jobs.seats(before)[seat]["node"]])
-        self.runs_again(job, between, [(seat + 2) % 4])
+        self.runs_again(job, between, [(seat + 2) % job.world])

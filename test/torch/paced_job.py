@@ -41,8 +41,8 @@ class PacedTest(TorchTest):
     """`with self.paced(script, nodes=4, spares=2, steps=...) as job`, then faults, then `self.finish_paced(job)`."""
 
     @contextlib.contextmanager
-    def paced(self, script=GPT, nodes=4, spares=2, **options):
-        with self.training(nodes=nodes, spares=spares, script=script, **options) as job:
+    def paced(self, script=GPT, nodes=4, spares=2, flags=(), **options):
+        with self.training(*flags, nodes=nodes, spares=spares, script=script, **options) as job:
             job.script = script
             job.pacer = None
             job.wait_running(timeout_s=START_S)

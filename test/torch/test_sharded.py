@@ -29,6 +29,22 @@ class ShardCampaignTest(Campaign):
         self.campaign(IN_A_STEP, parallel="tp-fsdp2")
 
 
+class EightRanksTest(Campaign):
+    """Of eight nodes, two of which may die at once."""
+
+    def test_shards_of_layers_that_pairs_of_ranks_share(self):
+        self.large_campaign([("compute", "node", 0), ("allreduce", "trainer", 5), ("update", "node", 7)],
+                            [("fence", 2, 3), ("compute", 7, 0)], parallel="tp-fsdp2")
+
+    def test_replicas_of_four_shards(self):
+        self.large_campaign([("allreduce", "node", 3), ("update", "trainer", 6), ("aside", "node", 4)],
+                            [("allreduce", 0, 1), ("update", 5, 6)], parallel="hsdp", shards=4)
+
+    def test_replicas_of_shards_of_layers_that_pairs_of_ranks_share(self):
+        self.large_campaign([("fence", "node", 6), ("allreduce", "trainer", 1)],
+                            [("compute", 3, 4)], parallel="tp-hsdp")
+
+
 class ShardTrapTest(TrapTest):
     def test_replicas_of_shards_and_an_exception_in_backward(self):
         said = self.equal("hsdp", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)

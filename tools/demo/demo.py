@@ -39,7 +39,7 @@ def parse():
                         help="gpt: in PyTorch, the default; cpp: in C++, also where PyTorch can't be had")
     parser.add_argument("--parallel", choices=trainers.PARALLEL, default=trainers.PARALLEL[0],
                         help="how the gpt is spread over the nodes: DDP with ZeRO-1 or without, FSDP2, HSDP, or TP "
-                        "within FSDP2")
+                        "within one of these")
     parser.add_argument("--seed", type=int, default=1, help="of the training and of the killer: victim, instant, phase")
     parser.add_argument("--kills", type=int, default=1, help="how many times a node is killed; 0: none")
     parser.add_argument("--node", default="any", help="any, leader, or a node's number")
@@ -66,8 +66,9 @@ def parse():
         parser.error(str(missing))
     if options.parallel not in options.trainer.parallel:
         parser.error(f"--parallel {options.parallel} is for the gpt: {options.notice or 'leave out --trainer'}")
-    if options.parallel in ("hsdp", "tp-fsdp2") and options.nodes % 2:
-        parser.error(f"--parallel {options.parallel} takes pairs of nodes: --nodes must be even")
+    multiple = {"hsdp": 2, "tp-fsdp2": 2, "tp-hsdp": 4}.get(options.parallel, 1)
+    if options.nodes % multiple:
+        parser.error(f"--parallel {options.parallel} takes nodes by the {multiple}: --nodes must be a multiple of it")
     for name, value in options.trainer.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)

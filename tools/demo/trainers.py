@@ -5,7 +5,7 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-PARALLEL = ("ddp-zero1", "ddp", "fsdp2", "hsdp", "tp-fsdp2")
+PARALLEL = ("ddp-zero1", "ddp", "fsdp2", "hsdp", "tp-fsdp2", "tp-hsdp")
 
 
 class TrainerMissing(Exception):
