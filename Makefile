@@ -14,6 +14,7 @@
 #   make bench-control   how long the control takes for the reports of 10,000 nodes
 #   make bench-universal   universal folders, and saves and loads of a training, against the same and against DeepSpeed and DCP
 #   make bench-scale   what a recovery costs the control, its leader and each node in jobs of 10 to 10,000 nodes, in memory
+#   make bench-protection   how long a protection plan for up to 100,000 seats takes
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  formats our sources, then checks style
 #   make clean   removes build/
@@ -23,7 +24,7 @@ ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 SEEDS ?= 1000
 
-.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -70,6 +71,10 @@ bench-scale: setup
 bench-control: build
 	@tools/build main control_bench
 	@bench/control/run $(ARGS)
+
+bench-protection: setup
+	@tools/build main protection_bench
+	@build/main/bench/protection/protection_bench $(ARGS)
 
 bench-universal: build
 	@tools/build main universal_floors

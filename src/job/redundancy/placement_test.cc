@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <random>
 #include <set>
 
 namespace pawl::job {
@@ -92,6 +94,90 @@ TEST(ARing, KeepsEverySeatThroughAnyKLosses) {
       for (std::uint32_t k = 0; k < nodes && k <= 3; ++k) expect_sound(Ring(counts, k), counts, k);
     });
   }
+}
+
+// --- Failure domains
+
+TEST(ARing, WithoutDomainsIsTheRingOfNextPositions) {
+  for (std::uint32_t nodes = 1; nodes <= 12; ++nodes)
+    for (std::uint32_t k = 0; k < nodes; ++k) {
+      const SeatCounts counts(nodes, 2);
+      std::vector<std::uint32_t> each(nodes);  // a domain for each, under any number
+      for (std::uint32_t i = 0; i < nodes; ++i) each[i] = 1000 - 7 * i;
+      for (const Ring& ring : {Ring(counts, k), Ring(counts, k, each)}) {
+        ASSERT_EQ(ring.domain_count(), nodes);
+        ASSERT_EQ(ring.wards_per_node_max(), 2 * k);
+        for (std::uint32_t position = 0; position < nodes; ++position) {
+          std::vector<std::uint32_t> next;
+          std::vector<Seat> wards;
+          for (std::uint32_t i = 1; i <= k; ++i) {
+            next.push_back((position + i) % nodes);
+            const std::uint32_t before = (position + nodes - i) % nodes;
+            wards.insert(wards.end(), {Seat(2 * before), Seat(2 * before + 1)});
+          }
+          ASSERT_EQ(ring.holders_of(ring.first_seat(position)), next);
+          ASSERT_EQ(ring.wards_of(position), wards);
+        }
+      }
+    }
+}
+
+TEST(ARing, OfRacksHoldsInTheNextRacksAndEachNodeAsMuchAsItHas) {
+  const std::vector<std::uint32_t> racks = {0, 0, 1, 1, 2, 2};
+  const Ring ring(SeatCounts(6, 1), 2, racks);
+  EXPECT_EQ(ring.domain_count(), 3u);
+  EXPECT_EQ(ring.holders_of(Seat(0)), (std::vector<std::uint32_t>{2, 4}));
+  EXPECT_EQ(ring.holders_of(Seat(3)), (std::vector<std::uint32_t>{5, 1}));
+  EXPECT_EQ(ring.wards_of(1), (std::vector<Seat>{Seat(5), Seat(3)}));
+  EXPECT_EQ(ring.wards_per_node_max(), 2u);
+}
+
+TEST(ARing, WhereOneRackIsLargeBurdensTheOthers) {
+  const std::vector<std::uint32_t> racks = {7, 7, 7, 1, 2};
+  const Ring ring(SeatCounts(5, 1), 1, racks);
+  EXPECT_EQ(ring.wards_per_node_max(), 2u) << "three seats' copies on two nodes";
+  for (std::uint32_t position = 0; position < 3; ++position) EXPECT_GE(ring.holders_at(position)[0], 3u);
+}
+
+TEST(ARing, KeepsCopiesInOtherDomainsWhereverThereAreEnough) {
+  std::mt19937 random(7);
+  std::uint32_t even = 0, uneven = 0, too_few = 0;
+  for (int i = 0; i < 20'000 && !HasFatalFailure(); ++i) {
+    const auto below = [&random](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
+    const std::uint32_t nodes = 1 + below(20), named = 1 + below(8), k = below(4);
+    std::vector<std::uint32_t> domains;
+    std::map<std::uint32_t, std::uint32_t> sizes;
+    for (std::uint32_t node = 0; node < nodes; ++node) ++sizes[domains.emplace_back(below(named))];
+    const Ring ring(SeatCounts(nodes, 1), k, domains);
+    ASSERT_EQ(ring.domain_count(), sizes.size());
+    ASSERT_EQ(ring.replica_count(), std::min(k, nodes - 1));
+    std::size_t wards = 0;
+    for (std::uint32_t node = 0; node < nodes; ++node) {
+      std::set<std::uint32_t> places = {node}, used = {domains[node]};
+      for (const std::uint32_t holder : ring.holders_at(node)) {
+        ASSERT_TRUE(places.insert(holder).second) << "a node twice, or itself";
+        used.insert(domains[holder]);
+        const auto held = ring.wards_of(holder);
+        ASSERT_EQ(std::ranges::count(held, Seat(node)), 1);
+      }
+      ASSERT_EQ(used.size(), std::min<std::size_t>(sizes.size(), ring.replica_count() + 1));
+      wards += ring.wards_of(node).size();
+    }
+    ASSERT_EQ(wards, std::size_t{nodes} * ring.replica_count());
+    std::uint32_t largest = 0;
+    for (const auto& [domain, size] : sizes) largest = std::max(largest, size);
+    if ((ring.replica_count() + 1) * largest <= nodes) {
+      ++even;
+      ASSERT_EQ(ring.wards_per_node_max(), ring.replica_count()) << "no node holds more than it has";
+    } else if (sizes.size() > ring.replica_count()) {
+      ++uneven;
+    } else {
+      ++too_few;
+    }
+  }
+  EXPECT_GT(even, 1000u);
+  EXPECT_GT(uneven, 1000u);
+  EXPECT_GT(too_few, 1000u);
 }
 
 }  // namespace
