@@ -40,6 +40,8 @@
  *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,
  *                           default 262144. Larger: fewer messages. Smaller: less to repeat after a fault. It must be
  *                           the same on all nodes, because a seat may move.
+ *   PAWL_KERNEL             Which of the processor's ways to copy and sum bytes is used, for tests and comparisons:
+ *                           `pawl doctor` names those that there are. Default: the best one.
  *
  * The loop (docs/protocol.md follows one step and one recovery through it):
  *

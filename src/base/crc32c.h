@@ -1,6 +1,6 @@
 // CRC32C (Castagnoli, reflected 0x82F63B78): the checksum of every bucket, header and message.
 //
-// What always holds: every kernel answers what crc32c_reference answers; the kernel is chosen once, by the processor.
+// What always holds: every kernel (base/memory_kernel.h) answers what crc32c_reference answers.
 // Sums can be joined without their bytes (crc32c_combine), because CRC is linear over GF(2).
 // Pure and thread-safe. Reads and writes exactly [from, from + size): pages beyond may be unmapped.
 // Finds accidents, not attackers.
@@ -15,20 +15,14 @@ namespace pawl {
 // The CRC of what `seed` is the CRC of, followed by `bytes`. Seed 0: of `bytes` alone.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
-// One table, one byte at a time: what the fast kernels are compared with, and the fallback.
+// One table, one byte at a time: what everything else is compared with.
 [[nodiscard]] std::uint32_t crc32c_reference(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
 // The CRC of a first part followed by a second one of `second_bytes` bytes, from the CRCs of both. O(log second_bytes).
 [[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
-// memcpy with the sum fused: returns the CRC of exactly the bytes stored (each is loaded once). No overlap. Large
-// copies to memory aligned to 64 bytes bypass the cache; they are ordered before any later store of this thread
-// (sfence).
-std::uint32_t copy_crc32c(std::byte* to, const std::byte* from, std::size_t size);
-// The same by the reference.
-std::uint32_t copy_crc32c_reference(std::byte* to, const std::byte* from, std::size_t size);
-
-// "sse4.2" or "table": for `pawl doctor` and benches.
-[[nodiscard]] const char* crc32c_kernel_name();
+// memcpy with the sum fused: returns the CRC of what `seed` is the CRC of, followed by exactly the bytes stored (each is
+// loaded once). No overlap. Much of it may bypass the cache; it is ordered before any later store of this thread.
+std::uint32_t copy_crc32c(std::byte* to, const std::byte* from, std::size_t size, std::uint32_t seed = 0);
 
 }  // namespace pawl

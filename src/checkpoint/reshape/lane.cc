@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/memory_kernel.h"
 #include "checkpoint/reshape/strided.h"
 
 namespace pawl::checkpoint {
@@ -45,7 +46,7 @@ Status Lane::process(Slab slab) {
   PAWL_TRY(copier_.copy_encoded(slab_));
   copier_.average(slab_);
   PAWL_TRY(copier_.flush());
-  copy_fence();
+  memory_fence();
   if (!slab_.ranges.empty()) PAWL_TRY(writer_.write(slab_.ranges, queue()));
   std::uint64_t done = 0;
   for (const CopyPart& part : slab_.slab.parts) done += target_bytes(slab_.slab.batch->copies[part.copy], part.box);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/memory_kernel.h"
 #include "base/text.h"
 
 namespace pawl::checkpoint {
@@ -82,7 +83,7 @@ Result<std::uint64_t> PeerWrites::add(std::uint32_t peer, const BoxCopy& given) 
 
 Status PeerWrites::flush() {
   if (ranges_ == 0) return {};
-  copy_fence();
+  memory_fence();
   Status status;
   for (auto& [peer, writes] : writes_) {
     if (status && !writes.from.empty()) status = peers_->write(peer, writes.from, writes.to);

@@ -6,20 +6,14 @@
 #include <span>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
-
+#include "base/memory_kernel.h"
 #include "checkpoint/reshape/cast.h"
 
 namespace pawl::checkpoint {
 namespace {
 
-constexpr std::size_t kBlockElements = 512;    // of the slow path's buffers, which stay in the first cache
-constexpr std::size_t kElementBytesMax = 16;   // complex128
-constexpr std::size_t kStreamedRowMin = 2048;  // shorter rows go through the cache
-constexpr std::size_t kLane = 4096;            // a page: what one prefetcher follows
-constexpr std::size_t kLanes = 4;              // that are copied in turns
+constexpr std::size_t kBlockElements = 512;   // of the slow path's buffers, which stay in the first cache
+constexpr std::size_t kElementBytesMax = 16;  // complex128
 
 // The dimensions that are left when those of extent 1 are dropped and those that run on at both ends are joined.
 struct Loops {
@@ -69,95 +63,6 @@ void for_each_index(const Loops& loops, std::uint32_t outer, Body body) {
   }
 }
 
-#if defined(__x86_64__)
-
-// The same number of whole cache lines in each lane, one line of each in turn: several pages are on their way at once.
-// `to` is aligned to a line.
-template <std::size_t kCount>
-void stream_lanes(std::byte* const (&to)[kCount], const std::byte* const (&from)[kCount], std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64) {
-    for (std::size_t lane = 0; lane < kCount; ++lane) {
-      const auto* source = reinterpret_cast<const __m128i*>(from[lane] + i);
-      auto* target = reinterpret_cast<__m128i*>(to[lane] + i);
-      const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-      const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-      _mm_stream_si128(target, a);
-      _mm_stream_si128(target + 1, b);
-      _mm_stream_si128(target + 2, c);
-      _mm_stream_si128(target + 3, d);
-    }
-  }
-}
-
-std::size_t to_next_line(const std::byte* at) {
-  return static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(at) & 63);
-}
-
-// A row of at least a few pages.
-void stream_row(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t head = to_next_line(to);
-  std::memcpy(to, from, head);
-  to += head;
-  from += head;
-  bytes -= head;
-  for (; bytes >= kLanes * kLane; bytes -= kLanes * kLane) {
-    std::byte* const to_lane[kLanes] = {to, to + kLane, to + 2 * kLane, to + 3 * kLane};
-    const std::byte* const from_lane[kLanes] = {from, from + kLane, from + 2 * kLane, from + 3 * kLane};
-    stream_lanes(to_lane, from_lane, kLane);
-    to += kLanes * kLane;
-    from += kLanes * kLane;
-  }
-  const std::size_t quarter = bytes / kLanes / 64 * 64;
-  if (quarter != 0) {
-    std::byte* const to_lane[kLanes] = {to, to + quarter, to + 2 * quarter, to + 3 * quarter};
-    const std::byte* const from_lane[kLanes] = {from, from + quarter, from + 2 * quarter, from + 3 * quarter};
-    stream_lanes(to_lane, from_lane, quarter);
-  }
-  std::memcpy(to + kLanes * quarter, from + kLanes * quarter, bytes - kLanes * quarter);
-}
-
-// Four short rows in turns.
-void stream_rows(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
-                 std::size_t bytes) {
-  std::byte* to_lane[kLanes];
-  const std::byte* from_lane[kLanes];
-  std::size_t head[kLanes];
-  std::size_t body = bytes;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    std::byte* row = to + lane * to_stride;
-    head[lane] = to_next_line(row);
-    std::memcpy(row, from + lane * from_stride, head[lane]);
-    to_lane[lane] = row + head[lane];
-    from_lane[lane] = from + lane * from_stride + head[lane];
-    body = std::min(body, (bytes - head[lane]) / 64 * 64);
-  }
-  stream_lanes({to_lane[0], to_lane[1], to_lane[2], to_lane[3]},
-               {from_lane[0], from_lane[1], from_lane[2], from_lane[3]}, body);
-  for (std::size_t lane = 0; lane < kLanes; ++lane)
-    std::memcpy(to_lane[lane] + body, from_lane[lane] + body, bytes - head[lane] - body);
-}
-
-void copy_rows(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
-               std::size_t bytes, std::uint64_t rows) {
-  std::uint64_t row = 0;
-  if (bytes >= kLanes * kLane || (bytes >= 2 * kLane && rows < kLanes)) {
-    for (; row < rows; ++row) stream_row(to + row * to_stride, from + row * from_stride, bytes);
-  } else if (bytes >= kStreamedRowMin) {
-    for (; row + kLanes <= rows; row += kLanes)
-      stream_rows(to + row * to_stride, to_stride, from + row * from_stride, from_stride, bytes);
-  }
-  for (; row < rows; ++row) std::memcpy(to + row * to_stride, from + row * from_stride, bytes);
-}
-
-#else
-
-void copy_rows(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
-               std::size_t bytes, std::uint64_t rows) {
-  for (std::uint64_t row = 0; row < rows; ++row) std::memcpy(to + row * to_stride, from + row * from_stride, bytes);
-}
-
-#endif
-
 template <std::size_t kBytes>
 void copy_elements(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
                    std::uint64_t count) {
@@ -199,10 +104,11 @@ void copy_plain(const BoxCopy& copy, const Loops& loops, std::size_t bytes) {
     return;
   }
   const std::size_t row = loops.size[inner] * bytes;
-  if (inner == 0) return copy_rows(copy.to, 0, copy.from, 0, row, 1);
+  const MemoryKernel& kernel = memory_kernel();
+  if (inner == 0) return kernel.copy_rows({copy.to, 0, copy.from, 0, row, 1});
   const std::uint32_t rows = inner - 1;
   for_each_index(loops, rows, [&](std::uint64_t from, std::uint64_t to) {
-    copy_rows(copy.to + to, loops.to[rows], copy.from + from, loops.from[rows], row, loops.size[rows]);
+    kernel.copy_rows({copy.to + to, loops.to[rows], copy.from + from, loops.from[rows], row, loops.size[rows]});
   });
 }
 
@@ -261,12 +167,6 @@ std::uint64_t copy_box(const BoxCopy& copy) {
         convert_line(copy, copy.from + from, loops.from[inner], copy.to + to, loops.to[inner], loops.size[inner]);
   });
   return overflows;
-}
-
-void copy_fence() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
 }
 
 void swap_bytes(ElementType type, std::byte* bytes, std::size_t size_bytes) {

@@ -1,7 +1,7 @@
 // Copies of boxes between strided places in memory: the inner loops of the executor.
 //
 // Any box, any strides (0 too), any address, with casts and byte order on the way. Long rows that are contiguous at
-// both ends are stored past the cache, several at a time; everything else is copied as it comes.
+// both ends are stored past the cache, several at a time (base/memory_kernel.h); everything else is copied as it comes.
 // Both ends hold whole elements of whole bytes, and don't overlap. Thread-safe.
 #pragma once
 
@@ -27,9 +27,8 @@ struct BoxCopy {
 };
 
 // Returns how many finite numbers became infinite (checkpoint/reshape/cast.h). can_cast.
+// Others may see what it has stored only after memory_fence() (base/memory_kernel.h).
 [[nodiscard]] std::uint64_t copy_box(const BoxCopy& copy);
-// Orders what copy_box has stored before later stores of this thread: before another thread is told, or a kernel.
-void copy_fence();
 
 // Turns the byte order of `size_bytes` bytes, which are whole elements.
 void swap_bytes(ElementType type, std::byte* bytes, std::size_t size_bytes);

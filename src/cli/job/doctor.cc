@@ -13,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/memory_kernel.h"
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/namespaces.h"
@@ -53,6 +54,19 @@ Finding check_machine() {
   const bool enough = memory >= (1ull << 30);
   return {"memory", enough ? Verdict::ok : Verdict::warn, text(mebibytes(memory), " available, ", cores, " cores"),
           "each seat's state is kept three to five times: free some memory, or raise the control group's limit"};
+}
+
+Finding check_memory_kernel() {
+  const char* wanted = std::getenv("PAWL_KERNEL");
+  if (wanted != nullptr && *wanted != '\0' && find_memory_kernel(wanted) == nullptr) {
+    return {"copies", Verdict::fail, text("PAWL_KERNEL=", wanted, " can't run here"),
+            text("unset it, or set it to one of ", memory_kernel_names())};
+  }
+  const std::string_view chosen = memory_kernel().name;
+  return {
+      "copies", chosen == "portable" ? Verdict::warn : Verdict::ok,
+      text("copied and summed by ", chosen, ", of ", memory_kernel_names()),
+      "without an instruction for CRC32C a copy with its sum takes ten times as long: capture will show in the steps"};
 }
 
 Finding check_segments() {
@@ -173,6 +187,7 @@ int command_doctor(const DoctorOptions& options) {
       check_versions(),
       check_kernel(),
       check_machine(),
+      check_memory_kernel(),
       check_segments(),
       check_shm(),
       check_memlock(),

@@ -19,11 +19,11 @@ constexpr std::uint32_t kBuckets = 600;  // more than two MiB
 std::function<void()> before_each_copy;
 std::atomic<int> copies{0};
 
-std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t size) {
+std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t size, std::uint32_t seed) {
   ++copies;
   if (before_each_copy) before_each_copy();
   std::memcpy(to, from, size);
-  return crc32c({to, size});
+  return crc32c({to, size}, seed);
 }
 const CopyKernel kWatched{"watched", &watched_copy};
 

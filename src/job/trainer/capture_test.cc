@@ -21,11 +21,11 @@ std::atomic<int> copies_in_flight{0};
 std::atomic<int> copy_delay_ms{0};
 
 // Plain loads and stores, so that tsan watches the trainer's memory as well.
-std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t size) {
+std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t size, std::uint32_t seed) {
   ++copies_in_flight;
   if (const int delay = copy_delay_ms; delay > 0) real_clock().sleep(milliseconds(delay));
   std::memcpy(to, from, size);
-  const std::uint32_t sum = crc32c({to, size});
+  const std::uint32_t sum = crc32c({to, size}, seed);
   --copies_in_flight;
   return sum;
 }

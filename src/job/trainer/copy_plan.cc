@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/memory_kernel.h"
 
 namespace pawl::job {
 
@@ -41,31 +42,25 @@ void CopyPlan::append(std::uint32_t entry, std::uint64_t bytes, std::uint32_t bu
 }
 
 const CopyKernel& default_copy_kernel() {
-  static const CopyKernel kernel{"crc32c", &copy_crc32c};
+  static const CopyKernel kernel{memory_kernel().name,
+                                 [](std::byte* to, const std::byte* from, std::size_t size, std::uint32_t seed) {
+                                   return ~memory_kernel().copy_and_sum(to, from, size, ~seed);
+                                 }};
   return kernel;
 }
-
-namespace {
-
-std::uint32_t joined(std::uint32_t sum, bool first, std::uint32_t part, std::uint64_t bytes) {
-  return first ? part : crc32c_combine(sum, part, bytes);
-}
-
-}  // namespace
 
 std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to) {
   std::uint32_t sum = 0;
   for (const EntryRange& range : ranges) {
-    std::uint32_t part = 0;
     if (range.entry == kPadding) {
       std::memset(to, 0, range.bytes);
-      part = crc32c({to, range.bytes});
+      sum = crc32c({to, range.bytes}, sum);
     } else {
-      part = kernel.copy(to, from[range.entry] + range.offset, range.bytes);
+      sum = kernel.copy(to, from[range.entry] + range.offset, range.bytes, sum);
     }
-    sum = joined(sum, &range == ranges.data(), part, range.bytes);
     to += range.bytes;
   }
+  memory_fence();
   return sum;
 }
 
@@ -73,11 +68,11 @@ std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kern
                       EntryBases to) {
   std::uint32_t sum = 0;
   for (const EntryRange& range : ranges) {
-    const std::uint32_t part = range.entry == kPadding ? crc32c({from, range.bytes})
-                                                       : kernel.copy(to[range.entry] + range.offset, from, range.bytes);
-    sum = joined(sum, &range == ranges.data(), part, range.bytes);
+    sum = range.entry == kPadding ? crc32c({from, range.bytes}, sum)
+                                  : kernel.copy(to[range.entry] + range.offset, from, range.bytes, sum);
     from += range.bytes;
   }
+  memory_fence();
   return sum;
 }
 

@@ -1,7 +1,7 @@
 // CopyPlan: which bytes of which declared entry fill which bucket. Made once, when the layout is sealed.
 //
 // What always holds: the ranges of a bucket cover it exactly, in order; bytes that no entry has are padding (zero).
-// Pure. The copying is a CopyKernel's: the seam for tuned kernels (streaming stores, devices).
+// Pure. The copying is a CopyKernel's: by default the processor's fastest (base/memory_kernel.h).
 #pragma once
 
 #include <cstddef>
@@ -48,17 +48,19 @@ class CopyPlan {
   std::vector<bool> stable_entries_;  // by index
 };
 
-// memcpy that returns the CRC32C of exactly the bytes it stored.
+// memcpy that returns the CRC32C of what `seed` is the CRC of, followed by exactly the bytes it stored. gather and
+// scatter order what it stores.
 struct CopyKernel {
   const char* name;
-  std::uint32_t (*copy)(std::byte* to, const std::byte* from, std::size_t size);
+  std::uint32_t (*copy)(std::byte* to, const std::byte* from, std::size_t size, std::uint32_t seed);
 };
 [[nodiscard]] const CopyKernel& default_copy_kernel();
 
 // Where each entry's bytes begin, by its index; nullptr where there are none.
 using EntryBases = std::span<std::byte* const>;
 
-// A bucket's ranges, one after another, to `to`. Returns the CRC32C of all that was stored.
+// A bucket's ranges, one after another, to `to`. Returns the CRC32C of all that was stored, which is ordered before any
+// later store of this thread; of scatter likewise.
 std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to);
 // A bucket's bytes to its ranges. Returns the CRC32C of all that was read.
 std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from,

@@ -1005,6 +1005,10 @@ TEST_F(Pawl, AttachFailsWithASentence) {
   EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(nullptr)).find("PAWL_COPY_THREADS=many"), std::string::npos) << pawl_error(nullptr);
   unsetenv("PAWL_COPY_THREADS");
+  setenv("PAWL_KERNEL", "abacus", 1);
+  EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(nullptr)).find("PAWL_KERNEL=abacus"), std::string::npos) << pawl_error(nullptr);
+  unsetenv("PAWL_KERNEL");
   daemon.refuse(MessageKind::attach, PAWL_INVALID, "another release");
   EXPECT_EQ(training.attach(directory.socket()), PAWL_INVALID);
   EXPECT_NE(std::string(pawl_error(nullptr)).find("another release"), std::string::npos) << pawl_error(nullptr);

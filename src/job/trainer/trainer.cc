@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/memory_kernel.h"
 #include "base/text.h"
 #include "job/redundancy/progress.h"
 #include "job/trainer/slot_restore.h"
@@ -95,6 +96,9 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
   PAWL_ASSIGN(const std::uint64_t bucket, number_in_environment("PAWL_BUCKET_BYTES", 4 << 10, 16 << 20, 256 << 10));
   PAWL_ASSIGN(const std::uint64_t compared,
               number_in_environment("PAWL_COMPARED_WINDOWS", 0, UINT32_MAX, options.compared_window_count));
+  if (const char* kernel = std::getenv("PAWL_KERNEL");
+      kernel != nullptr && *kernel != '\0' && find_memory_kernel(kernel) == nullptr)
+    return Error{Code::invalid, text("PAWL_KERNEL=", kernel, ": must be one of ", memory_kernel_names())};
   if (bucket % 4096 != 0)
     return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
   options.session.local_index = static_cast<std::uint32_t>(index);
