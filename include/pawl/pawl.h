@@ -315,9 +315,9 @@ PAWL_API pawl_status pawl_fault_report_lost(pawl_trainer* trainer, const char* w
  * recovery. PAWL_OK: *seat (may be NULL) is filled in. A spare may wait here in a second thread; meanwhile its main
  * thread may call pawl_role_of, pawl_world, pawl_progress, pawl_committed_step and pawl_interrupted, nothing else. */
 PAWL_API pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat);
-/* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified before it is used. The
+/* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified as it is copied, by all cores at once. The
  * layout must be sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also if the source proved
- * corrupt: pawl looks for another one. PAWL_INVALID: stable state was written while that step was copied. */
+ * corrupt: pawl looks for another one; the tensors then have parts of it until the next pawl_restore. PAWL_INVALID: stable state was written while that step was copied. */
 PAWL_API pawl_status pawl_restore(pawl_trainer* trainer);
 /* This seat is ready; waits until all are. The layout must be sealed, unless resume_step is 0. */
 PAWL_API pawl_status pawl_recover_done(pawl_trainer* trainer);

@@ -60,14 +60,14 @@ template <Store kStore, bool kSums>
 PAWL_KERNEL inline std::uint32_t run(std::byte* to, const std::byte* from, std::size_t size, std::uint32_t state) {
   constexpr bool kStores = kStore != Store::none;
   if constexpr (kStore == Store::stream) {
-    const std::size_t head = std::min(bytes_to_next_line(to), size);
+    const std::size_t head = smaller_of(bytes_to_next_line(to), size);
     state = add_bytes<kStores, kSums>(to, from, head, state);
     to += head;
     from += head;
     size -= head;
   }
   while (size >= kLanes * kLineBytes) {
-    const std::size_t lines = std::min(size / (kLanes * kLineBytes), kLaneLines);
+    const std::size_t lines = smaller_of(size / (kLanes * kLineBytes), kLaneLines);
     const std::size_t lane = lines * kLineBytes;
     Lanes lanes{{}, {from, from + lane, from + 2 * lane, from + 3 * lane}};
     if constexpr (kStores) lanes.to = {to, to + lane, to + 2 * lane, to + 3 * lane};
@@ -112,7 +112,7 @@ PAWL_KERNEL_ENTRY void copy_four_rows(const RowCopy& copy) {
     add_bytes<true, false>(to, from, head[lane], 0);
     lanes.to[lane] = to + head[lane];
     lanes.from[lane] = from + head[lane];
-    lines = std::min(lines, (copy.bytes - head[lane]) / kLineBytes);
+    lines = smaller_of(lines, (copy.bytes - head[lane]) / kLineBytes);
   }
   four_lanes<Store::stream, false>(lanes, lines, 0, 0);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {

@@ -1,7 +1,6 @@
 // What the kernels of all processors share (base/memory_kernel_lanes.h); for these files only.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -33,6 +32,10 @@ struct Lanes {
   std::array<std::byte*, kLanes> to;
   std::array<const std::byte*, kLanes> from;
 };
+
+constexpr std::size_t smaller_of(std::size_t a, std::size_t b) {
+  return a < b ? a : b;
+}
 
 inline std::size_t bytes_to_next_line(const std::byte* at) {
   return static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(at) & (kLineBytes - 1));

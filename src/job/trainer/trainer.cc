@@ -20,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Duration kAttachMax = std::chrono::seconds(30);
+constexpr unsigned kRestoreThreadsMax = 16;                  // nothing trains meanwhile
 constexpr Duration kBadSourceMax = std::chrono::seconds(5);  // for the recovery that a corrupt source brings about
 
 // Drawn once: tells this process from any other that ever had its pid. A forked child must not attach with it.
@@ -373,11 +374,12 @@ Status Trainer::restore() {
     return Error{Code::invalid,
                  text("step ", seat_->resume_step, " can't be restored: stable state of seat ", seat_->seat,
                       " was written while it was copied, which was found only when the copy was sealed")};
-  SlotRestore copy(declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); });
+  SlotRestore copy(
+      declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); },
+      std::clamp(std::thread::hardware_concurrency(), 1u, kRestoreThreadsMax));
   if (const SlotWord word = slot.word(); word.state == SlotState::sealed) {
-    // All that has lain here is proven before the first byte is used, so that a bad source leaves the live state as it
-    // was. The sums are taken again over the very bytes that are used.
-    if (Status verified = slot.verify(); !verified)
+    // The table that the sums of the copied bytes are compared with.
+    if (Status verified = slot.verify_header(); !verified)
       return report_bad_source(restore_slot_, std::move(verified).error());
   } else {
     copy.copy_what_comes(slot, word, [this] { return session_->interrupted(); });
