@@ -11,6 +11,7 @@
 #   make bench   what protection costs and how long recovery takes, as ratios
 #   make bench-pytorch   the same for a training in PyTorch, against torchrun, torch.save and dcp.async_save
 #   make bench-reshape   reading, moving and converting checkpoints, against what this machine's disk and memory can do
+#   make bench-memory    capture and restore of 3 GiB against what this machine's memory can do, and against torch
 #   make bench-control   how long the control takes for the reports of 10,000 nodes
 #   make bench-universal   universal folders, and saves and loads of a training, against the same and against DeepSpeed and DCP
 #   make bench-scale   what a recovery costs the control, its leader and each node in jobs of 10 to 10,000 nodes, in memory
@@ -24,7 +25,7 @@ ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 SEEDS ?= 1000
 
-.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-memory bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -67,6 +68,10 @@ bench-reshape: setup
 bench-scale: setup
 	@tools/build main scale_bench
 	@bench/scale/run $(ARGS)
+
+bench-memory: setup
+	@tools/build main memory_bench
+	@bench/memory/run $(ARGS)
 
 bench-control: build
 	@tools/build main control_bench
