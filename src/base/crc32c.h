@@ -18,7 +18,8 @@ namespace pawl {
 // One table, one byte at a time: what everything else is compared with.
 [[nodiscard]] std::uint32_t crc32c_reference(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
-// The CRC of a first part followed by a second one of `second_bytes` bytes, from the CRCs of both. O(log second_bytes).
+// The CRC of a first part followed by a second one of `second_bytes` bytes, from the CRCs of both. O(log second_bytes),
+// which are fewer than 2^61.
 [[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
 // memcpy with the sum fused: returns the CRC of what `seed` is the CRC of, followed by exactly the bytes stored (each is

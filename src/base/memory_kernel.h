@@ -3,7 +3,7 @@
 // What always holds: all kernels answer what the portable one answers, and write the same bytes. Each byte of a source is
 // loaded once, so the sum is that of the bytes stored, also while somebody writes the source. Nothing outside the given
 // ranges is touched: the page beyond may be unmapped. Ranges don't overlap.
-// Large pieces bypass the caches (streaming stores), four pages in turn, a whole line of each: that is what the memory
+// Large pieces (from 1 KiB where they are summed, rows from 2 KiB) bypass the caches (streaming stores), four pages in turn, a whole line of each: that is what the memory
 // does fastest. Such stores may become visible late: memory_fence() orders them before any later store of the thread.
 // Sums here are raw: neither seed nor result is inverted (base/crc32c.h does that).
 // Thread-safe. Chosen once, at the first use: the best that runs here, or the one that PAWL_KERNEL names.
@@ -40,7 +40,7 @@ struct MemoryKernel {
 [[nodiscard]] const MemoryKernel* find_memory_kernel(std::string_view name);
 // "avx512-vpclmul, avx512, ..., portable": those that run here.
 [[nodiscard]] const char* memory_kernel_names();
-// The one in use. If PAWL_KERNEL names none that runs here, the best one (who starts things says so: job/trainer/trainer.h).
+// The one in use. If PAWL_KERNEL names none that runs here, the best one (a trainer that attaches, and `pawl doctor`, say so).
 [[nodiscard]] const MemoryKernel& memory_kernel();
 
 // What this thread has stored so far is visible to others before what it stores from now on.

@@ -12,7 +12,13 @@ constexpr unsigned long kHasCrc32 = 1ul << 7;  // HWCAP_CRC32 of asm/hwcap.h
 
 using Word [[gnu::may_alias, gnu::aligned(1)]] = std::uint64_t;
 
-#define PAWL_CRC __attribute__((target("+crc"), always_inline)) PAWL_RACY inline
+// Clang before 16 knows the extension by its bare name only.
+#if defined(__clang__) && __clang_major__ < 16
+#define PAWL_CRC_TARGET target("crc")
+#else
+#define PAWL_CRC_TARGET target("+crc")
+#endif
+#define PAWL_CRC __attribute__((PAWL_CRC_TARGET, always_inline)) PAWL_RACY inline
 
 // The instruction of arm_acle.h, which some compilers declare only where it is on for a whole file.
 PAWL_CRC std::uint32_t add_word(std::uint32_t state, std::uint64_t word) {
@@ -45,8 +51,8 @@ constexpr std::array<std::uint32_t, kLaneLines + 1> kLineFactors = [] {
 }();
 
 namespace neon {
-#define PAWL_KERNEL __attribute__((target("+crc"), always_inline)) PAWL_RACY
-#define PAWL_KERNEL_ENTRY __attribute__((target("+crc"), noinline)) PAWL_RACY
+#define PAWL_KERNEL __attribute__((PAWL_CRC_TARGET, always_inline)) PAWL_RACY
+#define PAWL_KERNEL_ENTRY __attribute__((PAWL_CRC_TARGET, noinline)) PAWL_RACY
 
 struct Line {
   uint64x2_t pair[4];

@@ -6,15 +6,16 @@
 // 1..kLaneLines), add_bytes (a few bytes, with or without storing them).
 // No include guard, on purpose.
 
+// The line `at` bytes behind both. Without storing, `to` is null.
 template <Store kStore, bool kSums>
-PAWL_KERNEL inline void one_line(std::byte* to, const std::byte* from, Sum& sum) {
+PAWL_KERNEL inline void one_line(std::byte* to, const std::byte* from, std::size_t at, Sum& sum) {
   if constexpr (kStore == Store::none) {
-    add(sum, from);
+    add(sum, from + at);
     return;
   }
-  const Line line = load(from);
-  if constexpr (kStore == Store::plain) store(to, line);
-  if constexpr (kStore == Store::stream) stream(to, line);
+  const Line line = load(from + at);
+  if constexpr (kStore == Store::plain) store(to + at, line);
+  if constexpr (kStore == Store::stream) stream(to + at, line);
   if constexpr (kSums) add(sum, line);
 }
 
@@ -34,16 +35,16 @@ PAWL_KERNEL inline std::uint32_t four_lanes(const Lanes& lanes, std::size_t line
   const std::size_t end = lines * kLineBytes;
   for (std::size_t i = 0; i < end; i += kLineBytes) {
     __builtin_prefetch(from0 + i + ahead_bytes);
-    one_line<kStore, kSums>(to0 + i, from0 + i, sum0);
+    one_line<kStore, kSums>(to0, from0, i, sum0);
     PAWL_LINE_ENDS;
     __builtin_prefetch(from1 + i + ahead_bytes);
-    one_line<kStore, kSums>(to1 + i, from1 + i, sum1);
+    one_line<kStore, kSums>(to1, from1, i, sum1);
     PAWL_LINE_ENDS;
     __builtin_prefetch(from2 + i + ahead_bytes);
-    one_line<kStore, kSums>(to2 + i, from2 + i, sum2);
+    one_line<kStore, kSums>(to2, from2, i, sum2);
     PAWL_LINE_ENDS;
     __builtin_prefetch(from3 + i + ahead_bytes);
-    one_line<kStore, kSums>(to3 + i, from3 + i, sum3);
+    one_line<kStore, kSums>(to3, from3, i, sum3);
     PAWL_LINE_ENDS;
   }
   if constexpr (!kSums) return 0;
@@ -78,7 +79,7 @@ PAWL_KERNEL inline std::uint32_t run(std::byte* to, const std::byte* from, std::
   }
   for (; size >= kLineBytes; size -= kLineBytes) {
     Sum sum{};
-    one_line<kStore, kSums>(to, from, sum);
+    one_line<kStore, kSums>(to, from, 0, sum);
     if constexpr (kSums) state = shift(state, 1) ^ remainder(sum);
     if constexpr (kStores) to += kLineBytes;
     from += kLineBytes;

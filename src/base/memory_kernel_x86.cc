@@ -10,16 +10,16 @@ namespace {
 using Word [[gnu::may_alias, gnu::aligned(1)]] = long long;
 using Half [[gnu::may_alias, gnu::aligned(1)]] = int;
 
-unsigned long long word_at(const std::byte* from) {
-  return static_cast<unsigned long long>(*reinterpret_cast<const Word*>(from));
-}
-
 // Multiplying 64 bits of a reflected remainder by these folds them onto bits that come 512 bits later. The product of two
-// reflected numbers is short of one x.
+// reflected numbers, read in place, has one x too many.
 constexpr long long kFoldFirst = static_cast<long long>(std::uint64_t{crc32c_power(512 + 63)} << 32);
 constexpr long long kFoldSecond = static_cast<long long>(std::uint64_t{crc32c_power(512 - 1)} << 32);
 
 #define PAWL_SSE42 __attribute__((target("sse4.2,pclmul"), always_inline)) PAWL_RACY inline
+
+PAWL_SSE42 unsigned long long word_at(const std::byte* from) {
+  return static_cast<unsigned long long>(*reinterpret_cast<const Word*>(from));
+}
 
 PAWL_SSE42 std::uint32_t shift_state(std::uint32_t state, std::size_t lines) {
   const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(state)),

@@ -66,7 +66,7 @@ Finding check_memory_kernel() {
   return {
       "copies", chosen == "portable" ? Verdict::warn : Verdict::ok,
       text("copied and summed by ", chosen, ", of ", memory_kernel_names()),
-      "without an instruction for CRC32C a copy with its sum takes ten times as long: capture will show in the steps"};
+      "without instructions for CRC32C (SSE4.2 with PCLMULQDQ; Arm's CRC32) a copy with its sum takes ten times as long: capture will show in the steps"};
 }
 
 Finding check_segments() {

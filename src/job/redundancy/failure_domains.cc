@@ -26,6 +26,13 @@ std::string_view next_part(std::string_view& rest, char end) {
   return part;
 }
 
+// A comment begins with its line, or behind a blank: "rack#1" is no name, and is refused instead of read as "rack".
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1))
+    if (at == 0 || kBlanks.find(line[at - 1]) != std::string_view::npos) return line.substr(0, at);
+  return line;
+}
+
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          std::string_view("._/:-").find(c) != std::string_view::npos;
@@ -79,7 +86,7 @@ Result<DomainTable> parse_domains(std::string_view file) {
   for (std::string_view rest = file; !rest.empty();) {
     std::string_view line = next_part(rest, '\n');
     ++number;
-    line = trimmed(line.substr(0, line.find('#')));
+    line = trimmed(without_comment(line));
     if (line.empty()) continue;
     if (Status added = add_line(table, line); !added) return std::move(added).error().within(text("line ", number));
   }
@@ -96,11 +103,20 @@ std::uint64_t digest_of(const DomainTable& table) {
 }
 
 Result<std::string> domain_in_slurm(std::string_view address, std::string_view pattern) {
-  const std::size_t node = address.rfind('.');
-  if (!pattern.ends_with(".node") || node == std::string_view::npos || node == 0)
-    return Error{Code::invalid, text("SLURM_TOPOLOGY_ADDR=", address, " (pattern ", pattern,
-                                     ") names no switch: the cluster has no topology; name the domains in a file")};
-  std::string name(address.substr(0, node));
+  const auto refused = [address, pattern](std::string_view why) {
+    return Error{Code::invalid, text("SLURM_TOPOLOGY_ADDR=", address, " (pattern ", pattern, ") ", why,
+                                     "; name the domains in a file")};
+  };
+  std::size_t end = 0;  // of the labels above the node, whose own name may have dots
+  std::string_view rest = pattern;
+  for (std::string_view label = next_part(rest, '.'); label == "switch" || label == "block";
+       label = next_part(rest, '.')) {
+    end = address.find('.', end == 0 ? 0 : end + 1);
+    if (end == std::string_view::npos) return refused("has fewer parts than its pattern");
+  }
+  if (!pattern.ends_with(".node") || !rest.empty()) return refused("is of a topology that pawl does not know");
+  if (end == 0) return refused("names no switch: the cluster has no topology");
+  std::string name(address.substr(0, end));
   PAWL_TRY(check_domain(name));
   return name;
 }

@@ -8,7 +8,7 @@
 //   4-7     rack2
 //
 // Or each node names its own: PAWL_DOMAIN in its environment, or the switch in Slurm's SLURM_TOPOLOGY_ADDR, which is there where
-// the cluster has a topology ("s0.s4.node12": everything before the node). Pure. Who reads files and environment: cli/job.
+// the cluster has a topology ("s0.s4.node12": what its pattern has before the node). Pure. Who reads files and environment: cli/job.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ using DomainTable = std::map<NodeId, std::string>;
 [[nodiscard]] std::uint64_t digest_of(const DomainTable& table);
 
 // The switches above the node. `pattern`: SLURM_TOPOLOGY_ADDR_PATTERN ("switch.switch.node").
-// Fails: `invalid` where there is none above it: the cluster has no topology.
+// Fails: `invalid` where there is none above it: the cluster has no topology, or none of switches or blocks.
 [[nodiscard]] Result<std::string> domain_in_slurm(std::string_view address, std::string_view pattern);
 
 // Equal numbers for equal names, in the order in which they appear; each empty name is a domain of its own.

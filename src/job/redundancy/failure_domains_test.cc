@@ -33,11 +33,16 @@ TEST(AFileOfDomains, IsRefusedWithItsLine) {
   EXPECT_NE(why("4 a b").find("failure domain \"a b\""), std::string::npos);
   EXPECT_NE(why("4 " + std::string(65, 'a')).find("1 to 64"), std::string::npos);
   EXPECT_EQ(why("# nothing\n"), "it names no node");
+  EXPECT_NE(why("0-3 rack#1").find("failure domain \"rack#1\""), std::string::npos) << "not the domain \"rack\"";
   EXPECT_EQ(why("0,,1 a"), "line 1: \"\": expected a node's number, or FIRST-LAST");
 }
 
 TEST(Slurm, NamesTheSwitchesAboveTheNode) {
   EXPECT_EQ(*domain_in_slurm("s0.s4.node12", "switch.switch.node"), "s0.s4");
+  EXPECT_EQ(*domain_in_slurm("s0.s4.n1.hpc.org", "switch.switch.node"), "s0.s4") << "a node's name may have dots";
+  EXPECT_EQ(*domain_in_slurm("b1.n7", "block.node"), "b1");
+  EXPECT_FALSE(domain_in_slurm("s0.s4", "switch.switch.node")) << "a part is missing";
+  EXPECT_FALSE(domain_in_slurm("torus:1:2:3.n1", "torus.node")) << "each node's own coordinate is no domain";
   EXPECT_FALSE(domain_in_slurm("node12", "node"));
   EXPECT_FALSE(domain_in_slurm("node12.cluster", "node")) << "a name with a dot is no switch";
   EXPECT_FALSE(domain_in_slurm("", ""));

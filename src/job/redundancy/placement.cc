@@ -36,8 +36,10 @@ class Chooser {
  public:
   Chooser(std::span<const std::uint32_t> domains, std::uint32_t domain_count)
       : domains_(domains), loads_(domains.size()), within_(domain_count) {
-    for (std::uint32_t position = 0; position < domains.size(); ++position)
+    for (std::uint32_t position = 0; position < domains.size(); ++position) {
       within_[domains[position]].insert({0, position});
+      all_.insert({0, position});
+    }
     for (std::uint32_t domain = 0; domain < domain_count; ++domain) least_.insert({0, domain});
   }
 
@@ -53,15 +55,8 @@ class Chooser {
  private:
   using Loads = std::set<std::pair<std::uint64_t, std::uint32_t>>;
 
-  // There are fewer domains than holders, so the least busy of each are enough to choose from.
   void choose_anywhere(std::uint32_t position, std::span<std::uint32_t> holders, std::size_t chosen) const {
-    if (chosen == holders.size()) return;
-    Loads candidates;
-    for (const Loads& loads : within_) {
-      auto next = loads.begin();
-      for (std::size_t i = 0; i < holders.size() + 1 && next != loads.end(); ++i, ++next) candidates.insert(*next);
-    }
-    for (const auto& [load, candidate] : candidates) {
+    for (const auto& [load, candidate] : all_) {
       if (chosen == holders.size()) return;
       if (candidate != position && std::ranges::count(holders.first(chosen), candidate) == 0)
         holders[chosen++] = candidate;
@@ -73,14 +68,17 @@ class Chooser {
     Loads& loads = within_[domain];
     least_.erase({loads.begin()->first, domain});
     loads.erase({loads_[holder], holder});
+    all_.erase({loads_[holder], holder});
     loads_[holder] += weight;
     loads.insert({loads_[holder], holder});
+    all_.insert({loads_[holder], holder});
     least_.insert({loads.begin()->first, domain});
   }
 
   std::span<const std::uint32_t> domains_;
   std::vector<std::uint64_t> loads_;  // of each position
-  std::vector<Loads> within_;         // of each domain: its positions by what they hold
+  Loads all_;                         // positions, by what they hold
+  std::vector<Loads> within_;         // the same of each domain
   Loads least_;                       // domains, by what their least busy position holds
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPieceBytes = 4096;  // a cut falls on a multiple of it
 constexpr std::uint32_t kLossesMax = 64;
+constexpr std::uint64_t kGroupBytesMax = std::uint64_t{1} << 44;  // so that no sum of them wraps
 constexpr std::size_t kNamedMax = 8;
 
 Error refusal(std::string why) {
@@ -55,9 +56,12 @@ std::uint64_t digest_of(const ProtectionPlan& plan) {
   for (const StateGroup& group : plan.groups) {
     fnv.mix(group.bytes);
     fnv.mix(group.digest);
+    fnv.mix(group.seats.size());
     for (const Seat seat : group.seats) fnv.mix(seat.value);
   }
+  for (const std::uint32_t domain : plan.domains) fnv.mix(domain);
   for (const Stripe& stripe : plan.stripes) {
+    fnv.mix(std::uint64_t{stripe.data.size()} << 32 | stripe.at.size());
     for (const StreamExtent& extent : stripe.data) {
       fnv.mix(extent.group.value);
       fnv.mix(extent.begin);
@@ -86,6 +90,9 @@ Status check_groups(const std::vector<StateGroup>& groups, std::uint32_t seat_co
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::vector<Seat>& seats = groups[i].seats;
     if (seats.empty()) return refusal(text("group ", i, " has no seat"));
+    if (groups[i].bytes > kGroupBytesMax)
+      return refusal(text("group ", i, " has ", groups[i].bytes, " bytes; more than ", kGroupBytesMax,
+                          " in one seat are not possible"));
     for (std::size_t j = 0; j < seats.size(); ++j) {
       if (seats[j].value >= seat_count)
         return refusal(text("group ", i, ": seat ", seats[j], " is none of the job's ", seat_count));
@@ -160,23 +167,25 @@ class PlanMaker {
 
   // Sends the copies that it lacks.
   void complete(Stripe stripe) {
+    const std::size_t wanted = std::size_t{plan_.policy.losses} + 1;
     std::vector<std::uint32_t> domains;
-    for (const Fragment& fragment : stripe.at)
-      if (const std::uint32_t domain = ring_.domain_of(fragment.position); std::ranges::count(domains, domain) == 0)
+    for (std::size_t i = 0; i < stripe.at.size() && domains.size() < wanted; ++i)
+      if (const std::uint32_t domain = ring_.domain_of(stripe.at[i].position); std::ranges::count(domains, domain) == 0)
         domains.push_back(domain);
     const std::uint32_t feeder = stripe.at.front().shelf.of;
     const auto holders = ring_.holders_at(stripe.at.front().position);
-    for (std::uint32_t i = 0; i < holders.size() && domains.size() <= plan_.policy.losses; ++i) {
-      const std::uint32_t domain = ring_.domain_of(holders[i]);
-      const bool is_new = std::ranges::count(domains, domain) == 0;
-      if (!is_new && !(is_short_of_domains() && is_elsewhere(stripe, holders[i]))) continue;
+    const auto send_to = [&](std::uint32_t i) {
       stripe.at.push_back({{ShelfKind::copy, feeder, i}, FragmentFill::sent, holders[i]});
-      domains.push_back(domain);
-    }
+      domains.push_back(ring_.domain_of(holders[i]));
+    };
+    for (std::uint32_t i = 0; i < holders.size() && domains.size() < wanted; ++i)
+      if (std::ranges::count(domains, ring_.domain_of(holders[i])) == 0) send_to(i);
+    // Too few domains, by consent: other nodes at least.
+    for (std::uint32_t i = 0; i < holders.size() && domains.size() < wanted; ++i)
+      if (is_elsewhere(stripe, holders[i])) send_to(i);
     plan_.stripes.push_back(std::move(stripe));
   }
 
-  [[nodiscard]] bool is_short_of_domains() const { return plan_.policy.losses >= ring_.domain_count(); }
   static bool is_elsewhere(const Stripe& stripe, std::uint32_t position) {
     return std::ranges::none_of(stripe.at, [position](const Fragment& one) { return one.position == position; });
   }

@@ -422,6 +422,16 @@ void expect_apart(const ProtectionPlan& plan) {
 }
 
 // The budgets are what a sum over all fragments says: with one byte less the plan is refused.
+// Fewer than were asked for, but no domain is left out.
+void expect_every_domain(const ProtectionPlan& plan) {
+  const std::set<std::uint32_t> all(plan.domains.begin(), plan.domains.end());
+  for (const Stripe& stripe : plan.stripes) {
+    std::set<std::uint32_t> covered;
+    for (const Fragment& fragment : stripe.at) covered.insert(plan.domains[fragment.position]);
+    ASSERT_EQ(covered, all);
+  }
+}
+
 void expect_budgets(const RandomPlan& drawn, const ProtectionPlan& plan) {
   std::map<std::uint32_t, std::uint64_t> memory, sent;
   for (const Stripe& stripe : plan.stripes)
@@ -445,6 +455,31 @@ void expect_budgets(const RandomPlan& drawn, const ProtectionPlan& plan) {
   }
 }
 
+TEST(APlan, ByConsentLeavesNoDomainOut) {
+  const Positions positions{std::vector<std::uint32_t>(8, 1), {0, 0, 1, 1, 2, 2, 3, 3}};
+  ProtectionPolicy policy;
+  policy.losses = 4;
+  policy.accepts_less = true;
+  for (const bool cut : {false, true}) {
+    policy.cut_own = cut;
+    const auto plan = protect({{{Seat(0), Seat(3), Seat(5)}, 100'000, 1}}, positions, policy);
+    ASSERT_TRUE(plan) << plan.error().what;
+    expect_every_domain(*plan);
+  }
+}
+
+TEST(APlan, OfMoreBytesThanThereCanBeIsRefused) {
+  const Positions positions{{1, 1}, {}};
+  ProtectionPolicy policy;
+  for (const std::uint64_t bytes : {std::uint64_t{1} << 63, ~std::uint64_t{0}})
+    for (const bool cut : {false, true}) {
+      policy.cut_own = cut;
+      const auto refused = protect({{{Seat(0), Seat(1)}, bytes, 1}}, positions, policy);
+      ASSERT_FALSE(refused);
+      EXPECT_NE(refused.error().what.find("are not possible"), std::string::npos) << refused.error().what;
+    }
+}
+
 TEST(RandomPlans, KeepEveryByteThroughAnyLossThatTheyPromise) {
   std::mt19937_64 random(20);
   std::uint32_t made = 0, refused = 0, degraded = 0, unsent = 0;
@@ -461,6 +496,7 @@ TEST(RandomPlans, KeepEveryByteThroughAnyLossThatTheyPromise) {
     }
     if (!plan->degraded.empty()) {
       ++degraded;
+      expect_every_domain(*plan);
       continue;
     }
     ++made;
