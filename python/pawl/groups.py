@@ -36,6 +36,7 @@ _OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_l
 
 
 _groups_asked_for = 0
+_quiet_depth = 0  # how many calls that spread a module's state are running, one inside of the other
 
 
 def groups_asked_for() -> int:
@@ -383,11 +384,14 @@ def _quiet(original: Callable[..., Any]) -> Callable[..., Any]:
     """DDP, FSDP and tensor parallelism give ranks the module's state with it: a restore does that anyway."""
     @functools.wraps(original)
     def spread(*args: Any, **kwargs: Any) -> Any:
+        global _quiet_depth
+        _quiet_depth += 1
         _extension.load().set_build_quiet(True)
         try:
             return original(*args, **kwargs)
         finally:
-            _extension.load().set_build_quiet(False)
+            _quiet_depth -= 1
+            _extension.load().set_build_quiet(_quiet_depth > 0)
 
     return spread
 

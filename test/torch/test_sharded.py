@@ -65,6 +65,9 @@ class ShardTrapTest(TrapTest):
                 self.refused("cut_teacher", f"Sequential.{name}, and 3 more, was cut over the ranks",
                              "src_data_rank=None", TRAP_FORM=form)
 
+    def test_a_module_that_is_cut_within_another_one(self):
+        self.equal("nested_cut", kill="1:6,0:10", spares=1)
+
     def test_parts_whose_root_is_not_protected(self):
         self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
                    kill="1:7,0:11")
