@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pawl import script_frames, volatile_state
+from pawl import script_frames, sharded, volatile_state
 from pawl.errors import Refused
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Carried:
         """To the model."""
         if self._before is not None and _is_tensor(value) and value.layout is _strided() and (
                 value.device.type != "meta"):
-            self._given.append(value.untyped_storage())
+            self._given.append(sharded.memory_of(value).untyped_storage())
 
     def name_of(self, value: Any) -> str | None:
         if not self._found or not _is_tensor(value):
@@ -285,7 +285,7 @@ def _strided() -> Any:
 
 
 def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return int(sharded.memory_of(tensor).untyped_storage()._cdata)
 
 
 # Digests ----------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _leaves_of(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any) -> int:
-    """32 bits. Of large tensors a fixed sample of the elements is read."""
+    """32 bits. Of large tensors a fixed sample of the elements is read, of a DTensor only what this rank has."""
     if _is_tensor(value):
         return _tensor_digest(value)
     shown = repr(value) if _plain(value) else type(value).__qualname__
@@ -321,7 +321,10 @@ def _tensor_digest(tensor: Any) -> int:
     start = zlib.crc32(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
     if tensor.requires_grad or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return start
-    values, count = tensor.detach(), tensor.numel()
+    values = sharded.memory_of(tensor.detach())
+    if sharded.is_other_kind(values):
+        return start
+    count = values.numel()
     try:
         if count * values.element_size() > WHOLE_BYTES:
             values = values.take(_places(count))

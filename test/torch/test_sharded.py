@@ -5,11 +5,17 @@ import os
 import sys
 import unittest
 
+import torch
+import torch.distributed as dist
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from campaign import Campaign, harness  # noqa: E402
-from torch.distributed.tensor import distribute_tensor  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 from trap_job import TrapTest  # noqa: E402
+
+from pawl import witness  # noqa: E402
 
 # FSDP2 exchanges nothing after the optimizer's step.
 IN_A_STEP = [
@@ -45,6 +51,22 @@ class EightRanksTest(Campaign):
                             [("compute", 3, 4)], parallel="tp-hsdp")
 
 
+class DigestTest(unittest.TestCase):
+    """Of what a module is given, by which a step that is done again is compared (python/pawl/witness.py)."""
+
+    def test_dtensors_by_what_this_rank_has_of_them(self):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        mesh = init_device_mesh("cpu", (1,))
+        for columns in (8, 4000):  # read whole, and by a sample
+            with self.subTest(columns=columns):
+                rows = torch.arange(8.0 * columns).view(8, columns)
+                digests = [witness.digest(DTensor.from_local(each, mesh, [Shard(0)]))
+                           for each in (rows, rows + 1, rows.clone())]
+                self.assertEqual(digests[0], digests[2])
+                self.assertNotEqual(digests[0], digests[1])
+
+
 class ShardTrapTest(TrapTest):
     def test_replicas_of_shards_and_an_exception_in_backward(self):
         said = self.equal("hsdp", "of 4 ranks are here", kill="1:6,0:10,3:13node", spares=1, nodes=4)
@@ -64,6 +86,9 @@ class ShardTrapTest(TrapTest):
             with self.subTest(form=form):
                 self.refused("cut_teacher", f"Sequential.{name}, and 3 more, was cut over the ranks",
                              "src_data_rank=None", TRAP_FORM=form)
+
+    def test_modules_that_are_given_dtensors(self):
+        self.equal("dtensor_inputs", kill="1:6,0:10", spares=1)
 
     def test_a_module_that_is_cut_within_another_one(self):
         self.equal("nested_cut", kill="1:6,0:10", spares=1)
