@@ -731,6 +731,7 @@ def modes_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
 def _switches_part(name: str, shards: list[Any]) -> volatile_state.Part:
     """How FSDP2 exchanges gradients, and when it gathers: a step that was lost may have left it as no other rank has
     it."""
+    sharded.switches(shards)  # remembers what the script may switch away before the first save
     return volatile_state.Part(name, lambda: sharded.switches(shards),
                                lambda saved: sharded.put_switches_back(shards, saved))
 

@@ -10,6 +10,7 @@ communication, but for what torch waits for in reset(). The training thread's.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -182,20 +183,43 @@ _SWITCHES = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "grad
              "force_sum_reduction_for_comms", "reduce_scatter_unused_params", "unshard_in_backward")
 
 
+# Of groups for which fully_shard() was given a number as reshard_after_forward: the mesh of so many ranks over which they
+# are cut after a forward pass, which set_reshard_after_forward() can't bring back.
+_smaller: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _after_forward(group: Any) -> str:
+    """What becomes of its parameters after a forward pass. Remembers a smaller mesh."""
+    info = group.post_forward_mesh_info
+    if info is None or info is group.mesh_info:
+        return "gathered" if info is None else "sharded"
+    _smaller[group] = info
+    return "cut over fewer"
+
+
+def _put_after_forward_back(group: Any, saved: str) -> None:
+    if saved == _after_forward(group):
+        return
+    if saved == "cut over fewer" and group not in _smaller:
+        raise Refused(f"{_name_of(group.fsdp_params[0])} was cut over fewer ranks after each forward pass "
+                      f"(reshard_after_forward=N), and is not in this process: call fully_shard() with it on every rank")
+    group.post_forward_mesh_info = {"gathered": None, "sharded": group.mesh_info,
+                                    "cut over fewer": _smaller.get(group)}[saved]
+
+
 def switches(modules: list[Any]) -> dict[str, Any]:
     """As set_requires_gradient_sync() and its like have set them, all of which each rank must have alike."""
     return {"groups": [[getattr(group, name, None) for name in _SWITCHES] for group in _groups(modules)],
-            "stays_gathered": [group.post_forward_mesh_info is None for group in _groups(modules)],
+            "after_forward": [_after_forward(group) for group in _groups(modules)],
             "last_backward": [module._get_fsdp_state()._state_ctx.is_last_backward for module in modules]}
 
 
 def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
-    for group, values, stays in zip(_groups(modules), saved["groups"], saved["stays_gathered"], strict=True):
+    for group, values, after in zip(_groups(modules), saved["groups"], saved["after_forward"], strict=True):
         for name, value in zip(_SWITCHES, values, strict=True):
             if hasattr(group, name):
                 setattr(group, name, value)
-        if stays != (group.post_forward_mesh_info is None):
-            group.post_forward_mesh_info = None if stays else group.mesh_info
+        _put_after_forward_back(group, after)
     for module, value in zip(modules, saved["last_backward"], strict=True):
         module._get_fsdp_state()._state_ctx.is_last_backward = value
 

@@ -93,6 +93,9 @@ class ShardTrapTest(TrapTest):
     def test_a_module_that_is_cut_within_another_one(self):
         self.equal("nested_cut", kill="1:6,0:10", spares=1)
 
+    def test_parameters_that_fewer_ranks_keep_after_a_forward_pass(self):
+        self.equal("fsdp2_fewer_ranks", kill="1:8,0:10", spares=1, nodes=4)
+
     def test_parts_whose_root_is_not_protected(self):
         self.equal("fsdp2_parts", "of 2 ranks are here", "gradients are added up over several steps",
                    kill="1:7,0:11")
