@@ -10,13 +10,15 @@ import torch.distributed as dist
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from campaign import Campaign, harness  # noqa: E402
+from campaign import GPT, SMALL_GPT, Campaign, harness  # noqa: E402
+from leaks import Leaks  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 from trap_job import TrapTest  # noqa: E402
 
 from pawl import witness  # noqa: E402
 
+COUNTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "counted_gpt.py")
 # FSDP2 exchanges nothing after the optimizer's step.
 IN_A_STEP = [
     ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
@@ -49,6 +51,14 @@ class EightRanksTest(Campaign):
     def test_replicas_of_shards_of_layers_that_pairs_of_ranks_share(self):
         self.large_campaign([("fence", "node", 6), ("allreduce", "trainer", 1)],
                             [("compute", 3, 4)], parallel="tp-hsdp")
+
+
+class ShardLeakTest(Leaks):
+    def test_swaps_under_fsdp2_leave_nothing_behind(self):
+        self.swap(COUNTED, plain=GPT, parallel="fsdp2", device_ms=5, **SMALL_GPT)
+
+    def test_swaps_under_tensor_parallelism_within_fsdp2_leave_nothing_behind(self):
+        self.swap(COUNTED, plain=GPT, parallel="tp-fsdp2", device_ms=5, **SMALL_GPT)
 
 
 class DigestTest(unittest.TestCase):
