@@ -24,16 +24,16 @@ def results(folder, nodes):
 
 
 class TrapTest(JobTest):
-    def plain(self, name, nodes=2):
+    def plain(self, name, nodes=2, **variables):
         """The script in plain PyTorch, undisturbed; once for each version of it."""
-        key = hashlib.sha256(torch.__version__.encode())
+        key = hashlib.sha256(f"{torch.__version__} {sorted(variables.items())}".encode())
         for path in ("trap", name):
             with open(os.path.join(TRAPS, path + ".py"), "rb") as file:
                 key.update(file.read())
 
         def run(folder):
-            torch_job.run_plain(os.path.join(TRAPS, name + ".py"), folder, nodes, {}, TRAP_FOLDER=folder)
-        kept = f"trap-{name}-{key.hexdigest()[:16]}"
+            torch_job.run_plain(os.path.join(TRAPS, name + ".py"), folder, nodes, {}, TRAP_FOLDER=folder, **variables)
+        kept = f"trap-{os.path.basename(name)}-{key.hexdigest()[:16]}"
         harness.made_once(kept, run)
         return results(os.path.join(harness.CACHE, kept), nodes)
 
@@ -48,10 +48,10 @@ class TrapTest(JobTest):
             self.assertEqual(kill.count(":"), died, said)
             return results(folder, nodes) if code == 0 else None, said
 
-    def equal(self, name, *words, kill="1:9", spares=0, nodes=2):
+    def equal(self, name, *words, kill="1:9", spares=0, nodes=2, **variables):
         """The result is that of the plain run, and these words were said on the way."""
-        found, said = self.killed(name, kill, spares=spares, nodes=nodes)
-        expected = self.plain(name, nodes)
+        found, said = self.killed(name, kill, spares=spares, nodes=nodes, **variables)
+        expected = self.plain(name, nodes, **variables)
         for seat, each in expected.items():
             differing = [key for key in {**each, **found[seat]} if each.get(key) != found[seat].get(key)]
             self.assertEqual([], differing, f"seat {seat} differs\n{said}")
