@@ -49,8 +49,8 @@ class Held:
 
     @property
     def memory(self) -> torch.Tensor:
-        """What this rank holds of it."""
-        return sharded.memory_of(self.tensor)
+        """What this rank holds of it, of complex numbers as pairs of real ones."""
+        return _as_real(sharded.memory_of(self.tensor))
 
 
 @dataclass
@@ -617,6 +617,13 @@ def dtype_number(tensor: torch.Tensor) -> int | None:
     return known.index(tensor.dtype) if tensor.dtype in known else None
 
 
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory."""
+    import torch
+    pairs = tensor.is_complex() and not tensor.is_conj() and tensor.layout == torch.strided
+    return torch.view_as_real(tensor.detach()) if pairs else tensor
+
+
 def storage_order(tensor: torch.Tensor) -> torch.Tensor | None:
     """The same elements as a contiguous view, dims in the order in which they lie in memory; None: there are gaps."""
     tensor = tensor.detach()
@@ -630,7 +637,9 @@ def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
     import torch
     if sharded.is_dtensor(tensor):
         sharded.refuse_mesh(name, tensor.device_mesh, world)
-    tensor = sharded.memory_of(tensor)
+        tensor = sharded.memory_of(tensor)
+    else:
+        tensor = _as_real(tensor)
     if sharded.is_other_kind(tensor):
         raise Refused(f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes pawl doesn't know: it can't "
                       f"be protected")

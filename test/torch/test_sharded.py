@@ -3,6 +3,7 @@ offers, and what is refused. Deaths that every run of the tests sees are in test
 import inspect
 import os
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -12,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from campaign import GPT, SMALL_GPT, Campaign, harness  # noqa: E402
 from leaks import Leaks  # noqa: E402
+from test_drill import PYTHON, run_drill  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 from trap_job import TrapTest  # noqa: E402
@@ -19,6 +21,7 @@ from trap_job import TrapTest  # noqa: E402
 from pawl import witness  # noqa: E402
 
 COUNTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "counted_gpt.py")
+STRANGERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "strangers")
 # FSDP2 exchanges nothing after the optimizer's step.
 IN_A_STEP = [
     ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
@@ -51,6 +54,25 @@ class EightRanksTest(Campaign):
     def test_replicas_of_shards_of_layers_that_pairs_of_ranks_share(self):
         self.large_campaign([("fence", "node", 6), ("allreduce", "trainer", 1)],
                             [("compute", 3, 4)], parallel="tp-hsdp")
+
+
+class StrangersTest(unittest.TestCase):
+    """Scripts as public tutorials have them, with the few lines that pawl needs, under `pawl drill`."""
+
+    def drill(self, script, *flags, arguments=()):
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            code, out, err = run_drill(*arguments, command=[PYTHON, os.path.join(STRANGERS, script), *flags], folder=folder)
+        self.assertEqual(0, code, out + err)
+        self.assertIn("bitwise equal: 3 faults", out)
+        self.assertNotIn("starts cold", err)
+
+    def test_fsdp2(self):
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            self.drill("fsdp2_tutorial.py", "--explicit-prefetching", "--mixed-precision", "--out-dir", folder)
+            self.assertEqual([], os.listdir(folder), "what the runs wrote was to be taken back")
+
+    def test_tensor_parallelism_within_fsdp2(self):
+        self.drill("fsdp_tp_tutorial.py", arguments=["--nnodes", "4"])
 
 
 class ShardLeakTest(Leaks):
