@@ -7,8 +7,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
+#include "env/clock.h"
 #include "job/snapshot/arena.h"
 #include "job/trainer/capture_source.h"
 #include "job/trainer/copy_plan.h"
@@ -17,13 +19,15 @@ namespace pawl::job {
 
 class BucketCopier {
  public:
-  // Both must outlive this object.
-  BucketCopier(const CaptureSource& source, const CopyKernel& kernel) : source_(source), kernel_(kernel) {}
+  // All must outlive this object.
+  BucketCopier(const CaptureSource& source, const CopyKernel& kernel, Clock& clock = real_clock())
+      : source_(source), kernel_(kernel), clock_(clock) {}
 
   // A new window: from bucket 0 on, not cancelled.
   void reset() {
     cancelled_ = false;
     next_ = 0;
+    notify_at_ns_ = 0;
   }
   // Where to, opened for this step.
   void set_slot(Slot slot, Generation generation, Step step) {
@@ -35,21 +39,30 @@ class BucketCopier {
   // The threads that found nothing to take have counted past the end: on with this bucket.
   void continue_at(std::uint32_t bucket) { next_ = bucket; }
 
-  // Takes buckets up to `end` until there are none or the window is cancelled. Notifies pawld now and then, and counts
-  // the time in the page.
+  // Takes buckets up to `end` until there are none or the window is cancelled. Notifies pawld of the first one, then not
+  // more often than kNoticeInterval, all threads together, and at the end; counts the time in the page.
   void copy_until(std::uint32_t end);
+  // Of the buckets up to where the threads are to go, so many are taken.
+  [[nodiscard]] std::uint32_t taken() const { return next_.load(std::memory_order_relaxed); }
+
+  // A notice costs both ends a system call and pawld a turn of its loop: by time it is the same at any speed of memory.
+  // In so much time a wire gets a few MB.
+  static constexpr Duration kNoticeInterval = std::chrono::milliseconds(1);
 
   void cancel() { cancelled_ = true; }
   [[nodiscard]] bool cancelled() const { return cancelled_; }
 
  private:
+  [[nodiscard]] bool is_time_to_notify();
   const CaptureSource& source_;
   const CopyKernel& kernel_;
+  Clock& clock_;
   Slot slot_;
   Generation generation_;
   Step step_;
   std::atomic<bool> cancelled_{false};
   std::atomic<std::uint32_t> next_{0};
+  std::atomic<std::int64_t> notify_at_ns_{0};  // not before
 };
 
 }  // namespace pawl::job

@@ -27,6 +27,14 @@ std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t siz
 }
 const CopyKernel kWatched{"watched", &watched_copy};
 
+struct TestClock final : Clock {
+  Duration now() override { return time += Duration(1); }  // some of it passes always
+  Duration boottime() override { return time; }
+  Duration wall() override { return time; }
+  void sleep(Duration duration) override { time += duration; }
+  Duration time{1};
+};
+
 class BucketCopierTest : public ::testing::Test {
  protected:
   BucketCopierTest() : state_(kBuckets * kTestBucketBytes / 8) {
@@ -57,7 +65,8 @@ class BucketCopierTest : public ::testing::Test {
   std::vector<std::byte*> bases_;
   CaptureSource source_;
   std::atomic<int> notices_{0};
-  BucketCopier copier_{source_, kWatched};
+  TestClock clock_;
+  BucketCopier copier_{source_, kWatched, clock_};
 };
 
 TEST_F(BucketCopierTest, CopiesUpToTheEndAndGoesOnFromThere) {
@@ -98,12 +107,23 @@ TEST_F(BucketCopierTest, TakesNoBucketOnceItIsCancelledUntilItIsReset) {
   EXPECT_EQ(ready(), kBuckets);
 }
 
-TEST_F(BucketCopierTest, NotifiesPawldOfEachMebibyteAndOfTheRest) {
-  copier_.copy_until(kBuckets);
-  EXPECT_EQ(notices_, 3);
+// The first one at once, then by time, and the rest at the end.
+TEST_F(BucketCopierTest, NotifiesPawldByTime) {
+  const auto notices = [this](Duration bucket_takes) {
+    before_each_copy = [this, bucket_takes] { clock_.time += bucket_takes; };
+    notices_ = 0;
+    copier_.reset();
+    copier_.copy_until(kBuckets);
+    return notices_.load();
+  };
+  const auto buckets = static_cast<int>(kBuckets);
+  EXPECT_EQ(notices(BucketCopier::kNoticeInterval), buckets);
+  EXPECT_EQ(notices(BucketCopier::kNoticeInterval / 10), (buckets + 9) / 10 + (buckets % 10 == 1 ? 0 : 1));
+  EXPECT_EQ(notices(Duration::zero()), 2);
+  notices_ = 0;
   copier_.continue_at(kBuckets);
   copier_.copy_until(kBuckets);  // nothing new
-  EXPECT_EQ(notices_, 3);
+  EXPECT_EQ(notices_, 0);
 }
 
 }  // namespace
