@@ -31,12 +31,18 @@
  *   PAWL_FENCE_DEADLINE_MS  How long pawl_fence waits for the copy; then the window is void and the step unprotected.
  *                           1 to 86400000, default 10000. Lower: a slow copy delays training less. Higher: steps of
  *                           large models on busy machines still become protected.
- *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64, default: a quarter of the cores, at least 1 and at most
- *                           2. More: shorter copies where memory bandwidth is free, fewer cores for training.
+ *   PAWL_FENCE_SHARE        How much of the steps' time all waits at fences may take together, in percent: 0 to 100,
+ *                           default 10. A copy that needs more than what is left of it is void, and the time is saved
+ *                           for a later step, so that a large state is still protected in some steps. At first a whole
+ *                           deadline is left. "strict": every fence waits until the copy is done, however long.
+ *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64. Default: as many as windows need, at most a quarter of the
+ *                           cores and 8, at least 1. More: shorter copies where memory bandwidth is free, fewer cores for training.
  *   PAWL_COMPARED_WINDOWS   How many windows are compared with the state that they were copied from and found right, and
  *                           are sealed only at their fence: the first ones, and again after one that was written. 0 to
  *                           4294967295, default 8. Of other windows one bucket is looked at. More: finds programs that write stable state in an open window, also if they
  *                           begin to do so late; each of these windows is protected a part of a step later.
+ *   PAWL_PARANOID           1: all stable state is hashed when a window opens and again at its fence, and a tensor that was
+ *                           written meanwhile is named. For debugging: the training thread does both. Default: 0.
  *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,
  *                           default 262144. Larger: fewer messages. Smaller: less to repeat after a fault. It must be
  *                           the same on all nodes, because a seat may move.
@@ -315,9 +321,10 @@ PAWL_API pawl_status pawl_fault_report_lost(pawl_trainer* trainer, const char* w
  * recovery. PAWL_OK: *seat (may be NULL) is filled in. A spare may wait here in a second thread; meanwhile its main
  * thread may call pawl_role_of, pawl_world, pawl_progress, pawl_committed_step and pawl_interrupted, nothing else. */
 PAWL_API pawl_status pawl_recover_join(pawl_trainer* trainer, pawl_seat* seat);
-/* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified as it is copied, by all cores at once. The
- * layout must be sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also if the source proved
- * corrupt: pawl looks for another one; the tensors then have parts of it until the next pawl_restore. PAWL_INVALID: stable state was written while that step was copied. */
+/* Restores the state of resume_step into the declared tensors and blobs; each bucket is verified as it is copied, by all
+ * cores at once. The layout must be sealed, unless resume_step is 0 (then there is nothing to do). PAWL_RECOVER also if
+ * the source proved corrupt: pawl looks for another one; the tensors then have parts of it until the next pawl_restore.
+ * PAWL_INVALID: stable state was written while that step was copied. */
 PAWL_API pawl_status pawl_restore(pawl_trainer* trainer);
 /* This seat is ready; waits until all are. The layout must be sealed, unless resume_step is 0. */
 PAWL_API pawl_status pawl_recover_done(pawl_trainer* trainer);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "job/trainer/fence_budget.h"
 
 namespace pawl::job {
 namespace {
@@ -20,6 +21,7 @@ constexpr Duration kInterruptionInterval = milliseconds(2);
 // Of how many buckets the sums are taken when a window opens: one that is compared later, and any other.
 constexpr std::uint32_t kSummedBucketsMax = 256;
 constexpr std::uint32_t kSummedBuckets = 1;
+constexpr const char* kTooLate = "the copy needs more time than fences may wait (PAWL_FENCE_SHARE)";
 constexpr const char* kWritten = "stable state was written while its window was open";
 
 void add(PageWord& word, std::uint64_t value) {
@@ -35,11 +37,12 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
     return Error{Code::invalid, text("the window of step ", window_.result.step, " is open: pawl_fence comes first")};
   if (threads_.empty()) PAWL_TRY(start_threads());
   const bool compared = compared_left_ > 0;
-  check_.begin(compared ? kSummedBucketsMax : kSummedBuckets);
+  check_.begin(paranoid_ ? UINT32_MAX : compared ? kSummedBucketsMax : kSummedBuckets);
+  opened_at_ = real_clock().now();
   std::lock_guard lock(mutex_);
   state_ = {generation, step, samples};
   copier_.reset();
-  window_.begin(step, compared);
+  window_.begin(step, compared, pace_.thread_count() - 1);
   open_ = true;
   staged_ = false;
   changed_.notify_all();
@@ -98,8 +101,11 @@ void Capture::cancel(std::string why) {
 }
 
 WindowResult Capture::fence(FenceOptions options) {
+  const Duration begun = real_clock().now();
+  const Deadline worth = options.wait_max == Duration::max() ? Deadline::never() : Deadline::in(options.wait_max);
   std::unique_lock lock(mutex_);
   settle(lock);
+  if (comes_too_late(options.wait_max)) cancel(kTooLate);
   window_.last_chance = !options.waits_for_slot;
   window_.needed = options.waits_for_slot;
   changed_.notify_all();
@@ -108,13 +114,18 @@ WindowResult Capture::fence(FenceOptions options) {
       cancel("a recovery or a stop is pending");
     } else if (options.deadline.passed()) {
       cancel("the fence's deadline passed (PAWL_FENCE_DEADLINE_MS)");
+    } else if (worth.passed()) {
+      cancel(kTooLate);
     }
     // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the
     // copy of one bucket.
     source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
-    changed_.wait_for(lock, std::min(options.deadline.left(), kInterruptionInterval) + microseconds(10));
+    changed_.wait_for(lock,
+                      std::min({options.deadline.left(), worth.left(), kInterruptionInterval}) + microseconds(10));
   }
   if (window_.result.written) mark_if_sealed();
+  if (window_.copying_since > Duration::zero())
+    pace_.window_closed(begun - opened_at_, window_.copied > Duration::zero() ? window_.copied : Duration::max() / 128);
   window_.stage = Stage::idle;
   open_ = false;
   // Only what was compared and found right counts; whoever writes once may do it again.
@@ -124,6 +135,14 @@ WindowResult Capture::fence(FenceOptions options) {
     --compared_left_;
   }
   return window_.result;
+}
+
+// The rest of the copy takes longer than the fence may wait.
+bool Capture::comes_too_late(Duration wait_max) const {
+  if (window_.stage != Stage::copying || wait_max == Duration::max()) return false;
+  const Duration spent = real_clock().now() - window_.copying_since;
+  const std::optional<Duration> left = time_left(spent, copier_.taken(), source_.plan->first_volatile_bucket());
+  return left && *left > wait_max;
 }
 
 void Capture::stop(std::string why) {
@@ -142,9 +161,8 @@ void Capture::stop(std::string why) {
 
 Status Capture::start_threads() {
   for (std::uint32_t i = 0; i < thread_count_; ++i) {
-    const bool leads = i == 0;
-    Result<Thread> thread = Thread::start(text("pawl-copy", i), [this, leads] { leads ? lead() : help(); });
-    if (!thread && leads) return std::move(thread).error();
+    Result<Thread> thread = Thread::start(text("pawl-copy", i), [this, i] { i == 0 ? lead() : help(i - 1); });
+    if (!thread && i == 0) return std::move(thread).error();
     if (!thread) break;  // fewer will do
     threads_.push_back(std::move(*thread));
   }
@@ -170,11 +188,13 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   }
   copier_.set_slot(*slot, state_.generation, state_.step);
   window_.stage = Stage::copying;
+  window_.copying_since = real_clock().now();
   changed_.notify_all();
 
   lock.unlock();
   copier_.copy_until(source_.plan->first_volatile_bucket());
   lock.lock();
+  if (!copier_.cancelled()) window_.copied = real_clock().now() - window_.copying_since;
   changed_.wait(lock, [this] { return window_.may_finish(copier_.cancelled()); });
   copier_.continue_at(source_.plan->first_volatile_bucket());
   window_.stage = Stage::finishing;
@@ -263,11 +283,11 @@ void Capture::resolve(bool captured, std::string why) {
 
 // --- The other copy threads.
 
-void Capture::help() {
+void Capture::help(std::uint32_t index) {
   std::uint64_t helped = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || window_.wants_helper(helped); });
+    changed_.wait(lock, [&] { return ending_ || window_.wants_helper(index, helped); });
     if (ending_) return;
     helped = window_.number;
     ++window_.helping;

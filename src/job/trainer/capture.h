@@ -29,16 +29,19 @@
 #include "job/trainer/bucket_copier.h"
 #include "job/trainer/capture_source.h"
 #include "job/trainer/capture_window.h"
+#include "job/trainer/copy_pace.h"
 #include "job/trainer/copy_plan.h"
 #include "job/trainer/window_check.h"
 
 namespace pawl::job {
 
 struct CaptureOptions {
-  std::uint32_t thread_count = 1;  // 1..64. Higher: shorter windows, where cores are free
+  std::uint32_t thread_count = 1;  // 1..64, at most. Higher: shorter windows, where cores are free
   const CopyKernel* kernel = &default_copy_kernel();
   std::uint32_t compared_window_count = 0;  // so many are compared in full and found right
   std::uint64_t seed = 0;                   // which bucket of a later one is looked at
+  std::uint32_t thread_count_min = 0;       // from there to thread_count as windows need them; 0: always thread_count
+  bool paranoid = false;                    // of every window all buckets are looked at, when it opens and at its fence
 };
 
 // Whose state the open window is.
@@ -54,8 +57,10 @@ class Capture {
       : arena_(std::move(arena)),
         source_(std::move(source)),
         thread_count_(options.thread_count),
+        paranoid_(options.paranoid),
         compared_window_count_(options.compared_window_count),
         compared_left_(options.compared_window_count),
+        pace_(options.thread_count_min == 0 ? options.thread_count : options.thread_count_min, options.thread_count),
         check_(*source_.plan, source_.bases, options.seed),
         copier_(source_, *options.kernel) {}
   ~Capture() { stop("detached"); }
@@ -75,7 +80,8 @@ class Capture {
 
   struct FenceOptions {
     Deadline deadline = Deadline::never();  // then the window is void
-    bool waits_for_slot = false;            // only where nothing changes any more (pawl_finish): it is captured
+    Duration wait_max = Duration::max();  // likewise; and at once if the copy won't be done by then, as fast as it goes
+    bool waits_for_slot = false;          // only where nothing changes any more (pawl_finish): it is captured
   };
   // Waits until the window is resolved, and closes it. An interruption makes it void. Requires an open window.
   [[nodiscard]] WindowResult fence(FenceOptions options);
@@ -99,11 +105,14 @@ class Capture {
   [[nodiscard]] std::optional<Slot> try_choose(bool needed);
   void resolve(bool captured, std::string why);
 
-  void help();
+  [[nodiscard]] bool comes_too_late(Duration wait_max) const;
+
+  void help(std::uint32_t index);
 
   const Arena arena_;
   const CaptureSource source_;
   const std::uint32_t thread_count_;
+  const bool paranoid_;
   const std::uint32_t compared_window_count_;
 
   // The training thread's alone.
@@ -111,6 +120,8 @@ class Capture {
   bool staged_ = false;
   std::uint32_t compared_left_;  // windows that shall still be compared and found right
   std::vector<Thread> threads_;
+  CopyPace pace_;
+  Duration opened_at_{};
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

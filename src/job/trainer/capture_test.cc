@@ -35,7 +35,7 @@ const CopyKernel kWatched{"watched", &watched_copy};
 class Scene {
  public:
   explicit Scene(std::uint32_t thread_count = 1, std::size_t stable_words = 40'000, std::size_t volatile_words = 100,
-                 std::uint32_t compared_window_count = 0)
+                 std::uint32_t compared_window_count = 0, bool paranoid = false)
       : stable_(stable_words), staged_(volatile_words), layout_(layout(stable_words, volatile_words)) {
     bases_ = {reinterpret_cast<std::byte*>(stable_.data()), reinterpret_cast<std::byte*>(staged_.data())};
 
@@ -45,7 +45,7 @@ class Scene {
     source.page = [this]() -> TrainerPage& { return *page_; };
     source.notify = [this] { ++notices_; };
     source.interrupted = [this] { return page_->stop.load() != 0; };
-    capture_.emplace(arena_, source, CaptureOptions{thread_count, &kWatched, compared_window_count, 7});
+    capture_.emplace(arena_, source, CaptureOptions{thread_count, &kWatched, compared_window_count, 7, 0, paranoid});
   }
 
   void write_state(std::uint64_t step) { std::fill(stable_.begin(), stable_.end(), step); }
@@ -252,6 +252,40 @@ TEST(Capture, DeadlineVoidsAndNothingIsReadAfterwards) {
   scene.stage(2);
   EXPECT_TRUE(scene.capture_->fence({}).captured);
   EXPECT_EQ(scene.proven(), Steps{2});
+}
+
+// A copy that takes longer than a fence may wait isn't waited for at all.
+TEST(Capture, ACopyThatComesTooLateIsVoidAtOnce) {
+  Scene scene(1);
+  scene.write_state(1);
+  copy_delay_ms = 20;  // 79 buckets
+  ASSERT_TRUE(scene.open(1));
+  scene.stage(1);
+  while (copies_in_flight == 0) real_clock().sleep(milliseconds(1));
+  real_clock().sleep(milliseconds(50));  // some are done
+  const WindowResult window = scene.capture_->fence({.wait_max = milliseconds(500)});
+  copy_delay_ms = 0;
+  EXPECT_FALSE(window.captured);
+  EXPECT_NE(window.why_void.find("PAWL_FENCE_SHARE"), std::string::npos) << window.why_void;
+
+  scene.write_state(2);
+  ASSERT_TRUE(scene.open(2));
+  scene.stage(2);
+  EXPECT_TRUE(scene.capture_->fence({.wait_max = std::chrono::seconds(60)}).captured);
+  EXPECT_EQ(scene.proven(), Steps{2});
+}
+
+// Without being paranoid one bucket of 79 is looked at, and what is written before it is copied shows in no copy.
+TEST(Capture, ParanoidFindsEveryWrite) {
+  for (std::uint64_t step = 1; step <= 30; ++step) {
+    Scene scene(1, 40'000, 100, 0, true);
+    scene.write_state(step);
+    ASSERT_TRUE(scene.open(step));
+    scene.stage(step);
+    std::atomic_ref(scene.stable_[step * 1300]) = 0;
+    const WindowResult window = scene.capture_->fence({});
+    EXPECT_EQ(window.written, std::optional<std::uint32_t>(0)) << step;
+  }
 }
 
 TEST(Capture, FreezeWinsOverSeal) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/ids.h"
+#include "env/clock.h"
 
 namespace pawl::job {
 
@@ -27,7 +28,10 @@ struct CaptureWindow {
 
   Stage stage = Stage::idle;
   std::uint64_t number = 0;     // of the window: a helper helps each one once
+  std::uint32_t helpers = 0;    // how many may
   std::uint32_t helping = 0;    // helpers that copy now
+  Duration copying_since{};     // of what is stable; if it is copied at all
+  Duration copied{};            // how long that took; zero: it isn't done
   bool last_chance = false;     // the fence waits: no slot now is no slot
   bool needed = false;          // the last step, or all seats wait: it is captured whether it is its turn or not
   bool volatile_ready = false;  // volatile state is staged
@@ -37,18 +41,22 @@ struct CaptureWindow {
   WindowResult result;
 
   // The next window is open.
-  void begin(Step step, bool shall_be_compared = false) {
+  void begin(Step step, bool shall_be_compared = false, std::uint32_t helper_count = UINT32_MAX) {
     result = WindowResult{step, false, 0, {}, {}};
     last_chance = needed = volatile_ready = settled = false;
     compared = shall_be_compared;
+    helpers = helper_count;
+    copying_since = copied = Duration::zero();
     why_cancelled.clear();
     ++number;
     stage = Stage::choosing;
   }
   // False: there is no window, or it is resolved already.
   [[nodiscard]] bool can_be_cancelled() const { return stage != Stage::idle && stage != Stage::resolved; }
-  // A helper whose last window was number `helped` shall copy.
-  [[nodiscard]] bool wants_helper(std::uint64_t helped) const { return stage == Stage::copying && helped != number; }
+  // The helper `index` (from 0), whose last window was number `helped`, shall copy.
+  [[nodiscard]] bool wants_helper(std::uint32_t index, std::uint64_t helped) const {
+    return stage == Stage::copying && index < helpers && helped != number;
+  }
   // The leading thread has copied all that is stable: whether it may go on with the rest.
   [[nodiscard]] bool may_finish(bool cancelled) const { return (volatile_ready || cancelled) && helping == 0; }
   // All is copied: whether it may be sealed, or compared first.

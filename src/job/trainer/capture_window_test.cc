@@ -38,12 +38,12 @@ TEST(CaptureWindow, CanBeCancelledUntilItIsResolved) {
 TEST(CaptureWindow, AHelperHelpsEachWindowOnceAndOnlyWhileItIsCopied) {
   CaptureWindow window;
   window.begin(Step(1));
-  EXPECT_FALSE(window.wants_helper(0));  // there is no slot yet
+  EXPECT_FALSE(window.wants_helper(0, 0));  // there is no slot yet
   window.stage = Stage::copying;
-  EXPECT_TRUE(window.wants_helper(0));
-  EXPECT_FALSE(window.wants_helper(window.number));
+  EXPECT_TRUE(window.wants_helper(0, 0));
+  EXPECT_FALSE(window.wants_helper(0, window.number));
   window.stage = Stage::finishing;
-  EXPECT_FALSE(window.wants_helper(0));
+  EXPECT_FALSE(window.wants_helper(0, 0));
 }
 
 TEST(CaptureWindow, FinishesWhenVolatileStateIsThereAndNoHelperCopies) {
@@ -86,6 +86,14 @@ TEST(CaptureWindow, IsSealedOrVoid) {
   EXPECT_FALSE(window.result.captured);
   EXPECT_EQ(window.result.captured_bytes, 0u);
   EXPECT_EQ(window.result.why_void, "no slot was free");
+}
+
+TEST(CaptureWindow, WantsAsManyHelpersAsItBeganWith) {
+  CaptureWindow window;
+  window.begin(Step(1), false, 2);
+  window.stage = CaptureWindow::Stage::copying;
+  EXPECT_TRUE(window.wants_helper(1, 0));
+  EXPECT_FALSE(window.wants_helper(2, 0));
 }
 
 }  // namespace

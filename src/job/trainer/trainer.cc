@@ -92,8 +92,7 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
   const std::uint64_t cores = std::thread::hardware_concurrency();
   PAWL_ASSIGN(const std::uint64_t index, number_in_environment("PAWL_LOCAL_INDEX", 0, kNoSeat - 1, 0));
   PAWL_ASSIGN(const std::uint64_t deadline_ms, number_in_environment("PAWL_FENCE_DEADLINE_MS", 1, 86'400'000, 10'000));
-  PAWL_ASSIGN(const std::uint64_t threads,
-              number_in_environment("PAWL_COPY_THREADS", 1, 64, std::clamp<std::uint64_t>(cores / 4, 1, 2)));
+  PAWL_ASSIGN(const std::uint64_t threads, number_in_environment("PAWL_COPY_THREADS", 1, 64, 0));
   PAWL_ASSIGN(const std::uint64_t bucket, number_in_environment("PAWL_BUCKET_BYTES", 4 << 10, 16 << 20, 256 << 10));
   PAWL_ASSIGN(const std::uint64_t compared,
               number_in_environment("PAWL_COMPARED_WINDOWS", 0, UINT32_MAX, options.compared_window_count));
@@ -104,7 +103,18 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
     return Error{Code::invalid, text("PAWL_BUCKET_BYTES=", bucket, ": must be a multiple of 4096")};
   options.session.local_index = static_cast<std::uint32_t>(index);
   options.fence_deadline = milliseconds(deadline_ms);
-  options.copy_thread_count = static_cast<std::uint32_t>(threads);
+  const char* share = std::getenv("PAWL_FENCE_SHARE");
+  if (share != nullptr && std::string_view(share) == "strict") {
+    options.fence_share_percent.reset();
+  } else {
+    PAWL_ASSIGN(const std::uint64_t percent, number_in_environment("PAWL_FENCE_SHARE", 0, 100, 10));
+    options.fence_share_percent = static_cast<std::uint32_t>(percent);
+  }
+  PAWL_ASSIGN(const std::uint64_t paranoid, number_in_environment("PAWL_PARANOID", 0, 1, 0));
+  options.paranoid = paranoid == 1;
+  options.copy_thread_count =
+      static_cast<std::uint32_t>(threads != 0 ? threads : std::clamp<std::uint64_t>(cores / 4, 1, 8));
+  options.copy_thread_count_min = threads != 0 ? 0 : 1;
   options.bucket_bytes = static_cast<std::uint32_t>(bucket);
   options.compared_window_count = static_cast<std::uint32_t>(compared);
   return options;
@@ -197,6 +207,8 @@ Status Trainer::map_arena() {
   options.thread_count = options_.copy_thread_count;
   options.compared_window_count = options_.compared_window_count;
   options.seed = options_.session.nonce;
+  options.thread_count_min = options_.copy_thread_count_min;
+  options.paranoid = options_.paranoid;
   capture_.emplace(arena_, std::move(source), options);
   return {};
 }
@@ -261,6 +273,7 @@ Status Trainer::open_window(Step step, std::uint64_t samples) {
   }
   now.step.store(step.value);
   now.samples.store(samples);
+  fence_budget_.window_opened(real_clock().now());
   PAWL_TRY(capture_->open(session_->joined(), step, samples));
   last_window_ = step;
   return {};
@@ -287,8 +300,13 @@ Result<pawl_fence_report> Trainer::fence() {
   if (capture_ && capture_->is_open()) {
     const Duration begin = real_clock().now();
     stage_volatile();
-    const WindowResult window = capture_->fence({.deadline = Deadline::in(options_.fence_deadline)});
-    report.waited_ns = static_cast<std::uint64_t>((real_clock().now() - begin).count());
+    const bool strict = !options_.fence_share_percent;
+    const WindowResult window =
+        capture_->fence({.deadline = strict ? Deadline::never() : Deadline::in(options_.fence_deadline),
+                         .wait_max = strict ? Duration::max() : fence_budget_.allowed()});
+    const Duration waited = real_clock().now() - begin;
+    fence_budget_.waited(waited);
+    report.waited_ns = static_cast<std::uint64_t>(waited.count());
     report.step = window.step.value;
     report.captured = window.captured ? 1 : 0;
     report.captured_bytes = window.captured_bytes;
